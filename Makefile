@@ -1,0 +1,47 @@
+# Every command of the project; `make help` lists them.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+CLUSTER ?= real
+JOBS ?=
+T ?= tests
+PACKAGES := beat_schedule.py ostler tasks models k8s_adapters github_adapters rules web lab tests
+
+.PHONY: help demo test test-seeds lint fmt control-plane setup
+
+help: ## list the commands
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(STAMP): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Ostler needs Python 3.11 or newer; set PYTHON=")'
+	@echo "Setting up $(VENV) (locked, hashed dependencies; about a minute the first time)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/dev.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+setup: $(STAMP) ## install everything into .venv
+
+demo: $(STAMP) ## run the whole system and real jobs through it: CLUSTER=real JOBS=20
+	@$(BIN)/ostler demo --cluster $(CLUSTER) $(if $(JOBS),--jobs $(JOBS))
+
+test: $(STAMP) ## run the tests: T=path for one file
+	@$(BIN)/pytest $(T)
+
+lint: $(STAMP) ## ruff, format, mypy, import-linter, shellcheck
+	@$(BIN)/ruff check $(PACKAGES)
+	@$(BIN)/ruff format --check $(PACKAGES)
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@command -v shellcheck >/dev/null || { echo "shellcheck is missing: install it with your package manager (apt-get install shellcheck)"; exit 1; }
+	@shellcheck poller/*.sh .ci/run
+
+fmt: $(STAMP) ## format the code
+	@$(BIN)/ruff check --fix --exit-zero --quiet $(PACKAGES)
+	@$(BIN)/ruff format $(PACKAGES)
+
+control-plane: $(STAMP) ## build kube-apiserver, kube-controller-manager and etcd (about five minutes, once)
+	@$(BIN)/ostler control-plane

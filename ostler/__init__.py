@@ -1,0 +1,1 @@
+"""Ostler: warm, single-use CI runner Pods, and exactly one of them for each queued job."""

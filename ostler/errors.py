@@ -1,0 +1,58 @@
+"""Errors by meaning: the small family that adapters raise and everything above them understands.
+
+Nothing above an adapter knows HTTP. No message carries a response body or a credential (law L13):
+Celery and Flower show exception texts.
+"""
+
+from __future__ import annotations
+
+
+class OstlerError(Exception):
+    """Root of every error that Ostler raises on purpose."""
+
+
+class ConfigurationError(OstlerError):
+    """A setting is missing or malformed; the message is one line that says which and what to do."""
+
+
+class UpstreamError(OstlerError):
+    """A call to GitHub or Kubernetes did not succeed."""
+
+
+class Retryable(UpstreamError):
+    """The same call may succeed later; whether it was applied is unknown unless stated.
+
+    `status` is the HTTP status, or None when no answer came.
+    """
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class RateLimited(UpstreamError):
+    """The upstream asks us to wait; `after` is in seconds. The call was not applied."""
+
+    def __init__(self, message: str, *, after: float) -> None:
+        super().__init__(message)
+        self.after = after
+
+
+class Gone(UpstreamError):
+    """The thing asked for does not exist (404, or another UID lives under the name)."""
+
+
+class Conflict(UpstreamError):
+    """The thing exists and is not ours, or a precondition did not hold (409, 422 of a test)."""
+
+
+class Forbidden(UpstreamError):
+    """We are not allowed to (401, 403 without a rate limit)."""
+
+
+class Invalid(UpstreamError):
+    """The upstream refused the content of the request (400, 422)."""
+
+
+class Busy(UpstreamError):
+    """GitHub refuses to delete a runner because it executes a job (422)."""

@@ -1,0 +1,156 @@
+"""Every setting of Ostler: one typed object, read once from `OSTLER_…` variables, checked at start.
+
+`load()` raises `ConfigurationError` with one line that names the variable, what was found (never a
+secret) and what would be right. `docs/configuration.md` lists the same variables; a test compares them.
+Times are in seconds unless the name says otherwise.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from ostler.errors import ConfigurationError
+from ostler.secrets import Secret
+
+
+
+class Settings(BaseSettings):
+    """What the environment says; immutable."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True
+    )
+
+    # Stores
+    database_url: Secret = Field(description="Postgres, as `postgresql+psycopg2://user:password@host/name`")
+    redis_url: Secret = Field(description="Redis for Celery and redbeat, as `redis://host:6379/0`")
+    database_pool_size: int = Field(
+        default=16, ge=1, le=200, description="connections of one process at most; workers need one per thread"
+    )
+    worker_threads: int = Field(default=16, ge=1, le=200, description="threads of one worker process")
+
+    # GitHub
+    github_api_url: str = Field(
+        default="https://api.github.com", description="API root; `https://HOST/api/v3` for Enterprise Server"
+    )
+    github_app_id: str = Field(description="client id or app id of the GitHub App")
+    github_private_key: Secret = Field(description="private key of the GitHub App, PEM; `\\n` may stand for a line end")
+    webhook_secrets: Annotated[tuple[Secret, ...], NoDecode] = Field(
+        description="webhook secrets, comma-separated; two while rotating"
+    )
+    webhook_max_bytes: int = Field(
+        default=25 * 1024 * 1024, ge=1024, description="a larger webhook is refused while it is read"
+    )
+
+    # Secrets at rest
+    encryption_keys: Annotated[tuple[Secret, ...], NoDecode] = Field(
+        description="Fernet keys for JIT configs, comma-separated, newest first; the others only decrypt"
+    )
+
+    # Kubernetes
+    kubeconfig: str | None = Field(default=None, description="path of a kubeconfig; empty means in-cluster")
+    namespace: str = Field(default="ostler-runners", description="namespace of pools and runner Pods")
+    dispatch_url: str = Field(
+        default="http://ostler-web.ostler.svc/runners/v1/dispatch", description="what runner Pods poll"
+    )
+    token_audience: str = Field(default="ostler-dispatch", description="audience of the runner Pods' tokens")
+    token_review_timeout: float = Field(
+        default=0.3, gt=0, le=5, description="how long a delivery waits for the token review before it goes on"
+    )
+
+    # Web
+    web_host: str = Field(default="0.0.0.0", description="address that `ostler web` listens on")  # noqa: S104
+    web_port: int = Field(default=8080, ge=0, le=65535, description="port that `ostler web` listens on")
+    intake_queue: int = Field(default=5000, ge=1, description="webhooks waiting for their commit; more get 503")
+    poll_hold_min: float = Field(default=40, gt=0, description="shortest hold of a Pod's poll")
+    poll_hold_max: float = Field(default=55, gt=0, description="longest hold of a Pod's poll")
+
+    # Accounts
+    default_budget_count: int = Field(default=20, ge=0, description="claims of a new account at the same time")
+    default_budget_vcpu: int = Field(default=80, ge=0, description="vCPU of a new account at the same time")
+    default_budget_memory_gib: int = Field(default=320, ge=0, description="GiB of a new account at the same time")
+
+    # Waits for something that should have happened
+    due_after: float = Field(default=10, gt=0, description="`resume` repeats a step that has not moved on for this long")
+    stale_claim_after: float = Field(default=300, gt=0, description="a claim that was never delivered is released")
+    unused_after: float = Field(default=60, gt=0, description="a delivered runner without an execution is looked up")
+    spare_after: float = Field(default=60, gt=0, description="a spare is deregistered; younger ones may serve a job")
+    unstamp_after: float = Field(default=15, gt=0, description="a stamped, minted Pod that stopped polling is un-stamped")
+    missing_stamp_after: float = Field(default=30, gt=0, description="a delivered claim without its stamp is stamped")
+    spent_after: float = Field(default=30, gt=0, description="a spent Pod waits this long for its `completed` webhook")
+    start_timeout: float = Field(default=300, gt=0, description="a Pod that does not poll is replaced")
+    reserve_after: float = Field(
+        default=300, gt=0, description="a job that waited this long for budget reserves its size"
+    )
+
+    # Matching
+    match_batch: int = Field(default=100, ge=1, le=1000, description="claims of one matcher run at most")
+
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="least level logged")
+    log_style: Literal["json", "console"] = Field(default="json", description="how log lines look")
+
+    @field_validator("database_url", "redis_url", "github_private_key", mode="before")
+    @classmethod
+    def _one_secret(cls, value: Any) -> Any:
+        return Secret(value) if isinstance(value, str) else value
+
+    @field_validator("webhook_secrets", "encryption_keys", mode="before")
+    @classmethod
+    def _some_secrets(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return tuple(Secret(part.strip()) for part in value.split(",") if part.strip())
+        return value
+
+    @field_validator("webhook_secrets", "encryption_keys")
+    @classmethod
+    def _at_least_one(cls, value: tuple[Secret, ...]) -> tuple[Secret, ...]:
+        if not value:
+            raise ValueError("at least one is needed")
+        return value
+
+    @field_validator("database_url")
+    @classmethod
+    def _psycopg2(cls, value: Secret) -> Secret:
+        if not value.reveal().startswith("postgresql+psycopg2://"):
+            raise ValueError("must begin with postgresql+psycopg2://")
+        return value
+
+    @field_validator("redis_url")
+    @classmethod
+    def _redis(cls, value: Secret) -> Secret:
+        if not value.reveal().startswith(("redis://", "rediss://")):
+            raise ValueError("must begin with redis:// or rediss://")
+        return value
+
+
+def describe(error: ValidationError) -> str:
+    """Return one line for the first problem: variable, what was found, what would be right."""
+    problem = error.errors()[0]
+    name = str(problem["loc"][0])
+    field = Settings.model_fields[name]
+    secret = "Secret" in str(field.annotation)
+    if problem["type"] == "missing":
+        found = "it is not set"
+    elif secret:
+        found = "found a value that does not fit (hidden)"
+    else:
+        found = f"found {problem['input']!r}"
+    reason = problem["msg"].removeprefix("Value error, ")
+    cure = field.description if problem["type"] == "missing" else f"{reason}; {field.description}"
+    return f"OSTLER_{name.upper()}: {found}; {cure}"
+
+
+@functools.cache
+def load() -> Settings:
+    """Return the settings of this process, read on the first call.
+
+    Raises `ConfigurationError`.
+    """
+    try:
+        return Settings()
+    except ValidationError as error:
+        raise ConfigurationError(describe(error)) from None
