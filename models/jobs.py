@@ -1,0 +1,74 @@
+"""Jobs: the only queue, and their events."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import CheckConstraint, ForeignKey, Index, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from models.base import Base, GitHubId, Serial
+from rules.machines import JobState
+
+
+class Job(Base):
+    """One `workflow_job` of GitHub."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        CheckConstraint(
+            "state IN (" + ", ".join(f"'{state}'" for state in JobState) + ")", name="state_known"
+        ),
+        Index(
+            "ix_jobs_dispatchable",
+            "pool_id",
+            "account_id",
+            text("priority DESC"),
+            "queued_at",
+            "id",
+            postgresql_where=text("state = 'queued' AND hold_reason IS NULL"),
+        ),
+        Index("ix_jobs_held", "hold_reason", "id", postgresql_where=text("hold_reason IS NOT NULL")),
+        Index("ix_jobs_open", "state", "changed_at", postgresql_where=text("state <> 'completed'")),
+    )
+
+    id: Mapped[GitHubId]
+    account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"))
+    installation_id: Mapped[int | None]
+    repository: Mapped[str] = mapped_column(comment="owner/name")
+    scope: Mapped[str] = mapped_column(comment="where its runner is registered: orgs/LOGIN or repos/OWNER/NAME")
+    run_id: Mapped[int]
+    run_attempt: Mapped[int]
+    name: Mapped[str]
+    workflow_name: Mapped[str | None]
+    head_branch: Mapped[str | None]
+    labels: Mapped[list[str]]
+    state: Mapped[str]
+    conclusion: Mapped[str | None]
+    pool_id: Mapped[int | None] = mapped_column(ForeignKey("pools.id"))
+    hold_reason: Mapped[str | None]
+    hold_detail: Mapped[str | None]
+    not_before: Mapped[datetime | None]
+    failures: Mapped[int] = mapped_column(server_default="0", comment="mints in a row that GitHub refused")
+    priority: Mapped[int] = mapped_column(server_default="0")
+    queued_at: Mapped[datetime] = mapped_column(comment="its age; a release keeps it")
+    started_at: Mapped[datetime | None]
+    completed_at: Mapped[datetime | None]
+    changed_at: Mapped[datetime]
+
+
+class JobEvent(Base):
+    """One transition of a job: who moved it, why, and how long it stood where it was."""
+
+    __tablename__ = "job_events"
+    __table_args__ = (Index("ix_job_events_job_id_id", "job_id", "id"),)
+
+    id: Mapped[Serial]
+    job_id: Mapped[int]
+    at: Mapped[datetime]
+    transition: Mapped[str]
+    from_state: Mapped[str | None]
+    to_state: Mapped[str]
+    who: Mapped[str]
+    why: Mapped[str]
+    latency_ms: Mapped[int | None]

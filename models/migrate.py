@@ -1,0 +1,52 @@
+"""Migrations from code: upgrade, downgrade, and what revision a database is at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine
+
+_SCRIPTS = Path(__file__).parent / "migrations"
+
+
+def _config(connection: Connection | None = None) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_SCRIPTS))
+    config.attributes["connection"] = connection
+    return config
+
+
+def head() -> str:
+    """Return the newest revision that this program knows."""
+    revision = ScriptDirectory.from_config(_config()).get_current_head()
+    if revision is None:
+        raise RuntimeError("no migrations are shipped")
+    return revision
+
+
+def revisions() -> list[str]:
+    """Return every revision, oldest first."""
+    scripts = ScriptDirectory.from_config(_config())
+    return [script.revision for script in scripts.walk_revisions()][::-1]
+
+
+def current(engine: Engine) -> str | None:
+    """Return the revision of the database, or None before the first migration."""
+    with engine.connect() as connection:
+        return MigrationContext.configure(connection).get_current_revision()
+
+
+def upgrade(engine: Engine, revision: str = "head") -> None:
+    """Bring the database up to `revision`."""
+    with engine.begin() as connection:
+        command.upgrade(_config(connection), revision)
+
+
+def downgrade(engine: Engine, revision: str) -> None:
+    """Take the database down to `revision`; `base` empties it."""
+    with engine.begin() as connection:
+        command.downgrade(_config(connection), revision)

@@ -1,0 +1,61 @@
+"""Pools: the mirror of the `RunnerPool` objects that matching reads."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import Connection, Index, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from models.base import Base, Serial
+from rules.labels import PoolLabels
+
+
+class Pool(Base):
+    """One `RunnerPool`. Rows stay when the object goes (`deleted_at`), for the claims that name them."""
+
+    __tablename__ = "pools"
+    __table_args__ = (
+        Index("uq_pools_live_name", "namespace", "name", unique=True, postgresql_where=text("deleted_at IS NULL")),
+    )
+
+    id: Mapped[Serial]
+    uid: Mapped[str] = mapped_column(unique=True)
+    namespace: Mapped[str]
+    name: Mapped[str]
+    image: Mapped[str]
+    labels: Mapped[list[str]] = mapped_column(comment="as written in the pool; matching ignores case")
+    runner_group_id: Mapped[int]
+    vcpu: Mapped[int] = mapped_column(comment="millicores of one Pod")
+    memory: Mapped[int] = mapped_column(comment="MiB of one Pod")
+    replicas: Mapped[int]
+    allowed_accounts: Mapped[list[int]]
+    allowed_repositories: Mapped[list[str]]
+    routing_priority: Mapped[int]
+    template_hash: Mapped[str]
+    draining: Mapped[bool] = mapped_column(server_default="false")
+    wants_pods: Mapped[bool] = mapped_column(
+        server_default="false", comment="the matcher left jobs without Pods: a poll wakes it"
+    )
+    created_at: Mapped[datetime]
+    deleted_at: Mapped[datetime | None]
+
+
+def routes(db: Connection) -> list[PoolLabels]:
+    """Return what decides which pool serves a job, for every pool that takes new jobs."""
+    rows = db.execute(
+        text("""
+            SELECT id, labels, routing_priority, allowed_accounts, allowed_repositories
+            FROM pools WHERE deleted_at IS NULL AND NOT draining
+        """)
+    )
+    return [
+        PoolLabels(
+            id=row.id,
+            labels=frozenset(label.lower() for label in row.labels),
+            routing_priority=row.routing_priority,
+            allowed_accounts=frozenset(row.allowed_accounts),
+            allowed_repositories=frozenset(name.lower() for name in row.allowed_repositories),
+        )
+        for row in rows
+    ]

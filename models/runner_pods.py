@@ -1,0 +1,39 @@
+"""Runner Pods and what we know of them. A row stands before its Pod is created, and before any claim on it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import ForeignKey, Index, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from models.base import Base, Serial
+
+
+class RunnerPod(Base):
+    """One runner Pod. `uid` is NULL until its creation is answered or its first poll proves it."""
+
+    __tablename__ = "runner_pods"
+    __table_args__ = (
+        Index("uq_runner_pods_namespace_name", "namespace", "name", unique=True),
+        Index("ix_runner_pods_pool_open", "pool_id", postgresql_where=text("gone_at IS NULL")),
+    )
+
+    id: Mapped[Serial]
+    pool_id: Mapped[int] = mapped_column(ForeignKey("pools.id"))
+    namespace: Mapped[str]
+    name: Mapped[str]
+    uid: Mapped[str | None] = mapped_column(unique=True)
+    attempt_id: Mapped[str] = mapped_column(comment="written on the Pod, so that a repeated create knows its own")
+    template_hash: Mapped[str]
+    stamp_value: Mapped[str] = mapped_column(
+        server_default="0.0", comment="last known value of the claim annotation, a compare-and-swap register"
+    )
+    created_at: Mapped[datetime]
+    first_polled_at: Mapped[datetime | None]
+    polled_at: Mapped[datetime | None] = mapped_column(comment="refreshed at most once a minute")
+    terminal_at: Mapped[datetime | None] = mapped_column(comment="seen Succeeded or Failed")
+    poller_exit_code: Mapped[int | None]
+    runner_exit_code: Mapped[int | None]
+    exit_reason: Mapped[str | None]
+    gone_at: Mapped[datetime | None] = mapped_column(comment="a GET or a delete proved that the UID is gone")

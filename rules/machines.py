@@ -1,0 +1,163 @@
+"""The states of claims and jobs and every transition that is allowed: the one table.
+
+`models.transitions` applies an entry as one guarded UPDATE and writes its event; nothing else changes
+a state. The kill-point test makes its halting points from `TRANSITIONS`, so a step that is not here
+cannot be committed, and one that is here is tested by killing the process on both sides of its commit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Purpose(StrEnum):
+    """What a claim is for."""
+
+    JOB = "job"
+    RETIRE = "retire"
+
+
+class ClaimState(StrEnum):
+    """Where a claim stands; `ended` is the only terminal one."""
+
+    CLAIMED = "claimed"
+    MINTED = "minted"
+    DELIVERED = "delivered"
+    EXECUTING = "executing"
+    RELEASING = "releasing"
+    ENDED = "ended"
+
+
+class JobState(StrEnum):
+    """Where a job stands; `completed` is terminal and sticks."""
+
+    WAITING = "waiting"
+    QUEUED = "queued"
+    CLAIMED = "claimed"
+    RUNNING = "running"
+    COMPLETED = "completed"
+
+
+class Stamp(StrEnum):
+    """What we know of a claim's stamp on its Pod. A fact beside the state, not a state."""
+
+    NONE = "none"
+    ON = "on"
+    GAVE_UP = "gave_up"
+    REMOVING = "removing"
+    OFF = "off"
+
+
+class EndReason(StrEnum):
+    """Why a claim ended."""
+
+    COMPLETED = "completed"
+    RELEASED = "released"
+    POD_GONE = "pod_gone"
+    POD_SPENT = "pod_spent"
+    NEVER_STARTED = "never_started"
+    RETIRED = "retired"
+
+
+class Machine(StrEnum):
+    """What a transition moves. `LEASE` entries commit that a step begins; they change no state."""
+
+    CLAIM = "claim"
+    JOB = "job"
+    STAMP = "stamp"
+    LEASE = "lease"
+
+
+class Process(StrEnum):
+    """Which process commits a transition first when nothing goes wrong."""
+
+    WEB = "web"
+    WORKER = "worker"
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One allowed move. No source means that the row is inserted by it."""
+
+    name: str
+    machine: Machine
+    sources: frozenset[str]
+    target: str
+    process: Process
+    purpose: Purpose = Purpose.JOB
+
+
+_C = ClaimState
+_J = JobState
+_S = Stamp
+_WEB = Process.WEB
+_WORKER = Process.WORKER
+_UNDELIVERED = (_C.CLAIMED, _C.MINTED)
+_OPEN = (_C.CLAIMED, _C.MINTED, _C.DELIVERED)
+_LIVE = (*_OPEN, _C.EXECUTING, _C.RELEASING)
+
+
+def _claim(name: str, sources: tuple[ClaimState, ...], target: ClaimState, process: Process) -> Transition:
+    return Transition(name, Machine.CLAIM, frozenset(sources), target, process)
+
+
+def _retire(name: str, sources: tuple[ClaimState, ...], target: ClaimState) -> Transition:
+    return Transition(name, Machine.CLAIM, frozenset(sources), target, _WORKER, Purpose.RETIRE)
+
+
+def _job(name: str, sources: tuple[JobState, ...], target: JobState, process: Process) -> Transition:
+    return Transition(name, Machine.JOB, frozenset(sources), target, process)
+
+
+def _stamp(name: str, sources: tuple[Stamp, ...], target: Stamp) -> Transition:
+    return Transition(name, Machine.STAMP, frozenset(sources), target, _WORKER)
+
+
+def _lease(name: str, sources: tuple[ClaimState, ...], purpose: Purpose = Purpose.JOB) -> Transition:
+    return Transition(name, Machine.LEASE, frozenset(sources), "", _WORKER, purpose)
+
+
+TRANSITIONS: dict[str, Transition] = {
+    transition.name: transition
+    for transition in (
+        # claims for a job, in the order of L5
+        _claim("claim", (), _C.CLAIMED, _WORKER),
+        _claim("mint", (_C.CLAIMED,), _C.MINTED, _WORKER),
+        _claim("deliver", (_C.MINTED,), _C.DELIVERED, _WEB),
+        _claim("execute", (_C.DELIVERED, _C.RELEASING), _C.EXECUTING, _WEB),
+        # the ways out
+        _claim("begin_release", _OPEN, _C.RELEASING, _WORKER),
+        _claim("refuse_release", (_C.RELEASING,), _C.EXECUTING, _WORKER),
+        _claim("end_released", (_C.RELEASING,), _C.ENDED, _WORKER),
+        _claim("end_completed", (_C.DELIVERED, _C.EXECUTING, _C.RELEASING), _C.ENDED, _WEB),
+        _claim("end_pod_gone", _LIVE, _C.ENDED, _WORKER),
+        _claim("end_pod_spent", _LIVE, _C.ENDED, _WORKER),
+        # claims that retire a Pod (L7)
+        _retire("retire", (), _C.CLAIMED),
+        _retire("end_retired", (_C.CLAIMED,), _C.ENDED),
+        # jobs
+        _job("job_seen", (), _J.QUEUED, _WEB),
+        _job("job_ready", (_J.WAITING,), _J.QUEUED, _WEB),
+        _job("job_claim", (_J.QUEUED,), _J.CLAIMED, _WORKER),
+        _job("job_run", (_J.WAITING, _J.QUEUED, _J.CLAIMED), _J.RUNNING, _WEB),
+        _job("job_requeue", (_J.CLAIMED, _J.RUNNING), _J.QUEUED, _WORKER),
+        _job("job_finish", (_J.WAITING, _J.QUEUED, _J.CLAIMED, _J.RUNNING), _J.COMPLETED, _WEB),
+        # stamps
+        _stamp("stamp_on", (_S.NONE, _S.GAVE_UP, _S.OFF), _S.ON),
+        _stamp("stamp_gave_up", (_S.NONE, _S.OFF), _S.GAVE_UP),
+        _stamp("stamp_removing", (_S.ON, _S.GAVE_UP), _S.REMOVING),
+        _stamp("stamp_off", (_S.REMOVING,), _S.OFF),
+        # leases of steps
+        _lease("lease_stamp", (_C.CLAIMED, _C.DELIVERED, _C.EXECUTING)),
+        _lease("lease_mint", (_C.CLAIMED,)),
+        _lease("lease_unstamp", (_C.MINTED,)),
+        _lease("lease_release", (_C.RELEASING,)),
+        _lease("lease_retire", (_C.CLAIMED,), Purpose.RETIRE),
+    )
+}
+
+
+def allowed(name: str) -> Transition:
+    """Return the entry of `name`; a name that is not in the table is a bug and raises KeyError."""
+    return TRANSITIONS[name]
