@@ -1,0 +1,312 @@
+"""A real Kubernetes control plane on this machine: etcd, kube-apiserver and kube-controller-manager.
+
+It starts in about three seconds, without Docker. There is no scheduler and no kubelet: a Pod is what
+its writers say it is. Data is not synced to disk and lasts as long as the process.
+On Linux the three programs die with the thread that started them, so start it from the main thread;
+a killed test run then leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import secrets
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import yaml
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from lab.control_plane_build import ControlPlaneUnavailable, Say, binaries, build, cached, quiet
+
+__all__ = ["ClusterAccess", "ControlPlane", "ControlPlaneUnavailable", "binaries", "build", "cached"]
+
+ISSUER = "https://kubernetes.default.svc"
+_CONTROLLERS = (
+    "garbage-collector-controller",
+    "namespace-controller",
+    "serviceaccount-controller",
+    "root-ca-certificate-publisher-controller",
+    "statefulset-controller",
+    "job-controller",
+    "disruption-controller",
+    "pod-garbage-collector-controller",
+    "resourcequota-controller",
+    "ttl-after-finished-controller",
+    "validatingadmissionpolicy-status-controller",
+)
+_READY_WITHIN = 60.0  # seconds, generous: the machine may be building something else
+_TRIES = 4  # a port that was free may be taken before the program binds it
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterAccess:
+    """How to reach a control plane as its administrator."""
+
+    kubeconfig: Path
+    url: str
+    ca_file: Path
+    token: str
+
+
+class _DiedEarly(Exception):  # noqa: N818 - it is a fact about a program, and never leaves this module
+    """A program ended before it was ready."""
+
+
+class ControlPlane:
+    """Three running programs; `stop()` or leaving the context ends them."""
+
+    def __init__(self, *, folder: Path, access: ClusterAccess, programs: list[subprocess.Popen[bytes]]) -> None:
+        self.folder = folder
+        self.access = access
+        self._programs = programs
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's kubeconfig."""
+        return self.access.kubeconfig
+
+    @property
+    def url(self) -> str:
+        """The API server's address."""
+        return self.access.url
+
+    @property
+    def ca_file(self) -> Path:
+        """The certificate to trust."""
+        return self.access.ca_file
+
+    @property
+    def token(self) -> str:
+        """The administrator's bearer token."""
+        return self.access.token
+
+    @classmethod
+    def start(cls, folder: Path, *, say: Say = quiet) -> ControlPlane:
+        """Start all three in `folder`, wait until they are ready and write `folder/kubeconfig`.
+
+        Raises `ControlPlaneUnavailable` where they cannot be built or do not come up.
+        """
+        programs_in = binaries(say)
+        folder.mkdir(parents=True, exist_ok=True)
+        for attempt in range(1, _TRIES + 1):
+            running: list[subprocess.Popen[bytes]] = []
+            try:
+                access = _start_all(programs_in, folder, running, say)
+            except _DiedEarly as error:
+                _stop(running)
+                if attempt == _TRIES:
+                    raise ControlPlaneUnavailable(
+                        f"the Kubernetes control plane did not start: {error}; see the logs in {folder}"
+                    ) from error
+            except BaseException:
+                _stop(running)
+                raise
+            else:
+                return cls(folder=folder, access=access, programs=running)
+        raise AssertionError("unreachable")
+
+    def stop(self) -> None:
+        """End controllers, API server and etcd, in this order, and delete etcd's data.
+
+        An API server whose etcd is gone ignores SIGTERM for a minute.
+        """
+        _stop(self._programs)
+        shutil.rmtree(self.folder / "etcd", ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def _start_all(programs: Path, folder: Path, running: list[subprocess.Popen[bytes]], say: Say) -> ClusterAccess:
+    began = time.monotonic()
+    shutil.rmtree(folder / "etcd", ignore_errors=True)
+    shutil.rmtree(folder / "certs", ignore_errors=True)
+    client_port, peer_port, api_port = _free_ports(3)
+    etcd_url = f"http://127.0.0.1:{client_port}"
+    etcd = _run(
+        [
+            str(programs / "etcd"),
+            f"--data-dir={folder / 'etcd'}",
+            f"--listen-client-urls={etcd_url}",
+            f"--advertise-client-urls={etcd_url}",
+            f"--listen-peer-urls=http://127.0.0.1:{peer_port}",
+            f"--initial-advertise-peer-urls=http://127.0.0.1:{peer_port}",
+            f"--initial-cluster=default=http://127.0.0.1:{peer_port}",
+            "--unsafe-no-fsync",
+            "--log-level=info",
+        ],
+        folder / "etcd.log",
+    )
+    running.append(etcd)
+    # Its own log, not its port: on a lost race for the port somebody else's etcd would answer.
+    _wait_for(
+        lambda: b"ready to serve client requests" in (folder / "etcd.log").read_bytes(), process=etcd, name="etcd"
+    )
+    token = _write_credentials(folder)
+    url = f"https://127.0.0.1:{api_port}"
+    api_server = _run(_api_server(programs, folder, etcd_url, api_port), folder / "kube-apiserver.log")
+    running.append(api_server)
+    ca_file = folder / "certs" / "apiserver.crt"
+    _wait_for(lambda: _answers(f"{url}/readyz", ca_file, token), process=api_server, name="kube-apiserver")
+    access = ClusterAccess(kubeconfig=folder / "kubeconfig", url=url, ca_file=ca_file, token=token)
+    _write_kubeconfig(access)
+    controllers = _run(_controller_manager(programs, folder, access), folder / "kube-controller-manager.log")
+    running.append(controllers)
+    # What the controllers are to make says that they work: no Pod can be created without it.
+    made = "/api/v1/namespaces/default/serviceaccounts/default"
+    _wait_for(lambda: _answers(url + made, ca_file, token), process=controllers, name="kube-controller-manager")
+    say(f"the control plane is ready after {time.monotonic() - began:.1f} s: {url}")
+    return access
+
+
+def _api_server(programs: Path, folder: Path, etcd_url: str, port: int) -> list[str]:
+    return [
+        str(programs / "kube-apiserver"),
+        f"--etcd-servers={etcd_url}",
+        f"--secure-port={port}",
+        "--bind-address=127.0.0.1",
+        "--advertise-address=127.0.0.1",
+        f"--cert-dir={folder / 'certs'}",
+        "--service-cluster-ip-range=10.0.0.0/24",
+        f"--service-account-issuer={ISSUER}",
+        f"--service-account-key-file={folder / 'service-accounts.pub'}",
+        f"--service-account-signing-key-file={folder / 'service-accounts.key'}",
+        f"--api-audiences={ISSUER}",
+        "--authorization-mode=RBAC",
+        f"--token-auth-file={folder / 'tokens.csv'}",
+        "--endpoint-reconciler-type=none",
+    ]
+
+
+def _controller_manager(programs: Path, folder: Path, access: ClusterAccess) -> list[str]:
+    return [
+        str(programs / "kube-controller-manager"),
+        f"--kubeconfig={access.kubeconfig}",
+        f"--controllers={','.join(_CONTROLLERS)}",
+        f"--root-ca-file={access.ca_file}",
+        f"--service-account-private-key-file={folder / 'service-accounts.key'}",
+        "--use-service-account-credentials=true",
+        "--leader-elect=false",
+        "--secure-port=0",
+    ]
+
+
+def _write_credentials(folder: Path) -> str:
+    """Write the token file and the keys of service-account tokens; return the administrator's token."""
+    token = secrets.token_hex(24)
+    (folder / "tokens.csv").write_text(f"{token},admin,admin,system:masters\n")
+    (folder / "tokens.csv").chmod(0o600)
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    private = folder / "service-accounts.key"
+    private.touch(mode=0o600)
+    private.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+        )
+    )
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    (folder / "service-accounts.pub").write_bytes(public)
+    return token
+
+
+def write_kubeconfig(path: Path, *, url: str, ca_file: Path, token: str) -> None:
+    """Write a kubeconfig that reaches `url` with one bearer token."""
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "lab", "cluster": {"server": url, "certificate-authority": str(ca_file)}}],
+        "users": [{"name": "lab", "user": {"token": token}}],
+        "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "lab"}}],
+        "current-context": "lab",
+    }
+    path.touch(mode=0o600)
+    path.write_text(yaml.safe_dump(content))
+
+
+def _write_kubeconfig(access: ClusterAccess) -> None:
+    write_kubeconfig(access.kubeconfig, url=access.url, ca_file=access.ca_file, token=access.token)
+
+
+def _answers(url: str, ca_file: Path, token: str) -> bool:
+    """Return whether a GET is answered with 200; the certificate proves that it is our server that answers."""
+    if not ca_file.exists():
+        return False
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})  # noqa: S310
+    try:
+        context = ssl.create_default_context(cafile=str(ca_file))
+        with urllib.request.urlopen(request, timeout=5, context=context) as answer:  # noqa: S310
+            return bool(answer.status == 200)  # noqa: PLR2004
+    except (OSError, urllib.error.URLError):
+        return False
+
+
+def _wait_for(condition: Callable[[], bool], *, process: subprocess.Popen[bytes], name: str) -> None:
+    deadline = time.monotonic() + _READY_WITHIN
+    while not condition():
+        if process.poll() is not None:
+            raise _DiedEarly(f"{name} ended with {process.returncode}")
+        if time.monotonic() > deadline:
+            raise ControlPlaneUnavailable(f"{name} was not ready after {_READY_WITHIN:.0f} s; see its log")
+        time.sleep(0.05)
+
+
+def _run(command: list[str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a program in a session of its own (a Ctrl-C must not end etcd first) that dies with us."""
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one system call
+        )
+
+
+_libc = ctypes.CDLL(None)
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _stop(running: list[subprocess.Popen[bytes]]) -> None:
+    for process in reversed(running):
+        process.terminate()
+        try:
+            process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    running.clear()
+
+
+def _free_ports(count: int) -> list[int]:
+    """Return ports that were free a moment ago; all are held until the last one is known."""
+    held = [socket.socket() for _ in range(count)]
+    try:
+        for listener in held:
+            listener.bind(("127.0.0.1", 0))
+        return [int(listener.getsockname()[1]) for listener in held]
+    finally:
+        for listener in held:
+            listener.close()
