@@ -1,1 +1,1 @@
-"""."""
+"""Tests: unit (mirrors the tree), integration, contract, faults, e2e."""

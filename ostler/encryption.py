@@ -1,0 +1,38 @@
+"""JIT configs at rest: Fernet with rotating keys. The newest key encrypts, all of them decrypt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cryptography.fernet import Fernet, InvalidToken, MultiFernet
+
+from ostler.errors import ConfigurationError, OstlerError
+from ostler.secrets import Secret
+
+
+class Undecryptable(OstlerError):
+    """None of the keys fits: the key that encrypted it was taken out of `OSTLER_ENCRYPTION_KEYS` too early."""
+
+
+class Cipher:
+    """Encrypts and decrypts secrets with the keys of this process."""
+
+    def __init__(self, keys: Sequence[Secret]) -> None:
+        try:
+            self._fernet = MultiFernet([Fernet(key.reveal()) for key in keys])
+        except ValueError:
+            raise ConfigurationError(
+                "OSTLER_ENCRYPTION_KEYS: found a value that is no Fernet key (hidden); "
+                "make one with `ostler generate-key`"
+            ) from None
+
+    def encrypt(self, secret: Secret) -> bytes:
+        """Return the token to store."""
+        return self._fernet.encrypt(secret.reveal().encode())
+
+    def decrypt(self, token: bytes) -> Secret:
+        """Return the secret; raise Undecryptable when no key fits."""
+        try:
+            return Secret(self._fernet.decrypt(bytes(token)).decode())
+        except InvalidToken:
+            raise Undecryptable("a stored JIT config fits none of OSTLER_ENCRYPTION_KEYS") from None

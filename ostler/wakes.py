@@ -1,0 +1,80 @@
+"""Wake-ups: how anything outside a worker asks for a task, by its documented name.
+
+A wake is a hint (law L6): losing one costs seconds, since `resume` finds the same rows. Waking a pool is
+`SET ostler:wake:<pool> NX PX 2000` and then the message, so that at most one dispatch runs and one waits.
+
+Any web tier can do the same with Celery alone: `send_task("ostler.dispatch", kwargs={"pool_id": 7},
+queue="dispatch")`; without the key it costs an extra run of the matcher and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+from celery import Celery
+
+from ostler.secrets import Secret
+
+DISPATCH = "ostler.dispatch"
+STAMP = "ostler.stamp"
+RELEASE = "ostler.release"
+KEEP = "ostler.keep"
+
+WAKE_MS = 2000
+_TIMEOUT = 0.5
+
+
+def wake_key(pool_id: int) -> str:
+    """Return the Redis key that says that a dispatch of this pool is on its way."""
+    return f"ostler:wake:{pool_id}"
+
+
+def producer(redis_url: Secret) -> Celery:
+    """Return a Celery app that only sends: one quick try, JSON, no results."""
+    app = Celery("ostler-producer", broker=redis_url.reveal(), set_as_current=False)
+    app.conf.update(
+        task_serializer="json",
+        accept_content=["json"],
+        task_ignore_result=True,
+        task_publish_retry=False,
+        broker_connection_timeout=1,
+        broker_transport_options={
+            "socket_timeout": 1,
+            "socket_connect_timeout": 1,
+            "health_check_interval": 10,
+            "socket_keepalive": True,
+        },
+        task_send_sent_event=True,
+    )
+    return app
+
+
+class Waker:
+    """Sends wake-ups; one per process, from one thread at a time. Raises what redis and kombu raise."""
+
+    def __init__(self, redis_url: Secret, *, app: Celery | None = None) -> None:
+        self._app = app if app is not None else producer(redis_url)
+        self._redis = redis.Redis.from_url(
+            redis_url.reveal(), socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT, health_check_interval=10
+        )
+
+    def wake(self, pool_id: int) -> bool:
+        """Send a dispatch of this pool unless one is already waiting; return whether one was sent."""
+        if not self._redis.set(wake_key(pool_id), "1", nx=True, px=WAKE_MS):
+            return False
+        self.send(DISPATCH, queue="dispatch", pool_id=pool_id)
+        return True
+
+    def taken(self, pool_id: int) -> None:
+        """Delete the wake key; the matcher calls it under the pool's lock, and a failure only costs a run."""
+        self._redis.delete(wake_key(pool_id))
+
+    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
+        """Send a task by name; arguments are ids only (law L13)."""
+        self._app.send_task(name, kwargs=kwargs, queue=queue, ignore_result=True)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._redis.close()
+        self._app.close()
