@@ -1,0 +1,209 @@
+#!/bin/sh
+# Container `poller`: ask Ostler for work until there is some, hand it to container `runner`, exit.
+#
+# Promises: exit 0 means that the JIT config lies complete in $OSTLER_JIT_DIR/jit, and nothing else does; every other
+# exit leaves $OSTLER_JIT_DIR/no-work, so that the runner's entry (run.sh) never waits for a dead poller. The termination
+# message is the claim id, or the reason. Token and JIT go from file to file: never into a variable, an argument or a log.
+#
+#   OSTLER_DISPATCH_URL     the dispatch endpoint, whole (https://…/runners/v1/dispatch)
+#   OSTLER_TOKEN_FILE       the projected ServiceAccount token; read anew for each poll, because kubelet rotates it
+#   OSTLER_JIT_DIR          memory volume shared with container `runner`
+#   OSTLER_TERMINATION_LOG  default /dev/termination-log
+#
+# Exits: 0 work delivered, 1 refused or broken, 10 this Pod is to be replaced, 128+n signal n.
+set -eu
+umask 077
+
+POLL_SECONDS=70        # longer than the server's longest hold (55 s)
+CONNECT_SECONDS=5
+DEFAULT_MS=1000        # first wait where the answer names none; doubles to CAP_MS
+CAP_MS=30000
+RETRY_AFTER_CAP=60
+LARGEST_JIT=1048576
+
+jit_dir=${OSTLER_JIT_DIR:-}
+termination_log=${OSTLER_TERMINATION_LOG:-/dev/termination-log}
+staged=$jit_dir/.poll.body
+headers=$jit_dir/.poll.headers
+outcome=$jit_dir/.poll.status
+message='ended without a reason'
+child=
+failures=0
+
+say() {
+    printf 'poller: %s\n' "$*"
+}
+
+# The one way out. $? is what the script ends with.
+leave() {
+    code=$?
+    trap - EXIT
+    trap '' HUP INT TERM
+    if [ -n "$child" ]; then
+        kill "$child" 2>/dev/null || :    # already gone is as good
+    fi
+    if [ "$code" -ne 0 ] && [ -n "$jit_dir" ]; then
+        true >"$jit_dir/no-work" || say "cannot write no-work"
+    fi
+    if [ -n "$jit_dir" ]; then
+        rm -f "$staged" "$headers" "$outcome" || say "cannot remove what was staged"
+    fi
+    printf '%s' "$message" >"$termination_log" || say "cannot write the termination message"
+    say "exit $code: $message"
+    exit "$code"
+}
+
+# A signal ends the wait for curl or sleep at once: a shell that waits for a foreground child would not hear it.
+on_signal() {
+    message="terminated by signal $1"
+    exit $((128 + $1))
+}
+
+trap leave EXIT
+trap 'on_signal 1' HUP
+trap 'on_signal 2' INT
+trap 'on_signal 15' TERM
+
+quit() {
+    message=$2
+    exit "$1"
+}
+
+# A number in [0, $1), from the kernel: Pods that start in the same second must not share a seed.
+random_below() {
+    [ "$1" -gt 0 ] || set -- 1
+    raw=$(od -An -N2 -tu2 /dev/urandom | tr -dc '0-9')
+    printf '%s' $((${raw:-0} % $1))
+}
+
+pause_ms() {
+    sleep "$(($1 / 1000)).$(printf '%03d' $(($1 % 1000)))" &
+    child=$!
+    wait "$child" || sleep 1    # a sleep that knows no fractions must not become a busy loop
+    child=
+}
+
+# The last value of header $1 (an answer may be preceded by interim ones), or nothing.
+header() {
+    grep -i "^$1:" "$headers" | tail -n 1 | cut -d: -f2- | tr -d ' \t\r\n'
+}
+
+# Retry-After in whole seconds, 0 to RETRY_AFTER_CAP; nothing when it is missing or not a plain number.
+retry_after() {
+    value=$(header retry-after)
+    case $value in
+        '' | *[!0-9]*) return 0 ;;
+    esac
+    while [ "${value#0}" != "$value" ] && [ "$value" != 0 ]; do
+        value=${value#0}    # a leading zero would make it octal
+    done
+    if [ "${#value}" -gt 2 ] || [ "$value" -gt "$RETRY_AFTER_CAP" ]; then
+        value=$RETRY_AFTER_CAP
+    fi
+    printf '%s' "$value"
+}
+
+# Wait as told, never shorter; spread out by up to a quarter, so that one restart does not bring all Pods back at once.
+wait_as_told() {
+    told_ms=$(($1 * 1000))
+    pause_ms $((told_ms + $(random_below $((told_ms / 4 + 250)))))
+}
+
+# Wait half to the whole of a step that doubles with each failure in a row.
+back_off() {
+    say "$1; backing off"
+    step_ms=$DEFAULT_MS
+    doublings=$failures
+    while [ "$doublings" -gt 0 ] && [ "$step_ms" -lt "$CAP_MS" ]; do
+        step_ms=$((step_ms * 2))
+        doublings=$((doublings - 1))
+    done
+    [ "$step_ms" -le "$CAP_MS" ] || step_ms=$CAP_MS
+    failures=$((failures + 1))
+    pause_ms $((step_ms / 2 + $(random_below $((step_ms / 2 + 1)))))
+}
+
+# One poll. Sets $status to the HTTP status, 000 when there was no whole answer.
+poll() {
+    # `true`, not `:`: a redirection that fails on a special built-in would end the shell past its trap.
+    if ! { true >"$staged" && true >"$headers" && true >"$outcome"; }; then
+        quit 1 "cannot write to the shared directory"
+    fi
+    # The header is made in the pipe: a token on the command line would show in the process list.
+    {
+        printf 'Authorization: Bearer '
+        tr -d '\r\n' <"$OSTLER_TOKEN_FILE"
+    } | curl --disable --silent --show-error --request POST --data '' \
+        --header @- --header 'Accept: text/plain' --header 'Content-Type:' \
+        --proto '=http,https' --connect-timeout "$CONNECT_SECONDS" --max-time "$POLL_SECONDS" \
+        --max-filesize "$LARGEST_JIT" --output "$staged" --dump-header "$headers" --write-out '%{http_code}' \
+        "$OSTLER_DISPATCH_URL" >"$outcome" &
+    child=$!
+    curl_code=0
+    wait "$child" || curl_code=$?
+    child=
+    status=000
+    case $curl_code in
+        0) status=$(cat "$outcome") ;;
+        23) quit 1 "cannot write the answer to the shared directory" ;;
+    esac
+}
+
+# A 200 is work when it carries a body, and not one of another kind: a proxy's page must not be taken for a JIT.
+is_work() {
+    grep -q '[^[:space:]]' "$staged" || return 1
+    case $(header content-type) in
+        '' | [Tt][Ee][Xx][Tt]/[Pp][Ll][Aa][Ii][Nn]*) return 0 ;;
+    esac
+    return 1
+}
+
+deliver() {
+    trap '' HUP INT TERM    # from here on the JIT is, or is about to be, the runner's: end as what we then are
+    claim=$(header x-ostler-claim | tr -dc 'A-Za-z0-9._-' | cut -c 1-128)
+    runner=$(header x-ostler-runner | tr -dc 'A-Za-z0-9._-' | cut -c 1-128)
+    if ! { chmod 0400 "$staged" && mv -f "$staged" "$jit_dir/jit"; }; then
+        quit 1 "cannot write the JIT config"
+    fi
+    say "work: claim ${claim:-unknown} runner ${runner:-unknown}"
+    quit 0 "${claim:-unknown}"
+}
+
+[ -n "$jit_dir" ] || quit 1 "OSTLER_JIT_DIR is not set"
+[ -n "${OSTLER_DISPATCH_URL:-}" ] || quit 1 "OSTLER_DISPATCH_URL is not set"
+[ -n "${OSTLER_TOKEN_FILE:-}" ] || quit 1 "OSTLER_TOKEN_FILE is not set"
+
+while :; do
+    if [ ! -r "$OSTLER_TOKEN_FILE" ] || [ ! -s "$OSTLER_TOKEN_FILE" ]; then
+        back_off "no token"
+        continue
+    fi
+    poll
+    told=$(retry_after)
+    case $status in
+        200)
+            if is_work; then
+                deliver
+            fi
+            back_off "status 200 without work"
+            ;;
+        204)
+            failures=0
+            if [ -n "$told" ]; then
+                wait_as_told "$told"
+            else
+                pause_ms $((DEFAULT_MS / 2 + $(random_below "$DEFAULT_MS")))
+            fi
+            ;;
+        401 | 403) quit 1 "refused: status $status" ;;
+        410) quit 10 "replaced: status 410" ;;
+        429 | 503)
+            if [ -n "$told" ]; then
+                wait_as_told "$told"
+            else
+                back_off "status $status"
+            fi
+            ;;
+        *) back_off "status $status" ;;
+    esac
+done

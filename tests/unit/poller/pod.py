@@ -1,0 +1,94 @@
+"""A runner Pod as a test sees it: a folder, a token, the scripts as processes and a fake `sleep`."""
+
+import os
+import stat
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+SCRIPTS = Path(__file__).parents[3] / "poller"
+TOKEN = "projected-token-of-the-pod"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a script left behind."""
+
+    code: int
+    message: str
+    slept: list[float]
+    output: str
+
+
+@dataclass(frozen=True)
+class Pod:
+    """One Pod's folders; `sleep` on its PATH returns at once and writes down what it was asked for."""
+
+    root: Path
+
+    @property
+    def jit_dir(self) -> Path:
+        """The volume that both containers share."""
+        return self.root / "jit"
+
+    @property
+    def token_file(self) -> Path:
+        """Where the projected token lies."""
+        return self.root / "token"
+
+    @property
+    def message_file(self) -> Path:
+        """The termination log."""
+        return self.root / "termination-log"
+
+    def environment(self, *, url: str) -> dict[str, str]:
+        """Return the containers' environment."""
+        return {
+            "PATH": f"{self.root / 'bin'}:{os.environ['PATH']}",
+            "OSTLER_DISPATCH_URL": url,
+            "OSTLER_TOKEN_FILE": str(self.token_file),
+            "OSTLER_JIT_DIR": str(self.jit_dir),
+            "OSTLER_TERMINATION_LOG": str(self.message_file),
+            "OSTLER_RUNNER_HOME": str(self.root / "home"),
+        }
+
+    def start(self, script: str, *, url: str, trace: bool = False) -> subprocess.Popen[str]:
+        """Start a script of the Pod; its output is one stream."""
+        return subprocess.Popen(
+            ["sh", *(["-x"] if trace else []), str(SCRIPTS / script)],
+            env=self.environment(url=url),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def end(self, process: subprocess.Popen[str]) -> Ended:
+        """Wait for a script and gather what it left; TimeoutExpired after 30 s."""
+        try:
+            output, _ = process.communicate(timeout=30)
+        finally:
+            process.kill()
+        slept_file = self.root / "slept"
+        slept = [float(line) for line in slept_file.read_text().split()] if slept_file.exists() else []
+        message = self.message_file.read_text() if self.message_file.exists() else ""
+        return Ended(process.returncode, message, slept, output)
+
+    def poll(self, *, url: str, trace: bool = False) -> Ended:
+        """Run the poller to its end."""
+        return self.end(self.start("poll.sh", url=url, trace=trace))
+
+
+def make_pod(root: Path) -> Pod:
+    """Lay out a Pod's folders in `root`."""
+    pod = Pod(root)
+    for name in ("jit", "bin", "home"):
+        (root / name).mkdir()
+    pod.token_file.write_text(TOKEN)
+    write_script(root / "bin" / "sleep", f'echo "$1" >>"{root}/slept"')
+    return pod
+
+
+def write_script(path: Path, body: str) -> None:
+    """Write an executable shell script."""
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(stat.S_IRWXU)

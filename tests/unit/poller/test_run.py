@@ -1,0 +1,105 @@
+"""The runner's entry and its hook: wait for the poller's verdict, then become the runner."""
+
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.unit.poller.pod import SCRIPTS, Pod, make_pod, write_script
+
+JIT = "the-single-use-config"
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Pod:
+    made = make_pod(tmp_path)
+    write_script(
+        tmp_path / "home" / "run.sh",
+        f'echo "$@" >"{tmp_path}/started"; ls -A "$OSTLER_JIT_DIR" >"{tmp_path}/left"; pwd >"{tmp_path}/in"; '
+        f'echo "$ACTIONS_RUNNER_INPUT_DISABLEUPDATE" >"{tmp_path}/updates"; exit 7',
+    )
+    return made
+
+
+def test_the_runner_starts_with_the_config_and_its_exit_code_is_kept(pod: Pod) -> None:
+    (pod.jit_dir / "jit").write_text(JIT)
+
+    ended = pod.end(pod.start("run.sh", url=""))
+
+    assert ended.code == 7
+    assert (pod.root / "started").read_text() == f"--jitconfig {JIT}\n"
+    assert (pod.root / "in").read_text().strip() == str(pod.root / "home")
+    assert (pod.root / "updates").read_text() == "true\n"
+
+
+def test_the_config_is_gone_before_the_runner_starts(pod: Pod) -> None:
+    (pod.jit_dir / "jit").write_text(JIT)
+
+    pod.end(pod.start("run.sh", url=""))
+
+    assert (pod.root / "left").read_text() == ""
+
+
+def test_a_config_that_comes_later_is_waited_for(pod: Pod) -> None:
+    write_script(
+        pod.root / "bin" / "sleep",
+        f'echo "$1" >>"{pod.root}/slept"; [ "$(wc -l <"{pod.root}/slept")" -lt 3 ] || echo {JIT} >"{pod.jit_dir}/jit"',
+    )
+
+    ended = pod.end(pod.start("run.sh", url=""))
+
+    assert ended.code == 7
+    assert ended.slept == [0.5, 0.5, 0.5]
+
+
+def test_without_work_it_ends_well_and_starts_nothing(pod: Pod) -> None:
+    (pod.jit_dir / "no-work").touch()
+
+    ended = pod.end(pod.start("run.sh", url=""))
+
+    assert ended.code == 0
+    assert not (pod.root / "started").exists()
+
+
+def test_an_empty_config_starts_nothing(pod: Pod) -> None:
+    (pod.jit_dir / "jit").touch()
+
+    ended = pod.end(pod.start("run.sh", url=""))
+
+    assert ended.code == 1
+    assert not (pod.root / "started").exists()
+
+
+def test_sigterm_ends_the_wait(pod: Pod) -> None:
+    write_script(pod.root / "bin" / "sleep", "exec /bin/sleep 0.05")
+    process = pod.start("run.sh", url="")
+    process.send_signal(signal.SIGTERM)
+
+    assert pod.end(process).code in {128 + signal.SIGTERM, -signal.SIGTERM}
+
+
+def test_a_trace_does_not_show_the_config(pod: Pod) -> None:
+    (pod.jit_dir / "jit").write_text(JIT)
+
+    ended = pod.end(pod.start("run.sh", url="", trace=True))
+
+    assert ended.code == 7
+    assert JIT not in ended.output
+
+
+def test_the_hook_leaves_the_file_that_the_readiness_probe_looks_for(pod: Pod) -> None:
+    ended = pod.end(pod.start("job-started.sh", url=""))
+
+    assert ended.code == 0
+    assert (pod.jit_dir / "job-started").exists()
+
+
+def test_shellcheck_has_nothing_to_say() -> None:
+    assert shutil.which("shellcheck"), "shellcheck is missing: install it with your package manager"
+    scripts = sorted(str(path) for path in SCRIPTS.glob("*.sh"))
+
+    checked = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True, check=False)
+
+    assert (checked.returncode, checked.stdout) == (0, "")
