@@ -1,0 +1,70 @@
+"""`python -m lab.github`: serve until SIGTERM; print one line `{"url": …}` when ready."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+
+import uvicorn
+
+from lab.github.app import Options, build
+from lab.github.faults import AbortableProtocol
+
+
+class Server(uvicorn.Server):
+    """Uvicorn, which says when it is ready."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start and print the URL."""
+        await super().startup(sockets)
+        host, port = (sockets or [])[0].getsockname()[:2]
+        sys.stdout.write(json.dumps({"url": f"http://{host}:{port}"}) + "\n")
+        sys.stdout.flush()
+
+
+def main() -> None:
+    """Parse the command line and serve."""
+    parser = argparse.ArgumentParser(prog="python -m lab.github", description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0, help="0 chooses a free one")
+    parser.add_argument("--webhook-url", help="where webhooks go; without it they are all lost")
+    parser.add_argument("--webhook-secret-env", default="LAB_WEBHOOK_SECRET", help="variable that holds the secret")
+    parser.add_argument("--app-id", required=True)
+    parser.add_argument("--app-public-key", type=Path, required=True, help="PEM file")
+    parser.add_argument("--log", type=Path, help="JSONL file that the verdict reads")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--lock-expiry", type=float, default=5, help="seconds without a heartbeat that fail a job")
+    args = parser.parse_args()
+    secret = os.environ.get(args.webhook_secret_env, "")
+    if args.webhook_url and not secret:
+        parser.error(f"{args.webhook_secret_env} is empty: it must hold the webhook secret")
+    app = build(
+        Options(
+            webhook_url=args.webhook_url,
+            webhook_secret=secret,
+            app_id=args.app_id,
+            app_public_key=args.app_public_key.read_text(),
+            log=args.log,
+            seed=args.seed,
+            lock_expiry=args.lock_expiry,
+            sabotage=os.environ.get("LAB_SABOTAGE", ""),
+        )
+    )
+    listener = socket.create_server((args.host, args.port), backlog=2048)
+    config = uvicorn.Config(
+        app,
+        http=AbortableProtocol,
+        log_level="warning",
+        access_log=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=1,
+    )
+    Server(config).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+"""The lab's levers: `/_lab/…`, to set up accounts, create jobs, look inside and break things."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from http import HTTPStatus
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from lab.github.entities import Job
+from lab.github.faults import Fault, Faults
+from lab.github.identity import Identity
+from lab.github.sender import Sender, Weather
+from lab.github.world import Knobs, World
+
+
+class Control:
+    """The routes and what they turn."""
+
+    def __init__(self, *, world: World, sender: Sender, identity: Identity) -> None:
+        self._world = world
+        self._sender = sender
+        self._identity = identity
+        self.faults: Faults | None = None
+
+    def routes(self) -> list[Route]:
+        """Return every control route."""
+        return [
+            Route("/_lab/accounts", self.add_account, methods=["POST"]),
+            Route("/_lab/jobs", self.add_jobs, methods=["POST"]),
+            Route("/_lab/jobs", self.list_jobs, methods=["GET"]),
+            Route("/_lab/jobs/{id:int}/cancel", self.cancel_job, methods=["POST"]),
+            Route("/_lab/jobs/{id:int}/approve", self.approve_job, methods=["POST"]),
+            Route("/_lab/runners", self.list_runners, methods=["GET"]),
+            Route("/_lab/stats", self.stats, methods=["GET"]),
+            Route("/_lab/webhooks", self.change_weather, methods=["POST"]),
+            Route("/_lab/deliveries", self.list_deliveries, methods=["GET"]),
+            Route("/_lab/deliveries/{guid}/redeliver", self.redeliver, methods=["POST"]),
+            Route("/_lab/settings", self.change_knobs, methods=["POST"]),
+            Route("/_lab/faults", self.add_faults, methods=["POST"]),
+            Route("/_lab/faults", self.list_faults, methods=["GET"]),
+            Route("/_lab/faults", self.clear_faults, methods=["DELETE"]),
+            Route("/_lab/tokens", self.revoke_tokens, methods=["DELETE"]),
+        ]
+
+    async def add_account(self, request: Request) -> Response:
+        """Install the App on an account."""
+        body = await request.json()
+        account = self._world.add_account(
+            account_id=int(body["id"]),
+            login=str(body["login"]),
+            kind=str(body.get("type", "Organization")),
+            installation_id=int(body["installation_id"]),
+            repositories={str(r["name"]).rpartition("/")[2]: int(r["id"]) for r in body.get("repositories", [])},
+        )
+        names = [repository.full_name for repository in account.repositories.values()]
+        return JSONResponse({"login": account.login, "repositories": names}, status_code=HTTPStatus.CREATED)
+
+    async def add_jobs(self, request: Request) -> Response:
+        """Create jobs and return their ids."""
+        body = await request.json()
+        repository = self._world.repository(str(body["repository"]))
+        if repository is None:
+            return _refuse(HTTPStatus.NOT_FOUND, f"no repository {body['repository']}")
+        jobs = [
+            self._world.add_job(
+                repository=repository,
+                labels=tuple(str(label) for label in body["labels"]),
+                duration_seconds=float(body.get("duration_seconds", 1)),
+                name=str(body.get("name", "build")),
+                workflow_name=str(body.get("workflow_name", "CI")),
+                head_branch=str(body.get("head_branch", "main")),
+                waiting=bool(body.get("waiting", False)),
+            )
+            for _ in range(int(body.get("count", 1)))
+        ]
+        return JSONResponse({"ids": [job.id for job in jobs]}, status_code=HTTPStatus.CREATED)
+
+    async def list_jobs(self, request: Request) -> Response:
+        """Show every job; `?status=` narrows."""
+        status = request.query_params.get("status")
+        jobs = [_job(job) for job in self._world.jobs.values() if status in {None, job.status}]
+        return JSONResponse({"jobs": jobs})
+
+    async def cancel_job(self, request: Request) -> Response:
+        """Cancel a job; 409 when it is over."""
+        job = self._world.jobs.get(int(request.path_params["id"]))
+        if job is None:
+            return _refuse(HTTPStatus.NOT_FOUND, "no such job")
+        done = self._world.cancel(job)
+        return Response(status_code=HTTPStatus.NO_CONTENT if done else HTTPStatus.CONFLICT)
+
+    async def approve_job(self, request: Request) -> Response:
+        """Let a waiting job pass its gate; 409 when it does not wait."""
+        job = self._world.jobs.get(int(request.path_params["id"]))
+        if job is None:
+            return _refuse(HTTPStatus.NOT_FOUND, "no such job")
+        done = self._world.approve(job)
+        return Response(status_code=HTTPStatus.NO_CONTENT if done else HTTPStatus.CONFLICT)
+
+    async def list_runners(self, _request: Request) -> Response:
+        """Show every registered runner."""
+        runners = [
+            {**runner.view(), "scope": runner.scope, "job": runner.job.id if runner.job else None}
+            for runner in self._world.runners.values()
+        ]
+        return JSONResponse({"runners": runners})
+
+    async def stats(self, _request: Request) -> Response:
+        """Count jobs by status, runners by state, events by name."""
+        runners = Counter(
+            "busy" if runner.job else "online" if runner.online else "offline"
+            for runner in self._world.runners.values()
+        )
+        body = {
+            "jobs": Counter(job.status for job in self._world.jobs.values()),
+            "conclusions": Counter(job.conclusion for job in self._world.jobs.values() if job.conclusion),
+            "runners": runners,
+            "webhooks_in_flight": self._sender.in_flight,
+            "events": self._world.journal.counts,
+        }
+        return JSONResponse(body)
+
+    async def change_weather(self, request: Request) -> Response:
+        """Turn the webhook knobs that the body names."""
+        body = await request.json()
+        if unknown := body.keys() - {each.name for each in dataclasses.fields(Weather)}:
+            return _refuse(HTTPStatus.UNPROCESSABLE_ENTITY, f"unknown: {sorted(unknown)}")
+        self._sender.change_weather(**body)
+        return JSONResponse(dataclasses.asdict(self._sender.weather))
+
+    async def list_deliveries(self, _request: Request) -> Response:
+        """Show every kept delivery, oldest first."""
+        found = [{**each.view(), "job": each.job_id} for each in self._sender.deliveries.values()]
+        return JSONResponse({"deliveries": found})
+
+    async def redeliver(self, request: Request) -> Response:
+        """Send a delivery again."""
+        done = self._sender.redeliver(request.path_params["guid"])
+        return Response(status_code=HTTPStatus.ACCEPTED if done else HTTPStatus.NOT_FOUND)
+
+    async def change_knobs(self, request: Request) -> Response:
+        """Turn the knobs that the body names; `_seconds` may be left out."""
+        body: dict[str, Any] = await request.json()
+        known = {each.name for each in dataclasses.fields(Knobs)}
+        changes = {name if name in known else f"{name}_seconds": value for name, value in body.items()}
+        if unknown := changes.keys() - known:
+            return _refuse(HTTPStatus.UNPROCESSABLE_ENTITY, f"unknown: {sorted(unknown)}")
+        for name, value in changes.items():
+            setattr(self._world.knobs, name, value)
+        return JSONResponse(dataclasses.asdict(self._world.knobs))
+
+    async def add_faults(self, request: Request) -> Response:
+        """Add API faults after those that are active."""
+        body = await request.json()
+        faults = [Fault(**each) for each in (body if isinstance(body, list) else [body])]
+        self._faults.active += faults
+        return JSONResponse({"active": len(self._faults.active)}, status_code=HTTPStatus.CREATED)
+
+    async def list_faults(self, _request: Request) -> Response:
+        """Show the faults and how often each struck."""
+        return JSONResponse({"faults": [dataclasses.asdict(each) for each in self._faults.active]})
+
+    async def clear_faults(self, _request: Request) -> Response:
+        """Remove every fault."""
+        self._faults.active.clear()
+        return Response(status_code=HTTPStatus.NO_CONTENT)
+
+    async def revoke_tokens(self, _request: Request) -> Response:
+        """Make every installation token invalid."""
+        return JSONResponse({"revoked": self._identity.revoke_all()})
+
+    @property
+    def _faults(self) -> Faults:
+        if self.faults is None:
+            raise RuntimeError("the app is not built yet")
+        return self.faults
+
+
+def _job(job: Job) -> dict[str, Any]:
+    return {
+        "id": job.id,
+        "run_id": job.run_id,
+        "repository": job.repository.full_name,
+        "labels": list(job.labels),
+        "name": job.name,
+        "status": job.status,
+        "conclusion": job.conclusion,
+        "runner": job.runner.name if job.runner else None,
+        "duration_seconds": job.duration_seconds,
+    }
+
+
+def _refuse(status: HTTPStatus, reason: str) -> Response:
+    return JSONResponse({"error": reason}, status_code=status)

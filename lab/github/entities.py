@@ -1,0 +1,113 @@
+"""What this GitHub knows: accounts, repositories, jobs, runners and their sessions. Records only."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+QUEUED, WAITING, RUNNING, COMPLETED = "queued", "waiting", "in_progress", "completed"
+
+
+@dataclass(kw_only=True)
+class Repository:
+    """A repository; `tail` is the constant end of every webhook body about it."""
+
+    id: int
+    name: str
+    account: Account
+    tail: bytes = b""
+
+    @property
+    def full_name(self) -> str:
+        """Return `owner/name`."""
+        return f"{self.account.login}/{self.name}"
+
+
+@dataclass(kw_only=True)
+class Account:
+    """An organisation or user with the App installed."""
+
+    id: int
+    login: str
+    type: str
+    installation_id: int
+    repositories: dict[str, Repository] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class Job:
+    """A `workflow_job`. `runners` are those that hold it now: none or one, two under sabotage."""
+
+    id: int
+    run_id: int
+    repository: Repository
+    labels: tuple[str, ...]
+    duration_seconds: float
+    name: str
+    workflow_name: str
+    head_branch: str
+    status: str
+    created_at: datetime
+    run_attempt: int = 1
+    conclusion: str | None = None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    runner: Runner | None = None
+    runners: set[int] = field(default_factory=set)
+    next_delivery: float = 0
+
+
+@dataclass(kw_only=True, eq=False)
+class Session:
+    """A started runner's connection; `polls` counts the long polls that are held right now."""
+
+    id: str
+    runner: Runner
+    seen: float
+    polls: int = 0
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    over: bool = False
+
+
+@dataclass(kw_only=True, eq=False)
+class Runner:
+    """A just-in-time runner. It is busy from the moment a job is assigned to it."""
+
+    id: int
+    name: str
+    scope: str
+    labels: tuple[str, ...]
+    group_id: int
+    jit_used: bool = False
+    online: bool = False
+    session: Session | None = None
+    job: Job | None = None
+    assigned: float = 0
+    handed: bool = False
+    started: bool = False
+    seen: float = 0
+
+    def view(self) -> dict[str, Any]:
+        """Return the runner in the shape of GitHub's REST API."""
+        return {
+            "id": self.id,
+            "runner_group_id": self.group_id,
+            "name": self.name,
+            "os": "Linux" if self.jit_used else "unknown",
+            "status": "online" if self.online else "offline",
+            "busy": self.job is not None,
+            "ephemeral": True,
+            "labels": [{"id": i, "name": label, "type": "custom"} for i, label in enumerate(self.labels, start=1)],
+        }
+
+
+def stamp(moment: datetime | None) -> str | None:
+    """Return a time as GitHub writes it: UTC, whole seconds."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ") if moment else None
+
+
+def now() -> datetime:
+    """Return the current time in UTC."""
+    return datetime.now(UTC)

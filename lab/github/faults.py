@@ -1,0 +1,94 @@
+"""Faults of this GitHub's own API: wrong statuses and lost replies, by route, a number of times.
+
+A fault may act before the request (it is not applied) or after it (it is applied, and its answer lost).
+The lab's control routes are never touched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+
+@dataclass(kw_only=True)
+class Fault:
+    """What to do to the next `times` requests that match."""
+
+    method: str
+    path_regex: str
+    status: int = 500
+    headers: dict[str, str] = field(default_factory=dict)
+    times: int = 1
+    after_apply: bool = False
+    reset: bool = False
+    delay_seconds: float = 0
+    hits: int = 0
+
+    def matches(self, scope: Scope) -> bool:
+        """Return whether the fault strikes this request."""
+        return (
+            self.hits < self.times
+            and self.method.upper() in {"*", scope["method"]}
+            and re.search(self.path_regex, scope["path"]) is not None
+        )
+
+
+class AbortableProtocol(HttpToolsProtocol):
+    """Uvicorn's protocol, which lets the app cut the connection: `scope["state"]["transport"]`."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Remember the transport of this connection."""
+        super().connection_made(transport)
+        self.app_state = {**self.app_state, "transport": transport}
+
+
+class Faults:
+    """The app behind its faults."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.active: list[Fault] = []
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request, or break it."""
+        fault = None
+        if self.active and scope["type"] == "http" and not scope["path"].startswith("/_lab"):
+            fault = next((each for each in self.active if each.matches(scope)), None)
+        if fault is None:
+            await self._app(scope, receive, send)
+            return
+        fault.hits += 1
+        if fault.delay_seconds:
+            await asyncio.sleep(fault.delay_seconds)
+        if fault.after_apply:
+            await self._app(scope, receive, _discard)
+        if fault.reset:
+            await _abort(scope, receive)
+        else:
+            await _answer(fault, send)
+
+
+async def _discard(message: Message) -> None:
+    """Lose a part of an answer."""
+
+
+async def _abort(scope: Scope, receive: Receive) -> None:
+    transport: asyncio.Transport = scope["state"]["transport"]
+    transport.abort()
+    # Uvicorn would answer 500 if this returned before it noticed that the connection is gone.
+    while (await receive())["type"] != "http.disconnect":
+        continue
+
+
+async def _answer(fault: Fault, send: Send) -> None:
+    body = json.dumps({"message": "A fault of the lab", "documentation_url": "https://docs.github.com/rest"}).encode()
+    headers: dict[str, Any] = {"content-type": "application/json", "content-length": str(len(body)), **fault.headers}
+    raw = [(name.lower().encode(), str(value).encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": fault.status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})

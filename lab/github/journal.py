@@ -1,0 +1,29 @@
+"""The log of what happened on this GitHub: one JSON object a line, the source of the verdict.
+
+Every line has `seq` (1, 2, 3 …), `at` (Unix seconds) and `event`. Nothing in it is secret.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+
+class Journal:
+    """Counts events and appends them to a file, flushed line by line; without a file it only counts."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._file: TextIO | None = path.open("a", encoding="utf-8") if path else None
+        self._seq = 0
+        self.counts: dict[str, int] = {}
+
+    def write(self, event: str, **facts: Any) -> None:
+        """Append one event with its facts."""
+        self._seq += 1
+        self.counts[event] = self.counts.get(event, 0) + 1
+        if self._file:
+            line = json.dumps({"seq": self._seq, "at": round(time.time(), 6), "event": event, **facts})
+            self._file.write(line + "\n")
+            self._file.flush()

@@ -1,0 +1,239 @@
+"""The shapes of GitHub's JSON: jobs, and webhook bodies with everything a real one carries.
+
+The end of a body (repository, organization, sender, installation) never changes, so it is encoded once
+per repository; only `workflow_job` is encoded per delivery.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from typing import Any
+
+from lab.github.entities import COMPLETED, WAITING, Account, Job, Repository, stamp
+
+API = "https://api.github.com"
+SITE = "https://github.com"
+CREATED = "2024-01-15T09:30:00Z"
+
+_USER_URLS = {
+    "followers_url": "/followers",
+    "following_url": "/following{/other_user}",
+    "gists_url": "/gists{/gist_id}",
+    "starred_url": "/starred{/owner}{/repo}",
+    "subscriptions_url": "/subscriptions",
+    "organizations_url": "/orgs",
+    "repos_url": "/repos",
+    "events_url": "/events{/privacy}",
+    "received_events_url": "/received_events",
+}
+_REPOSITORY_URLS = {
+    "forks_url": "/forks",
+    "keys_url": "/keys{/key_id}",
+    "collaborators_url": "/collaborators{/collaborator}",
+    "teams_url": "/teams",
+    "hooks_url": "/hooks",
+    "issue_events_url": "/issues/events{/number}",
+    "events_url": "/events",
+    "assignees_url": "/assignees{/user}",
+    "branches_url": "/branches{/branch}",
+    "tags_url": "/tags",
+    "blobs_url": "/git/blobs{/sha}",
+    "git_tags_url": "/git/tags{/sha}",
+    "git_refs_url": "/git/refs{/sha}",
+    "trees_url": "/git/trees{/sha}",
+    "statuses_url": "/statuses/{sha}",
+    "languages_url": "/languages",
+    "stargazers_url": "/stargazers",
+    "contributors_url": "/contributors",
+    "subscribers_url": "/subscribers",
+    "subscription_url": "/subscription",
+    "commits_url": "/commits{/sha}",
+    "git_commits_url": "/git/commits{/sha}",
+    "comments_url": "/comments{/number}",
+    "issue_comment_url": "/issues/comments{/number}",
+    "contents_url": "/contents/{+path}",
+    "compare_url": "/compare/{base}...{head}",
+    "merges_url": "/merges",
+    "archive_url": "/{archive_format}{/ref}",
+    "downloads_url": "/downloads",
+    "issues_url": "/issues{/number}",
+    "pulls_url": "/pulls{/number}",
+    "milestones_url": "/milestones{/number}",
+    "notifications_url": "/notifications{?since,all,participating}",
+    "labels_url": "/labels{/name}",
+    "releases_url": "/releases{/id}",
+    "deployments_url": "/deployments",
+}
+
+
+def user(*, user_id: int, login: str, kind: str) -> dict[str, Any]:
+    """Return an account as repositories and senders show it."""
+    return {
+        "login": login,
+        "id": user_id,
+        "node_id": node_id("U", user_id),
+        "avatar_url": f"https://avatars.githubusercontent.com/u/{user_id}?v=4",
+        "gravatar_id": "",
+        "url": f"{API}/users/{login}",
+        "html_url": f"{SITE}/{login}",
+        **{key: f"{API}/users/{login}{path}" for key, path in _USER_URLS.items()},
+        "type": kind,
+        "user_view_type": "public",
+        "site_admin": False,
+    }
+
+
+def organization(account: Account) -> dict[str, Any]:
+    """Return an organisation as webhooks show it."""
+    url = f"{API}/orgs/{account.login}"
+    return {
+        "login": account.login,
+        "id": account.id,
+        "node_id": node_id("O", account.id),
+        "url": url,
+        "repos_url": f"{url}/repos",
+        "events_url": f"{url}/events",
+        "hooks_url": f"{url}/hooks",
+        "issues_url": f"{url}/issues",
+        "members_url": f"{url}/members{{/member}}",
+        "public_members_url": f"{url}/public_members{{/member}}",
+        "avatar_url": f"https://avatars.githubusercontent.com/u/{account.id}?v=4",
+        "description": None,
+    }
+
+
+def repository_view(repository: Repository) -> dict[str, Any]:
+    """Return a repository as webhooks show it."""
+    account, full_name = repository.account, repository.full_name
+    url = f"{API}/repos/{full_name}"
+    return {
+        "id": repository.id,
+        "node_id": node_id("R", repository.id),
+        "name": repository.name,
+        "full_name": full_name,
+        "private": True,
+        "owner": user(user_id=account.id, login=account.login, kind=account.type),
+        "html_url": f"{SITE}/{full_name}",
+        "description": "A repository of the lab",
+        "fork": False,
+        "url": url,
+        **{key: f"{url}{path}" for key, path in _REPOSITORY_URLS.items()},
+        "created_at": CREATED,
+        "updated_at": CREATED,
+        "pushed_at": CREATED,
+        "git_url": f"git://github.com/{full_name}.git",
+        "ssh_url": f"git@github.com:{full_name}.git",
+        "clone_url": f"{SITE}/{full_name}.git",
+        "svn_url": f"{SITE}/{full_name}",
+        "homepage": None,
+        "size": 1024,
+        "stargazers_count": 0,
+        "watchers_count": 0,
+        "language": "Python",
+        "has_issues": True,
+        "has_projects": True,
+        "has_downloads": True,
+        "has_wiki": True,
+        "has_pages": False,
+        "has_discussions": False,
+        "forks_count": 0,
+        "mirror_url": None,
+        "archived": False,
+        "disabled": False,
+        "open_issues_count": 0,
+        "license": None,
+        "allow_forking": True,
+        "is_template": False,
+        "web_commit_signoff_required": False,
+        "topics": [],
+        "visibility": "private",
+        "forks": 0,
+        "open_issues": 0,
+        "watchers": 0,
+        "default_branch": "main",
+        "custom_properties": {},
+    }
+
+
+def tail_of(repository: Repository) -> bytes:
+    """Return the constant end of a webhook body, from the comma after `workflow_job` to the last brace."""
+    account = repository.account
+    tail: dict[str, Any] = {"repository": repository_view(repository)}
+    if account.type == "Organization":
+        tail["organization"] = organization(account)
+    tail["sender"] = user(user_id=1001, login="lab-developer", kind="User")
+    tail["installation"] = {
+        "id": account.installation_id,
+        "node_id": node_id("MDIzOkludGVncmF0aW9uSW5zdGFsbGF0aW9u", account.installation_id),
+    }
+    return b"," + json.dumps(tail).encode()[1:]
+
+
+def job_view(job: Job) -> dict[str, Any]:
+    """Return a job in the shape of the REST API, which webhooks share."""
+    full_name = job.repository.full_name
+    url = f"{API}/repos/{full_name}"
+    run_html = f"{SITE}/{full_name}/actions/runs/{job.run_id}"
+    runner = job.runner
+    return {
+        "id": job.id,
+        "run_id": job.run_id,
+        "workflow_name": job.workflow_name,
+        "head_branch": job.head_branch,
+        "run_url": f"{url}/actions/runs/{job.run_id}",
+        "run_attempt": job.run_attempt,
+        "node_id": node_id("CR", job.id),
+        "head_sha": hashlib.sha1(str(job.run_id).encode(), usedforsecurity=False).hexdigest(),
+        "url": f"{url}/actions/jobs/{job.id}",
+        "html_url": f"{run_html}/job/{job.id}",
+        "status": job.status,
+        "conclusion": job.conclusion,
+        "created_at": stamp(job.created_at),
+        # As the real one does: a job that never started shows its creation (octokit/webhooks).
+        "started_at": stamp(job.started_at or job.created_at),
+        "completed_at": stamp(job.completed_at),
+        "name": job.name,
+        "steps": _steps(job),
+        "check_run_url": f"{url}/check-runs/{job.id}",
+        "labels": list(job.labels),
+        "runner_id": runner.id if runner else None,
+        "runner_name": runner.name if runner else None,
+        "runner_group_id": runner.group_id if runner else None,
+        "runner_group_name": "Default" if runner else None,
+    }
+
+
+def webhook_head(action: str, job: Job) -> bytes:
+    """Return the beginning of a webhook body, up to the end of `workflow_job`."""
+    view = job_view(job)
+    if job.runner is None and job.status == COMPLETED:
+        # A job cancelled while it was queued: zeros and empty strings instead of nulls.
+        view |= {"runner_id": 0, "runner_name": "", "runner_group_id": 0, "runner_group_name": ""}
+    elif job.status == WAITING:
+        view |= {"runner_id": 0, "runner_name": ""}
+    return f'{{"action":"{action}","workflow_job":{json.dumps(view)}'.encode()
+
+
+def node_id(kind: str, number: int) -> str:
+    """Return an opaque global id."""
+    return f"{kind}_{base64.urlsafe_b64encode(str(number).encode()).decode().rstrip('=')}"
+
+
+def _steps(job: Job) -> list[dict[str, Any]]:
+    if job.started_at is None:
+        return []
+    started = job.started_at.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    completed = job.completed_at.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z" if job.completed_at else None
+    status, conclusion = ("completed", job.conclusion) if job.completed_at else ("in_progress", None)
+    return [
+        {
+            "name": "Set up job",
+            "status": status,
+            "conclusion": conclusion,
+            "number": 1,
+            "started_at": started,
+            "completed_at": completed,
+        }
+    ]

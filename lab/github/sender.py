@@ -1,0 +1,216 @@
+"""Webhooks: signed, sent at most once, never retried, and as unreliable as a test wants them.
+
+A delivery that got any answer is `webhook_sent` with its status; one that was dropped or got no answer
+within ten seconds is `webhook_lost`. Both keep their body, so that a redelivery (same GUID) can be asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import time
+import uuid
+from collections import OrderedDict
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import aiohttp
+
+from lab.github.entities import Job, now, stamp
+from lab.github.journal import Journal
+from lab.github.payloads import webhook_head
+
+TIMEOUT_SECONDS = 10
+CONNECTIONS = 64
+KEPT_DELIVERIES = 50_000
+REORDER_SECONDS = 0.2
+
+
+@dataclass(kw_only=True)
+class Weather:
+    """How bad the network between this GitHub and its listener is."""
+
+    drop_rate: float = 0
+    duplicate_rate: float = 0
+    delay_max_seconds: float = 0
+    reorder: bool = False
+    paused: bool = False
+
+
+@dataclass(kw_only=True)
+class Delivery:
+    """One webhook and what became of its latest attempt."""
+
+    id: int
+    guid: str
+    action: str
+    job_id: int
+    installation_id: int
+    repository_id: int
+    head: bytes
+    tail: bytes
+    delivered_at: str | None = None
+    redelivery: bool = False
+    duration: float = 0
+    status_code: int = 0
+
+    def view(self) -> dict[str, Any]:
+        """Return the delivery in the shape of GitHub's REST API."""
+        accepted = 200 <= self.status_code < 300  # noqa: PLR2004
+        return {
+            "id": self.id,
+            "guid": self.guid,
+            "delivered_at": self.delivered_at,
+            "redelivery": self.redelivery,
+            "duration": round(self.duration, 3),
+            "status": "OK" if accepted else "failed to connect to host" if not self.status_code else "Invalid response",
+            "status_code": self.status_code,
+            "event": "workflow_job",
+            "action": self.action,
+            "installation_id": self.installation_id,
+            "repository_id": self.repository_id,
+            "throttled_at": None,
+        }
+
+
+class Sender:
+    """Sends webhooks over one pool of connections."""
+
+    def __init__(self, *, url: str | None, secret: str, app_id: str, journal: Journal, rng: Random) -> None:
+        self.weather = Weather()
+        self.deliveries: OrderedDict[str, Delivery] = OrderedDict()
+        self.attempts: list[dict[str, Any]] = []
+        self._url = url
+        self._secret = secret.encode()
+        self._app_id = app_id
+        self._journal = journal
+        self._rng = rng
+        self._session: aiohttp.ClientSession | None = None
+        self._turn = asyncio.Semaphore(CONNECTIONS)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._held: list[Delivery] = []
+        self._last_id = int(time.time()) * 100
+
+    @property
+    def in_flight(self) -> int:
+        """Return how many deliveries are on their way or held back."""
+        return len(self._tasks) + len(self._held)
+
+    async def open(self) -> None:
+        """Open the pool of connections."""
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=CONNECTIONS),
+            timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS),
+            skip_auto_headers=("User-Agent", "Content-Type"),
+        )
+
+    async def close(self) -> None:
+        """Give up what is in flight and close the pool."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._session:
+            await self._session.close()
+
+    def publish(self, action: str, job: Job) -> None:
+        """Send a webhook about a job, as it is now, in the background."""
+        self._last_id += 1
+        delivery = Delivery(
+            id=self._last_id,
+            guid=str(uuid.uuid4()),
+            action=action,
+            job_id=job.id,
+            installation_id=job.repository.account.installation_id,
+            repository_id=job.repository.id,
+            head=webhook_head(action, job),
+            tail=job.repository.tail,
+        )
+        self.deliveries[delivery.guid] = delivery
+        if len(self.deliveries) > KEPT_DELIVERIES:
+            self.deliveries.popitem(last=False)
+        if self._url is None or self._rng.random() < self.weather.drop_rate:
+            self._lost(delivery, "dropped")
+            return
+        delay = self._rng.uniform(0, self.weather.delay_max_seconds)
+        if self.weather.reorder:
+            delay += self._rng.uniform(0, REORDER_SECONDS)
+        else:
+            # A delayed delivery holds back the later ones of the same job.
+            due = max(time.monotonic() + delay, job.next_delivery)
+            delay, job.next_delivery = due - time.monotonic(), due
+        self._send(delivery, delay)
+        if self._rng.random() < self.weather.duplicate_rate:
+            self._send(delivery, delay + self._rng.uniform(0, REORDER_SECONDS))
+
+    def redeliver(self, guid: str) -> bool:
+        """Send a delivery again under its GUID, whatever the weather; False when it is not known."""
+        delivery = self.deliveries.get(guid)
+        if delivery is None or self._url is None:
+            return False
+        self._send(delivery, 0, redelivery=True)
+        return True
+
+    def change_weather(self, **changes: Any) -> None:
+        """Turn knobs; the end of a pause sends what was held back."""
+        for name, value in changes.items():
+            setattr(self.weather, name, value)
+        if not self.weather.paused:
+            held, self._held = self._held, []
+            for delivery in held:
+                self._send(delivery, 0)
+
+    def _send(self, delivery: Delivery, delay: float, *, redelivery: bool = False) -> None:
+        if self.weather.paused and not redelivery:
+            self._held.append(delivery)
+            return
+        task = asyncio.get_running_loop().create_task(self._attempt(delivery, delay, redelivery=redelivery))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _attempt(self, delivery: Delivery, delay: float, *, redelivery: bool) -> None:
+        if delay > 0:
+            await asyncio.sleep(delay)
+        if self._session is None or self._url is None:
+            raise RuntimeError("open() first")
+        body = delivery.head + delivery.tail
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": "GitHub-Hookshot/0lab000",
+            "Accept": "*/*",
+            "X-GitHub-Event": "workflow_job",
+            "X-GitHub-Delivery": delivery.guid,
+            "X-GitHub-Hook-ID": "4000001",
+            "X-GitHub-Hook-Installation-Target-Type": "integration",
+            "X-GitHub-Hook-Installation-Target-ID": self._app_id,
+            "X-Hub-Signature-256": "sha256=" + hmac.new(self._secret, body, hashlib.sha256).hexdigest(),
+        }
+        async with self._turn:
+            began = time.monotonic()
+            try:
+                async with self._session.post(self._url, data=body, headers=headers) as answer:
+                    await answer.read()
+                    self._note(delivery, began, answer.status, redelivery=redelivery)
+                    self._journal.write(
+                        "webhook_sent",
+                        guid=delivery.guid,
+                        action=delivery.action,
+                        job=delivery.job_id,
+                        status=answer.status,
+                    )
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                self._note(delivery, began, 0, redelivery=redelivery)
+                self._lost(delivery, type(error).__name__)
+
+    def _note(self, delivery: Delivery, began: float, status: int, *, redelivery: bool) -> None:
+        delivery.delivered_at = stamp(now())
+        delivery.redelivery = redelivery
+        delivery.duration = time.monotonic() - began
+        delivery.status_code = status
+
+    def _lost(self, delivery: Delivery, reason: str) -> None:
+        delivery.delivered_at = delivery.delivered_at or stamp(now())
+        self._journal.write(
+            "webhook_lost", guid=delivery.guid, action=delivery.action, job=delivery.job_id, reason=reason
+        )

@@ -1,0 +1,340 @@
+"""The state of this GitHub and every change of it: accounts, jobs, runners, assignment, expiry.
+
+All of it runs on one event loop and no method awaits, so each change is atomic. What happened is
+written to the journal; what the world hears of it goes out through `publish`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from lab.github.entities import COMPLETED, QUEUED, RUNNING, WAITING, Account, Job, Repository, Runner, Session, now
+from lab.github.journal import Journal
+from lab.github.market import Market
+from lab.github.payloads import tail_of
+
+PATROL_SECONDS = 0.25
+
+
+@dataclass(kw_only=True)
+class Knobs:
+    """What a test may turn while it runs; times in seconds."""
+
+    accept_delay_seconds: float = 0.02
+    lock_expiry_seconds: float = 5
+    requeue_after_seconds: float = 60
+    rate_limit_per_hour: int = 1_000_000
+
+
+class NameTaken(Exception):  # noqa: N818  a condition that the API answers with 409
+    """A runner of that name is registered in the scope."""
+
+
+class RunnerBusy(Exception):  # noqa: N818  a condition that the API answers with 422
+    """The runner executes a job."""
+
+
+class World:
+    """Everything this GitHub knows.
+
+    `sabotage` makes it lie once, to prove that the verdict notices: `run-twice` gives the first
+    assigned job to a second runner too, `lose-job` forgets the first queued job.
+    """
+
+    def __init__(
+        self, *, journal: Journal, rng: Random, knobs: Knobs, publish: Callable[[str, Job], None], sabotage: str = ""
+    ) -> None:
+        self.journal = journal
+        self.knobs = knobs
+        self.accounts: dict[str, Account] = {}
+        self.jobs: dict[int, Job] = {}
+        self.runners: dict[int, Runner] = {}
+        self.sessions: dict[str, Session] = {}
+        self._names: dict[tuple[str, str], Runner] = {}
+        self._jits: dict[str, Runner] = {}
+        self._market = Market()
+        self._rng = rng
+        self._publish = publish
+        self._sabotage = sabotage
+        self._doubled: int | None = None
+        # Ids grow from run to run, so that a database which outlives this process meets no old one.
+        self._last_id = int(time.time()) * 100
+        self._pairing: asyncio.TimerHandle | None = None
+
+    # Accounts
+
+    def add_account(
+        self, *, account_id: int, login: str, kind: str, installation_id: int, repositories: dict[str, int]
+    ) -> Account:
+        """Install the App on an account, or replace what is known of it."""
+        account = Account(id=account_id, login=login, type=kind, installation_id=installation_id)
+        for name, repository_id in repositories.items():
+            repository = Repository(id=repository_id, name=name, account=account)
+            repository.tail = tail_of(repository)
+            account.repositories[name.lower()] = repository
+        self.accounts[login.lower()] = account
+        return account
+
+    def repository(self, full_name: str) -> Repository | None:
+        """Return a repository by `owner/name`, in any case."""
+        login, _, name = full_name.lower().partition("/")
+        account = self.accounts.get(login)
+        return account.repositories.get(name) if account else None
+
+    def installation(self, installation_id: int) -> Account | None:
+        """Return the account of an installation."""
+        return next((a for a in self.accounts.values() if a.installation_id == installation_id), None)
+
+    # Jobs
+
+    def add_job(
+        self,
+        *,
+        repository: Repository,
+        labels: tuple[str, ...],
+        duration_seconds: float,
+        name: str,
+        workflow_name: str,
+        head_branch: str,
+        waiting: bool,
+    ) -> Job:
+        """Create a job, queued or behind an environment gate, and publish it."""
+        job = Job(
+            id=self._next_id(),
+            run_id=self._next_id(),
+            repository=repository,
+            labels=labels,
+            duration_seconds=duration_seconds,
+            name=name,
+            workflow_name=workflow_name,
+            head_branch=head_branch,
+            status=WAITING if waiting else QUEUED,
+            created_at=now(),
+        )
+        self.jobs[job.id] = job
+        self.journal.write("job_queued", job=job.id, repository=repository.full_name, waiting=waiting)
+        if waiting:
+            self._publish("waiting", job)
+        elif self._sabotage == "lose-job":
+            self._sabotage = ""
+        else:
+            self._queue(job)
+        return job
+
+    def approve(self, job: Job) -> bool:
+        """Let a waiting job pass its gate; False when it does not wait."""
+        if job.status != WAITING:
+            return False
+        job.status = QUEUED
+        self._queue(job)
+        return True
+
+    def cancel(self, job: Job) -> bool:
+        """End a job that is not over with conclusion `cancelled`; its runner is told by a 404."""
+        if job.status == COMPLETED:
+            return False
+        self.journal.write("job_cancelled", job=job.id, runner=job.runner.name if job.runner else None)
+        self._market.withdraw_job(job)
+        holders = [self.runners[runner] for runner in job.runners]
+        self._complete(job, job.runner, "cancelled")
+        for runner in holders:
+            if runner.handed:
+                self._remove(runner)
+            else:
+                self._unassign(runner)
+                self._set_idle(runner)
+        return True
+
+    # Runners
+
+    def register(self, *, scope: str, name: str, labels: tuple[str, ...], group_id: int) -> tuple[Runner, str]:
+        """Register a just-in-time runner, offline until started; return it and its JIT config.
+
+        Raises `NameTaken`.
+        """
+        if (scope.lower(), name.lower()) in self._names:
+            self.journal.write("mint_conflict", runner=name, scope=scope)
+            raise NameTaken
+        runner = Runner(id=self._next_id(), name=name, scope=scope, labels=labels, group_id=group_id)
+        jit = base64.b64encode(secrets.token_bytes(1200)).decode()
+        self.runners[runner.id] = runner
+        self._names[scope.lower(), name.lower()] = runner
+        self._jits[jit] = runner
+        self.journal.write("runner_registered", runner=name, id=runner.id, scope=scope)
+        return runner, jit
+
+    def in_scope(self, scope: str) -> list[Runner]:
+        """Return the runners of a scope, oldest first."""
+        return [runner for runner in self.runners.values() if runner.scope.lower() == scope.lower()]
+
+    def named(self, scope: str, name: str) -> Runner | None:
+        """Return the runner of a scope with that name."""
+        return self._names.get((scope.lower(), name.lower()))
+
+    def deregister(self, runner: Runner) -> None:
+        """Delete a runner; its session, if any, is over.
+
+        Raises `RunnerBusy`.
+        """
+        if runner.job is not None:
+            raise RunnerBusy
+        self._remove(runner)
+
+    # What a started runner does
+
+    def connect(self, jit: str) -> Session | None:
+        """Start a runner with its config; None when the config is unknown, deleted or used."""
+        runner = self._jits.get(jit)
+        if runner is None or runner.jit_used or runner.id not in self.runners:
+            return None
+        runner.jit_used = True
+        session = Session(id=secrets.token_hex(16), runner=runner, seen=time.monotonic())
+        runner.session = session
+        self.sessions[session.id] = session
+        self._set_online(runner, online=True)
+        self._set_idle(runner)
+        return session
+
+    def alive(self, session: Session) -> None:
+        """Note that a runner was heard; one that went offline is online again."""
+        session.seen = time.monotonic()
+        runner = session.runner
+        if not runner.online and not session.over:
+            self._set_online(runner, online=True)
+            if runner.job is None:
+                self._set_idle(runner)
+
+    def start(self, session: Session, job_id: int) -> bool:
+        """Begin the assigned job; False when it is not this runner's any more."""
+        runner, job = session.runner, session.runner.job
+        if job is None or job.id != job_id:
+            return False
+        self.alive(session)
+        if runner.started:
+            return True
+        runner.started = True
+        job.runner = runner
+        self.journal.write("job_started", job=job.id, runner=runner.name)
+        if job.status != COMPLETED:
+            job.status = RUNNING
+            job.started_at = now()
+            self._publish("in_progress", job)
+        return True
+
+    def finish(self, session: Session, job_id: int, conclusion: str) -> bool:
+        """End the job of a runner, which is ephemeral and goes with it; False when it has no such job."""
+        runner, job = session.runner, session.runner.job
+        if job is None or job.id != job_id or not runner.started:
+            return False
+        self._complete(job, runner, conclusion)
+        self._remove(runner)
+        return True
+
+    def disconnect(self, session: Session) -> None:
+        """End a session; an idle runner stays registered, offline, and a busy one's lock will expire."""
+        self._end_session(session)
+
+    # Time
+
+    async def patrol(self) -> None:
+        """Expire locks, assignments and idle sessions, for ever."""
+        while True:
+            await asyncio.sleep(PATROL_SECONDS)
+            clock = time.monotonic()
+            for runner in [r for r in self.runners.values() if r.online or r.job]:
+                self._expire(runner, clock)
+
+    def _expire(self, runner: Runner, clock: float) -> None:
+        session, job = runner.session, runner.job
+        heard = session is not None and (session.polls > 0 or clock - session.seen <= self.knobs.lock_expiry_seconds)
+        if job is not None and runner.started and not heard:
+            self._complete(job, runner, "failure")
+            self._remove(runner)
+        elif job is not None and not runner.started and clock - runner.assigned > self.knobs.requeue_after_seconds:
+            self.journal.write("job_requeued", job=job.id, runner=runner.name)
+            handed = runner.handed
+            self._unassign(runner)
+            if job.status == QUEUED:
+                self._market.offer_job(job)
+            if session is not None and handed:
+                self._end_session(session)
+            elif heard:
+                self._set_idle(runner)
+            self._pair_soon()
+        elif job is None and not heard:
+            self._set_online(runner, online=False)
+
+    # Steps shared by the above
+
+    def _queue(self, job: Job) -> None:
+        self._publish("queued", job)
+        self._market.offer_job(job)
+        self._pair_soon()
+
+    def _pair_soon(self) -> None:
+        if self._pairing is None:
+            loop = asyncio.get_running_loop()
+            self._pairing = loop.call_later(self.knobs.accept_delay_seconds, self._pair)
+
+    def _pair(self) -> None:
+        self._pairing = None
+        for job_id, runner_id in self._market.pair(self._rng):
+            job, runner = self.jobs[job_id], self.runners[runner_id]
+            runner.job, runner.assigned = job, time.monotonic()
+            job.runners.add(runner.id)
+            self.journal.write("job_assigned", job=job.id, runner=runner.name)
+            if runner.session:
+                runner.session.wake.set()
+            if self._sabotage == "run-twice":
+                self._sabotage, self._doubled = "", job.id
+                self._market.offer_job(job)
+                self._pair_soon()
+
+    def _unassign(self, runner: Runner) -> None:
+        if runner.job is not None:
+            runner.job.runners.discard(runner.id)
+        runner.job, runner.handed, runner.started = None, False, False
+
+    def _complete(self, job: Job, runner: Runner | None, conclusion: str) -> None:
+        self.journal.write("job_completed", job=job.id, runner=runner.name if runner else None, conclusion=conclusion)
+        if job.id != self._doubled:
+            self._market.withdraw_job(job)
+        job.status, job.conclusion, job.completed_at, job.runner = COMPLETED, conclusion, now(), runner
+        self._publish("completed", job)
+
+    def _remove(self, runner: Runner) -> None:
+        self._unassign(runner)
+        self._market.withdraw_runner(runner)
+        if runner.session:
+            self._end_session(runner.session)
+        del self.runners[runner.id]
+        del self._names[runner.scope.lower(), runner.name.lower()]
+        self.journal.write("runner_deleted", runner=runner.name, id=runner.id, scope=runner.scope)
+
+    def _end_session(self, session: Session) -> None:
+        session.over = True
+        session.wake.set()
+        self.sessions.pop(session.id, None)
+        self._set_online(session.runner, online=False)
+
+    def _set_online(self, runner: Runner, *, online: bool) -> None:
+        if runner.online != online:
+            runner.online = online
+            self.journal.write("runner_online" if online else "runner_offline", runner=runner.name)
+        if not online:
+            self._market.withdraw_runner(runner)
+
+    def _set_idle(self, runner: Runner) -> None:
+        if runner.online:
+            self._market.offer_runner(runner)
+            self._pair_soon()
+
+    def _next_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
