@@ -35,7 +35,10 @@ class Claim(Base):
         CheckConstraint("state <> 'executing' OR jit IS NULL", name="jit_erased_at_execution"),
         Index("uq_claims_live_pod", "pod_uid", unique=True, postgresql_where=_LIVE),
         Index(
-            "uq_claims_live_job", "job_id", unique=True, postgresql_where=text("ended_at IS NULL AND job_id IS NOT NULL")
+            "uq_claims_live_job",
+            "job_id",
+            unique=True,
+            postgresql_where=text("ended_at IS NULL AND job_id IS NOT NULL"),
         ),
         Index("ix_claims_live_account", "account_id", postgresql_where=_LIVE),
         Index("ix_claims_live_due", "due_at", postgresql_where=_LIVE),
@@ -58,7 +61,9 @@ class Claim(Base):
     state: Mapped[str]
     stamp: Mapped[str] = mapped_column(server_default="none")
     stamp_no: Mapped[int] = mapped_column(server_default="0", comment="raised by each write of the annotation")
-    chain_no: Mapped[int] = mapped_column(server_default="1", comment="raised by resume; a late older chain does nothing")
+    chain_no: Mapped[int] = mapped_column(
+        server_default="1", comment="raised by resume; a late older chain does nothing"
+    )
     leased_until: Mapped[datetime | None]
     due_at: Mapped[datetime | None] = mapped_column(comment="when resume takes it; NULL while nothing is due")
     runner_name: Mapped[str | None] = mapped_column(comment="named by the commit of its mint")
@@ -71,6 +76,7 @@ class Claim(Base):
     minted_at: Mapped[datetime | None]
     delivered_at: Mapped[datetime | None]
     spare_since: Mapped[datetime | None]
+    runner_absent_at: Mapped[datetime | None] = mapped_column(comment="first of two looks that did not find its runner")
     end_reason: Mapped[str | None]
     ended_at: Mapped[datetime | None]
 

@@ -22,6 +22,11 @@ from ostler.secrets import Secret
 
 T = TypeVar("T")
 
+
+class StartOver(Exception):  # noqa: N818  it is a request, not an error
+    """Raised by a body that found more rows to lock than it had: `transaction` rolls back and runs it again."""
+
+
 ATTEMPTS = 4
 """Runs of a transaction at most: the first and three retries (DESIGN section 4, Locks)."""
 
@@ -88,9 +93,9 @@ def transaction(engine: Engine, body: Callable[[Connection], T]) -> T:
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return _once(engine, body)
-        except DBAPIError as error:
-            code = getattr(error.orig, "pgcode", None)
-            if code not in _RETRYABLE or attempt == ATTEMPTS:
+        except (DBAPIError, StartOver) as error:
+            code = getattr(getattr(error, "orig", None), "pgcode", None)
+            if attempt == ATTEMPTS or not (isinstance(error, StartOver) or code in _RETRYABLE):
                 raise
             log.warning("transaction.retried", code=code, attempt=attempt)
     raise AssertionError("unreachable")

@@ -16,9 +16,7 @@ class Job(Base):
 
     __tablename__ = "jobs"
     __table_args__ = (
-        CheckConstraint(
-            "state IN (" + ", ".join(f"'{state}'" for state in JobState) + ")", name="state_known"
-        ),
+        CheckConstraint("state IN (" + ", ".join(f"'{state}'" for state in JobState) + ")", name="state_known"),
         Index(
             "ix_jobs_dispatchable",
             "pool_id",
@@ -26,6 +24,12 @@ class Job(Base):
             text("priority DESC"),
             "queued_at",
             "id",
+            postgresql_where=text("state = 'queued' AND hold_reason IS NULL"),
+        ),
+        Index(
+            "ix_jobs_account_queued",
+            "account_id",
+            "queued_at",
             postgresql_where=text("state = 'queued' AND hold_reason IS NULL"),
         ),
         Index("ix_jobs_held", "hold_reason", "id", postgresql_where=text("hold_reason IS NOT NULL")),

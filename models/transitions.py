@@ -96,9 +96,7 @@ def move_jobs(
 
     `values` maps further columns to SQL expressions over `parameters`; a row that had moved on is left.
     """
-    return _move(
-        db, name, job_ids, now=now, who=who, why=why, guard=guard, values=values or {}, parameters=parameters
-    )
+    return _move(db, name, job_ids, now=now, who=who, why=why, guard=guard, values=values or {}, parameters=parameters)
 
 
 def move_claim(
@@ -119,9 +117,7 @@ def move_claim(
         columns |= {"ended_at": ":now", "jit": "NULL", "leased_until": "NULL", "due_at": "NULL"}
     elif allowed(name).target == "executing":
         columns |= {"jit": "NULL", "leased_until": "NULL", "due_at": "NULL", "spare_since": "NULL"}
-    rows = _move(
-        db, name, [claim_id], now=now, who=who, why=why, guard=guard, values=columns, parameters=parameters
-    )
+    rows = _move(db, name, [claim_id], now=now, who=who, why=why, guard=guard, values=columns, parameters=parameters)
     return rows[0] if rows else None
 
 

@@ -144,8 +144,8 @@ TRANSITIONS: dict[str, Transition] = {
         _job("job_requeue", (_J.CLAIMED, _J.RUNNING), _J.QUEUED, _WORKER),
         _job("job_finish", (_J.WAITING, _J.QUEUED, _J.CLAIMED, _J.RUNNING), _J.COMPLETED, _WEB),
         # stamps
-        _stamp("stamp_on", (_S.NONE, _S.GAVE_UP, _S.OFF), _S.ON),
-        _stamp("stamp_gave_up", (_S.NONE, _S.OFF), _S.GAVE_UP),
+        _stamp("stamp_on", (_S.NONE, _S.GAVE_UP, _S.OFF, _S.ON), _S.ON),
+        _stamp("stamp_gave_up", (_S.NONE, _S.OFF, _S.ON), _S.GAVE_UP),
         _stamp("stamp_removing", (_S.ON, _S.GAVE_UP), _S.REMOVING),
         _stamp("stamp_off", (_S.REMOVING,), _S.OFF),
         # leases of steps

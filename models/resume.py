@@ -1,0 +1,89 @@
+"""What `resume` finds: live claims past their due time, and queued jobs beside offered Pods."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection, text
+
+from models.matching import WEB_ALIVE
+from models.steps import notify_minted
+from models.transitions import move_claim
+
+LIMIT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A claim whose next step was not done in time; its older chains do nothing any more."""
+
+    claim_id: int
+    chain_no: int
+    purpose: str
+    state: str
+    stamp: str
+
+
+def take_due(db: Connection, *, due_after: float, now: datetime) -> list[Due]:
+    """Raise the chain number of the claims that are due and put their next look `due_after` away."""
+    rows = db.execute(
+        text("""
+            UPDATE claims SET chain_no = chain_no + 1, due_at = :next
+            WHERE id IN (
+                SELECT id FROM claims
+                WHERE ended_at IS NULL AND due_at < :now AND (leased_until IS NULL OR leased_until < :now)
+                  AND state NOT IN ('delivered', 'executing')
+                ORDER BY id LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED)
+            RETURNING id, chain_no, purpose, state, stamp, pod_uid
+        """),
+        {"now": now, "next": now + timedelta(seconds=due_after), "limit": LIMIT},
+    ).all()
+    for row in rows:
+        if row.state == "minted":
+            notify_minted(db, row.id, row.pod_uid)
+    return [Due(row.id, row.chain_no, row.purpose, row.state, row.stamp) for row in rows]
+
+
+def begin_unstamps(db: Connection, *, unstamp_after: float, now: datetime, who: str) -> list[int]:
+    """Mark minted claims whose Pod stopped polling: the stamp may have cut its way to us.
+
+    From the commit on nothing is delivered until the un-stamp is confirmed.
+    """
+    rows = db.execute(
+        text("""
+            SELECT c.id FROM claims c LEFT JOIN offers o ON o.pod_uid = c.pod_uid
+            WHERE c.ended_at IS NULL AND c.state = 'minted' AND c.stamp IN ('on', 'gave_up')
+              AND c.minted_at < :before AND (o.until IS NULL OR o.until < :before)
+              AND (c.leased_until IS NULL OR c.leased_until < :now)
+            ORDER BY c.id LIMIT :limit
+        """),
+        {"before": now - timedelta(seconds=unstamp_after), "now": now, "limit": LIMIT},
+    )
+    return [
+        claim_id
+        for claim_id in rows.scalars().all()
+        if move_claim(
+            db, "stamp_removing", claim_id, now=now, who=who, why="its Pod stopped polling",
+            guard="AND state = 'minted' AND (leased_until IS NULL OR leased_until < :now)",
+        )
+    ]  # fmt: skip
+
+
+def pools_with_work(db: Connection, *, now: datetime) -> list[int]:
+    """Return the pools that have dispatchable jobs beside Pods that could be claimed."""
+    rows = db.execute(
+        text("""
+            SELECT p.id FROM pools p
+            WHERE p.deleted_at IS NULL AND NOT p.draining
+              AND EXISTS (SELECT FROM jobs j WHERE j.pool_id = p.id AND j.state = 'queued' AND j.hold_reason IS NULL)
+              AND EXISTS (
+                SELECT FROM offers o JOIN web_instances w ON w.id = o.web_id AND w.beat_at > :web_alive
+                WHERE o.pool_id = p.id AND o.until > :now
+                  AND NOT EXISTS (SELECT FROM claims c WHERE c.pod_uid = o.pod_uid
+                                  AND (c.ended_at IS NULL OR c.delivered_at IS NOT NULL)))
+            ORDER BY p.id
+        """),
+        {"now": now, "web_alive": now - WEB_ALIVE},
+    )
+    return list(rows.scalars())

@@ -1,0 +1,328 @@
+"""Leases of steps, and what the stamp and mint steps commit.
+
+A step takes its claim with `lease`, does its one thing outside Postgres, and finishes with a guarded
+update that tests `chain_no` again. So it runs once at a time however often its message comes, and a late
+execution of an older chain changes nothing (L6).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from models.engine import note
+from models.transitions import move_claim
+from rules.machines import allowed
+
+STAMP_LEASE = 2.0
+MINT_LEASE = 10.0
+RELEASE_LEASE = 20.0
+RETIRE_LEASE = 20.0
+
+
+def lease(
+    db: Connection,
+    name: str,
+    claim_id: int,
+    *,
+    chain_no: int | None,
+    seconds: float,
+    now: datetime,
+    guard: str = "",
+    values: str = "",
+) -> Row[Any] | None:
+    """Take a claim for one step, or return None: it moved on, or another execution has it.
+
+    `chain_no` None stands for the chain that is current.
+    """
+    transition = allowed(name)
+    row = db.execute(
+        text(f"""
+            UPDATE claims SET leased_until = :until,
+                   due_at = CASE WHEN state IN ('delivered', 'executing') THEN due_at ELSE :until END {values}
+            WHERE id = :id AND ended_at IS NULL AND purpose = :purpose AND state = ANY(:sources)
+              AND (CAST(:chain_no AS bigint) IS NULL OR chain_no = :chain_no)
+              AND (leased_until IS NULL OR leased_until < :now) {guard}
+            RETURNING *
+        """),  # noqa: S608  every part comes from this package, never from input
+        {
+            "id": claim_id,
+            "purpose": transition.purpose,
+            "sources": sorted(transition.sources),
+            "chain_no": chain_no,
+            "now": now,
+            "until": now + timedelta(seconds=seconds),
+        },
+    ).one_or_none()
+    if row is not None:
+        note(db, name)
+    return row
+
+
+def give_back(db: Connection, claim_id: int, *, chain_no: int, due_at: datetime, error: str) -> None:
+    """End a lease without having moved: the step runs again at `due_at` at the latest."""
+    db.execute(
+        text("""
+            UPDATE claims SET leased_until = NULL, last_error = :error,
+                   due_at = CASE WHEN state IN ('delivered', 'executing') THEN NULL
+                                 ELSE CAST(:due AS timestamptz) END
+            WHERE id = :id AND chain_no = :chain_no AND ended_at IS NULL
+        """),
+        {"id": claim_id, "chain_no": chain_no, "due": due_at, "error": error},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StampWork:
+    """One write of the claim annotation: `expected` is what it replaces, `value` what it becomes."""
+
+    claim_id: int
+    chain_no: int
+    account_id: int
+    namespace: str
+    pod_name: str
+    pod_uid: str
+    expected: str
+    value: str
+
+
+def _stamp_work(db: Connection, row: Row[Any]) -> StampWork:
+    pod = db.execute(
+        text("SELECT namespace, name, stamp_value FROM runner_pods WHERE id = :id"), {"id": row.runner_pod_id}
+    ).one()
+    return StampWork(
+        claim_id=row.id,
+        chain_no=row.chain_no,
+        account_id=row.account_id,
+        namespace=pod.namespace,
+        pod_name=pod.name,
+        pod_uid=row.pod_uid,
+        expected=pod.stamp_value,
+        value=f"{row.id}.{row.stamp_no}",
+    )
+
+
+def begin_stamp(db: Connection, claim_id: int, *, chain_no: int | None, now: datetime) -> StampWork | None:
+    """Take the claim for its stamp: before the mint, or later to put on what is missing (L10)."""
+    row = lease(
+        db,
+        "lease_stamp",
+        claim_id,
+        chain_no=chain_no,
+        seconds=STAMP_LEASE,
+        now=now,
+        guard="AND (state <> 'claimed' OR stamp = 'none') AND stamp <> 'removing'",
+        values=", stamp_no = stamp_no + 1",
+    )
+    return None if row is None else _stamp_work(db, row)
+
+
+def begin_unstamp(db: Connection, claim_id: int, *, now: datetime) -> StampWork | None:
+    """Repeat or begin the un-stamp of a minted claim whose stamp is `removing`."""
+    row = lease(
+        db,
+        "lease_unstamp",
+        claim_id,
+        chain_no=None,
+        seconds=STAMP_LEASE,
+        now=now,
+        guard="AND stamp = 'removing'",
+        values=", stamp_no = stamp_no + 1",
+    )
+    return None if row is None else _stamp_work(db, row)
+
+
+def record_annotation(db: Connection, *, pod_uid: str, expected: str, value: str) -> None:
+    """Keep the last known value of a Pod's annotation; a late answer does not overwrite a newer one."""
+    db.execute(
+        text("UPDATE runner_pods SET stamp_value = :value WHERE uid = :uid AND stamp_value = :expected"),
+        {"value": value, "uid": pod_uid, "expected": expected},
+    )
+
+
+def finish_stamp(
+    db: Connection, work: StampWork, name: str, *, error: str | None, due_after: float, now: datetime, who: str
+) -> bool:
+    """Commit `stamp_on`, `stamp_gave_up` or `stamp_off` and end the lease; False when the claim moved on."""
+    moved = move_claim(
+        db,
+        name,
+        work.claim_id,
+        now=now,
+        who=who,
+        why=error or "answered",
+        guard="AND chain_no = :chain_no",
+        values={
+            "leased_until": "NULL",
+            "due_at": "CASE WHEN state IN ('delivered', 'executing') THEN NULL ELSE CAST(:due AS timestamptz) END",
+            "last_error": ":error",
+        },
+        chain_no=work.chain_no,
+        due=now + timedelta(seconds=due_after),
+        error=error,
+    )
+    return moved is not None
+
+
+@dataclass(frozen=True, slots=True)
+class MintWork:
+    """What a mint needs. `previous` is an attempt of unknown outcome that must be looked up first."""
+
+    claim_id: int
+    chain_no: int
+    attempt_id: int
+    runner_name: str
+    previous: str | None
+    installation_id: int | None
+    account_id: int
+    job_id: int | None
+    repository: str
+    scope: str
+    labels: tuple[str, ...]
+    runner_group_id: int
+    pod_uid: str
+    lease_until: datetime
+
+
+def begin_mint(
+    db: Connection, claim_id: int, *, chain_no: int | None, runner_name: str, now: datetime
+) -> MintWork | None:
+    """Take the claim for its mint and write the runner's name down before GitHub hears it.
+
+    Only a claim whose stamp is on or was given up is taken (L5).
+    """
+    row = lease(
+        db,
+        "lease_mint",
+        claim_id,
+        chain_no=chain_no,
+        seconds=MINT_LEASE,
+        now=now,
+        guard="AND stamp IN ('on', 'gave_up')",
+    )
+    if row is None:
+        return None
+    open_attempt = db.execute(
+        text("SELECT id, runner_name FROM mint_attempts WHERE claim_id = :id AND outcome = 'open'"), {"id": claim_id}
+    ).one_or_none()
+    if open_attempt is None:
+        attempt_id = open_mint_attempt(db, claim_id, runner_name=runner_name, now=now)
+        previous = None
+    else:
+        attempt_id, runner_name, previous = open_attempt.id, open_attempt.runner_name, open_attempt.runner_name
+    facts = db.execute(
+        text("""
+            SELECT p.labels, p.runner_group_id, coalesce(j.repository, '') AS repository
+            FROM pools p LEFT JOIN jobs j ON j.id = :job_id WHERE p.id = :pool_id
+        """),
+        {"pool_id": row.pool_id, "job_id": row.job_id},
+    ).one()
+    return MintWork(
+        claim_id=row.id,
+        chain_no=row.chain_no,
+        attempt_id=attempt_id,
+        runner_name=runner_name,
+        previous=previous,
+        installation_id=row.installation_id,
+        account_id=row.account_id,
+        job_id=row.job_id,
+        repository=facts.repository,
+        scope=row.scope,
+        labels=tuple(facts.labels),
+        runner_group_id=facts.runner_group_id,
+        pod_uid=row.pod_uid,
+        lease_until=row.leased_until,
+    )
+
+
+def open_mint_attempt(db: Connection, claim_id: int, *, runner_name: str, now: datetime) -> int:
+    """Write a runner's name down; a claim has at most one open attempt (a unique index says so)."""
+    attempt_id: int = db.execute(
+        text("""
+            INSERT INTO mint_attempts (claim_id, runner_name, outcome, created_at)
+            VALUES (:claim_id, :name, 'open', :now) RETURNING id
+        """),
+        {"claim_id": claim_id, "name": runner_name, "now": now},
+    ).scalar_one()
+    return attempt_id
+
+
+def close_mint_attempt(
+    db: Connection, attempt_id: int, *, outcome: str, now: datetime, runner_id: int | None = None
+) -> None:
+    """Record what became of an attempt: `minted`, `refused` or `removed`."""
+    db.execute(
+        text("""
+            UPDATE mint_attempts SET outcome = :outcome, closed_at = :now, runner_id = coalesce(:runner_id, runner_id)
+            WHERE id = :id
+        """),
+        {"id": attempt_id, "outcome": outcome, "now": now, "runner_id": runner_id},
+    )
+
+
+def replace_attempt(db: Connection, work: MintWork, *, runner_name: str, now: datetime) -> int | None:
+    """Close an attempt that was looked up and is gone, and open the next; None when the claim moved on."""
+    ours = db.execute(
+        text("""
+            SELECT 1 FROM claims WHERE id = :id AND state = 'claimed' AND chain_no = :chain_no
+              AND leased_until = :until FOR NO KEY UPDATE
+        """),
+        {"id": work.claim_id, "chain_no": work.chain_no, "until": work.lease_until},
+    ).one_or_none()
+    close_mint_attempt(db, work.attempt_id, outcome="removed", now=now)
+    return None if ours is None else open_mint_attempt(db, work.claim_id, runner_name=runner_name, now=now)
+
+
+def commit_mint(
+    db: Connection,
+    work: MintWork,
+    *,
+    attempt_id: int,
+    runner_name: str,
+    runner_id: int,
+    jit: bytes,
+    due_after: float,
+    now: datetime,
+    who: str,
+) -> bool:
+    """Commit the JIT and NOTIFY the web process that holds the Pod; False when the claim moved on.
+
+    The attempt is recorded as minted either way, so that whoever ends the claim finds the runner.
+    """
+    moved = move_claim(
+        db,
+        "mint",
+        work.claim_id,
+        now=now,
+        who=who,
+        why="JIT made",
+        guard="AND chain_no = :chain_no AND EXISTS (SELECT FROM mint_attempts m WHERE m.id = :attempt_id "
+        "AND m.claim_id = claims.id AND m.outcome = 'open')",
+        values={
+            "jit": ":jit",
+            "runner_name": ":runner_name",
+            "runner_id": ":runner_id",
+            "minted_at": ":now",
+            "leased_until": "NULL",
+            "due_at": ":due",
+            "last_error": "NULL",
+        },
+        chain_no=work.chain_no,
+        attempt_id=attempt_id,
+        jit=jit,
+        runner_name=runner_name,
+        runner_id=runner_id,
+        due=now + timedelta(seconds=due_after),
+    )
+    close_mint_attempt(db, attempt_id, outcome="minted", now=now, runner_id=runner_id)
+    if moved is not None:
+        notify_minted(db, work.claim_id, work.pod_uid)
+    return moved is not None
+
+
+def notify_minted(db: Connection, claim_id: int, pod_uid: str) -> None:
+    """Tell the web processes that a claim can be delivered; ids only (L13)."""
+    db.execute(text("SELECT pg_notify('ostler', :payload)"), {"payload": f"minted {claim_id} {pod_uid}"})

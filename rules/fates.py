@@ -1,0 +1,38 @@
+"""What becomes of a job whose claim ends: decided from what GitHub says of it (law L4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Fate(StrEnum):
+    """The three ways on; a job never just disappears."""
+
+    REQUEUE = "requeue"
+    FINISH = "finish"
+    RUNNING = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class JobFate:
+    """A fate with its reason; `conclusion` only for `FINISH`."""
+
+    fate: Fate
+    why: str
+    conclusion: str | None = None
+
+
+NEVER_LEFT = JobFate(Fate.REQUEUE, "its JIT never left us")
+NO_JOB = JobFate(Fate.REQUEUE, "the claim had no job")
+
+
+def from_github(*, status: str | None, conclusion: str | None) -> JobFate:
+    """Return the fate of a job from GitHub's answer; `status` None means that GitHub has no such job (404)."""
+    if status is None:
+        return JobFate(Fate.FINISH, "GitHub has no such job", "unknown")
+    if status == "completed":
+        return JobFate(Fate.FINISH, "GitHub says that it is over", conclusion or "unknown")
+    if status in {"queued", "waiting", "pending", "requested"}:
+        return JobFate(Fate.REQUEUE, "GitHub says that it is queued")
+    return JobFate(Fate.RUNNING, f"GitHub says that it is {status}, on a runner that is not this claim's")
