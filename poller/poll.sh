@@ -41,6 +41,7 @@ leave() {
     trap '' HUP INT TERM
     if [ -n "$child" ]; then
         kill "$child" 2>/dev/null || :    # already gone is as good
+        wait "$child" || :
     fi
     if [ "$code" -ne 0 ] && [ -n "$jit_dir" ]; then
         true >"$jit_dir/no-work" || say "cannot write no-work"

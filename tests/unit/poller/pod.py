@@ -64,10 +64,11 @@ class Pod:
 
     def end(self, process: subprocess.Popen[str]) -> Ended:
         """Wait for a script and gather what it left; TimeoutExpired after 30 s."""
-        try:
-            output, _ = process.communicate(timeout=30)
-        finally:
-            process.kill()
+        with process:
+            try:
+                output, _ = process.communicate(timeout=30)
+            finally:
+                process.kill()
         slept_file = self.root / "slept"
         slept = [float(line) for line in slept_file.read_text().split()] if slept_file.exists() else []
         message = self.message_file.read_text() if self.message_file.exists() else ""

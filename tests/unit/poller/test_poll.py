@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -142,14 +143,14 @@ def test_a_missing_volume_ends_it_before_a_config_is_asked_for(pod: Pod) -> None
 
 
 def test_a_dead_server_is_backed_off_from(pod: Pod) -> None:
-    with DispatchStub([]) as dispatch:
-        url = dispatch.url
-    # Nobody listens any more; the fourth sleep brings the poller to its end.
+    # The fourth sleep brings the poller to its end.
     write_script(
         pod.root / "bin" / "sleep",
         f'echo "$1" >>"{pod.root}/slept"; [ "$(wc -l <"{pod.root}/slept")" -lt 4 ] || kill "$PPID"',
     )
-    ended = pod.poll(url=url)
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))  # taken, and nobody listens
+        ended = pod.poll(url=f"http://127.0.0.1:{deaf.getsockname()[1]}/")
 
     assert ended.code == 128 + signal.SIGTERM
     assert ended.slept[0] <= 1

@@ -1,0 +1,46 @@
+"""`python -m lab.faults`: the proxy as a process; one JSON line `{"url": …}` says that it is ready, SIGTERM ends it.
+
+With `--control`, `/_faults` is the proxy's own: POST a fault, DELETE all of them, GET the counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+from pathlib import Path
+
+from lab.faults.fault import FaultPlan
+from lab.faults.proxy import Gateway, Upstream
+
+
+async def serve(arguments: argparse.Namespace) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    upstream = Upstream.of(arguments.upstream, ca_file=arguments.ca_file, verify=not arguments.insecure)
+    gateway = Gateway(upstream=upstream, plan=FaultPlan(seed=arguments.seed), control=arguments.control)
+    port = await gateway.start(port=arguments.port)
+    closing = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, closing.set)
+    sys.stdout.write(json.dumps({"url": f"http://127.0.0.1:{port}"}) + "\n")
+    sys.stdout.flush()
+    await closing.wait()
+    await gateway.close()
+
+
+def main() -> None:
+    """Read the arguments and serve."""
+    parser = argparse.ArgumentParser(prog="python -m lab.faults", description=__doc__)
+    parser.add_argument("--upstream", required=True, help="the address to stand before, http:// or https://")
+    parser.add_argument("--port", type=int, default=0, help="where to listen on 127.0.0.1; 0 chooses")
+    parser.add_argument("--ca-file", type=Path, help="trust this certificate authority of an https:// upstream")
+    parser.add_argument("--insecure", action="store_true", help="trust any certificate of an https:// upstream")
+    parser.add_argument("--control", action="store_true", help="serve /_faults")
+    parser.add_argument("--seed", type=int, default=0, help="of the faults' probabilities")
+    asyncio.run(serve(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,298 @@
+"""The reverse proxy: one upstream, plain HTTP towards its clients, TLS or not towards the upstream.
+
+Passes messages through byte by byte (keep-alive, chunked answers as they come, so a watch stays a watch) and plays the
+plan's faults. A client that hangs up is hung up upstream too, and the other way round. Not for uploads in parallel with
+their answer, upgrades or HTTP/2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import ssl
+import threading
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit
+
+import yaml
+
+from lab.faults.fault import Fault, FaultPlan, Kind
+from lab.faults.wire import Head, Wire
+
+CONTROL_PATH = "/_faults"
+CONNECT_SECONDS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Upstream:
+    """Where the proxy passes requests on to. `tls` is None for plain HTTP; `token` is for clients that bring none."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None = None
+    token: str | None = None
+
+    @classmethod
+    def of(cls, url: str, *, ca_file: Path | None = None, verify: bool = True, token: str | None = None) -> Self:
+        """Return the upstream at `url`; ValueError when it is no HTTP address. `verify=False` trusts any."""
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ValueError(f"not an HTTP address: {url}")
+        tls = None
+        if parts.scheme == "https":
+            tls = ssl.create_default_context(cafile=str(ca_file) if ca_file else None)
+            if not verify:
+                tls.check_hostname = False
+                tls.verify_mode = ssl.CERT_NONE
+        port = parts.port or (443 if tls else 80)
+        return cls(host=parts.hostname, port=port, tls=tls, token=token)
+
+
+class Gateway:
+    """Serves connections until closed; everything but the plan belongs to one event loop."""
+
+    def __init__(self, *, upstream: Upstream, plan: FaultPlan, control: bool = False) -> None:
+        self._upstream = upstream
+        self._plan = plan
+        self._control = control
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def start(self, *, port: int) -> int:
+        """Listen on 127.0.0.1 and return the port; 0 chooses one."""
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", port, backlog=2048)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """Stop listening and end every connection."""
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._connections):
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise AssertionError("a connection is served by a task")
+        self._connections.add(task)
+        client, upstream = Wire(reader, writer), _Dialled(self._upstream)
+        try:
+            while await self._one(client, upstream):
+                pass
+        except (OSError, asyncio.CancelledError):
+            # One side hung up, or we are closing: what is left is to hang up the other.
+            client.writer.transport.abort()
+        finally:
+            self._connections.discard(task)
+            await upstream.hang_up()
+            await client.close()
+
+    async def _one(self, client: Wire, upstream: _Dialled) -> bool:
+        """Serve one request; return whether the connection goes on."""
+        request = await client.head()
+        method, target = request.words[:2]
+        if (request.get("expect") or "").lower() == "100-continue":
+            await client.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+            request = Head(request.start, tuple(pair for pair in request.headers if pair[0].lower() != "expect"))
+        body = b"".join([piece async for piece in client.body(request)])
+        if self._control and target.partition("?")[0] == CONTROL_PATH:
+            await client.send(_answer(*self._obey(method, body)))
+            return request.keeps_alive
+        fault = self._plan.meet(method=method, target=target)
+        if fault is not None and fault.kind == Kind.STATUS:
+            await client.send(_answer(fault.status, fault.body.encode(), dict(fault.headers)))
+            return request.keeps_alive
+        if fault is not None and fault.kind == Kind.RESET_BEFORE:
+            client.reset()
+            return False
+        gone = asyncio.ensure_future(client.ended())
+        passing = asyncio.ensure_future(self._pass(client, upstream, request, body, silent=fault is not None))
+        try:
+            await asyncio.wait({gone, passing}, return_when=asyncio.FIRST_COMPLETED)
+            if not passing.done():
+                return False
+            return passing.result() and request.keeps_alive
+        finally:
+            for task in (gone, passing):
+                task.cancel()
+            await asyncio.gather(gone, passing, return_exceptions=True)
+
+    async def _pass(self, client: Wire, upstream: _Dialled, request: Head, body: bytes, *, silent: bool) -> bool:
+        """Do a request upstream and pass its answer on; `silent` resets the client where the answer would begin."""
+        method = request.words[0]
+        try:
+            await upstream.ready()
+        except (OSError, TimeoutError) as error:
+            await client.send(_answer(HTTPStatus.BAD_GATEWAY, f"upstream: {type(error).__name__}".encode()))
+            return True
+        wire, answer = await upstream.ask(request, body)
+        if not silent:
+            await client.send(answer.render())
+        async for piece in wire.body(answer, of_answer_to=method):
+            if not silent:
+                await client.send(piece)
+        if silent:
+            client.reset()
+            return False
+        framed = answer.get("content-length") is not None or answer.get("transfer-encoding") is not None
+        return answer.keeps_alive and (framed or method == "HEAD" or answer.status in {204, 304})
+
+    def _obey(self, method: str, body: bytes) -> tuple[int, bytes]:
+        """Do what a request to the control path says: GET counts, POST a fault, DELETE all faults."""
+        if method == "POST":
+            try:
+                self._plan.add(Fault.parse(json.loads(body)))
+            except ValueError as error:
+                return HTTPStatus.BAD_REQUEST, str(error).encode()
+        elif method == "DELETE":
+            self._plan.clear()
+        elif method != "GET":
+            return HTTPStatus.METHOD_NOT_ALLOWED, b""
+        return HTTPStatus.OK, json.dumps({"counts": self._plan.counts}).encode()
+
+
+class _Dialled:
+    """The upstream's side of one client connection: dialled when needed, kept while it keeps alive.
+
+    Nothing is ever sent twice: a request whose answer does not come may have been done.
+    """
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._wire: Wire | None = None
+        self._keeps_alive = True
+
+    async def ready(self) -> None:
+        """Have a connection; OSError or TimeoutError when none can be made."""
+        if self._wire is not None and self._keeps_alive and not self._wire.stale:
+            return
+        await self.hang_up()
+        async with asyncio.timeout(CONNECT_SECONDS):
+            streams = await asyncio.open_connection(self._upstream.host, self._upstream.port, ssl=self._upstream.tls)
+        self._wire = Wire(*streams)
+
+    async def ask(self, request: Head, body: bytes) -> tuple[Wire, Head]:
+        """Send a request; return the connection and the answer's head. ConnectionError when no answer comes."""
+        if self._wire is None:
+            raise AssertionError("ready() comes first")
+        head = request
+        if self._upstream.tls is not None:
+            head = head.having("Host", f"{self._upstream.host}:{self._upstream.port}")
+        if self._upstream.token is not None and head.get("authorization") is None:
+            head = head.having("Authorization", f"Bearer {self._upstream.token}")
+        await self._wire.send(head.render() + body)
+        answer = await self._wire.head()
+        while answer.status < HTTPStatus.OK:
+            answer = await self._wire.head()
+        self._keeps_alive = answer.keeps_alive
+        return self._wire, answer
+
+    async def hang_up(self) -> None:
+        """End the connection to the upstream, if there is one."""
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.writer.transport.abort()
+            await wire.close()
+
+
+def _answer(status: int, body: bytes, headers: dict[str, str] | None = None) -> bytes:
+    try:
+        reason = HTTPStatus(status).phrase
+    except ValueError:
+        reason = "Fault"
+    named = {"Content-Type": "application/json", **(headers or {})}
+    pairs = tuple((name, value) for name, value in named.items() if name.lower() != "content-length")
+    length = () if status in {204, 304} else (("Content-Length", str(len(body))),)
+    head = Head(f"HTTP/1.1 {status} {reason}", (*pairs, *length)).render()
+    return head if status in {204, 304} else head + body
+
+
+class FaultProxy:
+    """The proxy in a thread, for a test: `with FaultProxy(url) as proxy: proxy.add(Fault(kind="reset_after"))`."""
+
+    def __init__(
+        self,
+        upstream: str,
+        *,
+        port: int = 0,
+        ca_file: Path | None = None,
+        verify: bool = True,
+        token: str | None = None,
+        seed: int = 0,
+        control: bool = False,
+    ) -> None:
+        self._plan = FaultPlan(seed=seed)
+        self._upstream = Upstream.of(upstream, ca_file=ca_file, verify=verify, token=token)
+        self._control = control
+        self._port = port
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing: asyncio.Event | None = None
+        self._up = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="fault-proxy", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """The address that clients are to use, without a path."""
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often each kind of fault was played, and `forwarded`."""
+        return self._plan.counts
+
+    def add(self, fault: Fault) -> Fault:
+        """Put a fault in force and return it."""
+        self._plan.add(fault)
+        return fault
+
+    def clear(self) -> None:
+        """Take every fault out of force."""
+        self._plan.clear()
+
+    def kubeconfig(self, source: Path) -> Path:
+        """Write a copy of `source`, beside it, that goes through this proxy with the same token; return its path.
+
+        kubectl sends no token over plain HTTP: for it, give the proxy the token.
+        """
+        config = yaml.safe_load(source.read_text())
+        for cluster in config["clusters"]:
+            cluster["cluster"] = {"server": self.url}
+        copy = source.with_name(f"{source.name}-through-{self._port}")
+        copy.touch(mode=0o600)
+        copy.write_text(yaml.safe_dump(config))
+        return copy
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._up.wait()
+        if self._failure is not None:
+            raise self._failure
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        if self._loop is not None and self._closing is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+                self._loop.call_soon_threadsafe(self._closing.set)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:  # noqa: BLE001 - handed to whoever entered the context
+            self._failure = error
+        finally:
+            self._up.set()
+
+    async def _serve(self) -> None:
+        self._loop, self._closing = asyncio.get_running_loop(), asyncio.Event()
+        gateway = Gateway(upstream=self._upstream, plan=self._plan, control=self._control)
+        self._port = await gateway.start(port=self._port)
+        self._up.set()
+        await self._closing.wait()
+        await gateway.close()

@@ -1,0 +1,187 @@
+"""HTTP/1.1 as bytes: enough of it to pass messages through unchanged and to know where each of them ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Self
+
+READ_SIZE = 65_536
+LARGEST_HEAD = 262_144
+_NO_BODY = {204, 304}
+
+
+class ClosedError(ConnectionError):
+    """The peer closed in the middle of a message, or before one."""
+
+
+class MalformedError(ConnectionError):
+    """What came is not HTTP/1.1."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """Start line and headers of a message, as they came."""
+
+    start: str
+    headers: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def parse(cls, raw: bytes) -> Self:
+        """Return the head in `raw`, which ends with an empty line; MalformedError when it is none."""
+        lines = raw.decode("latin-1").split("\r\n")
+        headers = []
+        for line in lines[1:]:
+            if not line:
+                break
+            name, colon, value = line.partition(":")
+            if not colon:
+                raise MalformedError("a header without a colon")
+            headers.append((name, value.strip()))
+        return cls(lines[0], tuple(headers))
+
+    def get(self, name: str) -> str | None:
+        """Return the first value of a header."""
+        return next((value for key, value in self.headers if key.lower() == name), None)
+
+    def having(self, name: str, value: str) -> Head:
+        """Return a copy in which `name` has this one value."""
+        kept = tuple((key, old) for key, old in self.headers if key.lower() != name.lower())
+        return Head(self.start, (*kept, (name, value)))
+
+    def render(self) -> bytes:
+        """Return the bytes to send."""
+        lines = [self.start, *(f"{name}: {value}" for name, value in self.headers), "", ""]
+        return "\r\n".join(lines).encode("latin-1")
+
+    @property
+    def words(self) -> list[str]:
+        """The start line's words: method, target, version, or version, status, reason. MalformedError below two."""
+        words = self.start.split(" ", 2)
+        if len(words) < 2:  # noqa: PLR2004 - said above
+            raise MalformedError("a start line of one word")
+        return words
+
+    @property
+    def status(self) -> int:
+        """The status of an answer; MalformedError when there is none."""
+        if not self.words[1].isdigit():
+            raise MalformedError("a status that is no number")
+        return int(self.words[1])
+
+    @property
+    def keeps_alive(self) -> bool:
+        """Whether the connection goes on after this message."""
+        return (self.get("connection") or "").lower() != "close" and "HTTP/1.0" not in self.start
+
+
+class Wire:
+    """One connection with a buffer of its own, so that waiting for the other side's end loses no byte."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+        self._buffer = bytearray()
+
+    async def fill(self) -> bool:
+        """Wait for more bytes; False at the end of the stream. May be cancelled without loss."""
+        data = await self._reader.read(READ_SIZE)
+        self._buffer += data
+        return bool(data)
+
+    async def ended(self) -> None:
+        """Return when the peer closes; what it sends before is kept."""
+        with contextlib.suppress(ConnectionError):
+            while await self.fill():
+                if len(self._buffer) > LARGEST_HEAD:
+                    await asyncio.Event().wait()  # it writes ahead without reading: not our concern before its turn
+
+    async def head(self) -> Head:
+        """Read one head; ClosedError when the stream ends first."""
+        while (end := self._buffer.find(b"\r\n\r\n")) < 0:
+            if len(self._buffer) > LARGEST_HEAD:
+                raise MalformedError("a head without an end")
+            if not await self.fill():
+                raise ClosedError("closed before a head")
+        return Head.parse(self._take(end + 4))
+
+    async def body(self, head: Head, *, of_answer_to: str | None = None) -> AsyncIterator[bytes]:
+        """Yield a message's body with its framing, as it came. For an answer `of_answer_to` is the request's method."""
+        if of_answer_to is not None and (of_answer_to == "HEAD" or head.status in _NO_BODY):
+            return
+        if "chunked" in (head.get("transfer-encoding") or "").lower():
+            async for piece in self._chunks():
+                yield piece
+        elif (length := head.get("content-length")) is not None:
+            if not length.isdigit():
+                raise MalformedError("a length that is no number")
+            left = int(length)
+            while left:
+                piece = await self._some(left)
+                left -= len(piece)
+                yield piece
+        elif of_answer_to is not None:
+            while self._buffer or await self.fill():
+                yield self._take(len(self._buffer))
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        while True:
+            line = await self._line()
+            try:
+                left = int(line.split(b";")[0], 16)
+            except ValueError as error:
+                raise MalformedError("a chunk without a size") from error
+            if left == 0:
+                yield line
+                while (trailer := await self._line()) != b"\r\n":
+                    yield trailer
+                yield trailer
+                return
+            yield line
+            left += 2  # the line end behind the chunk
+            while left:
+                piece = await self._some(left)
+                left -= len(piece)
+                yield piece
+
+    async def _line(self) -> bytes:
+        while (end := self._buffer.find(b"\r\n")) < 0:
+            if not await self.fill():
+                raise ClosedError("closed inside a body")
+        return self._take(end + 2)
+
+    async def _some(self, most: int) -> bytes:
+        if not self._buffer and not await self.fill():
+            raise ClosedError("closed inside a body")
+        return self._take(min(most, len(self._buffer)))
+
+    def _take(self, count: int) -> bytes:
+        taken = bytes(self._buffer[:count])
+        del self._buffer[:count]
+        return taken
+
+    async def send(self, data: bytes) -> None:
+        """Send; ConnectionError when the peer is gone."""
+        self.writer.write(data)
+        await self.writer.drain()
+
+    @property
+    def stale(self) -> bool:
+        """Whether the peer has closed, as far as one knows."""
+        return self._reader.at_eof() or self.writer.is_closing()
+
+    def reset(self) -> None:
+        """End the connection with a TCP reset: no FIN, nothing that is still to be sent."""
+        raw = self.writer.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.writer.transport.abort()
+
+    async def close(self) -> None:
+        """Close in the ordinary way."""
+        self.writer.close()
+        with contextlib.suppress(OSError):
+            await self.writer.wait_closed()
