@@ -1,0 +1,172 @@
+"""The one retry layer of calls to Kubernetes: find out what failed, ask `rules.retry`, wait, repeat.
+
+Nothing below it repeats a call (urllib3's own retries are off) and nothing above it may multiply its
+attempts. Sleep, clock and randomness are brought by the caller in tests. Times are in seconds.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import urllib3.exceptions
+
+from ostler.errors import RateLimited, Retryable
+from rules.retry import ONCE, Failure, Network, RetryPolicy, decide
+
+__all__ = ["ONCE", "Answer", "RetryPolicy", "Timing", "TruncatedAnswer", "answer_of", "call", "find_failure"]
+
+T = TypeVar("T")
+
+_TOO_MANY_REQUESTS = 429
+_ERRNO = {
+    errno.ENETUNREACH: Network.UNREACHABLE,
+    errno.EHOSTUNREACH: Network.UNREACHABLE,
+    errno.ENETDOWN: Network.UNREACHABLE,
+    errno.EHOSTDOWN: Network.UNREACHABLE,
+    errno.EADDRNOTAVAIL: Network.UNREACHABLE,
+    errno.ETIMEDOUT: Network.TIMEOUT,
+    errno.ECONNREFUSED: Network.REFUSED,
+    errno.ECONNRESET: Network.RESET,
+    errno.ECONNABORTED: Network.RESET,
+    errno.EPIPE: Network.RESET,
+}
+# The first match wins, so the narrower class stands first.
+_CLASSES: tuple[tuple[type[BaseException], Network], ...] = (
+    (socket.gaierror, Network.NAME),
+    (urllib3.exceptions.NameResolutionError, Network.NAME),
+    (ssl.SSLError, Network.TLS),
+    (urllib3.exceptions.SSLError, Network.TLS),
+    (TimeoutError, Network.TIMEOUT),
+    (urllib3.exceptions.TimeoutError, Network.TIMEOUT),
+    (ConnectionRefusedError, Network.REFUSED),
+    (ConnectionError, Network.RESET),
+)
+# What urllib3 wraps around the real cause, for when it does not tell the cause.
+_WRAPPERS: tuple[tuple[type[BaseException], Network], ...] = (
+    (urllib3.exceptions.NewConnectionError, Network.UNREACHABLE),
+    (urllib3.exceptions.IncompleteRead, Network.TRUNCATED),
+    (urllib3.exceptions.ProtocolError, Network.RESET),
+    (urllib3.exceptions.ProxyError, Network.UNREACHABLE),
+)
+
+
+class Answer(Exception):  # noqa: N818 - an answer that is no success; it leaves this package only as a cause
+    """An HTTP status other than 2xx. It prints without the server's message, which may hold what we sent."""
+
+    def __init__(self, *, status: int, reason: str, message: str, retry_after: float | None) -> None:
+        super().__init__(f"{status} {reason}".strip())
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.retry_after = retry_after
+
+
+class TruncatedAnswer(Exception):  # noqa: N818 - see Answer
+    """An answer with status 2xx whose body is no JSON object; whether the call was applied is unknown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Sleep, clock and randomness, so that tests can bring their own."""
+
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+    roll: Callable[[], float] = random.random
+
+
+def call(attempt: Callable[[float | None], T], *, what: str, policy: RetryPolicy, timing: Timing | None = None) -> T:
+    """Return what `attempt` returns, repeated as `policy` says; it is given the seconds that are left.
+
+    An answer that is not worth repeating is raised as it is. Raises `Retryable` or `RateLimited` when the
+    attempts or the deadline are used up; `what` names the call in their messages.
+    """
+    timing = timing or Timing()
+    began = timing.clock()
+    number = 0
+    while True:
+        number += 1
+        elapsed = timing.clock() - began
+        left = None if policy.deadline is None else policy.deadline - elapsed
+        if left is not None and left <= 0:
+            raise Retryable(f"{what}: no time left for an attempt")
+        try:
+            return attempt(left)
+        except Exception as error:
+            failure = find_failure(error)
+            if failure is None:
+                raise
+            decision = decide(
+                policy=policy, attempt=number, elapsed=timing.clock() - began, failure=failure, roll=timing.roll()
+            )
+            if not decision.retry:
+                if not _may_succeed_later(failure):
+                    raise
+                raise _exhausted(what, failure, decision.reason) from error
+        timing.sleep(decision.wait)
+
+
+def find_failure(error: BaseException) -> Failure | None:
+    """Return what went wrong, looked for along the chain of causes; None when it is neither answer nor network.
+
+    A status anywhere in the chain beats every network failure.
+    """
+    network: Network | None = None
+    for link in _chain(error):
+        status = getattr(link, "status", None)
+        if isinstance(status, int) and not isinstance(status, bool):
+            return Failure(status=status, retry_after=getattr(link, "retry_after", None))
+        network = network or _network(link)
+    if network is None:
+        network = next(
+            (kind for link in _chain(error) for wrapper, kind in _WRAPPERS if isinstance(link, wrapper)), None
+        )
+    return None if network is None else Failure(network=network)
+
+
+def answer_of(error: BaseException) -> Answer | None:
+    """Return the answer behind an error of ours, or None when there was none."""
+    return next((link for link in _chain(error) if isinstance(link, Answer)), None)
+
+
+def single(policy: RetryPolicy, *, left: float | None) -> RetryPolicy:
+    """Return `policy` with one attempt and `left` seconds."""
+    return replace(policy, attempts=1, deadline=left)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and its causes; an explicit cause hides the context, a cycle ends the walk."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link
+        link = link.__cause__ or link.__context__
+
+
+def _network(link: BaseException) -> Network | None:
+    if isinstance(link, TruncatedAnswer):
+        return Network.TRUNCATED
+    for kind, network in _CLASSES:
+        if isinstance(link, kind):
+            return network
+    return _ERRNO.get(link.errno or 0) if isinstance(link, OSError) else None
+
+
+def _may_succeed_later(failure: Failure) -> bool:
+    """Return whether a failure is ours to translate here: a retried status, any other 5xx, or the network."""
+    status = failure.status
+    return status is None or status in {408, _TOO_MANY_REQUESTS} or status >= 500  # noqa: PLR2004
+
+
+def _exhausted(what: str, failure: Failure, reason: str) -> Retryable | RateLimited:
+    if failure.status == _TOO_MANY_REQUESTS and failure.retry_after is not None:
+        return RateLimited(f"{what}: asked to wait; {reason}", after=failure.retry_after)
+    cause = f"status {failure.status}" if failure.status is not None else failure.network and failure.network.value
+    return Retryable(f"{what}: {cause}; {reason}", status=failure.status)

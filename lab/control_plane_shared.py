@@ -1,0 +1,117 @@
+"""One control plane for several processes: the first one in starts it, the last one out stops it.
+
+Every user holds a shared lock on one file for as long as it lives; the kernel drops it even when the
+user is killed. A keeper process owns the control plane and ends it once it gets that lock for itself.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from lab.control_plane import ClusterAccess, ControlPlane
+from lab.control_plane_build import ControlPlaneUnavailable, Say, binaries, quiet
+
+_STARTED_WITHIN = 240.0  # seconds; the keeper itself gives up earlier
+_CHECK_EVERY = 0.2  # seconds between two looks of the keeper at the users' lock
+
+
+@contextmanager
+def shared(folder: Path, *, say: Say = quiet) -> Iterator[ClusterAccess]:
+    """Yield access to the control plane of `folder`, started here if nobody had.
+
+    Raises `ControlPlaneUnavailable`.
+    """
+    binaries(say)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "users.lock").open("w") as users:
+        with (folder / "start.lock").open("w") as starting:
+            fcntl.flock(starting, fcntl.LOCK_EX)
+            fcntl.flock(users, fcntl.LOCK_SH)  # waits for a keeper that is just ending
+            access = _access(folder)
+            if access is None:
+                access = _start_keeper(folder)
+        yield access
+
+
+def _access(folder: Path) -> ClusterAccess | None:
+    """Return what a living keeper wrote; None when there is no keeper, or it is not ready."""
+    with (folder / "keeper.lock").open("w") as keeper:
+        try:
+            fcntl.flock(keeper, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pass  # a keeper lives
+        else:
+            return None
+    try:
+        written = json.loads((folder / "access.json").read_text())
+    except FileNotFoundError:
+        return None
+    return ClusterAccess(
+        kubeconfig=Path(written["kubeconfig"]),
+        url=written["url"],
+        ca_file=Path(written["ca_file"]),
+        token=written["token"],
+    )
+
+
+def _start_keeper(folder: Path) -> ClusterAccess:
+    log = folder / "keeper.log"
+    with log.open("wb") as output:
+        keeper = subprocess.Popen(
+            [sys.executable, "-m", "lab.control_plane_shared", str(folder)],
+            cwd=Path(__file__).parent.parent,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + _STARTED_WITHIN
+    while (access := _access(folder)) is None:
+        if keeper.poll() is not None or time.monotonic() > deadline:
+            lines = log.read_text().strip().splitlines()
+            raise ControlPlaneUnavailable(lines[-1] if lines else f"no control plane came up in {folder}")
+        time.sleep(0.05)
+    keeper.returncode = 0  # it outlives us on purpose; nobody is to wait for it
+    return access
+
+
+def keep(folder: Path) -> None:
+    """Run a control plane in `folder` until no user is left."""
+    with (
+        (folder / "users.lock").open("w") as users,
+        (folder / "keeper.lock").open("w") as keeper,
+        ControlPlane.start(folder) as control_plane,
+    ):
+        written = {name: str(value) for name, value in asdict(control_plane.access).items()}
+        (folder / "access.json").unlink(missing_ok=True)  # of a keeper that was killed
+        fcntl.flock(keeper, fcntl.LOCK_EX)
+        partial = folder / "access.json.partial"
+        partial.touch(mode=0o600)
+        partial.write_text(json.dumps(written))
+        partial.rename(folder / "access.json")
+        while not _alone(users.fileno()):
+            time.sleep(_CHECK_EVERY)
+        (folder / "access.json").unlink()  # whoever comes now waits for the users' lock, then starts anew
+
+
+def _alone(users: int) -> bool:
+    try:
+        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    try:
+        keep(Path(sys.argv[1]))
+    except ControlPlaneUnavailable as error:
+        sys.exit(str(error))

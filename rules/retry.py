@@ -1,0 +1,129 @@
+"""When a failed call is made again, and how long to wait before it: a pure decision.
+
+Statuses 408, 429, 500, 502, 503, 504 and network failures are worth another attempt; everything else
+is an answer. A status beats whatever else went wrong. Times are in seconds.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+RETRIED_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+# Only these two say when to come back (RFC 9110, "Retry-After").
+_WITH_RETRY_AFTER = frozenset({429, 503})
+RETRY_AFTER_CAP = 30.0
+
+
+class Network(enum.Enum):
+    """How a call failed that was never answered, or not to the end."""
+
+    REFUSED = "connection refused"
+    RESET = "connection reset"
+    TIMEOUT = "timed out"
+    UNREACHABLE = "unreachable"
+    NAME = "name not resolved"
+    TLS = "TLS failed"
+    TRUNCATED = "answer cut short"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryPolicy:
+    """How often and how patiently one call is repeated.
+
+    The wait before attempt n + 1 is `base * growth ** (n - 1)`, at most `cap`, times a random factor out of
+    `jitter`. No attempt starts once `deadline` seconds have passed since the first began; None is no limit.
+    """
+
+    attempts: int = 4
+    base: float = 1.0
+    cap: float = 30.0
+    growth: float = 2.0
+    jitter: tuple[float, float] = (0.5, 1.5)
+    deadline: float | None = None
+    honour_retry_after: bool = True
+
+
+ONCE = RetryPolicy(attempts=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """What went wrong with one attempt: a status, or a network failure."""
+
+    status: int | None = None
+    network: Network | None = None
+    retry_after: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryDecision:
+    """Whether to try again after `wait` seconds, and why."""
+
+    retry: bool
+    wait: float
+    reason: str
+
+
+def decide(*, policy: RetryPolicy, attempt: int, elapsed: float, failure: Failure, roll: float) -> RetryDecision:
+    """Return what to do after attempt number `attempt` (from 1) failed, `elapsed` seconds after the first began.
+
+    `roll` is a random number from 0 to 1 for the jitter.
+    """
+    if not worth_repeating(failure):
+        return RetryDecision(retry=False, wait=0.0, reason="the answer is final")
+    wait = wait_before_next(policy=policy, attempt=attempt, failure=failure, roll=roll)
+    if attempt >= policy.attempts:
+        return RetryDecision(retry=False, wait=wait, reason=f"{attempt} of {policy.attempts} attempts made")
+    if policy.deadline is not None and elapsed + wait >= policy.deadline:
+        return RetryDecision(retry=False, wait=wait, reason="the next attempt would start past the deadline")
+    cause = failure.network.value if failure.status is None and failure.network else f"status {failure.status}"
+    return RetryDecision(retry=True, wait=wait, reason=cause)
+
+
+def worth_repeating(failure: Failure) -> bool:
+    """Return whether another attempt may end differently; a status decides alone."""
+    if failure.status is not None:
+        return failure.status in RETRIED_STATUSES
+    return failure.network is not None
+
+
+def wait_before_next(*, policy: RetryPolicy, attempt: int, failure: Failure, roll: float) -> float:
+    """Return the seconds between attempt `attempt` and the next."""
+    if policy.honour_retry_after and failure.retry_after is not None and failure.status in _WITH_RETRY_AFTER:
+        return min(failure.retry_after, RETRY_AFTER_CAP)
+    low, high = policy.jitter
+    # Bounded before it is raised to a power: thousands of attempts must not overflow.
+    grown = policy.base * policy.growth ** min(attempt - 1, 64)
+    return min(grown, policy.cap) * (low + (high - low) * roll)
+
+
+def parse_retry_after(header: str | None, *, now: datetime) -> float | None:
+    """Return the seconds that a `Retry-After` header asks for, from 0 to 30; None when it says nothing usable.
+
+    Both forms of RFC 9110 are read: seconds and an HTTP date.
+    """
+    if header is None:
+        return None
+    text = header.strip()
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = _seconds_until(text, now)
+    if not math.isfinite(seconds):
+        return None
+    return min(max(seconds, 0.0), RETRY_AFTER_CAP)
+
+
+def _seconds_until(text: str, now: datetime) -> float:
+    """Return the seconds until an HTTP date, or NaN when it is none."""
+    try:
+        when = parsedate_to_datetime(text)
+    except ValueError:
+        return math.nan
+    if when.tzinfo is None:  # "-0000" is UTC of unknown origin
+        when = when.replace(tzinfo=UTC)
+    return (when - now).total_seconds()

@@ -1,0 +1,50 @@
+"""Fixtures with a real Kubernetes control plane: one per test run, a fresh namespace per test.
+
+Where it cannot be had the tests fail with one line that says why; they are never skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from k8s_adapters.client import KubeClient, make_client
+from k8s_adapters.pools import apply_crd
+from lab.control_plane import ClusterAccess, ControlPlaneUnavailable
+from lab.control_plane_shared import shared
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterAccess]:
+    """Access to the run's control plane as administrator, with the RunnerPool kind in place."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # what the workers of one run have in common
+    try:
+        with shared(folder / "control-plane") as access:
+            client = make_client(kubeconfig=str(access.kubeconfig))
+            apply_crd(client)
+            client.close()
+            yield access
+    except ControlPlaneUnavailable as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def admin(control_plane: ClusterAccess) -> Iterator[KubeClient]:
+    """A client with the administrator's identity."""
+    client = make_client(kubeconfig=str(control_plane.kubeconfig))
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def namespace(admin: KubeClient) -> Iterator[str]:
+    """The name of a fresh namespace; it is deleted in the background afterwards."""
+    name = f"test-{secrets.token_hex(6)}"
+    admin.request("POST", "/api/v1/namespaces", body={"metadata": {"name": name}})
+    yield name
+    admin.request("DELETE", f"/api/v1/namespaces/{name}")

@@ -1,0 +1,89 @@
+"""Pools against a real API server."""
+
+from __future__ import annotations
+
+import pytest
+
+from k8s_adapters.client import KubeClient
+from k8s_adapters.pools import apply_crd, create_pool, delete_pool, get_pool, list_pools, patch_pool_replicas
+from ostler.errors import Conflict, Gone, Invalid
+
+SPEC = {"image": "runner:1", "runnerLabels": ["linux", "x64"]}
+
+
+def test_a_pool_with_the_least_spec_gets_the_defaults(admin: KubeClient, namespace: str) -> None:
+    create_pool(admin, namespace=namespace, name="small", spec=SPEC)
+
+    (pool,) = list_pools(admin, namespace=namespace)
+
+    assert (pool.name, pool.namespace, pool.image) == ("small", namespace, "runner:1")
+    assert pool.runner_labels == ("linux", "x64")
+    assert (pool.runner_group, pool.replicas, pool.routing_priority) == (1, 0, 0)
+    assert (pool.vcpu_millicores, pool.memory_mib) == (2000, 4096)
+    assert (pool.allowed_accounts, pool.allowed_repositories) == ((), ())
+    assert pool.problem is None
+    assert not pool.terminating
+
+
+def test_quantities_of_all_forms_are_read(admin: KubeClient, namespace: str) -> None:
+    spec = {**SPEC, "resources": {"cpu": "1500m", "memory": "1G"}, "allowedAccounts": [2**40]}
+    pool = create_pool(admin, namespace=namespace, name="odd", spec=spec)
+    assert (pool.vcpu_millicores, pool.memory_mib) == (1500, 954)
+    assert pool.allowed_accounts == (2**40,)
+
+
+@pytest.mark.parametrize("resources", [{"cpu": "plenty"}, {"memory": "4 GB"}, {"cpu": "0"}, {"memory": "-1Gi"}])
+def test_a_malformed_quantity_is_a_problem_of_its_pool_alone(
+    admin: KubeClient, namespace: str, resources: dict[str, str]
+) -> None:
+    create_pool(admin, namespace=namespace, name="bad", spec={**SPEC, "resources": resources})
+    create_pool(admin, namespace=namespace, name="good", spec=SPEC)
+
+    problems = {pool.name: pool.problem for pool in list_pools(admin, namespace=namespace)}
+
+    assert problems["good"] is None
+    assert "spec.resources" in (problems["bad"] or "")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"image": "runner:1"},
+        {"runnerLabels": ["a"]},
+        {**SPEC, "runnerLabels": []},
+        {**SPEC, "replicas": -1},
+        {**SPEC, "runnerLabels": [str(number) for number in range(101)]},
+    ],
+)
+def test_a_spec_against_the_schema_is_refused(admin: KubeClient, namespace: str, spec: dict[str, object]) -> None:
+    with pytest.raises(Invalid):
+        create_pool(admin, namespace=namespace, name="wrong", spec=spec)
+
+
+def test_replicas_can_be_changed_without_changing_the_template(admin: KubeClient, namespace: str) -> None:
+    before = create_pool(admin, namespace=namespace, name="p", spec=SPEC)
+    after = patch_pool_replicas(admin, namespace=namespace, name="p", replicas=7)
+    assert after.replicas == 7
+    assert after.template_hash == before.template_hash
+    other = create_pool(admin, namespace=namespace, name="q", spec={**SPEC, "image": "runner:2"})
+    assert other.template_hash != before.template_hash
+
+
+def test_a_deleted_pool_is_gone_and_deleting_it_again_succeeds(admin: KubeClient, namespace: str) -> None:
+    create_pool(admin, namespace=namespace, name="p", spec=SPEC)
+    delete_pool(admin, namespace=namespace, name="p")
+    delete_pool(admin, namespace=namespace, name="p")
+    assert get_pool(admin, namespace=namespace, name="p") is None
+    with pytest.raises(Gone):
+        patch_pool_replicas(admin, namespace=namespace, name="p", replicas=1)
+
+
+def test_a_second_pool_of_the_same_name_is_refused(admin: KubeClient, namespace: str) -> None:
+    create_pool(admin, namespace=namespace, name="p", spec=SPEC)
+    with pytest.raises(Conflict):
+        create_pool(admin, namespace=namespace, name="p", spec=SPEC)
+
+
+def test_the_definition_can_be_applied_again(admin: KubeClient) -> None:
+    apply_crd(admin)
+    apply_crd(admin)
