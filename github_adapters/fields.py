@@ -1,0 +1,160 @@
+"""Reading GitHub's JSON: every value is checked or cleaned so that no table can refuse it later.
+
+A value that decides something (ids, labels, names of repositories) is refused when it is wrong; one
+that is only shown or compared (names, branches) is cleaned. Unknown fields are ignored (GitHub adds some).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+BIGINT_MAX = 2**63 - 1
+INTEGER_MAX = 2**31 - 1
+MOST_LABELS = 100
+LONGEST_LABEL = 256
+LONGEST_WORD = 64
+LONGEST_TEXT = 1024
+
+_FULL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}/[A-Za-z0-9._-]{1,100}")
+
+
+class Malformed(ValueError):  # noqa: N818  it is said of the body, as in MalformedPayload
+    """A value is missing or cannot be what it should be; the text names the field, never the value."""
+
+
+def decode(body: bytes) -> Mapping[str, Any]:
+    """Return the JSON object in `body`.
+
+    Raises `Malformed`.
+    """
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        raise Malformed("the body is not JSON") from None
+    if not isinstance(value, dict):
+        raise Malformed("the body is not an object")
+    return value
+
+
+def section(source: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return the object under `key`.
+
+    Raises `Malformed`.
+    """
+    value = source.get(key)
+    if not isinstance(value, dict):
+        raise Malformed(f"{key} is not an object")
+    return value
+
+
+def number(source: Mapping[str, Any], key: str, *, most: int = BIGINT_MAX) -> int:
+    """Return the positive integer under `key`.
+
+    Raises `Malformed`.
+    """
+    value = source.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= most:
+        raise Malformed(f"{key} is not a positive integer in range")
+    return value
+
+
+def optional_number(source: Mapping[str, Any], key: str) -> int | None:
+    """Return the positive integer under `key`; None when it is missing, null or 0.
+
+    Raises `Malformed`.
+    """
+    value = source.get(key)
+    if value is None or (value == 0 and not isinstance(value, bool)):
+        return None
+    return number(source, key)
+
+
+def word(source: Mapping[str, Any], key: str) -> str:
+    """Return a short printable word such as a status, which GitHub may invent anew.
+
+    Raises `Malformed`.
+    """
+    value = source.get(key)
+    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_WORD or not value.isprintable():
+        raise Malformed(f"{key} is not a word")
+    return value
+
+
+def optional_word(source: Mapping[str, Any], key: str) -> str | None:
+    """Return a short printable word; None when it is missing, null or empty.
+
+    Raises `Malformed`.
+    """
+    value = source.get(key)
+    return None if value is None or value == "" else word(source, key)
+
+
+def optional_text(source: Mapping[str, Any], key: str) -> str | None:
+    """Return a text, cleaned and cut to 1,024 characters; None when it is missing, null, empty or no text."""
+    value = source.get(key)
+    if not isinstance(value, str) or not value:
+        return None
+    value = value[:LONGEST_TEXT]
+    return value if _storable(value) else value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+
+
+def full_name(source: Mapping[str, Any], key: str) -> str:
+    """Return `owner/name` of a repository.
+
+    Raises `Malformed`.
+    """
+    value = source.get(key)
+    if not isinstance(value, str) or not _FULL_NAME.fullmatch(value):
+        raise Malformed(f"{key} is not owner/name")
+    return value
+
+
+def labels(source: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    """Return the labels of a job in order; none when they are missing or null.
+
+    Raises `Malformed`.
+    """
+    value = source.get(key)
+    if value is None:
+        return ()
+    if not isinstance(value, list) or len(value) > MOST_LABELS:
+        raise Malformed(f"{key} is not a list of at most {MOST_LABELS}")
+    for label in value:
+        if not isinstance(label, str) or not 0 < len(label) <= LONGEST_LABEL or not _storable(label):
+            raise Malformed(f"{key} holds something that is no label")
+    return tuple(value)
+
+
+def moment(source: Mapping[str, Any], key: str) -> datetime:
+    """Return a time in UTC, with or without fractions of a second.
+
+    Raises `Malformed`.
+    """
+    value = source.get(key)
+    try:
+        parsed = datetime.fromisoformat(value) if isinstance(value, str) else None
+        if parsed is not None:
+            return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    raise Malformed(f"{key} is not a time")
+
+
+def optional_moment(source: Mapping[str, Any], key: str) -> datetime | None:
+    """Return a time in UTC; None when it is missing, null or empty.
+
+    Raises `Malformed`.
+    """
+    value = source.get(key)
+    return None if value is None or value == "" else moment(source, key)
+
+
+def _storable(value: str) -> bool:
+    """Return whether Postgres takes the text: it has no NUL and no half of a surrogate pair."""
+    if "\x00" in value:
+        return False
+    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)

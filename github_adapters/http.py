@@ -1,0 +1,107 @@
+"""One pool of connections to GitHub: a request in, an answer out, once.
+
+Nothing is retried here. Every wait on the network has a time limit; a call that got no whole answer is
+`Retryable` without a status, and whether it was applied is unknown.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import urllib3
+
+from ostler.errors import Retryable
+
+CONNECTIONS = 32
+MOST_REDIRECTS = 2
+
+# A renamed repository answers GET with a redirect. urllib3 drops the credential when the host changes.
+_FOLLOW = urllib3.Retry(
+    total=None,
+    connect=0,
+    read=0,
+    status=0,
+    other=0,
+    redirect=MOST_REDIRECTS,
+    respect_retry_after_header=False,
+    raise_on_redirect=False,
+)
+
+
+class Deadline:
+    """The time that is left for a call and all that belongs to it; without `seconds` it never ends."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._end = None if seconds is None else time.monotonic() + seconds
+
+    def left(self, limit: float) -> float:
+        """Return how many seconds the next wait may take, `limit` at most.
+
+        Raises `Retryable` when there is no time left; the wait then never began.
+        """
+        if self._end is None:
+            return limit
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise Retryable("no time left for a call to GitHub")
+        return min(left, limit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What GitHub answered. `headers` are read in any case; `body` never goes into an exception (law L13)."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Http:
+    """The pool. It is safe for threads; `timeout` is in seconds, for each wait on the network."""
+
+    def __init__(self, *, api_url: str, timeout: float) -> None:
+        self._api_url = api_url.rstrip("/")
+        self._timeout = timeout
+        self._pool = urllib3.PoolManager(maxsize=CONNECTIONS)
+
+    def request(
+        self,
+        *,
+        method: str,
+        path: str,
+        authorization: str,
+        deadline: Deadline,
+        body: bytes | None = None,
+    ) -> Answer:
+        """Return the answer to one request, whatever its status.
+
+        Raises `Retryable`.
+        """
+        headers = {
+            "Accept": "application/vnd.github+json",
+            "Authorization": authorization,
+            "User-Agent": "ostler",
+            "X-GitHub-Api-Version": "2022-11-28",
+        }
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        try:
+            response = self._pool.request(
+                method,
+                self._api_url + path,
+                headers=headers,
+                body=body,
+                timeout=urllib3.Timeout(total=deadline.left(self._timeout)),
+                redirect=method == "GET",
+                retries=_FOLLOW if method == "GET" else False,
+            )
+        except urllib3.exceptions.HTTPError as error:
+            # The text of the cause may hold the URL; its type says enough.
+            raise Retryable(f"GitHub did not answer: {type(error).__name__}") from None
+        return Answer(status=response.status, headers=response.headers, body=response.data)
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._pool.clear()

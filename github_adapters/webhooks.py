@@ -1,0 +1,118 @@
+"""Webhooks from GitHub: is it really GitHub, and what does it say about which job.
+
+Plain `json` and checks by hand: this runs for every delivery, and a payload that a table would refuse
+must be known as malformed here (law L14). Oddities are those of GitHub's own samples (octokit/webhooks):
+`queued` with status `waiting`, runner fields that are 0, "" or null, times with or without milliseconds.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from github_adapters import fields
+from ostler.errors import Invalid
+from ostler.secrets import Secret
+
+SCHEME = b"sha256="
+
+
+class MalformedPayload(Invalid):
+    """A webhook body is not what it says; `reason` names the field, never its value."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowJobEvent:
+    """One `workflow_job` webhook; every value fits the tables. Times are in UTC.
+
+    `action`, `status` and `conclusion` are GitHub's words, of which it may send new ones.
+    """
+
+    action: str
+    job_id: int
+    run_id: int
+    run_attempt: int
+    name: str
+    workflow_name: str | None
+    status: str
+    conclusion: str | None
+    labels: tuple[str, ...]
+    runner_name: str | None
+    runner_id: int | None
+    created_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+    head_branch: str | None
+    repository: str
+    repository_id: int
+    owner_id: int
+    owner_login: str
+    owner_type: Literal["Organization", "User"]
+    installation_id: int | None
+
+
+def verify_signature(secrets: Sequence[Secret], body: bytes, header: str | None) -> bool:
+    """Return whether `X-Hub-Signature-256` is right for the raw body under any of the secrets.
+
+    Takes the same time whichever secret fits and however much of the signature is right.
+    """
+    given = (header or "").encode("utf-8", "replace")
+    right = False
+    for secret in secrets:
+        key = secret.reveal().encode()
+        if not key:
+            # Anyone can sign with an empty key.
+            continue
+        right |= hmac.compare_digest(SCHEME + hmac.digest(key, body, "sha256").hex().encode(), given)
+    return right
+
+
+def parse_workflow_job(body: bytes) -> WorkflowJobEvent:
+    """Return what a `workflow_job` webhook says.
+
+    Raises `MalformedPayload`.
+    """
+    try:
+        return _parse(body)
+    except fields.Malformed as error:
+        raise MalformedPayload(str(error)) from None
+
+
+def _parse(body: bytes) -> WorkflowJobEvent:
+    payload = fields.decode(body)
+    job = fields.section(payload, "workflow_job")
+    repository = fields.section(payload, "repository")
+    owner = fields.section(repository, "owner")
+    full_name = fields.full_name(repository, "full_name")
+    installation = payload.get("installation")
+    return WorkflowJobEvent(
+        action=fields.word(payload, "action"),
+        job_id=fields.number(job, "id"),
+        run_id=fields.number(job, "run_id"),
+        run_attempt=1 if job.get("run_attempt") is None else fields.number(job, "run_attempt", most=fields.INTEGER_MAX),
+        name=fields.optional_text(job, "name") or "",
+        workflow_name=fields.optional_text(job, "workflow_name"),
+        status=fields.word(job, "status"),
+        conclusion=fields.optional_word(job, "conclusion"),
+        labels=fields.labels(job, "labels"),
+        runner_name=fields.optional_text(job, "runner_name"),
+        runner_id=fields.optional_number(job, "runner_id"),
+        created_at=fields.moment(job, "created_at"),
+        started_at=fields.optional_moment(job, "started_at"),
+        completed_at=fields.optional_moment(job, "completed_at"),
+        head_branch=fields.optional_text(job, "head_branch"),
+        repository=full_name,
+        repository_id=fields.number(repository, "id"),
+        owner_id=fields.number(owner, "id"),
+        # What runners are registered under; the same word as in the repository's full name.
+        owner_login=full_name.partition("/")[0],
+        owner_type="Organization" if owner.get("type") == "Organization" else "User",
+        installation_id=fields.optional_number(installation, "id") if isinstance(installation, dict) else None,
+    )

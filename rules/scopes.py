@@ -1,0 +1,73 @@
+"""Scopes: the organisation or repository that a runner is registered in.
+
+Organisations register runners for all their repositories; a user account has no such endpoint, so the
+runners of its jobs are registered in the repository (GitHub docs, "REST API endpoints for self-hosted runners").
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from ostler.errors import Invalid
+
+# A login or repository name goes into a URL path, so nothing else may get in.
+_LOGIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,100}")
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """An organisation (`repository_name` is None) or a repository; `str()` is what tables keep."""
+
+    login: str
+    repository_name: str | None = None
+
+    def __post_init__(self) -> None:
+        if not _LOGIN.fullmatch(self.login):
+            raise Invalid("a scope needs a login of letters, digits, - and _")
+        if self.repository_name is not None and not _NAME.fullmatch(self.repository_name):
+            raise Invalid("a repository scope needs a name of letters, digits, ., - and _")
+
+    @classmethod
+    def organization(cls, login: str) -> Self:
+        """Return the scope of an organisation.
+
+        Raises `Invalid`.
+        """
+        return cls(login)
+
+    @classmethod
+    def repository(cls, full_name: str) -> Self:
+        """Return the scope of a repository, given as `owner/name`.
+
+        Raises `Invalid`.
+        """
+        login, slash, name = full_name.partition("/")
+        if not slash:
+            raise Invalid("a repository is given as owner/name")
+        return cls(login, name)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the scope that `str()` wrote.
+
+        Raises `Invalid`.
+        """
+        kind, _, rest = text.partition("/")
+        if kind == "orgs":
+            return cls.organization(rest)
+        if kind == "repos":
+            return cls.repository(rest)
+        raise Invalid("a scope begins with orgs/ or repos/")
+
+    @property
+    def path(self) -> str:
+        """Return the beginning of the scope's API paths, as `/orgs/acme`."""
+        return f"/{self}"
+
+    def __str__(self) -> str:
+        if self.repository_name is None:
+            return f"orgs/{self.login}"
+        return f"repos/{self.login}/{self.repository_name}"
