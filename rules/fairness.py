@@ -1,0 +1,209 @@
+"""Whose job comes next, and how many fit: the order of accounts and the jobs of one batch.
+
+The account with the smallest weighted dominant share comes first: its usage over all pools as a share of
+the sum of all budgets, the largest of count, vCPU and memory, divided by its weight; a tie goes to the
+older head. (Dominant Resource Fairness, Ghodsi et al., NSDI 2011.) Each pick raises that share at once,
+so a batch is filled progressively and its size changes nobody's part of it.
+
+Within an account the higher priority comes first, then the older job, then the lower id. A job that does
+not fit blocks the later jobs of its account in the same pool: letting smaller ones overtake it would
+starve it. It blocks no other account (law L14), and other pools of its account only through a reservation.
+
+The plan only admits. Whether the budget still has room is counted again from rows, under the accounts'
+locks, before anything is inserted (law L2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from heapq import heapify, heappop, heappush
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What an account may use at once over all pools: jobs, millicores, MiB."""
+
+    count: int
+    vcpu_millicores: int
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What an account uses now over all pools: jobs, millicores, MiB."""
+
+    count: int
+    vcpu_millicores: int
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class AccountView:
+    """One account as the batch sees it. A weight that is no positive finite number counts as 1."""
+
+    account_id: int
+    weight: float
+    budget: Budget
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class JobHead:
+    """One dispatchable job near the head of its account's queue, with the size of its pool's Pod."""
+
+    job_id: int
+    account_id: int
+    priority: int
+    queued_at: datetime
+    vcpu_millicores: int
+    memory_mib: int
+    pool_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Room of one account, kept for a job of `pool_id` that waited long for budget.
+
+    Jobs of that pool may use it; jobs of the account's other pools must leave it. It stands for the whole
+    batch, also after a job of its pool was picked: which job that was is for its owner to see.
+    """
+
+    vcpu_millicores: int
+    memory_mib: int
+    count: int
+    pool_id: int
+
+
+class SkipReason(StrEnum):
+    """Why an account could not have a job of this batch.
+
+    - `budget_zero`: its budget counts no job at all; only a change of the budget helps.
+    - `over_budget`: its next job does not fit into what is left of its budget.
+    - `reserved`: it would fit, but not beside the room kept for another pool of the account.
+    - `not_read`: the account was not read, for example because another matcher holds its lock.
+    """
+
+    BUDGET_ZERO = "budget_zero"
+    OVER_BUDGET = "over_budget"
+    RESERVED = "reserved"
+    NOT_READ = "not_read"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """The jobs to claim, in order, and by account why something of it was left although slots were free.
+
+    An account in `skipped` may still have picks: those before its budget was full. An account that was
+    not reached because the slots ran out is not in it.
+    """
+
+    picks: tuple[JobHead, ...]
+    skipped: Mapping[int, SkipReason]
+
+
+_Rank = tuple[float, datetime, int, int]
+
+
+def plan_batch(
+    heads: Sequence[JobHead],
+    accounts: Mapping[int, AccountView],
+    *,
+    totals: Budget,
+    slots: int,
+    reservations: Mapping[int, Reservation] | None = None,
+) -> BatchPlan:
+    """Return which of `heads`, at most `slots`, to claim, in O((n + slots) log n).
+
+    `totals` is the sum of the budgets of all accounts, `reservations` at most one per account id. `heads`
+    may come in any order.
+    """
+    reserved = reservations or {}
+    queues = _queues(heads)
+    views = {account_id: accounts[account_id] for account_id in queues if account_id in accounts}
+    skipped = {account_id: SkipReason.NOT_READ for account_id in queues if account_id not in accounts}
+    blocked: dict[int, set[int]] = {account_id: set() for account_id in views}
+    picks: list[JobHead] = []
+    order = [_rank(view, queues[account_id][0], totals) for account_id, view in views.items()]
+    heapify(order)
+    while order and len(picks) < slots:
+        account_id = heappop(order)[-1]
+        queue = queues[account_id]
+        head = queue.popleft()
+        reason = refusal(head, views[account_id], reserved.get(account_id))
+        if reason is None:
+            picks.append(head)
+            views[account_id] = _charged(views[account_id], head)
+        else:
+            skipped.setdefault(account_id, reason)
+            blocked[account_id].add(head.pool_id)
+        while queue and queue[0].pool_id in blocked[account_id]:
+            queue.popleft()
+        if queue:
+            heappush(order, _rank(views[account_id], queue[0], totals))
+    return BatchPlan(picks=tuple(picks), skipped=skipped)
+
+
+def refusal(head: JobHead, account: AccountView, reservation: Reservation | None = None) -> SkipReason | None:
+    """Return why the account's budget does not admit this job now, or None when it does."""
+    budget = account.budget
+    if budget.count <= 0:
+        return SkipReason.BUDGET_ZERO
+    left = Usage(
+        count=budget.count - account.usage.count - 1,
+        vcpu_millicores=budget.vcpu_millicores - account.usage.vcpu_millicores - head.vcpu_millicores,
+        memory_mib=budget.memory_mib - account.usage.memory_mib - head.memory_mib,
+    )
+    if min(left.count, left.vcpu_millicores, left.memory_mib) < 0:
+        return SkipReason.OVER_BUDGET
+    if reservation is None or reservation.pool_id == head.pool_id:
+        return None
+    leaves_it = (
+        left.count >= reservation.count
+        and left.vcpu_millicores >= reservation.vcpu_millicores
+        and left.memory_mib >= reservation.memory_mib
+    )
+    return None if leaves_it else SkipReason.RESERVED
+
+
+def dominant_share(usage: Usage, totals: Budget) -> float:
+    """Return the largest share of `totals` in use; what nobody has a budget for is left out."""
+    return max(
+        usage.count / totals.count if totals.count > 0 else 0.0,
+        usage.vcpu_millicores / totals.vcpu_millicores if totals.vcpu_millicores > 0 else 0.0,
+        usage.memory_mib / totals.memory_mib if totals.memory_mib > 0 else 0.0,
+    )
+
+
+def weighted_share(account: AccountView, totals: Budget) -> float:
+    """Return the number by which accounts are ordered, the smallest first."""
+    # NaN and infinity pass the column's CHECK (weight > 0); either would spoil the order for everybody (L14).
+    weight = account.weight if math.isfinite(account.weight) and account.weight > 0 else 1.0
+    return dominant_share(account.usage, totals) / weight
+
+
+def _queues(heads: Sequence[JobHead]) -> dict[int, deque[JobHead]]:
+    queues: dict[int, deque[JobHead]] = {}
+    for head in sorted(heads, key=lambda head: (-head.priority, head.queued_at, head.job_id)):
+        queues.setdefault(head.account_id, deque()).append(head)
+    return queues
+
+
+def _rank(account: AccountView, head: JobHead, totals: Budget) -> _Rank:
+    return weighted_share(account, totals), head.queued_at, head.job_id, head.account_id
+
+
+def _charged(account: AccountView, head: JobHead) -> AccountView:
+    usage = account.usage
+    return replace(
+        account,
+        usage=Usage(
+            count=usage.count + 1,
+            vcpu_millicores=usage.vcpu_millicores + head.vcpu_millicores,
+            memory_mib=usage.memory_mib + head.memory_mib,
+        ),
+    )

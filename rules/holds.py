@@ -1,0 +1,29 @@
+"""Why a queued job is not offered to any Pod, and who may lift that.
+
+A hold is a column beside the job's state, so that a held job stays queued at its age and costs the
+matcher nothing. Every reason has exactly one owner (law L4).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class HoldReason(StrEnum):
+    """Why a job is held.
+
+    - `no_pool`: no pool serves its labels, account and repository. Lifted by a change of a pool, else `rematch`.
+    - `two_pools`: several pools serve it equally well. Lifted by a change of a pool, else `rematch`.
+    - `budget_zero`: its account may run nothing. Lifted by a change of the account's budget, else `rematch`.
+    - `backoff`: GitHub refused or asked to wait. Lifted by `rematch` once `not_before` has passed.
+    - `set_aside`: GitHub refuses its runner as invalid. Lifted by `rematch` after its backoff; asked about after an
+      hour by `adrift_jobs`.
+    - `ask_github`: what became of it is not known. Lifted by `adrift_jobs` alone, with GitHub's answer.
+    """
+
+    NO_POOL = "no_pool"
+    TWO_POOLS = "two_pools"
+    BUDGET_ZERO = "budget_zero"
+    BACKOFF = "backoff"
+    SET_ASIDE = "set_aside"
+    ASK_GITHUB = "ask_github"

@@ -1,0 +1,55 @@
+"""The value of the annotation `ostler.dev/claim`: `<claim id>.<n>`, a compare-and-swap register.
+
+It is there from the Pod's creation and never removed; stamp, un-stamp and release all write it, each with
+a higher n, and name the value they replace. So it tells which claim wrote last, not whether the Pod is
+stamped: that is the owner label.
+
+What is read comes from the cluster, where anybody with the right may have written it: anything that we
+would not have written ourselves parses as None.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+INITIAL = "0.0"
+MAX_NUMBER = 2**63 - 1
+_VALUE = re.compile(r"(0|[1-9][0-9]{0,18})\.(0|[1-9][0-9]{0,18})")
+
+
+@dataclass(frozen=True, slots=True)
+class StampValue:
+    """The claim that wrote last (0: none yet) and its number of that write.
+
+    ValueError when one of them is negative or does not fit a bigint.
+    """
+
+    claim_id: int
+    n: int
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.claim_id <= MAX_NUMBER and 0 <= self.n <= MAX_NUMBER):
+            raise ValueError("a stamp is made of two numbers from 0 to 2**63 - 1")
+
+
+def format_stamp(value: StampValue) -> str:
+    """Return the annotation's text."""
+    return f"{value.claim_id}.{value.n}"
+
+
+def parse(text: str | None) -> StampValue | None:
+    """Return what the annotation says, or None when it is missing or not exactly what we write."""
+    found = _VALUE.fullmatch(text or "")
+    if found is None:
+        return None
+    claim_id, n = int(found[1]), int(found[2])
+    if max(claim_id, n) > MAX_NUMBER:
+        return None
+    return StampValue(claim_id=claim_id, n=n)
+
+
+def owned_by(text: str | None, claim_id: int) -> bool:
+    """Return whether this claim wrote the annotation last; the initial value is nobody's."""
+    value = parse(text)
+    return value is not None and value.claim_id == claim_id != 0

@@ -1,0 +1,141 @@
+"""What to do with a claim that was delivered and of which no execution was seen, or that is a spare.
+
+The verdict of the sweep `unused_runners` for one claim, from one paged runner list per scope and, where
+the verdict asks for it, from GitHub's answer about the claimed job. Nothing here kills by itself: every
+release of a delivered claim deregisters its runner first and obeys a refusal (law L3). What GitHub did
+not answer, or answered once where two looks are needed, waits for the next tick (law L8).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+GRACE_SECONDS = 60.0
+
+
+class RunnerNow(StrEnum):
+    """The claim's runner in the list; `unknown` when the list failed or was not complete."""
+
+    BUSY = "busy"
+    ONLINE_IDLE = "online_idle"
+    OFFLINE = "offline"
+    ABSENT = "absent"
+    UNKNOWN = "unknown"
+
+
+class ClaimedJob(StrEnum):
+    """GitHub's answer about the claimed job.
+
+    `here` and `elsewhere`: on the runner of this claim, or on another. `terminal`: completed, or GitHub
+    says for certain that there is no such job. `unknown`: asked, and no usable answer came.
+    """
+
+    NOT_ASKED = "not_asked"
+    QUEUED = "queued"
+    IN_PROGRESS_HERE = "in_progress_here"
+    IN_PROGRESS_ELSEWHERE = "in_progress_elsewhere"
+    TERMINAL = "terminal"
+    UNKNOWN = "unknown"
+
+
+class UnusedAction(StrEnum):
+    """What the sweep does.
+
+    - `wait`: nothing in this tick; counted by reason.
+    - `ask_job`: ask GitHub for the claimed job and judge again.
+    - `execute`: `executing`, bound to the claimed job.
+    - `execute_unbound`: `executing`, its job left to the webhook that names the runner; counted.
+    - `release_never_started`: release; the job goes back to the queue, the Pod is retired.
+    - `finish`: the claimed job is over and so is its runner: end claim and job.
+    - `spare`: the claimed job needs this claim no more; it becomes a spare.
+    - `retire_spare`: release a spare; its Pod is retired.
+    """
+
+    WAIT = "wait"
+    ASK_JOB = "ask_job"
+    EXECUTE = "execute"
+    EXECUTE_UNBOUND = "execute_unbound"
+    RELEASE_NEVER_STARTED = "release_never_started"
+    FINISH = "finish"
+    SPARE = "spare"
+    RETIRE_SPARE = "retire_spare"
+
+
+@dataclass(frozen=True, slots=True)
+class UnusedClaim:
+    """One claim as the sweep sees it.
+
+    `absent_before`: the runner was absent in the look before, a minute ago. `age_seconds`: since the
+    poller's exit 0, else since `delivered_at`; of a spare since `spare_since`.
+    """
+
+    runner: RunnerNow
+    absent_before: bool
+    job: ClaimedJob
+    is_spare: bool
+    age_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class UnusedVerdict:
+    """What to do with the claim, and why."""
+
+    action: UnusedAction
+    reason: str
+
+
+_ONLINE = {
+    ClaimedJob.NOT_ASKED: UnusedVerdict(UnusedAction.ASK_JOB, "the runner is idle"),
+    ClaimedJob.QUEUED: UnusedVerdict(UnusedAction.WAIT, "the runner is idle and its job is still queued"),
+    ClaimedJob.IN_PROGRESS_ELSEWHERE: UnusedVerdict(UnusedAction.SPARE, "the job runs elsewhere"),
+    ClaimedJob.TERMINAL: UnusedVerdict(UnusedAction.SPARE, "the job is over"),
+}
+_BUSY = {
+    ClaimedJob.NOT_ASKED: UnusedVerdict(UnusedAction.ASK_JOB, "the runner is busy"),
+    ClaimedJob.QUEUED: UnusedVerdict(UnusedAction.EXECUTE_UNBOUND, "the runner is busy with another job"),
+    ClaimedJob.IN_PROGRESS_ELSEWHERE: UnusedVerdict(
+        UnusedAction.EXECUTE_UNBOUND, "the runner is busy with another job"
+    ),
+    ClaimedJob.TERMINAL: UnusedVerdict(UnusedAction.EXECUTE_UNBOUND, "the runner is busy with another job"),
+    # That it executes is proven; only what is not.
+    ClaimedJob.UNKNOWN: UnusedVerdict(
+        UnusedAction.EXECUTE_UNBOUND, "the runner is busy, its job could not be asked for"
+    ),
+}
+_ABSENT = {
+    ClaimedJob.NOT_ASKED: UnusedVerdict(UnusedAction.ASK_JOB, "the runner was absent in two looks"),
+    ClaimedJob.QUEUED: UnusedVerdict(
+        UnusedAction.RELEASE_NEVER_STARTED, "the runner was absent in two looks and its job is still queued"
+    ),
+    ClaimedJob.IN_PROGRESS_ELSEWHERE: UnusedVerdict(UnusedAction.SPARE, "the job runs elsewhere"),
+    ClaimedJob.TERMINAL: UnusedVerdict(UnusedAction.FINISH, "the job is over and the runner was absent in two looks"),
+}
+_JOB_UNKNOWN = UnusedVerdict(UnusedAction.WAIT, "the job could not be asked for")
+
+
+def judge_unused(claim: UnusedClaim, *, grace_seconds: float = GRACE_SECONDS) -> UnusedVerdict:
+    """Return what to do with a delivered claim that has no execution; `grace_seconds` is its age of first action."""
+    if not claim.age_seconds >= grace_seconds:
+        return UnusedVerdict(UnusedAction.WAIT, "delivered a moment ago")
+    if claim.job is ClaimedJob.IN_PROGRESS_HERE and not claim.is_spare:
+        # A proof of its own; a runner list that does not show it is only older.
+        return UnusedVerdict(UnusedAction.EXECUTE, "GitHub runs the claimed job on this runner")
+    if claim.runner is RunnerNow.UNKNOWN:
+        return UnusedVerdict(UnusedAction.WAIT, "the runner list is not known")
+    if claim.runner is RunnerNow.ABSENT and not claim.absent_before:
+        return UnusedVerdict(UnusedAction.WAIT, "the runner is absent for the first time")
+    return _judge_spare(claim) if claim.is_spare else _judge_claimed(claim)
+
+
+def _judge_spare(claim: UnusedClaim) -> UnusedVerdict:
+    if claim.runner is RunnerNow.BUSY:
+        return UnusedVerdict(UnusedAction.EXECUTE_UNBOUND, "the spare's runner is busy")
+    return UnusedVerdict(UnusedAction.RETIRE_SPARE, "the spare got no job in time")
+
+
+def _judge_claimed(claim: UnusedClaim) -> UnusedVerdict:
+    if claim.runner is RunnerNow.OFFLINE:
+        return UnusedVerdict(UnusedAction.RELEASE_NEVER_STARTED, "the runner is offline")
+    by_job = {RunnerNow.BUSY: _BUSY, RunnerNow.ONLINE_IDLE: _ONLINE, RunnerNow.ABSENT: _ABSENT}[claim.runner]
+    return by_job.get(claim.job, _JOB_UNKNOWN)

@@ -1,0 +1,107 @@
+"""Which pool serves a job: cover, exact set, fewest labels, priority, and never a guess."""
+
+from collections.abc import Iterable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rules.holds import HoldReason
+from rules.labels import PoolChoice, PoolLabels, choose_pool
+
+ACME, OTHER = 7, 8
+
+
+def pool(
+    pool_id: int, *labels: str, priority: int = 0, accounts: Iterable[int] = (), repositories: Iterable[str] = ()
+) -> PoolLabels:
+    return PoolLabels(
+        id=pool_id,
+        labels=frozenset(labels),
+        routing_priority=priority,
+        allowed_accounts=frozenset(accounts),
+        allowed_repositories=frozenset(repositories),
+    )
+
+
+def choose(pools: Iterable[PoolLabels], *labels: str, account_id: int = ACME) -> PoolChoice:
+    return choose_pool(pools, labels=labels, account_id=account_id, repository="Acme/App")
+
+
+def test_the_pool_with_exactly_the_jobs_labels_wins_over_a_larger_one_of_higher_priority() -> None:
+    choice = choose([pool(1, "linux", "gpu", priority=9), pool(2, "linux")], "linux")
+
+    assert choice == PoolChoice(pool_id=2, hold_reason=None, candidates=(2, 1))
+
+
+def test_without_an_exact_set_the_fewest_labels_win() -> None:
+    assert choose([pool(1, "linux", "x64", "gpu", "big"), pool(2, "linux", "x64", "gpu")], "linux", "gpu").pool_id == 2
+
+
+def test_among_equally_large_sets_the_higher_routing_priority_wins() -> None:
+    assert choose([pool(1, "linux", "a", priority=1), pool(2, "linux", "b", priority=2)], "linux").pool_id == 2
+
+
+def test_a_tie_is_held_and_names_only_the_tied_pools() -> None:
+    pools = [pool(3, "linux", "b"), pool(1, "linux", "a"), pool(2, "linux", "c", "d")]
+
+    assert choose(pools, "linux") == PoolChoice(pool_id=None, hold_reason=HoldReason.TWO_POOLS, candidates=(1, 3))
+
+
+def test_a_job_that_no_pool_covers_is_held() -> None:
+    choice = choose([pool(1, "linux")], "linux", "gpu")
+
+    assert choice == PoolChoice(pool_id=None, hold_reason=HoldReason.NO_POOL, candidates=())
+
+
+def test_labels_match_whatever_their_case() -> None:
+    assert choose([pool(1, "self-hosted", "linux")], "Self-Hosted", "LINUX").pool_id == 1
+
+
+def test_a_job_without_labels_matches_no_pool() -> None:
+    assert choose([pool(1, "linux")]).hold_reason is HoldReason.NO_POOL
+
+
+def test_a_pool_of_other_accounts_does_not_serve_and_does_not_tie() -> None:
+    pools = [pool(1, "linux", "a", accounts=[OTHER]), pool(2, "linux", "b")]
+
+    assert choose(pools, "linux").pool_id == 2
+    assert choose(pools, "linux", account_id=OTHER).hold_reason is HoldReason.TWO_POOLS
+
+
+def test_allowed_repositories_bind_whatever_their_case() -> None:
+    assert choose([pool(1, "linux", repositories=["acme/app"])], "linux").pool_id == 1
+    assert choose([pool(1, "linux", repositories=["acme/other"])], "linux").hold_reason is HoldReason.NO_POOL
+
+
+NAMES = st.sampled_from(["a", "b", "c", "d"])
+POOLS = st.lists(
+    st.builds(
+        PoolLabels,
+        id=st.integers(1, 50),
+        labels=st.frozensets(NAMES, min_size=1),
+        routing_priority=st.integers(0, 1),
+        allowed_accounts=st.frozensets(st.sampled_from([ACME, OTHER])),
+        allowed_repositories=st.frozensets(st.sampled_from(["acme/app", "acme/other"])),
+    ),
+    unique_by=lambda each: each.id,
+    max_size=6,
+)
+
+
+@given(pools=POOLS, labels=st.lists(NAMES, max_size=4), data=st.data())
+def test_a_choice_is_allowed_covers_the_job_and_does_not_depend_on_the_order(
+    pools: list[PoolLabels], labels: list[str], data: st.DataObject
+) -> None:
+    choice = choose(pools, *labels)
+
+    assert choose(data.draw(st.permutations(pools)), *labels) == choice
+    assert (choice.pool_id is None) != (choice.hold_reason is None)
+    by_id = {each.id: each for each in pools}
+    for candidate in choice.candidates:
+        assert by_id[candidate].labels >= set(labels)
+        assert by_id[candidate].allowed_accounts in (frozenset(), by_id[candidate].allowed_accounts | {ACME})
+    if choice.pool_id is not None:
+        best = by_id[choice.pool_id]
+        for candidate in set(choice.candidates) - {choice.pool_id}:
+            other = by_id[candidate]
+            assert (len(best.labels), -best.routing_priority) < (len(other.labels), -other.routing_priority)

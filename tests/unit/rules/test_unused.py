@@ -1,0 +1,119 @@
+"""Delivered claims without an execution, and spares: what the sweep does with each."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rules.unused import ClaimedJob, RunnerNow, UnusedAction, UnusedClaim, judge_unused
+
+OLD = 61.0
+
+
+def judge(
+    runner: RunnerNow, job: ClaimedJob = ClaimedJob.NOT_ASKED, *, absent_before: bool = False, age: float = OLD
+) -> UnusedAction:
+    claim = UnusedClaim(runner=runner, absent_before=absent_before, job=job, is_spare=False, age_seconds=age)
+    return judge_unused(claim).action
+
+
+def judge_spare(runner: RunnerNow, *, absent_before: bool = False, age: float = OLD) -> UnusedAction:
+    claim = UnusedClaim(
+        runner=runner, absent_before=absent_before, job=ClaimedJob.NOT_ASKED, is_spare=True, age_seconds=age
+    )
+    return judge_unused(claim).action
+
+
+@pytest.mark.parametrize(
+    ("job", "action"),
+    [
+        (ClaimedJob.NOT_ASKED, UnusedAction.ASK_JOB),
+        (ClaimedJob.IN_PROGRESS_HERE, UnusedAction.EXECUTE),
+        (ClaimedJob.IN_PROGRESS_ELSEWHERE, UnusedAction.EXECUTE_UNBOUND),
+        (ClaimedJob.QUEUED, UnusedAction.EXECUTE_UNBOUND),
+        (ClaimedJob.TERMINAL, UnusedAction.EXECUTE_UNBOUND),
+        (ClaimedJob.UNKNOWN, UnusedAction.EXECUTE_UNBOUND),
+    ],
+)
+def test_a_busy_runner_executes_and_is_bound_only_to_a_job_that_runs_on_it(
+    job: ClaimedJob, action: UnusedAction
+) -> None:
+    assert judge(RunnerNow.BUSY, job) is action
+
+
+@pytest.mark.parametrize(
+    ("job", "action"),
+    [
+        (ClaimedJob.NOT_ASKED, UnusedAction.ASK_JOB),
+        (ClaimedJob.IN_PROGRESS_HERE, UnusedAction.EXECUTE),
+        (ClaimedJob.IN_PROGRESS_ELSEWHERE, UnusedAction.SPARE),
+        (ClaimedJob.QUEUED, UnusedAction.WAIT),
+        (ClaimedJob.TERMINAL, UnusedAction.SPARE),
+        (ClaimedJob.UNKNOWN, UnusedAction.WAIT),
+    ],
+)
+def test_an_idle_runner_waits_for_its_queued_job_and_becomes_a_spare_without_one(
+    job: ClaimedJob, action: UnusedAction
+) -> None:
+    assert judge(RunnerNow.ONLINE_IDLE, job) is action
+
+
+def test_an_offline_runner_never_started_unless_github_runs_its_job_on_it() -> None:
+    assert judge(RunnerNow.OFFLINE) is UnusedAction.RELEASE_NEVER_STARTED
+    assert judge(RunnerNow.OFFLINE, ClaimedJob.IN_PROGRESS_HERE) is UnusedAction.EXECUTE
+
+
+@pytest.mark.parametrize(
+    ("job", "action"),
+    [
+        (ClaimedJob.NOT_ASKED, UnusedAction.ASK_JOB),
+        (ClaimedJob.IN_PROGRESS_HERE, UnusedAction.EXECUTE),
+        (ClaimedJob.IN_PROGRESS_ELSEWHERE, UnusedAction.SPARE),
+        (ClaimedJob.QUEUED, UnusedAction.RELEASE_NEVER_STARTED),
+        (ClaimedJob.TERMINAL, UnusedAction.FINISH),
+        (ClaimedJob.UNKNOWN, UnusedAction.WAIT),
+    ],
+)
+def test_a_runner_absent_in_two_looks_is_decided_by_its_job(job: ClaimedJob, action: UnusedAction) -> None:
+    assert judge(RunnerNow.ABSENT, job, absent_before=True) is action
+
+
+def test_a_runner_absent_for_the_first_time_waits() -> None:
+    assert judge(RunnerNow.ABSENT, ClaimedJob.QUEUED) is UnusedAction.WAIT
+    assert judge_spare(RunnerNow.ABSENT) is UnusedAction.WAIT
+
+
+def test_a_spare_without_a_job_in_time_is_retired_and_a_busy_one_executes() -> None:
+    assert judge_spare(RunnerNow.ONLINE_IDLE) is UnusedAction.RETIRE_SPARE
+    assert judge_spare(RunnerNow.OFFLINE) is UnusedAction.RETIRE_SPARE
+    assert judge_spare(RunnerNow.ABSENT, absent_before=True) is UnusedAction.RETIRE_SPARE
+    assert judge_spare(RunnerNow.BUSY) is UnusedAction.EXECUTE_UNBOUND
+
+
+CLAIMS = st.builds(
+    UnusedClaim,
+    runner=st.sampled_from(RunnerNow),
+    absent_before=st.booleans(),
+    job=st.sampled_from(ClaimedJob),
+    is_spare=st.booleans(),
+    age_seconds=st.floats(),
+)
+ENDS = {UnusedAction.RELEASE_NEVER_STARTED, UnusedAction.FINISH, UnusedAction.RETIRE_SPARE}
+
+
+@given(claim=CLAIMS)
+def test_nothing_is_ended_young_busy_running_on_a_failed_list_or_after_one_look(claim: UnusedClaim) -> None:
+    verdict = judge_unused(claim)
+
+    assert verdict.reason
+    if verdict.action in ENDS:
+        assert claim.age_seconds >= 60
+        assert claim.runner not in {RunnerNow.BUSY, RunnerNow.UNKNOWN}
+        assert claim.runner is not RunnerNow.ABSENT or claim.absent_before
+        assert claim.is_spare or claim.job is not ClaimedJob.IN_PROGRESS_HERE
+
+
+@given(claim=CLAIMS)
+def test_github_is_asked_at_most_once_for_a_claim_with_a_job_and_never_for_a_spare(claim: UnusedClaim) -> None:
+    if judge_unused(claim).action is UnusedAction.ASK_JOB:
+        assert claim.job is ClaimedJob.NOT_ASKED
+        assert not claim.is_spare
