@@ -1,0 +1,132 @@
+"""Runner Pods as the cluster has them: one record, read from one Pod or from a whole list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from k8s_adapters.client import Json, KubeClient, object_path
+from k8s_adapters.names import (
+    ATTEMPT_ANNOTATION,
+    CLAIM_ANNOTATION,
+    DIGEST_ANNOTATION,
+    OWNER_LABEL,
+    POOL_LABEL,
+)
+from k8s_adapters.retry import RetryPolicy
+from ostler.errors import Gone, Retryable
+
+_PAGE = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodSeen:
+    """What one look at a runner Pod showed.
+
+    `poller_exit_code` and the runner's exit facts are None while that container has not ended.
+    `runner_ready` is the runner's readiness now: the kubelet takes it back when the container ends.
+    `reason` is the Pod's own, as `Evicted` or `NodeLost`.
+    """
+
+    name: str
+    uid: str
+    namespace: str
+    pool: str | None
+    phase: str
+    reason: str | None
+    node: str | None
+    terminating: bool
+    owner: int | None
+    stamp: str | None
+    digest: str | None
+    attempt: str | None
+    created_at: datetime
+    poller_exit_code: int | None
+    runner_ready: bool
+    runner_exit_code: int | None
+    runner_exit_signal: int | None
+    runner_exit_reason: str | None
+    unschedulable: bool
+    waiting_reason: str | None
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether none of its containers runs or ever will."""
+        return self.phase in {"Succeeded", "Failed"}
+
+
+def get_pod(client: KubeClient, *, namespace: str, name: str, policy: RetryPolicy | None = None) -> PodSeen | None:
+    """Return one Pod, or None when nothing has this name."""
+    try:
+        return read_pod(client.request("GET", object_path("pods", namespace=namespace, name=name), policy=policy))
+    except Gone:
+        return None
+
+
+def list_pods(
+    client: KubeClient, *, namespace: str, pool: str | None = None, policy: RetryPolicy | None = None
+) -> list[PodSeen]:
+    """Return all runner Pods of a namespace, or of one pool in it, whole or not at all.
+
+    Raises `Retryable` when a page could not be had or the list expired between two pages.
+    """
+    selector = POOL_LABEL if pool is None else f"{POOL_LABEL}={pool}"
+    query: dict[str, str | int] = {"limit": _PAGE, "labelSelector": selector}
+    pods: list[PodSeen] = []
+    while True:
+        page = client.request("GET", object_path("pods", namespace=namespace), query=query, policy=policy)
+        items = page.get("items")
+        if items is None:  # null is how an empty list may be written; a missing key is no list at all
+            if "items" not in page:
+                raise Retryable(f"the list of Pods in {namespace} came without its items")
+            items = []
+        pods.extend(read_pod(item) for item in items)
+        following = (page.get("metadata") or {}).get("continue")
+        if not following:
+            return pods
+        query = {**query, "continue": following}
+
+
+def read_pod(item: Json) -> PodSeen:
+    """Return a Pod from its JSON."""
+    metadata: Json = item["metadata"]
+    status: Json = item.get("status") or {}
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    containers = {each["name"]: each for each in status.get("containerStatuses") or ()}
+    poller, runner = containers.get("poller") or {}, containers.get("runner") or {}
+    ended = _ended(runner)
+    owner = str(labels.get(OWNER_LABEL, ""))
+    return PodSeen(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        namespace=metadata["namespace"],
+        pool=labels.get(POOL_LABEL),
+        phase=status.get("phase") or "Pending",
+        reason=status.get("reason"),
+        node=(item.get("spec") or {}).get("nodeName"),
+        terminating="deletionTimestamp" in metadata,
+        owner=int(owner) if owner.isdecimal() else None,
+        stamp=annotations.get(CLAIM_ANNOTATION),
+        digest=annotations.get(DIGEST_ANNOTATION),
+        attempt=annotations.get(ATTEMPT_ANNOTATION),
+        created_at=datetime.fromisoformat(metadata["creationTimestamp"]),
+        poller_exit_code=_ended(poller).get("exitCode"),
+        runner_ready=bool(runner.get("ready")),
+        runner_exit_code=ended.get("exitCode"),
+        runner_exit_signal=ended.get("signal"),
+        runner_exit_reason=ended.get("reason"),
+        unschedulable=any(
+            each.get("type") == "PodScheduled" and each.get("reason") == "Unschedulable"
+            for each in status.get("conditions") or ()
+        ),
+        waiting_reason=_waiting_reason(poller) or _waiting_reason(runner),
+    )
+
+
+def _ended(container: Json) -> Json:
+    return (container.get("state") or {}).get("terminated") or {}
+
+
+def _waiting_reason(container: Json) -> str | None:
+    waiting: Json = (container.get("state") or {}).get("waiting") or {}
+    return waiting.get("reason")

@@ -1,0 +1,125 @@
+"""Create Pods and ServiceAccounts idempotently: the same call may be made again after any failure.
+
+A create whose reply was lost is answered 409 when it is repeated. What lives under the name is then read
+back and accepted only when it is ours: same pool, same attempt, same digest, and not terminating.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from k8s_adapters.client import METADATA_ONLY, Json, KubeClient, object_path
+from k8s_adapters.names import ATTEMPT_ANNOTATION, DIGEST_ANNOTATION, POOL_LABEL
+from k8s_adapters.retry import RetryPolicy, answer_of
+from ostler.errors import Conflict, Forbidden, Gone, Retryable
+
+_ROUNDS = 4  # times that something under our name may vanish while we look at it
+_LOOK_EVERY = 0.1  # seconds between two looks at a terminating namesake
+_SERVICE_ACCOUNT_WAITS = (0.05, 0.1, 0.2, 0.4, 0.8)  # seconds; the admission's cache lags behind the create
+
+
+@dataclass(frozen=True, kw_only=True)
+class Created:
+    """What exists now under our name and is ours; `ours_before` says that an earlier call had made it."""
+
+    name: str
+    uid: str
+    ours_before: bool = False
+
+
+def create_service_account(
+    client: KubeClient, *, body: Json, policy: RetryPolicy | None = None, terminating_within: float = 5.0
+) -> Created:
+    """Create a ServiceAccount from its JSON, which names the namespace.
+
+    A terminating namesake is waited for up to `terminating_within` seconds.
+    Raises `Conflict` when something that is not ours has the name, `Retryable` when it cannot be told.
+    """
+    return _create(client, "serviceaccounts", body, policy, terminating_within)
+
+
+def create_pod(
+    client: KubeClient, *, body: Json, policy: RetryPolicy | None = None, terminating_within: float = 5.0
+) -> Created:
+    """Create a Pod from its JSON, as `create_service_account` does.
+
+    Right after its ServiceAccount was made the API server may not know it yet and answers 403; that is
+    waited out for 1.5 seconds. Raises `Forbidden` after that.
+    """
+    for wait in _SERVICE_ACCOUNT_WAITS:
+        try:
+            return _create(client, "pods", body, policy, terminating_within)
+        except Forbidden as error:
+            answer = answer_of(error)
+            if answer is None or "error looking up service account" not in answer.message:
+                raise
+        client.timing.sleep(wait)
+    return _create(client, "pods", body, policy, terminating_within)
+
+
+def _create(
+    client: KubeClient, kind: str, body: Json, policy: RetryPolicy | None, terminating_within: float
+) -> Created:
+    namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
+    path = object_path(kind, namespace=namespace, name=name)
+    lost: Conflict | Retryable | None = None
+    for _ in range(_ROUNDS):
+        try:
+            return _record(
+                client.request("POST", object_path(kind, namespace=namespace), body=body, policy=policy), before=False
+            )
+        except (Conflict, Retryable) as error:
+            lost = error
+        found = _read(client, path, policy)
+        if found is None:
+            if isinstance(lost, Retryable):  # not applied, and the attempts are used up
+                raise lost
+            continue  # it vanished between the two calls
+        if "deletionTimestamp" in found["metadata"]:
+            _wait_until_gone(client, path, policy, uid=found["metadata"]["uid"], within=terminating_within)
+            continue
+        if _ours(found, body):
+            return _record(found, before=True)
+        raise Conflict(f"{kind} {namespace}/{name} exists and is not ours") from lost
+    raise Retryable(f"{kind} {namespace}/{name} came and went {_ROUNDS} times") from lost
+
+
+def _read(client: KubeClient, path: str, policy: RetryPolicy | None) -> Json | None:
+    try:
+        return client.request("GET", path, accept=METADATA_ONLY, policy=policy)
+    except Gone:
+        return None
+
+
+def _wait_until_gone(client: KubeClient, path: str, policy: RetryPolicy | None, *, uid: str, within: float) -> None:
+    """Return once nothing with this UID has the name. Raises `Retryable` after `within` seconds."""
+
+    def gone() -> bool:
+        found = _read(client, path, policy)
+        return found is None or found["metadata"]["uid"] != uid
+
+    if not _becomes_true(client, gone, within):
+        raise Retryable(f"{path} is still terminating after {within:.0f} s")
+
+
+def _becomes_true(client: KubeClient, condition: Callable[[], bool], within: float) -> bool:
+    deadline = client.timing.clock() + within
+    while not condition():
+        if client.timing.clock() >= deadline:
+            return False
+        client.timing.sleep(_LOOK_EVERY)
+    return True
+
+
+def _ours(found: Json, wanted: Json) -> bool:
+    """Return whether what was found is what an earlier attempt of ours made."""
+    there, ours = found["metadata"], wanted["metadata"]
+    labels, annotations = there.get("labels") or {}, there.get("annotations") or {}
+    return labels.get(POOL_LABEL) == ours["labels"][POOL_LABEL] and all(
+        annotations.get(key) == ours["annotations"][key] for key in (ATTEMPT_ANNOTATION, DIGEST_ANNOTATION)
+    )
+
+
+def _record(item: Json, *, before: bool) -> Created:
+    return Created(name=item["metadata"]["name"], uid=item["metadata"]["uid"], ours_before=before)

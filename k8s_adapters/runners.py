@@ -1,0 +1,257 @@
+"""Create and delete a runner: one Pod and one ServiceAccount of the same name, owned by their pool.
+
+The ServiceAccount is made first and goes last. Both have the pool's label from their creation, so that
+the cluster's garbage collector can be kept from Pods that are not terminal.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from k8s_adapters.client import Json, KubeClient, object_path
+from k8s_adapters.names import (
+    ATTEMPT_ANNOTATION,
+    CLAIM_ANNOTATION,
+    DIGEST_ANNOTATION,
+    MANAGED_BY_LABEL,
+    POOL_LABEL,
+    SERVICE_ACCOUNT_ANNOTATION,
+    UNCLAIMED,
+)
+from k8s_adapters.pods import get_pod
+from k8s_adapters.pools import API_VERSION, KIND, PoolSeen
+from k8s_adapters.resources import Created, create_pod, create_service_account
+from k8s_adapters.retry import RetryPolicy
+from ostler.errors import Conflict, Gone
+
+POLLER = "poller"
+RUNNER = "runner"
+JIT_FOLDER = "/var/run/ostler"
+_TOKEN_FOLDER = "/var/run/ostler-token"  # noqa: S105 - a path
+_TOKEN_SECONDS = 3600
+_RUNNER_USER = 1001  # `runner` of GitHub's actions/runner image
+
+
+class Deletion(enum.Enum):
+    """What a deletion met: `ACCEPTED` may still be terminating; a `SUCCESSOR` was left alone."""
+
+    ACCEPTED = "accepted"
+    GONE = "gone"
+    SUCCESSOR = "successor"
+
+
+def create_runner(
+    client: KubeClient,
+    *,
+    pool: PoolSeen,
+    name: str,
+    attempt: str,
+    dispatch_url: str,
+    audience: str,
+    policy: RetryPolicy | None = None,
+) -> Created:
+    """Create ServiceAccount and Pod and return the Pod; made again with the same `attempt` it returns the same.
+
+    Raises `Conflict` when something that is not ours has the name, `Forbidden` also for a used-up quota.
+    """
+    account = create_service_account(
+        client, body=build_service_account(pool=pool, name=name, attempt=attempt), policy=policy
+    )
+    pod = build_pod(
+        pool=pool,
+        name=name,
+        attempt=attempt,
+        dispatch_url=dispatch_url,
+        audience=audience,
+        service_account_uid=account.uid,
+    )
+    return create_pod(client, body=pod, policy=policy)
+
+
+def delete_runner(
+    client: KubeClient,
+    *,
+    namespace: str,
+    name: str,
+    uid: str,
+    attempt: str | None = None,
+    policy: RetryPolicy | None = None,
+) -> Deletion:
+    """Delete the Pod with this UID and then its ServiceAccount; what is gone already is a success.
+
+    When another Pod has the name it is left alone, and so is the ServiceAccount. `attempt` is the one that
+    made the Pod: with it, a ServiceAccount that was just made for a successor is told apart as well.
+    """
+    path = object_path("pods", namespace=namespace, name=name)
+    body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+    try:
+        answer = client.request("DELETE", path, body=body, policy=policy)
+    except Gone:
+        answer = None
+    except Conflict:
+        living = get_pod(client, namespace=namespace, name=name, policy=policy)
+        if living is None:
+            answer = None
+        elif living.uid != uid:
+            return Deletion.SUCCESSOR
+        else:
+            raise
+    known = ((answer or {}).get("metadata", {}).get("annotations") or {}).get(SERVICE_ACCOUNT_ANNOTATION)
+    if known is None:
+        known = _service_account_of(client, namespace, name, uid, attempt, policy)
+    if known is not None:
+        _delete_service_account(client, namespace, name, known, policy)
+    return Deletion.GONE if answer is None else Deletion.ACCEPTED
+
+
+def _service_account_of(
+    client: KubeClient, namespace: str, name: str, uid: str, attempt: str | None, policy: RetryPolicy | None
+) -> str | None:
+    """Return the UID of the ServiceAccount that the Pod left behind, or None where a successor needs it."""
+    try:
+        account = client.request("GET", object_path("serviceaccounts", namespace=namespace, name=name), policy=policy)[
+            "metadata"
+        ]
+    except Gone:
+        return None
+    if POOL_LABEL not in (account.get("labels") or {}):
+        return None
+    if attempt is not None and (account.get("annotations") or {}).get(ATTEMPT_ANNOTATION) != attempt:
+        return None
+    # Read after the ServiceAccount: a Pod that is made later makes a ServiceAccount with another UID first.
+    living = get_pod(client, namespace=namespace, name=name, policy=policy)
+    return None if living is not None and living.uid != uid else str(account["uid"])
+
+
+def _delete_service_account(
+    client: KubeClient, namespace: str, name: str, uid: str, policy: RetryPolicy | None
+) -> None:
+    path = object_path("serviceaccounts", namespace=namespace, name=name)
+    try:
+        client.request("DELETE", path, body={"preconditions": {"uid": uid}}, policy=policy)
+    except (Gone, Conflict):  # gone, or a successor's
+        return
+
+
+def build_service_account(*, pool: PoolSeen, name: str, attempt: str) -> Json:
+    """Return the JSON of a runner's ServiceAccount; it has no rights and no mounted token."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": _metadata(pool=pool, name=name, attempt=attempt),
+        "automountServiceAccountToken": False,
+    }
+
+
+def build_pod(
+    *,
+    pool: PoolSeen,
+    name: str,
+    attempt: str,
+    dispatch_url: str,
+    audience: str,
+    service_account_uid: str | None = None,
+) -> Json:
+    """Return the JSON of a runner Pod: container `poller` waits for work, container `runner` does it.
+
+    Only the poller has the token; only the shared memory volume joins the two.
+    """
+    metadata = _metadata(pool=pool, name=name, attempt=attempt)
+    metadata["annotations"][CLAIM_ANNOTATION] = UNCLAIMED
+    if service_account_uid is not None:
+        metadata["annotations"][SERVICE_ACCOUNT_ANNOTATION] = service_account_uid
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {
+            "serviceAccountName": name,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "restartPolicy": "Never",
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": _RUNNER_USER,
+                "runAsGroup": _RUNNER_USER,
+                "fsGroup": _RUNNER_USER,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [_poller(pool, dispatch_url), _runner(pool)],
+            "volumes": [
+                {"name": "jit", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+                {
+                    "name": "token",
+                    "projected": {
+                        "sources": [
+                            {
+                                "serviceAccountToken": {
+                                    "audience": audience,
+                                    "expirationSeconds": _TOKEN_SECONDS,
+                                    "path": "token",
+                                }
+                            }
+                        ]
+                    },
+                },
+            ],
+        },
+    }
+
+
+def _metadata(*, pool: PoolSeen, name: str, attempt: str) -> Json:
+    return {
+        "name": name,
+        "namespace": pool.namespace,
+        "labels": {POOL_LABEL: pool.name, MANAGED_BY_LABEL: "ostler"},
+        "annotations": {ATTEMPT_ANNOTATION: attempt, DIGEST_ANNOTATION: pool.template_hash},
+        "ownerReferences": [
+            {"apiVersion": API_VERSION, "kind": KIND, "name": pool.name, "uid": pool.uid, "controller": True}
+        ],
+    }
+
+
+def _poller(pool: PoolSeen, dispatch_url: str) -> Json:
+    return {
+        "name": POLLER,
+        "image": pool.image,
+        "command": ["/bin/sh", "/opt/ostler/poll.sh"],
+        "env": [
+            {"name": "OSTLER_DISPATCH_URL", "value": dispatch_url},
+            {"name": "OSTLER_TOKEN_FILE", "value": f"{_TOKEN_FOLDER}/token"},
+            {"name": "OSTLER_JIT_DIR", "value": JIT_FOLDER},
+        ],
+        "resources": _resources("50m", "64Mi"),
+        "securityContext": _security(),
+        "volumeMounts": [
+            {"name": "jit", "mountPath": JIT_FOLDER},
+            {"name": "token", "mountPath": _TOKEN_FOLDER, "readOnly": True},
+        ],
+    }
+
+
+def _runner(pool: PoolSeen) -> Json:
+    return {
+        "name": RUNNER,
+        "image": pool.image,
+        "command": ["/bin/sh", "/opt/ostler/run.sh"],
+        "env": [
+            {"name": "OSTLER_JIT_DIR", "value": JIT_FOLDER},
+            {"name": "ACTIONS_RUNNER_HOOK_JOB_STARTED", "value": "/opt/ostler/job-started.sh"},
+        ],
+        "resources": _resources(f"{pool.vcpu_millicores}m", f"{pool.memory_mib}Mi"),
+        "securityContext": _security(),
+        "readinessProbe": {
+            "exec": {"command": ["test", "-f", f"{JIT_FOLDER}/job-started"]},
+            "periodSeconds": 2,
+            "failureThreshold": 1,
+        },
+        "volumeMounts": [{"name": "jit", "mountPath": JIT_FOLDER}],
+    }
+
+
+def _resources(cpu: str, memory: str) -> Json:
+    return {"requests": {"cpu": cpu, "memory": memory}, "limits": {"cpu": cpu, "memory": memory}}
+
+
+def _security() -> Json:
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}

@@ -1,0 +1,161 @@
+"""Put the stamp of a claim on a Pod and take it off: a compare-and-swap on one annotation.
+
+Both are JSON patches that test the Pod's UID and the value they replace, so one that arrives late
+changes nothing. Values are `<claim id>.<n>` and never come back, so a value of our own on the Pod proves
+that our patch was applied even when its reply was lost.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from k8s_adapters.client import JSON_PATCH, METADATA_ONLY, Json, KubeClient, object_path
+from k8s_adapters.names import CLAIM_ANNOTATION, OWNER_LABEL
+from k8s_adapters.retry import RetryPolicy, answer_of, single
+from ostler.errors import Conflict, Gone, Invalid, Retryable
+
+STAMP_POLICY = RetryPolicy(attempts=3, base=0.1, growth=1.0, jitter=(1.0, 1.0), deadline=2.0, honour_retry_after=False)
+_UNPROCESSABLE = 422
+# While they are on the Pod, the cluster's autoscalers leave its node alone.
+_KEEP_NODE = {"karpenter.sh/do-not-disrupt": "true", "cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
+
+
+class StampOutcome(enum.Enum):
+    """What became of a stamp or an un-stamp."""
+
+    DONE = "done"
+    MOVED_ON = "moved on"
+    POD_GONE = "pod gone"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StampResult:
+    """The outcome, and what is on the Pod now; `seen` and `owner` are None where it is gone or bare."""
+
+    outcome: StampOutcome
+    seen: str | None
+    owner: int | None
+
+
+def stamp(
+    client: KubeClient,
+    *,
+    namespace: str,
+    name: str,
+    uid: str,
+    expected: str,
+    value: str,
+    owner: int,
+    policy: RetryPolicy = STAMP_POLICY,
+) -> StampResult:
+    """Replace the claim annotation `expected` by `value` and set the owner label to the account's id.
+
+    Raises `Retryable`, `RateLimited` or `Forbidden` when it cannot be told what is on the Pod.
+    """
+    operations = [
+        *_guarded(uid=uid, expected=expected, value=value),
+        _add("labels", OWNER_LABEL, str(owner)),
+        *(_add("annotations", key, text) for key, text in _KEEP_NODE.items()),
+    ]
+    return _swap(client, namespace, name, uid, expected, value, operations, policy)
+
+
+def unstamp(
+    client: KubeClient,
+    *,
+    namespace: str,
+    name: str,
+    uid: str,
+    expected: str,
+    value: str,
+    policy: RetryPolicy = STAMP_POLICY,
+) -> StampResult:
+    """Replace the claim annotation `expected` by `value` and remove the owner label, if it is there.
+
+    Raises as `stamp` does.
+    """
+    operations = [
+        *_guarded(uid=uid, expected=expected, value=value),
+        *_remove("labels", OWNER_LABEL),
+        *(operation for key in _KEEP_NODE for operation in _remove("annotations", key)),
+    ]
+    return _swap(client, namespace, name, uid, expected, value, operations, policy)
+
+
+def _swap(
+    client: KubeClient,
+    namespace: str,
+    name: str,
+    uid: str,
+    expected: str,
+    value: str,
+    operations: list[Json],
+    policy: RetryPolicy,
+) -> StampResult:
+    path = object_path("pods", namespace=namespace, name=name)
+    began = client.timing.clock()
+    try:
+        answer = client.request(
+            "PATCH", path, body=operations, content_type=JSON_PATCH, accept=METADATA_ONLY, policy=policy
+        )
+    except Gone:
+        return _POD_GONE
+    except (Invalid, Conflict) as error:
+        refused = answer_of(error)
+        if isinstance(error, Invalid) and (refused is None or refused.status != _UNPROCESSABLE):
+            raise
+        left = None if policy.deadline is None else policy.deadline - (client.timing.clock() - began)
+        result = _look(client, path, uid, value, single(policy, left=left))
+        if result.outcome is StampOutcome.MOVED_ON and result.seen == expected:
+            if isinstance(error, Conflict):  # other writers kept the server from applying it
+                raise Retryable(f"PATCH {path}: not applied", status=409) from error
+            raise  # the test held, so something else of the patch was refused
+        return result
+    return _result(answer, uid, value)
+
+
+def _look(client: KubeClient, path: str, uid: str, value: str, policy: RetryPolicy) -> StampResult:
+    """Read the Pod once and believe what is there."""
+    try:
+        return _result(client.request("GET", path, accept=METADATA_ONLY, policy=policy), uid, value)
+    except Gone:
+        return _POD_GONE
+
+
+def _result(pod: Json, uid: str, value: str) -> StampResult:
+    metadata: Json = pod["metadata"]
+    if metadata["uid"] != uid or "deletionTimestamp" in metadata:
+        return _POD_GONE
+    seen = (metadata.get("annotations") or {}).get(CLAIM_ANNOTATION)
+    label = str((metadata.get("labels") or {}).get(OWNER_LABEL, ""))
+    return StampResult(
+        outcome=StampOutcome.DONE if seen == value else StampOutcome.MOVED_ON,
+        seen=seen,
+        owner=int(label) if label.isdecimal() else None,
+    )
+
+
+_POD_GONE = StampResult(outcome=StampOutcome.POD_GONE, seen=None, owner=None)
+
+
+def _guarded(*, uid: str, expected: str, value: str) -> list[Json]:
+    claim = _pointer("annotations", CLAIM_ANNOTATION)
+    return [
+        {"op": "test", "path": "/metadata/uid", "value": uid},
+        {"op": "test", "path": claim, "value": expected},
+        {"op": "replace", "path": claim, "value": value},
+    ]
+
+
+def _add(kind: str, key: str, text: str) -> Json:
+    return {"op": "add", "path": _pointer(kind, key), "value": text}
+
+
+def _remove(kind: str, key: str) -> list[Json]:
+    """Remove a key that may be absent: removing what is not there fails the whole patch."""
+    return [_add(kind, key, ""), {"op": "remove", "path": _pointer(kind, key)}]
+
+
+def _pointer(kind: str, key: str) -> str:
+    return f"/metadata/{kind}/{key.replace('~', '~0').replace('/', '~1')}"
