@@ -42,69 +42,67 @@ def _hung_up(connection: socket.socket) -> bool:
         return True
 
 
-def _handler(upstream: Upstream) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    upstream: Upstream
 
-        def _note(self) -> bytes:
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            upstream.seen.append((self.command, self.path, headers))
-            upstream.connections.add(self.client_address)
-            if headers.get("transfer-encoding") == "chunked":
-                body = b""
-                while size := int(self.rfile.readline(), 16):
-                    body += self.rfile.read(size)
-                    self.rfile.readline()
+    def _note(self) -> bytes:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.upstream.seen.append((self.command, self.path, headers))
+        self.upstream.connections.add(self.client_address)
+        if headers.get("transfer-encoding") == "chunked":
+            body = b""
+            while size := int(self.rfile.readline(), 16):
+                body += self.rfile.read(size)
                 self.rfile.readline()
-                return body
-            return self.rfile.read(int(headers.get("content-length", 0)))
+            self.rfile.readline()
+            return body
+        return self.rfile.read(int(headers.get("content-length", 0)))
 
-        def do_POST(self) -> None:
-            upstream.things.append(self._note().decode())
-            self._send(201, b"made")
+    def do_POST(self) -> None:
+        self.upstream.things.append(self._note().decode())
+        self._send(201, b"made")
 
-        def do_DELETE(self) -> None:
-            self._note()
-            self.send_response(204)
-            self.end_headers()
+    def do_DELETE(self) -> None:
+        self._note()
+        self.send_response(204)
+        self.end_headers()
 
-        def do_GET(self) -> None:
-            self._note()
-            if self.path == "/watch":
-                self._watch()
-            else:
-                self._send(200, json.dumps(upstream.things).encode())
+    def do_GET(self) -> None:
+        self._note()
+        if self.path == "/watch":
+            self._watch()
+        else:
+            self._send(200, json.dumps(self.upstream.things).encode())
 
-        def _send(self, status: int, body: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def _send(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
-        def _watch(self) -> None:
-            self.send_response(200)
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
-            self.connection.settimeout(0.02)
-            for number in range(10_000):
-                while not upstream.say.acquire(timeout=0.02):
-                    if _hung_up(self.connection):
-                        upstream.hung_up.set()
-                        self.close_connection = True
-                        return
-                line = f"event {number}\n".encode()
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
+    def _watch(self) -> None:
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.connection.settimeout(0.02)
+        for number in range(10_000):
+            while not self.upstream.say.acquire(timeout=0.02):
+                if _hung_up(self.connection):
+                    self.upstream.hung_up.set()
+                    self.close_connection = True
+                    return
+            line = f"event {number}\n".encode()
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
 
-        def log_message(self, *_args: object) -> None:
-            """Stay silent."""
-
-    return Handler
+    def log_message(self, *_args: object) -> None:
+        """Stay silent."""
 
 
 @pytest.fixture
 def upstream() -> Iterator[Upstream]:
     found = Upstream("")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(found))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"upstream": found}))
     server.daemon_threads = True
     found.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
