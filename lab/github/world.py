@@ -132,6 +132,7 @@ class World:
         if job.status != WAITING:
             return False
         job.status = QUEUED
+        self.journal.write("job_approved", job=job.id)
         self._queue(job)
         return True
 

@@ -1,0 +1,210 @@
+"""The verdict on a run: what the lab's GitHub and kubelet saw, judged without a look at Ostler's rows.
+
+Pure: two logs in, problems as sentences out. Nothing here trusts Ostler, and nothing is imported from it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Log = Iterable[Mapping[str, Any]]
+
+# A job that ends in one of these ended as its workflow or its user wanted.
+GOOD_CONCLUSIONS = frozenset({"success", "cancelled", "skipped", "neutral"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What a run came to. `waiting` jobs are held by a gate of GitHub's and are nobody's fault.
+
+    `remaps` counts jobs that ran on a runner minted for another job; None when nobody said which.
+    """
+
+    problems: tuple[str, ...]
+    jobs: int
+    completed: int
+    waiting: int
+    executions: int
+    conclusions: Mapping[str, int]
+    requeued: int
+    mint_conflicts: int
+    webhooks_lost: int
+    remaps: int | None
+    leftover_runners: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Return whether nothing went wrong."""
+        return not self.problems
+
+
+def judge(
+    github_log: Log,
+    kubelet_log: Log,
+    *,
+    expected_failures: Collection[int] = frozenset(),
+    claimed: Mapping[str, int] | None = None,
+    allow_leftover_runners: bool = False,
+) -> Verdict:
+    """Return the verdict on a run that is over.
+
+    `expected_failures` are jobs that the run broke on purpose (a killed node), which may fail once;
+    `claimed` says for which job each runner was minted. With `allow_leftover_runners`, runners that are
+    still registered are listed and are no problem.
+    """
+    github = _GitHub(github_log)
+    broken = frozenset(expected_failures)
+    problems = [*github.problems(broken), *_Kubelet(kubelet_log).problems(broken)]
+    leftover = tuple(sorted(github.registered))
+    if leftover and not allow_leftover_runners:
+        problems.append(f"{len(leftover)} runners are still registered: {_some(leftover)}")
+    started = [(runner, job) for job, runners in github.started.items() for runner in runners]
+    return Verdict(
+        problems=tuple(problems),
+        jobs=len(github.jobs),
+        completed=sum(1 for job in github.jobs if github.ended[job]),
+        waiting=len(github.waiting),
+        executions=len(started),
+        conclusions=Counter(conclusion for found in github.ended.values() for conclusion in found),
+        requeued=github.counts["job_requeued"],
+        mint_conflicts=github.counts["mint_conflict"],
+        webhooks_lost=github.counts["webhook_lost"],
+        remaps=None if claimed is None else sum(1 for runner, job in started if claimed.get(runner, job) != job),
+        leftover_runners=leftover,
+    )
+
+
+class _GitHub:
+    """GitHub's log, sorted by job."""
+
+    def __init__(self, log: Log) -> None:
+        self.jobs: dict[int, None] = {}
+        self.waiting: set[int] = set()
+        self.assigned: defaultdict[int, list[str]] = defaultdict(list)
+        self.started: defaultdict[int, list[str]] = defaultdict(list)
+        self.ended: defaultdict[int, list[str]] = defaultdict(list)
+        self.registered: set[str] = set()
+        self.counts: Counter[str] = Counter()
+        for event in log:
+            self._read(event)
+
+    def problems(self, expected_failures: frozenset[int]) -> Iterable[str]:
+        """Return what is wrong with the jobs, one sentence each."""
+        for job in {**self.jobs, **dict.fromkeys(self.started), **dict.fromkeys(self.ended)}:
+            yield from self._executions(job)
+            yield from self._ends(job, expected=job in expected_failures)
+        for runner, count in self._jobs_of_runners().items():
+            if count > 1:
+                yield f"runner {runner} executed {count} jobs"
+
+    def _executions(self, job: int) -> Iterable[str]:
+        runners = sorted(set(self.started[job]))
+        if job not in self.jobs:
+            yield f"job {job} was executed or ended but never queued"
+        if len(runners) > 1:
+            yield f"job {job} was executed on {len(runners)} runners: {_some(runners)}"
+        for runner, times in Counter(self.started[job]).items():
+            if times > 1:
+                yield f"job {job} was started {times} times on runner {runner}"
+
+    def _ends(self, job: int, *, expected: bool) -> Iterable[str]:
+        ends = self.ended[job]
+        if len(ends) > 1:
+            yield f"job {job} ended {len(ends)} times: {_some(ends)}"
+        if not ends and job not in self.waiting:
+            state = "running" if self.started[job] else "assigned" if self.assigned[job] else "queued"
+            yield f"job {job} is still {state}"
+        bad = [conclusion for conclusion in ends if conclusion not in GOOD_CONCLUSIONS]
+        if bad and not expected:
+            yield f"job {job} ended with {bad[0]} and nobody broke it on purpose"
+
+    def _jobs_of_runners(self) -> Counter[str]:
+        return Counter(runner for runners in self.started.values() for runner in set(runners))
+
+    def _read(self, event: Mapping[str, Any]) -> None:
+        name = event["event"]
+        self.counts[name] += 1
+        if name == "job_queued":
+            self.jobs[event["job"]] = None
+            if event.get("waiting"):
+                self.waiting.add(event["job"])
+        elif name == "job_approved":
+            self.waiting.discard(event["job"])
+        elif name == "job_assigned":
+            self.assigned[event["job"]].append(event["runner"])
+        elif name == "job_requeued":
+            self.assigned[event["job"]].remove(event["runner"])
+        elif name == "job_started":
+            self.started[event["job"]].append(event["runner"])
+        elif name == "job_completed":
+            self.waiting.discard(event["job"])
+            self.ended[event["job"]].append(event["conclusion"])
+        elif name == "runner_registered":
+            self.registered.add(event["runner"])
+        elif name == "runner_deleted":
+            self.registered.discard(event["runner"])
+
+
+class _Kubelet:
+    """The kubelet's log, sorted by runner, job and Pod UID."""
+
+    def __init__(self, log: Log) -> None:
+        self.pods_of_runner: defaultdict[str, set[str]] = defaultdict(set)
+        self.pods_of_job: defaultdict[int, list[str]] = defaultdict(list)
+        self.unfinished: dict[str, int] = {}
+        self.cut_short: list[tuple[str, str, int]] = []
+        self.names: dict[str, str] = {}
+        for event in log:
+            self._read(event)
+
+    def problems(self, expected_failures: frozenset[int]) -> Iterable[str]:
+        """Return what is wrong with the Pods, one sentence each."""
+        yield from self._executions()
+        yield from self._credentials()
+        for uid, what, job in self.cut_short:
+            if job not in expected_failures:
+                yield f"Pod {self.names[uid]} was {what} while it executed job {job}"
+        for uid, job in self.unfinished.items():
+            yield f"Pod {self.names[uid]} began job {job} and never ended it"
+
+    def _credentials(self) -> Iterable[str]:
+        for runner, uids in self.pods_of_runner.items():
+            if len(uids) > 1:
+                yield f"the JIT of runner {runner} was used in {len(uids)} Pods: {self._pods(uids)}"
+        for uid, count in Counter(uid for uids in self.pods_of_runner.values() for uid in uids).items():
+            if count > 1:
+                yield f"Pod {self.names[uid]} was given the JITs of {count} runners"
+
+    def _executions(self) -> Iterable[str]:
+        for job, uids in self.pods_of_job.items():
+            if len(uids) > 1:
+                yield f"job {job} was executed by Pods {len(uids)} times: {self._pods(uids)}"
+        for uid, count in Counter(uid for uids in self.pods_of_job.values() for uid in set(uids)).items():
+            if count > 1:
+                yield f"Pod {self.names[uid]} executed {count} jobs"
+
+    def _pods(self, uids: Iterable[str]) -> str:
+        return _some(self.names[uid] for uid in uids)
+
+    def _read(self, event: Mapping[str, Any]) -> None:
+        name, uid, job = event["event"], str(event.get("uid")), event.get("job")
+        self.names[uid] = str(event.get("pod") or self.names.get(uid, uid))
+        if name in {"jit_received", "runner_started"} and event.get("runner_name"):
+            self.pods_of_runner[event["runner_name"]].add(uid)
+        elif name == "job_started" and job is not None:
+            self.pods_of_job[job].append(uid)
+            self.unfinished[uid] = job
+        elif name in {"killed", "pod_deleted"} and job is not None:
+            self.cut_short.append((uid, "killed" if name == "killed" else "deleted", job))
+        if name in {"killed", "pod_deleted", "job_finished", "pod_ended"}:
+            self.unfinished.pop(uid, None)
+
+
+def _some(items: Iterable[str], *, most: int = 5) -> str:
+    """Return the first few of a list, sorted, and how many more there are."""
+    found = sorted(items)
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return ", ".join(found[:most]) + more

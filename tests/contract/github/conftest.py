@@ -1,0 +1,221 @@
+"""The lab's GitHub in its own process, a listener for its webhooks, and the adapter before it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import urllib3
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from github_adapters.client import GitHub
+from ostler.secrets import Secret
+
+T = TypeVar("T")
+APP_ID = "77"
+ORG_INSTALLATION = 501
+USER_INSTALLATION = 502
+
+
+def eventually(read: Callable[[], T | None], *, seconds: float = 15) -> T:
+    """Return the first thing that `read` finds."""
+    deadline = time.monotonic() + seconds
+    pause = threading.Event()
+    while time.monotonic() < deadline:
+        if found := read():
+            return found
+        pause.wait(0.02)
+    raise AssertionError(f"not within {seconds} s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hook:
+    """A webhook as it came in."""
+
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.body)
+        return found
+
+
+@dataclass(kw_only=True)
+class Hooks:
+    """The webhooks that came in, and the status that each is answered with."""
+
+    url: str
+    secret: str
+    seen: list[Hook] = field(default_factory=list)
+    statuses: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
+
+    def of(self, job: int) -> list[str]:
+        """Return the actions that were heard about a job."""
+        return [hook.payload["action"] for hook in list(self.seen) if hook.payload["workflow_job"]["id"] == job]
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[Hooks]:
+    """Run a listener for webhooks."""
+    hooks = Hooks(url="", secret=secrets.token_hex(16))
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            hooks.seen.append(Hook(headers={k.lower(): v for k, v in self.headers.items()}, body=body))
+            self.send_response(202 if hooks.statuses.empty() else hooks.statuses.get())
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Keep the test's output clean."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    hooks.url = f"http://127.0.0.1:{server.server_port}/hook"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield hooks
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@dataclass(kw_only=True)
+class Lab:
+    """The lab's GitHub, seen from outside."""
+
+    url: str
+    log_file: Path
+    private_key: Secret
+    hooks: Hooks
+    pool: urllib3.PoolManager
+
+    def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """Return status and content of one request."""
+        answer = self.pool.request(method, self.url + path, json=body, retries=False, timeout=30)
+        return answer.status, json.loads(answer.data) if answer.data else None
+
+    def jobs(self, **wanted: Any) -> list[int]:
+        """Create jobs and return their ids."""
+        body = {"repository": "acme/app", "labels": ["linux"], "duration_seconds": 0.1, **wanted}
+        status, content = self.call("POST", "/_lab/jobs", body)
+        assert status == 201
+        ids: list[int] = content["ids"]
+        return ids
+
+    def job(self, job_id: int) -> dict[str, Any]:
+        """Return what GitHub knows of a job."""
+        _, content = self.call("GET", "/_lab/jobs")
+        found: dict[str, Any] = next(job for job in content["jobs"] if job["id"] == job_id)
+        return found
+
+    def fault(self, **fault: Any) -> None:
+        """Break the next call that matches."""
+        assert self.call("POST", "/_lab/faults", [fault])[0] == 201
+
+    def settings(self, **settings: Any) -> None:
+        """Turn knobs."""
+        assert self.call("POST", "/_lab/settings", settings)[0] == 200
+
+    def start(self, jit: Secret) -> str:
+        """Start a runner and return its session."""
+        status, content = self.call("POST", "/_runner/sessions", {"jit_config": jit.reveal()})
+        assert status == 201
+        return str(content["session"])
+
+    def next_job(self, session: str) -> int:
+        """Wait for a job as a runner does, and return its id."""
+        status, content = self.call("GET", f"/_runner/sessions/{session}/message?wait=20")
+        assert status == 200
+        return int(content["job_id"])
+
+    def run(self, session: str, job_id: int) -> None:
+        """Begin and end a job with success."""
+        assert self.call("POST", f"/_runner/sessions/{session}/started", {"job_id": job_id})[0] == 204
+        finished = {"job_id": job_id, "conclusion": "success"}
+        assert self.call("POST", f"/_runner/sessions/{session}/finished", finished)[0] == 204
+
+    def log(self) -> list[dict[str, Any]]:
+        """Return the journal."""
+        return [json.loads(line) for line in self.log_file.read_text().splitlines()]
+
+
+@pytest.fixture(scope="session")
+def app_key(tmp_path_factory: pytest.TempPathFactory) -> tuple[Secret, Path]:
+    """A key of the App, made for this run: the private one and the file of the public one."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    public = tmp_path_factory.mktemp("app") / "public.pem"
+    public.write_bytes(
+        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+    return Secret(private.decode()), public
+
+
+@contextlib.contextmanager
+def running(app_key: tuple[Secret, Path], folder: Path, *, sabotage: str = "") -> Iterator[Lab]:
+    """Run the lab's GitHub with one organisation and one user."""
+    log_file = folder / "github.jsonl"
+    with listening() as hooks, urllib3.PoolManager(maxsize=32) as pool:
+        command = [
+            sys.executable,
+            "-m",
+            "lab.github",
+            "--webhook-url",
+            hooks.url,
+            "--webhook-secret-env",
+            "HOOK_SECRET",
+        ]
+        command += ["--app-id", APP_ID, "--app-public-key", str(app_key[1]), "--log", str(log_file), "--seed", "7"]
+        environment = {**os.environ, "HOOK_SECRET": hooks.secret, "LAB_SABOTAGE": sabotage}
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout
+                url = json.loads(process.stdout.readline())["url"]
+                lab = Lab(url=url, log_file=log_file, private_key=app_key[0], hooks=hooks, pool=pool)
+                for account in (
+                    {"id": 1, "login": "acme", "type": "Organization", "installation_id": ORG_INSTALLATION},
+                    {"id": 2, "login": "ada", "type": "User", "installation_id": USER_INSTALLATION},
+                ):
+                    repositories = [{"id": 10 + int(str(account["id"])), "name": "app"}]
+                    assert lab.call("POST", "/_lab/accounts", {**account, "repositories": repositories})[0] == 201
+                yield lab
+            finally:
+                process.terminate()
+                process.wait()
+
+
+@pytest.fixture
+def lab(app_key: tuple[Secret, Path], tmp_path: Path) -> Iterator[Lab]:
+    """The lab's GitHub in its own process."""
+    with running(app_key, tmp_path) as lab:
+        yield lab
+
+
+@pytest.fixture
+def github(lab: Lab) -> Iterator[GitHub]:
+    """The adapter before the lab's GitHub."""
+    client = GitHub(api_url=lab.url, app_id=APP_ID, private_key=lab.private_key)
+    yield client
+    client.close()
