@@ -1,0 +1,446 @@
+"""Binding of jobs to the runners that GitHub really gave them to, and the end of both.
+
+Only `in_progress` and `completed` webhooks come here. The jobs and claims that a batch can touch are locked
+first, in the one order of the system (jobs by id, then claims by id); everything is then decided on what
+those locks hold still. No claim is ever inserted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sqlalchemy import Connection, text
+
+from models.engine import StartOver
+from models.releases import request_release
+from models.transitions import move_claim, move_jobs
+from ostler.logging import get_logger
+from rules.bindings import ClaimView, JobEvent, JobView, Loss, Runner, judge_runner, loss_of, may_swap
+from rules.machines import ClaimState, JobState
+
+_WHO = "webhook"
+_NO_HOLD = {"hold_reason": "NULL", "hold_detail": "NULL", "not_before": "NULL"}
+log = get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Bound:
+    """What has to happen after the commit."""
+
+    wakes: set[int] = field(default_factory=set)
+    """Pools that have something to match."""
+    releases: list[int] = field(default_factory=list)
+    """Claims to release: they lost their job before their JIT was delivered."""
+    keeper: set[int] = field(default_factory=set)
+    """Pools with a spent Pod to replace."""
+    remaps: int = 0
+    """Jobs that ran on another runner than the one minted for them."""
+
+
+@dataclass(slots=True)
+class _Execution:
+    runner_name: str
+    claim_id: int | None
+    account_id: int
+    open: bool
+
+
+@dataclass(slots=True)
+class Locked:
+    """The rows of one batch, locked, and kept in step with what is written; `claims` are the live ones."""
+
+    jobs: dict[int, JobView] = field(default_factory=dict)
+    claims: dict[int, ClaimView] = field(default_factory=dict)
+    executions: dict[int, _Execution] = field(default_factory=dict)
+    runners: dict[str, int] = field(default_factory=dict)
+    bound: Bound = field(default_factory=Bound)
+    freed: set[int] = field(default_factory=set)
+
+    def of_runner(self, name: str) -> ClaimView | None:
+        """Return the live claim that registered this runner."""
+        claim_id = self.runners.get(name)
+        return None if claim_id is None else self.claims.get(claim_id)
+
+    def of_job(self, job_id: int) -> ClaimView | None:
+        """Return the live claim for this job."""
+        return next((claim for claim in self.claims.values() if claim.job_id == job_id), None)
+
+
+def lock(db: Connection, events: Sequence[JobEvent], *, others: Iterable[int] = ()) -> Locked:
+    """Lock what these events can touch, and the jobs `others`; the rows of the jobs are there already.
+
+    Raises `StartOver` when more came into it than was locked: `transaction` runs the batch again.
+    """
+    own = sorted({event.job_id for event in events}.union(others))
+    named = sorted({event.runner_name for event in events if event.runner_name})
+    return _lock(db, own, named) if own else Locked()
+
+
+def apply(db: Connection, locked: Locked, events: Sequence[JobEvent], *, now: datetime) -> Bound:
+    """Apply `in_progress` and `completed` events, in their order, under the locks of `lock`."""
+    for event in events:
+        if event.action == "completed":
+            _complete(db, locked, event, now=now)
+        else:
+            _run(db, locked, event, now=now)
+    locked.bound.wakes |= _pools_with_work(db, locked.freed)
+    return locked.bound
+
+
+# Locks
+
+
+def _touched(db: Connection, own: Sequence[int], named: Sequence[str]) -> tuple[set[int], dict[int, int | None]]:
+    """Return the jobs and the live claims (with their jobs) that events on these jobs and runners can change."""
+    rows = db.execute(
+        text("""
+            SELECT c.id, c.job_id FROM claims c
+            WHERE c.ended_at IS NULL AND c.job_id = ANY(CAST(:jobs AS bigint[]))
+            UNION
+            SELECT c.id, c.job_id FROM mint_attempts m JOIN claims c ON c.id = m.claim_id
+            WHERE c.ended_at IS NULL AND m.runner_name = ANY(CAST(:runners AS text[]))
+            UNION
+            SELECT c.id, c.job_id FROM claims c
+            WHERE c.ended_at IS NULL AND c.purpose = 'job' AND c.runner_name = ANY(CAST(:runners AS text[]))
+            UNION
+            SELECT c.id, c.job_id FROM executions e JOIN claims c ON c.id = e.claim_id
+            WHERE c.ended_at IS NULL AND e.job_id = ANY(CAST(:jobs AS bigint[]))
+        """),
+        {"jobs": list(own), "runners": list(named)},
+    )
+    claims: dict[int, int | None] = {row.id: row.job_id for row in rows}
+    return set(own) | {job_id for job_id in claims.values() if job_id is not None}, claims
+
+
+def _lock(db: Connection, own: Sequence[int], named: Sequence[str]) -> Locked:
+    """Lock what the events can touch and read it; raise `StartOver` when more came in meanwhile."""
+    job_ids, claim_ids = _touched(db, own, named)
+    jobs = db.execute(
+        text("""
+            SELECT j.id, j.state, j.account_id, j.pool_id, coalesce(p.vcpu, 0) AS vcpu, coalesce(p.memory, 0) AS memory
+            FROM jobs j LEFT JOIN pools p ON p.id = j.pool_id
+            WHERE j.id = ANY(:ids) ORDER BY j.id FOR NO KEY UPDATE OF j
+        """),
+        {"ids": sorted(job_ids)},
+    ).all()
+    claims = db.execute(
+        text("""
+            SELECT id, state, job_id, pool_id, account_id, scope, vcpu, memory, runner_name
+            FROM claims WHERE id = ANY(CAST(:ids AS bigint[])) ORDER BY id FOR NO KEY UPDATE
+        """),
+        {"ids": sorted(claim_ids)},
+    ).all()
+    # Read again, now that nobody can claim these jobs or move these claims: what appeared is not locked.
+    jobs_now, claims_now = _touched(db, own, named)
+    if not (jobs_now <= job_ids and claims_now.keys() <= claim_ids.keys()):
+        raise StartOver
+    live = {
+        row.id: ClaimView(
+            id=row.id,
+            state=row.state,
+            job_id=row.job_id,
+            pool_id=row.pool_id,
+            account_id=row.account_id,
+            scope=row.scope,
+            vcpu=row.vcpu,
+            memory=row.memory,
+            runner_name=row.runner_name,
+        )
+        for row in claims
+        if row.state != ClaimState.ENDED
+    }
+    locked = Locked(
+        jobs={
+            row.id: JobView(
+                id=row.id,
+                state=row.state,
+                account_id=row.account_id,
+                pool_id=row.pool_id,
+                vcpu=row.vcpu,
+                memory=row.memory,
+            )
+            for row in jobs
+        },
+        claims=live,
+        runners=_claims_of_runners(db, named),
+    )
+    _read_executions(db, locked)
+    return locked
+
+
+def _claims_of_runners(db: Connection, named: Sequence[str]) -> dict[str, int]:
+    """Return the live claim of each runner; the claims are locked, so it stays so."""
+    if not named:
+        return {}
+    rows = db.execute(
+        text("""
+            SELECT m.runner_name, m.claim_id FROM mint_attempts m JOIN claims c ON c.id = m.claim_id
+            WHERE c.ended_at IS NULL AND m.runner_name = ANY(CAST(:runners AS text[]))
+            UNION
+            SELECT runner_name, id FROM claims
+            WHERE ended_at IS NULL AND purpose = 'job' AND runner_name = ANY(CAST(:runners AS text[]))
+        """),
+        {"runners": list(named)},
+    )
+    return {row.runner_name: row.claim_id for row in rows}
+
+
+def _read_executions(db: Connection, locked: Locked) -> None:
+    rows = db.execute(
+        text("""
+            SELECT job_id, runner_name, claim_id, account_id, ended_at IS NULL AS open
+            FROM executions WHERE job_id = ANY(CAST(:jobs AS bigint[]))
+            UNION
+            SELECT job_id, runner_name, claim_id, account_id, ended_at IS NULL AS open
+            FROM executions WHERE claim_id = ANY(CAST(:claims AS bigint[])) AND ended_at IS NULL
+        """),
+        {"jobs": list(locked.jobs), "claims": list(locked.claims)},
+    )
+    for row in rows:
+        locked.executions[row.job_id] = _Execution(row.runner_name, row.claim_id, row.account_id, row.open)
+        claim = locked.claims.get(row.claim_id) if row.open else None
+        if claim is not None:
+            claim.executes = row.job_id
+
+
+# Events
+
+
+def _run(db: Connection, locked: Locked, event: JobEvent, *, now: datetime) -> None:
+    job = locked.jobs[event.job_id]
+    if job.state == JobState.COMPLETED:
+        return  # terminal sticks: a late in_progress tells nothing new
+    started = event.started_at or now
+    if event.runner_name:
+        _bind(db, locked, job, runner_name=event.runner_name, started=started, now=now)
+    if job.state != JobState.RUNNING:
+        move_jobs(
+            db,
+            "job_run",
+            [job.id],
+            now=now,
+            who=_WHO,
+            why=f"in_progress on {event.runner_name or 'a runner without a name'}",
+            values=_NO_HOLD | {"started_at": ":started"},
+            started=started,
+        )
+        job.state = JobState.RUNNING
+
+
+def _complete(db: Connection, locked: Locked, event: JobEvent, *, now: datetime) -> None:
+    job = locked.jobs[event.job_id]
+    seen = locked.executions.get(job.id)
+    runner_name = event.runner_name or (seen.runner_name if seen else None)
+    ended = event.completed_at or now
+    if event.runner_name:
+        _bind(db, locked, job, runner_name=event.runner_name, started=event.started_at or now, now=now)
+    if job.state != JobState.COMPLETED:
+        move_jobs(
+            db,
+            "job_finish",
+            [job.id],
+            now=now,
+            who=_WHO,
+            why=f"completed on {runner_name}" if runner_name else "completed without a runner",
+            values=_NO_HOLD
+            | {
+                "conclusion": ":conclusion",
+                "completed_at": ":ended",
+                "started_at": "coalesce(t.started_at, CAST(:started AS timestamptz))",
+            },
+            conclusion=event.conclusion,
+            ended=ended,
+            started=event.started_at if runner_name else None,
+        )
+        job.state = JobState.COMPLETED
+    claim = _end_execution(db, locked, job, ended=ended)
+    if claim is not None:
+        _end_claim(db, locked, claim, now=now)
+    left = locked.of_job(job.id)
+    if left is not None and left.state != ClaimState.EXECUTING:
+        _lose(db, locked, left, reason="cancelled", now=now)
+
+
+def _bind(db: Connection, locked: Locked, job: JobView, *, runner_name: str, started: datetime, now: datetime) -> None:
+    """Record that `job` executes on a runner, with its claim when the runner is ours, and settle who lost what."""
+    seen = locked.executions.get(job.id)
+    if seen is not None:
+        if seen.runner_name != runner_name:
+            log.warning("bindings.second_runner", job=job.id, runner=runner_name, first=seen.runner_name)
+        return
+    claim = locked.of_runner(runner_name)
+    verdict = judge_runner(claim, runner_name=runner_name, job_id=job.id)
+    if verdict in {Runner.UNDELIVERED, Runner.TAKEN}:
+        log.warning(
+            "bindings.impossible_runner",
+            job=job.id,
+            runner=runner_name,
+            verdict=verdict.value,
+            claim=claim.id if claim else None,
+            state=claim.state if claim else None,
+        )
+    if verdict is not Runner.OURS:
+        claim = None
+    _insert_execution(db, locked, job, claim, runner_name=runner_name, started=started)
+    loser = locked.of_job(job.id)
+    if claim is None:
+        if loser is not None:
+            _count_remap(locked, job, runner_name, None, loser)
+            _lose(db, locked, loser, reason="remapped", now=now)
+        return
+    if claim.job_id != job.id:
+        _count_remap(locked, job, runner_name, claim, loser)
+        _remap(db, locked, job, claim, loser, now=now)
+    if claim.state != ClaimState.EXECUTING:
+        move_claim(db, "execute", claim.id, now=now, who=_WHO, why=f"job {job.id} started on {runner_name}")
+        claim.state = ClaimState.EXECUTING
+    claim.executes = job.id
+
+
+# What a binding displaces
+
+
+def _remap(
+    db: Connection, locked: Locked, job: JobView, claim: ClaimView, loser: ClaimView | None, *, now: datetime
+) -> None:
+    """Give `job` to `claim`; the job that `claim` was for goes to `loser` or back to its queue."""
+    former = None if claim.job_id is None else locked.jobs[claim.job_id]
+    swap = loser is not None and may_swap(claim, loser, former)
+    _set_job(db, [claim, *([loser] if loser is not None else [])], None)  # both first: one live claim per job
+    _set_job(db, [claim], job.id)
+    if loser is not None:
+        if swap and former is not None:
+            _set_job(db, [loser], former.id)
+        else:
+            _lose(db, locked, loser, reason="remapped", now=now)
+    if former is not None and not swap and former.state == JobState.CLAIMED:
+        move_jobs(db, "job_requeue", [former.id], now=now, who=_WHO, why=f"its runner was given job {job.id}")
+        former.state = JobState.QUEUED
+        if former.pool_id is not None:
+            locked.bound.wakes.add(former.pool_id)
+
+
+def _count_remap(
+    locked: Locked, job: JobView, runner_name: str, claim: ClaimView | None, loser: ClaimView | None
+) -> None:
+    locked.bound.remaps += 1
+    log.info(
+        "job.remapped",
+        job=job.id,
+        runner=runner_name,
+        claim=claim.id if claim else None,
+        former_job=claim.job_id if claim else None,
+        loser=loser.id if loser else None,
+    )
+
+
+def _lose(db: Connection, locked: Locked, claim: ClaimView, *, reason: str, now: datetime) -> None:
+    """Take the job from a claim whose job went elsewhere or was cancelled."""
+    loss = loss_of(claim)
+    if claim.job_id is not None:
+        _set_job(db, [claim], None)
+    if loss is Loss.SPARE:
+        db.execute(text("UPDATE claims SET spare_since = :now WHERE id = :id"), {"now": now, "id": claim.id})
+        locked.bound.wakes.add(claim.pool_id)  # a spare serves before any warm Pod
+    elif loss is Loss.RELEASE and request_release(db, claim.id, reason=reason, now=now, who=_WHO):
+        # Its lease stays, so that the release waits out a step in flight.
+        claim.state = ClaimState.RELEASING
+        locked.bound.releases.append(claim.id)
+
+
+def _set_job(db: Connection, claims: Sequence[ClaimView], job_id: int | None) -> None:
+    db.execute(
+        text("UPDATE claims SET job_id = :job WHERE id = ANY(:ids)"),
+        {"job": job_id, "ids": [claim.id for claim in claims]},
+    )
+    for claim in claims:
+        claim.job_id = job_id
+
+
+# Executions
+
+
+def _insert_execution(
+    db: Connection,
+    locked: Locked,
+    job: JobView,
+    claim: ClaimView | None,
+    *,
+    runner_name: str,
+    started: datetime,
+) -> None:
+    size = claim or job  # a runner we do not know uses what a Pod of the job's pool would
+    db.execute(
+        text("""
+            INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at)
+            VALUES (:job, :runner, :claim, :account, :vcpu, :memory, :started)
+            ON CONFLICT (job_id) DO NOTHING
+        """),
+        {
+            "job": job.id,
+            "runner": runner_name,
+            "claim": claim.id if claim else None,
+            "account": job.account_id,
+            "vcpu": size.vcpu,
+            "memory": size.memory,
+            "started": started,
+        },
+    )
+    locked.executions[job.id] = _Execution(runner_name, claim.id if claim else None, job.account_id, open=True)
+
+
+def _end_execution(db: Connection, locked: Locked, job: JobView, *, ended: datetime) -> ClaimView | None:
+    """End the execution of `job`; return the live claim that ran it, whether or not it was bound."""
+    execution = locked.executions.get(job.id)
+    if execution is None:
+        return None
+    if execution.open:
+        db.execute(
+            text("UPDATE executions SET ended_at = :ended WHERE job_id = :job AND ended_at IS NULL"),
+            {"ended": ended, "job": job.id},
+        )
+        execution.open = False
+        locked.freed.add(execution.account_id)
+    if execution.claim_id is not None:
+        return locked.claims.get(execution.claim_id)
+    # An anomaly at its start left it unbound; by now the release may have found the runner busy.
+    claim = locked.of_runner(execution.runner_name)
+    verdict = judge_runner(claim, runner_name=execution.runner_name, job_id=job.id)
+    return claim if verdict is Runner.OURS else None
+
+
+def _end_claim(db: Connection, locked: Locked, claim: ClaimView, *, now: datetime) -> None:
+    moved = move_claim(
+        db,
+        "end_completed",
+        claim.id,
+        now=now,
+        who=_WHO,
+        why="its job completed",
+        values={"end_reason": "'completed'", "spare_since": "NULL"},
+    )
+    if moved is None:
+        return
+    del locked.claims[claim.id]
+    locked.freed.add(claim.account_id)
+    locked.bound.keeper.add(claim.pool_id)
+
+
+def _pools_with_work(db: Connection, account_ids: set[int]) -> set[int]:
+    """Return the pools where these accounts have jobs to match: what they no longer use may serve them."""
+    if not account_ids:
+        return set()
+    rows = db.execute(
+        text("""
+            SELECT p.id FROM pools p
+            WHERE p.deleted_at IS NULL AND EXISTS (
+                SELECT FROM jobs j
+                WHERE j.pool_id = p.id AND j.account_id = ANY(:accounts)
+                  AND j.state = 'queued' AND j.hold_reason IS NULL
+            )
+        """),
+        {"accounts": sorted(account_ids)},
+    )
+    return {row.id for row in rows}

@@ -1,0 +1,330 @@
+"""What a batch of `workflow_job` webhooks does to the rows, in one transaction.
+
+A delivery counts once, by its GUID. An event may come late, doubled or before the one it follows: the
+row of the job ends up the same. Jobs that are new get their row, pool, priority and holds here;
+`in_progress` and `completed` go on to `models.bindings`. Nothing is sent from here: what has to be sent
+after the commit is returned.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from models import bindings
+from models.accounts import NewAccount, ensure_accounts
+from models.engine import note
+from models.pools import routes
+from models.transitions import move_jobs
+from rules.bindings import JobEvent
+from rules.fairness import Budget
+from rules.holds import HoldReason
+from rules.labels import PoolChoice, PoolLabels, choose_pool
+from rules.machines import JobState
+from rules.priority import priority_of
+from rules.scopes import Scope
+
+ACTIONS = ("waiting", "queued", "in_progress", "completed")
+"""The actions that are applied, in the order in which a job goes through them."""
+
+_WHO = "webhook"
+
+
+class Outcome(StrEnum):
+    """What became of a delivery."""
+
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One verified and parsed delivery; its action is one of `ACTIONS`."""
+
+    guid: str
+    event: JobEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What has to happen after the commit, and what became of each delivery, in the order they came."""
+
+    outcomes: tuple[Outcome, ...]
+    wakes: frozenset[int]
+    """Pools that have something to match."""
+    releases: tuple[int, ...]
+    """Claims to release: they lost their job before their JIT was delivered."""
+    keeper: frozenset[int]
+    """Pools with a spent Pod to replace."""
+    remaps: int
+    """Jobs that ran on another runner than the one minted for them."""
+
+
+def apply(db: Connection, events: Sequence[Received], *, budget: Budget, now: datetime) -> Applied:
+    """Apply a batch; `budget` is that of accounts seen for the first time.
+
+    Raises `StartOver`, and what Postgres raises about a row that it refuses: then nothing was applied.
+    """
+    firsts: dict[str, Received] = {}
+    for received in events:
+        firsts.setdefault(received.guid, received)
+    ensure_accounts(
+        db,
+        [NewAccount(id=r.event.owner_id, login=r.event.owner_login, installation_id=r.event.installation_id)
+         for r in firsts.values()],
+        budget=budget,
+        now=now,
+    )  # fmt: skip
+    ordered = sorted(firsts.values(), key=lambda r: (r.event.job_id, ACTIONS.index(r.event.action), r.guid))
+    known = _states_of(db, {received.event.job_id for received in ordered})
+    router = _Router(db, [received.event for received in ordered], now=now)
+    fresh, inserted = _insert(db, ordered, known, router, now=now)
+    applied = [received.event for received in ordered if received.guid in fresh]
+    # A job that another process inserted meanwhile is in neither; the guard of the transition decides.
+    readied = [
+        event
+        for event in applied
+        if event.action == "queued"
+        and not _is_waiting(event)
+        and event.job_id not in inserted
+        and known.get(event.job_id, JobState.WAITING) == JobState.WAITING
+    ]
+    moved = [event for event in applied if _has_started(event)]
+    locked = bindings.lock(db, moved, others=[event.job_id for event in readied])
+    ready = _make_ready(db, readied, router, now=now)
+    bound = bindings.apply(db, locked, moved, now=now)
+    seen: set[str] = set()
+    outcomes: list[Outcome] = []
+    for received in events:
+        first = received.guid in fresh and received.guid not in seen
+        outcomes.append(Outcome.ACCEPTED if first else Outcome.DUPLICATE)
+        seen.add(received.guid)
+    started = {event.job_id for event in moved}
+    new = {pool_id for job_id, pool_id in inserted.items() if job_id not in started}
+    return Applied(
+        outcomes=tuple(outcomes),
+        wakes=frozenset({pool_id for pool_id in new | ready if pool_id is not None} | bound.wakes),
+        releases=tuple(bound.releases),
+        keeper=frozenset(bound.keeper),
+        remaps=bound.remaps,
+    )
+
+
+def _has_started(event: JobEvent) -> bool:
+    return event.action in {"in_progress", "completed"}
+
+
+def _is_waiting(event: JobEvent) -> bool:
+    # GitHub also sends `queued` with status `waiting` for a job behind an environment (octokit/webhooks).
+    return event.action == "waiting" or (event.action == "queued" and event.status == "waiting")
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """Where a queued job goes, and what holds it."""
+
+    pool_id: int | None
+    hold: HoldReason | None
+    detail: str | None
+    not_before: datetime | None
+
+
+class _Router:
+    """What decides about the jobs of one batch, read once."""
+
+    def __init__(self, db: Connection, events: Sequence[JobEvent], *, now: datetime) -> None:
+        self._pools: list[PoolLabels] = routes(db)
+        self._choices: dict[tuple[tuple[str, ...], int, str], PoolChoice] = {}
+        accounts = db.execute(
+            text("SELECT id, budget_count, priority_rules FROM accounts WHERE id = ANY(:ids)"),
+            {"ids": sorted({event.owner_id for event in events})},
+        ).all()
+        self._budgets: dict[int, int] = {row.id: row.budget_count for row in accounts}
+        self._rules: dict[int, list[Mapping[str, Any]]] = {row.id: row.priority_rules for row in accounts}
+        keys = sorted({key for event in events for key in _backoff_keys(event)})
+        backoffs = db.execute(
+            text("""
+                SELECT kind, key, not_before, reason FROM backoffs
+                WHERE not_before > :now
+                  AND (kind, key) IN (SELECT * FROM unnest(CAST(:kinds AS text[]), CAST(:keys AS text[])))
+            """),
+            {"now": now, "kinds": [kind for kind, _ in keys], "keys": [key for _, key in keys]},
+        ).all()
+        self._backoffs: dict[tuple[str, str], tuple[datetime, str]] = {
+            (row.kind, row.key): (row.not_before, row.reason) for row in backoffs
+        }
+
+    def route(self, event: JobEvent) -> _Route:
+        """Return the pool of a job and its hold; what nothing serves comes before what must wait."""
+        choice = self._choose(event)
+        if choice.hold_reason is not None:
+            between = ", ".join(map(str, choice.candidates))
+            detail = f"pools {between}" if between else f"labels {', '.join(event.labels)}"
+            return _Route(choice.pool_id, choice.hold_reason, detail, None)
+        if self._budgets[event.owner_id] == 0:
+            return _Route(choice.pool_id, HoldReason.BUDGET_ZERO, None, None)
+        waits = [(self._backoffs[key], key) for key in _backoff_keys(event) if key in self._backoffs]
+        if waits:
+            (not_before, reason), (kind, key) = max(waits)
+            return _Route(choice.pool_id, HoldReason.BACKOFF, f"{kind} {key}: {reason}", not_before)
+        return _Route(choice.pool_id, None, None, None)
+
+    def priority(self, event: JobEvent) -> int:
+        """Return the priority of a job by the rules of its account."""
+        return priority_of(
+            self._rules[event.owner_id],
+            repository=event.repository,
+            workflow=event.workflow_name,
+            branch=event.head_branch,
+        )
+
+    def _choose(self, event: JobEvent) -> PoolChoice:
+        key = (event.labels, event.owner_id, event.repository)
+        if key not in self._choices:
+            self._choices[key] = choose_pool(
+                self._pools, labels=event.labels, account_id=event.owner_id, repository=event.repository
+            )
+        return self._choices[key]
+
+
+def _backoff_keys(event: JobEvent) -> Iterable[tuple[str, str]]:
+    yield "account", str(event.owner_id)
+    yield "repository", event.repository
+    if event.installation_id is not None:
+        yield "installation", str(event.installation_id)
+
+
+def _states_of(db: Connection, job_ids: set[int]) -> dict[int, str]:
+    rows = db.execute(text("SELECT id, state FROM jobs WHERE id = ANY(:ids)"), {"ids": sorted(job_ids)})
+    return {row.id: row.state for row in rows}
+
+
+def _insert(
+    db: Connection, ordered: Sequence[Received], known: Mapping[int, str], router: _Router, *, now: datetime
+) -> tuple[set[str], dict[int, int | None]]:
+    """Insert deliveries, new jobs and their events in one statement.
+
+    Returns the GUIDs that are new, and of each inserted job the pool to wake (None when it is held or waits).
+    """
+    rows: dict[int, dict[str, Any]] = {}
+    pools: dict[int, int | None] = {}
+    for received in ordered:
+        event = received.event
+        if event.job_id in known or (event.job_id in rows and rows[event.job_id]["state"] == JobState.QUEUED):
+            continue
+        state = JobState.WAITING if _is_waiting(event) else JobState.QUEUED
+        route = router.route(event)
+        pools[event.job_id] = route.pool_id if route.hold is None and state is JobState.QUEUED else None
+        rows[event.job_id] = {
+            "id": event.job_id,
+            "account_id": event.owner_id,
+            "installation_id": event.installation_id,
+            "repository": event.repository,
+            "scope": _scope(event),
+            "run_id": event.run_id,
+            "run_attempt": event.run_attempt,
+            "name": event.name,
+            "workflow_name": event.workflow_name,
+            "head_branch": event.head_branch,
+            "labels": list(event.labels),
+            "state": state,
+            "pool_id": route.pool_id,
+            "hold_reason": route.hold,
+            "hold_detail": route.detail,
+            "not_before": route.not_before.isoformat() if route.not_before else None,
+            "priority": router.priority(event),
+            "queued_at": event.created_at.isoformat(),
+            "why": event.action,
+        }
+    deliveries = sorted(
+        ({"guid": r.guid, "action": r.event.action, "job_id": r.event.job_id} for r in ordered),
+        key=lambda row: str(row["guid"]),
+    )
+    result = db.execute(
+        _INSERT,
+        {
+            "deliveries": json.dumps(deliveries),
+            "jobs": json.dumps([rows[job_id] for job_id in sorted(rows)]),
+            "outcome": Outcome.ACCEPTED,
+            "who": _WHO,
+            "now": now,
+        },
+    ).all()
+    fresh = {row.guid for row in result if row.guid is not None}
+    inserted = {row.job_id: pools[row.job_id] for row in result if row.job_id is not None}
+    if inserted:
+        note(db, "job_seen")
+    return fresh, inserted
+
+
+_INSERT = text("""
+    WITH fresh AS (
+        INSERT INTO deliveries (guid, event, action, job_id, outcome, received_at)
+        SELECT guid, 'workflow_job', action, job_id, :outcome, :now
+        FROM jsonb_to_recordset(CAST(:deliveries AS jsonb)) AS d (guid text, action text, job_id bigint)
+        ORDER BY guid
+        ON CONFLICT (guid) DO NOTHING
+        RETURNING guid, job_id
+    ), seen AS (
+        INSERT INTO jobs (id, account_id, installation_id, repository, scope, run_id, run_attempt, name, workflow_name,
+                          head_branch, labels, state, pool_id, hold_reason, hold_detail, not_before, priority,
+                          queued_at, changed_at)
+        SELECT id, account_id, installation_id, repository, scope, run_id, run_attempt, name, workflow_name,
+               head_branch, labels, state, pool_id, hold_reason, hold_detail, not_before, priority,
+               queued_at, :now
+        FROM jsonb_to_recordset(CAST(:jobs AS jsonb)) AS j (
+            id bigint, account_id bigint, installation_id bigint, repository text, scope text, run_id bigint,
+            run_attempt bigint, name text, workflow_name text, head_branch text, labels text[], state text,
+            pool_id bigint, hold_reason text, hold_detail text, not_before timestamptz, priority bigint,
+            queued_at timestamptz)
+        WHERE id IN (SELECT job_id FROM fresh)
+        ORDER BY id
+        ON CONFLICT (id) DO NOTHING
+        RETURNING id, state
+    ), events AS (
+        INSERT INTO job_events (job_id, at, transition, from_state, to_state, who, why)
+        SELECT seen.id, :now, 'job_seen', NULL, seen.state, :who, j.why
+        FROM seen JOIN jsonb_to_recordset(CAST(:jobs AS jsonb)) AS j (id bigint, why text) ON j.id = seen.id
+    )
+    SELECT guid, NULL AS job_id FROM fresh UNION ALL SELECT NULL, id FROM seen
+""")
+
+
+def _scope(event: JobEvent) -> str:
+    if event.owner_type == "Organization":
+        return str(Scope.organization(event.owner_login))
+    return str(Scope.repository(event.repository))
+
+
+def _make_ready(db: Connection, events: Sequence[JobEvent], router: _Router, *, now: datetime) -> set[int | None]:
+    """Queue the waiting jobs whose environment let them go; return their pools."""
+    ready: set[int | None] = set()
+    for event in events:
+        route = router.route(event)
+        moved = move_jobs(
+            db,
+            "job_ready",
+            [event.job_id],
+            now=now,
+            who=_WHO,
+            why=event.action,
+            values={
+                "pool_id": "CAST(:pool AS bigint)",
+                "hold_reason": "CAST(:hold AS text)",
+                "hold_detail": "CAST(:detail AS text)",
+                "not_before": "CAST(:not_before AS timestamptz)",
+            },
+            pool=route.pool_id,
+            hold=route.hold,
+            detail=route.detail,
+            not_before=route.not_before,
+        )
+        if moved and route.hold is None:
+            ready.add(route.pool_id)
+    return ready

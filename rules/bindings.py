@@ -1,0 +1,143 @@
+"""Which claim a job that GitHub started belongs to, and what becomes of the claims and jobs it displaces.
+
+GitHub gives a job to any idle runner whose labels cover it, so the runner that reports a job need not be
+the one that was minted for it. These functions look at rows and return a verdict; `models.bindings` locks
+the rows before and writes the verdict after.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+from rules.machines import ClaimState, JobState
+
+
+class JobEvent(Protocol):
+    """What a `workflow_job` webhook says; `github_adapters.webhooks.WorkflowJobEvent` is one."""
+
+    @property
+    def action(self) -> str: ...  # noqa: D102
+    @property
+    def job_id(self) -> int: ...  # noqa: D102
+    @property
+    def run_id(self) -> int: ...  # noqa: D102
+    @property
+    def run_attempt(self) -> int: ...  # noqa: D102
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def workflow_name(self) -> str | None: ...  # noqa: D102
+    @property
+    def status(self) -> str: ...  # noqa: D102
+    @property
+    def conclusion(self) -> str | None: ...  # noqa: D102
+    @property
+    def labels(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def runner_name(self) -> str | None: ...  # noqa: D102
+    @property
+    def created_at(self) -> datetime: ...  # noqa: D102
+    @property
+    def started_at(self) -> datetime | None: ...  # noqa: D102
+    @property
+    def completed_at(self) -> datetime | None: ...  # noqa: D102
+    @property
+    def head_branch(self) -> str | None: ...  # noqa: D102
+    @property
+    def repository(self) -> str: ...  # noqa: D102
+    @property
+    def owner_id(self) -> int: ...  # noqa: D102
+    @property
+    def owner_login(self) -> str: ...  # noqa: D102
+    @property
+    def owner_type(self) -> str: ...  # noqa: D102
+    @property
+    def installation_id(self) -> int | None: ...  # noqa: D102
+
+
+@dataclass(slots=True)
+class JobView:
+    """A job as its locked row says; `execution` is the open or ended execution, if there is one."""
+
+    id: int
+    state: str
+    account_id: int
+    pool_id: int | None
+    vcpu: int
+    memory: int
+
+
+@dataclass(slots=True)
+class ClaimView:
+    """A live claim for a job, as its locked row says. `executes` is the job of its open execution."""
+
+    id: int
+    state: str
+    job_id: int | None
+    pool_id: int
+    account_id: int
+    scope: str | None
+    vcpu: int
+    memory: int
+    runner_name: str | None
+    executes: int | None = None
+
+
+class Loss(StrEnum):
+    """What becomes of a claim whose job went elsewhere."""
+
+    SPARE = "spare"
+    """Delivered: a registered runner without a job of its own."""
+    RELEASE = "release"
+    """Never delivered: its mint is undone and its Pod is warm again."""
+    FORGET = "forget"
+    """Under release or executing something: it only no longer names the job."""
+
+
+class Runner(StrEnum):
+    """What we make of the runner that an event names."""
+
+    OURS = "ours"
+    FOREIGN = "foreign"
+    """No live claim carries this runner: it was never ours, or its claim has ended."""
+    UNDELIVERED = "undelivered"
+    """Its claim never handed out a JIT, so this cannot be: an anomaly, treated as foreign."""
+    TAKEN = "taken"
+    """A single-use runner reported for a second job: an anomaly, treated as foreign."""
+
+
+def judge_runner(claim: ClaimView | None, *, runner_name: str, job_id: int) -> Runner:
+    """Return whether `job_id` can be executing on the runner of `claim`, the live claim found by its name."""
+    if claim is None:
+        return Runner.FOREIGN
+    if claim.runner_name != runner_name or claim.state in {ClaimState.CLAIMED, ClaimState.MINTED}:
+        return Runner.UNDELIVERED
+    if claim.executes is not None and claim.executes != job_id:
+        return Runner.TAKEN
+    return Runner.OURS
+
+
+def loss_of(claim: ClaimView) -> Loss:
+    """Return what becomes of `claim` when its job goes elsewhere."""
+    if claim.state == ClaimState.DELIVERED:
+        return Loss.SPARE
+    if claim.state in {ClaimState.CLAIMED, ClaimState.MINTED}:
+        return Loss.RELEASE
+    return Loss.FORGET
+
+
+def may_swap(winner: ClaimView, loser: ClaimView, former: JobView | None) -> bool:
+    """Return whether `loser`, from whom `winner` took a job, can go on with the job of `winner` instead.
+
+    Only within one pool, scope and account, only for a job that still waits for its runner, and only when the
+    loser is on its way to a runner that is free: not under release, not executing.
+    """
+    return (
+        former is not None
+        and former.state == JobState.CLAIMED
+        and (winner.pool_id, winner.scope, winner.account_id) == (loser.pool_id, loser.scope, loser.account_id)
+        and loser.state in {ClaimState.CLAIMED, ClaimState.MINTED, ClaimState.DELIVERED}
+    )

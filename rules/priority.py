@@ -1,0 +1,45 @@
+"""The priority of a job within its account's queue, from the rules that the account keeps.
+
+A rule is `{"repository": …, "workflow": …, "branch": …, "priority": …}`. The first three are shell patterns
+(`*`, `?`, `[…]`); one that is absent or null matches everything. The first rule that matches decides.
+Repositories are compared without case, as GitHub does; workflows and branches with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+DEFAULT = 0
+LIMIT = 2**31
+"""Priorities beyond this are cut to it, so that no rule can make a job's row unwritable."""
+
+
+def priority_of(
+    rules: Sequence[Mapping[str, Any]], *, repository: str, workflow: str | None, branch: str | None
+) -> int:
+    """Return the priority of the first rule that matches, or 0; larger goes first.
+
+    A rule that is malformed matches nothing: a typing error costs its priority, not the job (law L14).
+    """
+    for rule in rules:
+        priority = rule.get("priority")
+        if not isinstance(priority, int) or isinstance(priority, bool):
+            continue
+        repository_pattern = rule.get("repository")
+        if isinstance(repository_pattern, str):
+            repository_pattern = repository_pattern.lower()
+        if (
+            _matches(repository_pattern, repository.lower())
+            and _matches(rule.get("workflow"), workflow or "")
+            and _matches(rule.get("branch"), branch or "")
+        ):
+            return max(-LIMIT, min(LIMIT, priority))
+    return DEFAULT
+
+
+def _matches(pattern: object, value: str) -> bool:
+    if pattern is None:
+        return True
+    return isinstance(pattern, str) and fnmatchcase(value, pattern)

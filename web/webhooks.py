@@ -1,0 +1,315 @@
+"""Intake of GitHub's webhooks: verified, parsed, and answered when their rows are committed.
+
+One task takes what has piled up, at most `BATCH` deliveries, and commits it in one transaction in a
+thread; a batch that fails is applied one by one, so that one bad row blocks nobody (law L14). Broker and
+workers need not be up: what has to be sent goes to the publisher after the commit and is never waited for.
+What cannot be taken now (the queue is full, the database is away) is answered 503; the `redelivery`
+sweep brings it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from http import HTTPStatus
+from typing import Any, Protocol
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from github_adapters.webhooks import MalformedPayload, WorkflowJobEvent, parse_workflow_job, verify_signature
+from models import intake
+from models.engine import transaction
+from ostler.clock import utcnow
+from ostler.logging import get_logger
+from ostler.settings import Settings
+from ostler.wakes import KEEP, RELEASE
+from rules.fairness import Budget
+
+BATCH = 200
+"""Deliveries of one transaction at most."""
+
+SINGLY = 7.0
+"""Seconds that a failed batch may take one by one; the rest gets 503. GitHub waits 10 s for an answer."""
+
+RETRY_AFTER = 5
+"""Seconds that a 503 asks for."""
+
+LARGE = 256 * 1024
+"""Bytes from which a body is verified and parsed in a thread, so that it does not stop the event loop."""
+
+LONGEST_GUID = 128
+
+log = get_logger(__name__)
+
+
+class Publisher(Protocol):
+    """What sends wakes and tasks; it returns at once and never raises for a broker that is away."""
+
+    def wake(self, pool_ids: Iterable[int]) -> None:
+        """Wake the matchers of these pools."""
+
+    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
+        """Send a task by name."""
+
+
+class _Refused(Exception):  # noqa: N818  it is an answer
+    def __init__(self, status: HTTPStatus, title: str) -> None:
+        super().__init__(title)
+        self.status = status
+        self.title = title
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    received: intake.Received
+    answer: asyncio.Future[intake.Outcome | _Refused]
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """What became of a batch in the thread: its effects, and an answer for each delivery in turn."""
+
+    applied: tuple[intake.Applied, ...]
+    answers: tuple[intake.Outcome | _Refused, ...]
+
+
+class Intake:
+    """Takes webhooks from the event loop that called `start`, until `stop`.
+
+    `counts` has how many deliveries ended in which way, and `remapped` for jobs that ran elsewhere.
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        settings: Settings,
+        publisher: Publisher,
+        clock: Callable[[], datetime] = utcnow,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self._engine = engine
+        self._settings = settings
+        self._publisher = publisher
+        self._clock = clock
+        self._monotonic = monotonic
+        self._budget = Budget(
+            count=settings.default_budget_count,
+            vcpu_millicores=settings.default_budget_vcpu * 1000,
+            memory_mib=settings.default_budget_memory_gib * 1024,
+        )
+        self._queue: asyncio.Queue[_Waiting | None] = asyncio.Queue()  # bounded by hand: the None always fits
+        self._thread: ThreadPoolExecutor | None = None
+        self._consumer: asyncio.Task[None] | None = None
+
+    @property
+    def depth(self) -> int:
+        """Return how many deliveries wait for their transaction."""
+        return self._queue.qsize()
+
+    def start(self) -> None:
+        """Begin to take webhooks; call it inside the event loop."""
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="intake")
+        self._consumer = asyncio.get_running_loop().create_task(self._consume(self._thread), name="intake")
+
+    async def stop(self) -> None:
+        """Take nothing new, answer what was taken, and return."""
+        consumer, thread = self._consumer, self._thread
+        self._consumer = self._thread = None
+        if consumer is None or thread is None:
+            return
+        self._queue.put_nowait(None)
+        await consumer
+        thread.shutdown()
+
+    async def receive(self, request: Request) -> Response:
+        """Answer one webhook: 202, or a problem (RFC 9457) that tells nothing of secrets or rows."""
+        try:
+            body = await self._read(request)
+            return await self._accept(request, body)
+        except _Refused as refused:
+            return self._problem(refused.status, refused.title)
+
+    # On the request path
+
+    async def _read(self, request: Request) -> bytes:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise _Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "The webhook must be sent as application/json")
+        body = bytearray()
+        try:
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > self._settings.webhook_max_bytes:  # counted: Content-Length may lie
+                    raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The body is too large")
+        except ClientDisconnect:
+            raise _Refused(HTTPStatus.BAD_REQUEST, "The body was not sent completely") from None
+        return bytes(body)
+
+    async def _accept(self, request: Request, body: bytes) -> Response:
+        if not await _near(
+            body, verify_signature, self._settings.webhook_secrets, body, request.headers.get("x-hub-signature-256")
+        ):
+            self.counts["unsigned"] += 1
+            log.warning("webhook.unsigned", count=self.counts["unsigned"])
+            raise _Refused(HTTPStatus.UNAUTHORIZED, "The signature is missing or wrong")
+        guid = request.headers.get("x-github-delivery", "")
+        if not 0 < len(guid) <= LONGEST_GUID or not guid.isprintable():
+            raise _Refused(HTTPStatus.BAD_REQUEST, "X-GitHub-Delivery is missing or is no GUID")
+        kind = request.headers.get("x-github-event", "")
+        if kind == "ping":
+            return self._done("pong")
+        if kind != "workflow_job":
+            return self._done("ignored", "only workflow_job events are used")
+        try:
+            event: WorkflowJobEvent = await _near(body, parse_workflow_job, body)
+        except MalformedPayload as error:
+            log.warning("webhook.malformed", guid=guid, reason=error.reason)
+            raise _Refused(HTTPStatus.BAD_REQUEST, f"The payload is malformed: {error.reason}") from None
+        if event.action not in intake.ACTIONS:
+            return self._done("ignored", "this action is not known")
+        return await self._enqueue(intake.Received(guid=guid, event=event))
+
+    async def _enqueue(self, received: intake.Received) -> Response:
+        if self._consumer is None:
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "This process is not taking webhooks")
+        if self._queue.qsize() >= self._settings.intake_queue:
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "Too many webhooks are waiting")
+        waiting = _Waiting(received, asyncio.get_running_loop().create_future())
+        self._queue.put_nowait(waiting)
+        answer = await waiting.answer
+        if isinstance(answer, _Refused):
+            raise answer
+        return self._done(answer)
+
+    # Behind it
+
+    async def _consume(self, thread: ThreadPoolExecutor) -> None:
+        going_on = True
+        while going_on:
+            first = await self._queue.get()
+            batch: list[_Waiting] = []
+            while first is not None:
+                batch.append(first)
+                if len(batch) == BATCH or self._queue.empty():
+                    break
+                first = self._queue.get_nowait()
+            going_on = first is not None
+            if batch:
+                await self._settle(thread, batch)
+
+    async def _settle(self, thread: ThreadPoolExecutor, batch: Sequence[_Waiting]) -> None:
+        received = [waiting.received for waiting in batch]
+        result = await asyncio.get_running_loop().run_in_executor(thread, self._commit, received)
+        for waiting, answer in zip(batch, result.answers, strict=True):
+            if not waiting.answer.done():  # its client may have gone
+                waiting.answer.set_result(answer)
+        try:
+            for applied in result.applied:
+                self._publish(applied)
+        except Exception:  # a lost hint costs seconds (L6), a dead consumer every webhook
+            log.exception("webhook.publish_failed")
+
+    def _commit(self, batch: Sequence[intake.Received]) -> _Result:
+        """Apply a batch, or each delivery by itself when that fails. Runs in the thread; raises nothing."""
+        try:
+            applied = self._apply(batch)
+        except Exception as error:  # noqa: BLE001  whatever a row did, the others must not wait for it (L14)
+            if _is_away(error):
+                log.error("webhook.database_away", deliveries=len(batch), error=type(error).__name__)  # noqa: TRY400
+                return _Result((), tuple(_unavailable() for _ in batch))
+            log.warning("webhook.batch_failed", deliveries=len(batch), error=type(error).__name__)
+        else:
+            return _Result((applied,), applied.outcomes)
+        return self._commit_singly(batch)
+
+    def _commit_singly(self, batch: Sequence[intake.Received]) -> _Result:
+        until = self._monotonic() + SINGLY
+        results = [self._commit_one(received, until) for received in batch]
+        return _Result(
+            tuple(result for result in results if isinstance(result, intake.Applied)),
+            tuple(result.outcomes[0] if isinstance(result, intake.Applied) else result for result in results),
+        )
+
+    def _commit_one(self, received: intake.Received, until: float) -> intake.Applied | _Refused:
+        if self._monotonic() >= until:
+            return _unavailable()
+        try:
+            return self._apply([received])
+        except Exception as error:  # noqa: BLE001  as above
+            if _is_away(error):
+                return _unavailable()
+            log.error(  # noqa: TRY400  the text of a database error may hold the row
+                "webhook.row_failed",
+                guid=received.guid,
+                job=received.event.job_id,
+                error=type(error).__name__,
+                code=getattr(getattr(error, "orig", None), "pgcode", None),
+            )
+            return _Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "The delivery could not be applied")
+
+    def _apply(self, batch: Sequence[intake.Received]) -> intake.Applied:
+        now = self._clock()
+        return transaction(self._engine, lambda db: intake.apply(db, batch, budget=self._budget, now=now))
+
+    def _publish(self, applied: intake.Applied) -> None:
+        self.counts["remapped"] += applied.remaps
+        if applied.wakes:
+            self._publisher.wake(sorted(applied.wakes))
+        for claim_id in applied.releases:
+            self._publisher.send(RELEASE, queue="dispatch", claim_id=claim_id)
+        for pool_id in sorted(applied.keeper):
+            self._publisher.send(KEEP, queue="pools", pool_id=pool_id)
+
+    # Answers
+
+    def _done(self, outcome: str, reason: str | None = None) -> Response:
+        self.counts[outcome] += 1
+        body = {"outcome": outcome} | ({"reason": reason} if reason else {})
+        return JSONResponse(body, status_code=HTTPStatus.ACCEPTED)
+
+    def _problem(self, status: HTTPStatus, title: str) -> Response:
+        self.counts[str(status.value)] += 1
+        headers = {"Retry-After": str(RETRY_AFTER)} if status is HTTPStatus.SERVICE_UNAVAILABLE else None
+        return JSONResponse(
+            {"title": title, "status": status.value},
+            status_code=status,
+            headers=headers,
+            media_type="application/problem+json",
+        )
+
+
+def _unavailable() -> _Refused:
+    return _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "The delivery cannot be stored now")
+
+
+async def _near(body: bytes, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call `function` here for an ordinary body, in a thread for a large one."""
+    if len(body) < LARGE:
+        return function(*arguments)
+    return await asyncio.to_thread(function, *arguments)
+
+
+def _is_away(error: Exception) -> bool:
+    """Return whether the database cannot be reached or used now, whatever the row."""
+    if isinstance(error, PoolTimeoutError):
+        return True
+    if not isinstance(error, DBAPIError):
+        return False
+    if error.connection_invalidated:
+        return True
+    code = getattr(error.orig, "pgcode", None)
+    if code is None:
+        return isinstance(error, OperationalError | InterfaceError)
+    # Connection exceptions, out of resources, shutdown and start, read-only standby.
+    return str(code)[:2] in {"08", "53"} or code in {"57P01", "57P02", "57P03", "25006"}
