@@ -1,0 +1,41 @@
+"""What the tests of the Kubernetes adapters share: a pool, a runner, a client with faults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from k8s_adapters.client import KubeClient
+from k8s_adapters.pools import PoolSeen, create_pool
+from k8s_adapters.resources import Created
+from k8s_adapters.runners import create_runner
+from lab.control_plane import ClusterAccess
+from tests.contract.k8s.transport import FaultyTransport, MakeRunner, faulty_client
+
+
+@pytest.fixture
+def pool(admin: KubeClient, namespace: str) -> PoolSeen:
+    return create_pool(admin, namespace=namespace, name="pool", spec={"image": "runner:1", "runnerLabels": ["linux"]})
+
+
+@pytest.fixture
+def faulty(control_plane: ClusterAccess) -> Iterator[tuple[KubeClient, FaultyTransport]]:
+    client, faults = faulty_client(control_plane)
+    yield client, faults
+    client.close()
+
+
+@pytest.fixture
+def make_runner(admin: KubeClient, pool: PoolSeen) -> MakeRunner:
+    def make(name: str = "pool-0000000a", *, attempt: str = "a1", client: KubeClient | None = None) -> Created:
+        return create_runner(
+            client or admin,
+            pool=pool,
+            name=name,
+            attempt=attempt,
+            dispatch_url="http://web/",
+            audience="ostler-dispatch",
+        )
+
+    return make

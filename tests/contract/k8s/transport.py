@@ -1,0 +1,77 @@
+"""Faults between a client and a real API server, put in where the client hands a call to its connections."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import urllib3
+
+from k8s_adapters.client import KubeClient, make_client
+from k8s_adapters.resources import Created
+from k8s_adapters.retry import Timing
+from lab.control_plane import ClusterAccess
+
+MakeRunner = Callable[..., Created]
+
+
+class FaultyTransport:
+    """Plays one planned fault per call of a method, then lets calls through."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._real = client._api.rest_client.pool_manager
+        self._plan: dict[str, deque[Callable[[Callable[[], Any]], Any]]] = {}
+        self.calls: list[str] = []
+        client._api.rest_client.pool_manager = self  # type: ignore[assignment]
+
+    def lose_reply(self, method: str) -> None:
+        """Let the next call of this method be applied and cut its reply."""
+
+        def fault(send: Callable[[], Any]) -> Any:
+            send()
+            raise urllib3.exceptions.ProtocolError("Connection aborted.", ConnectionResetError(104, "reset"))
+
+        self._add(method, fault)
+
+    def answer(self, method: str, status: int, **headers: str) -> None:
+        """Answer the next call of this method ourselves; it is not applied."""
+
+        def fault(_send: Callable[[], Any]) -> Any:
+            return urllib3.HTTPResponse(
+                body=b'{"kind":"Status"}',
+                status=status,
+                headers={key.replace("_", "-"): text for key, text in headers.items()},
+            )
+
+        self._add(method, fault)
+
+    def before(self, method: str, action: Callable[[], object]) -> None:
+        """Run something right before the next call of this method goes out."""
+
+        def fault(send: Callable[[], Any]) -> Any:
+            action()
+            return send()
+
+        self._add(method, fault)
+
+    def _add(self, method: str, fault: Callable[[Callable[[], Any]], Any]) -> None:
+        self._plan.setdefault(method, deque()).append(fault)
+
+    def urlopen(self, method: str, url: str, **kwargs: Any) -> Any:
+        self.calls.append(method)
+
+        def send() -> Any:
+            return self._real.urlopen(method, url, **kwargs)
+
+        planned = self._plan.get(method)
+        return planned.popleft()(send) if planned else send()
+
+    def clear(self) -> None:
+        self._real.clear()
+
+
+def faulty_client(access: ClusterAccess) -> tuple[KubeClient, FaultyTransport]:
+    """Return an administrator's client that waits for nothing between attempts, and its faults."""
+    client = make_client(kubeconfig=str(access.kubeconfig), timing=Timing(sleep=lambda _seconds: None))
+    return client, FaultyTransport(client)
