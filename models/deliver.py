@@ -1,0 +1,72 @@
+"""Delivery: the commit before the first byte of a JIT, and the reading of one that was lost on its way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from models.transitions import move_claim
+from rules.machines import Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What a Pod is handed; `jit` is still encrypted."""
+
+    claim_id: int
+    jit: bytes
+    runner_name: str
+    account_id: int | None
+    stamp: Stamp
+
+
+def deliver(db: Connection, *, claim_id: int, pod_uid: str, poll_id: str, now: datetime, who: str) -> Delivery | None:
+    """Commit that a minted claim is delivered to the newest poll of its Pod, or return None when it may not be.
+
+    None: the claim moved on, its stamp is being removed, or a newer poll has the offer. The offer goes with it.
+    """
+    row = move_claim(
+        db,
+        "deliver",
+        claim_id,
+        now=now,
+        who=who,
+        why="the Pod polls",
+        guard="""
+            AND stamp <> 'removing' AND jit IS NOT NULL AND pod_uid = :pod_uid
+            AND EXISTS (SELECT FROM offers WHERE offers.pod_uid = claims.pod_uid AND offers.poll_id = :poll_id)
+        """,
+        values={"delivered_at": ":now", "due_at": "NULL", "leased_until": "NULL"},
+        pod_uid=pod_uid,
+        poll_id=poll_id,
+    )
+    if row is None:
+        return None
+    # Also a newer poll's: its own delivery finds the claim delivered and hands out the same JIT again.
+    db.execute(text("DELETE FROM offers WHERE pod_uid = :pod_uid"), {"pod_uid": pod_uid})
+    return _delivery(row)
+
+
+def delivered_before(db: Connection, *, claim_id: int, pod_uid: str) -> Delivery | None:
+    """Return what was delivered to this Pod and not yet seen used, or None when the claim moved on (L11)."""
+    row = db.execute(
+        text("""
+            SELECT id, jit, runner_name, account_id, stamp FROM claims
+            WHERE id = :id AND pod_uid = :pod_uid AND state = 'delivered' AND jit IS NOT NULL
+        """),
+        {"id": claim_id, "pod_uid": pod_uid},
+    ).one_or_none()
+    return None if row is None else _delivery(row)
+
+
+def _delivery(row: Row[Any]) -> Delivery:
+    return Delivery(
+        claim_id=row.id,
+        jit=bytes(row.jit),
+        runner_name=row.runner_name,
+        account_id=row.account_id,
+        stamp=Stamp(row.stamp),
+    )

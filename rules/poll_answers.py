@@ -1,0 +1,99 @@
+"""What a runner Pod's poll is answered, from what the rows say of the Pod.
+
+The table is that of `POST /runners/v1/dispatch` in the design. 410 makes a Pod exit for ever, so it is
+said only where the Pod is to be deleted under a retire claim or its JIT cannot be handed out any more:
+an old template, a deleted pool or a drain alone is never a reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rules.machines import ClaimState, Purpose, Stamp
+
+
+class Verdict(StrEnum):
+    """What to do with a poll."""
+
+    HOLD = "hold"
+    DELIVER = "deliver"
+    DELIVER_AGAIN = "deliver_again"
+    NOTHING = "nothing"  # 204: a newer poll of this Pod has the offer
+    REPLACE = "replace"  # 410
+    REFUSE = "refuse"  # 403
+    NOT_YET = "not_yet"  # 503: cannot be judged now
+    LOOK_UP = "look_up"  # no row: the cluster knows whether the Pod is ours
+
+
+@dataclass(frozen=True, slots=True)
+class PolledClaim:
+    """The live claim on the Pod that polls. `delivered`: its JIT was handed out at least once."""
+
+    id: int
+    purpose: Purpose
+    state: ClaimState
+    stamp: Stamp
+    delivered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PollFacts:
+    """What the rows say of the Pod that polls.
+
+    `known`: it has a row · `bound`: that row carries its UID · `gone`: proven terminal or gone ·
+    `offered`: the offer is this poll's · `used`: an ended claim on this UID was ever delivered.
+    """
+
+    known: bool
+    bound: bool
+    gone: bool
+    offered: bool
+    used: bool
+    claim: PolledClaim | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A verdict with its reason; `claim_id` is there when something is to be delivered."""
+
+    verdict: Verdict
+    why: str
+    claim_id: int | None = None
+
+
+def answer(facts: PollFacts) -> Answer:  # noqa: PLR0911  a table, one line per row
+    """Return what to do with a poll of which the rows say `facts`."""
+    if not facts.known:
+        return Answer(Verdict.LOOK_UP, "no row of this Pod")
+    if not facts.bound:
+        return Answer(Verdict.NOT_YET, "the row of this Pod is being written by another transaction")
+    if facts.gone:
+        return Answer(Verdict.REFUSE, "this Pod is terminal or gone")
+    if facts.used:
+        return Answer(Verdict.REPLACE, "an ended claim on this Pod was delivered")
+    if facts.claim is not None and (final := _of_claim(facts.claim)) is not None:
+        return final
+    if not facts.offered:
+        return Answer(Verdict.NOTHING, "a newer poll of this Pod has the offer")
+    claim = facts.claim
+    if claim is None:
+        return Answer(Verdict.HOLD, "no claim")
+    if claim.state is not ClaimState.MINTED:
+        return Answer(Verdict.HOLD, f"claim is {claim.state}")
+    if claim.stamp is Stamp.REMOVING:
+        return Answer(Verdict.HOLD, "nothing is delivered while the stamp is being removed")
+    return Answer(Verdict.DELIVER, "claim is minted", claim.id)
+
+
+def _of_claim(claim: PolledClaim) -> Answer | None:
+    """Return the answer that a claim gives whoever has the offer, or None when it gives none."""
+    if claim.purpose is Purpose.RETIRE:
+        return Answer(Verdict.REPLACE, "this Pod is being retired")
+    if claim.state is ClaimState.EXECUTING:
+        return Answer(Verdict.REPLACE, "the JIT was seen used")
+    if claim.state is ClaimState.RELEASING and claim.delivered:
+        return Answer(Verdict.REPLACE, "the claim is being released after its delivery")
+    if claim.state is ClaimState.DELIVERED:
+        return Answer(Verdict.DELIVER_AGAIN, "the reply was lost", claim.id)
+    return None

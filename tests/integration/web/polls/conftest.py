@@ -1,0 +1,20 @@
+"""The stage, set and cleared for each story."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lab.redis import Redis
+from tests.database import Database
+from tests.integration.web.polls.stage import Stage, make_settings
+
+
+@pytest.fixture
+def stage(database: Database, redis_server: Redis) -> Iterator[Stage]:
+    settings = make_settings(database_url=database.url, redis_url=redis_server.url)
+    stage = Stage(engine=database.engine, settings=settings)
+    yield stage
+    for process in stage.processes:
+        process.stop()

@@ -1,0 +1,285 @@
+"""The stage of the poll's stories: real web processes on real Postgres, a cluster that says what it is told."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import httpx
+from cryptography.fernet import Fernet
+from sqlalchemy import Engine, text
+
+from k8s_adapters.identity import PodIdentity, TokenRejected
+from k8s_adapters.pods import PodSeen
+from ostler.clock import utcnow
+from ostler.encryption import Cipher
+from ostler.secrets import Secret
+from ostler.settings import Settings
+from web.app import Web, build_app
+from web.server import Server, make_server
+
+NAMESPACE = "runners"
+JIT = "c2VjcmV0LWppdC1vZi1hLXJ1bm5lcg=="
+
+
+def eventually(condition: Callable[[], bool], *, within: float = 15.0) -> None:
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.01)
+
+
+class StubCluster:
+    """Tokens are `token-of-<pod name>`, unless `tokens` says otherwise."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[str, PodIdentity | Exception] = {}
+        self.reviewed: list[str] = []
+        self.review_says: bool | None = True
+        self.on_review: Callable[[], None] = lambda: None
+        self.pods: dict[str, PodSeen | Exception] = {}
+        self.pools: set[str] = set()
+        self.looked_up: list[str] = []
+
+    def verify_cached(self, token: str) -> PodIdentity | None:
+        found = self.tokens.get(token)
+        return found if isinstance(found, PodIdentity) else None
+
+    def verify(self, token: str) -> PodIdentity:
+        found = self.tokens.get(token, TokenRejected("unknown"))
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def review(self, token: str, *, pod_uid: str) -> bool | None:
+        self.reviewed.append(pod_uid)
+        assert token in self.tokens
+        self.on_review()
+        return self.review_says
+
+    def pod(self, *, namespace: str, name: str) -> PodSeen | None:
+        assert namespace == NAMESPACE
+        self.looked_up.append(name)
+        found = self.pods.get(name)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def has_pool(self, *, namespace: str, name: str) -> bool:
+        assert namespace == NAMESPACE
+        return name in self.pools
+
+
+class StubSender:
+    """Remembers what would have been sent."""
+
+    def __init__(self) -> None:
+        self.woken: list[int] = []
+        self.sent: list[tuple[str, dict[str, Any]]] = []
+
+    def wake(self, pool_id: int) -> bool:
+        self.woken.append(pool_id)
+        return True
+
+    def taken(self, pool_id: int) -> None:
+        """Nothing is kept."""
+
+    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
+        assert queue == "dispatch"
+        self.sent.append((name, kwargs))
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A runner Pod of the story."""
+
+    id: int
+    uid: str
+    name: str
+    pool_id: int
+
+    @property
+    def token(self) -> str:
+        return f"token-of-{self.name}"
+
+
+class WebProcess:
+    """One web process: its own event loop, in a thread of the test."""
+
+    def __init__(self, settings: Settings, cluster: Any) -> None:
+        self.sender = StubSender()
+        self._app = build_app(settings, cluster=cluster, sender=self.sender)
+        self._server: Server = make_server(settings, app=self._app)
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        self._thread.start()
+        eventually(lambda: self._server.started or not self._thread.is_alive())
+        assert self._server.started, "the web process did not start"
+        port = self._server.servers[0].sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self.web: Web = self._app.state.web
+        self._clients = ThreadPoolExecutor(16)
+        eventually(lambda: self.web.listener.is_hearing)
+
+    def poll(self, token: str, *, accept: str = "application/json", headers: dict[str, str] | None = None) -> Any:
+        with httpx.Client(timeout=60) as client:
+            return client.post(
+                f"{self.url}/runners/v1/dispatch",
+                headers={"Authorization": f"Bearer {token}", "Accept": accept, **(headers or {})},
+            )
+
+    def begin_poll(self, token: str, *, accept: str = "application/json") -> Future[httpx.Response]:
+        return self._clients.submit(self.poll, token, accept=accept)
+
+    def get(self, path: str) -> httpx.Response:
+        return httpx.get(f"{self.url}{path}", timeout=10)
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(20)
+        assert not self._thread.is_alive(), "the web process does not stop"
+        self._clients.shutdown()
+
+
+@dataclass
+class Stage:
+    """Rows, and the web processes that read them."""
+
+    engine: Engine
+    settings: Settings
+    cluster: StubCluster = field(default_factory=StubCluster)
+    processes: list[WebProcess] = field(default_factory=list)
+
+    def start_web(self, *, cluster: Any = None, **changes: Any) -> WebProcess:
+        process = WebProcess(self.settings.model_copy(update=changes), cluster if cluster is not None else self.cluster)
+        self.processes.append(process)
+        return process
+
+    def stop_web(self, process: WebProcess) -> None:
+        self.processes.remove(process)
+        process.stop()
+
+    def execute(self, statement: str, **values: Any) -> Any:
+        with self.engine.begin() as db:
+            result = db.execute(text(statement), values)
+            return result.all() if result.returns_rows else None
+
+    def scalar(self, statement: str, **values: Any) -> Any:
+        rows = self.execute(statement, **values)
+        return rows[0][0] if rows else None
+
+    def pool(self, name: str = "small") -> int:
+        found: int = self.scalar(
+            """
+            INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
+                               allowed_accounts, allowed_repositories, routing_priority, template_hash, created_at)
+            VALUES (:uid, :namespace, :name, 'i', '{linux}', 1, 1000, 1024, 1, '{}', '{}', 0, 'h', now())
+            RETURNING id
+            """,
+            uid=str(uuid.uuid4()),
+            namespace=NAMESPACE,
+            name=name,
+        )
+        return found
+
+    def identity(self, name: str, uid: str, **changes: Any) -> PodIdentity:
+        values: dict[str, Any] = {
+            "namespace": NAMESPACE,
+            "service_account": name,
+            "pod_name": name,
+            "pod_uid": uid,
+            "expires_at": utcnow() + timedelta(hours=1),
+        }
+        return PodIdentity(**(values | changes))
+
+    def pod(self, pool_id: int, *, bound: bool = True) -> Pod:
+        uid = str(uuid.uuid4())
+        name = f"small-{uid[:8]}"
+        pod_id = self.scalar(
+            """
+            INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at)
+            VALUES (:pool_id, :namespace, :name, :uid, 'a', 'h', now()) RETURNING id
+            """,
+            pool_id=pool_id,
+            namespace=NAMESPACE,
+            name=name,
+            uid=uid if bound else None,
+        )
+        pod = Pod(pod_id, uid, name, pool_id)
+        self.cluster.tokens[pod.token] = self.identity(name, uid)
+        return pod
+
+    def claim(self, pod: Pod, *, state: str = "minted", purpose: str = "job", stamp: str = "on", **values: Any) -> int:
+        jit = None
+        if state in {"minted", "delivered"}:
+            jit = Cipher(self.settings.encryption_keys).encrypt(Secret(JIT))
+        self.execute(
+            """
+            INSERT INTO accounts (id, login, budget_count, budget_vcpu, budget_memory, created_at)
+            VALUES (7, 'acme', 10, 10000, 10240, now()) ON CONFLICT DO NOTHING
+            """
+        )
+        columns = {
+            "purpose": purpose,
+            "runner_pod_id": pod.id,
+            "pod_uid": pod.uid,
+            "pool_id": pod.pool_id,
+            "account_id": 7 if purpose == "job" else None,
+            "vcpu": 1000,
+            "memory": 1024,
+            "state": state,
+            "stamp": stamp,
+            "runner_name": f"{pod.name}-r" if jit is not None else None,
+            "jit": jit,
+            "created_at": utcnow(),
+            "changed_at": utcnow(),
+            **values,
+        }
+        names = ", ".join(columns)
+        holders = ", ".join(f":{name}" for name in columns)
+        claim_id: int = self.scalar(f"INSERT INTO claims ({names}) VALUES ({holders}) RETURNING id", **columns)  # noqa: S608
+        return claim_id
+
+    def mint(self, claim_id: int, *, notify: bool = True) -> None:
+        with self.engine.begin() as db:
+            pod_uid = db.execute(
+                text("""
+                    UPDATE claims SET state = 'minted', jit = :jit, runner_name = 'r-' || id, minted_at = now()
+                    WHERE id = :id RETURNING pod_uid
+                """),
+                {"id": claim_id, "jit": Cipher(self.settings.encryption_keys).encrypt(Secret(JIT))},
+            ).scalar_one()
+            if notify:
+                db.execute(text("SELECT pg_notify('ostler', :payload)"), {"payload": f"minted {claim_id} {pod_uid}"})
+
+    def state(self, claim_id: int) -> str:
+        found: str = self.scalar("SELECT state FROM claims WHERE id = :id", id=claim_id)
+        return found
+
+    def is_offered(self, pod: Pod, process: WebProcess | None = None) -> bool:
+        web_id = self.scalar("SELECT web_id FROM offers WHERE pod_uid = :uid", uid=pod.uid)
+        return web_id is not None and (process is None or web_id == process.web.id)
+
+
+def make_settings(*, database_url: Secret, redis_url: str) -> Settings:
+    return Settings(
+        database_url=database_url,
+        redis_url=Secret(redis_url),
+        github_app_id="1",
+        github_private_key=Secret("unused"),
+        webhook_secrets=(Secret("hook"),),
+        encryption_keys=(Secret(Fernet.generate_key().decode()),),
+        namespace=NAMESPACE,
+        web_host="127.0.0.1",
+        web_port=0,
+        poll_hold_min=20,
+        poll_hold_max=20,
+    )

@@ -1,0 +1,128 @@
+"""Who may poll: the token's Pod, in our namespace, under its own ServiceAccount, of a pool of ours.
+
+A caller is told a status and nothing else. What cannot be judged now is 503, never 401 or 403, which
+would end a good Pod.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import TypeVar
+
+from k8s_adapters.identity import PodIdentity, TokenRejected, Unjudged
+from models import offers
+from ostler.clock import utcnow
+from ostler.errors import UpstreamError
+from ostler.secrets import Secret
+from web.cluster import Cluster
+from web.replies import Refusal
+from web.threads import Threads
+
+LARGEST_TOKEN = 8192
+STRANGER_CACHED = 5.0
+"""Seconds for which a Pod that is not ours is refused without another GET."""
+_MOST_STRANGERS = 10_000
+_SCHEME = "bearer "
+
+T = TypeVar("T")
+
+
+class Admission:
+    """Judges tokens and Pods that have no row yet."""
+
+    def __init__(
+        self,
+        *,
+        namespace: str,
+        threads: Threads,
+        cluster: Cluster,
+        counts: Counter[str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._namespace = namespace
+        self._threads = threads
+        self._cluster = cluster
+        self._counts = counts
+        self._clock = clock
+        self._strangers: dict[str, tuple[float, Refusal]] = {}
+
+    def token(self, authorization: str) -> Secret:
+        """Return the token of the header. Raises Refusal (401)."""
+        if len(authorization) > LARGEST_TOKEN:
+            raise Refusal(401, "the token is too long")
+        if not authorization.lower().startswith(_SCHEME) or not authorization[len(_SCHEME) :].strip():
+            raise Refusal(401, "no bearer token")
+        return Secret(authorization[len(_SCHEME) :].strip())
+
+    async def identify(self, token: Secret) -> PodIdentity:
+        """Return the Pod that the token belongs to. Raises Refusal (401, 403, 503)."""
+        identity = self._cluster.verify_cached(token.reveal())
+        if identity is None:
+            try:
+                identity = await self._threads.cluster(lambda: self._cluster.verify(token.reveal()))
+            except TokenRejected as error:
+                self._counts["token.rejected"] += 1
+                raise Refusal(401, str(error)) from None
+            except Unjudged as error:
+                self._counts["token.unjudged"] += 1
+                raise Refusal(503, str(error)) from None
+        if identity.namespace != self._namespace:
+            raise Refusal(403, f"a Pod of namespace {identity.namespace!r}")
+        if identity.service_account != identity.pod_name:
+            raise Refusal(403, f"Pod {identity.pod_name!r} runs as ServiceAccount {identity.service_account!r}")
+        return identity
+
+    async def adopt(self, identity: PodIdentity) -> None:
+        """Give a Pod without a row its row, when the cluster shows it to be of a pool of ours.
+
+        Raises Refusal: 403 when it is not, 503 when that cannot be judged now.
+        """
+        now = self._clock()
+        cached = self._strangers.get(identity.pod_uid)
+        if cached is not None and now < cached[0]:
+            raise Refusal(cached[1].status, cached[1].why)
+        try:
+            await self._adopt(identity)
+        except Refusal as refusal:
+            if len(self._strangers) >= _MOST_STRANGERS:
+                self._strangers.clear()
+            self._strangers[identity.pod_uid] = (now + STRANGER_CACHED, refusal)
+            raise
+        self._strangers.pop(identity.pod_uid, None)
+
+    async def _adopt(self, identity: PodIdentity) -> None:
+        self._counts["pods.looked_up"] += 1
+        namespace, name = identity.namespace, identity.pod_name
+        pod = await self._ask(lambda: self._cluster.pod(namespace=namespace, name=name))
+        if pod is None or pod.uid != identity.pod_uid or pod.is_terminal:
+            raise Refusal(403, f"no living Pod {name!r} with this UID")
+        pool = pod.pool
+        if pool is None:
+            raise Refusal(403, f"Pod {name!r} has no pool label")
+        adopted = await self._threads.transaction(
+            lambda db: offers.adopt_pod(
+                db,
+                namespace=namespace,
+                name=name,
+                uid=pod.uid,
+                pool=pool,
+                attempt_id=pod.attempt or "",
+                template_hash=pod.digest or "",
+                stamp_value=pod.stamp,
+                now=utcnow(),
+            )
+        )
+        if adopted is None:
+            known = await self._ask(lambda: self._cluster.has_pool(namespace=namespace, name=pool))
+            raise Refusal(503 if known else 403, f"no row of pool {pool!r}")
+        if not adopted:
+            raise Refusal(503, f"the row of another Pod still has the name {name!r}")
+        self._counts["pods.adopted"] += 1
+
+    async def _ask(self, call: Callable[[], T]) -> T:
+        try:
+            return await self._threads.cluster(call)
+        except UpstreamError as error:
+            raise Refusal(503, f"the API server did not answer: {type(error).__name__}") from None

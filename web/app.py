@@ -1,0 +1,157 @@
+"""The web process's ASGI application: what it is made of, and in which order that starts and stops."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import structlog
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from k8s_adapters.client import make_client
+from k8s_adapters.identity import TokenVerifier
+from models.engine import assert_isolation, make_engine
+from ostler.encryption import Cipher
+from ostler.settings import Settings
+from web.admission import Admission
+from web.cluster import Cluster, KubernetesCluster
+from web.handover import Handover
+from web.health import Health, Vitals
+from web.listener import Listener
+from web.offering import Offering
+from web.polls import Polls
+from web.publisher import Publisher, Sender
+from web.threads import CLUSTER_THREADS, Threads
+from web.webhooks import Intake
+
+POOL_SIZE = 8
+
+log = structlog.get_logger(__name__)
+
+
+class Web:
+    """The parts of one web process; `start` and `stop` run in its event loop."""
+
+    def __init__(self, settings: Settings, *, cluster: Cluster, sender: Sender | None) -> None:
+        self.id = uuid.uuid4().hex[:12]
+        self.settings = settings
+        self.counts: Counter[str] = Counter()
+        self.stopping = False
+        self.engine = make_engine(settings.database_url, pool_size=POOL_SIZE, application="ostler-web")
+        self.threads = Threads(self.engine)
+        self.publisher = Publisher(settings.redis_url, sender=sender)
+        self.intake = Intake(engine=self.engine, settings=settings, publisher=self.publisher)
+        self.offering = Offering(threads=self.threads, publisher=self.publisher, web_id=self.id, counts=self.counts)
+        self.polls = Polls(
+            settings=settings,
+            admission=Admission(
+                namespace=settings.namespace, threads=self.threads, cluster=cluster, counts=self.counts
+            ),
+            offering=self.offering,
+            handover=Handover(
+                threads=self.threads,
+                cluster=cluster,
+                cipher=Cipher(settings.encryption_keys),
+                publisher=self.publisher,
+                counts=self.counts,
+            ),
+            counts=self.counts,
+        )
+        self.listener = Listener(
+            engine=self.engine,
+            url=settings.database_url,
+            web_id=self.id,
+            loop=asyncio.get_running_loop(),
+            hearer=self.polls,
+        )
+        self.health = Health(threads=self.threads, redis_url=settings.redis_url, vitals=self.vitals, counts=self.counts)
+
+    def vitals(self) -> Vitals:
+        """Return what the process knows of itself."""
+        return Vitals(
+            stopping=self.stopping,
+            hearing=self.listener.is_hearing,
+            held_polls=self.polls.held,
+            publisher_depth=self.publisher.depth,
+            intake_depth=self.intake.depth,
+        )
+
+    async def start(self) -> None:
+        """Start what runs beside requests. Raises ConfigurationError, and what Postgres raises when it is away."""
+        await self.threads.database(lambda: assert_isolation(self.engine))
+        self.publisher.start()
+        self.intake.start()
+        self.offering.start()
+        self.listener.start()
+        log.info("web.started", web=self.id)
+
+    async def end_polls(self) -> None:
+        """Answer every held poll and withdraw the offers; the first thing a stopping process does."""
+        self.stopping = True
+        self.polls.end_all()
+        await self.offering.leave()
+
+    async def stop(self) -> None:
+        """Stop everything: polls first, then what fed them, then the webhooks that were accepted."""
+        await self.end_polls()
+        await asyncio.to_thread(self.listener.stop)
+        await self.offering.stop()
+        await self.intake.stop()
+        await asyncio.to_thread(self.publisher.stop)
+        await self.health.close()
+        self.threads.stop()
+        self.engine.dispose()
+        log.info("web.stopped", web=self.id)
+
+
+def build_app(settings: Settings, *, cluster: Cluster | None = None, sender: Sender | None = None) -> FastAPI:
+    """Return the application; `app.state.web` holds its parts while it runs.
+
+    `cluster` and `sender` are brought by tests; without them the real ones are used.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        web = Web(settings, cluster=cluster if cluster is not None else _cluster(settings), sender=sender)
+        app.state.web = web
+        await web.start()
+        try:
+            yield
+        finally:
+            await web.stop()
+
+    app = FastAPI(title="Ostler", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+
+    def web() -> Web:
+        found: Web = app.state.web
+        return found
+
+    async def dispatch(request: Request) -> Response:
+        return await web().polls.dispatch(request)
+
+    async def receive(request: Request) -> Response:
+        return await web().intake.receive(request)
+
+    async def alive(request: Request) -> Response:
+        return await web().health.alive(request)
+
+    async def ready(request: Request) -> Response:
+        return await web().health.ready(request)
+
+    # Plain Starlette routes: FastAPI's own cost several times the CPU of a poll.
+    app.add_route("/runners/v1/dispatch", dispatch, methods=["POST"], include_in_schema=False)
+    app.add_route("/webhooks/github", receive, methods=["POST"], include_in_schema=False)
+    app.add_route("/healthz", alive, methods=["GET"], include_in_schema=False)
+    app.add_route("/readyz", ready, methods=["GET"], include_in_schema=False)
+    return app
+
+
+def _cluster(settings: Settings) -> KubernetesCluster:
+    client = make_client(kubeconfig=settings.kubeconfig, pool_size=CLUSTER_THREADS)
+    verifier = TokenVerifier(client=client, audience=settings.token_audience)
+    return KubernetesCluster(client=client, verifier=verifier, settings=settings)

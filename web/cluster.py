@@ -1,0 +1,69 @@
+"""What the poll asks of the cluster: who a token is, whether it still holds, whether a Pod is one of ours."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from k8s_adapters.client import KubeClient
+from k8s_adapters.identity import PodIdentity, TokenVerifier, review_token
+from k8s_adapters.pods import PodSeen, get_pod
+from k8s_adapters.pools import get_pool
+from k8s_adapters.retry import RetryPolicy
+from ostler.settings import Settings
+
+_ONCE = RetryPolicy(attempts=1, deadline=3.0)
+"""A poll that cannot be judged is answered 503 and comes again: that is the retry."""
+
+
+class Cluster(Protocol):
+    """The questions; all but `verify_cached` may call out and belong into a thread."""
+
+    def verify_cached(self, token: str) -> PodIdentity | None:
+        """Return who an already verified, unexpired token is."""
+
+    def verify(self, token: str) -> PodIdentity:
+        """Return who a token is. Raises TokenRejected or Unjudged."""
+
+    def review(self, token: str, *, pod_uid: str) -> bool | None:
+        """Return whether the API server still takes the token for this Pod, None when that cannot be had in time."""
+
+    def pod(self, *, namespace: str, name: str) -> PodSeen | None:
+        """Return a Pod. Raises UpstreamError."""
+
+    def has_pool(self, *, namespace: str, name: str) -> bool:
+        """Return whether a pool exists. Raises UpstreamError."""
+
+
+class KubernetesCluster:
+    """The real one."""
+
+    def __init__(self, *, client: KubeClient, verifier: TokenVerifier, settings: Settings) -> None:
+        self._client = client
+        self._verifier = verifier
+        self._settings = settings
+
+    def verify_cached(self, token: str) -> PodIdentity | None:
+        """Return who an already verified, unexpired token is."""
+        return self._verifier.verify_cached(token)
+
+    def verify(self, token: str) -> PodIdentity:
+        """Return who a token is, checked offline against the cluster's published keys."""
+        return self._verifier.verify(token)
+
+    def review(self, token: str, *, pod_uid: str) -> bool | None:
+        """Return the answer of a TokenReview, None when it cannot be had in time (law L10)."""
+        return review_token(
+            self._client,
+            token=token,
+            audience=self._settings.token_audience,
+            timeout=self._settings.token_review_timeout,
+            pod_uid=pod_uid,
+        )
+
+    def pod(self, *, namespace: str, name: str) -> PodSeen | None:
+        """Return a Pod by one GET."""
+        return get_pod(self._client, namespace=namespace, name=name, policy=_ONCE)
+
+    def has_pool(self, *, namespace: str, name: str) -> bool:
+        """Return whether a pool exists, by one GET."""
+        return get_pool(self._client, namespace=namespace, name=name, policy=_ONCE) is not None

@@ -1,0 +1,97 @@
+"""The handover of a JIT: review the token, commit `delivered`, then answer. In this order, and never another.
+
+No transaction is open while the token is reviewed, and the commit stands before the first byte of the
+answer leaves: a claim that is still `minted` proves that its JIT never left us.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+from starlette.background import BackgroundTask
+from starlette.responses import Response
+
+from models.deliver import Delivery, deliver, delivered_before
+from ostler.clock import utcnow
+from ostler.encryption import Cipher, Undecryptable
+from ostler.logging import get_logger
+from ostler.secrets import Secret
+from ostler.wakes import STAMP
+from rules.machines import Stamp
+from web.cluster import Cluster
+from web.publisher import Publisher
+from web.replies import Refusal, work
+from web.threads import Threads
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """The poll that a JIT goes to."""
+
+    pod_uid: str
+    poll_id: str
+    token: Secret
+    accept: str
+
+
+class Handover:
+    """Hands out JITs; `counts` says how often what happened."""
+
+    def __init__(
+        self, *, threads: Threads, cluster: Cluster, cipher: Cipher, publisher: Publisher, counts: Counter[str]
+    ) -> None:
+        self._threads = threads
+        self._cluster = cluster
+        self._cipher = cipher
+        self._publisher = publisher
+        self._counts = counts
+
+    async def hand_over(self, claim_id: int, to: Recipient, *, again: bool) -> Response | None:
+        """Return the 200 after its commit, or None when the claim may not be delivered to this poll any more.
+
+        `again`: the claim is delivered already and its reply was lost; nothing is written.
+        Raises Refusal when the token is refused or the JIT cannot be read.
+        """
+        await self._review(to)
+
+        def body(db: Connection) -> tuple[Delivery, Secret] | None:
+            if again:
+                delivery = delivered_before(db, claim_id=claim_id, pod_uid=to.pod_uid)
+            else:
+                delivery = deliver(
+                    db, claim_id=claim_id, pod_uid=to.pod_uid, poll_id=to.poll_id, now=utcnow(), who="web"
+                )
+            # Read before the commit: what cannot be decrypted must not count as delivered.
+            return None if delivery is None else (delivery, self._cipher.decrypt(delivery.jit))
+
+        try:
+            result = await self._threads.transaction(body)
+        except Undecryptable as error:
+            log.error("delivery.undecryptable", claim=claim_id)  # noqa: TRY400  the trace says nothing more
+            raise Refusal(503, str(error)) from None
+        if result is None:
+            self._counts["delivery.moved_on"] += 1
+            return None
+        delivery, jit = result
+        self._counts["delivery.again" if again else "delivery.first"] += 1
+        log.info("claim.delivered", claim=claim_id, pod=to.pod_uid, runner=delivery.runner_name, again=again)
+        late_stamp = delivery.stamp is Stamp.OFF and not again
+        after = BackgroundTask(self._stamp, claim_id) if late_stamp else None
+        return work(delivery, jit, accept=to.accept, after=after)
+
+    async def _review(self, to: Recipient) -> None:
+        verdict = await self._threads.cluster(lambda: self._cluster.review(to.token.reveal(), pod_uid=to.pod_uid))
+        if verdict is None:
+            self._counts["token_review.missed"] += 1
+            log.warning("token_review.missed", pod=to.pod_uid)
+        elif not verdict:
+            self._counts["token_review.refused"] += 1
+            raise Refusal(401, "the token review refused the token")
+
+    async def _stamp(self, claim_id: int) -> None:
+        # After the answer: the stamp may cut the Pod's way to us.
+        self._publisher.send(STAMP, queue="dispatch", claim_id=claim_id, chain_no=None)

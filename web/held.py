@@ -1,0 +1,68 @@
+"""One held poll."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from datetime import datetime
+
+from k8s_adapters.identity import PodIdentity
+from models.offers import Polling
+from rules.poll_answers import Answer, Verdict
+
+
+class Poll:
+    """A held poll: a future that takes the first answer, and what may not be forgotten between two of them.
+
+    `written`: its offer may stand in the table. `closed`: nobody reads the answer any more.
+    """
+
+    __slots__ = ("_future", "_loop", "closed", "ends_at", "id", "identity", "superseded", "until", "written")
+
+    def __init__(
+        self, *, identity: PodIdentity, until: datetime, ends_at: float, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.id = uuid.uuid4().hex
+        self.identity = identity
+        self.until = until
+        self.ends_at = ends_at
+        self.written = False
+        self.closed = False
+        self.superseded = False
+        self._loop = loop
+        self._future: asyncio.Future[Answer] = loop.create_future()
+
+    @property
+    def pod_uid(self) -> str:
+        """Return the UID of the Pod that polls."""
+        return self.identity.pod_uid
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether its hold is over."""
+        return self._loop.time() >= self.ends_at
+
+    def settle(self, answer: Answer) -> None:
+        """Answer the poll, unless it has its answer; to hold is to leave it as it is."""
+        if answer.verdict is not Verdict.HOLD and not self._future.done():
+            self._future.set_result(answer)
+
+    async def answered(self) -> Answer:
+        """Return the answer when there is one."""
+        return await self._future
+
+    def renew(self) -> None:
+        """Forget the answer: it was acted on, and did not end the poll."""
+        if self._future.done():
+            self._future = self._loop.create_future()
+
+    def polling(self) -> Polling:
+        """Return what its offer is made of."""
+        return Polling(
+            pod_uid=self.pod_uid,
+            namespace=self.identity.namespace,
+            pod_name=self.identity.pod_name,
+            poll_id=self.id,
+            until=self.until,
+            again=self.written,
+        )

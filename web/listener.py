@@ -1,0 +1,166 @@
+"""The listener: one thread that hears the NOTIFY channel for its web process, and proves that it hears.
+
+It owns a dedicated autocommit connection. Every `BEAT_EVERY` seconds it sends itself a notice over another
+connection; only when that came back does it write the heartbeat row, so a deaf process offers nothing.
+What it hears it hands to the event loop. After each (re)connect, once it hears, it says so: the polls are
+then offered again and asked for, since what was said in between is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import threading
+import time
+from datetime import datetime
+from typing import Any, Protocol
+
+import psycopg2
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from models import channel, offers
+from models.engine import transaction
+from ostler.clock import utcnow
+from ostler.logging import get_logger
+from ostler.secrets import Secret
+
+BEAT_EVERY = 5.0
+DEAF_AFTER = 12.0
+"""Seconds without an own beat after which the connection is given up; less than the matcher's 15."""
+_FORGET_EVERY = 60  # beats
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = 2.0
+
+log = get_logger(__name__)
+
+
+class Hearer(Protocol):
+    """Who is told, always in the event loop."""
+
+    def hearing(self) -> None:
+        """Hear again, after a (re)connect."""
+
+    def deaf(self) -> None:
+        """Hear no more."""
+
+    def heard(self, notice: channel.Minted | channel.Superseded) -> None:
+        """Take a notice."""
+
+    def tick(self) -> None:
+        """Ask for what may have been missed; comes with each beat."""
+
+
+class Listener:
+    """The thread and its connection."""
+
+    def __init__(
+        self, *, engine: Engine, url: Secret, web_id: str, loop: asyncio.AbstractEventLoop, hearer: Hearer
+    ) -> None:
+        self._engine = engine
+        self._url = url
+        self._web_id = web_id
+        self._loop = loop
+        self._hearer = hearer
+        self._started_at: datetime = utcnow()
+        self._stopping = threading.Event()
+        self._wake_read, self._wake_write = os.pipe()
+        self._thread = threading.Thread(target=self._run, name="listener", daemon=True)
+        self._number = 0
+        self._heard_beat_at = 0.0
+        self.is_hearing = False
+        self.connects = 0
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, *, timeout: float = 5.0) -> None:
+        """End the thread and close its connection."""
+        self._stopping.set()
+        os.write(self._wake_write, b"x")
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            log.warning("listener.left_behind")
+            return
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE
+        while not self._stopping.is_set():
+            connects = self.connects
+            try:
+                self._listen()
+            except (psycopg2.Error, SQLAlchemyError, OSError, ValueError) as error:
+                # ValueError: select on the descriptor of a connection that libpq has closed.
+                log.warning("listener.lost", error=type(error).__name__, pause=pause)
+            if self.is_hearing:
+                self.is_hearing = False
+                self._tell(self._hearer.deaf)
+                pause = _FIRST_PAUSE
+            elif connects == self.connects:
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            self._stopping.wait(pause)
+
+    def _listen(self) -> None:
+        connection = channel.listen(self._url)
+        self.connects += 1
+        try:
+            self._heard_beat_at = time.monotonic()
+            next_beat = self._heard_beat_at
+            while not self._stopping.is_set():
+                now = time.monotonic()
+                if now - self._heard_beat_at > DEAF_AFTER:
+                    log.warning("listener.deaf")
+                    return
+                if now >= next_beat:
+                    next_beat = now + BEAT_EVERY
+                    self._send_beat()
+                readable, _, _ = select.select(
+                    [connection, self._wake_read], [], [], max(0.0, next_beat - time.monotonic())
+                )
+                if connection in readable:
+                    self._take(connection)
+        finally:
+            connection.close()
+
+    def _send_beat(self) -> None:
+        self._number += 1
+        number = self._number
+        transaction(self._engine, lambda db: offers.notify_beat(db, web_id=self._web_id, number=number))
+
+    def _take(self, connection: Any) -> None:
+        connection.poll()
+        if not connection.notifies:
+            # After its backend was killed the first poll() succeeds; the second says so.
+            connection.poll()
+        while connection.notifies:
+            payload = connection.notifies.pop(0).payload
+            notice = channel.parse(payload)
+            if isinstance(notice, channel.Beat):
+                if notice.web_id == self._web_id:
+                    self._hear_beat(notice.number)
+            elif notice is not None:
+                self._tell(self._hearer.heard, notice)
+
+    def _hear_beat(self, number: int) -> None:
+        self._heard_beat_at = time.monotonic()
+        now = utcnow()
+        transaction(
+            self._engine,
+            lambda db: offers.beat(db, web_id=self._web_id, started_at=self._started_at, now=now),
+        )
+        if number % _FORGET_EVERY == 1:
+            transaction(self._engine, lambda db: offers.forget_dead(db, now=now))
+        if self.is_hearing:
+            self._tell(self._hearer.tick)
+        else:
+            self.is_hearing = True
+            log.info("listener.hearing", connects=self.connects)
+            self._tell(self._hearer.hearing)
+
+    def _tell(self, call: Any, *arguments: Any) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(call, *arguments)

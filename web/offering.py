@@ -1,0 +1,157 @@
+"""Offers of held polls, written and withdrawn in batches by one task.
+
+Nothing is offered while this process is deaf: a claim on such a Pod would wait for its delivery. When it
+hears again, every held Pod is offered in one statement, which also tells what was missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
+
+from models import offers
+from ostler.clock import utcnow
+from ostler.logging import get_logger
+from rules.poll_answers import Answer, Verdict, answer
+from web.held import Poll
+from web.publisher import Publisher
+from web.threads import Threads
+
+BATCH_EVERY = 0.05
+"""Seconds; how long a poll waits for others to share its statement."""
+MOST_FRESH = 500
+
+log = get_logger(__name__)
+
+
+class Offering:
+    """The dict of held polls, and the task that keeps their offers."""
+
+    def __init__(self, *, threads: Threads, publisher: Publisher, web_id: str, counts: Counter[str]) -> None:
+        self.held: dict[str, Poll] = {}
+        self._threads = threads
+        self._publisher = publisher
+        self._web_id = web_id
+        self._counts = counts
+        self._waiting: dict[str, Poll] = {}
+        self._withdrawn: list[tuple[str, str]] = []
+        self._asked = False
+        self._changed = asyncio.Event()
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+        self.is_hearing = False
+
+    def start(self) -> None:
+        """Start the task."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """End the task after the statement that it is at, and withdraw every offer of this process."""
+        self._stopping = True
+        self._changed.set()
+        if self._task is not None:
+            await self._task
+        await self.leave()
+
+    async def leave(self) -> None:
+        """Withdraw every offer of this process, and its heartbeat."""
+        try:
+            await self._threads.transaction(lambda db: offers.leave(db, web_id=self._web_id))
+        except SQLAlchemyError as error:
+            # They run out by themselves, and without a heartbeat nobody takes them.
+            log.warning("offers.not_withdrawn", error=type(error).__name__)
+
+    def add(self, poll: Poll) -> None:
+        """Have a poll offered and judged with the next batch."""
+        self._waiting[poll.pod_uid] = poll
+        self._changed.set()
+
+    def drop(self, poll: Poll, *, withdraw: bool) -> None:
+        """Forget a poll that ended; `withdraw` its offer too when nobody waits for it any more."""
+        if self._waiting.get(poll.pod_uid) is poll:
+            del self._waiting[poll.pod_uid]
+        if withdraw and poll.written and not self._stopping:
+            self._withdrawn.append((poll.pod_uid, poll.id))
+            self._changed.set()
+
+    def hearing(self) -> None:
+        """Offer every held Pod again."""
+        self.is_hearing = True
+        self._waiting.update(self.held)
+        self._asked = True
+        self._changed.set()
+
+    def deaf(self) -> None:
+        """Write nothing until we hear again."""
+        self.is_hearing = False
+
+    def tick(self) -> None:
+        """Ask for claims that wait for one of our Pods."""
+        self._asked = True
+        self._changed.set()
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            await self._changed.wait()
+            await asyncio.sleep(BATCH_EVERY)
+            self._changed.clear()
+            try:
+                await self._flush()
+            except SQLAlchemyError as error:
+                self._counts["offers.failed"] += 1
+                log.warning("offers.failed", error=type(error).__name__, held=len(self.held))
+
+    async def _flush(self) -> None:
+        while self._waiting and self.is_hearing and not self._stopping:
+            await self._offer(self._take())
+        if self._withdrawn:
+            withdrawn, self._withdrawn = self._withdrawn, []
+            await self._threads.transaction(lambda db: offers.withdraw(db, withdrawn))
+        if self._asked and self.is_hearing:
+            self._asked = False
+            await self._ask()
+
+    def _take(self) -> list[Poll]:
+        """Take all polls that were offered before, and a batch of those that were not."""
+        again = [poll for poll in self._waiting.values() if poll.written]
+        fresh = [poll for poll in self._waiting.values() if not poll.written][:MOST_FRESH]
+        for poll in (*again, *fresh):
+            del self._waiting[poll.pod_uid]
+        return again + fresh
+
+    async def _offer(self, polls: list[Poll]) -> None:
+        rows = [poll.polling() for poll in polls]
+        for poll in polls:
+            poll.written = True
+        now = utcnow()
+        try:
+            pods = await self._threads.transaction(lambda db: offers.offer(db, rows, web_id=self._web_id, now=now))
+        except SQLAlchemyError as error:
+            if isinstance(error, DataError | IntegrityError) and len(polls) > 1:
+                # One bad row blocks nobody (L14).
+                await self._offer(polls[: len(polls) // 2])
+                await self._offer(polls[len(polls) // 2 :])
+                return
+            for poll, row in zip(polls, rows, strict=True):
+                if row.again:
+                    self._waiting.setdefault(poll.pod_uid, poll)  # it stays held, and is offered with a later batch
+                else:
+                    poll.settle(Answer(Verdict.NOT_YET, "the database did not answer"))
+            raise
+        self._counts["offers.statements"] += 1
+        self._publisher.wake(sorted({pod.pool_id for pod in pods if pod.wakes and pod.pool_id is not None}))
+        facts = {pod.pod_uid: pod.facts for pod in pods}
+        for poll in polls:
+            poll.settle(answer(facts[poll.pod_uid]))
+
+    async def _ask(self) -> None:
+        minted, changed = await self._threads.transaction(lambda db: offers.unanswered(db, web_id=self._web_id))
+        for claim in minted:
+            poll = self.held.get(claim.pod_uid)
+            if poll is not None and poll.id == claim.poll_id:
+                poll.settle(Answer(Verdict.DELIVER, "found by asking", claim.claim_id))
+        for pod_uid in changed:
+            if pod_uid in self.held:
+                self.add(self.held[pod_uid])

@@ -1,0 +1,186 @@
+"""The runners' long poll: `POST /runners/v1/dispatch`.
+
+A held poll is one future in a dict by Pod UID and one task that notices a closed connection; it has no
+thread and no database connection. Its offer is written with those of others, one statement each 50 ms,
+and only while this process hears notices. What ends a poll is settled into its future; whoever was wrong
+(the claim moved on, the notice was late) has it offered and judged again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from datetime import timedelta
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from k8s_adapters.identity import PodIdentity
+from models.channel import Minted, Superseded
+from ostler.clock import utcnow
+from ostler.logging import get_logger
+from ostler.secrets import Secret
+from ostler.settings import Settings
+from rules.poll_answers import Answer, Verdict
+from web.admission import Admission
+from web.handover import Handover, Recipient
+from web.held import Poll
+from web.offering import Offering
+from web.replies import Refusal, bare
+
+MOST_POLLS = 20_000
+LARGEST_BODY = 1024
+OFFER_BEYOND_HOLD = timedelta(seconds=10)
+"""The Pod stays offered while its next poll is on its way."""
+_MOST_JUDGEMENTS = 8
+_STATUS = {Verdict.NOTHING: 204, Verdict.REPLACE: 410, Verdict.REFUSE: 403, Verdict.NOT_YET: 503}
+
+log = get_logger(__name__)
+_random = random.SystemRandom()
+
+
+class Polls:
+    """Every poll that this process holds."""
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        admission: Admission,
+        offering: Offering,
+        handover: Handover,
+        counts: Counter[str],
+    ) -> None:
+        self._settings = settings
+        self._admission = admission
+        self._offering = offering
+        self._handover = handover
+        self._held = offering.held
+        self._stopping = False
+        self.counts = counts
+
+    @property
+    def held(self) -> int:
+        """Return how many polls are held now."""
+        return len(self._held)
+
+    def end_all(self) -> None:
+        """Answer every held poll with 204, and from now on every new one at once."""
+        self._stopping = True
+        for poll in list(self._held.values()):
+            poll.settle(Answer(Verdict.NOTHING, "this process stops"))
+
+    # What the listener tells.
+
+    def hearing(self) -> None:
+        """Offer every held Pod again: what was said while we were deaf is lost."""
+        self._offering.hearing()
+
+    def deaf(self) -> None:
+        """Offer nothing until we hear again."""
+        self._offering.deaf()
+
+    def heard(self, notice: Minted | Superseded) -> None:
+        """Settle the poll that a notice is about."""
+        poll = self._held.get(notice.pod_uid)
+        if poll is None:
+            return
+        if isinstance(notice, Minted):
+            poll.settle(Answer(Verdict.DELIVER, "heard", notice.claim_id))
+        elif notice.poll_id == poll.id:
+            poll.superseded = True
+            poll.settle(Answer(Verdict.NOTHING, "a newer poll came to another process"))
+
+    def tick(self) -> None:
+        """Ask for claims that wait for one of our Pods."""
+        self._offering.tick()
+
+    # The route.
+
+    async def dispatch(self, request: Request) -> Response:
+        """Hold one poll until there is an answer."""
+        try:
+            response = await self._dispatch(request)
+        except Refusal as refusal:
+            log.info("poll.refused", status=refusal.status, why=refusal.why)
+            response = bare(refusal.status)
+        except ClientDisconnect:
+            response = bare(204)
+        self.counts[f"poll.{response.status_code}"] += 1
+        return response
+
+    async def _dispatch(self, request: Request) -> Response:
+        if self._stopping:
+            return bare(204)
+        if len(self._held) >= MOST_POLLS:
+            raise Refusal(503, "too many polls are held")
+        token = self._admission.token(request.headers.get("authorization", ""))
+        await _discard_body(request)
+        identity = await self._admission.identify(token)
+        return await self._hold(request, identity, token)
+
+    async def _hold(self, request: Request, identity: PodIdentity, token: Secret) -> Response:
+        loop = asyncio.get_running_loop()
+        hold = _random.uniform(self._settings.poll_hold_min, self._settings.poll_hold_max)
+        until = utcnow() + timedelta(seconds=hold) + OFFER_BEYOND_HOLD
+        poll = Poll(identity=identity, until=until, ends_at=loop.time() + hold, loop=loop)
+        older = self._held.get(poll.pod_uid)
+        if older is not None:
+            older.superseded = True
+            older.settle(Answer(Verdict.NOTHING, "a newer poll came"))
+        self._held[poll.pod_uid] = poll
+        timer = loop.call_later(hold, poll.settle, Answer(Verdict.NOTHING, "the hold is over"))
+        watcher = loop.create_task(_watch(request, poll))
+        self._offering.add(poll)
+        to = Recipient(pod_uid=poll.pod_uid, poll_id=poll.id, token=token, accept=request.headers.get("accept", ""))
+        try:
+            return await self._settled(poll, to)
+        finally:
+            timer.cancel()
+            watcher.cancel()
+            if self._held.get(poll.pod_uid) is poll:
+                del self._held[poll.pod_uid]
+            self._offering.drop(poll, withdraw=poll.closed)
+
+    async def _settled(self, poll: Poll, to: Recipient) -> Response:
+        for _ in range(_MOST_JUDGEMENTS):
+            answer = await poll.answered()
+            if poll.closed or poll.superseded or self._stopping:
+                return bare(204)
+            if answer.verdict is Verdict.LOOK_UP:
+                await self._admission.adopt(poll.identity)
+            elif answer.claim_id is not None:
+                poll.renew()
+                again = answer.verdict is Verdict.DELIVER_AGAIN
+                response = await self._handover.hand_over(answer.claim_id, to, again=again)
+                if response is not None:
+                    return response
+            else:
+                if answer.verdict is not Verdict.NOTHING:
+                    log.info("poll.answered", pod=poll.pod_uid, verdict=answer.verdict, why=answer.why)
+                return bare(_STATUS[answer.verdict])
+            # The rows say something else than was thought: have them read again.
+            poll.renew()
+            if poll.is_over:
+                return bare(204)
+            self._offering.add(poll)
+        raise Refusal(503, "the rows of this Pod keep changing")
+
+
+async def _watch(request: Request, poll: Poll) -> None:
+    """Settle the poll when its connection closes."""
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            poll.closed = True
+            poll.settle(Answer(Verdict.NOTHING, "the connection closed"))
+            return
+
+
+async def _discard_body(request: Request) -> None:
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > LARGEST_BODY:
+            raise Refusal(413, "the body is larger than a poll's")

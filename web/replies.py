@@ -1,0 +1,49 @@
+"""The replies of the runners' poll. None tells a caller more than the status; the reason is in our log."""
+
+from __future__ import annotations
+
+from starlette.background import BackgroundTask
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from models.deliver import Delivery
+from ostler.secrets import Secret
+
+RETRY_AFTER = 1
+"""Seconds; the poller adds its own jitter."""
+
+
+class Refusal(Exception):  # noqa: N818  it is an answer, not an error
+    """Ends a poll with a status; `why` is for the log only."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+        self.why = why
+
+
+def bare(status: int) -> Response:
+    """Return a reply without a body; it says when to come again where that is wanted."""
+    headers = {"Retry-After": str(RETRY_AFTER)} if status in {204, 429, 503} else None
+    return Response(status_code=status, headers=headers)
+
+
+def work(delivery: Delivery, jit: Secret, *, accept: str, after: BackgroundTask | None) -> Response:
+    """Return the 200 that hands out a JIT: JSON, or the bare JIT where plain text is asked for."""
+    headers = {
+        "X-Ostler-Claim": str(delivery.claim_id),
+        "X-Ostler-Runner": delivery.runner_name,
+        "Cache-Control": "no-store",
+    }
+    if "text/plain" in accept:
+        return PlainTextResponse(jit.reveal(), headers=headers, background=after)
+    owner = "" if delivery.account_id is None else str(delivery.account_id)
+    return JSONResponse(
+        {
+            "jit_config": jit.reveal(),
+            "runner_name": delivery.runner_name,
+            "claim_id": delivery.claim_id,
+            "owner": owner,
+        },
+        headers=headers,
+        background=after,
+    )
