@@ -1,0 +1,85 @@
+"""`python -m lab.kubelet`: one JSON line says that it is ready; SIGTERM ends it and what it runs, no Pod is deleted."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import resource
+import signal
+import sys
+from pathlib import Path
+
+import aiohttp
+
+from lab.kubelet.cluster import Cluster
+from lab.kubelet.journal import Journal
+from lab.kubelet.kubeconfig import read_kubeconfig
+from lab.kubelet.kubelet import Kubelet
+from lab.kubelet.quota import RealQuota
+from lab.kubelet.simulated import Simulation
+from lab.kubelet.worker import Ground
+
+
+async def serve(arguments: argparse.Namespace) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    access = read_kubeconfig(arguments.kubeconfig)
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    async with (
+        Cluster(access=access, namespace=arguments.namespace, node=arguments.node) as cluster,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http,
+    ):
+        with Journal(arguments.log) as journal:
+            ground = Ground(
+                cluster=cluster,
+                journal=journal,
+                simulation=Simulation(http=http, github_url=arguments.github_url.rstrip("/")),
+                quota=RealQuota(wanted=arguments.real),
+                work=arguments.work,
+                dispatch_url=arguments.dispatch_url,
+                start_delay=arguments.start_delay,
+            )
+            await _until_signalled(Kubelet(ground=ground, node=arguments.node), arguments)
+
+
+async def _until_signalled(kubelet: Kubelet, arguments: argparse.Namespace) -> None:
+    said = False
+
+    def ready() -> None:
+        nonlocal said
+        if not said:
+            said = True
+            facts = {"ready": True, "namespace": arguments.namespace, "node": arguments.node}
+            sys.stdout.write(json.dumps(facts) + "\n")
+            sys.stdout.flush()
+
+    serving = asyncio.create_task(kubelet.serve(ready=ready))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
+    try:
+        await serving
+    except asyncio.CancelledError:
+        if not serving.cancelled():
+            raise
+
+
+def main() -> None:
+    """Read the arguments and serve."""
+    parser = argparse.ArgumentParser(prog="python -m lab.kubelet", description=__doc__)
+    parser.add_argument("--kubeconfig", type=Path, required=True)
+    parser.add_argument("--namespace", required=True)
+    parser.add_argument("--node", default="lab-node", help="the name of the Node to be")
+    parser.add_argument("--github-url", required=True, help="the lab's GitHub, http://")
+    parser.add_argument("--real", type=int, default=10, help="how many Pods are to execute their job as real processes")
+    parser.add_argument("--log", type=Path, required=True, help="the journal, JSON lines")
+    parser.add_argument("--work", type=Path, required=True, help="where real Pods have their volumes")
+    parser.add_argument("--dispatch-url", help="instead of the Pods' own OSTLER_DISPATCH_URL")
+    parser.add_argument("--start-delay", type=float, default=0.0, help="seconds between binding and start")
+    arguments = parser.parse_args()
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    asyncio.run(serve(arguments))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""The dispatch endpoint's answer table, as a poller that asks for JSON obeys it. A decision, no I/O."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+LONGEST_WAIT = 60
+FIRST_STEP = 1.0
+LONGEST_STEP = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a 200 carries."""
+
+    jit_config: str
+    runner_name: str
+    claim: str
+
+    def __repr__(self) -> str:
+        return f"Work(claim={self.claim!r}, runner_name={self.runner_name!r})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """The poller ends with `code` (never 0) and this termination message."""
+
+    code: int
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Again:
+    """Poll again after `wait` seconds; `failed` says whether the next failure's step doubles."""
+
+    wait: float
+    failed: bool
+
+
+def decide(
+    *, status: int, retry_after: str | None, body: Any, failures: int, chance: random.Random
+) -> Work | End | Again:
+    """Return what an answer means after `failures` failures in a row. `status` 0 stands for no answer."""
+    told = _seconds(retry_after)
+    if status == HTTPStatus.OK and isinstance(body, dict) and body.get("jit_config"):
+        return Work(
+            jit_config=str(body["jit_config"]),
+            runner_name=str(body.get("runner_name", "")),
+            claim=str(body.get("claim_id", "")),
+        )
+    if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+        return End(code=1, message=f"refused: status {status}")
+    if status == HTTPStatus.GONE:
+        return End(code=10, message=f"replaced: status {status}")
+    if status == HTTPStatus.NO_CONTENT:
+        wait = chance.uniform(0.5, 1.5) if told is None else _spread(told, chance)
+        return Again(wait=wait, failed=False)
+    if status in {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE} and told is not None:
+        return Again(wait=_spread(told, chance), failed=True)
+    step = min(FIRST_STEP * 2 ** min(failures, 10), LONGEST_STEP)
+    return Again(wait=chance.uniform(step / 2, step), failed=True)
+
+
+def _seconds(raw: str | None) -> int | None:
+    if raw is None or not (raw.isascii() and raw.isdigit()):
+        return None
+    return LONGEST_WAIT if len(raw.lstrip("0")) > 2 else min(int(raw), LONGEST_WAIT)  # noqa: PLR2004 - digits of 60
+
+
+def _spread(told: int, chance: random.Random) -> float:
+    return told + chance.uniform(0, told / 4 + 0.25)

@@ -1,0 +1,193 @@
+"""The API calls of a kubelet, each made until it is answered: errors that pass are waited out with backoff.
+
+What is definite comes out as `GoneError`; what is neither is raised as `RefusedError`, for whoever is responsible for
+the Pod to journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Self
+
+import aiohttp
+
+from lab.kubelet.kubeconfig import Access
+
+CONCURRENT_CALLS = 8
+CALL_SECONDS = 15
+WATCH_SECONDS = 240
+_PASSING = {HTTPStatus.TOO_MANY_REQUESTS, *range(500, 600)}
+_CAP_SECONDS = 5.0
+
+
+class GoneError(Exception):
+    """The Pod, by its UID, is no more."""
+
+
+class RefusedError(Exception):
+    """The API server refused for good; the text says what and why."""
+
+
+class ExpiredError(Exception):
+    """The watch's resourceVersion is too old: list again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodKey:
+    """Names one Pod for ever."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Token:
+    """A Pod-bound token and its life in seconds."""
+
+    value: str
+    seconds: int
+
+    def __repr__(self) -> str:
+        return "Token(***)"
+
+
+class Cluster:
+    """One namespace of an API server; an async context manager."""
+
+    def __init__(self, *, access: Access, namespace: str, node: str) -> None:
+        self._access = access
+        self._namespace = namespace
+        self._node = node
+        self._session: aiohttp.ClientSession | None = None
+        self._watching: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        tls: Any = self._access.tls if self._access.tls is not None else False
+        headers = self._access.headers
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=CONCURRENT_CALLS, ssl=tls), headers=headers
+        )
+        self._watching = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls), headers=headers)
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        for session in (self._session, self._watching):
+            if session is not None:
+                await session.close()
+
+    async def announce_node(self) -> None:
+        """Create our Node unless it exists, without the taint that admission gives a new one."""
+        body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self._node}}
+        await self._call("POST", "/api/v1/nodes", body, fine={HTTPStatus.CONFLICT})
+        await self._call("PATCH", f"/api/v1/nodes/{self._node}", {"spec": {"taints": None}})
+
+    async def report_node(self, status: dict[str, Any]) -> None:
+        """Say how the Node is."""
+        await self._call("PATCH", f"/api/v1/nodes/{self._node}/status", {"status": status})
+
+    async def list_pods(self) -> tuple[list[dict[str, Any]], str]:
+        """Return all Pods and the resourceVersion to watch from."""
+        found = await self._call("GET", self._pods())
+        return found["items"], found["metadata"]["resourceVersion"]
+
+    async def watch_pods(self, since: str) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        """Yield (type, object) until the server ends the stream; ExpiredError when it forgot `since`.
+
+        Raises aiohttp.ClientError or TimeoutError when the connection breaks.
+        """
+        if self._watching is None:
+            raise AssertionError("not entered")
+        query = {"watch": "1", "resourceVersion": since, "allowWatchBookmarks": "true"}
+        query["timeoutSeconds"] = str(WATCH_SECONDS)
+        patience = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=WATCH_SECONDS + 30)
+        url = self._access.server + self._pods()
+        async with self._watching.get(url, params=query, timeout=patience) as answer:
+            if answer.status == HTTPStatus.GONE:
+                raise ExpiredError
+            answer.raise_for_status()
+            rest = b""
+            async for piece in answer.content.iter_any():
+                *lines, rest = (rest + piece).split(b"\n")
+                for line in lines:
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        raise ExpiredError
+                    yield event["type"], event["object"]
+
+    async def bind(self, pod: PodKey) -> None:
+        """Put the Pod on our Node; a Pod already bound is fine. GoneError."""
+        target = {"apiVersion": "v1", "kind": "Node", "name": self._node}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod.name, "uid": pod.uid}, "target": target}
+        await self._call("POST", f"{self._pods()}/{pod.name}/binding", body, fine={HTTPStatus.CONFLICT})
+
+    async def report(self, pod: PodKey, status: dict[str, Any]) -> None:
+        """Merge into the Pod's status; GoneError."""
+        body = {"metadata": {"uid": pod.uid}, "status": status}
+        await self._call("PATCH", f"{self._pods()}/{pod.name}/status", body, gone={HTTPStatus.UNPROCESSABLE_ENTITY})
+
+    async def token(self, pod: PodKey, *, account: str, audience: str, seconds: int) -> Token:
+        """Request a token bound to the Pod; GoneError when the Pod is."""
+        bound = {"kind": "Pod", "apiVersion": "v1", "name": pod.name, "uid": pod.uid}
+        spec = {"audiences": [audience], "expirationSeconds": seconds, "boundObjectRef": bound}
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        path = f"/api/v1/namespaces/{self._namespace}/serviceaccounts/{account}/token"
+        answer = await self._call("POST", path, body, gone={HTTPStatus.CONFLICT})
+        return Token(value=answer["status"]["token"], seconds=seconds)
+
+    async def remove(self, pod: PodKey) -> None:
+        """Let a Pod that is being deleted disappear; one that is gone already is fine."""
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
+        preconditions = {"preconditions": {"uid": pod.uid}}
+        path = f"{self._pods()}/{pod.name}"
+        await self._call("DELETE", path, body | preconditions, fine={HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT})
+
+    def _pods(self) -> str:
+        return f"/api/v1/namespaces/{self._namespace}/pods"
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        *,
+        fine: set[HTTPStatus] | None = None,
+        gone: set[HTTPStatus] | None = None,
+    ) -> dict[str, Any]:
+        """Call until the answer is definite. 404 and `gone` are GoneError, other refusals than `fine` RefusedError."""
+        wait = 0.2
+        while True:
+            status, answer = await self._once(method, path, body)
+            if status < HTTPStatus.BAD_REQUEST or status in (fine or ()):
+                return answer
+            if status == HTTPStatus.NOT_FOUND or status in (gone or ()):
+                raise GoneError(path)
+            if status not in _PASSING:
+                raise RefusedError(f"{method} {path}: {status} {answer.get('message', '')}")
+            await asyncio.sleep(wait * random.uniform(0.5, 1))
+            wait = min(wait * 2, _CAP_SECONDS)
+
+    async def _once(self, method: str, path: str, body: dict[str, Any] | None) -> tuple[int, dict[str, Any]]:
+        if self._session is None:
+            raise AssertionError("not entered")
+        content = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        try:
+            async with self._session.request(
+                method,
+                self._access.server + path,
+                data=None if body is None else json.dumps(body),
+                headers={"Content-Type": content, "Accept": "application/json"},
+                timeout=aiohttp.ClientTimeout(total=CALL_SECONDS),
+            ) as answer:
+                text = await answer.text()
+        except (aiohttp.ClientError, TimeoutError):
+            return HTTPStatus.SERVICE_UNAVAILABLE, {}
+        try:
+            parsed = json.loads(text)
+        except ValueError:
+            parsed = {"message": text[:200]}
+        return answer.status, parsed if isinstance(parsed, dict) else {}

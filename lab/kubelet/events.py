@@ -1,0 +1,33 @@
+"""What the containers of a runner Pod tell the kubelet while they run, real or simulated."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Events(Protocol):
+    """Told in the order in which it happens."""
+
+    def poller_started(self, *, simulated: bool) -> None:
+        """The poller runs."""
+
+    def jit_received(self, *, claim: str, runner_name: str, simulated: bool) -> None:
+        """The poller was handed work."""
+
+    def poller_exited(self, *, code: int, message: str) -> None:
+        """The poller ended; `message` is its termination message."""
+
+    def runner_started(self, *, runner_name: str) -> None:
+        """The runner connected to GitHub."""
+
+    def runner_ready(self) -> None:
+        """The job-started hook has left its file."""
+
+    def job_started(self, *, job: int) -> None:
+        """The runner begins a job."""
+
+    def job_finished(self, *, job: int, conclusion: str) -> None:
+        """The runner is through with a job."""
+
+    def runner_exited(self, *, code: int) -> None:
+        """The runner ended."""

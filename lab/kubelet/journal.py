@@ -1,0 +1,37 @@
+"""The kubelet's own log: one JSON object a line, flushed as it is written, from which a verdict on a run is computed.
+
+Never holds a JIT config or a token.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any, Self
+
+
+class Journal:
+    """An append-only file; a context manager. `seq` rises by one with each line, `at` is UTC."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seq = 0
+        self._file: IO[str] | None = None
+
+    def write(self, event: str, **facts: Any) -> None:
+        """Write what happened."""
+        if self._file is None:
+            raise AssertionError("the journal is not open")
+        self._seq += 1
+        line = {"seq": self._seq, "at": datetime.now(UTC).isoformat(), "event": event, **facts}
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+    def __enter__(self) -> Self:
+        self._file = self._path.open("a", encoding="utf-8")
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        if self._file is not None:
+            self._file.close()

@@ -1,0 +1,106 @@
+"""The kubelet's two loops: keep the Node ready, and follow the namespace's Pods with one worker for each."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import aiohttp
+
+from lab.kubelet.cluster import Cluster, ExpiredError
+from lab.kubelet.pods import PodView, view
+from lab.kubelet.worker import Ground, PodWorker
+
+NODE_REPORT_SECONDS = 60
+LONGEST_WAIT = 5.0
+
+
+class Kubelet:
+    """Follows one namespace. Also its scheduler: every Pod without a node is bound to ours."""
+
+    def __init__(self, *, ground: Ground, node: str) -> None:
+        self._ground = ground
+        self._node = node
+        self._workers: dict[str, PodWorker] = {}
+
+    async def serve(self, *, ready: Callable[[], None]) -> None:
+        """Serve until cancelled; `ready` is called after the first list. Raises what went wrong for good."""
+        await self._ground.cluster.announce_node()
+        try:
+            async with asyncio.TaskGroup() as loops:
+                loops.create_task(self._report_node())
+                loops.create_task(self._follow(ready))
+        finally:
+            await asyncio.gather(*(worker.stop() for worker in self._workers.values()), return_exceptions=True)
+
+    async def _report_node(self) -> None:
+        while True:
+            await self._ground.cluster.report_node(_node_status())
+            await asyncio.sleep(NODE_REPORT_SECONDS)
+
+    async def _follow(self, ready: Callable[[], None]) -> None:
+        while True:
+            pods, since = await self._ground.cluster.list_pods()
+            self._compare(pods)
+            ready()
+            with contextlib.suppress(ExpiredError):
+                await self._watch(since)
+
+    async def _watch(self, since: str) -> None:
+        """Follow the watch, over broken connections, until ExpiredError."""
+        cluster: Cluster = self._ground.cluster
+        wait = 0.1
+        while True:
+            try:
+                async for kind, found in cluster.watch_pods(since):
+                    since = found["metadata"]["resourceVersion"]
+                    wait = 0.1
+                    self._hear(kind, found)
+            except (aiohttp.ClientError, TimeoutError):
+                await asyncio.sleep(wait * random.uniform(0.5, 1))
+                wait = min(wait * 2, LONGEST_WAIT)
+
+    def _compare(self, pods: list[dict[str, Any]]) -> None:
+        """Take a whole list: what is missing from it is gone."""
+        listed = {pod["metadata"]["uid"] for pod in pods}
+        for uid in set(self._workers) - listed:
+            self._workers.pop(uid).vanished()
+        for pod in pods:
+            self._hear("MODIFIED", pod)
+
+    def _hear(self, kind: str, found: dict[str, Any]) -> None:
+        if kind == "BOOKMARK":
+            return
+        pod = view(found)
+        worker = self._workers.get(pod.key.uid)
+        if kind == "DELETED":
+            if worker is not None:
+                del self._workers[pod.key.uid]
+                worker.vanished()
+            return
+        if worker is None:
+            worker = self._take_on(pod)
+        if worker is not None and pod.deleted:
+            worker.delete()
+
+    def _take_on(self, pod: PodView) -> PodWorker | None:
+        """Start a worker for a Pod of ours, or without a node; None for any other and for those that have ended."""
+        if pod.node not in {None, self._node} or (pod.deleted and pod.node is None):
+            return None
+        if pod.terminal and not pod.deleted:
+            return None
+        worker = self._workers[pod.key.uid] = PodWorker(ground=self._ground, pod=pod)
+        if not pod.deleted:
+            worker.start(lost=pod.phase == "Running")
+        return worker
+
+
+def _node_status() -> dict[str, Any]:
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    capacity = {"cpu": "10000", "memory": "40000Gi", "pods": "100000"}
+    condition = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "", "lastHeartbeatTime": now}
+    return {"capacity": capacity, "allocatable": capacity, "conditions": [condition]}

@@ -1,0 +1,80 @@
+"""A Pod as the kubelet reads it: which containers it has, what the poller's environment and token are to be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lab.kubelet.cluster import PodKey
+
+POLLER = "poller"
+RUNNER = "runner"
+DEFAULT_TOKEN_SECONDS = 3600
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenVolume:
+    """What the Pod's projected volume asks for."""
+
+    audience: str
+    seconds: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodView:
+    """What the kubelet needs of a Pod."""
+
+    key: PodKey
+    account: str
+    node: str | None
+    phase: str
+    deleted: bool
+    images: dict[str, str]
+    """By container name, in the Pod's order."""
+    environment: dict[str, dict[str, str]]
+    """By container name."""
+    token: TokenVolume | None
+
+    @property
+    def terminal(self) -> bool:
+        """Whether its phase is an end."""
+        return self.phase in {"Succeeded", "Failed"}
+
+    @property
+    def is_runner(self) -> bool:
+        """Whether it has the two containers of a runner Pod."""
+        return POLLER in self.images and RUNNER in self.images
+
+
+def view(pod: dict[str, Any]) -> PodView:
+    """Read a Pod as the API server sends it."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    return PodView(
+        key=PodKey(name=metadata["name"], uid=metadata["uid"]),
+        account=spec.get("serviceAccountName") or "default",
+        node=spec.get("nodeName"),
+        phase=pod.get("status", {}).get("phase") or "Pending",
+        deleted=bool(metadata.get("deletionTimestamp")),
+        images={container["name"]: container.get("image", "") for container in spec["containers"]},
+        environment={container["name"]: _environment(container, metadata) for container in spec["containers"]},
+        token=_token_volume(spec.get("volumes") or []),
+    )
+
+
+def _environment(container: dict[str, Any], metadata: dict[str, Any]) -> dict[str, str]:
+    fields = {f"metadata.{name}": metadata.get(name, "") for name in ("name", "namespace", "uid")}
+    found: dict[str, str] = {}
+    for variable in container.get("env") or []:
+        source = (variable.get("valueFrom") or {}).get("fieldRef", {}).get("fieldPath")
+        found[variable["name"]] = fields.get(source, "") if source else variable.get("value", "")
+    return found
+
+
+def _token_volume(volumes: list[dict[str, Any]]) -> TokenVolume | None:
+    for volume in volumes:
+        for source in (volume.get("projected") or {}).get("sources") or []:
+            asked = source.get("serviceAccountToken")
+            if asked and asked.get("audience"):
+                seconds = int(asked.get("expirationSeconds") or DEFAULT_TOKEN_SECONDS)
+                return TokenVolume(audience=asked["audience"], seconds=seconds)
+    return None

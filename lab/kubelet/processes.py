@@ -1,0 +1,174 @@
+"""A runner Pod as processes: the real poller's script and the real runner's entry, in a private folder.
+
+The lab's runner stands where actions/runner would. Each script is the main process of its "container": SIGTERM goes to
+it alone, and when it ends, or has not ended after the grace period, whatever it left behind is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.kubelet.events import Events
+
+SCRIPTS = Path(__file__).parents[2] / "poller"
+RUNNER_HOME = Path(__file__).parent / "runner"
+GRACE_SECONDS = 5.0
+PROBE_SECONDS = 0.25
+_WORK = re.compile(r"poller: work: claim (\S+) runner (\S+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodFolder:
+    """Where a Pod's volumes lie on this machine."""
+
+    root: Path
+
+    @property
+    def jit(self) -> Path:
+        """The volume that both containers share."""
+        return self.root / "jit"
+
+    @property
+    def token(self) -> Path:
+        """The projected token."""
+        return self.root / "token"
+
+    @property
+    def message(self) -> Path:
+        """The poller's termination log."""
+        return self.root / "termination-log"
+
+    def make(self) -> None:
+        """Create the folders, for us only."""
+        self.root.mkdir(parents=True, mode=0o700)
+        self.jit.mkdir()
+
+    def forget_secrets(self) -> None:
+        """Delete token and JIT; the output of the containers stays for whoever looks into a run."""
+        for path in (self.token, *self.jit.iterdir()):
+            path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Containers:
+    """One Pod's two containers."""
+
+    folder: PodFolder
+    poller_environment: dict[str, str]
+    runner_environment: dict[str, str]
+    github_url: str
+    events: Events
+
+    async def run(self) -> None:
+        """Run both containers to their end. Cancelling it ends them as kubelet does, and abandons the job."""
+        try:
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._poller())
+                both.create_task(self._runner())
+        finally:
+            self.folder.forget_secrets()
+
+    async def _poller(self) -> None:
+        environment = {
+            **_base(),
+            **self.poller_environment,
+            "OSTLER_TOKEN_FILE": str(self.folder.token),
+            "OSTLER_JIT_DIR": str(self.folder.jit),
+            "OSTLER_TERMINATION_LOG": str(self.folder.message),
+        }
+        self.events.poller_started(simulated=False)
+        code = await self._container("poller", SCRIPTS / "poll.sh", environment, self._poller_says)
+        message = self.folder.message.read_text() if self.folder.message.exists() else ""
+        self.events.poller_exited(code=code, message=message)
+
+    def _poller_says(self, line: str) -> None:
+        if found := _WORK.fullmatch(line):
+            self.events.jit_received(claim=found[1], runner_name=found[2], simulated=False)
+
+    async def _runner(self) -> None:
+        environment = {
+            **_base(),
+            **self.runner_environment,
+            "OSTLER_JIT_DIR": str(self.folder.jit),
+            "OSTLER_RUNNER_HOME": str(RUNNER_HOME),
+            "ACTIONS_RUNNER_HOOK_JOB_STARTED": str(SCRIPTS / "job-started.sh"),
+            "LAB_GITHUB_URL": self.github_url,
+            "LAB_PYTHON": sys.executable,
+        }
+        probe = asyncio.create_task(self._probe())
+        try:
+            code = await self._container("runner", SCRIPTS / "run.sh", environment, self._runner_says)
+        finally:
+            probe.cancel()
+        self.events.runner_exited(code=code)
+
+    async def _probe(self) -> None:
+        """The readiness probe of container `runner`."""
+        while not (self.folder.jit / "job-started").exists():  # noqa: ASYNC110 - a file tells nobody
+            await asyncio.sleep(PROBE_SECONDS)
+        self.events.runner_ready()
+
+    def _runner_says(self, line: str) -> None:
+        if not line.startswith("{"):
+            return
+        said = json.loads(line)
+        if said["event"] == "runner_started":
+            self.events.runner_started(runner_name=said["runner_name"])
+        elif said["event"] == "job_started":
+            self.events.job_started(job=said["job"])
+        elif said["event"] == "job_finished":
+            self.events.job_finished(job=said["job"], conclusion=said["conclusion"])
+
+    async def _container(
+        self, name: str, script: Path, environment: dict[str, str], hear: Callable[[str], None]
+    ) -> int:
+        """Run a script to its end and return the exit code as a container runtime counts it: 128 + n for signal n."""
+        with (self.folder.root / f"{name}.log").open("wb") as errors:
+            process = await asyncio.create_subprocess_exec(
+                "sh",
+                str(script),
+                env=environment,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+            )
+        try:
+            async for line in _lines(process.stdout):
+                hear(line)
+            code = await process.wait()
+        finally:
+            await _end(process)
+        return 128 - code if code < 0 else code
+
+
+def _base() -> dict[str, str]:
+    return {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C"}
+
+
+async def _lines(stream: asyncio.StreamReader | None) -> AsyncIterator[str]:
+    if stream is None:
+        raise AssertionError("the output is a pipe")
+    async for line in stream:
+        yield line.decode(errors="replace").rstrip("\n")
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """TERM the main process, wait out the grace period, then kill what is left of its group."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), GRACE_SECONDS)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()

@@ -1,0 +1,125 @@
+"""The runner of the lab's GitHub as a process: one session, at most one job, then the end.
+
+Speaks `/_runner/…` at LAB_GITHUB_URL, runs the job-started hook (ACTIONS_RUNNER_HOOK_JOB_STARTED) before it says
+`started`, and tells whoever reads its output, one JSON object a line, what happens. Standard library only: it starts
+once per Pod, so what it imports is what a Pod costs.
+"""
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+HOLD_SECONDS = 50
+HEARTBEAT_SECONDS = 1.0
+CALL_SECONDS = 10
+ATTEMPTS = 7
+NO_ANSWER = 0
+
+
+class GitHub:
+    """The runner protocol of one session. Errors that pass are retried; status 0 stands for no answer at all."""
+
+    def __init__(self, url: str) -> None:
+        scheme, _, rest = url.partition("://")
+        if scheme != "http":
+            raise ValueError(f"LAB_GITHUB_URL is to be an http:// address, not {url!r}")
+        self._address, _, path = rest.partition("/")
+        self._prefix = f"/{path}".rstrip("/") + "/_runner/sessions"
+
+    def ask(
+        self, method: str, path: str, body: Any = None, *, seconds: float = CALL_SECONDS, attempts: int = ATTEMPTS
+    ) -> tuple[int, Any]:
+        """Return status and JSON body of one call."""
+        wait = 0.25
+        status, answer = NO_ANSWER, None
+        for attempt in range(attempts):
+            if attempt:
+                time.sleep(wait)
+                wait *= 2
+            status, answer = self._once(method, path, body, seconds)
+            if status != NO_ANSWER and status < http.client.INTERNAL_SERVER_ERROR:
+                break
+        return status, answer
+
+    def _once(self, method: str, path: str, body: Any, seconds: float) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection(self._address, timeout=seconds)
+        try:
+            raw = None if body is None else json.dumps(body)
+            connection.request(method, self._prefix + path, raw, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            text = answer.read()
+            return answer.status, json.loads(text) if text else None
+        except (OSError, http.client.HTTPException, ValueError):
+            return NO_ANSWER, None
+        finally:
+            connection.close()
+
+
+def say(event: str, **facts: Any) -> None:
+    """Tell one thing that happened."""
+    sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
+    sys.stdout.flush()
+
+
+def run(github: GitHub, jit_config: str) -> int:
+    """Run one runner to its end and return the exit code."""
+    status, session = github.ask("POST", "", {"jit_config": jit_config})
+    if status != http.client.CREATED:
+        return 1
+    say("runner_started", runner_name=session["runner_name"])
+    path = f"/{session['session']}"
+    while True:
+        status, job = github.ask("GET", f"{path}/message?wait={HOLD_SECONDS}", seconds=HOLD_SECONDS + 10)
+        if status == http.client.NOT_FOUND:
+            return 0  # the registration was deleted
+        if status == http.client.OK:
+            break
+        if status in range(400, 500):
+            return 1
+    conclusion = do_job(github, path, job)
+    say("job_finished", job=job["job_id"], conclusion=conclusion)
+    github.ask("DELETE", path)
+    return 0 if conclusion == "success" else 1
+
+
+def do_job(github: GitHub, path: str, job: dict[str, Any]) -> str:
+    """Do a job and return how it ended: `success`, or `lost` when GitHub would not have it of us."""
+    hook = os.environ.get("ACTIONS_RUNNER_HOOK_JOB_STARTED")
+    if hook:
+        subprocess.run([hook], check=True)
+    say("job_started", job=job["job_id"])
+    status, _ = github.ask("POST", f"{path}/started", {"job_id": job["job_id"]})
+    if status != http.client.NO_CONTENT:
+        return "lost"
+    lost = threading.Event()
+    threading.Thread(target=beat, args=(github, path, lost), daemon=True).start()
+    if lost.wait(float(job["duration_seconds"])):
+        return "lost"
+    status, _ = github.ask("POST", f"{path}/finished", {"job_id": job["job_id"], "conclusion": "success"})
+    return "success" if status == http.client.NO_CONTENT else "lost"
+
+
+def beat(github: GitHub, path: str, lost: threading.Event) -> None:
+    """Renew the lock on the job until GitHub knows nothing of it."""
+    while not lost.is_set():
+        time.sleep(HEARTBEAT_SECONDS)
+        status, _ = github.ask("POST", f"{path}/heartbeat", {}, attempts=1)
+        if status == http.client.NOT_FOUND:
+            lost.set()
+
+
+def main(arguments: list[str]) -> int:
+    """Read the command line of actions/runner: `--jitconfig <config>`."""
+    if len(arguments) != 2 or arguments[0] != "--jitconfig":  # noqa: PLR2004 - an option and its value
+        sys.stderr.write("usage: run.sh --jitconfig <config>\n")
+        return 1
+    return run(GitHub(os.environ["LAB_GITHUB_URL"]), arguments[1])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,144 @@
+"""A runner Pod without processes: the poller and the runner as coroutines that speak the same two protocols."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import aiohttp
+
+from lab.kubelet.answers import Again, End, Work, decide
+from lab.kubelet.events import Events
+from lab.kubelet.tokens import TokenKeeper
+
+HOLD_SECONDS = 50
+HEARTBEAT_SECONDS = 1.0
+CALL_SECONDS = 10
+RETRIES = 6
+_NO_ANSWER = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulation:
+    """What all simulated Pods share: one connection pool and the addresses."""
+
+    http: aiohttp.ClientSession
+    github_url: str
+
+    async def run(self, *, dispatch_url: str, tokens: TokenKeeper, events: Events) -> None:
+        """Run both containers of a Pod to their end. Cancelling it abandons the job."""
+        events.poller_started(simulated=True)
+        end = await self._poll(dispatch_url, tokens)
+        if isinstance(end, End):
+            events.poller_exited(code=end.code, message=end.message)
+            events.runner_exited(code=0)
+            return
+        events.jit_received(claim=end.claim, runner_name=end.runner_name, simulated=True)
+        events.poller_exited(code=0, message=end.claim)
+        events.runner_exited(code=await self._runner(end.jit_config, events))
+
+    async def _poll(self, url: str, tokens: TokenKeeper) -> Work | End:
+        if not url:
+            return End(code=1, message="OSTLER_DISPATCH_URL is not set")
+        failures = 0
+        chance = random.Random()
+        while True:
+            status, retry_after, body = await self._one_poll(url, tokens.value)
+            verdict = decide(status=status, retry_after=retry_after, body=body, failures=failures, chance=chance)
+            if not isinstance(verdict, Again):
+                return verdict
+            failures = failures + 1 if verdict.failed else 0
+            await asyncio.sleep(verdict.wait)
+
+    async def _one_poll(self, url: str, token: str) -> tuple[int, str | None, Any]:
+        headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
+        patience = aiohttp.ClientTimeout(total=70, sock_connect=5)
+        try:
+            async with self.http.post(url, headers=headers, timeout=patience, allow_redirects=False) as answer:
+                body = await answer.json(content_type=None) if answer.status == HTTPStatus.OK else None
+                return answer.status, answer.headers.get("Retry-After"), body
+        except (aiohttp.ClientError, TimeoutError, ValueError):
+            return _NO_ANSWER, None, None
+
+    async def _runner(self, jit_config: str, events: Events) -> int:
+        """Run the runner; return its exit code."""
+        status, session = await self._github("POST", "", {"jit_config": jit_config})
+        if status != HTTPStatus.CREATED:
+            return 1
+        events.runner_started(runner_name=session["runner_name"])
+        path = f"/{session['session']}"
+        while True:
+            status, job = await self._github("GET", f"{path}/message?wait={HOLD_SECONDS}", seconds=HOLD_SECONDS + 10)
+            if status == HTTPStatus.NOT_FOUND:
+                return 0  # the registration was deleted: the real runner's run.sh ends with 0, too
+            if status == HTTPStatus.OK:
+                break
+            if status in range(400, 500):
+                return 1
+        code = await self._job(path, job, events)
+        await self._github("DELETE", path)
+        return code
+
+    async def _job(self, path: str, job: dict[str, Any], events: Events) -> int:
+        job_id = int(job["job_id"])
+        events.runner_ready()
+        events.job_started(job=job_id)
+        conclusion = "lost"
+        status, _ = await self._github("POST", f"{path}/started", {"job_id": job_id})
+        if status == HTTPStatus.NO_CONTENT and await self._work(path, float(job["duration_seconds"])):
+            status, _ = await self._github("POST", f"{path}/finished", {"job_id": job_id, "conclusion": "success"})
+            conclusion = "success" if status == HTTPStatus.NO_CONTENT else "lost"
+        events.job_finished(job=job_id, conclusion=conclusion)
+        return 0 if conclusion == "success" else 1
+
+    async def _work(self, path: str, seconds: float) -> bool:
+        """Spend the job's time; False when GitHub took the job away meanwhile."""
+        lost = asyncio.ensure_future(self._beat(path))
+        try:
+            await asyncio.wait({lost}, timeout=seconds)
+            return not lost.done()
+        finally:
+            lost.cancel()
+            await asyncio.gather(lost, return_exceptions=True)
+
+    async def _beat(self, path: str) -> None:
+        """Renew the lock on the job until GitHub knows nothing of it."""
+        status = HTTPStatus.NO_CONTENT.value
+        while status != HTTPStatus.NOT_FOUND:
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+            status, _ = await self._github("POST", f"{path}/heartbeat", {}, retries=0)
+
+    async def _github(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        *,
+        seconds: float = CALL_SECONDS,
+        retries: int = RETRIES,
+    ) -> tuple[int, dict[str, Any]]:
+        """Call the runner protocol; what passes is retried. Returns status 0 when there never was an answer."""
+        wait = 0.25
+        for attempt in range(retries + 1):
+            status, answer = await self._once(method, path, body, seconds)
+            if (status != _NO_ANSWER and status < HTTPStatus.INTERNAL_SERVER_ERROR) or attempt == retries:
+                break
+            await asyncio.sleep(wait * random.uniform(0.5, 1))
+            wait *= 2
+        return status, answer
+
+    async def _once(
+        self, method: str, path: str, body: dict[str, Any] | None, seconds: float
+    ) -> tuple[int, dict[str, Any]]:
+        url = f"{self.github_url}/_runner/sessions{path}"
+        patience = aiohttp.ClientTimeout(total=seconds, sock_connect=5)
+        try:
+            async with self.http.request(method, url, json=body, timeout=patience) as answer:
+                has_body = answer.status in {HTTPStatus.OK, HTTPStatus.CREATED}
+                found = await answer.json(content_type=None) if has_body else None
+        except (aiohttp.ClientError, TimeoutError, ValueError):
+            return _NO_ANSWER, {}
+        return answer.status, found if isinstance(found, dict) else {}

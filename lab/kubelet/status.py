@@ -1,0 +1,124 @@
+"""What the kubelet reports of a Pod: container states, phase, and a reporter that joins changes into few patches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from lab.kubelet.cluster import Cluster, GoneError
+from lab.kubelet.pods import PodView
+
+JOIN_SECONDS = 0.1
+"""How long a change waits for the next one: the poller's end and the job's start then cost one patch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerState:
+    """One container: running since `started`, and once `code` is set, terminated at `ended`."""
+
+    started: str
+    ready: bool = False
+    code: int | None = None
+    reason: str = ""
+    message: str = ""
+    ended: str = ""
+
+    def render(self, *, name: str, image: str) -> dict[str, Any]:
+        """Return the entry of `status.containerStatuses`."""
+        state: dict[str, Any] = {"running": {"startedAt": self.started}}
+        if self.code is not None:
+            times = {"startedAt": self.started, "finishedAt": self.ended}
+            state = {"terminated": {"exitCode": self.code, "reason": self.reason, "message": self.message, **times}}
+        return {
+            "name": name,
+            "image": image,
+            "imageID": "",
+            "restartCount": 0,
+            "started": self.code is None,
+            "ready": self.ready and self.code is None,
+            "state": state,
+        }
+
+
+class StatusReporter:
+    """Holds a Pod's status and sends it when it changed. Every patch is whole, so only the last one counts."""
+
+    def __init__(self, *, cluster: Cluster, pod: PodView) -> None:
+        self._cluster = cluster
+        self._pod = pod
+        self._containers: dict[str, ContainerState] = {}
+        self._changed = asyncio.Event()
+        self._closing = asyncio.Event()
+        self._sender: asyncio.Task[None] | None = None
+        self._started = now()
+        self.phase = pod.phase
+
+    def start(self) -> None:
+        """Report every container as running."""
+        self.phase = "Running"
+        self._containers = {name: ContainerState(started=now()) for name in self._pod.images}
+        self._change()
+
+    def ready(self, container: str) -> None:
+        """Report that a container's readiness probe succeeds."""
+        self._containers[container] = replace(self._containers[container], ready=True)
+        self._change()
+
+    def terminated(self, container: str, *, code: int, message: str = "") -> None:
+        """Report a container's end."""
+        reason = "Completed" if code == 0 else "Error"
+        state = self._containers[container]
+        self._containers[container] = replace(state, code=code, reason=reason, message=message, ended=now())
+        self._change()
+
+    async def finish(self, *, code_of_the_rest: int) -> str:
+        """End what still runs, send the last status and return the phase: Failed unless all ended with 0."""
+        for name in self._pod.images:
+            self._containers.setdefault(name, ContainerState(started=self._started))
+            if self._containers[name].code is None:
+                self.terminated(name, code=code_of_the_rest)
+        self.phase = "Failed" if any(state.code for state in self._containers.values()) else "Succeeded"
+        self._change()
+        self._closing.set()
+        if self._sender is not None:
+            await self._sender
+        return self.phase
+
+    def _change(self) -> None:
+        self._changed.set()
+        if self._sender is None:
+            self._sender = asyncio.create_task(self._send())
+
+    async def _send(self) -> None:
+        # One at a time and never cancelled: a patch overtaken by the next would bring an old status back.
+        delay = 0.0
+        while not (self._closing.is_set() and not self._changed.is_set()):
+            await self._changed.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), delay)
+            delay = JOIN_SECONDS
+            self._changed.clear()
+            try:
+                await self._cluster.report(self._pod.key, self._render())
+            except GoneError:
+                return
+
+    def _render(self) -> dict[str, Any]:
+        scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": self._started}
+        ready = {"type": "Ready", "status": "False", "lastTransitionTime": self._started}
+        return {
+            "phase": self.phase,
+            "startTime": self._started,
+            "conditions": [scheduled, ready],
+            "containerStatuses": [
+                state.render(name=name, image=self._pod.images[name]) for name, state in self._containers.items()
+            ],
+        }
+
+
+def now() -> str:
+    """Return the time as Kubernetes writes it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,212 @@
+"""One Pod from its binding to its end: what kubelet's Pod worker is.
+
+A Pod that is deleted is ended first, reported, journalled, and only then let go, in this order, as by the real kubelet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import traceback
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lab.kubelet.cluster import Cluster, GoneError, RefusedError
+from lab.kubelet.journal import Journal
+from lab.kubelet.pods import POLLER, RUNNER, PodView
+from lab.kubelet.processes import Containers, PodFolder
+from lab.kubelet.quota import RealQuota
+from lab.kubelet.simulated import Simulation
+from lab.kubelet.status import StatusReporter
+from lab.kubelet.tokens import TokenKeeper
+
+Run = Callable[[], Coroutine[Any, Any, None]]
+TERMINATED = 143
+LOST = 137
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """What all Pods of the node share."""
+
+    cluster: Cluster
+    journal: Journal
+    simulation: Simulation
+    quota: RealQuota
+    work: Path
+    dispatch_url: str | None
+    start_delay: float
+
+
+class PodWorker:
+    """Runs one Pod. `start()` once, then `delete()` when it is to go, `vanished()` when it is gone."""
+
+    def __init__(self, *, ground: Ground, pod: PodView) -> None:
+        self._ground = ground
+        self._pod = pod
+        self._report = StatusReporter(cluster=ground.cluster, pod=pod)
+        self._life: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._deleted = False
+        self._job: int | None = None
+        self._ran_a_job = False
+
+    def start(self, *, lost: bool) -> None:
+        """Begin. A Pod that ran under an earlier kubelet is `lost`: its containers are reported as gone."""
+        self._life = asyncio.create_task(self._guarded(self._report_lost if lost else self._live))
+        self._life.add_done_callback(_complain)
+
+    def delete(self) -> None:
+        """The Pod has a deletionTimestamp: end it and let it go. May be told again."""
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._guarded(self._end))
+            self._ending.add_done_callback(_complain)
+
+    def vanished(self) -> None:
+        """The Pod is gone from the API server: end whatever is left of it here."""
+        self._journal_deletion()
+        if self._life is not None:
+            self._life.cancel()
+
+    async def stop(self) -> None:
+        """Stop everything, report nothing."""
+        tasks = [task for task in (self._life, self._ending) if task is not None]
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    # What the containers tell.
+
+    def poller_started(self, *, simulated: bool) -> None:
+        """The poller runs."""
+        self._write("poller_started", simulated=simulated)
+
+    def jit_received(self, *, claim: str, runner_name: str, simulated: bool) -> None:
+        """The poller was handed work."""
+        self._write("jit_received", claim=claim, runner_name=runner_name, simulated=simulated)
+
+    def poller_exited(self, *, code: int, message: str) -> None:
+        """The poller ended."""
+        self._write("poller_exited", code=code)
+        self._report.terminated(POLLER, code=code, message=message)
+
+    def runner_started(self, *, runner_name: str) -> None:
+        """The runner connected to GitHub."""
+        self._write("runner_started", runner_name=runner_name)
+
+    def runner_ready(self) -> None:
+        """The readiness probe of container `runner` succeeds."""
+        self._report.ready(RUNNER)
+
+    def job_started(self, *, job: int) -> None:
+        """The runner begins a job."""
+        self._job, self._ran_a_job = job, True
+        self._write("job_started", job=job)
+
+    def job_finished(self, *, job: int, conclusion: str) -> None:
+        """The runner is through with a job."""
+        self._job = None
+        self._write("job_finished", job=job, conclusion=conclusion)
+
+    def runner_exited(self, *, code: int) -> None:
+        """The runner ended."""
+        self._report.terminated(RUNNER, code=code)
+
+    # The Pod's life.
+
+    async def _guarded(self, live: Run) -> None:
+        try:
+            await live()
+        except GoneError:
+            return  # the watch tells the rest
+        except RefusedError as error:
+            self._refused(str(error))
+
+    async def _report_lost(self) -> None:
+        self._write("pod_ended", phase=await self._report.finish(code_of_the_rest=LOST))
+
+    async def _live(self) -> None:
+        if self._pod.node is None:
+            await self._ground.cluster.bind(self._pod.key)
+        self._write("pod_bound")
+        await asyncio.sleep(self._ground.start_delay)
+        if not self._pod.is_runner:
+            self._report.start()
+            await asyncio.Event().wait()
+        real = self._ground.quota.take()
+        try:
+            await (self._live_as_processes() if real else self._live_simulated())
+        finally:
+            if real:
+                self._ground.quota.give_back(used=self._ran_a_job)
+        self._write("pod_ended", phase=await self._report.finish(code_of_the_rest=0))
+
+    async def _live_as_processes(self) -> None:
+        key = self._pod.key
+        folder = PodFolder(root=self._ground.work / f"{key.name}-{key.uid[:8]}")
+        folder.make()
+        tokens = self._tokens(folder.token)
+        poller = dict(self._pod.environment[POLLER])
+        if self._ground.dispatch_url is not None:
+            poller["OSTLER_DISPATCH_URL"] = self._ground.dispatch_url
+        containers = Containers(
+            folder=folder,
+            poller_environment=poller,
+            runner_environment=self._pod.environment[RUNNER],
+            github_url=self._ground.simulation.github_url,
+            events=self,
+        )
+        await self._beside_token(tokens, containers.run)
+
+    async def _live_simulated(self) -> None:
+        tokens = self._tokens(None)
+        named = self._pod.environment[POLLER].get("OSTLER_DISPATCH_URL", "")
+        url = self._ground.dispatch_url or named
+        simulation = self._ground.simulation
+        await self._beside_token(tokens, lambda: simulation.run(dispatch_url=url, tokens=tokens, events=self))
+
+    def _tokens(self, file: Path | None) -> TokenKeeper:
+        return TokenKeeper(cluster=self._ground.cluster, pod=self._pod, file=file, refused=self._refused)
+
+    async def _beside_token(self, tokens: TokenKeeper, run: Run) -> None:
+        life = await tokens.first()
+        self._report.start()
+        keeping = asyncio.create_task(tokens.keep(life))
+        try:
+            await run()
+        finally:
+            keeping.cancel()
+
+    async def _end(self) -> None:
+        """End a Pod that is being deleted."""
+        running = self._life is not None and not self._life.done()
+        if self._life is not None:
+            self._life.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._life
+        self._journal_deletion()
+        if running and self._report.phase == "Running":
+            await self._report.finish(code_of_the_rest=TERMINATED)
+        await self._ground.cluster.remove(self._pod.key)
+
+    def _journal_deletion(self) -> None:
+        if not self._deleted:
+            self._deleted = True
+            self._write("pod_deleted", phase=self._report.phase, job=self._job)
+
+    def _refused(self, text: str) -> None:
+        self._write("call_refused", text=text)
+
+    def _write(self, event: str, **facts: object) -> None:
+        self._ground.journal.write(event, pod=self._pod.key.name, uid=self._pod.key.uid, **facts)
+
+
+def _complain(task: asyncio.Task[None]) -> None:
+    """Say at once that a Pod's task broke: that is a bug of ours, and the Pod would just seem to stand still."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        traceback.print_exception(error, file=sys.stderr)
