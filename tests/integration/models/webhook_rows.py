@@ -73,7 +73,9 @@ def completed(job_id: int, runner: str | None, conclusion: str = "success", **ch
     return replace(event, **changes)
 
 
-def deliver(engine: Engine, *events: WorkflowJobEvent, guids: tuple[str, ...] = (), now: datetime = NOW) -> intake.Applied:
+def deliver(
+    engine: Engine, *events: WorkflowJobEvent, guids: tuple[str, ...] = (), now: datetime = NOW
+) -> intake.Applied:
     """Apply events in one transaction, each with a GUID of its own unless given."""
     names = guids or tuple(f"guid-{next(_numbers)}" for _ in events)
     batch = [intake.Received(guid, event) for guid, event in zip(names, events, strict=True)]
