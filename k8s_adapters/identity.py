@@ -29,6 +29,7 @@ TOKEN_BYTES = 16 * 1024
 # The algorithm follows from the key, never from the token's header.
 _ALGORITHMS = {("RSA", None): "RS256", ("EC", "P-256"): "ES256"}
 _KEYS_POLICY = RetryPolicy(attempts=2, base=0.1, deadline=5.0)
+_JWKS = "application/jwk-set+json"
 _REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 _POD_UID = "authentication.kubernetes.io/pod-uid"
 
@@ -148,7 +149,7 @@ class TokenVerifier:
     def _fetch(self) -> None:
         try:
             discovery = self._client.request("GET", "/.well-known/openid-configuration", policy=_KEYS_POLICY)
-            published = self._client.request("GET", "/openid/v1/jwks", policy=_KEYS_POLICY)
+            published = self._client.request("GET", "/openid/v1/jwks", accept=_JWKS, policy=_KEYS_POLICY)
             keys = _usable(published)
             issuer = str(discovery["issuer"])
         except (UpstreamError, KeyError) as error:

@@ -153,6 +153,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 def _network(link: BaseException) -> Network | None:
     if isinstance(link, TruncatedAnswer):
         return Network.TRUNCATED
+    if type(link) is urllib3.exceptions.NewConnectionError:  # also a time-out by class; its cause knows better
+        return None
     for kind, network in _CLASSES:
         if isinstance(link, kind):
             return network

@@ -31,7 +31,15 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from lab.control_plane_build import ControlPlaneUnavailable, Say, binaries, build, cached, quiet
 
-__all__ = ["ClusterAccess", "ControlPlane", "ControlPlaneUnavailable", "binaries", "build", "cached"]
+__all__ = [
+    "ClusterAccess",
+    "ControlPlane",
+    "ControlPlaneUnavailable",
+    "binaries",
+    "build",
+    "cached",
+    "write_kubeconfig",
+]
 
 ISSUER = "https://kubernetes.default.svc"
 _CONTROLLERS = (

@@ -276,7 +276,6 @@ def test_a_deletion_that_fails_is_no_success(
 
 
 def test_a_list_holds_every_page_or_raises(
-    admin: KubeClient,
     namespace: str,
     faulty: Faulty,
     make_runner: MakeRunner,

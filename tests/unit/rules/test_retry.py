@@ -1,0 +1,89 @@
+"""The pure decision: waits are bounded, headers are read in both forms."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rules.retry import RETRIED_STATUSES, Failure, Network, RetryPolicy, decide, parse_retry_after, wait_before_next
+
+NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
+
+failures = st.one_of(
+    st.builds(
+        Failure,
+        status=st.integers(min_value=100, max_value=599),
+        retry_after=st.none() | st.floats(min_value=0, max_value=1e6),
+    ),
+    st.builds(Failure, network=st.sampled_from(Network)),
+)
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        (None, None),
+        ("0", 0.0),
+        ("1", 1.0),
+        (" 17 ", 17.0),
+        ("1.5", 1.5),
+        ("30", 30.0),
+        ("31", 30.0),
+        ("99999999999999999999", 30.0),
+        ("-5", 0.0),
+        ("Fri, 20 Nov 2026 12:00:12 GMT", 12.0),
+        ("Fri, 20 Nov 2026 12:00:12 -0000", 12.0),
+        ("Friday, 20-Nov-26 12:00:12 GMT", 12.0),
+        ("Fri, 20 Nov 2026 13:00:05 +0100", 5.0),
+        ("Fri, 20 Nov 2026 11:59:00 GMT", 0.0),
+        ("Sat, 21 Nov 2026 12:00:00 GMT", 30.0),
+        ("", None),
+        ("soon", None),
+        ("nan", None),
+        ("inf", None),
+        ("Fri, 99 Nov 2026 12:00:00 GMT", None),
+    ],
+)
+def test_a_retry_after_header_is_read_in_both_forms(header: str | None, seconds: float | None) -> None:
+    assert parse_retry_after(header, now=NOW) == seconds
+
+
+@given(st.text(max_size=60))
+def test_no_header_breaks_the_parser(header: str) -> None:
+    seconds = parse_retry_after(header, now=NOW)
+    assert seconds is None or 0.0 <= seconds <= 30.0
+
+
+@given(failures, st.integers(min_value=1, max_value=10_000), st.floats(min_value=0, max_value=1))
+def test_no_wait_is_longer_than_the_cap_and_its_jitter(failure: Failure, attempt: int, roll: float) -> None:
+    wait = wait_before_next(policy=RetryPolicy(cap=20.0), attempt=attempt, failure=failure, roll=roll)
+    assert 0.0 <= wait <= 30.0
+
+
+@given(
+    failures,
+    st.integers(min_value=1, max_value=10),
+    st.floats(min_value=0, max_value=100),
+    st.floats(min_value=0, max_value=100),
+    st.floats(min_value=0, max_value=1),
+)
+def test_a_retry_never_begins_past_the_deadline(
+    failure: Failure, attempt: int, elapsed: float, deadline: float, roll: float
+) -> None:
+    decision = decide(
+        policy=RetryPolicy(deadline=deadline), attempt=attempt, elapsed=elapsed, failure=failure, roll=roll
+    )
+    if decision.retry:
+        assert elapsed + decision.wait < deadline
+        assert attempt < 4
+
+
+@given(st.integers(min_value=100, max_value=599), st.none() | st.sampled_from(Network))
+def test_a_status_decides_alone(status: int, network: Network | None) -> None:
+    decision = decide(
+        policy=RetryPolicy(), attempt=1, elapsed=0.0, failure=Failure(status=status, network=network), roll=0.5
+    )
+    assert decision.retry == (status in RETRIED_STATUSES)
