@@ -89,7 +89,7 @@ def listening() -> Iterator[Hooks]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     hooks.url = f"http://127.0.0.1:{server.server_port}/hook"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield hooks

@@ -1,0 +1,89 @@
+"""A GitHub that answers what a test tells it to, for what only odd answers show."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A request as it came in."""
+
+    method: str
+    path: str
+    authorization: str
+    body: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What to answer; `cut` closes the connection in the middle of the body."""
+
+    status: int = 200
+    body: Any = None
+    headers: dict[str, str] = field(default_factory=dict)
+    cut: bool = False
+
+
+class Upstream:
+    """Serves `answer(call)` until the end of the block; token calls go to `tokens`."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.answer: Callable[[Call], Reply] = lambda _: Reply()
+        self.tokens: Callable[[Call], Reply] = lambda _: Reply(status=500)
+        self._lock = threading.Lock()
+        upstream = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def serve(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                call = Call(
+                    method=self.command, path=self.path, authorization=self.headers["Authorization"] or "", body=body
+                )
+                reply = upstream.reply(call)
+                content = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body).encode()
+                content = b"" if reply.status == 204 else content
+                self.send_response(reply.status)
+                for name, value in reply.headers.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content[: len(content) // 2] if reply.cut else content)
+                self.close_connection = reply.cut
+
+            do_GET = do_POST = do_DELETE = serve  # noqa: N815
+
+            def log_message(self, *_: object) -> None:
+                """Keep the test's output clean."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def reply(self, call: Call) -> Reply:
+        """Note a call and return its answer."""
+        with self._lock:
+            self.calls.append(call)
+        return self.tokens(call) if call.path.endswith("/access_tokens") else self.answer(call)
+
+    def to(self, ending: str) -> list[Call]:
+        """Return the calls whose path ends so."""
+        with self._lock:
+            return [call for call in self.calls if call.path.endswith(ending)]
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
