@@ -85,7 +85,7 @@ class Quota:
 class GitHub:
     """GitHub for one App; safe for threads, meant to live as long as its process.
 
-    `timeout` is in seconds, for each wait on the network; a method's `deadline_seconds` is for all it does.
+    `timeout` is in seconds, for one request and its answer; a method's `deadline_seconds` is for all it does.
     `observe` is told the quota that an answer carried.
 
     Every method raises `RateLimited` (403 or 429 that asks to wait; not applied), `Forbidden` (401, 403),

@@ -16,6 +16,7 @@ from ostler.errors import Retryable
 
 CONNECTIONS = 32
 MOST_REDIRECTS = 2
+PIECE = 64 * 1024
 
 # A renamed repository answers GET with a redirect. urllib3 drops the credential when the host changes.
 _FOLLOW = urllib3.Retry(
@@ -58,8 +59,22 @@ class Answer:
     body: bytes
 
 
+def _read(response: urllib3.BaseHTTPResponse, call: Deadline) -> bytes:
+    """Return the body. The socket's own time limit begins anew with each piece of it; `call` does not."""
+    pieces = []
+    try:
+        while piece := response.read1(PIECE):
+            pieces.append(piece)
+            call.left(0)
+    except BaseException:
+        response.close()
+        raise
+    response.release_conn()
+    return b"".join(pieces)
+
+
 class Http:
-    """The pool. It is safe for threads; `timeout` is in seconds, for each wait on the network."""
+    """The pool. It is safe for threads; `timeout` is in seconds, for one request and its answer."""
 
     def __init__(self, *, api_url: str, timeout: float) -> None:
         self._api_url = api_url.rstrip("/")
@@ -87,20 +102,23 @@ class Http:
         }
         if body is not None:
             headers["Content-Type"] = "application/json"
+        call = Deadline(deadline.left(self._timeout))
         try:
             response = self._pool.request(
                 method,
                 self._api_url + path,
                 headers=headers,
                 body=body,
-                timeout=urllib3.Timeout(total=deadline.left(self._timeout)),
+                timeout=urllib3.Timeout(total=call.left(self._timeout)),
                 redirect=method == "GET",
                 retries=_FOLLOW if method == "GET" else False,
+                preload_content=False,
             )
+            content = _read(response, call)
         except urllib3.exceptions.HTTPError as error:
             # The text of the cause may hold the URL; its type says enough.
             raise Retryable(f"GitHub did not answer: {type(error).__name__}") from None
-        return Answer(status=response.status, headers=response.headers, body=response.data)
+        return Answer(status=response.status, headers=response.headers, body=content)
 
     def close(self) -> None:
         """Close every connection."""

@@ -136,7 +136,7 @@ class _GitHub:
         elif name == "job_assigned":
             self.assigned[event["job"]].append(event["runner"])
         elif name == "job_requeued":
-            self.assigned[event["job"]].remove(event["runner"])
+            self.assigned[event["job"]].clear()
         elif name == "job_started":
             self.started[event["job"]].append(event["runner"])
         elif name == "job_completed":

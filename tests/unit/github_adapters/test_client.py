@@ -149,6 +149,15 @@ def test_half_an_answer_is_none(upstream: Upstream, github: GitHub, call: Callab
     assert caught.value.status is None
 
 
+def test_calls_share_a_connection(upstream: Upstream, github: GitHub) -> None:
+    upstream.answer = lambda _: Reply(body=JOB)
+
+    for _ in range(5):
+        job(github)
+
+    assert len({call.connection for call in upstream.calls}) == 1
+
+
 def test_one_call_is_one_attempt(upstream: Upstream, github: GitHub) -> None:
     upstream.answer = lambda _: Reply(status=502)
 
@@ -222,6 +231,15 @@ def test_a_deadline_ends_a_call_that_hangs(upstream: Upstream, github: GitHub) -
     with pytest.raises(Retryable) as caught:
         github.get_job(installation_id=1, repository="acme/app", job_id=3, deadline_seconds=0.3)
     released.set()
+
+    assert caught.value.status is None
+
+
+def test_a_deadline_ends_an_answer_that_drips(upstream: Upstream, github: GitHub) -> None:
+    upstream.answer = lambda _: Reply(body={"padding": "x" * 500}, drip=0.1)
+
+    with pytest.raises(Retryable) as caught:
+        github.get_job(installation_id=1, repository="acme/app", job_id=3, deadline_seconds=0.4)
 
     assert caught.value.status is None
 

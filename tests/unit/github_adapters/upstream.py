@@ -18,16 +18,18 @@ class Call:
     path: str
     authorization: str
     body: bytes
+    connection: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What to answer; `cut` closes the connection in the middle of the body."""
+    """What to answer; `cut` closes the connection in the middle of the body, `drip` is the pause of each byte."""
 
     status: int = 200
     body: Any = None
     headers: dict[str, str] = field(default_factory=dict)
     cut: bool = False
+    drip: float = 0
 
 
 class Upstream:
@@ -37,6 +39,7 @@ class Upstream:
         self.calls: list[Call] = []
         self.answer: Callable[[Call], Reply] = lambda _: Reply()
         self.tokens: Callable[[Call], Reply] = lambda _: Reply(status=500)
+        self.closing = threading.Event()
         self._lock = threading.Lock()
         upstream = self
 
@@ -46,7 +49,11 @@ class Upstream:
             def serve(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 call = Call(
-                    method=self.command, path=self.path, authorization=self.headers["Authorization"] or "", body=body
+                    method=self.command,
+                    path=self.path,
+                    authorization=self.headers["Authorization"] or "",
+                    body=body,
+                    connection=self.client_address[1],
                 )
                 reply = upstream.reply(call)
                 content = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body).encode()
@@ -56,8 +63,15 @@ class Upstream:
                     self.send_header(name, value)
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
-                self.wfile.write(content[: len(content) // 2] if reply.cut else content)
                 self.close_connection = reply.cut
+                content = content[: len(content) // 2] if reply.cut else content
+                step = 1 if reply.drip else max(1, len(content))
+                try:
+                    for at in range(0, len(content), step):
+                        upstream.closing.wait(reply.drip)
+                        self.wfile.write(content[at : at + step])
+                except OSError:
+                    self.close_connection = True
 
             do_GET = do_POST = do_DELETE = serve  # noqa: N815
 
@@ -84,6 +98,7 @@ class Upstream:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.closing.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
