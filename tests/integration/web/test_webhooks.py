@@ -1,0 +1,506 @@
+"""GitHub's webhooks over HTTP: what is refused, what is stored, and what happens when something is away."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import itertools
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import httpx
+import pytest
+from cryptography.fernet import Fernet
+from sqlalchemy import Connection, Engine, text
+from starlette.applications import Starlette
+from starlette.routing import Route
+from structlog.testing import capture_logs
+
+from models.engine import make_engine
+from ostler.secrets import Secret
+from ostler.settings import Settings
+from tests.database import Database
+from tests.integration.models.webhook_rows import add_claim, add_pool, count, job_row
+from web import publisher as web_publisher
+from web import webhooks
+from web.webhooks import Intake
+
+T = TypeVar("T")
+
+OLD, NEW = "It's a Secret to Everybody", "the next one"
+_guids = itertools.count(1)
+
+
+@dataclass
+class Outbox:
+    """A publisher that writes down what it was told."""
+
+    wakes: list[int] = field(default_factory=list)
+    sent: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
+
+    def wake(self, pool_ids: Iterable[int]) -> None:
+        self.wakes += pool_ids
+
+    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
+        self.sent.append((name, queue, kwargs))
+
+
+class Broken(Outbox):
+    """A publisher with a bug."""
+
+    def wake(self, pool_ids: Iterable[int]) -> None:
+        raise RuntimeError(f"no {list(pool_ids)}")
+
+
+@dataclass
+class Stage:
+    """A running intake behind HTTP."""
+
+    intake: Intake
+    client: httpx.AsyncClient
+    outbox: Outbox
+    engine: Engine
+
+    async def send(self, body: bytes, *, secret: str | None = NEW, **headers: str | None) -> httpx.Response:
+        every: dict[str, str | None] = {
+            "content-type": "application/json",
+            "x-github-event": "workflow_job",
+            "x-github-delivery": f"guid-{next(_guids)}",
+            "x-hub-signature-256": None if secret is None else sign(body, secret),
+        }
+        every |= {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self.client.post(
+            "/webhooks",
+            content=body,
+            headers={name: value.encode("latin-1") for name, value in every.items() if value is not None},
+        )
+
+
+def sign(body: bytes, secret: str) -> str:
+    return "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+
+
+def payload(job_id: int = 1, action: str = "queued", **job: Any) -> bytes:
+    body = {
+        "action": action,
+        "workflow_job": {
+            "id": job_id, "run_id": 2, "run_attempt": 1, "name": "build", "workflow_name": "CI", "status": action,
+            "conclusion": None, "labels": ["linux"], "head_branch": "main", "created_at": "2026-11-20T12:00:00Z",
+            "started_at": "2026-11-20T12:00:00Z", "completed_at": None, "runner_id": 0, "runner_name": None,
+        } | job,
+        "repository": {
+            "id": 5, "full_name": "acme/app", "owner": {"id": 77, "login": "acme", "type": "Organization"},
+        },
+        "installation": {"id": 3},
+    }  # fmt: skip
+    return json.dumps(body).encode()
+
+
+@asynccontextmanager
+async def running(engine: Engine, *, outbox: Any = None, **changes: Any) -> AsyncIterator[Stage]:
+    settings = Settings(
+        database_url=Secret("postgresql+psycopg2://unused"),
+        redis_url=Secret("redis://unused"),
+        github_app_id="1",
+        github_private_key=Secret("unused"),
+        webhook_secrets=(Secret(NEW), Secret(OLD)),
+        encryption_keys=(Secret(Fernet.generate_key().decode()),),
+        **changes,
+    )
+    told = Outbox() if outbox is None else outbox
+    intake = Intake(engine=engine, settings=settings, publisher=told)
+    app = Starlette(routes=[Route("/webhooks", intake.receive, methods=["POST"])])
+    intake.start()
+    transport = httpx.ASGITransport(app=app)
+    try:
+        async with httpx.AsyncClient(transport=transport, base_url="http://ostler") as client:
+            yield Stage(intake, client, told, engine)
+    finally:
+        await intake.stop()
+
+
+def play(story: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(story)
+
+
+def on(database: Database, act: Callable[[Stage], Awaitable[T]], **changes: Any) -> T:
+    async def story() -> T:
+        async with running(database.engine, **changes) as stage:
+            return await act(stage)
+
+    return play(story())
+
+
+@contextmanager
+def stopped_commits(engine: Engine) -> Iterator[Connection]:
+    """Make every intake transaction wait for the end of the block."""
+    with engine.connect() as db, db.begin():
+        db.execute(text("LOCK TABLE deliveries IN EXCLUSIVE MODE"))
+        yield db
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        await asyncio.sleep(0.01)
+
+
+def blocked(engine: Engine) -> int:
+    with engine.connect() as db:
+        found: int = db.execute(
+            text("""
+                SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+            """)
+        ).scalar_one()
+    return found
+
+
+def problem(response: httpx.Response) -> Mapping[str, Any]:
+    assert response.headers["content-type"] == "application/problem+json"
+    body: dict[str, Any] = response.json()
+    assert body.keys() == {"title", "status"}
+    assert body["status"] == response.status_code
+    return body
+
+
+# What is taken
+
+
+def test_a_queued_job_is_stored_when_github_gets_its_answer(database: Database) -> None:
+    pool = add_pool(database.engine, "linux")
+
+    async def act(stage: Stage) -> None:
+        response = await stage.send(payload(1))
+        assert (response.status_code, response.json()) == (202, {"outcome": "accepted"})
+        assert job_row(stage.engine, 1).pool_id == pool
+        await until(lambda: stage.outbox.wakes == [pool])
+        assert stage.intake.counts["accepted"] == 1
+        assert stage.intake.depth == 0
+
+    on(database, act)
+
+
+def test_a_doubled_delivery_is_answered_as_one(database: Database) -> None:
+    async def act(stage: Stage) -> None:
+        await stage.send(payload(1), x_github_delivery="same")
+        response = await stage.send(payload(1), x_github_delivery="same")
+        assert (response.status_code, response.json()) == (202, {"outcome": "duplicate"})
+
+    on(database, act)
+    assert count(database.engine, "deliveries") == 1
+
+
+@pytest.mark.parametrize("secret", [OLD, NEW])
+def test_either_secret_is_good_while_they_rotate(database: Database, secret: str) -> None:
+    async def act(stage: Stage) -> None:
+        assert (await stage.send(payload(), secret=secret)).status_code == 202
+
+    on(database, act)
+
+
+def test_a_ping_is_answered(database: Database) -> None:
+    async def act(stage: Stage) -> None:
+        response = await stage.send(b"{}", x_github_event="ping")
+        assert (response.status_code, response.json()) == (202, {"outcome": "pong"})
+
+    on(database, act)
+
+
+@pytest.mark.parametrize(
+    ("event", "action", "reason"),
+    [("push", "queued", "workflow_job"), (None, "queued", "workflow_job"), ("workflow_job", "exploded", "action")],
+)
+def test_what_we_do_not_use_is_ignored_with_its_reason(
+    database: Database, event: str | None, action: str, reason: str
+) -> None:
+    async def act(stage: Stage) -> None:
+        response = await stage.send(payload(1, action), x_github_event=event)
+        assert response.status_code == 202
+        assert response.json()["outcome"] == "ignored"
+        assert reason in response.json()["reason"]
+
+    on(database, act)
+    assert count(database.engine, "deliveries") == 0
+
+
+def test_a_large_body_within_the_limit_is_taken(database: Database) -> None:
+    body = payload(1, steps=["x" * 1024] * 1024)
+
+    async def act(stage: Stage) -> None:
+        assert (await stage.send(body)).status_code == 202
+
+    on(database, act)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    "signature", [None, "", "sha256=", "sha256=" + "0" * 64, "sha1=" + "0" * 40, sign(payload(2), NEW), "ÿ"]
+)
+def test_a_delivery_without_the_right_signature_is_refused_counted_and_not_stored(
+    database: Database, signature: str | None
+) -> None:
+    async def act(stage: Stage) -> None:
+        with capture_logs() as logs:
+            response = await stage.send(payload(1), x_hub_signature_256=signature)
+        assert response.status_code == 401
+        problem(response)
+        assert [(log["event"], log["count"]) for log in logs] == [("webhook.unsigned", 1)]
+        assert stage.intake.counts["unsigned"] == 1
+
+    on(database, act)
+    assert count(database.engine, "deliveries") == 0
+    assert count(database.engine, "jobs") == 0
+
+
+@pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-www-form-urlencoded"])
+def test_a_body_that_is_not_sent_as_json_is_refused(database: Database, content_type: str | None) -> None:
+    async def act(stage: Stage) -> None:
+        response = await stage.send(payload(), content_type=content_type)
+        assert response.status_code == 415
+        problem(response)
+
+    on(database, act)
+
+
+def test_json_with_a_charset_is_json(database: Database) -> None:
+    async def act(stage: Stage) -> None:
+        assert (await stage.send(payload(), content_type="Application/JSON; charset=utf-8")).status_code == 202
+
+    on(database, act)
+
+
+def test_a_body_that_is_too_large_is_refused_while_it_is_read_whatever_its_length_says(database: Database) -> None:
+    taken = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal taken
+        for _ in range(1000):
+            taken += 1
+            yield b"x" * 1024
+
+    async def act(stage: Stage) -> None:
+        response = await stage.client.post(
+            "/webhooks", content=endless(), headers={"content-type": "application/json", "content-length": "10"}
+        )
+        assert response.status_code == 413
+        problem(response)
+
+    on(database, act, webhook_max_bytes=4096)
+    assert taken == 5
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"null", b"\xff", b'{"action": "queued"}', payload(-1), payload(2**70), b"[" * 100_000]
+)
+def test_a_malformed_payload_is_refused_with_its_reason(database: Database, body: bytes) -> None:
+    async def act(stage: Stage) -> None:
+        response = await stage.send(body)
+        assert response.status_code == 400
+        assert "malformed" in problem(response)["title"]
+
+    on(database, act)
+
+
+@pytest.mark.parametrize("guid", [None, "", "x" * 129])
+def test_a_delivery_without_its_guid_is_refused(database: Database, guid: str | None) -> None:
+    async def act(stage: Stage) -> None:
+        response = await stage.send(payload(), x_github_delivery=guid)
+        assert response.status_code == 400
+        assert "X-GitHub-Delivery" in problem(response)["title"]
+
+    on(database, act)
+
+
+# What cannot be taken now
+
+
+def test_when_too_many_wait_the_next_is_sent_away_and_those_that_wait_are_served(database: Database) -> None:
+    async def act(stage: Stage) -> None:
+        with stopped_commits(stage.engine):
+            running_one = asyncio.ensure_future(stage.send(payload(1)))
+            await until(lambda: blocked(stage.engine) > 0)
+            waiting = [asyncio.ensure_future(stage.send(payload(job_id))) for job_id in (2, 3)]
+            await until(lambda: stage.intake.depth == 2)
+            response = await stage.send(payload(4))
+            assert response.status_code == 503
+            assert int(response.headers["retry-after"]) > 0
+            problem(response)
+        assert [(await answer).status_code for answer in [running_one, *waiting]] == [202, 202, 202]
+
+    on(database, act, intake_queue=2)
+    assert count(database.engine, "jobs") == 3
+
+
+def test_stopping_answers_what_was_taken_and_takes_no_more(database: Database) -> None:
+    async def act(stage: Stage) -> None:
+        with stopped_commits(stage.engine):
+            taken = [asyncio.ensure_future(stage.send(payload(job_id))) for job_id in range(1, 6)]
+            await until(lambda: blocked(stage.engine) > 0)
+            stopping = asyncio.ensure_future(stage.intake.stop())
+            await asyncio.sleep(0)
+            assert (await stage.send(payload(9))).status_code == 503
+        await stopping
+        assert [(await answer).status_code for answer in taken] == [202] * 5
+        await stage.intake.stop()
+
+    on(database, act)
+    assert count(database.engine, "jobs") == 5
+
+
+def test_without_a_database_every_delivery_is_sent_away() -> None:
+    engine = make_engine(
+        Secret("postgresql+psycopg2://nobody@/nothing?host=/nonexistent"), pool_size=1, application="t"
+    )
+
+    async def story() -> None:
+        async with running(engine) as stage:
+            answers = await asyncio.gather(*(stage.send(payload(job_id)) for job_id in range(1, 11)))
+            assert [answer.status_code for answer in answers] == [503] * 10
+            assert all(answer.headers["retry-after"] for answer in answers)
+
+    play(story())
+    engine.dispose()
+
+
+def test_a_database_that_cuts_the_connection_costs_the_batch_a_503_and_no_more(database: Database) -> None:
+    async def act(stage: Stage) -> None:
+        with stopped_commits(stage.engine) as db:
+            cut = asyncio.ensure_future(stage.send(payload(1)))
+            await until(lambda: blocked(stage.engine) > 0)
+            db.execute(
+                text("""
+                    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                    WHERE datname = current_database() AND wait_event_type = 'Lock'
+                """)
+            )
+            assert (await cut).status_code == 503
+        assert (await stage.send(payload(1))).status_code == 202
+
+    on(database, act)
+
+
+def test_one_bad_row_among_50_blocks_nobody(database: Database) -> None:
+    engine = database.engine
+    with engine.begin() as db:
+        db.execute(
+            text("""
+                CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+                $$ BEGIN IF NEW.id = 25 THEN RAISE EXCEPTION 'bad row'; END IF; RETURN NEW; END $$
+            """)
+        )
+        db.execute(text("CREATE TRIGGER refuse BEFORE INSERT ON jobs FOR EACH ROW EXECUTE FUNCTION refuse()"))
+
+    async def act(stage: Stage) -> None:
+        with capture_logs() as logs:
+            with stopped_commits(engine):
+                first = asyncio.ensure_future(stage.send(payload(1000)))
+                await until(lambda: blocked(engine) > 0)
+                waiting = [
+                    asyncio.ensure_future(stage.send(payload(job_id), x_github_delivery=f"of-{job_id}"))
+                    for job_id in range(1, 51)
+                ]
+                await until(lambda: stage.intake.depth == 50)
+            answers = [(await answer).status_code for answer in waiting]
+            assert (await first).status_code == 202
+        assert answers == [500 if job_id == 25 else 202 for job_id in range(1, 51)]
+        assert [log["guid"] for log in logs if log["event"] == "webhook.row_failed"] == ["of-25"]
+        assert "bad row" not in (await waiting[24]).text
+
+    on(database, act)
+    assert count(engine, "jobs") == 50
+
+
+def test_a_failed_batch_is_not_applied_one_by_one_for_ever(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhooks, "SINGLY", 0.0)
+    with database.engine.begin() as db:
+        db.execute(text("ALTER TABLE jobs ADD CONSTRAINT nothing_fits CHECK (id < 0)"))
+
+    async def act(stage: Stage) -> None:
+        assert (await stage.send(payload(1))).status_code == 503
+
+    on(database, act)
+
+
+def test_a_client_that_gives_up_hurts_nobody(database: Database) -> None:
+    async def act(stage: Stage) -> None:
+        with stopped_commits(stage.engine):
+            gone = asyncio.ensure_future(stage.send(payload(1)))
+            await until(lambda: blocked(stage.engine) > 0)
+            gone.cancel()
+            other = asyncio.ensure_future(stage.send(payload(2)))
+            await until(lambda: stage.intake.depth == 1)
+        assert (await other).status_code == 202
+
+    on(database, act)
+    assert count(database.engine, "jobs") == 2
+
+
+# After the commit
+
+
+def test_a_remap_and_a_completion_send_what_they_ask_for(database: Database) -> None:
+    engine = database.engine
+    pool = add_pool(engine, "linux")
+
+    async def act(stage: Stage) -> None:
+        await stage.send(payload(1))
+        add_claim(engine, pool, None, runner="r-1")
+        loser = add_claim(engine, pool, 1, runner="r-2", state="minted")
+        await stage.send(payload(1, "in_progress", runner_name="r-1", runner_id=4))
+        await until(lambda: stage.outbox.sent == [("ostler.release", "dispatch", {"claim_id": loser})])
+        assert stage.intake.counts["remapped"] == 1
+        await stage.send(
+            payload(1, "completed", runner_name="r-1", conclusion="success", completed_at="2026-11-20T12:01:00Z")
+        )
+        await until(lambda: stage.outbox.sent[1:] == [("ostler.keep", "pools", {"pool_id": pool})])
+
+    on(database, act)
+
+
+def test_nothing_is_sent_before_the_commit(database: Database) -> None:
+    add_pool(database.engine, "linux")
+
+    async def act(stage: Stage) -> None:
+        with stopped_commits(stage.engine):
+            waiting = asyncio.ensure_future(stage.send(payload(1)))
+            await until(lambda: blocked(stage.engine) > 0)
+            assert stage.outbox.wakes == []
+        await waiting
+        await until(lambda: bool(stage.outbox.wakes))
+
+    on(database, act)
+
+
+def test_webhooks_are_taken_while_the_broker_is_away(database: Database) -> None:
+    add_pool(database.engine, "linux")
+    publisher = web_publisher.Publisher(Secret("redis://127.0.0.1:1/0"))
+    publisher.start()
+
+    async def act(stage: Stage) -> None:
+        answers = await asyncio.gather(*(stage.send(payload(job_id)) for job_id in range(1, 21)))
+        assert [answer.status_code for answer in answers] == [202] * 20
+        await until(lambda: publisher.failures > 0)
+
+    on(database, act, outbox=publisher)
+    publisher.stop()
+    assert count(database.engine, "jobs") == 20
+
+
+def test_a_publisher_that_fails_stops_no_webhook(database: Database) -> None:
+    add_pool(database.engine, "linux")
+
+    async def act(stage: Stage) -> None:
+        with capture_logs() as logs:
+            assert (await stage.send(payload(1))).status_code == 202
+            assert (await stage.send(payload(2))).status_code == 202
+            await until(lambda: [log["event"] for log in logs] == ["webhook.publish_failed"] * 2)
+
+    on(database, act, outbox=Broken())
