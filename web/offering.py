@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from models import offers
 from ostler.clock import utcnow
@@ -102,6 +103,10 @@ class Offering:
             except SQLAlchemyError as error:
                 self._counts["offers.failed"] += 1
                 log.warning("offers.failed", error=type(error).__name__, held=len(self.held))
+            except Exception:
+                # Every poll of this process waits for this task: it outlives whatever one row makes of it.
+                self._counts["offers.failed"] += 1
+                log.exception("offers.failed", held=len(self.held))
 
     async def _flush(self) -> None:
         while self._waiting and self.is_hearing and not self._stopping:
@@ -121,30 +126,44 @@ class Offering:
             del self._waiting[poll.pod_uid]
         return again + fresh
 
-    async def _offer(self, polls: list[Poll]) -> None:
-        rows = [poll.polling() for poll in polls]
-        for poll in polls:
-            poll.written = True
+    async def _offer(self, polls: list[Poll], rows: list[offers.Polling] | None = None) -> None:
+        if rows is None:
+            rows = [poll.polling() for poll in polls]
+            for poll in polls:
+                poll.written = True
         now = utcnow()
         try:
             pods = await self._threads.transaction(lambda db: offers.offer(db, rows, web_id=self._web_id, now=now))
-        except SQLAlchemyError as error:
-            if isinstance(error, DataError | IntegrityError) and len(polls) > 1:
-                # One bad row blocks nobody (L14).
-                await self._offer(polls[: len(polls) // 2])
-                await self._offer(polls[len(polls) // 2 :])
-                return
+        except (OperationalError, PoolTimeout):
             for poll, row in zip(polls, rows, strict=True):
-                if row.again:
-                    self._waiting.setdefault(poll.pod_uid, poll)  # it stays held, and is offered with a later batch
-                else:
+                if not row.again:
                     poll.settle(Answer(Verdict.NOT_YET, "the database did not answer"))
+                elif self.held.get(poll.pod_uid) is poll:
+                    self._waiting.setdefault(poll.pod_uid, poll)  # it stays held, and is offered with a later batch
             raise
+        except Exception:
+            if len(polls) == 1:
+                polls[0].settle(Answer(Verdict.NOT_YET, "the rows of this Pod cannot be read"))
+                raise
+            await self._offer_halves(polls, rows)
+            return
         self._counts["offers.statements"] += 1
         self._publisher.wake(sorted({pod.pool_id for pod in pods if pod.wakes and pod.pool_id is not None}))
         facts = {pod.pod_uid: pod.facts for pod in pods}
         for poll in polls:
             poll.settle(answer(facts[poll.pod_uid]))
+
+    async def _offer_halves(self, polls: list[Poll], rows: list[offers.Polling]) -> None:
+        """Offer the rest of a batch in which a row fails: one bad row blocks nobody (L14)."""
+        middle = len(polls) // 2
+        for half in (slice(None, middle), slice(middle, None)):
+            try:
+                await self._offer(polls[half], rows[half])
+            except (OperationalError, PoolTimeout):
+                raise
+            except Exception:
+                self._counts["offers.bad_row"] += 1
+                log.exception("offers.bad_row", pods=[poll.pod_uid for poll in polls[half]])
 
     async def _ask(self) -> None:
         minted, changed = await self._threads.transaction(lambda db: offers.unanswered(db, web_id=self._web_id))

@@ -13,6 +13,7 @@ import random
 from collections import Counter
 from datetime import timedelta
 
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
@@ -107,6 +108,11 @@ class Polls:
             response = bare(refusal.status)
         except ClientDisconnect:
             response = bare(204)
+        except SQLAlchemyError as error:
+            # Also when the commit of a delivery was not answered: the next poll finds what became of it.
+            self.counts["poll.database_away"] += 1
+            log.warning("poll.database_away", error=type(error).__name__)
+            response = bare(503)
         self.counts[f"poll.{response.status_code}"] += 1
         return response
 
@@ -162,7 +168,7 @@ class Polls:
                 return bare(_STATUS[answer.verdict])
             # The rows say something else than was thought: have them read again.
             poll.renew()
-            if poll.is_over:
+            if poll.is_over or poll.closed or poll.superseded or self._stopping:
                 return bare(204)
             self._offering.add(poll)
         raise Refusal(503, "the rows of this Pod keep changing")

@@ -1,0 +1,107 @@
+"""The publisher outlives Redis, and keeps what it was given within its bounds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from kombu.exceptions import OperationalError
+
+from ostler.secrets import Secret
+from web import publisher
+from web.publisher import Publisher
+
+NOWHERE = Secret("redis://127.0.0.1:1/0")
+
+
+class Sender:
+    """Fails while `away` is set."""
+
+    def __init__(self) -> None:
+        self.away: Exception | None = None
+        self.keys: set[int] = set()
+        self.woken: list[int] = []
+        self.sent: list[tuple[str, dict[str, Any]]] = []
+        self.tried = threading.Event()
+
+    def wake(self, pool_id: int) -> bool:
+        if pool_id in self.keys:
+            return False
+        self.keys.add(pool_id)
+        self.tried.set()
+        if self.away is not None:
+            raise self.away
+        self.woken.append(pool_id)
+        return True
+
+    def taken(self, pool_id: int) -> None:
+        self.keys.discard(pool_id)
+
+    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
+        self.tried.set()
+        if self.away is not None:
+            raise self.away
+        self.sent.append((f"{queue}:{name}", kwargs))
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_what_is_asked_for_is_sent_in_order() -> None:
+    sender = Sender()
+    publishing = Publisher(NOWHERE, sender=sender)
+    publishing.wake([3, 1, 3])
+    publishing.send("ostler.stamp", queue="dispatch", claim_id=9)
+    publishing.start()
+    publishing.stop()
+    assert sender.woken == [3, 1]
+    assert sender.sent == [("dispatch:ostler.stamp", {"claim_id": 9})]
+
+
+@pytest.mark.parametrize("error", [redis.ConnectionError("away"), OperationalError("away"), OSError("away")])
+def test_nothing_is_lost_while_redis_is_away(error: Exception) -> None:
+    sender = Sender()
+    sender.away = error
+    publishing = Publisher(NOWHERE, sender=sender)
+    publishing.start()
+    publishing.wake([1, 2])
+    publishing.send("ostler.stamp", queue="dispatch", claim_id=9)
+    assert sender.tried.wait(10)
+    sender.away = None
+    eventually(lambda: publishing.depth == 0 and len(sender.woken) == 2 and len(sender.sent) == 1)
+    publishing.stop()
+    assert sorted(sender.woken) == [1, 2]
+
+
+def test_a_wake_whose_key_was_set_but_never_sent_is_sent_in_the_end() -> None:
+    sender = Sender()
+    sender.away = OperationalError("the key was set, the message was not sent")
+    publishing = Publisher(NOWHERE, sender=sender)
+    publishing.start()
+    publishing.wake([1])
+    assert sender.tried.wait(10)
+    sender.away = None
+    eventually(lambda: sender.woken == [1])
+    publishing.stop()
+
+
+def test_what_is_over_the_bound_is_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher, "MOST_POOLS", 2)
+    monkeypatch.setattr(publisher, "MOST_MESSAGES", 1)
+    publishing = Publisher(NOWHERE, sender=Sender())
+    publishing.wake([1, 2, 3, 2])
+    publishing.send("a", queue="dispatch")
+    publishing.send("b", queue="dispatch")
+    assert publishing.dropped == 2
+    assert publishing.depth == 3
