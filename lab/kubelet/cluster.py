@@ -93,7 +93,7 @@ class Cluster:
     async def list_pods(self) -> tuple[list[dict[str, Any]], str]:
         """Return all Pods and the resourceVersion to watch from."""
         found = await self._call("GET", self._pods())
-        return found["items"], found["metadata"]["resourceVersion"]
+        return found.get("items") or [], found["metadata"]["resourceVersion"]
 
     async def watch_pods(self, since: str) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """Yield (type, object) until the server ends the stream; ExpiredError when it forgot `since`.

@@ -1,0 +1,170 @@
+"""What a Pod talks to, as a test plays it: a dispatch endpoint, and a GitHub that gives each runner one job."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+from urllib.parse import parse_qs, urlsplit
+
+HOLD_SECONDS = 0.5
+
+
+@dataclass
+class World:
+    """Work to hand out, one JIT to a Pod, and one job to each JIT. All under `lock`."""
+
+    work: list[str] = field(default_factory=list)
+    given: dict[str, str] = field(default_factory=dict)
+    """Token to JIT."""
+    refuse: int | None = None
+    """Answer every poll with this status."""
+    job_seconds: float = 0.2
+    tokens: list[str] = field(default_factory=list)
+    accepts: set[str] = field(default_factory=set)
+    calls: list[tuple[str, str]] = field(default_factory=list)
+    """(what, session), in the order they came."""
+    finished: dict[str, str] = field(default_factory=dict)
+    """Session to conclusion."""
+    lock: threading.Condition = field(default_factory=threading.Condition)
+
+    def wait_for(self, reached: Callable[[], bool]) -> None:
+        """Return once a fact holds; AssertionError after 60 s."""
+        with self.lock:
+            assert self.lock.wait_for(reached, timeout=60)
+
+    def give(self, *jits: str) -> None:
+        """Add work."""
+        with self.lock:
+            self.work.extend(jits)
+            self.lock.notify_all()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Both endpoints on one port."""
+
+    protocol_version = "HTTP/1.1"
+    world: World
+
+    def do_POST(self) -> None:
+        """Route."""
+        path = urlsplit(self.path).path
+        if path == "/runners/v1/dispatch":
+            self._body()
+            self._dispatch()
+        elif path == "/_runner/sessions":
+            self._connect(self._body()["jit_config"])
+        else:
+            *_, session, what = path.split("/")
+            self._note(session, what, self._body())
+
+    def do_GET(self) -> None:
+        """Give the session its job."""
+        session = urlsplit(self.path).path.split("/")[-2]
+        assert "wait" in parse_qs(urlsplit(self.path).query)
+        job = {"job_id": int(session.removeprefix("s")), "duration_seconds": self.world.job_seconds, "name": "build"}
+        self._send(200, job)
+
+    def do_DELETE(self) -> None:
+        """End a session."""
+        self._note(self.path.split("/")[-1], "deleted", {})
+
+    def _dispatch(self) -> None:
+        world = self.world
+        token = self.headers["Authorization"].removeprefix("Bearer ")
+        plain = self.headers["Accept"] == "text/plain"
+        with world.lock:
+            world.tokens.append(token)
+            world.accepts.add(self.headers["Accept"])
+            world.lock.notify_all()
+            deadline = time.monotonic() + HOLD_SECONDS
+            world.lock.wait_for(lambda: bool(world.work or world.refuse), timeout=deadline - time.monotonic())
+            if world.refuse:
+                self._send(world.refuse)
+                return
+            if not world.work:
+                self._send(204, headers={"Retry-After": "0"})
+                return
+            jit = world.given[token] = world.work.pop(0)
+        claim, name = f"claim-{jit}", f"runner-{jit}"
+        if plain:
+            self._send(200, jit, {"X-Ostler-Claim": claim, "X-Ostler-Runner": name})
+        else:
+            self._send(200, {"jit_config": jit, "runner_name": name, "claim_id": claim, "owner": "acme"})
+
+    def _connect(self, jit: str) -> None:
+        with self.world.lock:
+            known = jit in self.world.given.values()
+        if known:
+            self._send(201, {"session": f"s{jit.removeprefix('jit-')}", "runner_name": f"runner-{jit}"})
+        else:
+            self._send(401)
+
+    def _note(self, session: str, what: str, body: dict[str, Any]) -> None:
+        with self.world.lock:
+            self.world.calls.append((what, session))
+            if what == "finished":
+                self.world.finished[session] = body["conclusion"]
+            self.world.lock.notify_all()
+        self._send(204)
+
+    def _body(self) -> dict[str, Any]:
+        raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        found = json.loads(raw) if raw else {}
+        assert isinstance(found, dict)
+        return found
+
+    def _send(self, status: int, body: Any = None, headers: dict[str, str] | None = None) -> None:
+        raw = b"" if body is None else (body if isinstance(body, str) else json.dumps(body)).encode()
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        if isinstance(body, str):
+            self.send_header("Content-Type", "text/plain")
+        if status != 204:
+            self.send_header("Content-Length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def log_message(self, *_args: object) -> None:
+        """Stay silent."""
+
+
+class Server(ThreadingHTTPServer):
+    """Takes many polls at once, and does not mind a Pod that hangs up."""
+
+    daemon_threads = True
+    request_queue_size = 512
+
+    def handle_error(self, *_args: object) -> None:
+        """A Pod that was deleted hung up."""
+
+
+class LabStubs:
+    """Serves both in threads; a context manager."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self._server = Server(("127.0.0.1", 0), type("Bound", (Handler,), {"world": self.world}))
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
+
+    @property
+    def url(self) -> str:
+        """The GitHub's address."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    @property
+    def dispatch_url(self) -> str:
+        """The dispatch endpoint's address."""
+        return f"{self.url}/runners/v1/dispatch"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()

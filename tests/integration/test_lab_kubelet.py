@@ -1,0 +1,332 @@
+"""The lab's kubelet on a real control plane, with a dispatch endpoint and a GitHub that the test plays."""
+
+import base64
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from k8s_adapters.client import KubeClient
+from lab.control_plane import ClusterAccess
+from lab.faults import Fault, FaultProxy
+from ostler.errors import Gone
+from tests.integration.lab_stubs import LabStubs
+
+AUDIENCE = "ostler-dispatch"
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A namespace, its kubelet and what its Pods talk to."""
+
+    admin: KubeClient
+    namespace: str
+    kubeconfig: Path
+    stubs: LabStubs
+    folder: Path
+    kubelets: "list[subprocess.Popen[str]]" = field(default_factory=list)
+
+    def kubelet(self, *, real: int, kubeconfig: Path | None = None) -> "subprocess.Popen[str]":
+        """Start a kubelet and return it once it is ready."""
+        command = [sys.executable, "-m", "lab.kubelet", "--kubeconfig", str(kubeconfig or self.kubeconfig)]
+        command += ["--namespace", self.namespace, "--node", "lab-node", "--github-url", self.stubs.url]
+        command += ["--real", str(real), "--log", str(self.folder / "log"), "--work", str(self.folder / "work")]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.kubelets.append(process)
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["ready"] is True
+        return process
+
+    def create(self, name: str) -> str:
+        """Create a runner Pod and return its UID."""
+        environment = [{"name": "OSTLER_DISPATCH_URL", "value": self.stubs.dispatch_url}]
+        token = {"serviceAccountToken": {"audience": AUDIENCE, "expirationSeconds": 3600, "path": "token"}}
+        spec = {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "containers": [
+                {"name": "poller", "image": "runner:1", "env": environment},
+                {"name": "runner", "image": "runner:1"},
+            ],
+            "volumes": [{"name": "token", "projected": {"sources": [token]}}],
+        }
+        body = {"metadata": {"name": name}, "spec": spec}
+        return str(
+            self.admin.request("POST", f"/api/v1/namespaces/{self.namespace}/pods", body=body)["metadata"]["uid"]
+        )
+
+    def get(self, name: str) -> dict[str, Any] | None:
+        """Return a Pod, or None when it is gone."""
+        try:
+            return self.admin.request("GET", f"/api/v1/namespaces/{self.namespace}/pods/{name}")
+        except Gone:
+            return None
+
+    def delete(self, name: str) -> None:
+        """Delete a Pod with its own grace period."""
+        self.admin.request("DELETE", f"/api/v1/namespaces/{self.namespace}/pods/{name}")
+
+    def phase(self, name: str) -> str:
+        """Return a Pod's phase, or `gone`."""
+        pod = self.get(name)
+        return str(pod["status"]["phase"]) if pod else "gone"
+
+    def container(self, name: str, container: str) -> dict[str, Any]:
+        """Return one container's status, or nothing."""
+        found = ((self.get(name) or {}).get("status") or {}).get("containerStatuses") or []
+        return next((each for each in found if each["name"] == container), {})
+
+    def journal(self, *, pod: str | None = None) -> list[dict[str, Any]]:
+        """Return the kubelet's journal, or what it says of one Pod."""
+        lines = [json.loads(line) for line in (self.folder / "log").read_text().splitlines()]
+        return [line for line in lines if pod is None or line.get("pod") == pod]
+
+    def events(self, pod: str) -> list[str]:
+        """Return the names of what happened to a Pod."""
+        return [line["event"] for line in self.journal(pod=pod)]
+
+    def has_started(self, pod: str) -> bool:
+        """Whether a Pod's poller runs or ran."""
+        return "poller_started" in self.events(pod)
+
+
+@pytest.fixture
+def lab(admin: KubeClient, control_plane: ClusterAccess, namespace: str, tmp_path: Path) -> Iterator[Lab]:
+    account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
+    with LabStubs() as stubs:
+        made = Lab(admin, namespace, control_plane.kubeconfig, stubs, tmp_path)
+        _until(lambda: _exists(admin, account))
+        yield made
+        for kubelet in made.kubelets:  # what a failed test has left
+            _stop(kubelet)
+
+
+@pytest.fixture(params=["processes", "simulated"])
+def kubelet(request: pytest.FixtureRequest, lab: Lab) -> Iterator[str]:
+    """A kubelet that runs every Pod in this way."""
+    process = lab.kubelet(real=100 if request.param == "processes" else 0)
+    yield request.param
+    assert _stop(process) == 0
+
+
+def test_a_pod_runs_a_job_from_its_binding_to_its_end(lab: Lab, kubelet: str) -> None:
+    uid = lab.create("one")
+    _until(lambda: bool(lab.container("one", "poller").get("state", {}).get("running")))
+    assert lab.container("one", "runner")["ready"] is False
+    lab.stubs.world.give("jit-7")
+
+    _until(lambda: lab.phase("one") == "Succeeded")
+
+    ended = lab.container("one", "poller")["state"]["terminated"]
+    assert (ended["exitCode"], ended["message"]) == (0, "claim-jit-7")
+    assert lab.container("one", "runner")["state"]["terminated"]["exitCode"] == 0
+    assert lab.stubs.world.finished == {"s7": "success"}
+    assert [what for what, _ in lab.stubs.world.calls if what != "heartbeat"] == ["started", "finished", "deleted"]
+    assert lab.events("one") == [
+        "pod_bound",
+        "poller_started",
+        "jit_received",
+        "poller_exited",
+        "runner_started",
+        "job_started",
+        "job_finished",
+        "pod_ended",
+    ]
+    received = next(line for line in lab.journal() if line["event"] == "jit_received")
+    assert received["uid"] == uid
+    assert received["claim"] == "claim-jit-7"
+    assert received["runner_name"] == "runner-jit-7"
+    assert received["simulated"] is (kubelet == "simulated")
+    assert [line["seq"] for line in lab.journal()] == list(range(1, len(lab.journal()) + 1))
+
+
+def test_an_executing_runner_is_ready_and_beats(lab: Lab, kubelet: str) -> None:
+    lab.stubs.world.job_seconds = 3
+    lab.create("busy")
+    lab.stubs.world.give("jit-1")
+
+    _until(lambda: bool(lab.container("busy", "runner").get("ready")))
+    lab.stubs.world.wait_for(lambda: ("heartbeat", "s1") in lab.stubs.world.calls)
+    _until(lambda: lab.phase("busy") == "Succeeded")
+
+    assert lab.container("busy", "runner")["ready"] is False
+    assert kubelet in {"processes", "simulated"}
+
+
+def test_the_token_is_bound_to_the_pod_and_appears_in_no_log(lab: Lab, kubelet: str) -> None:
+    uid = lab.create("one")
+    lab.stubs.world.wait_for(lambda: bool(lab.stubs.world.tokens))
+
+    token = lab.stubs.world.tokens[0]
+    claims = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
+    assert claims["aud"] == [AUDIENCE]
+    assert claims["kubernetes.io"]["pod"] == {"name": "one", "uid": uid}
+    assert claims["kubernetes.io"]["node"]["name"] == "lab-node"
+    assert claims["exp"] - claims["iat"] == 3600
+    assert lab.stubs.world.accepts == {"text/plain" if kubelet == "processes" else "application/json"}
+
+    lab.stubs.world.give("jit-987654")
+    _until(lambda: lab.phase("one") in {"Succeeded", "Failed"})
+    logs = [(lab.folder / "log").read_text(), *(path.read_text() for path in (lab.folder / "work").rglob("*.log"))]
+    assert not any(token in text for text in logs)
+    assert not any(re.search("(?<!-)jit-987654", text) for text in logs)
+    assert not list((lab.folder / "work").rglob("token"))
+
+
+def test_a_pod_that_is_replaced_ends_without_a_runner(lab: Lab, kubelet: str) -> None:
+    lab.stubs.world.refuse = 410
+    lab.create("old")
+
+    _until(lambda: lab.phase("old") == "Failed")
+
+    ended = lab.container("old", "poller")["state"]["terminated"]
+    assert (ended["exitCode"], ended["message"]) == (10, "replaced: status 410")
+    assert lab.container("old", "runner")["state"]["terminated"]["exitCode"] == 0
+    assert lab.events("old") == ["pod_bound", "poller_started", "poller_exited", "pod_ended"]
+    assert kubelet in {"processes", "simulated"}
+
+
+def test_a_deleted_warm_pod_goes(lab: Lab, kubelet: str) -> None:
+    lab.create("warm")
+    lab.stubs.world.wait_for(lambda: bool(lab.stubs.world.tokens))
+    _until(lambda: lab.phase("warm") == "Running")
+
+    lab.delete("warm")
+
+    _until(lambda: lab.get("warm") is None)
+    last = lab.journal(pod="warm")[-1]
+    assert (last["event"], last["phase"], last["job"]) == ("pod_deleted", "Running", None)
+    assert kubelet in {"processes", "simulated"}
+
+
+def test_a_deleted_busy_pod_abandons_its_job_and_says_so(lab: Lab, kubelet: str) -> None:
+    lab.stubs.world.job_seconds = 3600
+    lab.create("busy")
+    lab.stubs.world.give("jit-5")
+    lab.stubs.world.wait_for(lambda: ("started", "s5") in lab.stubs.world.calls)
+    _until(lambda: "job_started" in lab.events("busy"))
+
+    lab.delete("busy")
+
+    _until(lambda: lab.get("busy") is None)
+    last = lab.journal(pod="busy")[-1]
+    assert (last["event"], last["phase"], last["job"]) == ("pod_deleted", "Running", 5)
+    assert lab.stubs.world.finished == {}
+    assert kubelet in {"processes", "simulated"}
+
+
+def test_a_spent_pod_that_is_deleted_had_no_job(lab: Lab, kubelet: str) -> None:
+    lab.create("spent")
+    lab.stubs.world.give("jit-2")
+    _until(lambda: lab.phase("spent") == "Succeeded")
+
+    lab.delete("spent")
+
+    _until(lambda: lab.get("spent") is None)
+    _until(lambda: lab.events("spent")[-1] == "pod_deleted")
+    assert (lab.journal(pod="spent")[-1]["phase"], lab.journal(pod="spent")[-1]["job"]) == ("Succeeded", None)
+    assert kubelet in {"processes", "simulated"}
+
+
+def test_real_pods_are_those_that_execute_jobs(lab: Lab) -> None:
+    """A real Pod that goes without a job makes room for another."""
+    process = lab.kubelet(real=1)
+    lab.create("idle")
+    _until(lambda: "poller_started" in lab.events("idle"))
+    lab.delete("idle")
+    _until(lambda: lab.get("idle") is None)
+    for name in ("second", "third"):
+        lab.create(name)
+        _until(partial(lab.has_started, name))
+    assert _stop(process) == 0
+
+    started = {line["pod"]: line["simulated"] for line in lab.journal() if line["event"] == "poller_started"}
+    assert started == {"idle": False, "second": False, "third": True}
+
+
+def test_many_pods_at_once_each_run_their_job_at_few_calls(lab: Lab, control_plane: ClusterAccess) -> None:
+    count = 40
+    with FaultProxy(control_plane.url, ca_file=control_plane.ca_file) as proxy:
+        process = lab.kubelet(real=2, kubeconfig=_private(proxy, lab))
+        before = proxy.counts["forwarded"]
+        lab.stubs.world.give(*(f"jit-{number}" for number in range(count)))
+        names = [f"pod-{number}" for number in range(count)]
+        for name in names:
+            lab.create(name)
+        _until(lambda: _ended(lab, "pod_ended") == set(names))
+        calls = proxy.counts["forwarded"] - before
+        assert _stop(process) == 0
+
+    assert len(lab.stubs.world.finished) == count
+    assert {lab.phase(name) for name in names} == {"Succeeded"}
+    assert calls / count <= 6
+
+
+def test_a_faulty_api_server_delays_pods_and_loses_none(lab: Lab, control_plane: ClusterAccess) -> None:
+    with FaultProxy(control_plane.url, ca_file=control_plane.ca_file, seed=3) as proxy:
+        process = lab.kubelet(real=1, kubeconfig=_private(proxy, lab))
+        for kind in ("status", "reset_before", "reset_after"):
+            proxy.add(Fault(kind=kind, method_regex="POST|PATCH", path_regex=".*/pods/.*|.*/token", probability=0.2))
+        proxy.add(Fault(kind="status", status=410, path_regex=".*watch=1.*", times=1))
+        lab.stubs.world.give(*(f"jit-{number}" for number in range(8)))
+        names = [f"pod-{number}" for number in range(8)]
+        for name in names:
+            lab.create(name)
+        _until(lambda: {lab.phase(name) for name in names} == {"Succeeded"})
+        assert sum(proxy.counts[kind] for kind in ("status", "reset_before", "reset_after")) > 0
+        assert _stop(process) == 0
+
+    assert len(lab.stubs.world.finished) == 8
+
+
+def test_a_pod_that_ran_under_an_earlier_kubelet_is_lost(lab: Lab) -> None:
+    first = lab.kubelet(real=0)
+    lab.create("orphan")
+    _until(lambda: lab.phase("orphan") == "Running")
+    assert _stop(first) == 0
+
+    second = lab.kubelet(real=0)
+    _until(lambda: lab.phase("orphan") == "Failed")
+    assert _stop(second) == 0
+
+    assert lab.container("orphan", "runner")["state"]["terminated"]["exitCode"] == 137
+
+
+def _private(proxy: FaultProxy, lab: Lab) -> Path:
+    """A kubeconfig through the proxy, from a copy that no other test shares."""
+    source = lab.folder / "kubeconfig"
+    source.write_text(lab.kubeconfig.read_text())
+    return proxy.kubeconfig(source)
+
+
+def _ended(lab: Lab, event: str) -> set[str]:
+    return {line["pod"] for line in lab.journal() if line["event"] == event}
+
+
+def _exists(admin: KubeClient, path: str) -> bool:
+    try:
+        admin.request("GET", path)
+    except Gone:
+        return False
+    return True
+
+
+def _until(reached: Callable[[], bool], *, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < deadline, "it never came to pass"
+        time.sleep(0.05)
+
+
+def _stop(process: "subprocess.Popen[str]") -> int:
+    with process:
+        process.terminate()
+        return process.wait(timeout=30)
