@@ -57,7 +57,7 @@ def judge(
     """
     github = _GitHub(github_log)
     broken = frozenset(expected_failures)
-    problems = [*github.problems(broken), *_Kubelet(kubelet_log).problems(broken)]
+    problems = [*github.problems(broken), *_Kubelet(kubelet_log, github.started).problems(broken)]
     leftover = tuple(sorted(github.registered))
     if leftover and not allow_leftover_runners:
         problems.append(f"{len(leftover)} runners are still registered: {_some(leftover)}")
@@ -149,9 +149,15 @@ class _GitHub:
 
 
 class _Kubelet:
-    """The kubelet's log, sorted by runner, job and Pod UID."""
+    """The kubelet's log, sorted by runner, job and Pod UID.
 
-    def __init__(self, log: Log) -> None:
+    A Pod whose runner asked to begin a job and was refused did not execute it: its job ends as `lost` and
+    GitHub (`started`: runners by job) knows no execution there.
+    """
+
+    def __init__(self, log: Log, started: Mapping[int, list[str]]) -> None:
+        self._started = started
+        self._runners: defaultdict[str, set[str]] = defaultdict(set)
         self.pods_of_runner: defaultdict[str, set[str]] = defaultdict(set)
         self.pods_of_job: defaultdict[int, list[str]] = defaultdict(list)
         self.unfinished: dict[str, int] = {}
@@ -194,13 +200,21 @@ class _Kubelet:
         self.names[uid] = str(event.get("pod") or self.names.get(uid, uid))
         if name in {"jit_received", "runner_started"} and event.get("runner_name"):
             self.pods_of_runner[event["runner_name"]].add(uid)
+            self._runners[uid].add(event["runner_name"])
         elif name == "job_started" and job is not None:
             self.pods_of_job[job].append(uid)
             self.unfinished[uid] = job
         elif name in {"killed", "pod_deleted"} and job is not None:
             self.cut_short.append((uid, "killed" if name == "killed" else "deleted", job))
+        elif name == "job_finished" and job is not None and self._refused(event):
+            self.pods_of_job[job].remove(uid)
         if name in {"killed", "pod_deleted", "job_finished", "pod_ended"}:
             self.unfinished.pop(uid, None)
+
+    def _refused(self, end: Mapping[str, Any]) -> bool:
+        uid, job = str(end.get("uid")), end["job"]
+        begun = self._runners[uid] & set(self._started.get(job, []))
+        return end.get("conclusion") == "lost" and not begun and uid in self.pods_of_job[job]
 
 
 def _some(items: Iterable[str], *, most: int = 5) -> str:

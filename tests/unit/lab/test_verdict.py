@@ -151,3 +151,23 @@ def test_a_pod_that_is_deleted_while_idle_is_no_problem() -> None:
     pods = [*kubelet()[:2], {**kubelet()[8], "phase": "Running", "job": None}]
 
     assert judge([], pods).ok
+
+
+def test_a_pod_whose_runner_was_refused_the_job_did_not_execute_it() -> None:
+    log = [
+        *github(runner="r1")[:4],
+        {"event": "job_requeued", "job": 1, "runner": "r1"},
+        {"event": "runner_deleted", "runner": "r1"},
+        *github(runner="r2")[1:],
+    ]
+    refused = [*kubelet(runner="r1")[:6], {**kubelet()[6], "conclusion": "lost"}, *kubelet()[7:]]
+
+    assert judge(log, [*refused, *kubelet(runner="r2", pod="p2")]).ok
+
+
+def test_a_pod_that_lost_a_job_it_had_begun_did_execute_it() -> None:
+    lost = [*kubelet()[:6], {**kubelet()[6], "conclusion": "lost"}, *kubelet()[7:]]
+
+    verdict = judge(github(), [*lost, *kubelet(runner="r2", pod="p2")])
+
+    assert "job 1 was executed by Pods 2 times: p1, p2" in verdict.problems
