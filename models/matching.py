@@ -334,3 +334,25 @@ def set_wants_pods(db: Connection, pool: PoolShape, *, wants: bool) -> bool:
         return False
     db.execute(text("UPDATE pools SET wants_pods = :wants WHERE id = :id"), {"wants": wants, "id": pool.id})
     return True
+
+
+def spare_candidates(
+    db: Connection, pool: PoolShape, heads: Sequence[JobHead], *, spare_after: float, now: datetime
+) -> frozenset[int]:
+    """Return the jobs that spares of their accounts could take, as many as there are spares."""
+    rows = db.execute(
+        text("""
+            SELECT account_id, count(*) AS spares FROM claims
+            WHERE ended_at IS NULL AND pool_id = :pool_id AND state = 'delivered' AND job_id IS NULL
+              AND spare_since > :spare_before
+            GROUP BY account_id
+        """),
+        {"pool_id": pool.id, "spare_before": now - timedelta(seconds=spare_after)},
+    )
+    left = {row.account_id: row.spares for row in rows}
+    chosen: set[int] = set()
+    for job in sorted(heads, key=lambda head: (-head.priority, head.queued_at, head.job_id)):
+        if left.get(job.account_id, 0) > 0:
+            left[job.account_id] -= 1
+            chosen.add(job.job_id)
+    return frozenset(chosen)

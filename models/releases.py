@@ -52,14 +52,24 @@ class ReleaseWork:
 
 
 def request_release(
-    db: Connection, claim_id: int, *, reason: str, chain_no: int | None = None, now: datetime, who: str
+    db: Connection,
+    claim_id: int,
+    *,
+    reason: str,
+    chain_no: int | None = None,
+    undelivered: bool = False,
+    now: datetime,
+    who: str,
 ) -> bool:
     """Commit that a claim is being released, before any outside call of it.
 
     Lease and `due_at` stay, so that the release waits out a step in flight. With `chain_no` (an errback)
-    only a claim that is still `claimed` and on that chain is taken.
+    only a claim that is still `claimed` and on that chain is taken, with `undelivered` only one whose JIT
+    never left us.
     """
     guard = "" if chain_no is None else "AND state = 'claimed' AND chain_no = :chain_no"
+    if undelivered:
+        guard += " AND delivered_at IS NULL"
     moved = move_claim(
         db,
         "begin_release",

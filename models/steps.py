@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import Connection, Row, text
 
+from models.backoffs import forget
 from models.engine import note
 from models.transitions import move_claim
 from rules.machines import allowed
+from rules.runner_names import make_runner_name
 
 STAMP_LEASE = 2.0
 MINT_LEASE = 10.0
@@ -73,6 +75,25 @@ def give_back(db: Connection, claim_id: int, *, chain_no: int, due_at: datetime,
         """),
         {"id": claim_id, "chain_no": chain_no, "due": due_at, "error": error},
     )
+
+
+class Annotated(Protocol):
+    """Work that writes the claim annotation of a Pod."""
+
+    @property
+    def claim_id(self) -> int: ...  # noqa: D102
+    @property
+    def chain_no(self) -> int: ...  # noqa: D102
+    @property
+    def namespace(self) -> str: ...  # noqa: D102
+    @property
+    def pod_name(self) -> str: ...  # noqa: D102
+    @property
+    def pod_uid(self) -> str: ...  # noqa: D102
+    @property
+    def expected(self) -> str: ...  # noqa: D102
+    @property
+    def value(self) -> str: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +156,25 @@ def begin_unstamp(db: Connection, claim_id: int, *, now: datetime) -> StampWork 
     return None if row is None else _stamp_work(db, row)
 
 
-def record_annotation(db: Connection, *, pod_uid: str, expected: str, value: str) -> None:
-    """Keep the last known value of a Pod's annotation; a late answer does not overwrite a newer one."""
-    db.execute(
-        text("UPDATE runner_pods SET stamp_value = :value WHERE uid = :uid AND stamp_value = :expected"),
-        {"value": value, "uid": pod_uid, "expected": expected},
-    )
+def record_annotation(db: Connection, *, pod_uid: str, value: str) -> None:
+    """Keep the last known value of a Pod's annotation. It is a guess to start from: the Pod decides."""
+    db.execute(text("UPDATE runner_pods SET stamp_value = :value WHERE uid = :uid"), {"value": value, "uid": pod_uid})
+
+
+def believe(db: Connection, work: Annotated, *, seen: str, now: datetime) -> bool:
+    """Keep a value that was found on the Pod instead of the expected one; False when the lease is no longer ours.
+
+    Only who still has the lease may replace what was found: a late step must not undo a newer claim's stamp.
+    """
+    record_annotation(db, pod_uid=work.pod_uid, value=seen)
+    ours = db.execute(
+        text("""
+            SELECT 1 FROM claims
+            WHERE id = :id AND chain_no = :chain_no AND ended_at IS NULL AND leased_until > :now
+        """),
+        {"id": work.claim_id, "chain_no": work.chain_no, "now": now},
+    ).one_or_none()
+    return ours is not None
 
 
 def finish_stamp(
@@ -183,13 +217,12 @@ class MintWork:
     scope: str
     labels: tuple[str, ...]
     runner_group_id: int
+    pod_name: str
     pod_uid: str
     lease_until: datetime
 
 
-def begin_mint(
-    db: Connection, claim_id: int, *, chain_no: int | None, runner_name: str, now: datetime
-) -> MintWork | None:
+def begin_mint(db: Connection, claim_id: int, *, chain_no: int | None, suffix: str, now: datetime) -> MintWork | None:
     """Take the claim for its mint and write the runner's name down before GitHub hears it.
 
     Only a claim whose stamp is on or was given up is taken (L5).
@@ -205,6 +238,10 @@ def begin_mint(
     )
     if row is None:
         return None
+    pod_name: str = db.execute(
+        text("SELECT name FROM runner_pods WHERE id = :id"), {"id": row.runner_pod_id}
+    ).scalar_one()
+    runner_name = make_runner_name(pod_name, suffix)
     open_attempt = db.execute(
         text("SELECT id, runner_name FROM mint_attempts WHERE claim_id = :id AND outcome = 'open'"), {"id": claim_id}
     ).one_or_none()
@@ -233,6 +270,7 @@ def begin_mint(
         scope=row.scope,
         labels=tuple(facts.labels),
         runner_group_id=facts.runner_group_id,
+        pod_name=pod_name,
         pod_uid=row.pod_uid,
         lease_until=row.leased_until,
     )
@@ -318,6 +356,14 @@ def commit_mint(
         due=now + timedelta(seconds=due_after),
     )
     close_mint_attempt(db, attempt_id, outcome="minted", now=now, runner_id=runner_id)
+    forget(
+        db,
+        [
+            ("installation", str(work.installation_id)),
+            ("account", str(work.account_id)),
+            ("repository", work.repository),
+        ],
+    )
     if moved is not None:
         notify_minted(db, work.claim_id, work.pod_uid)
     return moved is not None

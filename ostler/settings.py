@@ -17,13 +17,10 @@ from ostler.errors import ConfigurationError
 from ostler.secrets import Secret
 
 
-
 class Settings(BaseSettings):
     """What the environment says; immutable."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True
-    )
+    model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
     # Stores
     database_url: Secret = Field(description="Postgres, as `postgresql+psycopg2://user:password@host/name`")
@@ -75,17 +72,26 @@ class Settings(BaseSettings):
     default_budget_memory_gib: int = Field(default=320, ge=0, description="GiB of a new account at the same time")
 
     # Waits for something that should have happened
-    due_after: float = Field(default=10, gt=0, description="`resume` repeats a step that has not moved on for this long")
+    due_after: float = Field(
+        default=10, gt=0, description="`resume` repeats a step that has not moved on for this long"
+    )
     stale_claim_after: float = Field(default=300, gt=0, description="a claim that was never delivered is released")
     unused_after: float = Field(default=60, gt=0, description="a delivered runner without an execution is looked up")
     spare_after: float = Field(default=60, gt=0, description="a spare is deregistered; younger ones may serve a job")
-    unstamp_after: float = Field(default=15, gt=0, description="a stamped, minted Pod that stopped polling is un-stamped")
+    unstamp_after: float = Field(
+        default=15, gt=0, description="a stamped, minted Pod that stopped polling is un-stamped"
+    )
     missing_stamp_after: float = Field(default=30, gt=0, description="a delivered claim without its stamp is stamped")
     spent_after: float = Field(default=30, gt=0, description="a spent Pod waits this long for its `completed` webhook")
     start_timeout: float = Field(default=300, gt=0, description="a Pod that does not poll is replaced")
     reserve_after: float = Field(
         default=300, gt=0, description="a job that waited this long for budget reserves its size"
     )
+
+    # Periods of beat
+    resume_every: float = Field(default=5, gt=0, description="period of `resume`")
+    pools_every: float = Field(default=10, gt=0, description="period of `pools`, the keeper")
+    sweep_every: float = Field(default=60, gt=0, description="period of the sweeps that run once a minute")
 
     # Matching
     match_batch: int = Field(default=100, ge=1, le=1000, description="claims of one matcher run at most")

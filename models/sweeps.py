@@ -1,0 +1,96 @@
+"""What the thin sweeps of the claim path select. Their frame (leases, budgets, ledger) grows around them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from models.transitions import move_claim
+
+
+def never_delivered(db: Connection, *, older_than: float, now: datetime) -> list[int]:
+    """Return claims that were inserted `older_than` seconds ago and whose JIT never left us."""
+    rows = db.execute(
+        text("""
+            SELECT id FROM claims WHERE ended_at IS NULL AND purpose = 'job' AND state IN ('claimed', 'minted')
+              AND created_at < :before ORDER BY id LIMIT 1000
+        """),
+        {"before": now - timedelta(seconds=older_than)},
+    )
+    return list(rows.scalars())
+
+
+@dataclass(frozen=True, slots=True)
+class LivePod:
+    """A live claim with its Pod, and the stamp that we believe is on it."""
+
+    claim_id: int
+    purpose: str
+    state: str
+    stamp: str
+    account_id: int | None
+    delivered_at: datetime | None
+    namespace: str
+    pod_name: str
+    pod_uid: str
+
+
+def live_pods(db: Connection) -> list[LivePod]:
+    """Return the Pods of all live job claims."""
+    rows = db.execute(
+        text("""
+            SELECT c.id, c.purpose, c.state, c.stamp, c.account_id, c.delivered_at, p.namespace, p.name, c.pod_uid
+            FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
+            WHERE c.ended_at IS NULL AND c.purpose = 'job' ORDER BY c.id
+        """)
+    )
+    return [LivePod(*row) for row in rows]
+
+
+def unused(db: Connection, *, older_than: float, spares_older_than: float, now: datetime) -> Sequence[Row[Any]]:
+    """Return delivered claims of which no execution was seen, and spares, that are old enough to be looked at."""
+    return db.execute(
+        text("""
+            SELECT c.id, c.job_id, c.installation_id, c.account_id, c.scope, c.runner_id, c.runner_name,
+                   c.delivered_at, c.spare_since, c.runner_absent_at, c.pool_id, j.repository
+            FROM claims c LEFT JOIN jobs j ON j.id = c.job_id
+            WHERE c.ended_at IS NULL AND c.state = 'delivered'
+              AND ((c.spare_since IS NULL AND c.delivered_at < :before) OR c.spare_since < :spare_before)
+            ORDER BY c.id LIMIT 1000
+        """),
+        {
+            "before": now - timedelta(seconds=older_than),
+            "spare_before": now - timedelta(seconds=spares_older_than),
+        },
+    ).all()
+
+
+def set_absent(db: Connection, claim_id: int, *, absent: bool, now: datetime) -> None:
+    """Remember the first of two looks that did not find a runner, or forget it when it was seen."""
+    db.execute(
+        text("""
+            UPDATE claims SET runner_absent_at = CASE WHEN :absent THEN coalesce(runner_absent_at, :now) END
+            WHERE id = :id AND ended_at IS NULL
+        """),
+        {"id": claim_id, "absent": absent, "now": now},
+    )
+
+
+def set_executing(db: Connection, claim_id: int, *, now: datetime, who: str, why: str) -> bool:
+    """GitHub shows the runner busy: the claim executes, whatever job that is."""
+    return move_claim(db, "execute", claim_id, now=now, who=who, why=why) is not None
+
+
+def make_spare(db: Connection, claim_id: int, *, job_id: int, now: datetime) -> None:
+    """The claimed job needs this claim no more: it is a spare from now on, and still counts in its budget."""
+    db.execute(
+        text("""
+            UPDATE claims SET job_id = NULL, spare_since = :now, changed_at = :now
+            WHERE id = :id AND job_id = :job_id AND state = 'delivered'
+        """),
+        {"id": claim_id, "job_id": job_id, "now": now},
+    )

@@ -1,0 +1,8 @@
+"""`python -m ostler` is the `ostler` command."""
+
+from __future__ import annotations
+
+from ostler.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""The subcommands. Each imports what it needs when it runs, so that `--help` is quick."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ostler.settings import Settings, load
+
+app = typer.Typer(
+    name="ostler",
+    help="Keeps warm, single-use CI runner Pods and hands each queued GitHub Actions job to exactly one of them.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _start(process: str) -> Settings:
+    from ostler import logging  # noqa: PLC0415
+
+    settings = load()
+    logging.configure(process=process, level=settings.log_level, style=settings.log_style)
+    return settings
+
+
+@app.command()
+def web() -> None:
+    """Serve GitHub's webhooks and the runner Pods' polls."""
+    settings = _start("web")
+    from web.server import run  # noqa: PLC0415
+
+    run(settings)
+
+
+@app.command()
+def worker(
+    queues: Annotated[
+        str, typer.Option(help="comma-separated: dispatch, github, pools, sweeps")
+    ] = "dispatch,github,pools,sweeps",
+) -> None:
+    """Run the Celery worker: claims, stamps, mints, pools and sweeps."""
+    from ostler.errors import ConfigurationError  # noqa: PLC0415
+
+    settings = _start("worker")
+    from tasks.app import QUEUES  # noqa: PLC0415
+    from tasks.processes import run_worker  # noqa: PLC0415
+
+    chosen = tuple(name.strip() for name in queues.split(",") if name.strip())
+    if unknown := [name for name in chosen if name not in QUEUES]:
+        raise ConfigurationError(f"--queues: found {unknown[0]!r}; there are {', '.join(QUEUES)}")
+    run_worker(settings, queues=chosen)
+
+
+@app.command()
+def beat() -> None:
+    """Run beat: sends the sweeps on time. Start two; one is active, the other takes over."""
+    settings = _start("beat")
+    from tasks.processes import run_beat  # noqa: PLC0415
+
+    run_beat(settings)
+
+
+@app.command()
+def migrate() -> None:
+    """Bring the database up to the schema of this version."""
+    settings = _start("migrate")
+    from models import migrate as migrations  # noqa: PLC0415
+    from models.engine import assert_isolation, make_engine  # noqa: PLC0415
+
+    engine = make_engine(settings.database_url, pool_size=1, application="ostler-migrate")
+    assert_isolation(engine)
+    before = migrations.current(engine)
+    migrations.upgrade(engine)
+    typer.echo(f"database: {before or 'empty'} → {migrations.current(engine)}")
+
+
+@app.command()
+def crd() -> None:
+    """Install or update the RunnerPool definition in the cluster."""
+    settings = _start("crd")
+    from k8s_adapters.client import make_client  # noqa: PLC0415
+    from k8s_adapters.pools import apply_crd  # noqa: PLC0415
+
+    apply_crd(make_client(kubeconfig=settings.kubeconfig))
+    typer.echo("runnerpools.ostler.dev is served")
+
+
+@app.command("generate-key")
+def generate_key() -> None:
+    """Print a new key for OSTLER_ENCRYPTION_KEYS; put it first and keep the old ones while claims live."""
+    from cryptography.fernet import Fernet  # noqa: PLC0415
+
+    typer.echo(Fernet.generate_key().decode())
+
+
+@app.command("control-plane")
+def control_plane() -> None:
+    """Build kube-apiserver, kube-controller-manager and etcd from Go modules, once (about five minutes)."""
+    from lab.control_plane import ControlPlaneUnavailable, build  # noqa: PLC0415
+
+    try:
+        build(typer.echo)
+    except ControlPlaneUnavailable as error:
+        typer.echo(f"ostler: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+@app.command()
+def demo(
+    jobs: Annotated[int | None, typer.Option(min=1, max=100_000, help="end after so many jobs, with a verdict")] = None,
+    cluster: Annotated[str, typer.Option(help="`real`: a kube-apiserver on this machine")] = "real",
+    seed: Annotated[int, typer.Option(help="of the lab's dice")] = 1,
+) -> None:
+    """Run the whole system on this machine and real jobs through it."""
+    from ostler.cli.demo import run_demo  # noqa: PLC0415
+
+    raise typer.Exit(run_demo(jobs=jobs, cluster=cluster, seed=seed))

@@ -1,0 +1,46 @@
+"""Writing the claim annotation of a Pod: the compare-and-swap that stamps, un-stamps and releases share."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection
+
+from k8s_adapters.stamps import StampOutcome, StampResult
+from k8s_adapters.stamps import stamp as put_on
+from k8s_adapters.stamps import unstamp as take_off
+from models import steps
+from models.engine import transaction
+from ostler.clock import utcnow
+from tasks.runtime import Runtime
+
+LOOKS = 2
+
+
+def write(rt: Runtime, work: steps.Annotated, *, owner: int | None) -> StampResult:
+    """Write the annotation, with the owner label or (`owner` None) without it.
+
+    When another value than expected stands there it is believed and, as long as the lease is ours, replaced
+    once. Raises what the adapter raises.
+    """
+    expected = work.expected
+    for look in range(1, LOOKS + 1):
+        if owner is None:
+            result = take_off(
+                rt.kube, namespace=work.namespace, name=work.pod_name, uid=work.pod_uid, expected=expected,
+                value=work.value,
+            )  # fmt: skip
+        else:
+            result = put_on(
+                rt.kube, namespace=work.namespace, name=work.pod_name, uid=work.pod_uid, expected=expected,
+                value=work.value, owner=owner,
+            )  # fmt: skip
+        seen = result.seen
+        if result.outcome is not StampOutcome.MOVED_ON or seen is None or look == LOOKS:
+            return result
+
+        def believe(db: Connection, seen: str = seen) -> bool:
+            return steps.believe(db, work, seen=seen, now=utcnow())
+
+        if not transaction(rt.engine, believe):
+            return result
+        expected = seen
+    raise AssertionError("unreachable")

@@ -1,0 +1,129 @@
+"""The Celery application: its settings, asserted when a process starts.
+
+Settings and their reasons are those of reference measurements with Celery 5.7 on Redis: late
+acknowledgement and reject-on-lost so that a killed worker's task comes back, prefetch 1, a socket timeout
+*and* a health check (either alone leaves a worker deaf after a silent cut), JSON only, no result backend.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import Celery
+from celery.signals import setup_logging
+from kombu import Queue
+
+from beat_schedule import schedule
+from ostler.errors import ConfigurationError
+from ostler.settings import Settings
+
+QUEUES = ("dispatch", "github", "pools", "sweeps")
+
+MODULES = (
+    "tasks.dispatch",
+    "tasks.stamp",
+    "tasks.mint",
+    "tasks.release",
+    "tasks.retire",
+    "tasks.pools",
+    "tasks.sweeps.resume",
+    "tasks.sweeps.rematch",
+    "tasks.sweeps.stale_claims",
+    "tasks.sweeps.missing_pods",
+    "tasks.sweeps.missing_stamps",
+    "tasks.sweeps.unused_runners",
+)
+
+VISIBILITY_TIMEOUT = 300
+"""Seconds after which Redis gives a message of a dead worker to another."""
+
+app = Celery("ostler", include=list(MODULES), set_as_current=True)
+
+SETTINGS: dict[str, Any] = {
+    "task_acks_late": True,
+    "task_reject_on_worker_lost": True,
+    "task_acks_on_failure": True,
+    "worker_prefetch_multiplier": 1,
+    "worker_eta_task_limit": 1000,
+    "worker_cancel_long_running_tasks_on_connection_loss": False,
+    "worker_hijack_root_logger": False,
+    "worker_send_task_events": True,
+    "task_send_sent_event": True,
+    "broker_connection_retry_on_startup": True,
+    "broker_connection_max_retries": None,
+    "broker_transport_options": {
+        "visibility_timeout": VISIBILITY_TIMEOUT,
+        "unacked_restore_interval": 10,
+        "unacked_restore_throttle": 1,
+        "socket_timeout": 10,
+        "socket_connect_timeout": 5,
+        "health_check_interval": 10,
+        "socket_keepalive": True,
+        "client_name": "ostler",
+    },
+    "task_publish_retry_policy": {"max_retries": 1, "interval_start": 0, "interval_max": 0.1},
+    "result_backend": None,
+    "task_ignore_result": True,
+    "task_track_started": False,
+    "task_store_errors_even_if_ignored": False,
+    "task_serializer": "json",
+    "accept_content": ["json"],
+    "task_create_missing_queues": False,
+    "task_queues": [Queue(name) for name in QUEUES],
+    "task_default_queue": "dispatch",
+    "beat_max_loop_interval": 5,
+    "redbeat_lock_timeout": 30,
+    "enable_utc": True,
+    "timezone": "UTC",
+}
+
+_ASSERTED = (
+    "task_acks_late",
+    "task_reject_on_worker_lost",
+    "worker_prefetch_multiplier",
+    "task_create_missing_queues",
+    "task_ignore_result",
+    "accept_content",
+)
+
+
+def configure(settings: Settings) -> Celery:
+    """Give the application its settings, check what is in force, and return it.
+
+    Raises `ConfigurationError` when something else (an environment variable of Celery, say) has overridden one.
+    """
+    redis_url = settings.redis_url.reveal()
+    app.conf.update(
+        broker_url=redis_url,
+        redbeat_redis_url=redis_url,
+        redbeat_redis_options={
+            "socket_timeout": 10, "socket_connect_timeout": 5, "health_check_interval": 10, "retry_period": 30,
+        },
+        beat_schedule=schedule(
+            resume_every=settings.resume_every, pools_every=settings.pools_every, sweep_every=settings.sweep_every
+        ),
+        **SETTINGS,
+    )  # fmt: skip
+    assert_in_force(app)
+    return app
+
+
+def assert_in_force(celery: Celery) -> None:
+    """Raise `ConfigurationError` when a setting that the laws lean on is not in force."""
+    for name in _ASSERTED:
+        if celery.conf[name] != SETTINGS[name]:
+            raise ConfigurationError(f"celery setting {name}: found {celery.conf[name]!r}, needs {SETTINGS[name]!r}")
+    options = celery.conf.broker_transport_options
+    for name in ("socket_timeout", "health_check_interval", "visibility_timeout"):
+        wanted = SETTINGS["broker_transport_options"][name]
+        if options.get(name) != wanted:
+            raise ConfigurationError(
+                f"celery setting broker_transport_options.{name}: found {options.get(name)!r}, needs {wanted!r}"
+            )
+    if celery.conf.result_backend not in {None, "disabled://"}:
+        raise ConfigurationError("celery setting result_backend: must not be set, state lives in Postgres")
+
+
+@setup_logging.connect
+def _keep_our_logging(**_: Any) -> None:
+    """Having a receiver keeps Celery from replacing what `ostler.logging` has set up."""

@@ -1,0 +1,98 @@
+"""The one decorator of tasks and the one table of retry policies.
+
+Every task has an explicit stable name and keyword-only ids, returns None (Flower shows results, L13), has one
+total deadline of which each call gets what is left, and ignores arguments that it does not know, so that old
+and new workers can run side by side during a deploy.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import inspect
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from celery import Task
+
+from ostler.errors import Retryable
+from tasks.app import app
+
+DEADLINE = 20.0
+"""Seconds that one execution of a task may take in all."""
+
+log = structlog.get_logger(__name__)
+_ends_at: contextvars.ContextVar[float] = contextvars.ContextVar("ends_at")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How Celery repeats a task that raised `Retryable`: full jitter under a doubling backoff, in seconds.
+
+    `adapter_attempts` is how often the calls inside repeat; one of the two layers is always 1 or 0, so
+    that attempts never multiply.
+    """
+
+    adapter_attempts: int
+    task_retries: int
+    backoff: int = 1
+    backoff_max: int = 60
+
+    def longest_wait(self, retries: int) -> float:
+        """Return the upper bound of the wait before the next execution, after `retries` of them."""
+        return float(min(self.backoff_max, self.backoff * 2**retries))
+
+
+DISPATCH = Policy(adapter_attempts=1, task_retries=0)
+STAMP = Policy(adapter_attempts=3, task_retries=0)
+MINT = Policy(adapter_attempts=1, task_retries=4, backoff=1, backoff_max=20)
+RELEASE = Policy(adapter_attempts=4, task_retries=0)
+RETIRE = Policy(adapter_attempts=4, task_retries=0)
+SWEEP = Policy(adapter_attempts=4, task_retries=0)
+
+
+def remaining(most: float = DEADLINE) -> float:
+    """Return the seconds that the current task has left, `most` at most and 0.05 at least."""
+    return max(0.05, min(most, _ends_at.get(time.monotonic() + DEADLINE) - time.monotonic()))
+
+
+def task(name: str, *, queue: str, policy: Policy, bind: bool = False) -> Callable[[Callable[..., None]], Task]:
+    """Register a function as the task `ostler.<name>`; with `bind` it gets the Celery task first."""
+
+    def register(body: Callable[..., None]) -> Task:
+        known = {
+            parameter.name
+            for parameter in inspect.signature(body).parameters.values()
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        }
+
+        @functools.wraps(body)
+        def run(self: Task, **arguments: Any) -> None:
+            given = {key: value for key, value in arguments.items() if key in known}
+            token = _ends_at.set(time.monotonic() + DEADLINE)
+            try:
+                with structlog.contextvars.bound_contextvars(task=self.name, **given):
+                    if bind:
+                        body(self, **given)
+                    else:
+                        body(**given)
+            finally:
+                _ends_at.reset(token)
+
+        registered: Task = app.task(
+            bind=True,
+            name=f"ostler.{name}",
+            queue=queue,
+            autoretry_for=(Retryable,) if policy.task_retries else (),
+            max_retries=policy.task_retries,
+            retry_backoff=policy.backoff,
+            retry_backoff_max=policy.backoff_max,
+            retry_jitter=True,
+            typing=False,
+        )(run)
+        return registered
+
+    return register

@@ -1,0 +1,134 @@
+"""`ostler.dispatch(pool_id)`: the matcher. Pairs queued jobs with offered Pods and starts a chain per claim."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import redis
+import structlog
+from celery import chain
+from sqlalchemy import Connection
+from sqlalchemy.exc import OperationalError
+
+from models import matching
+from models.engine import transaction
+from ostler.clock import utcnow
+from rules.fairness import plan_batch
+from tasks.base import DISPATCH, task
+from tasks.mint import mint
+from tasks.release import release
+from tasks.runtime import Runtime, runtime
+from tasks.stamp import stamp
+
+log = structlog.get_logger(__name__)
+
+ROUNDS = 4
+"""Runs of the matcher in one message at most; what is left after them wakes the next."""
+
+_LOCK_NOT_AVAILABLE = "55P03"
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """What one run committed; `again` when there may be more to match at once."""
+
+    claims: Sequence[int]
+    to_spares: int
+    again: bool
+
+
+@task("dispatch", queue="dispatch", policy=DISPATCH)
+def dispatch(*, pool_id: int) -> None:
+    """Match until nothing is left for this pool, at most `ROUNDS` times, then leave the rest to a wake."""
+    rt = runtime()
+    for _ in range(ROUNDS):
+        try:
+            matched = run_matcher(rt, pool_id, now=utcnow())
+        except OperationalError as error:
+            if getattr(error.orig, "pgcode", None) != _LOCK_NOT_AVAILABLE:
+                raise
+            log.info("dispatch.busy")
+            break
+        start_chains(matched.claims, chain_no=1)
+        if matched.claims or matched.to_spares:
+            log.info("dispatch.matched", claims=list(matched.claims), to_spares=matched.to_spares)
+        if not matched.again:
+            return
+    wake(rt, [pool_id])
+
+
+def run_matcher(rt: Runtime, pool_id: int, *, now: datetime) -> Matched:
+    """Run the matcher once. The wake key is deleted under the lock and before anything is read: whoever
+    found it set had committed before this read.
+    """
+
+    def body(db: Connection) -> Matched:
+        pool = matching.lock_pool(db, pool_id)
+        forget_wake(rt, pool_id)
+        return Matched((), 0, again=False) if pool is None else match(rt, db, pool, now=now)
+
+    return transaction(rt.engine, body)
+
+
+def forget_wake(rt: Runtime, pool_id: int) -> None:
+    """Delete the wake key; without Redis it expires by itself."""
+    try:
+        rt.wake_keys.taken(pool_id)
+    except redis.RedisError as error:
+        log.warning("dispatch.wake_key_kept", error=type(error).__name__)
+
+
+def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetime) -> Matched:
+    """Choose, lock, count, insert: in that order, each in a statement of its own (laws L1 and L2)."""
+    settings = rt.settings
+    batch = settings.match_batch
+    heads = matching.read_heads(
+        db, pool, batch=batch, spare_after=settings.spare_after, reserve_after=settings.reserve_after, now=now
+    )
+    if not heads.jobs:
+        matching.set_wants_pods(db, pool, wants=False)
+        return Matched((), 0, again=False)
+    free = matching.free_pods(db, pool, limit=batch, now=now)
+    # Jobs that spares may take are locked with the rest; those without a Pod are simply left again.
+    first = plan_batch(heads.jobs, heads.accounts, totals=heads.totals, slots=free, reservations=heads.reservations)
+    spares = matching.spare_candidates(db, pool, heads.jobs, spare_after=settings.spare_after, now=now)
+    locked = matching.lock_jobs(db, pool, sorted({job.job_id for job in first.picks} | spares))
+    pods = matching.lock_pods(db, pool, limit=len(first.picks), now=now) if first.picks else []
+    jobs = [job for job in heads.jobs if job.job_id in locked]
+    accounts = matching.lock_accounts(db, {job.account_id: heads.accounts[job.account_id] for job in jobs})
+    given = matching.give_to_spares(
+        db, pool, [job.job_id for job in jobs if job.job_id in spares and job.account_id in accounts],
+        spare_after=settings.spare_after, now=now,
+    )  # fmt: skip
+    plan = plan_batch(
+        [job for job in jobs if job.job_id not in given],
+        accounts,
+        totals=heads.totals,
+        slots=len(pods),
+        reservations=heads.reservations,
+    )
+    pairs = [(job.job_id, pod) for job, pod in zip(plan.picks, pods, strict=False)]
+    claims = matching.insert_claims(db, pool, pairs, due_after=settings.due_after, now=now)
+    left_without_pods = len(heads.jobs) - len(given) > free
+    news = matching.set_wants_pods(db, pool, wants=left_without_pods)
+    skipped = any(job.account_id not in accounts for job in jobs) or len(pods) < len(first.picks)
+    full = len(claims) == batch
+    # A poll that committed its offer before the flag was news did not wake us: look once more.
+    return Matched(claims, len(given), again=full or (skipped and bool(claims)) or (news and left_without_pods))
+
+
+def start_chains(claim_ids: Sequence[int], *, chain_no: int) -> None:
+    """Send `stamp → mint` for each claim, with release as its errback. A lost one is `resume`'s."""
+    for claim_id in claim_ids:
+        chain(
+            stamp.si(claim_id=claim_id, chain_no=chain_no),
+            mint.si(claim_id=claim_id, chain_no=chain_no),
+        ).apply_async(link_error=release.si(claim_id=claim_id, chain_no=chain_no))
+
+
+def wake(rt: Runtime, pool_ids: Sequence[int]) -> None:
+    """Wake pools; without Redis `resume` finds the same rows within seconds."""
+    for pool_id in pool_ids:
+        rt.waker.wake(pool_id)

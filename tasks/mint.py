@@ -1,0 +1,216 @@
+"""`ostler.mint(claim_id, chain_no)` asks GitHub for a JIT and commits it for the web process to deliver.
+
+The runner's name is written down before the call (L4), an attempt of unknown outcome is looked up and
+deregistered before another name is tried, and a mint whose claim moved on deregisters what it made.
+"""
+
+from __future__ import annotations
+
+import secrets
+from datetime import datetime, timedelta
+
+import structlog
+from celery import Task
+from sqlalchemy import Connection
+
+from github_adapters.client import Jit
+from models import backoffs, releases, steps
+from models.engine import transaction
+from ostler.clock import utcnow
+from ostler.errors import Busy, Conflict, Forbidden, Gone, Invalid, RateLimited, Retryable
+from rules.holds import HoldReason
+from rules.runner_names import make_runner_name, random_suffix
+from rules.scopes import Scope
+from tasks.app import VISIBILITY_TIMEOUT
+from tasks.base import MINT, remaining, task
+from tasks.release import send_release
+from tasks.runtime import Runtime, runtime
+
+log = structlog.get_logger(__name__)
+
+CALL = 8.0
+"""Seconds that GitHub gets: less than the lease, so that the commit still finds it."""
+
+LONGEST_RETRY = VISIBILITY_TIMEOUT / 2
+"""A wait longer than this is a `not_before` on the job, never a message that a worker holds."""
+
+SET_ASIDE = timedelta(hours=1)
+
+
+class Unknown(Retryable):
+    """A mint whose outcome is not known; the next try looks its name up first."""
+
+
+@task("mint", queue="github", policy=MINT, bind=True)
+def mint(self: Task, *, claim_id: int, chain_no: int | None = None) -> None:
+    """Mint the JIT of a claim whose stamp is on or was given up."""
+    rt = runtime()
+    work = transaction(
+        rt.engine,
+        lambda db: steps.begin_mint(db, claim_id, chain_no=chain_no, suffix=new_suffix(), now=utcnow()),
+    )
+    if work is None:
+        return
+    if work.installation_id is None:
+        refuse(rt, work, work.attempt_id, reason="no installation of the App is known for its account", hold=None)
+        return
+    attempt_id, name = work.attempt_id, work.runner_name
+    try:
+        if work.previous is not None:
+            remove_unknown(rt, work, name=work.previous)
+            name = make_runner_name(work.pod_name, new_suffix())
+            opened = transaction(rt.engine, lambda db: steps.replace_attempt(db, work, runner_name=name, now=utcnow()))
+            if opened is None:
+                return
+            attempt_id = opened
+        jit = rt.github.mint(
+            installation_id=work.installation_id,
+            scope=Scope.parse(work.scope),
+            name=name,
+            labels=work.labels,
+            runner_group_id=work.runner_group_id,
+            deadline_seconds=remaining(CALL),
+        )
+    except RateLimited as limit:
+        wait_for_quota(self, rt, work, attempt_id, after=limit.after)
+    except (Forbidden, Gone) as error:
+        back_off(rt, work, attempt_id, error)
+    except Invalid:
+        refuse(rt, work, attempt_id, reason="GitHub refuses its runner as invalid", hold=HoldReason.SET_ASIDE)
+    except (Retryable, Conflict) as error:
+        try_later(self, rt, work, error)
+    else:
+        commit(rt, work, attempt_id, jit)
+
+
+def new_suffix() -> str:
+    """Return 8 random hex digits."""
+    return random_suffix(secrets.token_bytes(4))
+
+
+def remove_unknown(rt: Runtime, work: steps.MintWork, *, name: str) -> None:
+    """Look an attempt of unknown outcome up by its name and deregister what it made."""
+    if work.installation_id is None:
+        return
+    scope = Scope.parse(work.scope)
+    found = rt.github.find_runner(
+        installation_id=work.installation_id, scope=scope, name=name, deadline_seconds=remaining(CALL)
+    )
+    if found is not None:
+        rt.github.delete_runner(
+            installation_id=work.installation_id, scope=scope, runner_id=found.id, deadline_seconds=remaining(CALL)
+        )
+
+
+def commit(rt: Runtime, work: steps.MintWork, attempt_id: int, jit: Jit) -> None:
+    """Commit the JIT, encrypted; when the claim moved on, deregister the runner again."""
+    sealed = rt.cipher.encrypt(jit.config)
+    minted = transaction(
+        rt.engine,
+        lambda db: steps.commit_mint(
+            db, work, attempt_id=attempt_id, runner_name=jit.runner_name, runner_id=jit.runner_id, jit=sealed,
+            due_after=rt.settings.due_after, now=utcnow(), who=rt.who,
+        ),
+    )  # fmt: skip
+    if minted:
+        return
+    log.info("mint.claim_moved_on")
+    if work.installation_id is not None:
+        try:
+            rt.github.delete_runner(
+                installation_id=work.installation_id, scope=Scope.parse(work.scope), runner_id=jit.runner_id,
+                deadline_seconds=remaining(CALL),
+            )  # fmt: skip
+        except Busy:
+            log.warning("mint.undelivered_runner_busy", runner=jit.runner_name)
+            return
+
+    def removed(db: Connection) -> None:
+        steps.close_mint_attempt(db, attempt_id, outcome="removed", now=utcnow())
+        steps.give_back(db, work.claim_id, chain_no=work.chain_no, due_at=utcnow(), error="its mint came too late")
+
+    transaction(rt.engine, removed)
+
+
+def wait_for_quota(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: int, *, after: float) -> None:
+    """GitHub asks to wait and made nothing: retry then, or set the job's `not_before` when that is far."""
+    now = utcnow()
+    if after > LONGEST_RETRY:
+        refuse(
+            rt, work, attempt_id, reason="GitHub's rate limit", hold=HoldReason.BACKOFF,
+            not_before=now + timedelta(seconds=after),
+        )  # fmt: skip
+        return
+
+    def wait(db: Connection) -> None:
+        steps.close_mint_attempt(db, attempt_id, outcome="refused", now=now)
+        steps.give_back(
+            db, work.claim_id, chain_no=work.chain_no, due_at=now + timedelta(seconds=after + 1), error="RateLimited"
+        )
+
+    transaction(rt.engine, wait)
+    raise self.retry(countdown=after)
+
+
+def back_off(rt: Runtime, work: steps.MintWork, attempt_id: int, error: Forbidden | Gone) -> None:
+    """GitHub lets us not register there: hold the account's jobs (403) or the repository's (404)."""
+    kind, key = ("repository", work.repository) if isinstance(error, Gone) else ("account", str(work.account_id))
+    reason = f"GitHub answers {'404' if isinstance(error, Gone) else '403'} to a mint"
+    not_before = transaction(
+        rt.engine, lambda db: backoffs.record_failure(db, kind=kind, key=key, reason=reason, now=utcnow())
+    )
+    refuse(rt, work, attempt_id, reason=reason, hold=HoldReason.BACKOFF, not_before=not_before)
+
+
+def try_later(self: Task, rt: Runtime, work: steps.MintWork, error: Retryable | Conflict) -> None:
+    """The outcome is unknown: retry with jitter; after the last try back the installation off and release.
+
+    Raises `Unknown`, which Celery retries.
+    """
+    now = utcnow()
+    retries = self.request.retries
+    wait = timedelta(seconds=MINT.longest_wait(retries) + 1)
+    last = retries >= MINT.task_retries
+    name = type(error).__name__
+    if last:
+        not_before = transaction(
+            rt.engine,
+            lambda db: backoffs.record_failure(
+                db, kind="installation", key=str(work.installation_id), reason=f"mints fail ({name})", now=now
+            ),
+        )
+        refuse(rt, work, None, reason="GitHub does not answer", hold=HoldReason.BACKOFF, not_before=not_before)
+        return
+    transaction(
+        rt.engine,
+        lambda db: steps.give_back(db, work.claim_id, chain_no=work.chain_no, due_at=now + wait, error=name),
+    )
+    raise Unknown(f"mint: {name}")
+
+
+def refuse(
+    rt: Runtime,
+    work: steps.MintWork,
+    attempt_id: int | None,
+    *,
+    reason: str,
+    hold: HoldReason | None,
+    not_before: datetime | None = None,
+) -> None:
+    """Hold the job with its reason and release the claim; `attempt_id` is closed where GitHub made nothing."""
+    now = utcnow()
+    log.warning("mint.refused", reason=reason)
+
+    def body(db: Connection) -> bool:
+        if work.job_id is not None:
+            backoffs.hold_job(
+                db, work.job_id, hold=hold or HoldReason.SET_ASIDE, detail=reason,
+                not_before=not_before or now + SET_ASIDE, now=now,
+            )  # fmt: skip
+        if attempt_id is not None:
+            steps.close_mint_attempt(db, attempt_id, outcome="refused", now=now)
+        steps.give_back(db, work.claim_id, chain_no=work.chain_no, due_at=now, error=reason)
+        return releases.request_release(db, work.claim_id, reason=reason, undelivered=True, now=now, who=rt.who)
+
+    if transaction(rt.engine, body):
+        send_release(rt, work.claim_id)

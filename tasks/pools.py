@@ -1,0 +1,259 @@
+"""`ostler.pools` and `ostler.keep(pool_id)`: the keeper. It mirrors the pools and keeps their `replicas` Pods.
+
+Rows are written before Pods are created. A spent Pod is recorded, replaced at once, and deleted when no claim
+needs it any more; a Pod that is not terminal is only ever deleted under a retire claim (L7).
+"""
+
+from __future__ import annotations
+
+import secrets
+from datetime import datetime, timedelta
+
+import structlog
+from sqlalchemy import Connection
+
+from k8s_adapters.pods import PodSeen, get_pod, list_pods
+from k8s_adapters.pools import PoolSeen, list_pools
+from k8s_adapters.runners import create_runner, delete_runner
+from models import keeper, releases
+from models.engine import transaction
+from ostler.clock import utcnow
+from ostler.errors import Conflict, UpstreamError
+from rules.machines import Purpose
+from rules.stamps import INITIAL
+from tasks.base import SWEEP, remaining, task
+from tasks.github import ask_fate
+from tasks.release import send_release
+from tasks.retire import send_retire
+from tasks.runtime import Runtime, runtime
+
+log = structlog.get_logger(__name__)
+
+CREATIONS = 50
+"""Pods that one run creates at most; the rest waits for the next."""
+
+RESERVE = 3.0
+"""Seconds of the deadline after which no further Pod is begun."""
+
+
+@task("pools", queue="pools", policy=SWEEP)
+def pools() -> None:
+    """Mirror the pools of the cluster into their rows, then reconcile each in a task of its own."""
+    rt = runtime()
+    seen = list_pools(rt.kube, namespace=rt.settings.namespace)
+    usable = [pool for pool in seen if pool.problem is None]
+    for pool in seen:
+        if pool.problem is not None:
+            log.warning("pool.unusable", pool=pool.name, problem=pool.problem)
+    now = utcnow()
+    kept = {pool.uid for pool in seen}
+    changed = transaction(
+        rt.engine,
+        lambda db: keeper.mirror_pools(
+            db, namespace=rt.settings.namespace, pools=[facts(pool) for pool in usable], kept=kept, now=now
+        ),
+    )
+    if changed:
+        rt.waker.send("ostler.rematch", queue="sweeps")
+    rows = transaction(rt.engine, lambda db: keeper.kept_pools(db, namespace=rt.settings.namespace))
+    for row in rows:
+        rt.waker.send("ostler.keep", queue="pools", pool_id=row.id)
+
+
+@task("keep", queue="pools", policy=SWEEP)
+def keep(*, pool_id: int) -> None:
+    """Reconcile one pool: look at its Pods first, at its rows second (L8)."""
+    rt = runtime()
+    pool = transaction(rt.engine, lambda db: keeper.pool_name(db, pool_id))
+    if pool is None:
+        return
+    namespace, name = pool
+    seen = list_pods(rt.kube, namespace=namespace, pool=name)
+    now = utcnow()
+    transaction(
+        rt.engine,
+        lambda db: keeper.record_pods(db, pool_id=pool_id, pods=[pod_facts(pod) for pod in seen], now=now),
+    )
+    rows = transaction(rt.engine, lambda db: keeper.pod_rows(db, pool_id=pool_id, now=now))
+    by_uid = {pod.uid: pod for pod in seen}
+    replace_missing(rt, pool_id, namespace, name)
+    for row in rows:
+        if remaining() < RESERVE:
+            log.info("keep.to_be_continued", pool=name)
+            return
+        if row.uid is None:
+            continue
+        pod = by_uid.get(row.uid)
+        if pod is None:
+            see_missing(rt, row, namespace=namespace, now=now)
+        elif row.terminal_at is not None:
+            see_spent(rt, row, pod, now=now)
+        else:
+            see_silent(rt, row, pod, now=now)
+
+
+def facts(pool: PoolSeen) -> keeper.PoolFacts:
+    """Return what is mirrored of a pool."""
+    return keeper.PoolFacts(
+        uid=pool.uid,
+        namespace=pool.namespace,
+        name=pool.name,
+        image=pool.image,
+        labels=pool.runner_labels,
+        runner_group_id=pool.runner_group,
+        vcpu=pool.vcpu_millicores,
+        memory=pool.memory_mib,
+        replicas=pool.replicas,
+        allowed_accounts=pool.allowed_accounts,
+        allowed_repositories=pool.allowed_repositories,
+        routing_priority=pool.routing_priority,
+        template_hash=pool.template_hash,
+        draining=pool.terminating,
+    )
+
+
+def pod_facts(pod: PodSeen) -> keeper.PodFacts:
+    """Return what is recorded of a Pod."""
+    reason = pod.reason or pod.runner_exit_reason
+    if pod.runner_exit_signal is not None:
+        reason = f"{reason or 'signal'} ({pod.runner_exit_signal})"
+    return keeper.PodFacts(
+        name=pod.name,
+        namespace=pod.namespace,
+        uid=pod.uid,
+        attempt_id=pod.attempt or "",
+        template_hash=pod.digest or "",
+        stamp_value=pod.stamp or INITIAL,
+        created_at=pod.created_at,
+        terminal=pod.is_terminal,
+        poller_exit_code=pod.poller_exit_code,
+        runner_exit_code=pod.runner_exit_code,
+        exit_reason=reason,
+    )
+
+
+def replace_missing(rt: Runtime, pool_id: int, namespace: str, name: str) -> None:
+    """Create the Pods that are missing, and retire warm ones that are too many."""
+    names = [(f"{name}-{secrets.token_hex(4)}", secrets.token_hex(8)) for _ in range(CREATIONS)]
+    wanted = transaction(rt.engine, lambda db: keeper.plan_rows(db, pool_id=pool_id, names=names, now=utcnow()))
+    if wanted.surplus:
+        retired = transaction(
+            rt.engine,
+            lambda db: keeper.retire_surplus(
+                db, pool_id=pool_id, surplus=wanted.surplus, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
+            ),
+        )
+        for claim_id in retired:
+            send_retire(rt, claim_id)
+    if not wanted.create:
+        return
+    pool = next((p for p in list_pools(rt.kube, namespace=namespace) if p.name == name), None)
+    if pool is None or pool.problem is not None or pool.terminating:
+        return
+    for row_id, pod_name, attempt in wanted.create:
+        if remaining() < RESERVE:
+            return
+        try:
+            create(rt, pool, row_id=row_id, pod_name=pod_name, attempt=attempt)
+        except UpstreamError as error:
+            log.warning("pod.not_created", pod=pod_name, error=type(error).__name__)
+            return
+
+
+def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: str) -> None:
+    """Create one Pod for its row. A failure leaves the row: the next round repeats the same attempt."""
+    try:
+        created = create_runner(
+            rt.kube, pool=pool, name=pod_name, attempt=attempt, dispatch_url=rt.settings.dispatch_url,
+            audience=rt.settings.token_audience,
+        )  # fmt: skip
+    except Conflict:
+        log.warning("pod.name_taken", pod=pod_name)
+        transaction(rt.engine, lambda db: keeper.forget_row(db, row_id=row_id, now=utcnow()))
+        return
+    transaction(rt.engine, lambda db: keeper.record_created(db, row_id=row_id, uid=created.uid))
+
+
+def see_missing(rt: Runtime, row: keeper.PodRow, *, namespace: str, now: datetime) -> None:
+    """A row whose Pod was not in the list: one GET by name and UID proves that it is gone."""
+    uid = row.uid
+    if uid is None or (row.claim_purpose == Purpose.RETIRE):
+        return
+    pod = get_pod(rt.kube, namespace=namespace, name=row.name)
+    if pod is not None and pod.uid == uid:
+        return
+    if row.claim_id is None:
+        transaction(rt.engine, lambda db: releases.mark_gone(db, uid, now=now))
+    else:
+        end_claim(rt, row.claim_id, spent=False)
+
+
+def see_spent(rt: Runtime, row: keeper.PodRow, pod: PodSeen, *, now: datetime) -> None:
+    """A terminal Pod: wait for its `completed`, then ask GitHub; delete it when no claim needs it."""
+    if row.claim_id is None:
+        delete_runner(rt.kube, namespace=pod.namespace, name=pod.name, uid=pod.uid, attempt=pod.attempt)
+        if get_pod(rt.kube, namespace=pod.namespace, name=pod.name) is None:
+            transaction(rt.engine, lambda db: releases.mark_gone(db, pod.uid, now=now))
+        return
+    if row.claim_purpose == Purpose.RETIRE:
+        return
+    waited = row.terminal_at is not None and now - row.terminal_at > timedelta(seconds=rt.settings.spent_after)
+    if waited:
+        end_claim(rt, row.claim_id, spent=True)
+
+
+def see_silent(rt: Runtime, row: keeper.PodRow, pod: PodSeen, *, now: datetime) -> None:
+    """A Pod that does not poll, or whose poller ended other than 0, is retired under a claim."""
+    if row.claim_id is not None or row.ever_delivered or row.offered or pod.terminating:
+        return
+    failed = pod.poller_exit_code not in {None, 0}
+    limit = now - timedelta(seconds=rt.settings.start_timeout)
+    silent = keeper.silent_since(row) < limit and pod.poller_exit_code is None
+    if not failed and not silent:
+        return
+
+    def body(db: Connection) -> int | None:
+        if not failed and not keeper.web_beats(db, since=limit, now=now):
+            return None
+        why = "its poller failed" if failed else "it does not poll"
+        return releases.insert_retire(db, row.id, now=now, who=rt.who, why=why, due_after=rt.settings.due_after)
+
+    claim_id = transaction(rt.engine, body)
+    if claim_id is not None:
+        log.warning("pod.retired", pod=row.name, failed=failed)
+        send_retire(rt, claim_id)
+
+
+def end_claim(rt: Runtime, claim_id: int, *, spent: bool) -> None:
+    """End a job claim whose Pod is proven gone or terminal, after asking GitHub about its job.
+
+    One that is not executing is released instead, which also deregisters its runner.
+    """
+    claim = transaction(rt.engine, lambda db: keeper.claim_facts(db, claim_id))
+    if claim is None:
+        return
+    if not claim.executing:
+        begun = transaction(
+            rt.engine,
+            lambda db: releases.request_release(db, claim_id, reason="its Pod has ended", now=utcnow(), who=rt.who),
+        )
+        if begun:
+            send_release(rt, claim_id)
+        return
+    try:
+        fate = ask_fate(rt, job_id=claim.job_id, repository=claim.repository, installation_id=claim.installation_id)
+    except UpstreamError as error:
+        log.warning("claim.fate_unknown", claim=claim_id, error=type(error).__name__)
+        return
+    ended = transaction(
+        rt.engine,
+        lambda db: releases.end_without_pod(
+            db, claim_id, job_id=claim.job_id, fate=fate, spent=spent, now=utcnow(), who=rt.who
+        ),
+    )
+    if ended:
+        log.info("claim.ended_without_pod", claim=claim_id, spent=spent, fate=fate.fate)
+        for pool_id in transaction(
+            rt.engine, lambda db: releases.pools_to_wake(db, pool_id=claim.pool_id, account_id=claim.account_id)
+        ):
+            rt.waker.wake(pool_id)

@@ -1,0 +1,97 @@
+"""`ostler.release(claim_id)` undoes a claim: the job is queued again at its old age, the Pod warm or retired.
+
+Never delivered: deregister what was minted, un-stamp, end; the Pod is warm again at once. Delivered:
+deregister and obey a refusal (the runner is busy: it executes); when GitHub has no such runner any more, one
+transaction ends the claim, moves its job by what GitHub says of it and inserts the retire claim (L3, L4, L7).
+"""
+
+from __future__ import annotations
+
+import structlog
+from k8s_adapters.stamps import StampOutcome
+from models import releases
+from models.engine import transaction
+from ostler.clock import utcnow
+from ostler.errors import Busy
+from ostler.wakes import RELEASE as NAME
+from tasks.annotation import write
+from tasks.base import RELEASE, task
+from tasks.github import ask_fate, deregister
+from tasks.retire import send_retire
+from tasks.runtime import Runtime, runtime
+
+log = structlog.get_logger(__name__)
+
+
+@task("release", queue="dispatch", policy=RELEASE)
+def release(*, claim_id: int, chain_no: int | None = None, reason: str = "released") -> None:
+    """Release a claim.
+
+    With `chain_no`, as the errback of a chain, only while that chain is the current one and the claim is
+    `claimed`. Without it a claim in any of the first three states is taken, and a `releasing` one goes on.
+    """
+    rt = runtime()
+    why = "its chain failed" if chain_no is not None else reason
+    begun = transaction(
+        rt.engine,
+        lambda db: releases.request_release(db, claim_id, reason=why, chain_no=chain_no, now=utcnow(), who=rt.who),
+    )
+    if chain_no is not None and not begun:
+        return
+    work = transaction(rt.engine, lambda db: releases.begin_release(db, claim_id, now=utcnow()))
+    if work is None:
+        return
+    log.info("release.begun", reason=work.reason, delivered=work.delivered, pod=work.pod_name)
+    try:
+        deregister(rt, work)
+    except Busy:
+        transaction(rt.engine, lambda db: releases.refuse_release(db, claim_id, now=utcnow(), who=rt.who))
+        log.info("release.refused")
+        return
+    if work.delivered:
+        end_delivered(rt, work)
+    else:
+        end_never_delivered(rt, work)
+
+
+def send_release(rt: Runtime, claim_id: int) -> None:
+    """Ask for the release step of a claim whose release is committed."""
+    rt.waker.send(NAME, queue="dispatch", claim_id=claim_id)
+
+
+def end_never_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
+    """Un-stamp, whatever we believe of the stamp: a late one must find another value than it tests for."""
+    outcome = write(rt, work, owner=None).outcome
+    if outcome is StampOutcome.MOVED_ON:
+        log.warning("release.annotation_moves")
+        return
+    ended = transaction(
+        rt.engine,
+        lambda db: releases.end_never_delivered(
+            db, work, pod_gone=outcome is StampOutcome.POD_GONE, now=utcnow(), who=rt.who
+        ),
+    )
+    if ended:
+        wake_after(rt, work)
+
+
+def end_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
+    """Ask GitHub what became of the job, then end the claim and retire the Pod."""
+    fate = ask_fate(rt, job_id=work.job_id, repository=work.repository, installation_id=work.installation_id)
+    retire_id = transaction(
+        rt.engine,
+        lambda db: releases.end_delivered(db, work, fate, now=utcnow(), who=rt.who, retire_due=rt.settings.due_after),
+    )
+    if retire_id is not None:
+        send_retire(rt, retire_id)
+        wake_after(rt, work)
+
+
+def wake_after(rt: Runtime, work: releases.ReleaseWork) -> None:
+    """Wake the pools that the end of this claim may help."""
+    pools = transaction(
+        rt.engine,
+        lambda db: releases.pools_to_wake(db, pool_id=work.pool_id, account_id=work.account_id),
+    )
+    for pool_id in pools:
+        rt.waker.wake(pool_id)

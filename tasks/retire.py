@@ -1,0 +1,62 @@
+"""`ostler.retire(claim_id)` deletes a Pod under its retire claim, and ends the claim when the UID is gone.
+
+An accepted DELETE, a Terminating Pod and a time-out leave the claim live: `resume` looks again (L7). A Pod
+that was ever given a JIT has its runners deregistered first, and a refusal is obeyed (L3).
+"""
+
+from __future__ import annotations
+
+import structlog
+from sqlalchemy import Connection
+
+from k8s_adapters.pods import get_pod
+from k8s_adapters.runners import delete_runner
+from models import releases, steps
+from models.engine import transaction
+from ostler.clock import utcnow
+from ostler.errors import Busy
+from tasks.base import RETIRE, task
+from tasks.github import deregister
+from tasks.runtime import Runtime, runtime
+
+log = structlog.get_logger(__name__)
+
+
+@task("retire", queue="dispatch", policy=RETIRE)
+def retire(*, claim_id: int) -> None:
+    """Retire the Pod of a claim whose purpose that is."""
+    rt = runtime()
+    work = transaction(rt.engine, lambda db: releases.begin_retire(db, claim_id, now=utcnow()))
+    if work is None:
+        return
+    if work.delivered:
+        try:
+            deregister(rt, work)
+        except Busy:
+            log.warning("retire.refused", pod=work.pod_name)
+            look_again(rt, work, "GitHub says that its runner is busy")
+            return
+    delete_runner(rt.kube, namespace=work.namespace, name=work.pod_name, uid=work.pod_uid)
+    seen = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name)
+    if seen is not None and seen.uid == work.pod_uid:
+        look_again(rt, work, "Terminating")
+        return
+    ended = transaction(rt.engine, lambda db: releases.end_retired(db, work, now=utcnow(), who=rt.who))
+    if ended:
+        log.info("retire.done", pod=work.pod_name, reason=work.reason)
+        rt.waker.keep(work.pool_id)
+
+
+def look_again(rt: Runtime, work: releases.ReleaseWork, error: str) -> None:
+    """Leave the claim live for `resume`."""
+    now = utcnow()
+
+    def body(db: Connection) -> None:
+        steps.give_back(db, work.claim_id, chain_no=work.chain_no, due_at=now, error=error)
+
+    transaction(rt.engine, body)
+
+
+def send_retire(rt: Runtime, claim_id: int) -> None:
+    """Ask for the step of a retire claim that is committed."""
+    rt.waker.send("ostler.retire", queue="dispatch", claim_id=claim_id)

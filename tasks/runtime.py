@@ -1,0 +1,75 @@
+"""What the tasks of one process share: engine, clients, cipher. Made on first use, one of each.
+
+The clients are reached through properties that refuse to be used inside a transaction (law L15).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+
+from sqlalchemy import Engine
+
+from github_adapters.client import GitHub
+from k8s_adapters.client import KubeClient, make_client
+from models.engine import assert_isolation, in_transaction, make_engine
+from ostler.encryption import Cipher
+from ostler.settings import Settings, load
+from ostler.wakes import Waker
+from tasks.app import app
+
+
+class HeldAcrossNetwork(AssertionError):
+    """A client was asked for inside a transaction: law L15."""
+
+
+def _outside() -> None:
+    if in_transaction():
+        raise HeldAcrossNetwork("a call to another system while a transaction is open")
+
+
+class Runtime:
+    """The clients of one worker process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.who = f"worker:{os.getpid()}"
+        self.engine: Engine = make_engine(
+            settings.database_url, pool_size=settings.database_pool_size, application="ostler-worker"
+        )
+        assert_isolation(self.engine)
+        self.cipher = Cipher(settings.encryption_keys)
+        self._waker = Waker(settings.redis_url, app=app)
+        self._kube = make_client(kubeconfig=settings.kubeconfig, pool_size=settings.worker_threads)
+        self._github = GitHub(
+            api_url=settings.github_api_url, app_id=settings.github_app_id, private_key=settings.github_private_key
+        )
+
+    @property
+    def kube(self) -> KubeClient:
+        """The cluster."""
+        _outside()
+        return self._kube
+
+    @property
+    def github(self) -> GitHub:
+        """GitHub."""
+        _outside()
+        return self._github
+
+    @property
+    def waker(self) -> Waker:
+        """Redis, for wake-ups and messages."""
+        _outside()
+        return self._waker
+
+    @property
+    def wake_keys(self) -> Waker:
+        """Redis under the pool's lock, the one exception of L15: only to delete the wake key."""
+        return self._waker
+
+
+@functools.cache
+def runtime() -> Runtime:
+    """Return the runtime of this process."""
+    return Runtime(load())

@@ -1,0 +1,93 @@
+"""`ostler.stamp(claim_id, chain_no)` marks the Pod taken for the cluster; `ostler.unstamp` takes the mark back.
+
+A stamp that cannot be put on is given up after 3 attempts within 2 s, counted, and the dispatch goes on (L10).
+"""
+
+from __future__ import annotations
+
+import structlog
+from sqlalchemy import Connection
+
+from k8s_adapters.stamps import StampOutcome
+from models import releases, steps
+from models.engine import transaction
+from ostler.clock import utcnow
+from ostler.errors import UpstreamError
+from tasks.annotation import write
+from tasks.base import STAMP, task
+from tasks.release import send_release
+from tasks.runtime import Runtime, runtime
+
+log = structlog.get_logger(__name__)
+
+
+@task("stamp", queue="dispatch", policy=STAMP)
+def stamp(*, claim_id: int, chain_no: int | None = None) -> None:
+    """Stamp the Pod of a claim, before its mint or, where the stamp is missing, later."""
+    rt = runtime()
+    work = transaction(rt.engine, lambda db: steps.begin_stamp(db, claim_id, chain_no=chain_no, now=utcnow()))
+    if work is None:
+        return
+    error: str | None = None
+    outcome: StampOutcome | None = None
+    try:
+        outcome = write(rt, work, owner=work.account_id).outcome
+    except UpstreamError as failure:
+        error = type(failure).__name__
+    if outcome is StampOutcome.POD_GONE:
+        give_up_pod(rt, work)
+        return
+    on = outcome is StampOutcome.DONE
+    if not on:
+        log.warning("stamp.gave_up", error=error or "another value stands there")
+
+    def finish(db: Connection) -> None:
+        if on:
+            steps.record_annotation(db, pod_uid=work.pod_uid, value=work.value)
+        steps.finish_stamp(
+            db, work, "stamp_on" if on else "stamp_gave_up",
+            error=error, due_after=rt.settings.due_after, now=utcnow(), who=rt.who,
+        )  # fmt: skip
+
+    transaction(rt.engine, finish)
+
+
+@task("unstamp", queue="dispatch", policy=STAMP)
+def unstamp(*, claim_id: int) -> None:
+    """Take the stamp off a minted claim whose Pod stopped polling, so that the Pod reaches us again.
+
+    An answer that does not come leaves it `removing`: `resume` repeats it.
+    """
+    rt = runtime()
+    work = transaction(rt.engine, lambda db: steps.begin_unstamp(db, claim_id, now=utcnow()))
+    if work is None:
+        return
+    outcome = write(rt, work, owner=None).outcome
+    if outcome is StampOutcome.POD_GONE:
+        give_up_pod(rt, work)
+    elif outcome is StampOutcome.DONE:
+
+        def finish(db: Connection) -> None:
+            steps.record_annotation(db, pod_uid=work.pod_uid, value=work.value)
+            steps.finish_stamp(
+                db, work, "stamp_off", error=None, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
+            )
+
+        transaction(rt.engine, finish)
+
+
+def give_up_pod(rt: Runtime, work: steps.StampWork) -> None:
+    """The Pod is gone: release the claim if nothing was delivered.
+
+    A delivered one is ended by `missing_pods`, which asks GitHub what became of the job.
+    """
+    now = utcnow()
+
+    def body(db: Connection) -> bool:
+        steps.give_back(db, work.claim_id, chain_no=work.chain_no, due_at=now, error="the Pod is gone")
+        return releases.request_release(
+            db, work.claim_id, reason="its Pod is gone", undelivered=True, now=now, who=rt.who
+        )
+
+    if transaction(rt.engine, body):
+        send_release(rt, work.claim_id)

@@ -1,0 +1,35 @@
+"""`ostler.missing_pods`: ends live claims whose Pod is gone, proven by one GET by name and UID."""
+
+from __future__ import annotations
+
+import structlog
+
+from k8s_adapters.pods import get_pod, list_pods
+from models import sweeps
+from models.engine import transaction
+from tasks.base import SWEEP, remaining, task
+from tasks.pools import end_claim
+from tasks.runtime import runtime
+
+log = structlog.get_logger(__name__)
+RESERVE = 3.0
+
+
+@task("missing_pods", queue="sweeps", policy=SWEEP)
+def missing_pods() -> None:
+    """List the cluster first, read claims second; a failed or empty list changes nothing (L8)."""
+    rt = runtime()
+    seen = {pod.uid for pod in list_pods(rt.kube, namespace=rt.settings.namespace)}
+    claims = transaction(rt.engine, sweeps.live_pods)
+    if not seen and claims:
+        log.warning("missing_pods.empty_list", claims=len(claims))
+        return
+    for claim in claims:
+        if claim.pod_uid in seen:
+            continue
+        if remaining() < RESERVE:
+            return
+        pod = get_pod(rt.kube, namespace=claim.namespace, name=claim.pod_name)
+        if pod is None or pod.uid != claim.pod_uid:
+            log.warning("missing_pods.gone", claim=claim.claim_id, pod=claim.pod_name)
+            end_claim(rt, claim.claim_id, spent=False)

@@ -1,0 +1,127 @@
+"""`ostler.unused_runners`: delivered claims of which no execution was seen, and spares that got no job.
+
+GitHub's runner list says whether the runner is busy, idle, offline or absent; `rules.unused` says what follows.
+A failed list changes nothing (L8), and every release obeys GitHub's refusal to delete a busy runner (L3).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+from sqlalchemy import Connection, Row
+
+from github_adapters.client import RunnerSeen
+from models import releases, sweeps
+from models.engine import transaction
+from ostler.clock import utcnow
+from ostler.errors import UpstreamError
+from rules.scopes import Scope
+from rules.unused import ClaimedJob, RunnerNow, UnusedAction, UnusedClaim, UnusedVerdict, judge_unused
+from tasks.base import SWEEP, remaining, task
+from tasks.release import send_release
+from tasks.runtime import Runtime, runtime
+
+log = structlog.get_logger(__name__)
+
+LOOKS_APART = 60.0
+"""Seconds between two looks that prove an absence; a call's distance, not a wait, so nothing scales it."""
+
+
+@task("unused_runners", queue="sweeps", policy=SWEEP)
+def unused_runners() -> None:
+    """Look at each scope once; one scope that cannot be listed stops no other (L14)."""
+    rt = runtime()
+    settings = rt.settings
+    rows = transaction(
+        rt.engine,
+        lambda db: sweeps.unused(
+            db, older_than=settings.unused_after, spares_older_than=settings.spare_after, now=utcnow()
+        ),
+    )
+    by_scope: dict[tuple[int, str], list[Row[Any]]] = defaultdict(list)
+    for row in rows:
+        if row.installation_id is not None:
+            by_scope[row.installation_id, row.scope].append(row)
+    for (installation_id, scope), claims in by_scope.items():
+        try:
+            runners = rt.github.list_runners(
+                installation_id=installation_id, scope=Scope.parse(scope), deadline_seconds=remaining()
+            )
+            by_name = {runner.name: runner for runner in runners}
+            for claim in claims:
+                look(rt, claim, by_name.get(claim.runner_name), now=utcnow())
+        except UpstreamError as error:
+            log.warning("unused_runners.scope_skipped", scope=scope, error=type(error).__name__)
+
+
+def look(rt: Runtime, claim: Row[Any], runner: RunnerSeen | None, *, now: datetime) -> None:
+    """Judge one claim and act."""
+    transaction(rt.engine, lambda db: sweeps.set_absent(db, claim.id, absent=runner is None, now=now))
+    verdict = judge(claim, runner, job=ClaimedJob.NOT_ASKED, now=now)
+    if verdict.action is UnusedAction.ASK_JOB:
+        verdict = judge(claim, runner, job=ask_job(rt, claim), now=now)
+    if verdict.action is UnusedAction.WAIT:
+        log.debug("unused_runners.wait", claim=claim.id, reason=verdict.reason)
+        return
+    log.info("unused_runners.act", claim=claim.id, action=verdict.action, reason=verdict.reason)
+    act(rt, claim, verdict)
+
+
+def judge(claim: Row[Any], runner: RunnerSeen | None, *, job: ClaimedJob, now: datetime) -> UnusedVerdict:
+    """Return the verdict; the age that counts was tested by the query."""
+    if runner is None:
+        state = RunnerNow.ABSENT
+    elif runner.busy:
+        state = RunnerNow.BUSY
+    else:
+        state = RunnerNow.ONLINE_IDLE if runner.online else RunnerNow.OFFLINE
+    before = claim.runner_absent_at
+    return judge_unused(
+        UnusedClaim(
+            runner=state,
+            absent_before=before is not None and now - before >= timedelta(seconds=LOOKS_APART),
+            job=job,
+            is_spare=claim.job_id is None,
+            age_seconds=0,
+        ),
+        grace_seconds=0,
+    )
+
+
+def ask_job(rt: Runtime, claim: Row[Any]) -> ClaimedJob:
+    """Ask GitHub for the claimed job; a definite 404 counts as over."""
+    if claim.job_id is None:
+        return ClaimedJob.NOT_ASKED
+    job = rt.github.get_job(
+        installation_id=claim.installation_id, repository=claim.repository, job_id=claim.job_id,
+        deadline_seconds=remaining(),
+    )  # fmt: skip
+    if job is None or job.status == "completed":
+        return ClaimedJob.TERMINAL
+    if job.status == "in_progress":
+        ours = job.runner_name == claim.runner_name
+        return ClaimedJob.IN_PROGRESS_HERE if ours else ClaimedJob.IN_PROGRESS_ELSEWHERE
+    return ClaimedJob.QUEUED
+
+
+def act(rt: Runtime, claim: Row[Any], verdict: UnusedVerdict) -> None:
+    """Carry a verdict out; each is one guarded transaction."""
+
+    def body(db: Connection) -> bool:
+        now = utcnow()
+        match verdict.action:
+            case UnusedAction.EXECUTE | UnusedAction.EXECUTE_UNBOUND:
+                sweeps.set_executing(db, claim.id, now=now, who=rt.who, why=verdict.reason)
+                return False
+            case UnusedAction.SPARE:
+                sweeps.make_spare(db, claim.id, job_id=claim.job_id, now=now)
+                return False
+            case _:
+                # The release asks GitHub for the job, so that `finish` and `requeue` need no way of their own.
+                return releases.request_release(db, claim.id, reason=verdict.reason, now=now, who=rt.who)
+
+    if transaction(rt.engine, body):
+        send_release(rt, claim.id)
