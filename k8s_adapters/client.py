@@ -41,6 +41,7 @@ _MEANINGS: dict[int, type[UpstreamError]] = {
     422: Invalid,
 }
 _UNAUTHORIZED = 401
+_TOKEN_KEPT = 1.0  # seconds; asking the package costs as much as a quarter of a whole call
 _EXPIRED = 410
 _OK = range(200, 300)
 
@@ -62,6 +63,7 @@ class KubeClient:
         self._connect_timeout = connect_timeout
         self._read_timeout = read_timeout
         self._reloading = threading.Lock()
+        self._token: tuple[ApiClient, float, str | None] | None = None
 
     def request(
         self,
@@ -100,18 +102,27 @@ class KubeClient:
     def _attempt(
         self, method: str, address: str, content: bytes | None, content_type: str, accept: str, seconds: float | None
     ) -> Json:
-        api = self._api
-        token = _authorization(api)
         began = self.timing.clock()
+        api, token = self._credentials(began)
         try:
             return self._send(api, token, method, address, content, content_type, accept, seconds)
         except Answer as answer:
             if answer.status != _UNAUTHORIZED or not self._renewed(api, token):
                 raise
-        api = self._api
+        now = self.timing.clock()
+        api, token = self._credentials(now)
         if seconds is not None:
-            seconds = max(seconds - (self.timing.clock() - began), 0.001)
-        return self._send(api, _authorization(api), method, address, content, content_type, accept, seconds)
+            seconds = max(seconds - (now - began), 0.001)
+        return self._send(api, token, method, address, content, content_type, accept, seconds)
+
+    def _credentials(self, now: float) -> tuple[ApiClient, str | None]:
+        """Return the connections and the Authorization header of a call that begins now."""
+        api, known = self._api, self._token
+        if known is not None and known[0] is api and now - known[1] < _TOKEN_KEPT:
+            return api, known[2]
+        token = _authorization(api)
+        self._token = (api, now, token)  # one assignment, so that threads see all of it or none
+        return api, token
 
     def _send(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import secrets
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -16,6 +17,7 @@ from urllib.parse import quote
 from kubernetes.utils.quantity import parse_quantity
 
 from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
+from k8s_adapters.names import ATTEMPT_ANNOTATION
 from k8s_adapters.retry import RetryPolicy
 from ostler.errors import Conflict, Gone, Retryable
 
@@ -98,9 +100,20 @@ def get_pool(client: KubeClient, *, namespace: str, name: str, policy: RetryPoli
 
 
 def create_pool(client: KubeClient, *, namespace: str, name: str, spec: Json) -> PoolSeen:
-    """Create a pool from its `spec`. Raises `Conflict` when the name is taken, `Invalid` for a bad spec."""
-    body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}
-    return read_pool(client.request("POST", _path(namespace), body=body))
+    """Create a pool from its `spec`, also when a reply is lost on the way.
+
+    Raises `Conflict` when the name is taken, `Invalid` for a bad spec.
+    """
+    attempt = secrets.token_hex(8)
+    metadata = {"name": name, "annotations": {ATTEMPT_ANNOTATION: attempt}}
+    body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
+    try:
+        return read_pool(client.request("POST", _path(namespace), body=body))
+    except Conflict:
+        found = client.request("GET", _path(namespace, name))
+        if (found["metadata"].get("annotations") or {}).get(ATTEMPT_ANNOTATION) != attempt:
+            raise
+        return read_pool(found)
 
 
 def patch_pool_replicas(client: KubeClient, *, namespace: str, name: str, replicas: int) -> PoolSeen:

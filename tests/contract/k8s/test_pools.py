@@ -7,6 +7,9 @@ import pytest
 from k8s_adapters.client import KubeClient
 from k8s_adapters.pools import apply_crd, create_pool, delete_pool, get_pool, list_pools, patch_pool_replicas
 from ostler.errors import Conflict, Gone, Invalid
+from tests.contract.k8s.transport import FaultyTransport
+
+Faulty = tuple[KubeClient, FaultyTransport]
 
 SPEC = {"image": "runner:1", "runnerLabels": ["linux", "x64"]}
 
@@ -82,6 +85,13 @@ def test_a_second_pool_of_the_same_name_is_refused(admin: KubeClient, namespace:
     create_pool(admin, namespace=namespace, name="p", spec=SPEC)
     with pytest.raises(Conflict):
         create_pool(admin, namespace=namespace, name="p", spec=SPEC)
+
+
+def test_a_pool_whose_create_lost_its_reply_is_found_again(faulty: Faulty, namespace: str) -> None:
+    client, faults = faulty
+    faults.lose_reply("POST")
+    pool = create_pool(client, namespace=namespace, name="p", spec=SPEC)
+    assert [each.uid for each in list_pools(client, namespace=namespace)] == [pool.uid]
 
 
 def test_the_definition_can_be_applied_again(admin: KubeClient) -> None:
