@@ -87,10 +87,10 @@ class Simulation:
         events.runner_ready()
         events.job_started(job=job_id)
         conclusion = "lost"
-        status, _ = await self._github("POST", f"{path}/started", {"job_id": job_id})
-        if status == HTTPStatus.NO_CONTENT and await self._work(path, float(job["duration_seconds"])):
-            status, _ = await self._github("POST", f"{path}/finished", {"job_id": job_id, "conclusion": "success"})
-            conclusion = "success" if status == HTTPStatus.NO_CONTENT else "lost"
+        if await self._tell(f"{path}/started", {"job_id": job_id}):
+            worked = await self._work(path, float(job["duration_seconds"]))
+            if worked and await self._tell(f"{path}/finished", {"job_id": job_id, "conclusion": "success"}):
+                conclusion = "success"
         events.job_finished(job=job_id, conclusion=conclusion)
         return 0 if conclusion == "success" else 1
 
@@ -110,6 +110,23 @@ class Simulation:
         while status != HTTPStatus.NOT_FOUND:
             await asyncio.sleep(HEARTBEAT_SECONDS)
             status, _ = await self._github("POST", f"{path}/heartbeat", {}, retries=0)
+
+    async def _tell(self, path: str, body: dict[str, Any]) -> bool:
+        """Tell GitHub; False when it will not hear it.
+
+        A refusal after an attempt without an answer is no refusal: that attempt may have been heard.
+        """
+        doubt, wait = False, 0.25
+        for _ in range(RETRIES + 1):
+            status, _answer = await self._once("POST", path, body, CALL_SECONDS)
+            if status == HTTPStatus.NO_CONTENT:
+                return True
+            if status in range(400, 500):
+                return doubt
+            doubt = True
+            await asyncio.sleep(wait * random.uniform(0.5, 1))
+            wait *= 2
+        return False
 
     async def _github(
         self,

@@ -104,11 +104,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def _note(self, session: str, what: str, body: dict[str, Any]) -> None:
         with self.world.lock:
+            heard_before = what in {"started", "finished"} and (what, session) in self.world.calls
             self.world.calls.append((what, session))
             if what == "finished":
                 self.world.finished[session] = body["conclusion"]
             self.world.lock.notify_all()
-        self._send(204)
+        self._send(404 if heard_before else 204)
 
     def _body(self) -> dict[str, Any]:
         raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))

@@ -34,10 +34,12 @@ class Lab:
     folder: Path
     kubelets: "list[subprocess.Popen[str]]" = field(default_factory=list)
 
-    def kubelet(self, *, real: int, kubeconfig: Path | None = None) -> "subprocess.Popen[str]":
+    def kubelet(
+        self, *, real: int, kubeconfig: Path | None = None, github: str | None = None
+    ) -> "subprocess.Popen[str]":
         """Start a kubelet and return it once it is ready."""
         command = [sys.executable, "-m", "lab.kubelet", "--kubeconfig", str(kubeconfig or self.kubeconfig)]
-        command += ["--namespace", self.namespace, "--node", "lab-node", "--github-url", self.stubs.url]
+        command += ["--namespace", self.namespace, "--node", "lab-node", "--github-url", github or self.stubs.url]
         command += ["--real", str(real), "--log", str(self.folder / "log"), "--work", str(self.folder / "work")]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.kubelets.append(process)
@@ -285,6 +287,22 @@ def test_a_faulty_api_server_delays_pods_and_loses_none(lab: Lab, control_plane:
         assert _stop(process) == 0
 
     assert len(lab.stubs.world.finished) == 8
+
+
+@pytest.mark.parametrize("real", [0, 1], ids=["simulated", "processes"])
+def test_a_lost_answer_of_github_does_not_lose_the_job(lab: Lab, real: int) -> None:
+    with FaultProxy(lab.stubs.url) as github:
+        for what in ("started", "finished"):
+            github.add(Fault(kind="reset_after", path_regex=f".*/{what}", times=1))
+        github.add(Fault(kind="status", status=502, path_regex=".*/message.*", times=2))
+        process = lab.kubelet(real=real, github=github.url)
+        lab.create("one")
+        lab.stubs.world.give("jit-4")
+        _until(lambda: lab.phase("one") == "Succeeded")
+        assert github.counts["reset_after"] == 2
+        assert _stop(process) == 0
+
+    assert lab.journal(pod="one")[-2]["conclusion"] == "success"
 
 
 def test_a_pod_that_ran_under_an_earlier_kubelet_is_lost(lab: Lab) -> None:

@@ -46,6 +46,23 @@ class GitHub:
                 break
         return status, answer
 
+    def tell(self, path: str, body: Any) -> bool:
+        """Tell GitHub; False when it will not hear it.
+
+        A refusal after an attempt without an answer is no refusal: that attempt may have been heard.
+        """
+        doubt, wait = False, 0.25
+        for _ in range(ATTEMPTS):
+            status, _ = self._once("POST", path, body, CALL_SECONDS)
+            if status == http.client.NO_CONTENT:
+                return True
+            if status in range(400, 500):
+                return doubt
+            doubt = True
+            time.sleep(wait)
+            wait *= 2
+        return False
+
     def _once(self, method: str, path: str, body: Any, seconds: float) -> tuple[int, Any]:
         connection = http.client.HTTPConnection(self._address, timeout=seconds)
         try:
@@ -93,15 +110,14 @@ def do_job(github: GitHub, path: str, job: dict[str, Any]) -> str:
     if hook:
         subprocess.run([hook], check=True)
     say("job_started", job=job["job_id"])
-    status, _ = github.ask("POST", f"{path}/started", {"job_id": job["job_id"]})
-    if status != http.client.NO_CONTENT:
+    if not github.tell(f"{path}/started", {"job_id": job["job_id"]}):
         return "lost"
     lost = threading.Event()
     threading.Thread(target=beat, args=(github, path, lost), daemon=True).start()
     if lost.wait(float(job["duration_seconds"])):
         return "lost"
-    status, _ = github.ask("POST", f"{path}/finished", {"job_id": job["job_id"], "conclusion": "success"})
-    return "success" if status == http.client.NO_CONTENT else "lost"
+    heard = github.tell(f"{path}/finished", {"job_id": job["job_id"], "conclusion": "success"})
+    return "success" if heard else "lost"
 
 
 def beat(github: GitHub, path: str, lost: threading.Event) -> None:
