@@ -17,10 +17,11 @@ from urllib.parse import quote, urlencode
 import urllib3
 from kubernetes import config
 from kubernetes.client import ApiClient, Configuration
+from yaml import YAMLError
 
 from k8s_adapters.retry import Answer, RetryPolicy, Timing, TruncatedAnswer, call
 from ostler.clock import utcnow
-from ostler.errors import Conflict, Forbidden, Gone, Invalid, Retryable, UpstreamError
+from ostler.errors import ConfigurationError, Conflict, Forbidden, Gone, Invalid, Retryable, UpstreamError
 from rules.retry import parse_retry_after
 
 Json = dict[str, Any]
@@ -120,7 +121,10 @@ class KubeClient:
         api, known = self._api, self._token
         if known is not None and known[0] is api and now - known[1] < _TOKEN_KEPT:
             return api, known[2]
-        token = _authorization(api)
+        try:
+            token = _authorization(api)
+        except (config.ConfigException, OSError) as error:
+            raise Retryable(f"the token of Kubernetes cannot be read: {type(error).__name__}") from error
         self._token = (api, now, token)  # one assignment, so that threads see all of it or none
         return api, token
 
@@ -158,7 +162,10 @@ class KubeClient:
         """
         with self._reloading:
             if self._api is refused:
-                fresh = self._load()
+                try:
+                    fresh = self._load()
+                except ConfigurationError:  # half written, perhaps: the 401 stands
+                    return False
                 if _authorization(fresh) == token:
                     return False
                 self._api = fresh
@@ -176,18 +183,25 @@ def make_client(
     """Return a client for the cluster that `kubeconfig` names, or the one we run in when it is None.
 
     `pool_size` is how many connections are kept; as many threads can call without opening new ones.
-    Raises `kubernetes.config.ConfigException` when the credentials cannot be read.
+    Raises `ConfigurationError` when the credentials cannot be read.
     """
 
     def load() -> ApiClient:
         # Always fresh: a copy keeps the hook of the original, which overwrites any token put into the copy.
         configuration = Configuration()
-        if kubeconfig is None:
-            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-        else:
-            config.load_kube_config(  # type: ignore[no-untyped-call]
-                config_file=kubeconfig, client_configuration=configuration, persist_config=False
-            )
+        try:
+            if kubeconfig is None:
+                config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+            else:
+                config.load_kube_config(  # type: ignore[no-untyped-call]
+                    config_file=kubeconfig, client_configuration=configuration, persist_config=False
+                )
+        except (config.ConfigException, OSError, YAMLError) as error:
+            where = "in the cluster" if kubeconfig is None else f"in {kubeconfig}"
+            raise ConfigurationError(
+                f"OSTLER_KUBECONFIG: no usable credentials {where} ({type(error).__name__}); "
+                "name a readable kubeconfig, or leave it empty inside a cluster"
+            ) from error
         configuration.connection_pool_maxsize = pool_size
         configuration.keep_alive = True
         return ApiClient(configuration)

@@ -152,7 +152,7 @@ class TokenVerifier:
             published = self._client.request("GET", "/openid/v1/jwks", accept=_JWKS, policy=_KEYS_POLICY)
             keys = _usable(published)
             issuer = str(discovery["issuer"])
-        except (UpstreamError, KeyError) as error:
+        except (UpstreamError, KeyError, jwt.PyJWTError) as error:
             raise Unjudged(f"the cluster's keys cannot be had: {type(error).__name__}") from error
         self._issuer, self._keys = issuer, keys
 

@@ -65,9 +65,9 @@ def apply_crd(client: KubeClient, *, within: float = 30.0) -> None:
     Safe to run from several processes at once. Raises `Retryable` when it is not served `within` seconds.
     """
     try:
-        client.request("POST", _CRDS, body=_crd())
+        client.request("POST", _CRDS, body=crd_manifest())
     except Conflict:
-        client.request("PATCH", f"{_CRDS}/{_CRD_NAME}", body=_crd(), content_type=MERGE_PATCH)
+        client.request("PATCH", f"{_CRDS}/{_CRD_NAME}", body=crd_manifest(), content_type=MERGE_PATCH)
     deadline = client.timing.clock() + within
     while not _established(client.request("GET", f"{_CRDS}/{_CRD_NAME}")) or not _served(client):
         if client.timing.clock() > deadline:
@@ -201,7 +201,8 @@ def _served(client: KubeClient) -> bool:
     return True
 
 
-def _crd() -> Json:
+def crd_manifest() -> Json:
+    """Return the definition of `RunnerPool` as JSON."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",

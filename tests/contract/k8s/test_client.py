@@ -19,7 +19,7 @@ from kubernetes.config import incluster_config
 from k8s_adapters.client import KubeClient, make_client, object_path
 from k8s_adapters.retry import ONCE, Timing
 from lab.control_plane import ClusterAccess, write_kubeconfig
-from ostler.errors import Conflict, Forbidden, Gone, Invalid, RateLimited, Retryable, UpstreamError
+from ostler.errors import ConfigurationError, Conflict, Forbidden, Gone, Invalid, RateLimited, Retryable, UpstreamError
 from tests.contract.k8s.transport import FaultyTransport
 
 Faulty = tuple[KubeClient, FaultyTransport]
@@ -145,6 +145,31 @@ def test_a_rotated_token_is_read_again_when_the_old_one_is_refused(in_cluster: P
 
     assert who_am_i(client) == f"system:serviceaccount:{namespace}:inside"
     client.close()
+
+
+def test_a_token_file_that_is_gone_for_a_moment_leaves_the_401_standing(in_cluster: Path) -> None:
+    in_cluster.write_text("revoked")
+    client = make_client(kubeconfig=None)
+    in_cluster.unlink()
+    with pytest.raises(Forbidden):
+        who_am_i(client)
+    client.close()
+
+
+@pytest.mark.parametrize("content", [None, "", "a: [", "kind: Config"])
+def test_a_kubeconfig_that_makes_no_sense_is_named_in_one_line(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "kubeconfig"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ConfigurationError, match="OSTLER_KUBECONFIG") as caught:
+        make_client(kubeconfig=str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_outside_a_cluster_a_client_without_a_kubeconfig_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(ConfigurationError, match="in the cluster"):
+        make_client(kubeconfig=None)
 
 
 @pytest.mark.parametrize(
