@@ -92,49 +92,60 @@ def apply(db: Connection, locked: Locked, events: Sequence[JobEvent], *, now: da
 # Locks
 
 
-def _touched(db: Connection, own: Sequence[int], named: Sequence[str]) -> tuple[set[int], dict[int, int | None]]:
-    """Return the jobs and the live claims (with their jobs) that events on these jobs and runners can change."""
+@dataclass(frozen=True, slots=True)
+class _Touched:
+    """What events on some jobs and runners can change: jobs, live claims, and the claim of each runner."""
+
+    jobs: set[int]
+    claims: set[int]
+    runners: dict[str, int]
+
+
+def _touched(db: Connection, own: Sequence[int], named: Sequence[str]) -> _Touched:
     rows = db.execute(
         text("""
-            SELECT c.id, c.job_id FROM claims c
+            SELECT c.id, c.job_id, NULL AS runner_name FROM claims c
             WHERE c.ended_at IS NULL AND c.job_id = ANY(CAST(:jobs AS bigint[]))
-            UNION
-            SELECT c.id, c.job_id FROM mint_attempts m JOIN claims c ON c.id = m.claim_id
+            UNION ALL
+            SELECT c.id, c.job_id, m.runner_name FROM mint_attempts m JOIN claims c ON c.id = m.claim_id
             WHERE c.ended_at IS NULL AND m.runner_name = ANY(CAST(:runners AS text[]))
-            UNION
-            SELECT c.id, c.job_id FROM claims c
+            UNION ALL
+            SELECT c.id, c.job_id, c.runner_name FROM claims c
             WHERE c.ended_at IS NULL AND c.purpose = 'job' AND c.runner_name = ANY(CAST(:runners AS text[]))
-            UNION
-            SELECT c.id, c.job_id FROM executions e JOIN claims c ON c.id = e.claim_id
+            UNION ALL
+            SELECT c.id, c.job_id, NULL FROM executions e JOIN claims c ON c.id = e.claim_id
             WHERE c.ended_at IS NULL AND e.job_id = ANY(CAST(:jobs AS bigint[]))
         """),
         {"jobs": list(own), "runners": list(named)},
+    ).all()
+    return _Touched(
+        jobs=set(own).union(row.job_id for row in rows if row.job_id is not None),
+        claims={row.id for row in rows},
+        runners={row.runner_name: row.id for row in rows if row.runner_name is not None},
     )
-    claims: dict[int, int | None] = {row.id: row.job_id for row in rows}
-    return set(own) | {job_id for job_id in claims.values() if job_id is not None}, claims
 
 
 def _lock(db: Connection, own: Sequence[int], named: Sequence[str]) -> Locked:
     """Lock what the events can touch and read it; raise `StartOver` when more came in meanwhile."""
-    job_ids, claim_ids = _touched(db, own, named)
+    before = _touched(db, own, named)
     jobs = db.execute(
         text("""
             SELECT j.id, j.state, j.account_id, j.pool_id, coalesce(p.vcpu, 0) AS vcpu, coalesce(p.memory, 0) AS memory
             FROM jobs j LEFT JOIN pools p ON p.id = j.pool_id
             WHERE j.id = ANY(:ids) ORDER BY j.id FOR NO KEY UPDATE OF j
         """),
-        {"ids": sorted(job_ids)},
+        {"ids": sorted(before.jobs)},
     ).all()
     claims = db.execute(
         text("""
             SELECT id, state, job_id, pool_id, account_id, scope, vcpu, memory, runner_name
             FROM claims WHERE id = ANY(CAST(:ids AS bigint[])) ORDER BY id FOR NO KEY UPDATE
         """),
-        {"ids": sorted(claim_ids)},
+        {"ids": sorted(before.claims)},
     ).all()
     # Read again, now that nobody can claim these jobs or move these claims: what appeared is not locked.
-    jobs_now, claims_now = _touched(db, own, named)
-    if not (jobs_now <= job_ids and claims_now.keys() <= claim_ids.keys()):
+    after = _touched(db, own, named)
+    if not (after.jobs <= before.jobs and after.claims <= before.claims):
         raise StartOver
     live = {
         row.id: ClaimView(
@@ -164,27 +175,10 @@ def _lock(db: Connection, own: Sequence[int], named: Sequence[str]) -> Locked:
             for row in jobs
         },
         claims=live,
-        runners=_claims_of_runners(db, named),
+        runners=after.runners,
     )
     _read_executions(db, locked)
     return locked
-
-
-def _claims_of_runners(db: Connection, named: Sequence[str]) -> dict[str, int]:
-    """Return the live claim of each runner; the claims are locked, so it stays so."""
-    if not named:
-        return {}
-    rows = db.execute(
-        text("""
-            SELECT m.runner_name, m.claim_id FROM mint_attempts m JOIN claims c ON c.id = m.claim_id
-            WHERE c.ended_at IS NULL AND m.runner_name = ANY(CAST(:runners AS text[]))
-            UNION
-            SELECT runner_name, id FROM claims
-            WHERE ended_at IS NULL AND purpose = 'job' AND runner_name = ANY(CAST(:runners AS text[]))
-        """),
-        {"runners": list(named)},
-    )
-    return {row.runner_name: row.claim_id for row in rows}
 
 
 def _read_executions(db: Connection, locked: Locked) -> None:

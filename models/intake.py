@@ -8,14 +8,15 @@ after the commit is returned.
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Row, text
 
 from models import bindings
 from models.accounts import NewAccount, ensure_accounts
@@ -74,17 +75,19 @@ def apply(db: Connection, events: Sequence[Received], *, budget: Budget, now: da
     firsts: dict[str, Received] = {}
     for received in events:
         firsts.setdefault(received.guid, received)
-    ensure_accounts(
-        db,
-        [NewAccount(id=r.event.owner_id, login=r.event.owner_login, installation_id=r.event.installation_id)
-         for r in firsts.values()],
-        budget=budget,
-        now=now,
-    )  # fmt: skip
     ordered = sorted(firsts.values(), key=lambda r: (r.event.job_id, ACTIONS.index(r.event.action), r.guid))
     known = _states_of(db, {received.event.job_id for received in ordered})
+    new = [received.event for received in ordered if received.event.job_id not in known]
+    routed = [r.event for r in ordered if known.get(r.event.job_id, JobState.WAITING) == JobState.WAITING]
+    if routed:  # of a job that went on from there the account has a row
+        ensure_accounts(
+            db,
+            [NewAccount(id=e.owner_id, login=e.owner_login, installation_id=e.installation_id) for e in routed],
+            budget=budget,
+            now=now,
+        )
     router = _Router(db, [received.event for received in ordered], now=now)
-    fresh, inserted = _insert(db, ordered, known, router, now=now)
+    fresh, inserted = _insert(db, ordered, new, router, now=now)
     applied = [received.event for received in ordered if received.guid in fresh]
     # A job that another process inserted meanwhile is in neither; the guard of the transition decides.
     readied = [
@@ -106,10 +109,10 @@ def apply(db: Connection, events: Sequence[Received], *, budget: Budget, now: da
         outcomes.append(Outcome.ACCEPTED if first else Outcome.DUPLICATE)
         seen.add(received.guid)
     started = {event.job_id for event in moved}
-    new = {pool_id for job_id, pool_id in inserted.items() if job_id not in started}
+    matchable = {pool_id for job_id, pool_id in inserted.items() if job_id not in started} | ready
     return Applied(
         outcomes=tuple(outcomes),
-        wakes=frozenset({pool_id for pool_id in new | ready if pool_id is not None} | bound.wakes),
+        wakes=frozenset({pool_id for pool_id in matchable if pool_id is not None} | bound.wakes),
         releases=tuple(bound.releases),
         keeper=frozenset(bound.keeper),
         remaps=bound.remaps,
@@ -136,29 +139,38 @@ class _Route:
 
 
 class _Router:
-    """What decides about the jobs of one batch, read once."""
+    """What decides about the jobs of one batch; read once, and only when a job asks for it."""
 
     def __init__(self, db: Connection, events: Sequence[JobEvent], *, now: datetime) -> None:
-        self._pools: list[PoolLabels] = routes(db)
+        self._db = db
+        self._events = events
+        self._now = now
         self._choices: dict[tuple[tuple[str, ...], int, str], PoolChoice] = {}
-        accounts = db.execute(
+
+    @functools.cached_property
+    def _pools(self) -> list[PoolLabels]:
+        return routes(self._db)
+
+    @functools.cached_property
+    def _accounts(self) -> dict[int, Row[Any]]:
+        rows = self._db.execute(
             text("SELECT id, budget_count, priority_rules FROM accounts WHERE id = ANY(:ids)"),
-            {"ids": sorted({event.owner_id for event in events})},
-        ).all()
-        self._budgets: dict[int, int] = {row.id: row.budget_count for row in accounts}
-        self._rules: dict[int, list[Mapping[str, Any]]] = {row.id: row.priority_rules for row in accounts}
-        keys = sorted({key for event in events for key in _backoff_keys(event)})
-        backoffs = db.execute(
+            {"ids": sorted({event.owner_id for event in self._events})},
+        )
+        return {row.id: row for row in rows}
+
+    @functools.cached_property
+    def _backoffs(self) -> dict[tuple[str, str], tuple[datetime, str]]:
+        keys = sorted({key for event in self._events for key in _backoff_keys(event)})
+        rows = self._db.execute(
             text("""
                 SELECT kind, key, not_before, reason FROM backoffs
                 WHERE not_before > :now
                   AND (kind, key) IN (SELECT * FROM unnest(CAST(:kinds AS text[]), CAST(:keys AS text[])))
             """),
-            {"now": now, "kinds": [kind for kind, _ in keys], "keys": [key for _, key in keys]},
-        ).all()
-        self._backoffs: dict[tuple[str, str], tuple[datetime, str]] = {
-            (row.kind, row.key): (row.not_before, row.reason) for row in backoffs
-        }
+            {"now": self._now, "kinds": [kind for kind, _ in keys], "keys": [key for _, key in keys]},
+        )
+        return {(row.kind, row.key): (row.not_before, row.reason) for row in rows}
 
     def route(self, event: JobEvent) -> _Route:
         """Return the pool of a job and its hold; what nothing serves comes before what must wait."""
@@ -167,7 +179,7 @@ class _Router:
             between = ", ".join(map(str, choice.candidates))
             detail = f"pools {between}" if between else f"labels {', '.join(event.labels)}"
             return _Route(choice.pool_id, choice.hold_reason, detail, None)
-        if self._budgets[event.owner_id] == 0:
+        if self._accounts[event.owner_id].budget_count == 0:
             return _Route(choice.pool_id, HoldReason.BUDGET_ZERO, None, None)
         waits = [(self._backoffs[key], key) for key in _backoff_keys(event) if key in self._backoffs]
         if waits:
@@ -178,7 +190,7 @@ class _Router:
     def priority(self, event: JobEvent) -> int:
         """Return the priority of a job by the rules of its account."""
         return priority_of(
-            self._rules[event.owner_id],
+            self._accounts[event.owner_id].priority_rules,
             repository=event.repository,
             workflow=event.workflow_name,
             branch=event.head_branch,
@@ -206,7 +218,7 @@ def _states_of(db: Connection, job_ids: set[int]) -> dict[int, str]:
 
 
 def _insert(
-    db: Connection, ordered: Sequence[Received], known: Mapping[int, str], router: _Router, *, now: datetime
+    db: Connection, ordered: Sequence[Received], new: Sequence[JobEvent], router: _Router, *, now: datetime
 ) -> tuple[set[str], dict[int, int | None]]:
     """Insert deliveries, new jobs and their events in one statement.
 
@@ -214,9 +226,8 @@ def _insert(
     """
     rows: dict[int, dict[str, Any]] = {}
     pools: dict[int, int | None] = {}
-    for received in ordered:
-        event = received.event
-        if event.job_id in known or (event.job_id in rows and rows[event.job_id]["state"] == JobState.QUEUED):
+    for event in new:
+        if event.job_id in rows and rows[event.job_id]["state"] == JobState.QUEUED:
             continue
         state = JobState.WAITING if _is_waiting(event) else JobState.QUEUED
         route = router.route(event)
@@ -246,16 +257,11 @@ def _insert(
         ({"guid": r.guid, "action": r.event.action, "job_id": r.event.job_id} for r in ordered),
         key=lambda row: str(row["guid"]),
     )
-    result = db.execute(
-        _INSERT,
-        {
-            "deliveries": json.dumps(deliveries),
-            "jobs": json.dumps([rows[job_id] for job_id in sorted(rows)]),
-            "outcome": Outcome.ACCEPTED,
-            "who": _WHO,
-            "now": now,
-        },
-    ).all()
+    values = {"deliveries": json.dumps(deliveries), "outcome": Outcome.ACCEPTED, "now": now}
+    if not rows:
+        return set(db.execute(_INSERT_DELIVERIES, values).scalars()), {}
+    jobs = json.dumps([rows[job_id] for job_id in sorted(rows)])
+    result = db.execute(_INSERT, values | {"jobs": jobs, "who": _WHO}).all()
     fresh = {row.guid for row in result if row.guid is not None}
     inserted = {row.job_id: pools[row.job_id] for row in result if row.job_id is not None}
     if inserted:
@@ -263,14 +269,18 @@ def _insert(
     return fresh, inserted
 
 
-_INSERT = text("""
-    WITH fresh AS (
+_DELIVERIES = """
         INSERT INTO deliveries (guid, event, action, job_id, outcome, received_at)
         SELECT guid, 'workflow_job', action, job_id, :outcome, :now
         FROM jsonb_to_recordset(CAST(:deliveries AS jsonb)) AS d (guid text, action text, job_id bigint)
         ORDER BY guid
         ON CONFLICT (guid) DO NOTHING
         RETURNING guid, job_id
+"""
+_INSERT_DELIVERIES = text(_DELIVERIES)
+_INSERT = text(f"""
+    WITH fresh AS (
+        {_DELIVERIES}
     ), seen AS (
         INSERT INTO jobs (id, account_id, installation_id, repository, scope, run_id, run_attempt, name, workflow_name,
                           head_branch, labels, state, pool_id, hold_reason, hold_detail, not_before, priority,
@@ -293,7 +303,7 @@ _INSERT = text("""
         FROM seen JOIN jsonb_to_recordset(CAST(:jobs AS jsonb)) AS j (id bigint, why text) ON j.id = seen.id
     )
     SELECT guid, NULL AS job_id FROM fresh UNION ALL SELECT NULL, id FROM seen
-""")
+""")  # noqa: S608  the only part is the statement above
 
 
 def _scope(event: JobEvent) -> str:

@@ -27,7 +27,7 @@ from starlette.responses import JSONResponse, Response
 
 from github_adapters.webhooks import MalformedPayload, WorkflowJobEvent, parse_workflow_job, verify_signature
 from models import intake
-from models.engine import transaction
+from models.engine import StartOver, transaction
 from ostler.clock import utcnow
 from ostler.logging import get_logger
 from ostler.settings import Settings
@@ -249,6 +249,9 @@ class Intake:
         except Exception as error:  # noqa: BLE001  as above
             if _is_away(error):
                 return _unavailable()
+            if _is_contended(error):
+                log.warning("webhook.row_contended", guid=received.guid, job=received.event.job_id)
+                return _unavailable()
             log.error(  # noqa: TRY400  the text of a database error may hold the row
                 "webhook.row_failed",
                 guid=received.guid,
@@ -313,3 +316,11 @@ def _is_away(error: Exception) -> bool:
         return isinstance(error, OperationalError | InterfaceError)
     # Connection exceptions, out of resources, shutdown and start, read-only standby.
     return str(code)[:2] in {"08", "53"} or code in {"57P01", "57P02", "57P03", "25006"}
+
+
+def _is_contended(error: Exception) -> bool:
+    """Return whether others kept the rows of a delivery for too long: the same delivery may do later."""
+    if isinstance(error, StartOver):
+        return True
+    # Deadlock, serialization failure, lock timeout, statement timeout.
+    return getattr(getattr(error, "orig", None), "pgcode", None) in {"40P01", "40001", "55P03", "57014"}

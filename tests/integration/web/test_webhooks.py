@@ -77,7 +77,7 @@ class Stage:
         return await self.client.post(
             "/webhooks",
             content=body,
-            headers={name: value.encode("latin-1") for name, value in every.items() if value is not None},
+            headers=[(name.encode(), value.encode("latin-1")) for name, value in every.items() if value is not None],
         )
 
 
@@ -387,16 +387,23 @@ def test_a_database_that_cuts_the_connection_costs_the_batch_a_503_and_no_more(d
     on(database, act)
 
 
-def test_one_bad_row_among_50_blocks_nobody(database: Database) -> None:
-    engine = database.engine
+def refuse_job_25(engine: Engine, code: str) -> None:
     with engine.begin() as db:
         db.execute(
-            text("""
+            text(f"""
                 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
-                $$ BEGIN IF NEW.id = 25 THEN RAISE EXCEPTION 'bad row'; END IF; RETURN NEW; END $$
+                $$ BEGIN
+                    IF NEW.id = 25 THEN RAISE EXCEPTION 'bad row' USING ERRCODE = '{code}'; END IF;
+                    RETURN NEW;
+                END $$
             """)
         )
         db.execute(text("CREATE TRIGGER refuse BEFORE INSERT ON jobs FOR EACH ROW EXECUTE FUNCTION refuse()"))
+
+
+def test_one_bad_row_among_50_blocks_nobody(database: Database) -> None:
+    engine = database.engine
+    refuse_job_25(engine, "23514")
 
     async def act(stage: Stage) -> None:
         with capture_logs() as logs:
@@ -416,6 +423,18 @@ def test_one_bad_row_among_50_blocks_nobody(database: Database) -> None:
 
     on(database, act)
     assert count(engine, "jobs") == 50
+
+
+@pytest.mark.parametrize("code", ["55P03", "57014", "40P01"])
+def test_a_row_that_others_keep_locked_is_sent_away_for_later(database: Database, code: str) -> None:
+    refuse_job_25(database.engine, code)
+
+    async def act(stage: Stage) -> None:
+        response = await stage.send(payload(25))
+        assert response.status_code == 503
+        assert response.headers["retry-after"]
+
+    on(database, act)
 
 
 def test_a_failed_batch_is_not_applied_one_by_one_for_ever(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
