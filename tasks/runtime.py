@@ -5,8 +5,8 @@ The clients are reached through properties that refuse to be used inside a trans
 
 from __future__ import annotations
 
-import functools
 import os
+import threading
 
 from sqlalchemy import Engine
 
@@ -69,7 +69,19 @@ class Runtime:
         return self._waker
 
 
-@functools.cache
+_made: list[Runtime] = []
+_making = threading.Lock()
+
+
 def runtime() -> Runtime:
-    """Return the runtime of this process."""
-    return Runtime(load())
+    """Return the runtime of this process, made on first use."""
+    with _making:
+        if not _made:
+            _made.append(Runtime(load()))
+        return _made[0]
+
+
+def install(rt: Runtime | None) -> None:
+    """Let the tasks of this process use `rt`; None makes a new one at the next use. For tests that bring their own."""
+    with _making:
+        _made[:] = [] if rt is None else [rt]
