@@ -133,7 +133,7 @@ class WebProcess:
         with httpx.Client(timeout=60) as client:
             return client.post(
                 f"{self.url}/runners/v1/dispatch",
-                headers={"Authorization": f"Bearer {token}", "Accept": accept, **(headers or {})},
+                headers={"Authorization": f"Bearer {token}".strip(), "Accept": accept} | (headers or {}),
             )
 
     def begin_poll(self, token: str, *, accept: str = "application/json") -> Future[httpx.Response]:
