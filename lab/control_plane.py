@@ -9,7 +9,6 @@ a killed test run then leaves nothing behind.
 from __future__ import annotations
 
 import ctypes
-import secrets
 import shutil
 import signal
 import socket
@@ -20,15 +19,11 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import yaml
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
-
+from lab.control_plane_access import ClusterAccess, write_credentials, write_kubeconfig
 from lab.control_plane_build import ControlPlaneUnavailable, Say, binaries, build, cached, quiet
 
 __all__ = [
@@ -58,16 +53,6 @@ _CONTROLLERS = (
 _READY_WITHIN = 60.0  # seconds, generous: the machine may be building something else
 _TRIES = 4  # a port that was free may be taken before the program binds it
 _PR_SET_PDEATHSIG = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClusterAccess:
-    """How to reach a control plane as its administrator."""
-
-    kubeconfig: Path
-    url: str
-    ca_file: Path
-    token: str
 
 
 class _DiedEarly(Exception):  # noqa: N818 - it is a fact about a program, and never leaves this module
@@ -169,14 +154,14 @@ def _start_all(programs: Path, folder: Path, running: list[subprocess.Popen[byte
     _wait_for(
         lambda: b"ready to serve client requests" in (folder / "etcd.log").read_bytes(), process=etcd, name="etcd"
     )
-    token = _write_credentials(folder)
+    token = write_credentials(folder)
     url = f"https://127.0.0.1:{api_port}"
     api_server = _run(_api_server(programs, folder, etcd_url, api_port), folder / "kube-apiserver.log")
     running.append(api_server)
     ca_file = folder / "certs" / "apiserver.crt"
     _wait_for(lambda: _answers(f"{url}/readyz", ca_file, token), process=api_server, name="kube-apiserver")
     access = ClusterAccess(kubeconfig=folder / "kubeconfig", url=url, ca_file=ca_file, token=token)
-    _write_kubeconfig(access)
+    write_kubeconfig(access.kubeconfig, url=url, ca_file=ca_file, token=token)
     controllers = _run(_controller_manager(programs, folder, access), folder / "kube-controller-manager.log")
     running.append(controllers)
     # What the controllers are to make says that they work: no Pod can be created without it.
@@ -216,42 +201,6 @@ def _controller_manager(programs: Path, folder: Path, access: ClusterAccess) -> 
         "--leader-elect=false",
         "--secure-port=0",
     ]
-
-
-def _write_credentials(folder: Path) -> str:
-    """Write the token file and the keys of service-account tokens; return the administrator's token."""
-    token = secrets.token_hex(24)
-    (folder / "tokens.csv").write_text(f"{token},admin,admin,system:masters\n")
-    (folder / "tokens.csv").chmod(0o600)
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    private = folder / "service-accounts.key"
-    private.touch(mode=0o600)
-    private.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
-        )
-    )
-    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    (folder / "service-accounts.pub").write_bytes(public)
-    return token
-
-
-def write_kubeconfig(path: Path, *, url: str, ca_file: Path, token: str) -> None:
-    """Write a kubeconfig that reaches `url` with one bearer token."""
-    content = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "lab", "cluster": {"server": url, "certificate-authority": str(ca_file)}}],
-        "users": [{"name": "lab", "user": {"token": token}}],
-        "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "lab"}}],
-        "current-context": "lab",
-    }
-    path.touch(mode=0o600)
-    path.write_text(yaml.safe_dump(content))
-
-
-def _write_kubeconfig(access: ClusterAccess) -> None:
-    write_kubeconfig(access.kubeconfig, url=access.url, ca_file=access.ca_file, token=access.token)
 
 
 def _answers(url: str, ca_file: Path, token: str) -> bool:
