@@ -10,7 +10,7 @@ JOBS ?=
 T ?= tests
 PACKAGES := beat_schedule.py ostler tasks models k8s_adapters github_adapters rules web lab tests
 
-.PHONY: help demo test test-seeds lint fmt control-plane setup
+.PHONY: help demo test test-slow test-seeds lint fmt control-plane setup
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,12 @@ demo: $(STAMP) ## run the whole system and real jobs through it: CLUSTER=real JO
 
 test: $(STAMP) ## run the tests: T=path for one file
 	@$(BIN)/pytest $(T)
+
+test-slow: $(STAMP) ## run the tests that take minutes each
+	@$(BIN)/pytest -m slow
+
+test-seeds: $(STAMP) ## run the tests against every seeded bug
+	@$(BIN)/pytest -m seeds
 
 lint: $(STAMP) ## ruff, format, mypy, import-linter, shellcheck
 	@$(BIN)/ruff check $(PACKAGES)

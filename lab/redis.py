@@ -14,7 +14,11 @@ from lab.processes import Child, StartError, free_port
 def find_server() -> str:
     """Return the program to run; StartError says how to get one."""
     beside = Path(sys.executable).parent / "redis-server"
-    for found in (shutil.which("redis-server"), shutil.which("valkey-server"), str(beside) if beside.exists() else None):
+    for found in (
+        shutil.which("redis-server"),
+        shutil.which("valkey-server"),
+        str(beside) if beside.exists() else None,
+    ):
         if found:
             return found
     raise StartError("no Redis server: install redis-server or valkey-server, or set REDIS_URL")
@@ -30,8 +34,19 @@ class Redis:
         self.child = Child(
             "redis",
             [
-                find_server(), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
-                "--maxmemory-policy", "noeviction", "--dir", str(folder),
+                find_server(),
+                "--port",
+                str(self.port),
+                "--bind",
+                "127.0.0.1",
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+                "--maxmemory-policy",
+                "noeviction",
+                "--dir",
+                str(folder),
             ],
             log=folder / "redis.log",
         )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 from cryptography.fernet import Fernet
@@ -103,7 +103,7 @@ class System:
         self._web_ports = [free_port() for _ in range(options.webs)]
         self._env: dict[str, str] = {}
 
-    def __enter__(self) -> System:
+    def __enter__(self) -> Self:
         try:
             self.start()
         except BaseException:
@@ -194,7 +194,9 @@ class System:
                 if warm >= count:
                     return
                 if time.monotonic() > end:
-                    raise StartError(f"{warm} of {count} Pods poll after {timeout:.0f} s; see the logs in {self.folder}")
+                    raise StartError(
+                        f"{warm} of {count} Pods poll after {timeout:.0f} s; see the logs in {self.folder}"
+                    )
                 time.sleep(0.2)
         finally:
             engine.dispose()
@@ -206,9 +208,7 @@ class System:
         ).decode()
         public = self.folder / "app-public-key.pem"
         public.write_bytes(
-            key.public_key().public_bytes(
-                serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-            )
+            key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
         )
         return {
             "private": private,

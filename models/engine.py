@@ -23,7 +23,7 @@ from ostler.secrets import Secret
 T = TypeVar("T")
 
 
-class StartOver(Exception):  # noqa: N818  it is a request, not an error
+class StartOver(Exception):
     """Raised by a body that found more rows to lock than it had: `transaction` rolls back and runs it again."""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from celery import Celery
 from celery.signals import setup_logging
-from kombu import Queue
+from kombu.entity import Queue
 
 from beat_schedule import schedule
 from ostler.errors import ConfigurationError
@@ -69,7 +69,7 @@ SETTINGS: dict[str, Any] = {
     "task_serializer": "json",
     "accept_content": ["json"],
     "task_create_missing_queues": False,
-    "task_queues": [Queue(name) for name in QUEUES],
+    "task_queues": [Queue(name) for name in QUEUES],  # type: ignore[no-untyped-call]
     "task_default_queue": "dispatch",
     "beat_max_loop_interval": 5,
     "redbeat_lock_timeout": 30,
@@ -124,6 +124,6 @@ def assert_in_force(celery: Celery) -> None:
         raise ConfigurationError("celery setting result_backend: must not be set, state lives in Postgres")
 
 
-@setup_logging.connect
+@setup_logging.connect  # type: ignore[untyped-decorator]
 def _keep_our_logging(**_: Any) -> None:
     """Having a receiver keeps Celery from replacing what `ostler.logging` has set up."""

@@ -60,8 +60,10 @@ def dispatch(*, pool_id: int) -> None:
 
 
 def run_matcher(rt: Runtime, pool_id: int, *, now: datetime) -> Matched:
-    """Run the matcher once. The wake key is deleted under the lock and before anything is read: whoever
-    found it set had committed before this read.
+    """Run the matcher once.
+
+    The wake key is deleted under the lock and before anything is read: whoever found it set had committed
+    before this read.
     """
 
     def body(db: Connection) -> Matched:

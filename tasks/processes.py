@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Sequence
 from typing import Any
@@ -16,13 +17,14 @@ from tasks.app import QUEUES, configure
 def run_worker(settings: Settings, *, queues: Sequence[str] = QUEUES) -> None:
     """Run a worker of threads until SIGTERM; what it had begun is finished."""
     app = configure(settings)
+    group = "all" if tuple(queues) == QUEUES else "+".join(queues)
     app.worker_main(
         [
             "worker",
             "--pool=threads",
             f"--concurrency={settings.worker_threads}",
             f"--queues={','.join(queues)}",
-            f"--hostname={'+'.join(queues) if tuple(queues) != QUEUES else 'all'}@{socket.gethostname()}-%i",
+            f"--hostname={group}-{os.getpid()}@{socket.gethostname()}",
             "--without-gossip",
             "--without-mingle",
             f"--loglevel={settings.log_level}",
@@ -30,7 +32,7 @@ def run_worker(settings: Settings, *, queues: Sequence[str] = QUEUES) -> None:
     )
 
 
-@beat_init.connect
+@beat_init.connect  # type: ignore[untyped-decorator]
 def reinstall(sender: Any, **_: Any) -> None:
     """Install the static entries again when a standby takes over.
 

@@ -8,6 +8,7 @@ transaction ends the claim, moves its job by what GitHub says of it and inserts 
 from __future__ import annotations
 
 import structlog
+
 from k8s_adapters.stamps import StampOutcome
 from models import releases
 from models.engine import transaction

@@ -124,9 +124,7 @@ def _drive(
         return 0
     if over:
         _settle(system)
-    verdict = judge(
-        read_log(system.github_log), read_log(system.kubelet_log), allow_leftover_runners=True
-    )
+    verdict = judge(read_log(system.github_log), read_log(system.kubelet_log), allow_leftover_runners=True)
     return _report(console, verdict, _figures(system), jobs=jobs, interrupted=stop.is_set())
 
 
@@ -179,7 +177,9 @@ def _figures(system: System) -> Figures:
     try:
         times = _times_to_jit(engine, system)
         with engine.connect() as db:
-            resumed = db.execute(text("SELECT count(*) FROM claims WHERE chain_no > 1 AND purpose = 'job'")).scalar_one()
+            resumed = db.execute(
+                text("SELECT count(*) FROM claims WHERE chain_no > 1 AND purpose = 'job'")
+            ).scalar_one()
     finally:
         engine.dispose()
     received = [event for event in read_log(system.kubelet_log) if event["event"] == "jit_received"]
@@ -203,9 +203,7 @@ def _times_to_jit(engine: Engine, system: System) -> list[float]:
     }
     with engine.connect() as db:
         rows = db.execute(text("SELECT job_id, delivered_at FROM claims WHERE delivered_at IS NOT NULL AND job_id > 0"))
-        return sorted(
-            (row.delivered_at - queued[row.job_id]).total_seconds() for row in rows if row.job_id in queued
-        )
+        return sorted((row.delivered_at - queued[row.job_id]).total_seconds() for row in rows if row.job_id in queued)
 
 
 def _quantile(values: list[float], share: float) -> float | None:
@@ -237,5 +235,3 @@ def _report(console: Console, verdict: Verdict, figures: Figures, *, jobs: int, 
     else:
         console.print("[red]✗ not every job completed exactly once[/red]")
     return 0 if good else 1
-
-
