@@ -48,6 +48,9 @@ LARGE = 256 * 1024
 
 LONGEST_GUID = 128
 
+KEEP_AFTER = 1.0
+"""Seconds from a job's end to the reconcile of its pool: its Pod is terminal by then, and more have ended."""
+
 log = get_logger(__name__)
 
 
@@ -61,7 +64,7 @@ class Publisher(Protocol):
         """Send a task by name."""
 
 
-class _Refused(Exception):  # noqa: N818  it is an answer
+class _Refused(Exception):
     def __init__(self, status: HTTPStatus, title: str) -> None:
         super().__init__(title)
         self.status = status
@@ -111,6 +114,7 @@ class Intake:
         self._queue: asyncio.Queue[_Waiting | None] = asyncio.Queue()  # bounded by hand: the None always fits
         self._thread: ThreadPoolExecutor | None = None
         self._consumer: asyncio.Task[None] | None = None
+        self._keeps: dict[int, asyncio.TimerHandle] = {}
 
     @property
     def depth(self) -> int:
@@ -131,6 +135,8 @@ class Intake:
         self._queue.put_nowait(None)
         await consumer
         thread.shutdown()
+        for pool_id in list(self._keeps):
+            self._keep(pool_id)
 
     async def receive(self, request: Request) -> Response:
         """Answer one webhook: 202, or a problem (RFC 9457) that tells nothing of secrets or rows."""
@@ -271,8 +277,12 @@ class Intake:
             self._publisher.wake(sorted(applied.wakes))
         for claim_id in applied.releases:
             self._publisher.send(RELEASE, queue="dispatch", claim_id=claim_id)
-        for pool_id in sorted(applied.keeper):
-            self._publisher.send(KEEP, queue="pools", pool_id=pool_id)
+        for pool_id in applied.keeper - self._keeps.keys():
+            self._keeps[pool_id] = asyncio.get_running_loop().call_later(KEEP_AFTER, self._keep, pool_id)
+
+    def _keep(self, pool_id: int) -> None:
+        self._keeps.pop(pool_id).cancel()
+        self._publisher.send(KEEP, queue="pools", pool_id=pool_id)
 
     # Answers
 

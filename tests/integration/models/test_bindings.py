@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import pytest
-from sqlalchemy import Engine, text
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Engine, Row, text
 
 from models.engine import transaction
 from models.transitions import move_claim
@@ -365,6 +370,96 @@ def test_a_running_job_that_is_cancelled_ends_its_claim_though_no_runner_is_name
     deliver(engine, in_progress(1, "r-1"))
     deliver(engine, completed(1, None, "cancelled"))
     assert claim_row(engine, claim).end_reason == "completed"
+
+
+# Whatever comes
+
+_STATES = ("unclaimed", "claimed", "minted", "delivered", "executing", "releasing")
+_numbers = itertools.count(10_000, 10)
+
+
+Story = list[list[tuple[bool, int, int]]]
+"""Batches of (completed or in_progress, which job, which runner; -1 is none)."""
+
+
+def _set_the_stage(engine: Engine, jobs: list[tuple[str, bool]], spares: int) -> tuple[int, list[int]]:
+    base = next(_numbers)
+    pools = [add_pool(engine, f"small-{base}"), add_pool(engine, f"large-{base}")]
+    labels = [(f"small-{base}",), (f"large-{base}",)]
+    deliver(engine, *(queued(base + i, labels=labels[large]) for i, (_, large) in enumerate(jobs)))
+    for i, (state, large) in enumerate(jobs):
+        if state == "unclaimed":
+            continue
+        begun = "delivered" if state == "releasing" else state
+        claim = add_claim(engine, pools[large], base + i, runner=f"r-{base + i}", state=begun)
+        if state == "releasing":
+            _make_releasing(engine, claim)
+    for i in range(spares):
+        add_claim(engine, pools[0], None, runner=f"r-{base + 5 + i}")
+    return base, pools
+
+
+def _tell(engine: Engine, base: int, jobs: int, story: Story) -> set[int]:
+    releases: set[int] = set()
+    for batch in story:
+        events = [
+            (completed if is_completed else in_progress)(
+                base + job % jobs, None if runner < 0 else f"r-{base + runner}"
+            )
+            for is_completed, job, runner in batch
+        ]
+        applied = deliver(engine, *events)
+        assert releases.isdisjoint(applied.releases)
+        releases.update(applied.releases)
+    return releases
+
+
+def _assert_jobs_and_claims_agree(jobs: Sequence[Row[Any]], claims: Sequence[Row[Any]], releases: set[int]) -> None:
+    live = [claim for claim in claims if claim.ended_at is None]
+    claimed = {claim.job_id for claim in live}
+    for job in jobs:
+        assert job.state != "claimed" or job.id in claimed
+        assert job.state != "queued" or job.id not in claimed
+    for claim in live:
+        if claim.state == "delivered":
+            assert (claim.job_id is None) == (claim.spare_since is not None)
+        if claim.release_reason in {"remapped", "cancelled"}:
+            assert claim.id in releases
+
+
+def _assert_executions_agree(
+    jobs: Sequence[Row[Any]], claims: Sequence[Row[Any]], executions: Sequence[Row[Any]]
+) -> None:
+    states = {job.id: job.state for job in jobs}
+    by_id = {claim.id: claim for claim in claims}
+    for execution in executions:
+        assert (execution.ended_at is None) == (states[execution.job_id] != "completed")
+        if execution.claim_id is not None:
+            claim = by_id[execution.claim_id]
+            assert (claim.job_id, claim.runner_name) == (execution.job_id, execution.runner_name)
+            assert claim.state == ("executing" if execution.ended_at is None else "ended")
+
+
+@given(
+    jobs=st.lists(st.tuples(st.sampled_from(_STATES), st.booleans()), min_size=1, max_size=5),
+    spares=st.integers(0, 2),
+    story=st.lists(
+        st.lists(st.tuples(st.booleans(), st.integers(0, 4), st.integers(-1, 7)), min_size=1, max_size=4), max_size=5
+    ),
+)
+@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_story_leaves_a_job_or_a_claim_that_nobody_owns(
+    database: Database, jobs: list[tuple[str, bool]], spares: int, story: Story
+) -> None:
+    base, pools = _set_the_stage(database.engine, jobs, spares)
+    releases = _tell(database.engine, base, len(jobs), story)
+    own = {"low": base, "high": base + 9}
+    with database.engine.connect() as db:
+        after = db.execute(text("SELECT * FROM jobs WHERE id BETWEEN :low AND :high"), own).all()
+        claims = db.execute(text("SELECT * FROM claims WHERE pool_id = ANY(:pools)"), {"pools": pools}).all()
+        executions = db.execute(text("SELECT * FROM executions WHERE job_id BETWEEN :low AND :high"), own).all()
+    _assert_jobs_and_claims_agree(after, claims, releases)
+    _assert_executions_agree(after, claims, executions)
 
 
 # At the same time

@@ -484,6 +484,25 @@ def test_a_remap_and_a_completion_send_what_they_ask_for(database: Database) -> 
     on(database, act)
 
 
+def test_many_jobs_that_end_together_ask_for_one_reconcile_of_their_pool(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "KEEP_AFTER", 3600.0)
+    engine = database.engine
+    pool = add_pool(engine, "linux")
+
+    async def act(stage: Stage) -> Outbox:
+        for job_id in (1, 2, 3):
+            await stage.send(payload(job_id))
+            add_claim(engine, pool, job_id, runner=f"r-{job_id}")
+            await stage.send(payload(job_id, "completed", runner_name=f"r-{job_id}", conclusion="success"))
+        assert stage.outbox.sent == []
+        return stage.outbox
+
+    # Stopping sends what was put off.
+    assert on(database, act).sent == [("ostler.keep", "pools", {"pool_id": pool})]
+
+
 def test_nothing_is_sent_before_the_commit(database: Database) -> None:
     add_pool(database.engine, "linux")
 
