@@ -187,8 +187,7 @@ class PodWorker:
         running = self._life is not None and not self._life.done()
         if self._life is not None:
             self._life.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._life
+            await asyncio.wait({self._life})
         self._journal_deletion()
         if running and self._report.phase == "Running":
             await self._report.finish(code_of_the_rest=TERMINATED)
