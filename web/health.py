@@ -99,6 +99,6 @@ class Health:
             async with asyncio.timeout(2 * _TIMEOUT):
                 milliseconds = await self._redis.pttl(BEAT_LOCK)
         except (RedisError, OSError, TimeoutError):
-            return {"redis": False, "beat": None}
+            return {"redis": False, "beat_lock_seconds": None}
         # Redis says -2 for a key that is not there.
-        return {"redis": True, "beat": milliseconds / 1000 if milliseconds > 0 else None}
+        return {"redis": True, "beat_lock_seconds": milliseconds / 1000 if milliseconds > 0 else None}

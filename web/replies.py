@@ -12,7 +12,7 @@ RETRY_AFTER = 1
 """Seconds; the poller adds its own jitter."""
 
 
-class Refusal(Exception):  # noqa: N818  it is an answer, not an error
+class Refusal(Exception):
     """Ends a poll with a status; `why` is for the log only."""
 
     def __init__(self, status: int, why: str) -> None:

@@ -14,7 +14,7 @@ def test_a_process_that_works_is_alive_and_ready(stage: Stage) -> None:
     body = response.json()
     assert body["checks"] == {"postgres": True, "migrations": True, "listener": True, "not_stopping": True}
     assert body["redis"] is True
-    assert body["beat"] is None
+    assert body["beat_lock_seconds"] is None
 
 
 def test_redis_being_away_is_told_and_no_reason_to_send_pods_elsewhere(stage: Stage) -> None:
