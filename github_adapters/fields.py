@@ -22,7 +22,7 @@ LONGEST_TEXT = 1024
 _FULL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}/[A-Za-z0-9._-]{1,100}")
 
 
-class Malformed(ValueError):  # noqa: N818  it is said of the body, as in MalformedPayload
+class Malformed(ValueError):
     """A value is missing or cannot be what it should be; the text names the field, never the value."""
 
 

@@ -34,11 +34,11 @@ _REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 _POD_UID = "authentication.kubernetes.io/pod-uid"
 
 
-class TokenRejected(OstlerError):  # noqa: N818 - named like the family in ostler.errors
+class TokenRejected(OstlerError):
     """The token is bad; the reason is for our log only."""
 
 
-class Unjudged(OstlerError):  # noqa: N818 - named like the family in ostler.errors
+class Unjudged(OstlerError):
     """It cannot be told now whether the token is good: the cluster's keys are out of reach."""
 
 

@@ -57,7 +57,7 @@ _WRAPPERS: tuple[tuple[type[BaseException], Network], ...] = (
 )
 
 
-class Answer(Exception):  # noqa: N818 - an answer that is no success; it leaves this package only as a cause
+class Answer(Exception):
     """An HTTP status other than 2xx. It prints without the server's message, which may hold what we sent."""
 
     def __init__(self, *, status: int, reason: str, message: str, retry_after: float | None) -> None:
@@ -68,7 +68,7 @@ class Answer(Exception):  # noqa: N818 - an answer that is no success; it leaves
         self.retry_after = retry_after
 
 
-class TruncatedAnswer(Exception):  # noqa: N818 - see Answer
+class TruncatedAnswer(Exception):
     """An answer with status 2xx whose body is no JSON object; whether the call was applied is unknown."""
 
 

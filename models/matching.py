@@ -1,4 +1,4 @@
-"""The matcher's queries: free Pods × queued jobs, under the pool's lock and in the one lock order.
+"""The matcher's queries: free Pods for queued jobs, under the pool's lock and in the one lock order.
 
 Pool → jobs by id → runner_pods by id → accounts by id → claims by id. Everything that is counted is
 counted in a statement after the locks are held; locking, counting and inserting in one overspends (L2).

@@ -32,11 +32,11 @@ class Knobs:
     rate_limit_per_hour: int = 1_000_000
 
 
-class NameTaken(Exception):  # noqa: N818  a condition that the API answers with 409
+class NameTaken(Exception):
     """A runner of that name is registered in the scope."""
 
 
-class RunnerBusy(Exception):  # noqa: N818  a condition that the API answers with 422
+class RunnerBusy(Exception):
     """The runner executes a job."""
 
 

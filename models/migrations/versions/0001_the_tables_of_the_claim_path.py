@@ -1,4 +1,4 @@
-"""The tables of the claim path"""
+"""The tables of the claim path."""
 
 from __future__ import annotations
 
