@@ -7,7 +7,7 @@ those locks hold still. No claim is ever inserted here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -39,33 +39,45 @@ class Bound:
     """Jobs that ran on another runner than the one minted for them."""
 
 
+@dataclass(slots=True)
+class _Batch:
+    """One transaction: what it holds, and what it leads to. `freed` are accounts that use less now."""
+
+    db: Connection
+    locked: Locked
+    now: datetime
+    bound: Bound = field(default_factory=Bound)
+    freed: set[int] = field(default_factory=set)
+
+
 def apply(db: Connection, locked: Locked, events: Sequence[JobEvent], *, now: datetime) -> Bound:
-    """Apply `in_progress` and `completed` events, in their order, under the locks of `lock`."""
+    """Apply `in_progress` and `completed` events, in their order, under the locks of `binding_locks.lock`."""
+    batch = _Batch(db, locked, now)
     for event in events:
         if event.action == "completed":
-            _complete(db, locked, event, now=now)
+            _complete(batch, event)
         else:
-            _run(db, locked, event, now=now)
-    bound.wakes |= _pools_with_work(db, freed)
-    return bound
+            _run(batch, event)
+    batch.bound.wakes |= _pools_with_work(db, batch.freed)
+    return batch.bound
 
 
 # Events
 
 
-def _run(db: Connection, locked: Locked, event: JobEvent, *, now: datetime) -> None:
-    job = locked.jobs[event.job_id]
+def _run(batch: _Batch, event: JobEvent) -> None:
+    job = batch.locked.jobs[event.job_id]
     if job.state == JobState.COMPLETED:
         return  # terminal sticks: a late in_progress tells nothing new
-    started = event.started_at or now
+    started = event.started_at or batch.now
     if event.runner_name:
-        _bind(db, locked, job, runner_name=event.runner_name, started=started, now=now)
+        _bind(batch, job, runner_name=event.runner_name, started=started)
     if job.state != JobState.RUNNING:
         move_jobs(
-            db,
+            batch.db,
             "job_run",
             [job.id],
-            now=now,
+            now=batch.now,
             who=_WHO,
             why=f"in_progress on {event.runner_name or 'a runner without a name'}",
             values=_NO_HOLD | {"started_at": ":started"},
@@ -74,19 +86,19 @@ def _run(db: Connection, locked: Locked, event: JobEvent, *, now: datetime) -> N
         job.state = JobState.RUNNING
 
 
-def _complete(db: Connection, locked: Locked, event: JobEvent, *, now: datetime) -> None:
-    job = locked.jobs[event.job_id]
-    seen = locked.executions.get(job.id)
+def _complete(batch: _Batch, event: JobEvent) -> None:
+    job = batch.locked.jobs[event.job_id]
+    seen = batch.locked.executions.get(job.id)
     runner_name = event.runner_name or (seen.runner_name if seen else None)
-    ended = event.completed_at or now
+    ended = event.completed_at or batch.now
     if event.runner_name:
-        _bind(db, locked, job, runner_name=event.runner_name, started=event.started_at or now, now=now)
+        _bind(batch, job, runner_name=event.runner_name, started=event.started_at or batch.now)
     if job.state != JobState.COMPLETED:
         move_jobs(
-            db,
+            batch.db,
             "job_finish",
             [job.id],
-            now=now,
+            now=batch.now,
             who=_WHO,
             why=f"completed on {runner_name}" if runner_name else "completed without a runner",
             values=_NO_HOLD
@@ -100,22 +112,22 @@ def _complete(db: Connection, locked: Locked, event: JobEvent, *, now: datetime)
             started=event.started_at if runner_name else None,
         )
         job.state = JobState.COMPLETED
-    claim = _end_execution(db, locked, job, ended=ended)
+    claim = _end_execution(batch, job, ended=ended)
     if claim is not None:
-        _end_claim(db, locked, claim, now=now)
-    left = locked.of_job(job.id)
+        _end_claim(batch, claim)
+    left = batch.locked.of_job(job.id)
     if left is not None and left.state != ClaimState.EXECUTING:
-        _lose(db, locked, left, reason="cancelled", now=now)
+        _lose(batch, left, reason="cancelled")
 
 
-def _bind(db: Connection, locked: Locked, job: JobView, *, runner_name: str, started: datetime, now: datetime) -> None:
+def _bind(batch: _Batch, job: JobView, *, runner_name: str, started: datetime) -> None:
     """Record that `job` executes on a runner, with its claim when the runner is ours, and settle who lost what."""
-    seen = locked.executions.get(job.id)
+    seen = batch.locked.executions.get(job.id)
     if seen is not None:
         if seen.runner_name != runner_name:
             log.warning("bindings.second_runner", job=job.id, runner=runner_name, first=seen.runner_name)
         return
-    claim = locked.of_runner(runner_name)
+    claim = batch.locked.of_runner(runner_name)
     verdict = judge_runner(claim, runner_name=runner_name, job_id=job.id)
     if verdict in {Runner.UNDELIVERED, Runner.TAKEN}:
         log.warning(
@@ -128,18 +140,18 @@ def _bind(db: Connection, locked: Locked, job: JobView, *, runner_name: str, sta
         )
     if verdict is not Runner.OURS:
         claim = None
-    _insert_execution(db, locked, job, claim, runner_name=runner_name, started=started)
-    loser = locked.of_job(job.id)
+    _insert_execution(batch, job, claim, runner_name=runner_name, started=started)
+    loser = batch.locked.of_job(job.id)
     if claim is None:
         if loser is not None:
-            _count_remap(locked, job, runner_name, None, loser)
-            _lose(db, locked, loser, reason="remapped", now=now)
+            _count_remap(batch, job, runner_name, None, loser)
+            _lose(batch, loser, reason="remapped")
         return
     if claim.job_id != job.id:
-        _count_remap(locked, job, runner_name, claim, loser)
-        _remap(db, locked, job, claim, loser, now=now)
+        _count_remap(batch, job, runner_name, claim, loser)
+        _remap(batch, job, claim, loser)
     if claim.state != ClaimState.EXECUTING:
-        move_claim(db, "execute", claim.id, now=now, who=_WHO, why=f"job {job.id} started on {runner_name}")
+        move_claim(batch.db, "execute", claim.id, now=batch.now, who=_WHO, why=f"job {job.id} started on {runner_name}")
         claim.state = ClaimState.EXECUTING
     claim.executes = job.id
 
@@ -147,30 +159,30 @@ def _bind(db: Connection, locked: Locked, job: JobView, *, runner_name: str, sta
 # What a binding displaces
 
 
-def _remap(
-    db: Connection, locked: Locked, job: JobView, claim: ClaimView, loser: ClaimView | None, *, now: datetime
-) -> None:
+def _remap(batch: _Batch, job: JobView, claim: ClaimView, loser: ClaimView | None) -> None:
     """Give `job` to `claim`; the job that `claim` was for goes to `loser` or back to its queue."""
-    former = None if claim.job_id is None else locked.jobs[claim.job_id]
+    former = None if claim.job_id is None else batch.locked.jobs[claim.job_id]
     swap = loser is not None and may_swap(claim, loser, former)
-    _set_job(db, [claim, *([loser] if loser is not None else [])], None)  # both first: one live claim per job
-    _set_job(db, [claim], job.id)
+    _set_job(batch, [claim, *([loser] if loser is not None else [])], None)  # both first: one live claim per job
+    _set_job(batch, [claim], job.id)
     if loser is not None:
         if swap and former is not None:
-            _set_job(db, [loser], former.id)
+            _set_job(batch, [loser], former.id)
         else:
-            _lose(db, locked, loser, reason="remapped", now=now)
+            _lose(batch, loser, reason="remapped")
     if former is not None and not swap and former.state == JobState.CLAIMED:
-        move_jobs(db, "job_requeue", [former.id], now=now, who=_WHO, why=f"its runner was given job {job.id}")
+        move_jobs(
+            batch.db, "job_requeue", [former.id], now=batch.now, who=_WHO, why=f"its runner was given job {job.id}"
+        )
         former.state = JobState.QUEUED
         if former.pool_id is not None:
-            bound.wakes.add(former.pool_id)
+            batch.bound.wakes.add(former.pool_id)
 
 
 def _count_remap(
-    locked: Locked, job: JobView, runner_name: str, claim: ClaimView | None, loser: ClaimView | None
+    batch: _Batch, job: JobView, runner_name: str, claim: ClaimView | None, loser: ClaimView | None
 ) -> None:
-    bound.remaps += 1
+    batch.bound.remaps += 1
     log.info(
         "job.remapped",
         job=job.id,
@@ -181,22 +193,24 @@ def _count_remap(
     )
 
 
-def _lose(db: Connection, locked: Locked, claim: ClaimView, *, reason: str, now: datetime) -> None:
+def _lose(batch: _Batch, claim: ClaimView, *, reason: str) -> None:
     """Take the job from a claim whose job went elsewhere or was cancelled."""
     loss = loss_of(claim)
     if claim.job_id is not None:
-        _set_job(db, [claim], None)
+        _set_job(batch, [claim], None)
     if loss is Loss.SPARE:
-        db.execute(text("UPDATE claims SET spare_since = :now WHERE id = :id"), {"now": now, "id": claim.id})
-        bound.wakes.add(claim.pool_id)  # a spare serves before any warm Pod
-    elif loss is Loss.RELEASE and request_release(db, claim.id, reason=reason, now=now, who=_WHO):
+        batch.db.execute(
+            text("UPDATE claims SET spare_since = :now WHERE id = :id"), {"now": batch.now, "id": claim.id}
+        )
+        batch.bound.wakes.add(claim.pool_id)  # a spare serves before any warm Pod
+    elif loss is Loss.RELEASE and request_release(batch.db, claim.id, reason=reason, now=batch.now, who=_WHO):
         # Its lease stays, so that the release waits out a step in flight.
         claim.state = ClaimState.RELEASING
-        bound.releases.append(claim.id)
+        batch.bound.releases.append(claim.id)
 
 
-def _set_job(db: Connection, claims: Sequence[ClaimView], job_id: int | None) -> None:
-    db.execute(
+def _set_job(batch: _Batch, claims: Sequence[ClaimView], job_id: int | None) -> None:
+    batch.db.execute(
         text("UPDATE claims SET job_id = :job WHERE id = ANY(:ids)"),
         {"job": job_id, "ids": [claim.id for claim in claims]},
     )
@@ -215,8 +229,7 @@ _INSERT_EXECUTION = text("""
 
 
 def _insert_execution(
-    db: Connection,
-    locked: Locked,
+    batch: _Batch,
     job: JobView,
     claim: ClaimView | None,
     *,
@@ -224,7 +237,7 @@ def _insert_execution(
     started: datetime,
 ) -> None:
     size = claim or job  # a runner we do not know uses what a Pod of the job's pool would
-    db.execute(
+    batch.db.execute(
         _INSERT_EXECUTION,
         {
             "job": job.id,
@@ -236,44 +249,44 @@ def _insert_execution(
             "started": started,
         },
     )
-    locked.executions[job.id] = ExecutionView(runner_name, claim.id if claim else None, job.account_id, open=True)
+    batch.locked.executions[job.id] = ExecutionView(runner_name, claim.id if claim else None, job.account_id, open=True)
 
 
-def _end_execution(db: Connection, locked: Locked, job: JobView, *, ended: datetime) -> ClaimView | None:
-    """End the execution of `job`; return the live claim that ran it, whether or not it was bound."""
-    execution = locked.executions.get(job.id)
+def _end_execution(batch: _Batch, job: JobView, *, ended: datetime) -> ClaimView | None:
+    """End the execution of `job`; return the live claim that ran it, whether or not it was bound to it."""
+    execution = batch.locked.executions.get(job.id)
     if execution is None:
         return None
     if execution.open:
-        db.execute(
+        batch.db.execute(
             text("UPDATE executions SET ended_at = :ended WHERE job_id = :job AND ended_at IS NULL"),
             {"ended": ended, "job": job.id},
         )
         execution.open = False
-        freed.add(execution.account_id)
+        batch.freed.add(execution.account_id)
     if execution.claim_id is not None:
-        return locked.claims.get(execution.claim_id)
+        return batch.locked.claims.get(execution.claim_id)
     # An anomaly at its start left it unbound; by now the release may have found the runner busy.
-    claim = locked.of_runner(execution.runner_name)
+    claim = batch.locked.of_runner(execution.runner_name)
     verdict = judge_runner(claim, runner_name=execution.runner_name, job_id=job.id)
     return claim if verdict is Runner.OURS else None
 
 
-def _end_claim(db: Connection, locked: Locked, claim: ClaimView, *, now: datetime) -> None:
+def _end_claim(batch: _Batch, claim: ClaimView) -> None:
     moved = move_claim(
-        db,
+        batch.db,
         "end_completed",
         claim.id,
-        now=now,
+        now=batch.now,
         who=_WHO,
         why="its job completed",
         values={"end_reason": "'completed'", "spare_since": "NULL"},
     )
     if moved is None:
         return
-    del locked.claims[claim.id]
-    freed.add(claim.account_id)
-    bound.keeper.add(claim.pool_id)
+    del batch.locked.claims[claim.id]
+    batch.freed.add(claim.account_id)
+    batch.bound.keeper.add(claim.pool_id)
 
 
 _POOLS_WITH_WORK = text("""

@@ -18,7 +18,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from models import bindings
+from models import binding_locks, bindings
 from models.accounts import NewAccount, ensure_accounts
 from models.engine import note
 from models.pools import routes
@@ -99,7 +99,7 @@ def apply(db: Connection, events: Sequence[Received], *, budget: Budget, now: da
         and known.get(event.job_id, JobState.WAITING) == JobState.WAITING
     ]
     moved = [event for event in applied if _has_started(event)]
-    locked = bindings.lock(db, moved, others=[event.job_id for event in readied])
+    locked = binding_locks.lock(db, moved, others=[event.job_id for event in readied])
     ready = _make_ready(db, readied, router, now=now)
     bound = bindings.apply(db, locked, moved, now=now)
     seen: set[str] = set()
