@@ -39,6 +39,9 @@ VISIBILITY_TIMEOUT = 300
 
 app = Celery("ostler", include=list(MODULES), set_as_current=True)
 
+ROUTES: dict[str, dict[str, str]] = {}
+"""Task name → queue, filled by `tasks.base.task`."""
+
 SETTINGS: dict[str, Any] = {
     "task_acks_late": True,
     "task_reject_on_worker_lost": True,
@@ -71,6 +74,7 @@ SETTINGS: dict[str, Any] = {
     "task_create_missing_queues": False,
     "task_queues": [Queue(name) for name in QUEUES],  # type: ignore[no-untyped-call]
     "task_default_queue": "dispatch",
+    "task_routes": ROUTES,
     "beat_max_loop_interval": 5,
     "redbeat_lock_timeout": 30,
     "enable_utc": True,

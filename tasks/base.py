@@ -19,7 +19,7 @@ import structlog
 from celery import Task
 
 from ostler.errors import Retryable
-from tasks.app import app
+from tasks.app import ROUTES, app
 
 DEADLINE = 20.0
 """Seconds that one execution of a task may take in all."""
@@ -82,10 +82,10 @@ def task(name: str, *, queue: str, policy: Policy, bind: bool = False) -> Callab
             finally:
                 _ends_at.reset(token)
 
+        ROUTES[f"ostler.{name}"] = {"queue": queue}
         registered: Task = app.task(
             bind=True,
             name=f"ostler.{name}",
-            queue=queue,
             autoretry_for=(Retryable,) if policy.task_retries else (),
             max_retries=policy.task_retries,
             retry_backoff=policy.backoff,

@@ -1,0 +1,109 @@
+"""The Celery application: names, policies and settings that the laws lean on."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+from beat_schedule import schedule
+from ostler.errors import ConfigurationError
+from tasks.app import MODULES, QUEUES, ROUTES, SETTINGS, VISIBILITY_TIMEOUT, app, assert_in_force
+from tasks.base import DISPATCH, MINT, RELEASE, RETIRE, STAMP, SWEEP
+
+NAMES = {
+    "ostler.dispatch": "dispatch",
+    "ostler.stamp": "dispatch",
+    "ostler.unstamp": "dispatch",
+    "ostler.mint": "github",
+    "ostler.release": "dispatch",
+    "ostler.retire": "dispatch",
+    "ostler.pools": "pools",
+    "ostler.keep": "pools",
+    "ostler.resume": "sweeps",
+    "ostler.rematch": "sweeps",
+    "ostler.stale_claims": "sweeps",
+    "ostler.missing_pods": "sweeps",
+    "ostler.missing_stamps": "sweeps",
+    "ostler.unused_runners": "sweeps",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _loaded() -> None:
+    for module in MODULES:
+        __import__(module)
+
+
+def ours() -> dict[str, Any]:
+    return {name: task for name, task in app.tasks.items() if name.startswith("ostler.")}
+
+
+def test_task_names_and_queues_are_stable() -> None:
+    assert set(ours()) == set(NAMES)
+    assert {name: route["queue"] for name, route in ROUTES.items()} == NAMES
+    assert set(NAMES.values()) == set(QUEUES)
+
+
+def test_every_periodic_task_exists_and_expires_after_its_period() -> None:
+    for line in schedule(resume_every=5, pools_every=10, sweep_every=60).values():
+        assert line["task"] in NAMES
+        assert line["options"]["queue"] == NAMES[line["task"]]
+        assert line["options"]["expires"] >= max(line["schedule"], 60)
+
+
+def test_attempts_never_multiply() -> None:
+    for policy in (DISPATCH, STAMP, MINT, RELEASE, RETIRE, SWEEP):
+        assert min(policy.adapter_attempts, policy.task_retries + 1) == 1
+
+
+def test_no_retry_waits_longer_than_half_the_visibility_timeout() -> None:
+    assert MINT.longest_wait(MINT.task_retries) < VISIBILITY_TIMEOUT / 2
+    mint = ours()["ostler.mint"]
+    assert mint.max_retries == MINT.task_retries
+    assert mint.retry_jitter is True
+
+
+def test_a_task_ignores_arguments_of_a_newer_version_and_returns_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    rematch = ours()["ostler.rematch"]
+    wrapped = inspect.unwrap(rematch.run)
+    assert wrapped.__name__ == "rematch"
+    dispatch = ours()["ostler.dispatch"]
+    monkeypatch.setattr("tasks.dispatch.runtime", lambda: seen.append(1))
+    monkeypatch.setattr("tasks.dispatch.ROUNDS", 0)
+    monkeypatch.setattr("tasks.dispatch.wake", lambda _rt, _pools: None)
+    assert dispatch.run(pool_id=1, something_new=2) is None
+    assert seen == [1]
+
+
+def test_the_settings_are_asserted_at_boot() -> None:
+    app.conf.update(SETTINGS)
+    assert_in_force(app)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("task_acks_late", False),
+        ("task_reject_on_worker_lost", False),
+        ("worker_prefetch_multiplier", 4),
+        ("accept_content", ["json", "pickle"]),
+        ("task_create_missing_queues", True),
+        ("result_backend", "redis://localhost/1"),
+        ("broker_transport_options", {"socket_timeout": 10, "visibility_timeout": 300}),
+    ],
+)
+def test_a_setting_that_something_else_changed_stops_the_process(name: str, value: object) -> None:
+    app.conf.update(SETTINGS)
+    app.conf[name] = value
+    try:
+        with pytest.raises(ConfigurationError, match=name):
+            assert_in_force(app)
+    finally:
+        app.conf.update(SETTINGS)
+
+
+def test_nothing_runs_eagerly() -> None:
+    assert app.conf.task_always_eager is False
