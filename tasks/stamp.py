@@ -72,6 +72,7 @@ def unstamp(*, claim_id: int) -> None:
             steps.finish_stamp(
                 db, work, "stamp_off", error=None, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
             )
+            steps.notify_minted(db, claim_id, work.pod_uid)
 
         transaction(rt.engine, finish)
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine
@@ -29,9 +32,11 @@ class Database:
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+def postgres() -> Iterator[Postgres]:
     """A real server with a migrated template database."""
-    server = Postgres(tmp_path_factory.mktemp("postgres"))
+    # Not below pytest's own folder: another run sets that to 0700, and Postgres may run as another user.
+    folder = Path(tempfile.mkdtemp(prefix="ostler-test-"))
+    server = Postgres(folder)
     server.start()
     server.create_database(_TEMPLATE)
     engine = make_engine(Secret(server.url(_TEMPLATE)), pool_size=2, application="migrations")
@@ -39,6 +44,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
     engine.dispose()
     yield server
     server.stop()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
