@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from k8s_adapters.client import KubeClient, make_client
 from k8s_adapters.pools import apply_crd, create_pool
-from lab.control_plane import ControlPlane
+from lab.control_plane import ClusterAccess, ControlPlane
 from lab.postgres import Postgres
 from lab.processes import Child, StartError, free_port
 from lab.redis import Redis
@@ -85,7 +85,7 @@ class System:
 
     def __init__(
         self, folder: Path, options: Options, *, say: Say, namespace: str = "ostler-runners",
-        control_plane: ControlPlane | None = None,
+        control_plane: ControlPlane | ClusterAccess | None = None,
     ) -> None:  # fmt: skip
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
@@ -166,6 +166,11 @@ class System:
         if self._control_plane is not None:
             self._control_plane.stop()
             self._control_plane = None
+
+    def secrets(self) -> tuple[str, ...]:
+        """Return what must never be seen in a log: webhook secret, encryption key, lines of the App's key."""
+        lines = self._env["OSTLER_GITHUB_PRIVATE_KEY"].splitlines()[1:-1]
+        return (self._env["OSTLER_WEBHOOK_SECRETS"], self._env["OSTLER_ENCRYPTION_KEYS"], *lines)
 
     def restart(self, name: str) -> None:
         """Start a process again that was killed."""

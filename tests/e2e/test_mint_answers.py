@@ -1,0 +1,177 @@
+"""Every answer that GitHub may give to a mint, seen from outside: the whole system runs, the lab's GitHub misbehaves."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+
+from k8s_adapters.client import KubeClient
+from lab.control_plane import ClusterAccess
+from lab.system import LabPool, Options, System, read_log
+from lab.verdict import judge
+
+LABELS = ("self-hosted", "linux", "small")
+ORG = "/orgs/acme/actions/runners/generate-jitconfig"
+
+
+@pytest.fixture(scope="module")
+def system(
+    control_plane: ClusterAccess, admin: KubeClient, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[System]:
+    """One system for the module: a pool of eight Pods, two of them real processes."""
+    namespace = f"mint-{secrets.token_hex(4)}"
+    admin.request("POST", "/api/v1/namespaces", body={"metadata": {"name": namespace}})
+    options = Options(pools=(LabPool("small", LABELS, 8),), beats=1, real_pods=2, settings={"OSTLER_SWEEP_EVERY": "3"})
+    folder = tmp_path_factory.mktemp("system")
+    with System(folder, options, say=print, namespace=namespace, control_plane=control_plane) as running:
+        running.wait_for_warm_pods(8, timeout=120)
+        yield running
+    admin.request("DELETE", f"/api/v1/namespaces/{namespace}")
+
+
+@pytest.fixture(scope="module")
+def rows(system: System) -> Iterator[Engine]:
+    """The system's database."""
+    engine = create_engine(system.postgres.url("ostler"))
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(autouse=True)
+def _no_faults_left(system: System) -> Iterator[None]:
+    yield
+    system.lab("DELETE", "/faults")
+
+
+def fault(system: System, **what: Any) -> None:
+    """Break the next mints of the organisation."""
+    system.lab("POST", "/faults", [{"method": "POST", "path_regex": ORG, **what}])
+
+
+def send(system: System, repository: str = "acme/shop") -> int:
+    """Queue one job and return its id."""
+    body = {"repository": repository, "labels": list(LABELS), "duration_seconds": 0.2}
+    job: int = system.lab("POST", "/jobs", body)["ids"][0]
+    return job
+
+
+def eventually(condition: Callable[[], bool], *, timeout: float = 90) -> None:
+    """Return when the condition holds."""
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.1)
+
+
+def succeeded(system: System, job: int) -> bool:
+    """Return whether GitHub says that the job succeeded."""
+    jobs = {each["id"]: each for each in system.lab("GET", "/jobs?status=completed")["jobs"]}
+    return job in jobs and jobs[job]["conclusion"] == "success"
+
+
+def hold_of(rows: Engine, job: int) -> str | None:
+    """Return why a job is held."""
+    with rows.connect() as db:
+        hold: str | None = db.execute(text("SELECT hold_reason FROM jobs WHERE id = :id"), {"id": job}).scalar()
+    return hold
+
+
+def attempts_of(rows: Engine, job: int) -> list[str]:
+    """Return what became of the attempts to mint for a job, oldest first."""
+    with rows.connect() as db:
+        found = db.execute(
+            text("""
+                SELECT m.outcome FROM mint_attempts m JOIN claim_events e ON e.claim_id = m.claim_id
+                JOIN claims c ON c.id = m.claim_id
+                WHERE e.transition = 'claim' AND c.job_id = :id ORDER BY m.id
+            """),
+            {"id": job},
+        )
+        return list(found.scalars())
+
+
+def registered(system: System) -> set[str]:
+    """Return the runners that GitHub has."""
+    return {runner["name"] for runner in system.lab("GET", "/runners")["runners"]}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"status": 500},
+        {"status": 502, "after_apply": True},
+        {"reset": True},
+        {"reset": True, "after_apply": True},
+        {"status": 409},
+        {"status": 403, "headers": {"Retry-After": "1"}},
+        {"status": 429, "headers": {"Retry-After": "1"}},
+    ],
+    ids=["500", "502 after it was applied", "reset", "reply lost", "409", "403 with Retry-After", "429"],
+)
+def test_a_mint_that_fails_once_is_repeated_and_leaves_no_runner(
+    system: System, rows: Engine, answer: dict[str, Any]
+) -> None:
+    fault(system, times=1, **answer)
+    job = send(system)
+    eventually(lambda: succeeded(system, job))
+    assert attempts_of(rows, job).count("minted") == 1
+    eventually(lambda: not registered(system))
+
+
+@pytest.mark.parametrize(
+    ("status", "hold"), [(422, "set_aside"), (404, "backoff"), (403, "backoff")], ids=["422", "404", "403"]
+)
+def test_a_mint_that_github_refuses_holds_its_job_and_no_other(
+    system: System, rows: Engine, status: int, hold: str
+) -> None:
+    fault(system, times=1, status=status)
+    held = send(system)
+    eventually(lambda: hold_of(rows, held) == hold)
+    other = send(system, "globex/reactor")
+    eventually(lambda: succeeded(system, other))
+    assert not succeeded(system, held)
+    with rows.begin() as db:  # let its wait be over, and the job go on at the next rematch
+        db.execute(text("DELETE FROM backoffs"))
+        db.execute(text("UPDATE jobs SET not_before = now() WHERE id = :id"), {"id": held})
+    eventually(lambda: succeeded(system, held), timeout=150)
+
+
+def test_a_wait_longer_than_a_message_may_live_becomes_a_not_before_of_the_job(system: System, rows: Engine) -> None:
+    fault(system, times=1, status=403, headers={"Retry-After": "600"})
+    job = send(system)
+    eventually(lambda: hold_of(rows, job) == "backoff")
+    with rows.begin() as db:
+        wait = db.execute(
+            text("SELECT extract(epoch FROM not_before - now()) FROM jobs WHERE id = :id"), {"id": job}
+        ).scalar_one()
+        db.execute(text("UPDATE jobs SET not_before = now() WHERE id = :id"), {"id": job})
+    assert 500 < wait <= 600
+    eventually(lambda: succeeded(system, job), timeout=150)
+
+
+def test_a_user_account_gets_its_runner_in_the_repository(system: System) -> None:
+    job = send(system, "marvin/dotfiles")
+    eventually(lambda: succeeded(system, job))
+
+
+def test_at_the_end_every_job_ran_exactly_once(system: System) -> None:
+    eventually(lambda: not registered(system))
+    verdict = judge(read_log(system.github_log), read_log(system.kubelet_log))
+    assert verdict.problems == ()
+    assert verdict.completed == verdict.jobs
+
+
+def test_no_jit_and_no_key_is_left_in_logs_or_rows(system: System, rows: Engine) -> None:
+    with rows.connect() as db:
+        left = db.execute(text("SELECT count(*) FROM claims WHERE jit IS NOT NULL AND ended_at IS NOT NULL")).scalar()
+    assert left == 0
+    planted = system.secrets()
+    for log in system.folder.glob("*.log"):
+        written = log.read_text(errors="replace")
+        for secret in planted:
+            assert secret not in written, log.name
