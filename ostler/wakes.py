@@ -22,7 +22,6 @@ RELEASE = "ostler.release"
 KEEP = "ostler.keep"
 
 WAKE_MS = 2000
-KEEP_MS = 1000
 _TIMEOUT = 0.5
 
 
@@ -70,18 +69,6 @@ class Waker:
     def taken(self, pool_id: int) -> None:
         """Delete the wake key; the matcher calls it under the pool's lock, and a failure only costs a run."""
         self._redis.delete(wake_key(pool_id))
-
-    def keep(self, pool_id: int) -> bool:
-        """Send a reconcile of this pool a second from now, unless one is already waiting.
-
-        A second, because the Pod whose job has just ended is terminal a moment later.
-        """
-        if not self._redis.set(f"ostler:keep:{pool_id}", "1", nx=True, px=KEEP_MS):
-            return False
-        self._app.send_task(
-            KEEP, kwargs={"pool_id": pool_id}, queue="pools", countdown=KEEP_MS / 1000, ignore_result=True
-        )
-        return True
 
     def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
         """Send a task by name; arguments are ids only (law L13)."""

@@ -15,6 +15,7 @@ from models import releases, steps
 from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import Busy
+from ostler.wakes import KEEP
 from tasks.base import RETIRE, task
 from tasks.github import deregister
 from tasks.runtime import Runtime, runtime
@@ -44,7 +45,7 @@ def retire(*, claim_id: int) -> None:
     ended = transaction(rt.engine, lambda db: releases.end_retired(db, work, now=utcnow(), who=rt.who))
     if ended:
         log.info("retire.done", pod=work.pod_name, reason=work.reason)
-        rt.waker.keep(work.pool_id)
+        rt.waker.send(KEEP, queue="pools", pool_id=work.pool_id)
 
 
 def look_again(rt: Runtime, work: releases.ReleaseWork, error: str) -> None:

@@ -1,4 +1,4 @@
-"""Every answer that GitHub may give to a mint, seen from outside: the whole system runs, the lab's GitHub misbehaves."""
+"""Every answer that GitHub may give to a mint, seen from outside on the whole system."""
 
 from __future__ import annotations
 
