@@ -20,6 +20,9 @@ DISPATCH = "ostler.dispatch"
 STAMP = "ostler.stamp"
 RELEASE = "ostler.release"
 KEEP = "ostler.keep"
+UNSTAMP = "ostler.unstamp"
+RETIRE = "ostler.retire"
+REMATCH = "ostler.rematch"
 
 WAKE_MS = 2000
 _TIMEOUT = 0.5

@@ -19,7 +19,7 @@ from models import keeper, releases
 from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import Conflict, UpstreamError
-from ostler.wakes import KEEP
+from ostler.wakes import KEEP, REMATCH
 from rules.machines import Purpose
 from rules.stamps import INITIAL
 from tasks.base import SWEEP, remaining, task
@@ -55,7 +55,7 @@ def pools() -> None:
         ),
     )
     if changed:
-        rt.waker.send("ostler.rematch", queue="sweeps")
+        rt.waker.send(REMATCH, queue="sweeps")
     rows = transaction(rt.engine, lambda db: keeper.kept_pools(db, namespace=rt.settings.namespace))
     for row in rows:
         rt.waker.send(KEEP, queue="pools", pool_id=row.id)

@@ -16,6 +16,7 @@ from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import Busy
 from ostler.wakes import KEEP
+from ostler.wakes import RETIRE as NAME
 from tasks.base import RETIRE, task
 from tasks.github import deregister
 from tasks.runtime import Runtime, runtime
@@ -60,4 +61,4 @@ def look_again(rt: Runtime, work: releases.ReleaseWork, error: str) -> None:
 
 def send_retire(rt: Runtime, claim_id: int) -> None:
     """Ask for the step of a retire claim that is committed."""
-    rt.waker.send("ostler.retire", queue="dispatch", claim_id=claim_id)
+    rt.waker.send(NAME, queue="dispatch", claim_id=claim_id)

@@ -7,7 +7,7 @@ import structlog
 from models import resume as due
 from models.engine import transaction
 from ostler.clock import utcnow
-from ostler.wakes import RELEASE
+from ostler.wakes import RELEASE, RETIRE, UNSTAMP
 from rules.machines import ClaimState, Purpose, Stamp
 from tasks.base import SWEEP, task
 from tasks.dispatch import start_chains
@@ -31,7 +31,7 @@ def resume() -> None:
     )
     for claim_id in removing:
         log.warning("resume.unstamp", claim=claim_id)
-        rt.waker.send("ostler.unstamp", queue="dispatch", claim_id=claim_id)
+        rt.waker.send(UNSTAMP, queue="dispatch", claim_id=claim_id)
     for pool_id in transaction(rt.engine, lambda db: due.pools_with_work(db, now=utcnow())):
         rt.waker.wake(pool_id)
 
@@ -39,10 +39,10 @@ def resume() -> None:
 def send_next(rt: Runtime, claim: due.Due) -> None:
     """Send the step that a claim waits for. A minted one was notified again in the transaction."""
     if claim.purpose == Purpose.RETIRE:
-        rt.waker.send("ostler.retire", queue="dispatch", claim_id=claim.claim_id)
+        rt.waker.send(RETIRE, queue="dispatch", claim_id=claim.claim_id)
     elif claim.state == ClaimState.RELEASING:
         rt.waker.send(RELEASE, queue="dispatch", claim_id=claim.claim_id)
     elif claim.stamp == Stamp.REMOVING:
-        rt.waker.send("ostler.unstamp", queue="dispatch", claim_id=claim.claim_id)
+        rt.waker.send(UNSTAMP, queue="dispatch", claim_id=claim.claim_id)
     elif claim.state == ClaimState.CLAIMED:
         start_chains([claim.claim_id], chain_no=claim.chain_no)
