@@ -1,0 +1,199 @@
+"""A runtime for tasks that run in the test's own process: real Postgres and a real API server, messages noted down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from sqlalchemy import Row, text
+
+from k8s_adapters.client import KubeClient, make_client
+from k8s_adapters.pods import PodSeen, list_pods
+from k8s_adapters.pools import PoolSeen, create_pool
+from lab.control_plane import ClusterAccess
+from models.engine import in_transaction
+from tasks import runtime as current
+from tests.database import Database
+
+
+class Outbox:
+    """Stands for Redis: what was sent, in order."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, dict[str, Any]]] = []
+
+    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
+        """Note a message down."""
+        del queue
+        self.sent.append((name, kwargs))
+
+    def wake(self, pool_id: int) -> bool:
+        """Note a wake-up down."""
+        self.sent.append(("wake", {"pool_id": pool_id}))
+        return True
+
+    def take(self, name: str) -> list[dict[str, Any]]:
+        """Return and forget the messages of one name."""
+        taken = [kwargs for sent, kwargs in self.sent if sent == name]
+        self.sent = [(sent, kwargs) for sent, kwargs in self.sent if sent != name]
+        return taken
+
+
+@dataclass(frozen=True, slots=True)
+class StubSettings:
+    """The settings that these tasks read."""
+
+    namespace: str
+    dispatch_url: str = "http://127.0.0.1:1/runners/v1/dispatch"
+    token_audience: str = "ostler-dispatch"
+    due_after: float = 10
+    spent_after: float = 30
+    start_timeout: float = 300
+    stale_claim_after: float = 300
+    missing_stamp_after: float = 30
+    unused_after: float = 60
+    spare_after: float = 60
+
+
+class StubRuntime:
+    """The runtime of `tasks.runtime`, with a GitHub that the test brings."""
+
+    def __init__(self, database: Database, kube: KubeClient, namespace: str) -> None:
+        self.engine = database.engine
+        self.settings = StubSettings(namespace)
+        self.who = "test"
+        self.waker = Outbox()
+        self.github: Any = None
+        self._kube = kube
+
+    @property
+    def kube(self) -> KubeClient:
+        """The cluster; law L15 is tested here too."""
+        assert not in_transaction()
+        return self._kube
+
+
+@dataclass(slots=True)
+class Stage:
+    """One namespace, one database, and the words to talk about them."""
+
+    rt: StubRuntime
+    namespace: str
+    kube: KubeClient
+    names: list[str] = field(default_factory=list)
+
+    @property
+    def outbox(self) -> Outbox:
+        """What the tasks sent."""
+        return self.rt.waker
+
+    def pool(self, name: str = "small", *, replicas: int) -> PoolSeen:
+        """Put a pool in place."""
+        spec = {"image": "runner:1", "runnerLabels": ["self-hosted", name], "replicas": replicas}
+        return create_pool(self.kube, namespace=self.namespace, name=name, spec=spec)
+
+    def rows(self, statement: str, **parameters: Any) -> list[Row[Any]]:
+        """Run a statement and return its rows."""
+        with self.rt.engine.begin() as db:
+            result = db.execute(text(statement), parameters)
+            return list(result.all()) if result.returns_rows else []
+
+    def pods(self) -> dict[str, PodSeen]:
+        """Return the Pods that are not terminating, by name."""
+        found = list_pods(self.kube, namespace=self.namespace)
+        return {pod.name: pod for pod in found if not pod.terminating}
+
+    def job(self, job_id: int, *, state: str = "claimed") -> None:
+        """Insert a job of the account `acme`."""
+        self.rows(
+            """
+            INSERT INTO accounts VALUES (1, 'acme', 1, 10, 100000, 100000, '[]', now()) ON CONFLICT DO NOTHING
+            """
+        )
+        self.rows(
+            """
+            INSERT INTO jobs (id, account_id, installation_id, repository, scope, run_id, run_attempt, name, labels,
+                              state, pool_id, queued_at, changed_at)
+            SELECT :id, 1, 501, 'acme/shop', 'orgs/acme', 1, 1, 'build', '{self-hosted}', :state, min(id), now(), now()
+            FROM pools
+            """,
+            id=job_id,
+            state=state,
+        )
+
+    def claim(self, pod: str, *, job_id: int | None, state: str, age: float = 0, runner: str | None = None) -> int:
+        """Insert a live job claim on a Pod, as old as `age` seconds; one with a `runner` has its attempt too."""
+        delivered = state in {"delivered", "executing"}
+        (row,) = self.rows(
+            """
+            INSERT INTO claims (purpose, job_id, runner_pod_id, pod_uid, pool_id, account_id, installation_id, scope,
+                                vcpu, memory, state, stamp, created_at, changed_at, minted_at, delivered_at,
+                                spare_since, runner_name)
+            SELECT 'job', :job, p.id, p.uid, p.pool_id, 1, 501, 'orgs/acme', 2000, 4096, :state, 'gave_up', t.at, t.at,
+                   t.at, CASE WHEN :delivered THEN t.at END, CASE WHEN :delivered AND :spare THEN t.at END, :runner
+            FROM runner_pods p, (SELECT now() - make_interval(secs => :age) AS at) t WHERE p.name = :pod RETURNING id
+            """,
+            job=job_id,
+            pod=pod,
+            state=state,
+            age=age,
+            delivered=delivered,
+            spare=job_id is None,
+            runner=runner,
+        )
+        claim_id: int = row.id
+        if runner is not None:
+            self.rows(
+                """
+                INSERT INTO mint_attempts (claim_id, runner_name, runner_id, outcome, created_at)
+                VALUES (:claim, :runner, 77, 'minted', now())
+                """,
+                claim=claim_id,
+                runner=runner,
+            )
+        return claim_id
+
+    def see(self, claim_id: int) -> Row[Any]:
+        """Return a claim with the state of the job that it has or had."""
+        (row,) = self.rows(
+            """
+            SELECT c.*, j.state AS job_state, j.hold_reason, j.conclusion FROM claims c
+            LEFT JOIN jobs j ON j.id = c.job_id WHERE c.id = :id
+            """,
+            id=claim_id,
+        )
+        return row
+
+    def finish(self, name: str, *, phase: str = "Succeeded", poller: int = 0, runner: int | None = 0) -> None:
+        """Be the kubelet: the Pod's containers have ended (`runner` None: that one still runs)."""
+        containers = [{"name": "poller", "state": {"terminated": {"exitCode": poller}}}]
+        if runner is not None:
+            containers.append({"name": "runner", "state": {"terminated": {"exitCode": runner}}})
+        body = {
+            "status": {
+                "phase": phase,
+                "containerStatuses": [
+                    {**each, "image": "runner:1", "imageID": "", "ready": False, "restartCount": 0}
+                    for each in containers
+                ],
+            }
+        }
+        self.kube.request(
+            "PATCH",
+            f"/api/v1/namespaces/{self.namespace}/pods/{name}/status",
+            body=body,
+            content_type="application/merge-patch+json",
+        )
+
+
+@pytest.fixture
+def stage(database: Database, control_plane: ClusterAccess, namespace: str) -> Iterator[Stage]:
+    """A stage whose runtime the tasks of this process use."""
+    kube = make_client(kubeconfig=str(control_plane.kubeconfig))
+    rt = StubRuntime(database, kube, namespace)
+    current.install(rt)  # type: ignore[arg-type]  it has what these tasks use
+    yield Stage(rt, namespace, kube)
+    current.install(None)
+    kube.close()

@@ -1,0 +1,168 @@
+"""The keeper on a real API server: how many Pods there are, which go, and under which claim."""
+
+from __future__ import annotations
+
+import pytest
+
+from k8s_adapters.pools import delete_pool, patch_pool_replicas
+from tasks.pools import keep, pools
+from tasks.retire import retire
+from tests.integration.tasks.conftest import Stage
+
+
+def reconcile(stage: Stage) -> None:
+    """Run the keeper and every message that it sends to itself."""
+    pools.run()
+    for message in stage.outbox.take("ostler.keep"):
+        keep.run(**message)
+
+
+def test_a_pool_gets_its_pods_and_each_has_a_row_with_its_uid(stage: Stage) -> None:
+    stage.pool(replicas=3)
+    reconcile(stage)
+    pods = stage.pods()
+    rows = stage.rows("SELECT name, uid, stamp_value FROM runner_pods")
+    assert len(pods) == 3
+    assert {row.name: row.uid for row in rows} == {pod.name: pod.uid for pod in pods.values()}
+    assert {row.stamp_value for row in rows} == {"0.0"}
+
+
+def test_reconciling_again_changes_nothing(stage: Stage) -> None:
+    stage.pool(replicas=2)
+    reconcile(stage)
+    before = set(stage.pods())
+    reconcile(stage)
+    reconcile(stage)
+    assert set(stage.pods()) == before
+
+
+def test_a_row_whose_creation_was_not_answered_gets_its_pod_and_no_second_one(stage: Stage) -> None:
+    stage.pool(replicas=1)
+    reconcile(stage)
+    stage.rows("UPDATE runner_pods SET uid = NULL")
+    reconcile(stage)
+    assert len(stage.pods()) == 1
+    assert [row.uid for row in stage.rows("SELECT uid FROM runner_pods")] == [p.uid for p in stage.pods().values()]
+
+
+def test_a_spent_pod_is_recorded_replaced_and_deleted(stage: Stage) -> None:
+    stage.pool(replicas=2)
+    reconcile(stage)
+    spent = min(stage.pods())
+    stage.finish(spent, runner=137, phase="Failed")
+    reconcile(stage)
+    reconcile(stage)
+    assert spent not in stage.pods()
+    assert len(stage.pods()) == 2
+    row = stage.rows("SELECT * FROM runner_pods WHERE name = :name", name=spent)[0]
+    assert (row.poller_exit_code, row.runner_exit_code) == (0, 137)
+    assert row.gone_at is not None
+    accounts = stage.kube.request("GET", f"/api/v1/namespaces/{stage.namespace}/serviceaccounts")["items"]
+    assert spent not in {account["metadata"]["name"] for account in accounts}
+
+
+def test_too_many_pods_are_retired_under_claims_and_nothing_else_deletes_them(stage: Stage) -> None:
+    stage.pool(replicas=4)
+    reconcile(stage)
+    patch_pool_replicas(stage.kube, namespace=stage.namespace, name="small", replicas=1)
+    reconcile(stage)
+    claims = stage.rows("SELECT id, purpose, state FROM claims")
+    assert [(claim.purpose, claim.state) for claim in claims] == [("retire", "claimed")] * 3
+    assert len(stage.pods()) == 4
+    for message in stage.outbox.take("ostler.retire"):
+        retire.run(**message)
+    assert len(stage.pods()) == 1
+    ended = stage.rows("SELECT end_reason FROM claims WHERE ended_at IS NOT NULL")
+    assert [claim.end_reason for claim in ended] == ["retired"] * 3
+
+
+def test_a_pod_with_a_live_job_claim_or_a_delivered_one_is_never_too_many(stage: Stage) -> None:
+    stage.pool(replicas=2)
+    reconcile(stage)
+    first, second = stage.rows("SELECT id, uid, pool_id FROM runner_pods ORDER BY id")
+    insert = """
+        INSERT INTO claims (purpose, runner_pod_id, pod_uid, pool_id, vcpu, memory, state, created_at, changed_at,
+                            delivered_at, ended_at, end_reason)
+        VALUES ('job', :pod, :uid, :pool, 1, 1, :state, now(), now(), now(), :ended, :reason)
+    """
+    stage.rows(insert, pod=first.id, uid=first.uid, pool=first.pool_id, state="executing", ended=None, reason=None)
+    stage.rows(
+        insert,
+        pod=second.id,
+        uid=second.uid,
+        pool=second.pool_id,
+        state="ended",
+        ended="2026-01-01",
+        reason="completed",
+    )
+    patch_pool_replicas(stage.kube, namespace=stage.namespace, name="small", replicas=0)
+    reconcile(stage)
+    assert stage.rows("SELECT id FROM claims WHERE purpose = 'retire'") == []
+    assert len(stage.pods()) == 2
+
+
+@pytest.mark.parametrize("beating", [True, False], ids=["web beats", "web is down"])
+def test_a_pod_that_does_not_poll_is_retired_only_while_web_processes_beat(stage: Stage, *, beating: bool) -> None:
+    stage.pool(replicas=1)
+    reconcile(stage)
+    stage.rows("UPDATE runner_pods SET created_at = now() - interval '10 min'")
+    ago = "0 s" if beating else "1 min"
+    stage.rows(
+        "INSERT INTO web_instances VALUES ('w', now() - interval '1 hour', now() - CAST(:ago AS interval))", ago=ago
+    )
+    reconcile(stage)
+    retirements = stage.rows("SELECT release_reason FROM claims WHERE purpose = 'retire'")
+    assert [row.release_reason for row in retirements] == (["it does not poll"] if beating else [])
+
+
+def test_a_pod_whose_poller_failed_while_its_runner_waits_is_retired(stage: Stage) -> None:
+    stage.pool(replicas=1)
+    reconcile(stage)
+    stage.finish(min(stage.pods()), phase="Running", poller=1, runner=None)
+    reconcile(stage)
+    retirements = stage.rows("SELECT release_reason FROM claims WHERE purpose = 'retire'")
+    assert [row.release_reason for row in retirements] == ["its poller failed"]
+
+
+def test_a_pod_that_somebody_deleted_is_proven_gone_and_replaced(stage: Stage) -> None:
+    stage.pool(replicas=1)
+    reconcile(stage)
+    (name,) = stage.pods()
+    stage.kube.request("DELETE", f"/api/v1/namespaces/{stage.namespace}/pods/{name}")
+    reconcile(stage)
+    reconcile(stage)
+    assert len(stage.pods()) == 1
+    assert stage.rows("SELECT gone_at FROM runner_pods WHERE name = :name", name=name)[0].gone_at is not None
+
+
+def test_a_deleted_pool_takes_no_jobs_and_its_queued_ones_are_matched_again(stage: Stage) -> None:
+    stage.pool(replicas=0)
+    reconcile(stage)
+    (pool,) = stage.rows("SELECT id FROM pools")
+    stage.rows("INSERT INTO accounts VALUES (1, 'acme', 1, 10, 10000, 10000, '[]', now())")
+    stage.rows(
+        """
+        INSERT INTO jobs (id, account_id, repository, scope, run_id, run_attempt, name, labels, state, pool_id,
+                          queued_at, changed_at)
+        VALUES (7, 1, 'acme/shop', 'orgs/acme', 1, 1, 'build', '{self-hosted,small}', 'queued', :pool, now(), now())
+        """,
+        pool=pool.id,
+    )
+    delete_pool(stage.kube, namespace=stage.namespace, name="small")
+    stage.outbox.sent.clear()
+    reconcile(stage)
+    (job,) = stage.rows("SELECT state, pool_id, hold_reason FROM jobs")
+    assert (job.state, job.pool_id, job.hold_reason) == ("queued", None, "no_pool")
+    assert stage.outbox.take("ostler.rematch") == [{}]
+
+
+def test_a_pool_that_cannot_be_read_stops_no_other_and_is_not_taken_for_deleted(stage: Stage) -> None:
+    stage.pool("small", replicas=1)
+    reconcile(stage)
+    stage.pool("large", replicas=1)
+    path = f"/apis/ostler.dev/v1alpha1/namespaces/{stage.namespace}/runnerpools/small"
+    body = {"spec": {"resources": {"cpu": "many"}}}
+    stage.kube.request("PATCH", path, body=body, content_type="application/merge-patch+json")
+    reconcile(stage)
+    assert len(stage.pods()) == 2
+    assert stage.rows("SELECT id FROM pools WHERE deleted_at IS NOT NULL") == []

@@ -1,0 +1,273 @@
+"""The thin sweeps and the steps they start: what they leave alone, and what they repair."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from github_adapters.client import JobSeen, RunnerSeen
+from ostler.errors import Busy, Retryable
+from tasks.pools import keep, pools
+from tasks.release import release
+from tasks.retire import retire
+from tasks.sweeps.missing_pods import missing_pods
+from tasks.sweeps.missing_stamps import missing_stamps
+from tasks.sweeps.stale_claims import stale_claims
+from tasks.sweeps.unused_runners import unused_runners
+from tests.integration.tasks.conftest import Stage
+
+RUNNER = "small-0-abcdef01"
+
+
+@dataclass(slots=True)
+class StubGitHub:
+    """A GitHub with at most one runner and one job; `broken` fails every call."""
+
+    runner: str | None = None
+    job: tuple[str, str | None, str | None] | None = ("queued", None, None)
+    broken: bool = False
+    deleted: list[int] = field(default_factory=list)
+
+    def _answer(self) -> None:
+        if self.broken:
+            raise Retryable("down")
+
+    def list_runners(self, **_: Any) -> list[RunnerSeen]:
+        """Return the runner in the state that the test set."""
+        self._answer()
+        if self.runner is None:
+            return []
+        status = "offline" if self.runner == "offline" else "online"
+        return [RunnerSeen(id=77, name=RUNNER, status=status, busy=self.runner == "busy", labels=())]
+
+    def find_runner(self, **_: Any) -> RunnerSeen | None:
+        """Return the runner."""
+        return next(iter(self.list_runners()), None)
+
+    def delete_runner(self, *, runner_id: int, **_: Any) -> None:
+        """Delete it, unless it is busy."""
+        self._answer()
+        if self.runner == "busy":
+            raise Busy("busy")
+        self.deleted.append(runner_id)
+        self.runner = None
+
+    def get_job(self, *, job_id: int, **_: Any) -> JobSeen | None:
+        """Return the job."""
+        self._answer()
+        if self.job is None:
+            return None
+        status, conclusion, runner = self.job
+        return JobSeen(
+            id=job_id, run_id=1, run_attempt=1, status=status, conclusion=conclusion, labels=(), runner_id=None,
+            runner_name=runner, created_at=None, started_at=None, completed_at=None,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def github(stage: Stage) -> StubGitHub:
+    """The stage's GitHub."""
+    stub = StubGitHub()
+    stage.rt.github = stub
+    return stub
+
+
+@pytest.fixture
+def pod(stage: Stage, github: StubGitHub) -> str:
+    """A Pod of a pool of two."""
+    del github
+    stage.pool(replicas=2)
+    pools.run()
+    for message in stage.outbox.take("ostler.keep"):
+        keep.run(**message)
+    stage.outbox.sent.clear()
+    return min(stage.pods())
+
+
+def released(stage: Stage) -> None:
+    """Run the releases that were sent."""
+    for message in stage.outbox.take("ostler.release"):
+        release.run(**message)
+
+
+@pytest.mark.parametrize(
+    ("state", "age", "ends"),
+    [("claimed", 400, True), ("minted", 400, True), ("claimed", 200, False), ("delivered", 400, False)],
+)
+def test_only_a_claim_that_was_never_delivered_gets_stale(
+    stage: Stage, pod: str, state: str, age: float, *, ends: bool
+) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state=state, age=age)
+    stale_claims.run()
+    released(stage)
+    after = stage.see(claim)
+    assert (after.state, after.end_reason) == (("ended", "released") if ends else (state, None))
+    assert after.job_state == ("queued" if ends else "claimed")
+
+
+def test_a_release_before_delivery_takes_the_stamp_off_and_deregisters_what_was_minted(
+    stage: Stage, pod: str, github: StubGitHub
+) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="minted", age=400, runner=RUNNER)
+    github.runner = "offline"
+    stale_claims.run()
+    released(stage)
+    assert stage.see(claim).end_reason == "released"
+    assert github.deleted == [77]
+    after = stage.pods()[pod]
+    assert after.owner is None
+    assert after.stamp == f"{claim}.1"
+    assert stage.rows("SELECT id FROM claims WHERE purpose = 'retire'") == []
+
+
+def test_an_empty_list_of_pods_ends_no_claim(stage: Stage, pod: str) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="executing")
+    for name in stage.pods():
+        stage.kube.request("DELETE", f"/api/v1/namespaces/{stage.namespace}/pods/{name}")
+    missing_pods.run()
+    assert stage.see(claim).state == "executing"
+
+
+@pytest.mark.parametrize(
+    ("answer", "job_state", "hold", "conclusion"),
+    [
+        (("queued", None, None), "queued", None, None),
+        (("in_progress", None, RUNNER), "running", "ask_github", None),
+        (("completed", "failure", RUNNER), "completed", None, "failure"),
+        (None, "completed", None, "unknown"),
+    ],
+    ids=["queued", "in progress", "over", "unknown to GitHub"],
+)
+def test_a_claim_whose_pod_is_gone_ends_and_its_job_follows_github(
+    stage: Stage, pod: str, github: StubGitHub, answer: Any, job_state: str, hold: str | None, conclusion: str | None
+) -> None:
+    stage.job(7, state="running")
+    claim = stage.claim(pod, job_id=7, state="executing", runner=RUNNER)
+    github.job = answer
+    stage.kube.request("DELETE", f"/api/v1/namespaces/{stage.namespace}/pods/{pod}")
+    missing_pods.run()
+    after = stage.see(claim)
+    assert (after.state, after.end_reason) == ("ended", "pod_gone")
+    assert (after.job_state, after.hold_reason, after.conclusion) == (job_state, hold, conclusion)
+
+
+def test_a_claim_whose_pod_is_gone_waits_while_github_cannot_be_asked(
+    stage: Stage, pod: str, github: StubGitHub
+) -> None:
+    stage.job(7, state="running")
+    claim = stage.claim(pod, job_id=7, state="executing", runner=RUNNER)
+    github.broken = True
+    stage.kube.request("DELETE", f"/api/v1/namespaces/{stage.namespace}/pods/{pod}")
+    missing_pods.run()
+    assert stage.see(claim).state == "executing"
+
+
+def test_a_delivered_claim_without_its_stamp_is_stamped_and_a_young_one_not_yet(stage: Stage, pod: str) -> None:
+    other = max(stage.pods())
+    stage.job(7)
+    stage.job(8)
+    old = stage.claim(pod, job_id=7, state="delivered", age=60)
+    stage.claim(other, job_id=8, state="delivered", age=1)
+    missing_stamps.run()
+    assert stage.outbox.take("ostler.stamp") == [{"claim_id": old}]
+
+
+@pytest.mark.parametrize(
+    ("runner", "job", "state"),
+    [
+        ("busy", ("in_progress", None, RUNNER), "executing"),
+        ("busy", ("queued", None, None), "executing"),
+        ("online", ("queued", None, None), "delivered"),
+        ("online", ("in_progress", None, "another"), "spare"),
+        ("online", ("completed", "cancelled", None), "spare"),
+        ("offline", ("queued", None, None), "releasing"),
+        (None, ("queued", None, None), "delivered"),
+    ],
+    ids=["busy with it", "busy with another", "idle", "it runs elsewhere", "it is over", "offline", "absent once"],
+)
+def test_a_runner_without_an_execution_is_judged_by_what_github_shows(
+    stage: Stage, pod: str, github: StubGitHub, runner: str | None, job: Any, state: str
+) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="delivered", age=90, runner=RUNNER)
+    github.runner, github.job = runner, job
+    unused_runners.run()
+    (after,) = stage.rows("SELECT state, job_id, spare_since FROM claims WHERE id = :id", id=claim)
+    shown = "spare" if after.spare_since is not None else after.state
+    assert shown == state
+    assert (after.job_id is None) == (state == "spare")
+
+
+def test_an_absent_runner_is_released_only_after_two_looks_a_minute_apart(
+    stage: Stage, pod: str, github: StubGitHub
+) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="delivered", age=90, runner=RUNNER)
+    unused_runners.run()
+    unused_runners.run()
+    assert stage.see(claim).state == "delivered"
+    stage.rows("UPDATE claims SET runner_absent_at = now() - interval '61 s'")
+    unused_runners.run()
+    released(stage)
+    after = stage.see(claim)
+    assert (after.state, after.end_reason, after.job_state) == ("ended", "never_started", "queued")
+    assert github.job is not None
+
+
+def test_a_list_that_fails_changes_nothing(stage: Stage, pod: str, github: StubGitHub) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="delivered", age=90, runner=RUNNER)
+    github.broken = True
+    unused_runners.run()
+    assert stage.see(claim).state == "delivered"
+    assert stage.see(claim).runner_absent_at is None
+
+
+def test_a_delivered_claim_whose_runner_github_calls_busy_is_not_released(
+    stage: Stage, pod: str, github: StubGitHub
+) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="delivered", age=90, runner=RUNNER)
+    github.runner = "busy"
+    release.run(claim_id=claim)
+    assert stage.see(claim).state == "executing"
+    assert pod in stage.pods()
+
+
+def test_a_spare_that_got_no_job_is_deregistered_and_its_pod_retired_under_a_claim(
+    stage: Stage, pod: str, github: StubGitHub
+) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=None, state="delivered", age=90, runner=RUNNER)
+    github.runner = "online"
+    unused_runners.run()
+    released(stage)
+    assert stage.see(claim).end_reason == "never_started"
+    assert github.deleted == [77]
+    assert pod in stage.pods()
+    for message in stage.outbox.take("ostler.retire"):
+        retire.run(**message)
+    assert pod not in stage.pods()
+
+
+def test_a_pod_whose_runner_turns_out_busy_is_not_deleted_by_its_retirement(
+    stage: Stage, pod: str, github: StubGitHub
+) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=None, state="delivered", age=90, runner=RUNNER)
+    github.runner = "online"
+    unused_runners.run()
+    released(stage)
+    stage.rows("UPDATE mint_attempts SET outcome = 'minted' WHERE claim_id = :id", id=claim)
+    github.runner = "busy"
+    for message in stage.outbox.take("ostler.retire"):
+        retire.run(**message)
+    assert pod in stage.pods()
+    (retirement,) = stage.rows("SELECT state, due_at FROM claims WHERE purpose = 'retire'")
+    assert retirement.state == "claimed"
+    assert retirement.due_at is not None
