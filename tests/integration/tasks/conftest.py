@@ -193,7 +193,7 @@ def stage(database: Database, control_plane: ClusterAccess, namespace: str) -> I
     """A stage whose runtime the tasks of this process use."""
     kube = make_client(kubeconfig=str(control_plane.kubeconfig))
     rt = StubRuntime(database, kube, namespace)
-    current.install(rt)  # type: ignore[arg-type]  it has what these tasks use
+    current.install(rt)  # type: ignore[arg-type]
     yield Stage(rt, namespace, kube)
     current.install(None)
     kube.close()
