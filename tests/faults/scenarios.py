@@ -1,0 +1,157 @@
+"""How each transition is reached: the work that has to happen, and what has to go wrong, for it to be committed.
+
+`SCENARIOS` names one for every entry of the transition table; a transition without one fails the kill-point test.
+A scenario is a context: entered, it has done what leads there; left, it has taken back what it broke. Work that it
+creates comes in two copies, so that the kills before and after a commit can meet two different jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+
+from lab.faults import Fault
+from tests.faults.stage import POOL, Stage
+
+Scenario = Callable[[Stage], AbstractContextManager[list[int]]]
+"""Entered, it gives the jobs that it made."""
+
+COPIES = 2
+
+
+@contextmanager
+def a_job(stage: Stage) -> Iterator[list[int]]:
+    """Jobs that go their normal way."""
+    yield stage.send(COPIES)
+
+
+@contextmanager
+def an_approved_job(stage: Stage) -> Iterator[list[int]]:
+    """Jobs behind an environment that lets them go."""
+    jobs = stage.send(COPIES, waiting=True)
+
+    def seen() -> bool:
+        stage.redeliver()
+        return len(stage.job_states(jobs)) == len(jobs)
+
+    stage.until(seen, within=30, what="rows of the waiting jobs")
+    for job in jobs:
+        stage.system.lab("POST", f"/jobs/{job}/approve")
+    yield jobs
+
+
+@contextmanager
+def a_cancelled_job(stage: Stage) -> Iterator[list[int]]:
+    """Jobs that are cancelled while their claims wait for a JIT."""
+    with stage.mints_fail(2 * COPIES):
+        jobs = stage.send(COPIES)
+        stage.claims_in(jobs, {"claimed"})
+        for job in jobs:
+            stage.system.lab("POST", f"/jobs/{job}/cancel")
+        yield jobs
+
+
+@contextmanager
+def a_pod_deleted_too_early(stage: Stage) -> Iterator[list[int]]:
+    """Pods deleted while their claims wait for a JIT."""
+    with stage.mints_fail(2 * COPIES):
+        jobs = stage.send(COPIES)
+        for claim in stage.claims_in(jobs, {"claimed"}):
+            stage.delete_pod(claim.pod_name, claim.pod_uid)
+        yield jobs
+
+
+@contextmanager
+def a_pod_deleted_while_it_runs(stage: Stage) -> Iterator[list[int]]:
+    """Pods deleted while Ostler knows that they execute: their jobs fail."""
+    jobs = stage.send(COPIES, seconds=30)
+    stage.claims_in(jobs, {"executing"})
+    running = stage.started(jobs)
+    for job in jobs:
+        stage.delete_pod(*running[job], breaks=job)
+    yield jobs
+
+
+@contextmanager
+def a_pod_deleted_while_it_runs_unseen(stage: Stage) -> Iterator[list[int]]:
+    """Pods deleted while they run a job of which no `in_progress` came: GitHub calls their runners busy for a while."""
+    jobs = stage.send(COPIES, seconds=30)
+    with stage.webhooks_lost():
+        stage.until(lambda: len(stage.started(jobs)) == len(jobs), within=30, what="the start of the jobs")
+        for job, (name, uid) in stage.started(jobs).items():
+            stage.delete_pod(name, uid, breaks=job)
+        yield jobs
+
+
+@contextmanager
+def a_spent_pod_without_its_webhook(stage: Stage) -> Iterator[list[int]]:
+    """Pods that end their jobs while GitHub loses every `completed`."""
+    jobs = stage.send(COPIES, seconds=1.5)
+    stage.claims_in(jobs, {"executing"})
+    with stage.webhooks_lost():
+        yield jobs
+
+
+@contextmanager
+def a_surplus_pod(stage: Stage) -> Iterator[list[int]]:
+    """A pool that is made smaller, then larger again."""
+    stage.until(lambda: stage.offered() >= POOL.replicas, within=60, what="a pool of warm Pods")
+    stage.scale(POOL.replicas - COPIES)
+    try:
+        yield []
+    finally:
+        stage.scale(POOL.replicas)
+
+
+@contextmanager
+def a_refused_stamp(stage: Stage) -> Iterator[list[int]]:
+    """An API server that patches no Pod."""
+    stage.api.add(Fault(kind="status", method_regex="PATCH", path_regex=r"/api/v1/namespaces/[^/]+/pods/.*"))
+    try:
+        yield stage.send(COPIES)
+    finally:
+        stage.api.clear()
+
+
+@contextmanager
+def a_pod_that_cannot_reach_us(stage: Stage) -> Iterator[list[int]]:
+    """Pods whose way to web is cut between their claim and its JIT."""
+    with stage.mints_fail(COPIES):
+        jobs = stage.send(COPIES)
+        stage.claims_in(jobs, {"claimed"})
+        stage.line.cut()
+    try:
+        yield jobs
+    finally:
+        stage.line.mend()
+
+
+SCENARIOS: Mapping[str, Scenario] = {
+    "claim": a_job,
+    "mint": a_job,
+    "deliver": a_job,
+    "execute": a_job,
+    "begin_release": a_cancelled_job,
+    "refuse_release": a_pod_deleted_while_it_runs_unseen,
+    "end_released": a_cancelled_job,
+    "end_completed": a_job,
+    "end_pod_gone": a_pod_deleted_while_it_runs,
+    "end_pod_spent": a_spent_pod_without_its_webhook,
+    "retire": a_surplus_pod,
+    "end_retired": a_surplus_pod,
+    "job_seen": a_job,
+    "job_ready": an_approved_job,
+    "job_claim": a_job,
+    "job_run": a_job,
+    "job_requeue": a_pod_deleted_too_early,
+    "job_finish": a_job,
+    "stamp_on": a_job,
+    "stamp_gave_up": a_refused_stamp,
+    "stamp_removing": a_pod_that_cannot_reach_us,
+    "stamp_off": a_pod_that_cannot_reach_us,
+    "lease_stamp": a_job,
+    "lease_mint": a_job,
+    "lease_unstamp": a_pod_that_cannot_reach_us,
+    "lease_release": a_cancelled_job,
+    "lease_retire": a_surplus_pod,
+}

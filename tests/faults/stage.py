@@ -1,0 +1,410 @@
+"""One running system with everything between its parts that a fault test breaks.
+
+The Pods reach web, and Ostler's processes reach the API server, through fault proxies of this process; the
+processes halt at armed points and are killed there. Every wait looks after the halted ones, so that a test can wait
+for anything while it kills.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import httpx
+from sqlalchemy import Row, create_engine, text
+
+from beat_schedule import schedule
+from k8s_adapters.client import make_client
+from k8s_adapters.pods import list_pods
+from k8s_adapters.pools import patch_pool_replicas
+from lab.control_plane import ClusterAccess
+from lab.faults import FaultProxy
+from lab.processes import Child
+from lab.system import ACCOUNTS, LabAccount, LabPool, Options, System, read_log
+from lab.verdict import Verdict, judge
+from ostler.errors import Gone
+from tests.faults.invariants import History, nothing_left, read_pods, read_rows
+
+POOL = LabPool("small", ("self-hosted", "linux", "small"), 8)
+DISPATCH = "/runners/v1/dispatch"
+
+# Waits for something that should have happened are scaled by 20, 3 s at least; nothing else is.
+SCALED = {
+    "OSTLER_DUE_AFTER": "3",
+    "OSTLER_RESUME_EVERY": "1",
+    "OSTLER_POOLS_EVERY": "2",
+    "OSTLER_SWEEP_EVERY": "3",
+    "OSTLER_STALE_CLAIM_AFTER": "15",
+    "OSTLER_UNUSED_AFTER": "6",
+    "OSTLER_SPARE_AFTER": "3",
+    "OSTLER_UNSTAMP_AFTER": "3",
+    "OSTLER_MISSING_STAMP_AFTER": "3",
+    "OSTLER_SPENT_AFTER": "3",
+    "OSTLER_DEFAULT_BUDGET_COUNT": "4",
+    "OSTLER_WORKER_THREADS": "8",
+    "OSTLER_DATABASE_POOL_SIZE": "8",
+}
+_REDELIVERY = "redelivery" in schedule(resume_every=1, pools_every=1, sweep_every=1)
+EVERY = 0.1
+
+
+class TooLate(AssertionError):
+    """Something that a test waits for did not happen in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """One process that stopped itself at a point and was killed there."""
+
+    point: str
+    process: str
+
+
+class Line:
+    """The way of the Pods to web: a fault proxy that can be cut and mended."""
+
+    def __init__(self, upstream: str) -> None:
+        self._upstream = upstream
+        self._stack = ExitStack()
+        self.proxy = self._stack.enter_context(FaultProxy(upstream))
+        self._port = int(self.proxy.url.rpartition(":")[2])
+
+    @property
+    def url(self) -> str:
+        """The address that the Pods poll."""
+        return self.proxy.url + DISPATCH
+
+    def cut(self) -> None:
+        """Cut every connection; new ones are refused until `mend`."""
+        self._stack.close()
+
+    def mend(self) -> None:
+        """Let the Pods through again, at the same address."""
+        self.proxy = self._stack.enter_context(FaultProxy(self._upstream, port=self._port))
+
+    def close(self) -> None:
+        """End the proxy."""
+        self._stack.close()
+
+
+class Stage:
+    """The running system, and what a test does to it."""
+
+    def __init__(self, system: System, *, line: Line, api: FaultProxy, halts: Path) -> None:
+        self.system = system
+        self.line = line
+        self.api = api
+        self.kube = system.kube()
+        self.engine = create_engine(system.postgres.url("ostler"), pool_pre_ping=True)
+        self.kills: list[Kill] = []
+        self.deleted: set[str] = set()
+        self.broken_jobs: set[int] = set()
+        self._armed = halts / "armed"
+        self._halted = halts / "halted"
+        self._accounts: Iterator[LabAccount] = cycle(ACCOUNTS)
+        self._redelivered: dict[str, int] = {}
+        self._looked = 0.0
+        self._losing = False
+
+    def close(self) -> None:
+        """Close the clients."""
+        self.engine.dispose()
+        self.kube.close()
+
+    # Kill points
+
+    def arm(self, points: Collection[str]) -> None:
+        """Let the next process that reaches one of these points stop itself there."""
+        for point in points:
+            (self._armed / point).touch()
+
+    def disarm(self) -> None:
+        """Take back what nobody reached."""
+        for path in self._armed.iterdir():
+            path.unlink(missing_ok=True)
+
+    def armed(self) -> set[str]:
+        """Return the points that nobody has reached yet."""
+        return {path.name for path in self._armed.iterdir()}
+
+    def all_reached(self) -> bool:
+        """Return whether no point is armed any more; what GitHub could not tell us is told again meanwhile."""
+        self.redeliver()
+        return not self.armed()
+
+    def kill_halted(self) -> None:
+        """Kill every process that has stopped itself, and start it again."""
+        for path in sorted(self._halted.iterdir()):
+            point, _, pid = path.name.rpartition(".")
+            child = next((c for c in self.system.children.values() if c.pid == int(pid)), None)
+            if child is None:  # it was killed a moment ago, at another point
+                self._killed(path, point, "killed before")
+                continue
+            end = time.monotonic() + 10
+            while not _is_stopped(int(pid)):
+                if time.monotonic() > end:
+                    raise TooLate(f"{child.name} announced {point} and did not stop")
+                time.sleep(0.005)
+            together = [other for other in self._halted.iterdir() if other.name.endswith(f".{pid}")]
+            child.kill()
+            self._start_again(child)
+            for other in together:
+                self._killed(other, other.name.rpartition(".")[0], child.name)
+
+    def _killed(self, path: Path, point: str, process: str) -> None:
+        path.unlink(missing_ok=True)
+        self.kills.append(Kill(point, process))
+
+    def _start_again(self, child: Child) -> None:
+        self.system.restart(child.name)
+        if child.name.startswith("web"):
+            # GitHub sends a webhook once: what it sends to nobody is lost, and that is another test.
+            child.wait_until(self.web_answers, timeout=60)
+
+    def web_answers(self) -> bool:
+        """Return whether web is ready for work."""
+        try:
+            return httpx.get(f"{self.system.web_url}/readyz", timeout=2).is_success
+        except httpx.TransportError:
+            return False
+
+    # Waiting
+
+    def until(self, happened: Callable[[], bool], *, within: float, what: str) -> None:
+        """Return when it happened; raise `TooLate` when it does not `within` seconds."""
+        end = time.monotonic() + within
+        while True:
+            self.kill_halted()
+            if happened():
+                return
+            if time.monotonic() > end:
+                raise TooLate(f"{what}: not within {within:.0f} s")
+            time.sleep(EVERY)
+
+    def happens(self, happened: Callable[[], bool], *, within: float) -> bool:
+        """Return whether it happens `within` seconds."""
+        try:
+            self.until(happened, within=within, what="it")
+        except TooLate:
+            return False
+        return True
+
+    # Jobs
+
+    def send(self, count: int = 2, *, seconds: float = 0.3, waiting: bool = False) -> list[int]:
+        """Create jobs of the next account and return their ids."""
+        account = next(self._accounts)
+        body = {
+            "repository": f"{account.login}/{account.repositories[0]}", "labels": list(POOL.labels), "count": count,
+            "duration_seconds": seconds, "waiting": waiting,
+        }  # fmt: skip
+        ids: list[int] = self.system.lab("POST", "/jobs", body)["ids"]
+        return ids
+
+    def open_jobs(self) -> set[int]:
+        """Return the jobs that are not over at GitHub."""
+        return {job["id"] for job in self.system.lab("GET", "/jobs")["jobs"] if job["status"] != "completed"}
+
+    def are_over(self, jobs: Collection[int]) -> bool:
+        """Return whether these jobs are over at GitHub; what GitHub could not tell us is told again meanwhile."""
+        self.redeliver()
+        return not self.open_jobs().intersection(jobs)
+
+    def claims(self, jobs: Collection[int]) -> Sequence[Row[Any]]:
+        """Return the live claims for these jobs, with the names of their Pods."""
+        with self.engine.connect() as db:
+            return db.execute(
+                text("""
+                    SELECT c.id, c.job_id, c.state, c.stamp, c.pod_uid, p.name AS pod_name
+                    FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
+                    WHERE c.ended_at IS NULL AND c.job_id = ANY(:jobs) ORDER BY c.id
+                """),
+                {"jobs": list(jobs)},
+            ).all()
+
+    def job_states(self, jobs: Collection[int]) -> Mapping[int, str]:
+        """Return the states of the rows of these jobs; one that we never heard of is missing."""
+        with self.engine.connect() as db:
+            rows = db.execute(text("SELECT id, state FROM jobs WHERE id = ANY(:jobs)"), {"jobs": list(jobs)})
+            return {row.id: row.state for row in rows}
+
+    def claims_in(self, jobs: Collection[int], states: Collection[str], *, within: float = 30) -> Sequence[Row[Any]]:
+        """Return the claims for all of these jobs once each has one in these states."""
+        found: Sequence[Row[Any]] = ()
+
+        def all_there() -> bool:
+            nonlocal found
+            self.redeliver()
+            found = [claim for claim in self.claims(jobs) if claim.state in states]
+            return len(found) == len(jobs)
+
+        self.until(all_there, within=within, what=f"claims of {len(jobs)} jobs in {'/'.join(sorted(states))}")
+        return found
+
+    def started(self, jobs: Collection[int]) -> Mapping[int, tuple[str, str]]:
+        """Return (Pod name, UID) of the jobs that a Pod has begun, from the kubelet's log."""
+        return {
+            event["job"]: (event["pod"], event["uid"])
+            for event in read_log(self.system.kubelet_log)
+            if event["event"] == "job_started" and event["job"] in jobs
+        }
+
+    def delete_pod(self, name: str, uid: str, *, breaks: int | None = None) -> None:
+        """Delete a Pod behind Ostler's back; `breaks` is the job that it runs and that GitHub will fail."""
+        self.deleted.add(uid)
+        if breaks is not None:
+            self.broken_jobs.add(breaks)
+        path = f"/api/v1/namespaces/{self.system.namespace}/pods/{name}"
+        try:
+            self.kube.request("DELETE", path, body={"preconditions": {"uid": uid}})
+        except Gone:
+            return
+
+    def offered(self) -> int:
+        """Return how many Pods hold a poll."""
+        with self.engine.connect() as db:
+            count: int = db.execute(text("SELECT count(*) FROM offers WHERE until > now()")).scalar_one()
+            return count
+
+    def scale(self, replicas: int) -> None:
+        """Set the size of the pool."""
+        patch_pool_replicas(self.kube, namespace=self.system.namespace, name=POOL.name, replicas=replicas)
+
+    # GitHub's weather
+
+    @contextmanager
+    def mints_fail(self, times: int, *, after: float = 1.5) -> Iterator[None]:
+        """Let the next mints be answered with 502, late, so that their claims stay `claimed` for a while."""
+        fault = {"method": "POST", "path_regex": "generate-jitconfig", "status": 502, "delay_seconds": after}
+        self.system.lab("POST", "/faults", fault | {"times": times})
+        try:
+            yield
+        finally:
+            self.system.lab("DELETE", "/faults")
+
+    @contextmanager
+    def webhooks_lost(self) -> Iterator[None]:
+        """Let GitHub lose every webhook."""
+        self.system.lab("POST", "/webhooks", {"drop_rate": 1})
+        self._losing = True
+        try:
+            yield
+        finally:
+            self._losing = False
+            self.system.lab("POST", "/webhooks", {"drop_rate": 0})
+
+    def redeliver(self) -> None:
+        """Do what the sweep `redelivery` does, as long as there is none: have lost webhooks sent again."""
+        if _REDELIVERY or self._losing or time.monotonic() - self._looked < 1:
+            return
+        self._looked = time.monotonic()
+        for delivery in self.system.lab("GET", "/deliveries")["deliveries"]:
+            times = self._redelivered.get(delivery["guid"], 0)
+            if delivery["delivered_at"] and delivery["status"] != "OK" and times < 5:
+                self._redelivered[delivery["guid"]] = times + 1
+                self.system.lab("POST", f"/deliveries/{delivery['guid']}/redeliver")
+
+    # The end
+
+    def settle(self, *, within: float = 90) -> None:
+        """Return when all jobs are over and nothing that should not last is left, or when time is up."""
+        end = time.monotonic() + within
+        while time.monotonic() < end:
+            if self.happens(lambda: self.are_over(self.open_jobs()), within=end - time.monotonic()):
+                stats = self.system.lab("GET", "/stats")
+                quiet = not stats["webhooks_in_flight"] and not stats["runners"]
+                pods = len(list_pods(self.kube, namespace=self.system.namespace))
+                if quiet and pods == POOL.replicas and not list(nothing_left(self.history())):
+                    return
+            time.sleep(0.3)
+
+    def history(self) -> History:
+        """Return what the run has left so far."""
+        remapped: set[int] = set()
+        for path in self.system.folder.glob("web-*.log"):
+            for event in read_log_lines(path):
+                if event.get("event") == "job.remapped":
+                    remapped |= {event["claim"], event["loser"]} - {None}
+        return History(
+            **read_rows(self.engine),
+            pods=read_pods(self.kube, namespace=self.system.namespace),
+            github=read_log(self.system.github_log),
+            kubelet=read_log(self.system.kubelet_log),
+            remapped=remapped,
+            deleted=frozenset(self.deleted),
+        )
+
+    def verdict(self) -> Verdict:
+        """Return the lab's verdict on the run so far; no runner may be left at GitHub."""
+        return judge(
+            read_log(self.system.github_log), read_log(self.system.kubelet_log), expected_failures=self.broken_jobs
+        )
+
+
+def read_log_lines(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Return the JSON lines of a log that may also hold other lines."""
+    for line in path.read_text(errors="replace").splitlines():
+        if line.startswith("{"):
+            try:
+                yield json.loads(line)
+            except ValueError:
+                continue  # a killed process left half a line
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except FileNotFoundError:
+        return True
+
+
+@contextmanager
+def running(
+    folder: Path,
+    access: ClusterAccess,
+    namespace: str,
+    *,
+    workers: int = 3,
+    beats: int = 1,
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[Stage]:
+    """Start a system and yield its stage once the Pods are warm; at the end everything is stopped."""
+    halts = folder / "halts"
+    for name in ("armed", "halted"):
+        (halts / name).mkdir(parents=True)
+    given = SCALED | {"OSTLER_HALT_DIR": str(halts)} | dict(settings or {})
+    options = Options(pools=[POOL], workers=workers, beats=beats, real_pods=1, settings=given)
+    with ExitStack() as stack:
+        api = stack.enter_context(FaultProxy(access.url, ca_file=access.ca_file))
+        kubeconfig = folder / "kubeconfig"
+        shutil.copy(access.kubeconfig, kubeconfig)
+        given["OSTLER_KUBECONFIG"] = str(api.kubeconfig(kubeconfig))
+        system = System(folder / "system", options, say=lambda _: None, namespace=namespace, control_plane=access)
+        line = Line(system.web_url)
+        stack.callback(line.close)
+        given["OSTLER_DISPATCH_URL"] = line.url
+        stack.enter_context(_namespace(access, namespace))
+        stack.enter_context(system)
+        system.wait_for_warm_pods(POOL.replicas, timeout=90)
+        stage = Stage(system, line=line, api=api, halts=halts)
+        stack.callback(stage.close)
+        yield stage
+
+
+@contextmanager
+def _namespace(access: ClusterAccess, name: str) -> Iterator[None]:
+    """Have a namespace; it is deleted in the background afterwards."""
+    kube = make_client(kubeconfig=str(access.kubeconfig))
+    try:
+        kube.request("POST", "/api/v1/namespaces", body={"metadata": {"name": name}})
+        yield
+        kube.request("DELETE", f"/api/v1/namespaces/{name}")
+    finally:
+        kube.close()

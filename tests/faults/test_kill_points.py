@@ -1,0 +1,127 @@
+"""Kill points: a real process is killed on both sides of the commit of every transition, and nothing is lost.
+
+The points are made from the transition table. One system runs for all of them: a process stops itself at an armed
+point, is killed there with SIGKILL and started again, and the work goes on. The lab's own logs and the laws are the
+judges. What is killed is never told to hurry: every recovery is by the sweeps, whose periods alone are short.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from lab.control_plane import ClusterAccess
+from lab.verdict import Verdict
+from rules.machines import TRANSITIONS
+from tests.faults.invariants import INVARIANTS, History
+from tests.faults.scenarios import SCENARIOS, Scenario
+from tests.faults.stage import Kill, Stage, TooLate, running
+
+pytestmark = [pytest.mark.xdist_group("kill points"), pytest.mark.timeout(900)]
+
+SIDES = ("before_commit", "after_commit")
+POINTS = [f"{name}.{side}" for name in TRANSITIONS for side in SIDES]
+ROUNDS = 4
+"""How often a scenario is played until both of its points were reached."""
+
+QUIET = 6.0
+"""Seconds in which what was killed may recover before the next; a lease that it held may last longer than this."""
+
+
+@dataclass(slots=True)
+class Campaign:
+    """All kills of one system, and what was left at the end."""
+
+    kills: dict[str, Kill] = field(default_factory=dict)
+    jobs: dict[str, list[int]] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    verdict: Verdict | None = None
+    history: History = field(default_factory=History)
+
+
+def test_every_transition_has_a_scenario() -> None:
+    assert set(SCENARIOS) == set(TRANSITIONS)
+
+
+def test_no_task_is_ever_run_eagerly() -> None:
+    root = Path(__file__).parents[2]
+    eager = re.compile(r"always_eager\W+(=|:)?\W*True|\.apply_eagerly|eager_propagates")
+    parts = ("tasks", "models", "ostler", "web", "lab", "tests")
+    sources = [path for part in parts for path in root.glob(f"{part}/**/*.py") if path != Path(__file__)]
+
+    assert sources
+    assert [str(path) for path in sources if eager.search(path.read_text())] == []
+
+
+@pytest.fixture(scope="module")
+def campaign(
+    request: pytest.FixtureRequest, control_plane: ClusterAccess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Campaign]:
+    """Kill at every point that a selected test asks for, then let the system come to rest."""
+    wanted = {
+        str(item.callspec.params["point"])
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and "point" in item.callspec.params
+    }
+    campaign = Campaign()
+    with running(tmp_path_factory.mktemp("kill-points"), control_plane, f"kill-{secrets.token_hex(4)}") as stage:
+        for name in TRANSITIONS:
+            points = {point for point in wanted if point.rpartition(".")[0] == name}
+            if points and name in SCENARIOS:
+                kill_at(stage, campaign, points, SCENARIOS[name])
+        stage.settle()
+        campaign.verdict = stage.verdict()
+        campaign.history = stage.history()
+        yield campaign
+
+
+def kill_at(stage: Stage, campaign: Campaign, points: set[str], scenario: Scenario) -> None:
+    """Play a scenario until a process was killed at each of the points."""
+    t0 = __import__("time").monotonic()
+    jobs: list[int] = []
+    missing = set(points)
+    first = len(stage.kills)
+    try:
+        for _ in range(ROUNDS):
+            stage.arm(missing)
+            with scenario(stage) as made:
+                jobs += made
+                stage.happens(stage.all_reached, within=20)
+            missing = stage.armed()
+            if not missing:
+                break
+        stage.kill_halted()
+    except TooLate as error:
+        campaign.failures |= dict.fromkeys(points, str(error))
+    finally:
+        stage.disarm()
+    campaign.kills |= {kill.point: kill for kill in stage.kills[first:]}
+    campaign.jobs |= dict.fromkeys(points, jobs)
+    t1 = __import__("time").monotonic()
+    q = stage.happens(lambda: stage.are_over(jobs), within=QUIET)
+    import time
+    print(f"EPISODE {sorted(points)[0]} kills {[ (k.point,k.process) for k in stage.kills[first:]]} {t1-t0:.1f} + {time.monotonic()-t1:.1f} quiet={q}", campaign.failures.get(sorted(points)[0]), flush=True)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_process_killed_there_loses_no_job(campaign: Campaign, point: str) -> None:
+    assert campaign.failures.get(point) is None
+    assert point in campaign.kills, "no scenario led a process there"
+    ends = {event["job"]: event["conclusion"] for event in campaign.history.github if event["event"] == "job_completed"}
+    assert {job: ends.get(job, "never ended") for job in campaign.jobs[point]}.keys() <= ends.keys()
+
+
+def test_every_job_ended_exactly_once_and_on_one_runner(campaign: Campaign) -> None:
+    assert campaign.verdict is not None
+    assert campaign.verdict.problems == ()
+    assert campaign.verdict.completed == campaign.verdict.jobs
+
+
+@pytest.mark.parametrize("law", INVARIANTS)
+def test_the_kills_broke_no_law(campaign: Campaign, law: str) -> None:
+    assert list(INVARIANTS[law](campaign.history)) == []
