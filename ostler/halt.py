@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 _DIRECTORY = os.environ.get("OSTLER_HALT_DIR")
@@ -24,4 +25,5 @@ def halt(point: str) -> None:
         Path(_DIRECTORY, "armed", point).rename(halted / f"{point}.{os.getpid()}")
     except FileNotFoundError:
         return
-    os.kill(os.getpid(), signal.SIGSTOP)
+    # To this thread: a signal to the process may stop another one first, while this one goes on to its commit.
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
