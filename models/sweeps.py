@@ -9,7 +9,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
+from models.releases import move_fate
 from models.transitions import move_claim
+from rules.fates import JobFate
 
 
 def never_delivered(db: Connection, *, older_than: float, now: datetime) -> list[int]:
@@ -85,12 +87,18 @@ def set_executing(db: Connection, claim_id: int, *, now: datetime, who: str, why
     return move_claim(db, "execute", claim_id, now=now, who=who, why=why) is not None
 
 
-def make_spare(db: Connection, claim_id: int, *, job_id: int, now: datetime) -> None:
-    """The claimed job needs this claim no more: it is a spare from now on, and still counts in its budget."""
-    db.execute(
+def make_spare(db: Connection, claim_id: int, *, job_id: int, fate: JobFate, now: datetime, who: str) -> None:
+    """The claimed job needs this claim no more: it is a spare from now on, and still counts in its budget.
+
+    `fate` is what GitHub said of the job, which moves with it: nobody else would (L4).
+    """
+    db.execute(text("SELECT 1 FROM jobs WHERE id = :id FOR NO KEY UPDATE"), {"id": job_id})
+    taken = db.execute(
         text("""
             UPDATE claims SET job_id = NULL, spare_since = :now, changed_at = :now
-            WHERE id = :id AND job_id = :job_id AND state = 'delivered'
+            WHERE id = :id AND job_id = :job_id AND state = 'delivered' RETURNING id
         """),
         {"id": claim_id, "job_id": job_id, "now": now},
-    )
+    ).one_or_none()
+    if taken is not None:
+        move_fate(db, job_id, fate, now=now, who=who)

@@ -18,6 +18,7 @@ from models import releases, sweeps
 from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
+from rules.fates import NO_JOB, JobFate, from_github
 from rules.scopes import Scope
 from rules.unused import ClaimedJob, RunnerNow, UnusedAction, UnusedClaim, UnusedVerdict, judge_unused
 from tasks.base import SWEEP, remaining, task
@@ -60,14 +61,15 @@ def unused_runners() -> None:
 def look(rt: Runtime, claim: Row[Any], runner: RunnerSeen | None, *, now: datetime) -> None:
     """Judge one claim and act."""
     transaction(rt.engine, lambda db: sweeps.set_absent(db, claim.id, absent=runner is None, now=now))
-    verdict = judge(claim, runner, job=ClaimedJob.NOT_ASKED, now=now)
+    verdict, fate = judge(claim, runner, job=ClaimedJob.NOT_ASKED, now=now), NO_JOB
     if verdict.action is UnusedAction.ASK_JOB:
-        verdict = judge(claim, runner, job=ask_job(rt, claim), now=now)
+        job, fate = ask_job(rt, claim)
+        verdict = judge(claim, runner, job=job, now=now)
     if verdict.action is UnusedAction.WAIT:
         log.debug("unused_runners.wait", claim=claim.id, reason=verdict.reason)
         return
     log.info("unused_runners.act", claim=claim.id, action=verdict.action, reason=verdict.reason)
-    act(rt, claim, verdict)
+    act(rt, claim, verdict, fate)
 
 
 def judge(claim: Row[Any], runner: RunnerSeen | None, *, job: ClaimedJob, now: datetime) -> UnusedVerdict:
@@ -91,23 +93,26 @@ def judge(claim: Row[Any], runner: RunnerSeen | None, *, job: ClaimedJob, now: d
     )
 
 
-def ask_job(rt: Runtime, claim: Row[Any]) -> ClaimedJob:
-    """Ask GitHub for the claimed job; a definite 404 counts as over."""
+def ask_job(rt: Runtime, claim: Row[Any]) -> tuple[ClaimedJob, JobFate]:
+    """Ask GitHub for the claimed job, and what becomes of it without this claim; a definite 404 counts as over."""
     if claim.job_id is None:
-        return ClaimedJob.NOT_ASKED
+        return ClaimedJob.NOT_ASKED, NO_JOB
     job = rt.github.get_job(
         installation_id=claim.installation_id, repository=claim.repository, job_id=claim.job_id,
         deadline_seconds=remaining(),
     )  # fmt: skip
-    if job is None or job.status == "completed":
-        return ClaimedJob.TERMINAL
+    if job is None:
+        return ClaimedJob.TERMINAL, from_github(status=None, conclusion=None)
+    fate = from_github(status=job.status, conclusion=job.conclusion)
+    if job.status == "completed":
+        return ClaimedJob.TERMINAL, fate
     if job.status == "in_progress":
         ours = job.runner_name == claim.runner_name
-        return ClaimedJob.IN_PROGRESS_HERE if ours else ClaimedJob.IN_PROGRESS_ELSEWHERE
-    return ClaimedJob.QUEUED
+        return ClaimedJob.IN_PROGRESS_HERE if ours else ClaimedJob.IN_PROGRESS_ELSEWHERE, fate
+    return ClaimedJob.QUEUED, fate
 
 
-def act(rt: Runtime, claim: Row[Any], verdict: UnusedVerdict) -> None:
+def act(rt: Runtime, claim: Row[Any], verdict: UnusedVerdict, fate: JobFate) -> None:
     """Carry a verdict out; each is one guarded transaction."""
 
     def body(db: Connection) -> bool:
@@ -117,7 +122,7 @@ def act(rt: Runtime, claim: Row[Any], verdict: UnusedVerdict) -> None:
                 sweeps.set_executing(db, claim.id, now=now, who=rt.who, why=verdict.reason)
                 return False
             case UnusedAction.SPARE:
-                sweeps.make_spare(db, claim.id, job_id=claim.job_id, now=now)
+                sweeps.make_spare(db, claim.id, job_id=claim.job_id, fate=fate, now=now, who=rt.who)
                 return False
             case _:
                 # The release asks GitHub for the job, so that `finish` and `requeue` need no way of their own.
