@@ -47,7 +47,7 @@ def a_cancelled_job(stage: Stage) -> Iterator[list[int]]:
         jobs = stage.send(COPIES)
         stage.claims_in(jobs, {"claimed"})
         for job in jobs:
-            stage.system.lab("POST", f"/jobs/{job}/cancel")
+            stage.cancel(job)
         yield jobs
 
 
@@ -68,7 +68,7 @@ def a_pod_deleted_while_it_runs(stage: Stage) -> Iterator[list[int]]:
     stage.claims_in(jobs, {"executing"})
     running = stage.started(jobs)
     for job in jobs:
-        stage.delete_pod(*running[job], breaks=job)
+        stage.delete_pod(*running[job])
     yield jobs
 
 
@@ -78,8 +78,8 @@ def a_pod_deleted_while_it_runs_unseen(stage: Stage) -> Iterator[list[int]]:
     jobs = stage.send(COPIES, seconds=30)
     with stage.webhooks_lost():
         stage.until(lambda: len(stage.started(jobs)) == len(jobs), within=30, what="the start of the jobs")
-        for job, (name, uid) in stage.started(jobs).items():
-            stage.delete_pod(name, uid, breaks=job)
+        for name, uid in stage.started(jobs).values():
+            stage.delete_pod(name, uid)
         yield jobs
 
 

@@ -105,7 +105,8 @@ class Stage:
         self.engine = create_engine(system.postgres.url("ostler"), pool_pre_ping=True)
         self.kills: list[Kill] = []
         self.deleted: set[str] = set()
-        self.broken_jobs: set[int] = set()
+        self.cancelled: set[int] = set()
+        self.before_kill: Callable[[str], None] = nothing
         self._armed = halts / "armed"
         self._halted = halts / "halted"
         self._accounts: Iterator[LabAccount] = cycle(ACCOUNTS)
@@ -152,6 +153,7 @@ class Stage:
                 if time.monotonic() > end:
                     raise TooLate(f"{child.name} announced {point} and did not stop")
                 time.sleep(0.005)
+            self.before_kill(point)
             together = [other for other in self._halted.iterdir() if other.name.endswith(f".{pid}")]
             child.kill()
             self._start_again(child)
@@ -167,6 +169,12 @@ class Stage:
         if child.name.startswith("web"):
             # GitHub sends a webhook once: what it sends to nobody is lost, and that is another test.
             child.wait_until(self.web_answers, timeout=60)
+
+    def restart_what_ended(self) -> None:
+        """Start the processes again that have ended by themselves, as Kubernetes would."""
+        for child in self.system.children.values():
+            if not child.running():
+                child.start()
 
     def web_answers(self) -> bool:
         """Return whether web is ready for work."""
@@ -256,11 +264,14 @@ class Stage:
             if event["event"] == "job_started" and event["job"] in jobs
         }
 
-    def delete_pod(self, name: str, uid: str, *, breaks: int | None = None) -> None:
-        """Delete a Pod behind Ostler's back; `breaks` is the job that it runs and that GitHub will fail."""
+    def cancel(self, job: int) -> None:
+        """Cancel a job at GitHub."""
+        self.cancelled.add(job)
+        self.system.lab("POST", f"/jobs/{job}/cancel")
+
+    def delete_pod(self, name: str, uid: str) -> None:
+        """Delete a Pod behind Ostler's back."""
         self.deleted.add(uid)
-        if breaks is not None:
-            self.broken_jobs.add(breaks)
         path = f"/api/v1/namespaces/{self.system.namespace}/pods/{name}"
         try:
             self.kube.request("DELETE", path, body={"preconditions": {"uid": uid}})
@@ -341,11 +352,30 @@ class Stage:
             deleted=frozenset(self.deleted),
         )
 
+    def cut_short(self) -> set[int]:
+        """Return the jobs whose Pod the test deleted while it ran them, from the kubelet's log."""
+        return {
+            event["job"]
+            for event in read_log(self.system.kubelet_log)
+            if event["event"] == "pod_deleted" and event["job"] is not None and event["uid"] in self.deleted
+        }
+
     def verdict(self) -> Verdict:
         """Return the lab's verdict on the run so far; no runner may be left at GitHub."""
         return judge(
-            read_log(self.system.github_log), read_log(self.system.kubelet_log), expected_failures=self.broken_jobs
+            read_log(self.system.github_log), read_log(self.system.kubelet_log), expected_failures=self.cut_short()
         )
+
+    def wrong_ends(self) -> dict[int, str]:
+        """Return the jobs that ended otherwise than they should: cut short with failure, cancelled, or with success."""
+        cut = self.cut_short()
+        wrong = {}
+        for job in self.system.lab("GET", "/jobs")["jobs"]:
+            number = job["id"]
+            due = "failure" if number in cut else "cancelled" if number in self.cancelled else "success"
+            if job["conclusion"] != due:
+                wrong[number] = f"{job['conclusion']} instead of {due}"
+        return wrong
 
 
 def read_log_lines(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -356,6 +386,10 @@ def read_log_lines(path: Path) -> Iterator[Mapping[str, Any]]:
                 yield json.loads(line)
             except ValueError:
                 continue  # a killed process left half a line
+
+
+def nothing(_point: str) -> None:
+    """Do nothing."""
 
 
 def _is_stopped(pid: int) -> bool:
