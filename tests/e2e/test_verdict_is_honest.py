@@ -1,0 +1,50 @@
+"""The demo's verdict is honest: when the lab's GitHub lies once, the demo says so and ends with status 1."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from lab.control_plane import ClusterAccess
+
+pytestmark = [pytest.mark.xdist_group("demo"), pytest.mark.timeout(280)]
+
+GIVES_UP_AFTER = 30  # seconds; a demo that waits for a lost job would else wait for a quarter of an hour
+DEMO = f"""
+from ostler.cli import demo
+demo.LONGEST = {GIVES_UP_AFTER}
+raise SystemExit(demo.run_demo(jobs=10, cluster="real", seed=1))
+"""
+FOLDER = re.compile(r"the logs of this run are in\s+(\S+)")
+
+SAYS = {
+    "run-twice": "was executed on 2 runners",
+    "lose-job": "is still queued",
+}
+
+
+@pytest.mark.parametrize("sabotage", SAYS)
+def test_a_github_that_lies_once_makes_the_demo_fail_and_say_why(sabotage: str, control_plane: ClusterAccess) -> None:
+    assert control_plane.url  # one can be run here: the demo starts its own
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+
+    done = subprocess.run(
+        [sys.executable, "-c", DEMO],
+        env=env | {"LAB_SABOTAGE": sabotage, "COLUMNS": "200"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+
+    assert done.returncode == 1, done.stdout
+    assert SAYS[sabotage] in done.stdout
+    assert "not every job completed exactly once" in done.stdout
+    for folder in FOLDER.findall(done.stdout):
+        shutil.rmtree(folder)
