@@ -1,0 +1,1 @@
+"""Races, stopped at named points between statements of real connections."""

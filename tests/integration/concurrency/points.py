@@ -1,0 +1,108 @@
+"""Named points between the statements of real connections, at which a race is stopped and let go.
+
+A point stops a thread before (or after) it executes a statement that contains a fragment. So a race runs in
+the same order on every run, and nothing waits for a time to pass.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from sqlalchemy import Engine, event, text
+
+T = TypeVar("T")
+
+DEADLINE = 30.0
+"""Seconds after which a race that does not come about fails its test."""
+
+
+class Point:
+    """Stops the first thread of a name that comes to a statement, until `go`."""
+
+    def __init__(self, fragment: str, *, thread: str) -> None:
+        self._fragment = fragment
+        self._thread = thread
+        self._reached = threading.Event()
+        self._go = threading.Event()
+
+    def wait(self) -> None:
+        """Return once the thread stands here."""
+        assert self._reached.wait(DEADLINE), f"{self._thread} never came to {self._fragment!r}"
+
+    def go(self) -> None:
+        """Let the thread go on."""
+        self._go.set()
+
+    def pass_by(self, statement: str) -> None:
+        """Stop the thread that is meant, once; called by the engine's hook."""
+        meant = threading.current_thread().name == self._thread and self._fragment in " ".join(statement.split())
+        if meant and not self._reached.is_set():
+            self._reached.set()
+            assert self._go.wait(DEADLINE), f"{self._thread} was never let go from {self._fragment!r}"
+
+
+@contextmanager
+def hook(engine: Engine, when: str, call: Callable[[str], None]) -> Iterator[None]:
+    """Call `call` with each statement, `before` or `after` its execution, in the thread that executes it."""
+    on = threading.Event()
+    on.set()
+
+    def listener(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        if on.is_set():
+            call(statement)
+
+    # It stays on the test's engine: taking it off would change a list that other threads walk through.
+    event.listen(engine, f"{when}_cursor_execute", listener)
+    try:
+        yield
+    finally:
+        on.clear()
+
+
+@contextmanager
+def stopped(engine: Engine, fragment: str, *, thread: str, when: str = "before") -> Iterator[Point]:
+    """Stop `thread` at a statement; it is let go at the end in any case."""
+    point = Point(fragment, thread=thread)
+    with hook(engine, when, point.pass_by):
+        try:
+            yield point
+        finally:
+            point.go()
+
+
+def start(name: str, body: Callable[[], T]) -> Future[T]:
+    """Run `body` in a thread of this name."""
+    executor = ThreadPoolExecutor(1, thread_name_prefix=name)
+
+    def named() -> T:
+        threading.current_thread().name = name
+        return body()
+
+    future = executor.submit(named)
+    executor.shutdown(wait=False)
+    return future
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Return once a condition holds; AssertionError after `DEADLINE`."""
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end, f"never came: {what}"
+        threading.Event().wait(0.005)
+
+
+def waiting_for_locks(engine: Engine) -> int:
+    """Return how many other connections of this database wait for a lock."""
+    with engine.connect() as db:
+        found: int = db.execute(
+            text("""
+                SELECT count(*) FROM pg_stat_activity
+                WHERE datname = current_database() AND wait_event_type = 'Lock' AND pid <> pg_backend_pid()
+            """)
+        ).scalar_one()
+    return found

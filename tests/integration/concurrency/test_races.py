@@ -1,0 +1,240 @@
+"""Races of the matcher with itself and with retirements, each stopped at its point on every run.
+
+`seed` puts a bug in; with it the same story must end badly, or the test would prove nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import IntegrityError
+
+from models import matching, releases
+from models.accounts import usage_of
+from models.engine import transaction
+from rules.fairness import AccountView, Budget, Usage
+from tests.database import Database
+from tests.integration.concurrency.points import DEADLINE, hook, start, stopped, until, waiting_for_locks
+from tests.integration.matching.stage import Stage, make_stage
+from tests.integration.models.webhook_rows import NOW
+
+MATCHERS = 8
+INSERT = "INSERT INTO claims"
+LOCK_ACCOUNTS = "FROM accounts WHERE id = ANY"
+
+
+@pytest.fixture
+def stage(database: Database) -> Stage:
+    return make_stage(database)
+
+
+def _count_in_the_locking_statement(db: Connection, accounts: Mapping[int, AccountView]) -> dict[int, AccountView]:
+    """Lock and count in one statement, whose snapshot is older than the lock."""
+    rows = db.execute(
+        text("""
+            WITH locked AS (
+                SELECT * FROM accounts WHERE id = ANY (:ids) ORDER BY id FOR NO KEY UPDATE
+            )
+            SELECT locked.*, (SELECT count(*) FROM claims c WHERE c.account_id = locked.id AND c.ended_at IS NULL) used
+            FROM locked
+        """),
+        {"ids": list(accounts)},
+    ).all()
+    return {
+        row.id: AccountView(
+            account_id=row.id, weight=row.weight,
+            budget=Budget(count=row.budget_count, vcpu_millicores=row.budget_vcpu, memory_mib=row.budget_memory),
+            usage=Usage(count=row.used, vcpu_millicores=0, memory_mib=0),
+        )
+        for row in rows
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", [None, "count and insert in one statement"])
+def test_eight_matchers_fill_a_budget_of_two_exactly(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, seed: str | None
+) -> None:
+    account = stage.account(1, count=2)
+    pools = [stage.pool() for _ in range(MATCHERS)]
+    for pool in pools:
+        stage.job(account, pool)
+        stage.pod(pool)
+    if seed is not None:
+        monkeypatch.setattr(matching, "lock_accounts", _count_in_the_locking_statement)
+    together = threading.Barrier(MATCHERS)
+    over: list[int] = []
+
+    def meet(statement: str) -> None:
+        """Let all come to the account, and who has it insert only when no other can do anything more."""
+        flat = " ".join(statement.split())
+        if LOCK_ACCOUNTS in flat and "FOR NO KEY UPDATE" in flat:
+            together.wait(DEADLINE)
+        elif flat.startswith(INSERT):
+            until(lambda: len(over) + waiting_for_locks(stage.engine) >= MATCHERS - 1, "the others end or wait")
+
+    def run(pool: int) -> None:
+        try:
+            stage.match(pool)
+        finally:
+            over.append(pool)
+
+    with hook(stage.engine, "before", meet):
+        runs = [start(f"matcher-{pool}", partial(run, pool)) for pool in pools]
+        for each in runs:
+            each.result(DEADLINE)
+    after_the_race = len(stage.claimed())
+    if seed is not None:
+        assert after_the_race > 2
+        return
+    assert after_the_race == 1
+    for pool in pools:
+        stage.match(pool)
+    assert len(stage.claimed()) == 2
+    assert usage_of_account(stage, account) == 2
+
+
+def usage_of_account(stage: Stage, account: int) -> int:
+    return transaction(stage.engine, lambda db: usage_of(db, [account])[account].count)
+
+
+@pytest.mark.parametrize("seed", [None, "the index is dropped"])
+def test_two_claims_of_one_pod_never_both_commit(stage: Stage, seed: str | None) -> None:
+    pool, account = stage.pool(), stage.account(1)
+    jobs = [stage.job(account, pool) for _ in range(2)]
+    uid = stage.pod(pool)
+    if seed is not None:
+        with stage.engine.begin() as db:
+            db.execute(text("DROP INDEX uq_claims_live_pod"))
+    pod_id = stage.rows("SELECT id FROM runner_pods WHERE uid = :uid", uid=uid)[0].id
+    shape = matching.PoolShape(pool, 2000, 4096, "hash", wants_pods=False)
+
+    def claim(job: int) -> Sequence[int]:
+        # Both looked before either inserted, and neither holds the Pod's row: only the index is left (L1).
+        pair = (job, matching.FreePod(pod_id, uid))
+        return transaction(stage.engine, lambda db: matching.insert_claims(db, shape, [pair], due_after=10, now=NOW))
+
+    with stopped(stage.engine, INSERT, thread="first", when="after") as inserted:
+        first = start("first", lambda: claim(jobs[0]))
+        inserted.wait()
+        second = start("second", lambda: claim(jobs[1]))
+        until(lambda: second.done() or waiting_for_locks(stage.engine) == 1, "the second waits for the index")
+    first.result(DEADLINE)
+    error = second.exception(DEADLINE)
+    assert isinstance(error, IntegrityError) is (seed is None)
+    assert len(stage.claimed()) == (1 if seed is None else 2)
+
+
+@pytest.mark.parametrize("seed", [None, "the key is deleted before the lock is held"])
+def test_one_matcher_runs_and_one_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch, seed: str | None) -> None:
+    pool, account = stage.pool(), stage.account(1)
+    stage.job(account, pool)
+    stage.pod(pool)
+    keys = stage.wake_keys
+    if seed is not None:
+        lock_pool = matching.lock_pool
+
+        def early(db: Connection, pool_id: int) -> matching.PoolShape | None:
+            keys.taken(pool_id)
+            return lock_pool(db, pool_id)
+
+        monkeypatch.setattr(matching, "lock_pool", early)
+    assert keys.wake(pool)
+    with stopped(stage.engine, INSERT, thread="running") as inserting:
+        running = start("running", lambda: stage.match(pool))
+        inserting.wait()
+        assert keys.wake(pool), "the running matcher has read: what comes now needs another"
+        waiting = start("waiting", lambda: stage.match(pool))
+        until(lambda: waiting_for_locks(stage.engine) == 1, "the second matcher waits for the pool's lock")
+        late = stage.job(account, pool)
+        assert keys.wake(pool) is (seed is not None)
+        stage.pod(pool)
+    running.result(DEADLINE)
+    waiting.result(DEADLINE)
+    # Whoever found the key set had committed before this read.
+    assert late in stage.claimed()
+
+
+@pytest.mark.parametrize("seed", [None, "the Pod's row is not locked"])
+def test_a_wait_for_a_unique_index_never_holds_an_accounts_lock(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, seed: str | None
+) -> None:
+    account = stage.account(1)
+    contended, free = stage.pool(), stage.pool()
+    for pool in (contended, free):
+        stage.job(account, pool)
+        stage.pod(pool)
+    pod_id = stage.rows("SELECT id FROM runner_pods WHERE pool_id = :pool", pool=contended)[0].id
+    if seed is not None:
+        monkeypatch.setattr(matching, "lock_pods", _look_without_lock)
+    with stopped(stage.engine, INSERT, thread="retiring", when="after") as inserted:
+        retiring = start("retiring", lambda: _retire(stage, pod_id))
+        inserted.wait()
+        matcher = start("matcher", lambda: stage.match(contended))
+        until(lambda: matcher.done() or waiting_for_locks(stage.engine) == 1, "the matcher ends or waits")
+        assert matcher.done() is (seed is None)
+        other = stage.match(free)
+        assert len(other.claims) == (1 if seed is None else 0)
+    assert retiring.result(DEADLINE) is not None
+    assert matcher.exception(DEADLINE) is None or seed is not None
+
+
+def _look_without_lock(
+    db: Connection, pool: matching.PoolShape, *, limit: int, now: datetime
+) -> list[matching.FreePod]:
+    del limit, now
+    rows = db.execute(text("SELECT id, uid FROM runner_pods WHERE pool_id = :id"), {"id": pool.id})
+    return [matching.FreePod(row.id, row.uid) for row in rows]
+
+
+def _retire(stage: Stage, pod_id: int) -> int | None:
+    return transaction(
+        stage.engine,
+        lambda db: releases.insert_retire(db, pod_id, now=NOW, who="test", why="too many", due_after=10),
+    )
+
+
+def test_a_busy_account_and_a_busy_job_delay_no_other(stage: Stage) -> None:
+    pool = stage.pool()
+    busy, idle = stage.account(1), stage.account(2)
+    stage.job(busy, pool, age=500)
+    locked, wanted = stage.job(idle, pool, age=400), stage.job(idle, pool, age=300)
+    for _ in range(3):
+        stage.pod(pool)
+    with stage.engine.connect() as holder:
+        holder.execute(text("SELECT 1 FROM accounts WHERE id = 1 FOR UPDATE"))
+        holder.execute(text("SELECT 1 FROM jobs WHERE id = :id FOR UPDATE"), {"id": locked})
+        matched = stage.match(pool)
+        assert stage.claimed() == [wanted]
+        assert matched.again, "the skipped account is looked at again"
+        holder.rollback()
+    stage.match(pool)
+    assert len(stage.claimed()) == 3
+
+
+@pytest.mark.parametrize("winner", ["the job claim", "the retirement"])
+def test_a_retirement_and_a_job_claim_on_one_pod_have_one_winner(stage: Stage, winner: str) -> None:
+    pool, account = stage.pool(), stage.account(1)
+    stage.job(account, pool)
+    uid = stage.pod(pool)
+    pod_id = stage.rows("SELECT id FROM runner_pods WHERE uid = :uid", uid=uid)[0].id
+    bodies: dict[str, Any] = {
+        "the job claim": lambda: stage.match(pool),
+        "the retirement": lambda: _retire(stage, pod_id),
+    }
+    loser = next(name for name in bodies if name != winner)
+    with stopped(stage.engine, INSERT, thread=winner) as inserting:
+        first = start(winner, bodies[winner])
+        inserting.wait()
+        second = start(loser, bodies[loser])
+        until(lambda: second.done() or waiting_for_locks(stage.engine) == 1, "the loser ends or waits for the Pod")
+    first.result(DEADLINE)
+    lost = second.result(DEADLINE)
+    assert lost is None or not lost.claims
+    purposes = [row.purpose for row in stage.rows("SELECT purpose FROM claims WHERE ended_at IS NULL")]
+    assert purposes == ["job" if winner == "the job claim" else "retire"]

@@ -1,0 +1,165 @@
+"""Rows that the matcher reads, and a runtime for it: accounts, pools, offered Pods, queued jobs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, cast
+
+from sqlalchemy import DateTime, Engine, insert, text
+
+from models.schema import metadata
+from ostler.secrets import Secret
+from ostler.settings import Settings
+from tasks.dispatch import Matched, run_matcher
+from tests.database import Database
+from tests.integration.models.webhook_rows import NOW
+
+WEB = "web-1"
+PLENTY = 1000
+
+_numbers = itertools.count(1)
+
+
+class WakeKeys:
+    """The wake keys of Redis: a key that is set is not set again until it is taken."""
+
+    def __init__(self) -> None:
+        self.set: set[int] = set()
+
+    def wake(self, pool_id: int) -> bool:
+        """Set a pool's key; return whether that was news and a message goes out."""
+        news = pool_id not in self.set
+        self.set.add(pool_id)
+        return news
+
+    def taken(self, pool_id: int) -> None:
+        """Delete a pool's key."""
+        self.set.discard(pool_id)
+
+
+@dataclass
+class Stage:
+    """One database and what runs on it. It is the matcher's runtime, too."""
+
+    engine: Engine
+    settings: Settings
+    wake_keys: WakeKeys = field(default_factory=WakeKeys)
+    who: str = "test"
+
+    def match(self, pool_id: int, *, now: datetime = NOW) -> Matched:
+        """Run the matcher once."""
+        return run_matcher(cast("Any", self), pool_id, now=now)
+
+    def account(
+        self, account_id: int, *, count: int = PLENTY, vcpu: int = PLENTY, memory: int = PLENTY, weight: float = 1.0
+    ) -> int:
+        """Insert an account; vCPU and GiB of its budget are whole."""
+        self._execute(
+            """
+            INSERT INTO accounts (id, login, weight, budget_count, budget_vcpu, budget_memory, created_at)
+            VALUES (:id, :login, :weight, :count, :vcpu, :memory, :now)
+            """,
+            id=account_id, login=f"org-{account_id}", weight=weight, count=count, vcpu=vcpu * 1000,
+            memory=memory * 1024, now=NOW,
+        )  # fmt: skip
+        return account_id
+
+    def pool(self, *, vcpu: int = 2, memory: int = 4, template: str = "hash") -> int:
+        """Insert a pool; vCPU and GiB of its Pods are whole."""
+        number = next(_numbers)
+        table = metadata.tables["pools"]
+        times = {column.name: NOW for column in table.c if isinstance(column.type, DateTime) and not column.nullable}
+        row = {
+            "uid": f"pool-{number}", "namespace": "runners", "name": f"pool-{number}", "image": "image",
+            "labels": [f"pool-{number}"], "runner_group_id": 1, "vcpu": vcpu * 1000, "memory": memory * 1024,
+            "replicas": 1, "allowed_accounts": [], "allowed_repositories": [], "routing_priority": 0,
+            "template_hash": template, **times,
+        }  # fmt: skip
+        with self.engine.begin() as db:
+            return int(db.execute(insert(table).returning(table.c.id), row).scalar_one())
+
+    def job(
+        self, account_id: int, pool_id: int, *, age: float = 60, priority: int = 0, hold: str | None = None,
+        scope: str | None = None,
+    ) -> int:  # fmt: skip
+        """Insert a queued job that is `age` seconds old."""
+        return self._insert(
+            """
+            INSERT INTO jobs (id, account_id, installation_id, repository, scope, run_id, run_attempt, name, labels,
+                              state, pool_id, hold_reason, priority, queued_at, changed_at)
+            VALUES (:id, :account, 1, 'org/app', :scope, 1, 1, 'build', '{}', 'queued', :pool, :hold, :priority,
+                    :queued_at, :now) RETURNING id
+            """,
+            id=next(_numbers), account=account_id, scope=scope or f"orgs/org-{account_id}", pool=pool_id, hold=hold,
+            priority=priority, queued_at=NOW - timedelta(seconds=age), now=NOW,
+        )  # fmt: skip
+
+    def pod(self, pool_id: int, *, web: str | None = WEB, template: str = "hash") -> str:
+        """Insert a runner Pod, offered by `web` unless that is None, and return its UID."""
+        uid = f"pod-{next(_numbers)}"
+        self._execute(
+            """
+            INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at)
+            VALUES (:pool, 'runners', :uid, :uid, 'a', :template, :now)
+            """,
+            pool=pool_id, uid=uid, template=template, now=NOW,
+        )  # fmt: skip
+        if web is not None:
+            self._execute(
+                "INSERT INTO offers (pod_uid, pool_id, web_id, poll_id, until) VALUES (:uid, :pool, :web, 'p', :until)",
+                uid=uid, pool=pool_id, web=web, until=NOW + timedelta(seconds=50),
+            )  # fmt: skip
+        return uid
+
+    def spare(self, account_id: int, pool_id: int, *, age: float = 10, scope: str | None = None) -> int:
+        """Insert a delivered claim without a job, on a Pod of its own, and return its id."""
+        uid = self.pod(pool_id, web=None)
+        return self._insert(
+            """
+            INSERT INTO claims (purpose, runner_pod_id, pod_uid, pool_id, account_id, scope, vcpu, memory, state,
+                                runner_name, created_at, changed_at, delivered_at, spare_since)
+            SELECT 'job', p.id, p.uid, p.pool_id, :account, :scope, pools.vcpu, pools.memory, 'delivered', p.uid,
+                   :since, :since, :since, :since
+            FROM runner_pods p JOIN pools ON pools.id = p.pool_id WHERE p.uid = :uid RETURNING id
+            """,
+            account=account_id, scope=scope or f"orgs/org-{account_id}", uid=uid, since=NOW - timedelta(seconds=age),
+        )  # fmt: skip
+
+    def beats(self, web: str, *, ago: float = 0) -> None:
+        """Let a web process have beaten so many seconds ago."""
+        self._execute(
+            "INSERT INTO web_instances (id, started_at, beat_at) VALUES (:id, :at, :at)",
+            id=web, at=NOW - timedelta(seconds=ago),
+        )  # fmt: skip
+
+    def rows(self, statement: str, **values: Any) -> Sequence[Any]:
+        """Return the rows of a query."""
+        with self.engine.connect() as db:
+            return db.execute(text(statement), values).all()
+
+    def claimed(self) -> list[int]:
+        """Return the jobs of live claims in the order in which they were claimed."""
+        return [row.job_id for row in self.rows(
+            "SELECT job_id FROM claims WHERE ended_at IS NULL AND job_id IS NOT NULL ORDER BY id")]  # fmt: skip
+
+    def _execute(self, statement: str, **values: Any) -> None:
+        with self.engine.begin() as db:
+            db.execute(text(statement), values)
+
+    def _insert(self, statement: str, **values: Any) -> int:
+        with self.engine.begin() as db:
+            return int(db.execute(text(statement), values).scalar_one())
+
+
+def make_stage(database: Database, **changes: Any) -> Stage:
+    """Return a stage whose web process beats; `changes` are settings."""
+    settings = Settings(
+        database_url=database.url, redis_url=Secret("redis://localhost/0"), github_app_id="1",
+        github_private_key=Secret("k"), webhook_secrets=(Secret("w"),), encryption_keys=(Secret("e"),), **changes,
+    )  # fmt: skip
+    stage = Stage(database.engine, settings)
+    stage.beats(WEB)
+    return stage
