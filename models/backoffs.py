@@ -43,9 +43,20 @@ def record_failure(db: Connection, *, kind: str, key: str, reason: str, now: dat
         {"kind": kind, "key": key, "reason": reason, "now": now},
     ).scalar_one()
     not_before = now + timedelta(seconds=min(CAP[kind], BASE[kind] * 2 ** (failures - 1)))
+    wait_until(db, kind=kind, key=key, reason=reason, not_before=not_before, now=now)
+    return not_before
+
+
+def wait_until(db: Connection, *, kind: str, key: str, reason: str, not_before: datetime, now: datetime) -> None:
+    """Try nothing for this key before a time that GitHub named, and hold its queued jobs until then."""
     db.execute(
-        text("UPDATE backoffs SET not_before = :not_before WHERE kind = :kind AND key = :key"),
-        {"kind": kind, "key": key, "not_before": not_before},
+        text("""
+            INSERT INTO backoffs (kind, key, not_before, failures, reason, changed_at)
+            VALUES (:kind, :key, :not_before, 0, :reason, :now)
+            ON CONFLICT (kind, key) DO UPDATE SET
+                not_before = greatest(backoffs.not_before, :not_before), reason = :reason, changed_at = :now
+        """),
+        {"kind": kind, "key": key, "not_before": not_before, "reason": reason, "now": now},
     )
     column = {"installation": "installation_id::text", "account": "account_id::text", "repository": "repository"}[kind]
     db.execute(
@@ -57,7 +68,6 @@ def record_failure(db: Connection, *, kind: str, key: str, reason: str, now: dat
         {"hold": HoldReason.BACKOFF, "detail": f"{kind} {key}: {reason}", "not_before": not_before, "key": key,
          "now": now},
     )  # fmt: skip
-    return not_before
 
 
 def forget(db: Connection, keys: Sequence[tuple[str, str]]) -> None:

@@ -5,7 +5,7 @@ A row stands before its Pod is created, under the pool's lock, so that two keepe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -72,85 +72,85 @@ class PodFacts:
     exit_reason: str | None
 
 
-def mirror_pools(
-    db: Connection, *, namespace: str, pools: Sequence[PoolFacts], kept: Collection[str], now: datetime
-) -> bool:
-    """Make the rows say what the cluster says; return whether jobs may find another pool now.
+_MIRRORED = (
+    "name", "image", "labels", "runner_group_id", "vcpu", "memory", "replicas", "allowed_accounts",
+    "allowed_repositories", "routing_priority", "template_hash", "draining",
+)  # fmt: skip
+_ROUTING = ("labels", "allowed_accounts", "allowed_repositories", "routing_priority", "draining")
 
-    `kept` are the UIDs of all pools that exist, those included that cannot be used as they are written.
+
+def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
+    """Make a pool's row say what the cluster says; return whether jobs may find another pool now.
+
+    Nothing is written when nothing differs. The pool's lock comes first, as everywhere.
     """
-    changed = False
-    for pool in sorted(pools, key=lambda pool: pool.uid):
+    row = db.execute(text("SELECT * FROM pools WHERE uid = :uid"), {"uid": pool.uid}).one_or_none()
+    if row is None:
+        # A pool of the same name with another UID went and came again between two looks.
         before = db.execute(
-            text("""
-                SELECT id, labels, allowed_accounts, allowed_repositories, routing_priority, draining
-                FROM pools WHERE uid = :uid FOR NO KEY UPDATE
-            """),
-            {"uid": pool.uid},
-        ).one_or_none()
-        values: dict[str, Any] = {
-            "uid": pool.uid, "namespace": pool.namespace, "name": pool.name, "image": pool.image,
-            "labels": list(pool.labels), "group": pool.runner_group_id, "vcpu": pool.vcpu, "memory": pool.memory,
-            "replicas": pool.replicas, "accounts": list(pool.allowed_accounts),
-            "repositories": list(pool.allowed_repositories), "priority": pool.routing_priority,
-            "hash": pool.template_hash, "draining": pool.draining, "now": now,
-        }  # fmt: skip
-        if before is None:
-            # A pool of the same name with another UID went and came again between two looks.
-            gone = db.execute(
-                text("""
-                    UPDATE pools SET deleted_at = :now
-                    WHERE namespace = :namespace AND name = :name AND deleted_at IS NULL RETURNING id
-                """),
-                values,
-            ).scalars()
-            for pool_id in gone.all():
-                unroute(db, pool_id, now=now)
-            db.execute(
-                text("""
-                    INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
-                                       allowed_accounts, allowed_repositories, routing_priority, template_hash,
-                                       draining, created_at)
-                    VALUES (:uid, :namespace, :name, :image, CAST(:labels AS text[]), :group, :vcpu, :memory,
-                            :replicas, CAST(:accounts AS bigint[]), CAST(:repositories AS text[]), :priority, :hash,
-                            :draining, :now)
-                """),
-                values,
-            )
-            changed = True
-            continue
+            text("SELECT id FROM pools WHERE namespace = :namespace AND name = :name AND deleted_at IS NULL"),
+            {"namespace": pool.namespace, "name": pool.name},
+        ).scalars()
+        for pool_id in before.all():
+            end_pool(db, pool_id, now=now)
         db.execute(
             text("""
-                UPDATE pools SET image = :image, labels = CAST(:labels AS text[]), runner_group_id = :group,
-                       vcpu = :vcpu, memory = :memory, replicas = :replicas,
-                       allowed_accounts = CAST(:accounts AS bigint[]),
-                       allowed_repositories = CAST(:repositories AS text[]), routing_priority = :priority,
-                       template_hash = :hash, draining = :draining
-                WHERE uid = :uid
+                INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
+                                   allowed_accounts, allowed_repositories, routing_priority, template_hash, draining,
+                                   created_at, routed_at)
+                VALUES (:uid, :namespace, :name, :image, CAST(:labels AS text[]), :runner_group_id, :vcpu, :memory,
+                        :replicas, CAST(:allowed_accounts AS bigint[]), CAST(:allowed_repositories AS text[]),
+                        :routing_priority, :template_hash, :draining, :now, :now)
             """),
-            values,
+            _values(pool, now),
         )
-        routing = (
-            list(before.labels), list(before.allowed_accounts), list(before.allowed_repositories),
-            before.routing_priority, before.draining,
-        )  # fmt: skip
-        if routing != (
-            list(pool.labels), list(pool.allowed_accounts), list(pool.allowed_repositories), pool.routing_priority,
-            pool.draining,
-        ):  # fmt: skip
-            unroute(db, before.id, now=now)
-            changed = True
-    gone = db.execute(
+        return True
+    values = _values(pool, now)
+    differing = {column for column in _MIRRORED if getattr(row, column) != values[column]}
+    if not differing and row.deleted_at is None:
+        return False
+    rerouted = row.deleted_at is not None or not differing.isdisjoint(_ROUTING)
+    db.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": row.id})
+    if rerouted:
+        unroute(db, row.id, now=now)
+    db.execute(
         text("""
-            UPDATE pools SET deleted_at = :now
-            WHERE namespace = :namespace AND deleted_at IS NULL AND NOT (uid = ANY(:uids)) RETURNING id
+            UPDATE pools SET name = :name, image = :image, labels = CAST(:labels AS text[]),
+                   runner_group_id = :runner_group_id, vcpu = :vcpu, memory = :memory, replicas = :replicas,
+                   allowed_accounts = CAST(:allowed_accounts AS bigint[]),
+                   allowed_repositories = CAST(:allowed_repositories AS text[]),
+                   routing_priority = :routing_priority, template_hash = :template_hash, draining = :draining,
+                   deleted_at = NULL, routed_at = CASE WHEN :rerouted THEN CAST(:now AS timestamptz) ELSE routed_at END
+            WHERE uid = :uid
         """),
-        {"now": now, "namespace": namespace, "uids": list(kept)},
-    ).scalars()
-    for pool_id in gone.all():
-        unroute(db, pool_id, now=now)
-        changed = True
-    return changed
+        {**values, "rerouted": rerouted},
+    )
+    return rerouted
+
+
+def _values(pool: PoolFacts, now: datetime) -> dict[str, Any]:
+    values: dict[str, Any] = {name: getattr(pool, name) for name in (*_MIRRORED, "uid", "namespace")}
+    lists = {name: list(values[name]) for name in ("labels", "allowed_accounts", "allowed_repositories")}
+    return {**values, **lists, "now": now}
+
+
+def live_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
+    """Return (id, uid, name) of the pools whose object is not known to be gone."""
+    return list(
+        db.execute(
+            text("SELECT id, uid, name FROM pools WHERE namespace = :namespace AND deleted_at IS NULL ORDER BY id"),
+            {"namespace": namespace},
+        ).all()
+    )
+
+
+def end_pool(db: Connection, pool_id: int, *, now: datetime) -> None:
+    """Record that a pool's object is gone, which a GET by name and UID has proven, and give its jobs back."""
+    db.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": pool_id})
+    unroute(db, pool_id, now=now)
+    db.execute(
+        text("UPDATE pools SET deleted_at = :now WHERE id = :id AND deleted_at IS NULL"), {"id": pool_id, "now": now}
+    )
 
 
 def kept_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
@@ -170,35 +170,58 @@ def kept_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
 
 
 def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: datetime) -> None:
-    """Give every Pod that was seen its row, its UID and its exit facts."""
+    """Give every Pod that was seen its row, its UID and its exit facts.
+
+    Only rows that change are touched: the matcher skips rows that others have locked.
+    """
+    known = {
+        row.name: row
+        for row in db.execute(
+            text("SELECT name, uid, attempt_id, gone_at, terminal_at FROM runner_pods WHERE pool_id = :id"
+                 " AND name = ANY(:names)"),
+            {"id": pool_id, "names": [pod.name for pod in pods]},
+        )
+    }  # fmt: skip
     for pod in sorted(pods, key=lambda pod: pod.name):
-        db.execute(
-            text("""
-                INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, stamp_value,
-                                         created_at)
-                VALUES (:pool_id, :namespace, :name, :uid, :attempt, :hash, :stamp, :created)
-                ON CONFLICT (namespace, name) DO UPDATE SET uid = excluded.uid
-                WHERE runner_pods.uid IS NULL AND runner_pods.attempt_id = excluded.attempt_id
-            """),
-            {
-                "pool_id": pool_id, "namespace": pod.namespace, "name": pod.name, "uid": pod.uid,
-                "attempt": pod.attempt_id, "hash": pod.template_hash, "stamp": pod.stamp_value,
-                "created": pod.created_at,
-            },
-        )  # fmt: skip
-    ended = [pod for pod in pods if pod.terminal]
-    for pod in sorted(ended, key=lambda pod: pod.name):
-        db.execute(
-            text("""
-                UPDATE runner_pods SET terminal_at = :now, poller_exit_code = :poller, runner_exit_code = :runner,
-                       exit_reason = :reason
-                WHERE uid = :uid AND terminal_at IS NULL
-            """),
-            {
-                "uid": pod.uid, "now": now, "poller": pod.poller_exit_code, "runner": pod.runner_exit_code,
-                "reason": pod.exit_reason,
-            },
-        )  # fmt: skip
+        row = known.get(pod.name)
+        if row is None:
+            _adopt(db, pool_id, pod)
+        elif row.uid is None and row.attempt_id == pod.attempt_id:
+            # The answer to its creation was lost; a row that was given up meanwhile is taken up again.
+            db.execute(
+                text("""
+                    UPDATE runner_pods SET uid = :uid, gone_at = NULL
+                    WHERE name = :name AND pool_id = :pool_id AND uid IS NULL
+                """),
+                {"uid": pod.uid, "name": pod.name, "pool_id": pool_id},
+            )
+        if pod.terminal and (row is None or row.terminal_at is None):
+            db.execute(
+                text("""
+                    UPDATE runner_pods SET terminal_at = :now, poller_exit_code = :poller,
+                           runner_exit_code = :runner, exit_reason = :reason
+                    WHERE uid = :uid AND terminal_at IS NULL
+                """),
+                {
+                    "uid": pod.uid, "now": now, "poller": pod.poller_exit_code, "runner": pod.runner_exit_code,
+                    "reason": pod.exit_reason,
+                },
+            )  # fmt: skip
+
+
+def _adopt(db: Connection, pool_id: int, pod: PodFacts) -> None:
+    """Insert the row of a Pod that was seen without one."""
+    db.execute(
+        text("""
+            INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, stamp_value, created_at)
+            VALUES (:pool_id, :namespace, :name, :uid, :attempt, :hash, :stamp, :created)
+            ON CONFLICT DO NOTHING
+        """),
+        {
+            "pool_id": pool_id, "namespace": pod.namespace, "name": pod.name, "uid": pod.uid,
+            "attempt": pod.attempt_id, "hash": pod.template_hash, "stamp": pod.stamp_value, "created": pod.created_at,
+        },
+    )  # fmt: skip
 
 
 def pod_rows(db: Connection, *, pool_id: int, now: datetime) -> list[PodRow]:
@@ -219,17 +242,20 @@ def pod_rows(db: Connection, *, pool_id: int, now: datetime) -> list[PodRow]:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Pods to create now, and how many there are too many."""
+class Plan:
+    """What a reconcile does: (row id, Pod name, attempt id) to create, and retire claims that were inserted."""
 
     create: tuple[tuple[int, str, str], ...]
-    surplus: int
+    retire: tuple[int, ...]
 
 
-def plan_rows(db: Connection, *, pool_id: int, names: Sequence[tuple[str, str]], now: datetime) -> Wanted:
-    """Insert the rows that are missing, under the pool's lock, and return every row without a Pod.
+def plan_pods(
+    db: Connection, *, pool_id: int, names: Sequence[tuple[str, str]], due_after: float, now: datetime, who: str
+) -> Plan:
+    """Insert the rows that are missing, or retire claims for what is too many, under the pool's lock.
 
-    `names` are unused (Pod name, attempt id) pairs, as many as may be created in this round.
+    `names` are unused (Pod name, attempt id) pairs, as many as may be created in this round. Of the surplus the
+    rows that have no Pod yet go first, then warm Pods, at most max(5, 10 %) of them (L9).
     """
     db.execute(text("SELECT pg_advisory_xact_lock(:pool_id)"), {"pool_id": pool_id})
     pool = db.execute(
@@ -257,15 +283,56 @@ def plan_rows(db: Connection, *, pool_id: int, names: Sequence[tuple[str, str]],
                 "hash": pool.template_hash, "now": now,
             },
         )  # fmt: skip
+    surplus = max(0, alive - wanted)
+    if surplus:
+        surplus -= _give_up_rows(db, pool_id, surplus, now=now)
+    retired = _retire_surplus(db, pool_id, surplus, alive=alive, due_after=due_after, now=now, who=who)
     rows = db.execute(
         text("""
             SELECT id, name, attempt_id FROM runner_pods
-            WHERE pool_id = :id AND uid IS NULL AND gone_at IS NULL ORDER BY id
+            WHERE pool_id = :id AND uid IS NULL AND gone_at IS NULL ORDER BY id LIMIT :limit
         """),
-        {"id": pool_id},
+        {"id": pool_id, "limit": len(names)},
     )
-    create = tuple((row.id, row.name, row.attempt_id) for row in rows) if wanted else ()
-    return Wanted(create=create, surplus=max(0, alive - wanted))
+    return Plan(create=tuple((row.id, row.name, row.attempt_id) for row in rows), retire=retired)
+
+
+def _give_up_rows(db: Connection, pool_id: int, surplus: int, *, now: datetime) -> int:
+    """Give up rows whose Pod was never seen; one that turns up after all is taken up again by its attempt."""
+    given_up = db.execute(
+        text("""
+            UPDATE runner_pods SET gone_at = :now WHERE id IN (
+                SELECT id FROM runner_pods WHERE pool_id = :id AND uid IS NULL AND gone_at IS NULL
+                ORDER BY id LIMIT :surplus FOR NO KEY UPDATE)
+        """),
+        {"id": pool_id, "surplus": surplus, "now": now},
+    )
+    return given_up.rowcount
+
+
+def _retire_surplus(
+    db: Connection, pool_id: int, surplus: int, *, alive: int, due_after: float, now: datetime, who: str
+) -> tuple[int, ...]:
+    rows = db.execute(
+        text("""
+            SELECT p.id FROM runner_pods p
+            WHERE p.pool_id = :id AND p.gone_at IS NULL AND p.terminal_at IS NULL AND p.uid IS NOT NULL
+              AND NOT EXISTS (SELECT FROM claims c WHERE c.pod_uid = p.uid
+                              AND (c.ended_at IS NULL OR c.delivered_at IS NOT NULL))
+            ORDER BY p.id LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED
+        """),
+        {"id": pool_id, "limit": min(surplus, budget_of(alive))},
+    )
+    claims = [
+        insert_retire(db, row_id, now=now, who=who, why="the pool has too many Pods", due_after=due_after)
+        for row_id in rows.scalars().all()
+    ]
+    return tuple(claim_id for claim_id in claims if claim_id is not None)
+
+
+def budget_of(pods: int) -> int:
+    """Return how many Pods one run may retire (L9)."""
+    return max(5, pods // 10)
 
 
 def record_created(db: Connection, *, row_id: int, uid: str) -> None:
@@ -287,40 +354,19 @@ def web_beats(db: Connection, *, since: datetime, now: datetime) -> bool:
     return found is not None
 
 
-def silent_since(row: PodRow) -> datetime:
-    """Return when the Pod was last heard; polls are recorded at most once a minute."""
-    return max(row.created_at, row.polled_at + timedelta(seconds=60) if row.polled_at else row.created_at)
+def silent_since(row: PodRow, *, created_at: datetime) -> datetime:
+    """Return when a Pod was last heard; polls are recorded at most once a minute.
+
+    `created_at` is the Pod's own: its row may have waited long for a quota.
+    """
+    born = max(row.created_at, created_at)
+    return born if row.polled_at is None else max(born, row.polled_at + timedelta(seconds=60))
 
 
 def pool_name(db: Connection, pool_id: int) -> tuple[str, str] | None:
     """Return namespace and name of a pool."""
     row = db.execute(text("SELECT namespace, name FROM pools WHERE id = :id"), {"id": pool_id}).one_or_none()
     return None if row is None else (row.namespace, row.name)
-
-
-def retire_surplus(
-    db: Connection, *, pool_id: int, surplus: int, due_after: float, now: datetime, who: str
-) -> list[int]:
-    """Retire warm Pods that are too many, at most max(5, 10 %) of the pool's in one run (L9)."""
-    total: int = db.execute(
-        text("SELECT count(*) FROM runner_pods WHERE pool_id = :id AND gone_at IS NULL AND terminal_at IS NULL"),
-        {"id": pool_id},
-    ).scalar_one()
-    rows = db.execute(
-        text("""
-            SELECT p.id FROM runner_pods p
-            WHERE p.pool_id = :id AND p.gone_at IS NULL AND p.terminal_at IS NULL AND p.uid IS NOT NULL
-              AND NOT EXISTS (SELECT FROM claims c WHERE c.pod_uid = p.uid
-                              AND (c.ended_at IS NULL OR c.delivered_at IS NOT NULL))
-            ORDER BY p.id LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED
-        """),
-        {"id": pool_id, "limit": min(surplus, max(5, total // 10))},
-    )
-    claims = [
-        insert_retire(db, row_id, now=now, who=who, why="the pool has too many Pods", due_after=due_after)
-        for row_id in rows.scalars().all()
-    ]
-    return [claim_id for claim_id in claims if claim_id is not None]
 
 
 @dataclass(frozen=True, slots=True)

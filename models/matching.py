@@ -142,12 +142,13 @@ def read_heads(db: Connection, pool: PoolShape, *, batch: int, spare_after: floa
                 ORDER BY priority DESC, queued_at, id
                 LIMIT (SELECT ceil(2.0 * :batch / count(*)) FROM ranked)) job
             LEFT JOIN LATERAL (
-                SELECT p.id AS other_pool_id, p.vcpu AS other_vcpu, p.memory AS other_memory
+                SELECT p.id AS other_pool_id, p.vcpu AS other_vcpu, p.memory AS other_memory,
+                       j.queued_at AS other_queued_at, j.id AS other_job_id
                 FROM jobs j JOIN pools p ON p.id = j.pool_id
                 WHERE j.account_id = ranked.account_id AND j.pool_id <> :pool_id AND j.state = 'queued'
                   AND j.hold_reason IS NULL AND j.queued_at < :reserve_before
                   AND EXISTS (SELECT FROM offers o WHERE o.pool_id = j.pool_id AND o.until > :now)
-                ORDER BY j.queued_at LIMIT 1) reserved ON true
+                ORDER BY j.queued_at, j.id LIMIT 1) reserved ON true
             ORDER BY job.priority DESC, job.queued_at, job.id
         """),  # noqa: S608
         {
@@ -175,7 +176,12 @@ def read_heads(db: Connection, pool: PoolShape, *, batch: int, spare_after: floa
         )
         if row.other_pool_id is not None:
             reservations[row.account_id] = Reservation(
-                pool_id=row.other_pool_id, count=1, vcpu_millicores=row.other_vcpu, memory_mib=row.other_memory
+                pool_id=row.other_pool_id,
+                count=1,
+                vcpu_millicores=row.other_vcpu,
+                memory_mib=row.other_memory,
+                queued_at=row.other_queued_at,
+                job_id=row.other_job_id,
             )
     jobs = tuple(
         JobHead(

@@ -19,6 +19,10 @@ POLLED_AT_EVERY = timedelta(minutes=1)
 DEAD_AFTER = timedelta(hours=1)
 
 
+GAP = timedelta(seconds=15)
+"""Longer than this between two beats is an outage of the web process, or of its way to Postgres."""
+
+
 class WebInstance(Base):
     """A web process. It beats only while it hears its own NOTIFY, so a deaf one offers nothing."""
 
@@ -231,13 +235,18 @@ def withdraw(db: Connection, polls: Sequence[tuple[str, str]]) -> None:
 
 
 def beat(db: Connection, *, web_id: str, started_at: datetime, now: datetime) -> None:
-    """Record that a web process hears; the matcher takes one without a fresh beat to have no offers."""
+    """Record that a web process hears; the matcher takes one without a fresh beat to have no offers.
+
+    After a gap in its beats it counts as started anew: Pods were silent meanwhile through no fault of theirs.
+    """
     db.execute(
         text("""
             INSERT INTO web_instances (id, started_at, beat_at) VALUES (:id, :started_at, :now)
-            ON CONFLICT (id) DO UPDATE SET beat_at = excluded.beat_at
+            ON CONFLICT (id) DO UPDATE SET beat_at = excluded.beat_at,
+                started_at = CASE WHEN web_instances.beat_at < :gap THEN excluded.beat_at
+                                  ELSE web_instances.started_at END
         """),
-        {"id": web_id, "started_at": started_at, "now": now},
+        {"id": web_id, "started_at": started_at, "now": now, "gap": now - GAP},
     )
 
 

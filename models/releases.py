@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
 from models.engine import StartOver
-from models.steps import RELEASE_LEASE, RETIRE_LEASE, lease
+from models.steps import RELEASE_LEASE, RETIRE_LEASE, lease, record_annotation
 from models.transitions import insert_events, move_claim, move_jobs
 from rules.fates import Fate, JobFate
 from rules.holds import HoldReason
-from rules.machines import ClaimState, EndReason
+from rules.machines import ClaimState, EndReason, Purpose
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class Registration:
     attempt_id: int
     runner_name: str
     runner_id: int | None
+    installation_id: int
+    scope: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,6 @@ class ReleaseWork:
     repository: str | None
     account_id: int | None
     installation_id: int | None
-    scope: str | None
     delivered: bool
     reason: str
     namespace: str
@@ -48,6 +50,7 @@ class ReleaseWork:
     pod_uid: str
     expected: str
     value: str
+    lease_until: datetime
     registrations: tuple[Registration, ...]
 
 
@@ -89,44 +92,40 @@ def _work(db: Connection, row: Row[Any]) -> ReleaseWork:
         text("SELECT namespace, name, stamp_value FROM runner_pods WHERE id = :id"), {"id": row.runner_pod_id}
     ).one()
     repository = db.execute(text("SELECT repository FROM jobs WHERE id = :id"), {"id": row.job_id}).scalar()
+    retire = row.purpose == Purpose.RETIRE
     registrations = db.execute(
         text("""
-            SELECT m.id, m.runner_name, m.runner_id FROM mint_attempts m JOIN claims c ON c.id = m.claim_id
-            WHERE c.pod_uid = :uid AND m.outcome IN ('open', 'minted')
+            SELECT m.id, m.runner_name, m.runner_id, c.installation_id, c.scope
+            FROM mint_attempts m JOIN claims c ON c.id = m.claim_id
+            WHERE c.pod_uid = :uid AND m.outcome IN ('open', 'minted') AND c.installation_id IS NOT NULL
               AND (c.id = :id OR :retire) ORDER BY m.id
         """),
-        {"uid": row.pod_uid, "id": row.id, "retire": row.purpose == "retire"},
+        {"uid": row.pod_uid, "id": row.id, "retire": retire},
     )
-    owner = row
-    if row.purpose == "retire":
-        # The Pod's last job claim says through which installation its runners are reached.
-        owner = (
-            db.execute(
-                text("""
-                SELECT account_id, installation_id, scope, delivered_at FROM claims
-                WHERE pod_uid = :uid AND purpose = 'job' ORDER BY delivered_at DESC NULLS LAST, id DESC LIMIT 1
-            """),
-                {"uid": row.pod_uid},
-            ).one_or_none()
-            or row
-        )
+    delivered: bool = db.execute(
+        text("""
+            SELECT EXISTS (SELECT FROM claims
+                           WHERE pod_uid = :uid AND delivered_at IS NOT NULL AND (id = :id OR :retire))
+        """),
+        {"uid": row.pod_uid, "id": row.id, "retire": retire},
+    ).scalar_one()
     return ReleaseWork(
         claim_id=row.id,
         chain_no=row.chain_no,
         pool_id=row.pool_id,
         job_id=row.job_id,
         repository=repository,
-        account_id=owner.account_id,
-        installation_id=owner.installation_id,
-        scope=owner.scope,
-        delivered=owner.delivered_at is not None,
+        account_id=row.account_id,
+        installation_id=row.installation_id,
+        delivered=delivered,
         reason=row.release_reason or "",
         namespace=pod.namespace,
         pod_name=pod.name,
         pod_uid=row.pod_uid,
         expected=pod.stamp_value,
         value=f"{row.id}.{row.stamp_no}",
-        registrations=tuple(Registration(r.id, r.runner_name, r.runner_id) for r in registrations),
+        lease_until=row.leased_until,
+        registrations=tuple(Registration(*found) for found in registrations),
     )
 
 
@@ -158,6 +157,11 @@ def registration_removed(db: Connection, attempt_id: int, *, now: datetime) -> N
     )
 
 
+def lock_job(db: Connection, job_id: int) -> None:
+    """Lock a job before the claims that hold it, in the one lock order."""
+    db.execute(text("SELECT 1 FROM jobs WHERE id = :id FOR NO KEY UPDATE"), {"id": job_id})
+
+
 def lock_claim(db: Connection, claim_id: int) -> Row[Any] | None:
     """Lock a live claim with its job and its Pod's row, in the one lock order; None when it has ended.
 
@@ -169,7 +173,7 @@ def lock_claim(db: Connection, claim_id: int) -> Row[Any] | None:
     if seen is None:
         return None
     if seen.job_id is not None:
-        db.execute(text("SELECT 1 FROM jobs WHERE id = :id FOR NO KEY UPDATE"), {"id": seen.job_id})
+        lock_job(db, seen.job_id)
     db.execute(text("SELECT 1 FROM runner_pods WHERE id = :id FOR NO KEY UPDATE"), {"id": seen.runner_pod_id})
     claim = db.execute(
         text("SELECT * FROM claims WHERE id = :id AND ended_at IS NULL FOR NO KEY UPDATE"), {"id": claim_id}
@@ -181,7 +185,15 @@ def lock_claim(db: Connection, claim_id: int) -> Row[Any] | None:
 
 def refuse_release(db: Connection, claim_id: int, *, now: datetime, who: str) -> bool:
     """GitHub would not delete the runner because it is busy: the claim executes after all."""
-    moved = move_claim(db, "refuse_release", claim_id, now=now, who=who, why="GitHub says that the runner is busy")
+    moved = move_claim(
+        db,
+        "refuse_release",
+        claim_id,
+        now=now,
+        who=who,
+        why="GitHub says that the runner is busy",
+        guard="AND delivered_at IS NOT NULL",
+    )
     return moved is not None
 
 
@@ -220,17 +232,43 @@ def move_fate(db: Connection, job_id: int, fate: JobFate, *, now: datetime, who:
             )
 
 
-def end_never_delivered(db: Connection, work: ReleaseWork, *, pod_gone: bool, now: datetime, who: str) -> bool:
-    """End a claim whose JIT never left us: the Pod is warm again, the job queued at its old age."""
+class Warmth(StrEnum):
+    """What is known of a Pod whose claim ends before anything was delivered.
+
+    - `warm`: the un-stamp is confirmed, it may be claimed again.
+    - `gone`: the UID is gone.
+    - `unknown`: the un-stamp cannot be confirmed and never will; it is retired.
+    """
+
+    WARM = "warm"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A claim that was ended, with the retire claim that was inserted for its Pod, if one was."""
+
+    retire_id: int | None
+
+
+def end_never_delivered(
+    db: Connection, work: ReleaseWork, *, warmth: Warmth, retire_due: float, now: datetime, who: str
+) -> Ended | None:
+    """End a claim whose JIT never left us: the job is queued at its old age, the Pod warm again at once.
+
+    None when the claim moved on.
+    """
     claim = lock_claim(db, work.claim_id)
     if claim is None or claim.delivered_at is not None:
-        return False
-    if pod_gone:
-        mark_gone(db, work.pod_uid, now=now)
-    db.execute(
-        text("UPDATE runner_pods SET stamp_value = :value WHERE uid = :uid"),
-        {"uid": work.pod_uid, "value": work.value},
-    )
+        return None
+    match warmth:
+        case Warmth.WARM:
+            record_annotation(db, pod_uid=work.pod_uid, value=work.value)
+        case Warmth.GONE:
+            mark_gone(db, work.pod_uid, now=now)
+        case Warmth.UNKNOWN:
+            pass
     moved = move_claim(
         db,
         "end_released",
@@ -244,10 +282,16 @@ def end_never_delivered(db: Connection, work: ReleaseWork, *, pod_gone: bool, no
         end_reason=EndReason.RELEASED,
     )
     if moved is None:
-        return False
+        return None
     if claim.job_id is not None:
         move_jobs(db, "job_requeue", [claim.job_id], now=now, who=who, why=work.reason)
-    return True
+    if warmth is not Warmth.UNKNOWN:
+        return Ended(None)
+    return Ended(
+        insert_retire(
+            db, claim.runner_pod_id, now=now, who=who, why="its stamp cannot be taken off", due_after=retire_due
+        )
+    )
 
 
 def end_delivered(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, text
 
@@ -16,6 +16,10 @@ _LIFTED_HERE = [
 ]  # fmt: skip
 
 
+RECENTLY = timedelta(minutes=5)
+"""A job routed by what a pool said until a moment before it changed is found within this time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rematched:
     """One page: where to go on (None at the end), and the pools that got jobs."""
@@ -25,11 +29,16 @@ class Rematched:
 
 
 def unroute(db: Connection, pool_id: int, *, now: datetime) -> None:
-    """Take a pool's queued jobs from it: its labels changed or it went. `rematch` finds them a pool."""
+    """Take a pool's jobs from it: its labels changed or it went. `rematch` finds the queued ones a pool.
+
+    A claimed job keeps its claim; when that is released the job is queued without a pool.
+    """
     db.execute(
         text("""
-            UPDATE jobs SET pool_id = NULL, hold_reason = :hold, hold_detail = 'its pool changed', changed_at = :now
-            WHERE id IN (SELECT id FROM jobs WHERE pool_id = :pool_id AND state = 'queued' AND hold_reason IS NULL
+            UPDATE jobs SET pool_id = NULL, changed_at = :now,
+                   hold_reason = CASE WHEN state = 'queued' THEN coalesce(hold_reason, :hold) ELSE hold_reason END,
+                   hold_detail = CASE WHEN state = 'queued' THEN 'its pool changed' ELSE hold_detail END
+            WHERE id IN (SELECT id FROM jobs WHERE pool_id = :pool_id AND state IN ('queued', 'claimed')
                          ORDER BY id FOR NO KEY UPDATE)
         """),
         {"pool_id": pool_id, "hold": HoldReason.NO_POOL, "now": now},
@@ -37,7 +46,10 @@ def unroute(db: Connection, pool_id: int, *, now: datetime) -> None:
 
 
 def rematch_page(db: Connection, *, after_id: int, limit: int, now: datetime) -> Rematched:
-    """Match one page of held jobs again, by id; a job that still cannot go keeps the reason of today."""
+    """Match one page of jobs again, by id: the held ones, and those whose pool went or changed.
+
+    A job that still cannot go keeps the reason of today.
+    """
     rows = db.execute(
         text("""
             SELECT j.id, j.labels, j.account_id, j.repository, j.hold_reason, a.budget_count,
@@ -46,12 +58,17 @@ def rematch_page(db: Connection, *, after_id: int, limit: int, now: datetime) ->
                       OR (b.kind = 'account' AND b.key = j.account_id::text)
                       OR (b.kind = 'repository' AND b.key = j.repository))) AS backed_off
             FROM jobs j JOIN accounts a ON a.id = j.account_id
-            WHERE j.hold_reason = ANY(:holds) AND j.state = 'queued' AND j.id > :after
+            WHERE j.state = 'queued' AND j.id > :after
+              AND (j.hold_reason = ANY(:holds)
+                   OR (j.hold_reason IS NULL AND j.pool_id IN (
+                        SELECT p.id FROM pools p
+                        WHERE p.deleted_at IS NOT NULL OR p.draining OR p.routed_at > :recently)))
               AND (j.not_before IS NULL OR j.not_before <= :now)
             ORDER BY j.id LIMIT :limit FOR NO KEY UPDATE OF j SKIP LOCKED
         """),
-        {"holds": [str(hold) for hold in _LIFTED_HERE], "after": after_id, "limit": limit, "now": now},
-    ).all()
+        {"holds": [str(hold) for hold in _LIFTED_HERE], "after": after_id, "limit": limit, "now": now,
+         "recently": now - RECENTLY},
+    ).all()  # fmt: skip
     pools = routes(db)
     woken: set[int] = set()
     for row in rows:

@@ -34,7 +34,7 @@ def take_due(db: Connection, *, due_after: float, now: datetime) -> list[Due]:
                 SELECT id FROM claims
                 WHERE ended_at IS NULL AND due_at < :now AND (leased_until IS NULL OR leased_until < :now)
                   AND state NOT IN ('delivered', 'executing')
-                ORDER BY id LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED)
+                ORDER BY due_at LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED)
             RETURNING id, chain_no, purpose, state, stamp, pod_uid
         """),
         {"now": now, "next": now + timedelta(seconds=due_after), "limit": LIMIT},

@@ -64,26 +64,36 @@ def lease(
     return row
 
 
-def give_back(db: Connection, claim_id: int, *, chain_no: int, due_at: datetime, error: str) -> None:
-    """End a lease without having moved: the step runs again at `due_at` at the latest."""
-    db.execute(
-        text("""
-            UPDATE claims SET leased_until = NULL, last_error = :error,
-                   due_at = CASE WHEN state IN ('delivered', 'executing') THEN NULL
-                                 ELSE CAST(:due AS timestamptz) END
-            WHERE id = :id AND chain_no = :chain_no AND ended_at IS NULL
-        """),
-        {"id": claim_id, "chain_no": chain_no, "due": due_at, "error": error},
-    )
-
-
-class Annotated(Protocol):
-    """Work that writes the claim annotation of a Pod."""
+class Leased(Protocol):
+    """Work on a claim that was leased."""
 
     @property
     def claim_id(self) -> int: ...  # noqa: D102
     @property
     def chain_no(self) -> int: ...  # noqa: D102
+    @property
+    def lease_until(self) -> datetime: ...  # noqa: D102
+
+
+def give_back(db: Connection, work: Leased, *, due_at: datetime, error: str) -> None:
+    """End a lease without having moved: the step runs again at `due_at` at the latest.
+
+    A lease that ran out and was taken by another execution is left alone.
+    """
+    db.execute(
+        text("""
+            UPDATE claims SET leased_until = NULL, last_error = :error,
+                   due_at = CASE WHEN state IN ('delivered', 'executing') THEN NULL
+                                 ELSE CAST(:due AS timestamptz) END
+            WHERE id = :id AND chain_no = :chain_no AND leased_until = :until AND ended_at IS NULL
+        """),
+        {"id": work.claim_id, "chain_no": work.chain_no, "until": work.lease_until, "due": due_at, "error": error},
+    )
+
+
+class Annotated(Leased, Protocol):
+    """Work that writes the claim annotation of a Pod."""
+
     @property
     def namespace(self) -> str: ...  # noqa: D102
     @property
@@ -108,6 +118,7 @@ class StampWork:
     pod_uid: str
     expected: str
     value: str
+    lease_until: datetime
 
 
 def _stamp_work(db: Connection, row: Row[Any]) -> StampWork:
@@ -123,6 +134,7 @@ def _stamp_work(db: Connection, row: Row[Any]) -> StampWork:
         pod_uid=row.pod_uid,
         expected=pod.stamp_value,
         value=f"{row.id}.{row.stamp_no}",
+        lease_until=row.leased_until,
     )
 
 
@@ -170,9 +182,10 @@ def believe(db: Connection, work: Annotated, *, seen: str, now: datetime) -> boo
     ours = db.execute(
         text("""
             SELECT 1 FROM claims
-            WHERE id = :id AND chain_no = :chain_no AND ended_at IS NULL AND leased_until > :now
+            WHERE id = :id AND chain_no = :chain_no AND ended_at IS NULL AND leased_until = :until
+              AND leased_until > :now
         """),
-        {"id": work.claim_id, "chain_no": work.chain_no, "now": now},
+        {"id": work.claim_id, "chain_no": work.chain_no, "until": work.lease_until, "now": now},
     ).one_or_none()
     return ours is not None
 
@@ -318,8 +331,6 @@ def commit_mint(
     db: Connection,
     work: MintWork,
     *,
-    attempt_id: int,
-    runner_name: str,
     runner_id: int,
     jit: bytes,
     due_after: float,
@@ -349,13 +360,13 @@ def commit_mint(
             "last_error": "NULL",
         },
         chain_no=work.chain_no,
-        attempt_id=attempt_id,
+        attempt_id=work.attempt_id,
         jit=jit,
-        runner_name=runner_name,
+        runner_name=work.runner_name,
         runner_id=runner_id,
         due=now + timedelta(seconds=due_after),
     )
-    close_mint_attempt(db, attempt_id, outcome="minted", now=now, runner_id=runner_id)
+    close_mint_attempt(db, work.attempt_id, outcome="minted", now=now, runner_id=runner_id)
     forget(
         db,
         [

@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from models.releases import move_fate
-from models.transitions import move_claim
+from models.releases import lock_job, move_fate
+from models.transitions import move_claim, move_jobs
 from rules.fates import JobFate
 
 
@@ -62,7 +62,7 @@ def unused(db: Connection, *, older_than: float, spares_older_than: float, now: 
             FROM claims c LEFT JOIN jobs j ON j.id = c.job_id
             WHERE c.ended_at IS NULL AND c.state = 'delivered'
               AND ((c.spare_since IS NULL AND c.delivered_at < :before) OR c.spare_since < :spare_before)
-            ORDER BY c.id LIMIT 1000
+            ORDER BY coalesce(c.spare_since, c.delivered_at), c.id LIMIT 1000
         """),
         {
             "before": now - timedelta(seconds=older_than),
@@ -82,9 +82,36 @@ def set_absent(db: Connection, claim_id: int, *, absent: bool, now: datetime) ->
     )
 
 
-def set_executing(db: Connection, claim_id: int, *, now: datetime, who: str, why: str) -> bool:
-    """GitHub shows the runner busy: the claim executes, whatever job that is."""
-    return move_claim(db, "execute", claim_id, now=now, who=who, why=why) is not None
+def set_executing(
+    db: Connection, claim_id: int, *, job_id: int | None, fate: JobFate | None, now: datetime, who: str, why: str
+) -> None:
+    """GitHub shows the runner busy: the claim executes.
+
+    With `fate` None it executes its own job, and is bound to it. Otherwise it executes another, which a webhook
+    may name yet, and its own job goes where GitHub said (L4).
+    """
+    if job_id is not None:
+        lock_job(db, job_id)
+    own = "AND job_id IS NOT DISTINCT FROM CAST(:job_id AS bigint)"
+    keeps = fate is None or job_id is None
+    moved = move_claim(
+        db, "execute", claim_id, now=now, who=who, why=why, guard=own, values={} if keeps else {"job_id": "NULL"},
+        job_id=job_id,
+    )  # fmt: skip
+    if moved is None or job_id is None:
+        return
+    if fate is not None:
+        move_fate(db, job_id, fate, now=now, who=who)
+        return
+    move_jobs(db, "job_run", [job_id], now=now, who=who, why=why)
+    db.execute(
+        text("""
+            INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at)
+            SELECT :job_id, runner_name, id, account_id, vcpu, memory, :now FROM claims WHERE id = :id
+            ON CONFLICT (job_id) DO NOTHING
+        """),
+        {"job_id": job_id, "id": claim_id, "now": now},
+    )
 
 
 def make_spare(db: Connection, claim_id: int, *, job_id: int, fate: JobFate, now: datetime, who: str) -> None:
@@ -92,7 +119,7 @@ def make_spare(db: Connection, claim_id: int, *, job_id: int, fate: JobFate, now
 
     `fate` is what GitHub said of the job, which moves with it: nobody else would (L4).
     """
-    db.execute(text("SELECT 1 FROM jobs WHERE id = :id FOR NO KEY UPDATE"), {"id": job_id})
+    lock_job(db, job_id)
     taken = db.execute(
         text("""
             UPDATE claims SET job_id = NULL, spare_since = :now, changed_at = :now

@@ -96,7 +96,11 @@ def move_jobs(
 
     `values` maps further columns to SQL expressions over `parameters`; a row that had moved on is left.
     """
-    return _move(db, name, job_ids, now=now, who=who, why=why, guard=guard, values=values or {}, parameters=parameters)
+    columns = dict(values or {})
+    if name == "job_requeue":
+        # Its pool may have gone or changed while the job was claimed: `unroute` left it without one.
+        columns["hold_reason"] = "CASE WHEN t.pool_id IS NULL THEN 'no_pool' ELSE t.hold_reason END"
+    return _move(db, name, job_ids, now=now, who=who, why=why, guard=guard, values=columns, parameters=parameters)
 
 
 def move_claim(

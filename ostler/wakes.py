@@ -25,12 +25,20 @@ RETIRE = "ostler.retire"
 REMATCH = "ostler.rematch"
 
 WAKE_MS = 2000
+KEEP_MS = 10_000
+EXPIRES = 60
 _TIMEOUT = 0.5
+_TIMEOUT_UNDER_LOCK = 0.2
 
 
 def wake_key(pool_id: int) -> str:
     """Return the Redis key that says that a dispatch of this pool is on its way."""
     return f"ostler:wake:{pool_id}"
+
+
+def keep_key(pool_id: int) -> str:
+    """Return the Redis key that says that a reconcile of this pool waits."""
+    return f"ostler:keep:{pool_id}"
 
 
 def producer(redis_url: Secret) -> Celery:
@@ -61,6 +69,9 @@ class Waker:
         self._redis = redis.Redis.from_url(
             redis_url.reveal(), socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT, health_check_interval=10
         )
+        self._redis_under_lock = redis.Redis.from_url(
+            redis_url.reveal(), socket_timeout=_TIMEOUT_UNDER_LOCK, socket_connect_timeout=_TIMEOUT_UNDER_LOCK
+        )
 
     def wake(self, pool_id: int) -> bool:
         """Send a dispatch of this pool unless one is already waiting; return whether one was sent."""
@@ -71,13 +82,25 @@ class Waker:
 
     def taken(self, pool_id: int) -> None:
         """Delete the wake key; the matcher calls it under the pool's lock, and a failure only costs a run."""
-        self._redis.delete(wake_key(pool_id))
+        self._redis_under_lock.delete(wake_key(pool_id))
+
+    def kept(self, pool_id: int) -> None:
+        """Delete the key that says that a reconcile of this pool waits; its task calls it before it looks."""
+        self._redis.delete(keep_key(pool_id))
 
     def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
-        """Send a task by name; arguments are ids only (law L13)."""
-        self._app.send_task(name, kwargs=kwargs, queue=queue, ignore_result=True)
+        """Send a task by name; arguments are ids only (law L13).
+
+        A reconcile is not sent while one of its pool waits.
+        """
+        if name == KEEP and not self._redis.set(keep_key(kwargs["pool_id"]), "1", nx=True, px=KEEP_MS):
+            return
+        self._app.send_task(
+            name, kwargs=kwargs, queue=queue, expires=EXPIRES if name == KEEP else None, ignore_result=True
+        )
 
     def close(self) -> None:
         """Close the connections."""
         self._redis.close()
+        self._redis_under_lock.close()
         self._app.close()

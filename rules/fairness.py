@@ -69,14 +69,17 @@ class JobHead:
 class Reservation:
     """Room of one account, kept for a job of `pool_id` that waited long for budget.
 
-    Jobs of that pool may use it; jobs of the account's other pools must leave it. It stands for the whole
-    batch, also after a job of its pool was picked: which job that was is for its owner to see.
+    Jobs of that pool may use it; younger jobs of the account's other pools must leave it. An older one need
+    not: else two pools of an account with room for one job would wait for each other for ever. It stands for
+    the whole batch, also after a job of its pool was picked: which job that was is for its owner to see.
     """
 
     vcpu_millicores: int
     memory_mib: int
     count: int
     pool_id: int
+    queued_at: datetime
+    job_id: int
 
 
 class SkipReason(StrEnum):
@@ -161,6 +164,8 @@ def refusal(head: JobHead, account: AccountView, reservation: Reservation | None
     if min(left.count, left.vcpu_millicores, left.memory_mib) < 0:
         return SkipReason.OVER_BUDGET
     if reservation is None or reservation.pool_id == head.pool_id:
+        return None
+    if (head.queued_at, head.job_id) <= (reservation.queued_at, reservation.job_id):
         return None
     leaves_it = (
         left.count >= reservation.count

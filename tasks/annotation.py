@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sqlalchemy import Connection
 
-from k8s_adapters.stamps import StampOutcome, StampResult
+from k8s_adapters.stamps import STAMP_POLICY, StampOutcome, StampResult
 from k8s_adapters.stamps import stamp as put_on
 from k8s_adapters.stamps import unstamp as take_off
 from models import steps
 from models.engine import transaction
+from models.steps import STAMP_LEASE
 from ostler.clock import utcnow
+from rules.retry import RetryPolicy
 from tasks.runtime import Runtime
 
 LOOKS = 2
@@ -26,12 +30,12 @@ def write(rt: Runtime, work: steps.Annotated, *, owner: int | None) -> StampResu
         if owner is None:
             result = take_off(
                 rt.kube, namespace=work.namespace, name=work.pod_name, uid=work.pod_uid, expected=expected,
-                value=work.value,
+                value=work.value, policy=policy(work),
             )  # fmt: skip
         else:
             result = put_on(
                 rt.kube, namespace=work.namespace, name=work.pod_name, uid=work.pod_uid, expected=expected,
-                value=work.value, owner=owner,
+                value=work.value, owner=owner, policy=policy(work),
             )  # fmt: skip
         seen = result.seen
         if result.outcome is not StampOutcome.MOVED_ON or seen is None or look == LOOKS:
@@ -44,3 +48,9 @@ def write(rt: Runtime, work: steps.Annotated, *, owner: int | None) -> StampResu
             return result
         expected = seen
     raise AssertionError("unreachable")
+
+
+def policy(work: steps.Annotated) -> RetryPolicy:
+    """Return the stamp's policy within what is left of the lease, 2 s at most."""
+    left = (work.lease_until - utcnow()).total_seconds()
+    return replace(STAMP_POLICY, deadline=max(0.05, min(left, STAMP_LEASE)))

@@ -19,6 +19,7 @@ import structlog
 from celery import Task
 
 from ostler.errors import Retryable
+from rules.retry import RetryPolicy
 from tasks.app import ROUTES, app
 
 DEADLINE = 20.0
@@ -52,6 +53,11 @@ MINT = Policy(adapter_attempts=1, task_retries=4, backoff=1, backoff_max=20)
 RELEASE = Policy(adapter_attempts=4, task_retries=0)
 RETIRE = Policy(adapter_attempts=4, task_retries=0)
 SWEEP = Policy(adapter_attempts=4, task_retries=0)
+
+
+def calls(policy: Policy) -> RetryPolicy:
+    """Return how a Kubernetes call of the current task repeats: by the task's policy, within what it has left."""
+    return RetryPolicy(attempts=policy.adapter_attempts, deadline=remaining())
 
 
 def remaining(most: float = DEADLINE) -> float:

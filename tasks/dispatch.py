@@ -32,11 +32,12 @@ _LOCK_NOT_AVAILABLE = "55P03"
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """What one run committed; `again` when there may be more to match at once."""
+    """What one run committed; `again`: there may be more to match at once; `skipped`: others held rows of it."""
 
     claims: Sequence[int]
     to_spares: int
     again: bool
+    skipped: bool = False
 
 
 @task("dispatch", queue="dispatch", policy=DISPATCH)
@@ -55,8 +56,10 @@ def dispatch(*, pool_id: int) -> None:
         if matched.claims or matched.to_spares:
             log.info("dispatch.matched", claims=list(matched.claims), to_spares=matched.to_spares)
         if not matched.again:
+            if matched.skipped:
+                break  # others hold what it needs: a later message finds it free
             return
-    wake(rt, [pool_id])
+    rt.waker.wake(pool_id)
 
 
 def run_matcher(rt: Runtime, pool_id: int, *, now: datetime) -> Matched:
@@ -118,7 +121,8 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
     skipped = any(job.account_id not in accounts for job in jobs) or len(pods) < len(first.picks)
     full = len(claims) == batch
     # A poll that committed its offer before the flag was news did not wake us: look once more.
-    return Matched(claims, len(given), again=full or (skipped and bool(claims)) or (news and left_without_pods))
+    again = full or (skipped and bool(claims)) or (news and left_without_pods)
+    return Matched(claims, len(given), again=again, skipped=skipped)
 
 
 def start_chains(claim_ids: Sequence[int], *, chain_no: int) -> None:
@@ -128,9 +132,3 @@ def start_chains(claim_ids: Sequence[int], *, chain_no: int) -> None:
             stamp.si(claim_id=claim_id, chain_no=chain_no),
             mint.si(claim_id=claim_id, chain_no=chain_no),
         ).apply_async(link_error=release.si(claim_id=claim_id, chain_no=chain_no))
-
-
-def wake(rt: Runtime, pool_ids: Sequence[int]) -> None:
-    """Wake pools; without Redis `resume` finds the same rows within seconds."""
-    for pool_id in pool_ids:
-        rt.waker.wake(pool_id)

@@ -18,20 +18,21 @@ def deregister(rt: Runtime, work: releases.ReleaseWork) -> None:
 
     Raises `Busy` when GitHub refuses because one executes, and whatever else GitHub's adapter raises.
     """
-    if work.installation_id is None or work.scope is None:
-        return
-    scope = Scope.parse(work.scope)
     for registration in work.registrations:
+        scope = Scope.parse(registration.scope)
         runner_id = registration.runner_id
         if runner_id is None:
             found = rt.github.find_runner(
-                installation_id=work.installation_id, scope=scope, name=registration.runner_name,
+                installation_id=registration.installation_id, scope=scope, name=registration.runner_name,
                 deadline_seconds=remaining(),
             )  # fmt: skip
             runner_id = None if found is None else found.id
         if runner_id is not None:
             rt.github.delete_runner(
-                installation_id=work.installation_id, scope=scope, runner_id=runner_id, deadline_seconds=remaining()
+                installation_id=registration.installation_id,
+                scope=scope,
+                runner_id=runner_id,
+                deadline_seconds=remaining(),
             )
 
         def removed(db: Connection, attempt_id: int = registration.attempt_id) -> None:

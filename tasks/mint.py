@@ -7,6 +7,7 @@ deregistered before another name is tried, and a mint whose claim moved on dereg
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import structlog
@@ -17,7 +18,7 @@ from github_adapters.client import Jit
 from models import backoffs, releases, steps
 from models.engine import transaction
 from ostler.clock import utcnow
-from ostler.errors import Busy, Conflict, Forbidden, Gone, Invalid, RateLimited, Retryable
+from ostler.errors import Busy, Conflict, Forbidden, Gone, Invalid, RateLimited, Retryable, UpstreamError
 from rules.holds import HoldReason
 from rules.runner_names import make_runner_name, random_suffix
 from rules.scopes import Scope
@@ -28,8 +29,8 @@ from tasks.runtime import Runtime, runtime
 
 log = structlog.get_logger(__name__)
 
-CALL = 8.0
-"""Seconds that GitHub gets: less than the lease, so that the commit still finds it."""
+COMMIT = 1.0
+"""Seconds of the lease that are kept for the commit."""
 
 LONGEST_RETRY = VISIBILITY_TIMEOUT / 2
 """A wait longer than this is a `not_before` on the job, never a message that a worker holds."""
@@ -52,35 +53,57 @@ def mint(self: Task, *, claim_id: int, chain_no: int | None = None) -> None:
     if work is None:
         return
     if work.installation_id is None:
-        refuse(rt, work, work.attempt_id, reason="no installation of the App is known for its account", hold=None)
+        refuse(rt, work, work.attempt_id, reason="no installation of the App is known for its account")
         return
-    attempt_id, name = work.attempt_id, work.runner_name
     try:
         if work.previous is not None:
-            remove_unknown(rt, work, name=work.previous)
-            name = make_runner_name(work.pod_name, new_suffix())
-            opened = transaction(rt.engine, lambda db: steps.replace_attempt(db, work, runner_name=name, now=utcnow()))
-            if opened is None:
+            remove_unknown(rt, work, work.installation_id, name=work.previous)
+            renamed = rename(rt, work)
+            if renamed is None:
                 return
-            attempt_id = opened
+            work = renamed
         jit = rt.github.mint(
             installation_id=work.installation_id,
             scope=Scope.parse(work.scope),
-            name=name,
+            name=work.runner_name,
             labels=work.labels,
             runner_group_id=work.runner_group_id,
-            deadline_seconds=remaining(CALL),
+            deadline_seconds=left(work),
         )
-    except RateLimited as limit:
-        wait_for_quota(self, rt, work, attempt_id, after=limit.after)
-    except (Forbidden, Gone) as error:
-        back_off(rt, work, attempt_id, error)
-    except Invalid:
-        refuse(rt, work, attempt_id, reason="GitHub refuses its runner as invalid", hold=HoldReason.SET_ASIDE)
-    except (Retryable, Conflict) as error:
-        try_later(self, rt, work, error)
+    except UpstreamError as error:
+        failed(self, rt, work, error)
     else:
-        commit(rt, work, attempt_id, jit)
+        commit(rt, work, jit)
+
+
+def failed(self: Task, rt: Runtime, work: steps.MintWork, error: UpstreamError) -> None:
+    """Do what GitHub's answer asks for. While an older attempt is looked up, nothing that goes wrong closes it."""
+    attempt_id = work.attempt_id if work.previous is None else None
+    match error:
+        case RateLimited():
+            wait_for_quota(self, rt, work, attempt_id, after=error.after)
+        case Forbidden() | Gone():
+            back_off(rt, work, attempt_id, error)
+        case Invalid():
+            refuse(rt, work, attempt_id, reason="GitHub refuses its runner as invalid")
+        case Busy():
+            refuse(rt, work, None, reason="a runner that was never delivered is busy")
+        case Retryable() | Conflict():
+            try_later(self, rt, work, error)
+        case _:
+            raise error
+
+
+def rename(rt: Runtime, work: steps.MintWork) -> steps.MintWork | None:
+    """Close the attempt that was looked up and open one with a fresh name; None when the claim moved on."""
+    name = make_runner_name(work.pod_name, new_suffix())
+    attempt_id = transaction(rt.engine, lambda db: steps.replace_attempt(db, work, runner_name=name, now=utcnow()))
+    return None if attempt_id is None else replace(work, attempt_id=attempt_id, runner_name=name, previous=None)
+
+
+def left(work: steps.MintWork) -> float:
+    """Return the seconds that a call may take, so that the commit still finds the lease."""
+    return remaining((work.lease_until - utcnow()).total_seconds() - COMMIT)
 
 
 def new_suffix() -> str:
@@ -88,27 +111,29 @@ def new_suffix() -> str:
     return random_suffix(secrets.token_bytes(4))
 
 
-def remove_unknown(rt: Runtime, work: steps.MintWork, *, name: str) -> None:
-    """Look an attempt of unknown outcome up by its name and deregister what it made."""
-    if work.installation_id is None:
-        return
+def remove_unknown(rt: Runtime, work: steps.MintWork, installation_id: int, *, name: str) -> None:
+    """Look an attempt of unknown outcome up by its name and deregister what it made.
+
+    Half of the lease is for this: a slow GitHub that takes longer is asked again, rather than given a name
+    whose answer could only come too late.
+    """
     scope = Scope.parse(work.scope)
     found = rt.github.find_runner(
-        installation_id=work.installation_id, scope=scope, name=name, deadline_seconds=remaining(CALL)
+        installation_id=installation_id, scope=scope, name=name, deadline_seconds=left(work) / 3
     )
     if found is not None:
         rt.github.delete_runner(
-            installation_id=work.installation_id, scope=scope, runner_id=found.id, deadline_seconds=remaining(CALL)
+            installation_id=installation_id, scope=scope, runner_id=found.id, deadline_seconds=left(work) / 3
         )
 
 
-def commit(rt: Runtime, work: steps.MintWork, attempt_id: int, jit: Jit) -> None:
+def commit(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
     """Commit the JIT, encrypted; when the claim moved on, deregister the runner again."""
     sealed = rt.cipher.encrypt(jit.config)
     minted = transaction(
         rt.engine,
         lambda db: steps.commit_mint(
-            db, work, attempt_id=attempt_id, runner_name=jit.runner_name, runner_id=jit.runner_id, jit=sealed,
+            db, work, runner_id=jit.runner_id, jit=sealed,
             due_after=rt.settings.due_after, now=utcnow(), who=rt.who,
         ),
     )  # fmt: skip
@@ -119,40 +144,44 @@ def commit(rt: Runtime, work: steps.MintWork, attempt_id: int, jit: Jit) -> None
         try:
             rt.github.delete_runner(
                 installation_id=work.installation_id, scope=Scope.parse(work.scope), runner_id=jit.runner_id,
-                deadline_seconds=remaining(CALL),
+                deadline_seconds=remaining(),
             )  # fmt: skip
         except Busy:
             log.warning("mint.undelivered_runner_busy", runner=jit.runner_name)
             return
 
     def removed(db: Connection) -> None:
-        steps.close_mint_attempt(db, attempt_id, outcome="removed", now=utcnow())
-        steps.give_back(db, work.claim_id, chain_no=work.chain_no, due_at=utcnow(), error="its mint came too late")
+        steps.close_mint_attempt(db, work.attempt_id, outcome="removed", now=utcnow())
+        steps.give_back(db, work, due_at=utcnow(), error="its mint came too late")
 
     transaction(rt.engine, removed)
 
 
-def wait_for_quota(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: int, *, after: float) -> None:
-    """GitHub asks to wait and made nothing: retry then, or set the job's `not_before` when that is far."""
+def wait_for_quota(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: int | None, *, after: float) -> None:
+    """GitHub asks to wait and made nothing: retry then, or back the installation off when that is far or repeated."""
     now = utcnow()
-    if after > LONGEST_RETRY:
-        refuse(
-            rt, work, attempt_id, reason="GitHub's rate limit", hold=HoldReason.BACKOFF,
-            not_before=now + timedelta(seconds=after),
+    if after > LONGEST_RETRY or self.request.retries >= MINT.task_retries:
+        until = now + timedelta(seconds=after)
+        transaction(
+            rt.engine,
+            lambda db: backoffs.wait_until(
+                db, kind="installation", key=str(work.installation_id), reason="GitHub's rate limit",
+                not_before=until, now=now,
+            ),
         )  # fmt: skip
+        refuse(rt, work, attempt_id, reason="GitHub's rate limit", hold=HoldReason.BACKOFF, not_before=until)
         return
 
     def wait(db: Connection) -> None:
-        steps.close_mint_attempt(db, attempt_id, outcome="refused", now=now)
-        steps.give_back(
-            db, work.claim_id, chain_no=work.chain_no, due_at=now + timedelta(seconds=after + 1), error="RateLimited"
-        )
+        if attempt_id is not None:
+            steps.close_mint_attempt(db, attempt_id, outcome="refused", now=now)
+        steps.give_back(db, work, due_at=now + timedelta(seconds=after + 1), error="RateLimited")
 
     transaction(rt.engine, wait)
     raise self.retry(countdown=after)
 
 
-def back_off(rt: Runtime, work: steps.MintWork, attempt_id: int, error: Forbidden | Gone) -> None:
+def back_off(rt: Runtime, work: steps.MintWork, attempt_id: int | None, error: Forbidden | Gone) -> None:
     """GitHub lets us not register there: hold the account's jobs (403) or the repository's (404)."""
     kind, key = ("repository", work.repository) if isinstance(error, Gone) else ("account", str(work.account_id))
     reason = f"GitHub answers {'404' if isinstance(error, Gone) else '403'} to a mint"
@@ -183,7 +212,7 @@ def try_later(self: Task, rt: Runtime, work: steps.MintWork, error: Retryable | 
         return
     transaction(
         rt.engine,
-        lambda db: steps.give_back(db, work.claim_id, chain_no=work.chain_no, due_at=now + wait, error=name),
+        lambda db: steps.give_back(db, work, due_at=now + wait, error=name),
     )
     raise Unknown(f"mint: {name}")
 
@@ -194,23 +223,28 @@ def refuse(
     attempt_id: int | None,
     *,
     reason: str,
-    hold: HoldReason | None,
+    hold: HoldReason = HoldReason.SET_ASIDE,
     not_before: datetime | None = None,
 ) -> None:
-    """Hold the job with its reason and release the claim; `attempt_id` is closed where GitHub made nothing."""
+    """Hold the job with its reason and release the claim; `attempt_id` is closed where GitHub made nothing.
+
+    A late answer to an older chain closes its own attempt and changes nothing else (L6).
+    """
     now = utcnow()
-    log.warning("mint.refused", reason=reason)
 
     def body(db: Connection) -> bool:
         if work.job_id is not None:
+            releases.lock_job(db, work.job_id)
+        begun = releases.request_release(db, work.claim_id, reason=reason, chain_no=work.chain_no, now=now, who=rt.who)
+        if begun and work.job_id is not None:
             backoffs.hold_job(
-                db, work.job_id, hold=hold or HoldReason.SET_ASIDE, detail=reason,
-                not_before=not_before or now + SET_ASIDE, now=now,
-            )  # fmt: skip
+                db, work.job_id, hold=hold, detail=reason, not_before=not_before or now + SET_ASIDE, now=now
+            )
         if attempt_id is not None:
             steps.close_mint_attempt(db, attempt_id, outcome="refused", now=now)
-        steps.give_back(db, work.claim_id, chain_no=work.chain_no, due_at=now, error=reason)
-        return releases.request_release(db, work.claim_id, reason=reason, undelivered=True, now=now, who=rt.who)
+        steps.give_back(db, work, due_at=now, error=reason)
+        return begun
 
     if transaction(rt.engine, body):
+        log.warning("mint.refused", reason=reason)
         send_release(rt, work.claim_id)

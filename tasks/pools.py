@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import secrets
 from datetime import datetime, timedelta
+from typing import Any
 
 import structlog
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
+from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.pods import PodSeen, get_pod, list_pods
-from k8s_adapters.pools import PoolSeen, list_pools
+from k8s_adapters.pools import PoolSeen, get_pool, list_pools
 from k8s_adapters.runners import create_runner, delete_runner
 from models import keeper, releases
 from models.engine import transaction
 from ostler.clock import utcnow
-from ostler.errors import Conflict, UpstreamError
+from ostler.errors import Conflict, RateLimited, Retryable, UpstreamError
 from ostler.wakes import KEEP, REMATCH
+from rules.fates import Fate, JobFate
 from rules.machines import Purpose
 from rules.stamps import INITIAL
-from tasks.base import SWEEP, remaining, task
+from tasks.base import SWEEP, calls, remaining, task
 from tasks.github import ask_fate
 from tasks.release import send_release
 from tasks.retire import send_retire
@@ -39,37 +42,54 @@ RESERVE = 3.0
 
 @task("pools", queue="pools", policy=SWEEP)
 def pools() -> None:
-    """Mirror the pools of the cluster into their rows, then reconcile each in a task of its own."""
+    """Mirror the pools of the cluster into their rows, then have each reconciled in a task of its own."""
     rt = runtime()
-    seen = list_pools(rt.kube, namespace=rt.settings.namespace)
-    usable = [pool for pool in seen if pool.problem is None]
+    namespace = rt.settings.namespace
+    seen = list_pools(rt.kube, namespace=namespace, policy=calls(SWEEP))
+    changed = False
     for pool in seen:
         if pool.problem is not None:
             log.warning("pool.unusable", pool=pool.name, problem=pool.problem)
-    now = utcnow()
-    kept = {pool.uid for pool in seen}
-    changed = transaction(
-        rt.engine,
-        lambda db: keeper.mirror_pools(
-            db, namespace=rt.settings.namespace, pools=[facts(pool) for pool in usable], kept=kept, now=now
-        ),
-    )
+            continue
+        try:
+            changed |= mirror(rt, pool)
+        except DBAPIError as error:  # one bad pool stops no other (L14)
+            log.warning("pool.not_mirrored", pool=pool.name, error=type(error).__name__)
+    uids = {pool.uid for pool in seen}
+    for row in transaction(rt.engine, lambda db: keeper.live_pools(db, namespace=namespace)):
+        if row.uid not in uids:
+            changed |= see_missing_pool(rt, row, namespace=namespace)
     if changed:
         rt.waker.send(REMATCH, queue="sweeps")
-    rows = transaction(rt.engine, lambda db: keeper.kept_pools(db, namespace=rt.settings.namespace))
-    for row in rows:
+    for row in transaction(rt.engine, lambda db: keeper.kept_pools(db, namespace=namespace)):
         rt.waker.send(KEEP, queue="pools", pool_id=row.id)
+
+
+def mirror(rt: Runtime, pool: PoolSeen) -> bool:
+    """Mirror one pool; return whether jobs may find another pool now."""
+    return transaction(rt.engine, lambda db: keeper.mirror_pool(db, facts(pool), now=utcnow()))
+
+
+def see_missing_pool(rt: Runtime, row: Row[Any], *, namespace: str) -> bool:
+    """A pool that was not in the list, which may have been a bad one (L8): one GET by name and UID proves it gone."""
+    found = get_pool(rt.kube, namespace=namespace, name=row.name, policy=calls(SWEEP))
+    if found is not None and found.uid == row.uid:
+        return False
+    log.warning("pool.gone", pool=row.name)
+    transaction(rt.engine, lambda db: keeper.end_pool(db, row.id, now=utcnow()))
+    return True
 
 
 @task("keep", queue="pools", policy=SWEEP)
 def keep(*, pool_id: int) -> None:
     """Reconcile one pool: look at its Pods first, at its rows second (L8)."""
     rt = runtime()
+    rt.waker.kept(pool_id)
     pool = transaction(rt.engine, lambda db: keeper.pool_name(db, pool_id))
     if pool is None:
         return
     namespace, name = pool
-    seen = list_pods(rt.kube, namespace=namespace, pool=name)
+    seen = list_pods(rt.kube, namespace=namespace, pool=name, policy=calls(SWEEP))
     now = utcnow()
     transaction(
         rt.engine,
@@ -77,20 +97,31 @@ def keep(*, pool_id: int) -> None:
     )
     rows = transaction(rt.engine, lambda db: keeper.pod_rows(db, pool_id=pool_id, now=now))
     by_uid = {pod.uid: pod for pod in seen}
-    replace_missing(rt, pool_id, namespace, name)
+    silent = keeper.budget_of(len(rows))
     for row in rows:
         if remaining() < RESERVE:
             log.info("keep.to_be_continued", pool=name)
-            return
-        if row.uid is None:
-            continue
-        pod = by_uid.get(row.uid)
-        if pod is None:
-            see_missing(rt, row, namespace=namespace, now=now)
-        elif row.terminal_at is not None:
-            see_spent(rt, row, pod, now=now)
-        else:
-            see_silent(rt, row, pod, now=now)
+            break
+        try:
+            silent -= see(rt, row, by_uid.get(row.uid or ""), namespace=namespace, may_retire=silent > 0, now=now)
+        except (UpstreamError, DBAPIError) as error:  # one Pod that cannot be dealt with stops no other (L14)
+            log.warning("keep.pod_skipped", pod=row.name, error=type(error).__name__)
+    fill(rt, pool_id, namespace, name)
+
+
+def see(
+    rt: Runtime, row: keeper.PodRow, pod: PodSeen | None, *, namespace: str, may_retire: bool, now: datetime
+) -> int:
+    """Deal with one Pod; return 1 when it was retired for its silence."""
+    if row.uid is None:
+        return 0
+    if pod is None:
+        see_missing(rt, row, namespace=namespace, now=now)
+    elif row.terminal_at is not None:
+        see_spent(rt, row, pod, now=now)
+    elif may_retire:
+        return see_silent(rt, row, pod, now=now)
+    return 0
 
 
 def facts(pool: PoolSeen) -> keeper.PoolFacts:
@@ -133,25 +164,23 @@ def pod_facts(pod: PodSeen) -> keeper.PodFacts:
     )
 
 
-def replace_missing(rt: Runtime, pool_id: int, namespace: str, name: str) -> None:
-    """Create the Pods that are missing, and retire warm ones that are too many."""
+def fill(rt: Runtime, pool_id: int, namespace: str, name: str) -> None:
+    """Create the Pods that are missing, or retire warm ones that are too many."""
     names = [(f"{name}-{secrets.token_hex(4)}", secrets.token_hex(8)) for _ in range(CREATIONS)]
-    wanted = transaction(rt.engine, lambda db: keeper.plan_rows(db, pool_id=pool_id, names=names, now=utcnow()))
-    if wanted.surplus:
-        retired = transaction(
-            rt.engine,
-            lambda db: keeper.retire_surplus(
-                db, pool_id=pool_id, surplus=wanted.surplus, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
-            ),
-        )
-        for claim_id in retired:
-            send_retire(rt, claim_id)
-    if not wanted.create:
+    plan = transaction(
+        rt.engine,
+        lambda db: keeper.plan_pods(
+            db, pool_id=pool_id, names=names, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
+        ),
+    )
+    for claim_id in plan.retire:
+        send_retire(rt, claim_id)
+    if not plan.create:
         return
-    pool = next((p for p in list_pools(rt.kube, namespace=namespace) if p.name == name), None)
+    pool = get_pool(rt.kube, namespace=namespace, name=name, policy=calls(SWEEP))
     if pool is None or pool.problem is not None or pool.terminating:
         return
-    for row_id, pod_name, attempt in wanted.create:
+    for row_id, pod_name, attempt in plan.create:
         if remaining() < RESERVE:
             return
         try:
@@ -166,7 +195,7 @@ def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: 
     try:
         created = create_runner(
             rt.kube, pool=pool, name=pod_name, attempt=attempt, dispatch_url=rt.settings.dispatch_url,
-            audience=rt.settings.token_audience,
+            audience=rt.settings.token_audience, policy=calls(SWEEP),
         )  # fmt: skip
     except Conflict:
         log.warning("pod.name_taken", pod=pod_name)
@@ -180,7 +209,7 @@ def see_missing(rt: Runtime, row: keeper.PodRow, *, namespace: str, now: datetim
     uid = row.uid
     if uid is None or (row.claim_purpose == Purpose.RETIRE):
         return
-    pod = get_pod(rt.kube, namespace=namespace, name=row.name)
+    pod = get_pod(rt.kube, namespace=namespace, name=row.name, policy=calls(SWEEP))
     if pod is not None and pod.uid == uid:
         return
     if row.claim_id is None:
@@ -192,8 +221,10 @@ def see_missing(rt: Runtime, row: keeper.PodRow, *, namespace: str, now: datetim
 def see_spent(rt: Runtime, row: keeper.PodRow, pod: PodSeen, *, now: datetime) -> None:
     """A terminal Pod: wait for its `completed`, then ask GitHub; delete it when no claim needs it."""
     if row.claim_id is None:
-        delete_runner(rt.kube, namespace=pod.namespace, name=pod.name, uid=pod.uid, attempt=pod.attempt)
-        if get_pod(rt.kube, namespace=pod.namespace, name=pod.name) is None:
+        delete_runner(
+            rt.kube, namespace=pod.namespace, name=pod.name, uid=pod.uid, attempt=pod.attempt, policy=calls(SWEEP)
+        )
+        if get_pod(rt.kube, namespace=pod.namespace, name=pod.name, policy=calls(SWEEP)) is None:
             transaction(rt.engine, lambda db: releases.mark_gone(db, pod.uid, now=now))
         return
     if row.claim_purpose == Purpose.RETIRE:
@@ -203,15 +234,15 @@ def see_spent(rt: Runtime, row: keeper.PodRow, pod: PodSeen, *, now: datetime) -
         end_claim(rt, row.claim_id, spent=True)
 
 
-def see_silent(rt: Runtime, row: keeper.PodRow, pod: PodSeen, *, now: datetime) -> None:
-    """A Pod that does not poll, or whose poller ended other than 0, is retired under a claim."""
+def see_silent(rt: Runtime, row: keeper.PodRow, pod: PodSeen, *, now: datetime) -> int:
+    """A Pod that does not poll, or whose poller ended other than 0, is retired under a claim; 1 when it is."""
     if row.claim_id is not None or row.ever_delivered or row.offered or pod.terminating:
-        return
+        return 0
     failed = pod.poller_exit_code not in {None, 0}
     limit = now - timedelta(seconds=rt.settings.start_timeout)
-    silent = keeper.silent_since(row) < limit and pod.poller_exit_code is None
+    silent = keeper.silent_since(row, created_at=pod.created_at) < limit and pod.poller_exit_code is None
     if not failed and not silent:
-        return
+        return 0
 
     def body(db: Connection) -> int | None:
         if not failed and not keeper.web_beats(db, since=limit, now=now):
@@ -220,9 +251,11 @@ def see_silent(rt: Runtime, row: keeper.PodRow, pod: PodSeen, *, now: datetime) 
         return releases.insert_retire(db, row.id, now=now, who=rt.who, why=why, due_after=rt.settings.due_after)
 
     claim_id = transaction(rt.engine, body)
-    if claim_id is not None:
-        log.warning("pod.retired", pod=row.name, failed=failed)
-        send_retire(rt, claim_id)
+    if claim_id is None:
+        return 0
+    log.warning("pod.retired", pod=row.name, failed=failed)
+    send_retire(rt, claim_id)
+    return 1
 
 
 def end_claim(rt: Runtime, claim_id: int, *, spent: bool) -> None:
@@ -243,9 +276,11 @@ def end_claim(rt: Runtime, claim_id: int, *, spent: bool) -> None:
         return
     try:
         fate = ask_fate(rt, job_id=claim.job_id, repository=claim.repository, installation_id=claim.installation_id)
-    except UpstreamError as error:
+    except (Retryable, RateLimited) as error:
         log.warning("claim.fate_unknown", claim=claim_id, error=type(error).__name__)
         return
+    except UpstreamError:  # the App was removed, or may not look: nobody will ever answer
+        fate = JobFate(Fate.RUNNING, "GitHub cannot be asked")
     ended = transaction(
         rt.engine,
         lambda db: releases.end_without_pod(

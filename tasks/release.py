@@ -12,8 +12,9 @@ import structlog
 from k8s_adapters.stamps import StampOutcome
 from models import releases
 from models.engine import transaction
+from models.releases import Warmth
 from ostler.clock import utcnow
-from ostler.errors import Busy
+from ostler.errors import Busy, Forbidden, Gone, Invalid
 from ostler.wakes import RELEASE as NAME
 from tasks.annotation import write
 from tasks.base import RELEASE, task
@@ -22,6 +23,12 @@ from tasks.retire import send_retire
 from tasks.runtime import Runtime, runtime
 
 log = structlog.get_logger(__name__)
+
+_WARMTH = {
+    StampOutcome.DONE: Warmth.WARM,
+    StampOutcome.POD_GONE: Warmth.GONE,
+    StampOutcome.MOVED_ON: Warmth.UNKNOWN,
+}
 
 
 @task("release", queue="dispatch", policy=RELEASE)
@@ -49,6 +56,11 @@ def release(*, claim_id: int, chain_no: int | None = None, reason: str = "releas
         transaction(rt.engine, lambda db: releases.refuse_release(db, claim_id, now=utcnow(), who=rt.who))
         log.info("release.refused")
         return
+    except (Forbidden, Gone) as error:
+        if work.delivered:
+            raise
+        # The App may not, or not any more. Nobody has this JIT, so the job need not wait for that.
+        log.warning("release.runner_left", error=type(error).__name__)
     if work.delivered:
         end_delivered(rt, work)
     else:
@@ -61,19 +73,31 @@ def send_release(rt: Runtime, claim_id: int) -> None:
 
 
 def end_never_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
-    """Un-stamp, whatever we believe of the stamp: a late one must find another value than it tests for."""
-    outcome = write(rt, work, owner=None).outcome
-    if outcome is StampOutcome.MOVED_ON:
-        log.warning("release.annotation_moves")
-        return
+    """Un-stamp, whatever we believe of the stamp: a late one must find another value than it tests for.
+
+    Where that cannot be done (the annotation is missing, the patch is forbidden) the Pod is retired instead.
+    """
+    try:
+        result = write(rt, work, owner=None)
+    except (Forbidden, Invalid) as error:
+        log.warning("release.stamp_stays", error=type(error).__name__)
+        warmth = Warmth.UNKNOWN
+    else:
+        if result.outcome is StampOutcome.MOVED_ON and result.seen is not None:
+            log.warning("release.annotation_moves")
+            return
+        warmth = _WARMTH[result.outcome]
     ended = transaction(
         rt.engine,
         lambda db: releases.end_never_delivered(
-            db, work, pod_gone=outcome is StampOutcome.POD_GONE, now=utcnow(), who=rt.who
+            db, work, warmth=warmth, retire_due=rt.settings.due_after, now=utcnow(), who=rt.who
         ),
     )
-    if ended:
-        wake_after(rt, work)
+    if ended is None:
+        return
+    if ended.retire_id is not None:
+        send_retire(rt, ended.retire_id)
+    wake_after(rt, work)
 
 
 def end_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:

@@ -17,7 +17,7 @@ from ostler.clock import utcnow
 from ostler.errors import Busy
 from ostler.wakes import KEEP
 from ostler.wakes import RETIRE as NAME
-from tasks.base import RETIRE, task
+from tasks.base import RETIRE, calls, task
 from tasks.github import deregister
 from tasks.runtime import Runtime, runtime
 
@@ -38,8 +38,8 @@ def retire(*, claim_id: int) -> None:
             log.warning("retire.refused", pod=work.pod_name)
             look_again(rt, work, "GitHub says that its runner is busy")
             return
-    delete_runner(rt.kube, namespace=work.namespace, name=work.pod_name, uid=work.pod_uid)
-    seen = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name)
+    delete_runner(rt.kube, namespace=work.namespace, name=work.pod_name, uid=work.pod_uid, policy=calls(RETIRE))
+    seen = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RETIRE))
     if seen is not None and seen.uid == work.pod_uid:
         look_again(rt, work, "Terminating")
         return
@@ -54,7 +54,7 @@ def look_again(rt: Runtime, work: releases.ReleaseWork, error: str) -> None:
     now = utcnow()
 
     def body(db: Connection) -> None:
-        steps.give_back(db, work.claim_id, chain_no=work.chain_no, due_at=now, error=error)
+        steps.give_back(db, work, due_at=now, error=error)
 
     transaction(rt.engine, body)
 

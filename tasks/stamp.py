@@ -85,7 +85,7 @@ def give_up_pod(rt: Runtime, work: steps.StampWork) -> None:
     now = utcnow()
 
     def body(db: Connection) -> bool:
-        steps.give_back(db, work.claim_id, chain_no=work.chain_no, due_at=now, error="the Pod is gone")
+        steps.give_back(db, work, due_at=now, error="the Pod is gone")
         return releases.request_release(
             db, work.claim_id, reason="its Pod is gone", undelivered=True, now=now, who=rt.who
         )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import structlog
+from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.pods import get_pod, list_pods
 from models import sweeps
 from models.engine import transaction
-from tasks.base import SWEEP, remaining, task
+from ostler.errors import UpstreamError
+from tasks.base import SWEEP, calls, remaining, task
 from tasks.pools import end_claim
-from tasks.runtime import runtime
+from tasks.runtime import Runtime, runtime
 
 log = structlog.get_logger(__name__)
 RESERVE = 3.0
@@ -19,7 +21,7 @@ RESERVE = 3.0
 def missing_pods() -> None:
     """List the cluster first, read claims second; a failed or empty list changes nothing (L8)."""
     rt = runtime()
-    seen = {pod.uid for pod in list_pods(rt.kube, namespace=rt.settings.namespace)}
+    seen = {pod.uid for pod in list_pods(rt.kube, namespace=rt.settings.namespace, policy=calls(SWEEP))}
     claims = transaction(rt.engine, sweeps.live_pods)
     if not seen and claims:
         log.warning("missing_pods.empty_list", claims=len(claims))
@@ -28,8 +30,17 @@ def missing_pods() -> None:
         if claim.pod_uid in seen:
             continue
         if remaining() < RESERVE:
+            log.info("missing_pods.to_be_continued")
             return
-        pod = get_pod(rt.kube, namespace=claim.namespace, name=claim.pod_name)
-        if pod is None or pod.uid != claim.pod_uid:
-            log.warning("missing_pods.gone", claim=claim.claim_id, pod=claim.pod_name)
-            end_claim(rt, claim.claim_id, spent=False)
+        try:
+            look(rt, claim)
+        except (UpstreamError, DBAPIError) as error:  # one claim that fails stops no other (L14)
+            log.warning("missing_pods.claim_skipped", claim=claim.claim_id, error=type(error).__name__)
+
+
+def look(rt: Runtime, claim: sweeps.LivePod) -> None:
+    """Prove by one GET that the Pod is gone, and end its claim."""
+    pod = get_pod(rt.kube, namespace=claim.namespace, name=claim.pod_name, policy=calls(SWEEP))
+    if pod is None or pod.uid != claim.pod_uid:
+        log.warning("missing_pods.gone", claim=claim.claim_id, pod=claim.pod_name)
+        end_claim(rt, claim.claim_id, spent=False)

@@ -12,7 +12,7 @@ from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.wakes import STAMP
 from rules.stamps import owned_by
-from tasks.base import SWEEP, task
+from tasks.base import SWEEP, calls, task
 from tasks.runtime import runtime
 
 log = structlog.get_logger(__name__)
@@ -23,7 +23,7 @@ _STATES = {"delivered", "executing"}
 def missing_stamps() -> None:
     """Stamp where the Pod carries no stamp, or another claim's, for `OSTLER_MISSING_STAMP_AFTER`."""
     rt = runtime()
-    seen = {pod.uid: pod for pod in list_pods(rt.kube, namespace=rt.settings.namespace)}
+    seen = {pod.uid: pod for pod in list_pods(rt.kube, namespace=rt.settings.namespace, policy=calls(SWEEP))}
     before = utcnow() - timedelta(seconds=rt.settings.missing_stamp_after)
     for claim in transaction(rt.engine, sweeps.live_pods):
         pod = seen.get(claim.pod_uid)

@@ -12,12 +12,13 @@ from typing import Any
 
 import structlog
 from sqlalchemy import Connection, Row
+from sqlalchemy.exc import DBAPIError
 
 from github_adapters.client import RunnerSeen
 from models import releases, sweeps
 from models.engine import transaction
 from ostler.clock import utcnow
-from ostler.errors import UpstreamError
+from ostler.errors import RateLimited, UpstreamError
 from rules.fates import NO_JOB, JobFate, from_github
 from rules.scopes import Scope
 from rules.unused import ClaimedJob, RunnerNow, UnusedAction, UnusedClaim, UnusedVerdict, judge_unused
@@ -30,10 +31,12 @@ log = structlog.get_logger(__name__)
 LOOKS_APART = 60.0
 """Seconds between two looks that prove an absence; a call's distance, not a wait, so nothing scales it."""
 
+RESERVE = 3.0
+
 
 @task("unused_runners", queue="sweeps", policy=SWEEP)
 def unused_runners() -> None:
-    """Look at each scope once; one scope that cannot be listed stops no other (L14)."""
+    """Look at each scope once; a scope that cannot be listed, or a claim that fails, stops no other (L14)."""
     rt = runtime()
     settings = rt.settings
     rows = transaction(
@@ -47,15 +50,26 @@ def unused_runners() -> None:
         if row.installation_id is not None:
             by_scope[row.installation_id, row.scope].append(row)
     for (installation_id, scope), claims in by_scope.items():
+        if remaining() < RESERVE:
+            log.info("unused_runners.to_be_continued")
+            return
         try:
             runners = rt.github.list_runners(
                 installation_id=installation_id, scope=Scope.parse(scope), deadline_seconds=remaining()
             )
-            by_name = {runner.name: runner for runner in runners}
-            for claim in claims:
-                look(rt, claim, by_name.get(claim.runner_name), now=utcnow())
         except UpstreamError as error:
             log.warning("unused_runners.scope_skipped", scope=scope, error=type(error).__name__)
+            continue
+        by_name = {runner.name: runner for runner in runners}
+        for claim in claims:
+            if remaining() < RESERVE:
+                break
+            try:
+                look(rt, claim, by_name.get(claim.runner_name), now=utcnow())
+            except RateLimited:
+                break
+            except (UpstreamError, DBAPIError) as error:
+                log.warning("unused_runners.claim_skipped", claim=claim.id, error=type(error).__name__)
 
 
 def look(rt: Runtime, claim: Row[Any], runner: RunnerSeen | None, *, now: datetime) -> None:
@@ -119,7 +133,11 @@ def act(rt: Runtime, claim: Row[Any], verdict: UnusedVerdict, fate: JobFate) -> 
         now = utcnow()
         match verdict.action:
             case UnusedAction.EXECUTE | UnusedAction.EXECUTE_UNBOUND:
-                sweeps.set_executing(db, claim.id, now=now, who=rt.who, why=verdict.reason)
+                own = verdict.action is UnusedAction.EXECUTE
+                sweeps.set_executing(
+                    db, claim.id, job_id=claim.job_id, fate=None if own else fate, now=now, who=rt.who,
+                    why=verdict.reason,
+                )  # fmt: skip
                 return False
             case UnusedAction.SPARE:
                 sweeps.make_spare(db, claim.id, job_id=claim.job_id, fate=fate, now=now, who=rt.who)

@@ -108,6 +108,12 @@ def upgrade() -> None:
             comment="the matcher left jobs without Pods: a poll wakes it",
         ),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column(
+            "routed_at",
+            sa.DateTime(timezone=True),
+            nullable=False,
+            comment="what decides which jobs it serves changed last",
+        ),
         sa.Column("deleted_at", sa.DateTime(timezone=True), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_pools")),
         sa.UniqueConstraint("uid", name=op.f("uq_pools_uid")),

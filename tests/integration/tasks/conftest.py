@@ -29,6 +29,9 @@ class Outbox:
         del queue
         self.sent.append((name, kwargs))
 
+    def kept(self, pool_id: int) -> None:
+        """There is no key to delete."""
+
     def wake(self, pool_id: int) -> bool:
         """Note a wake-up down."""
         self.sent.append(("wake", {"pool_id": pool_id}))

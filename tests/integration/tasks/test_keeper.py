@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from k8s_adapters.pools import delete_pool, patch_pool_replicas
@@ -102,17 +104,17 @@ def test_a_pod_with_a_live_job_claim_or_a_delivered_one_is_never_too_many(stage:
 
 
 @pytest.mark.parametrize("beating", [True, False], ids=["web beats", "web is down"])
-def test_a_pod_that_does_not_poll_is_retired_only_while_web_processes_beat(stage: Stage, *, beating: bool) -> None:
-    stage.pool(replicas=1)
+def test_pods_that_do_not_poll_are_retired_a_few_at_a_time_and_only_while_web_processes_beat(stage: Stage, *, beating: bool) -> None:
+    stage.pool(replicas=7)
     reconcile(stage)
-    stage.rows("UPDATE runner_pods SET created_at = now() - interval '10 min'")
+    stage.rt.settings = dataclasses.replace(stage.rt.settings, start_timeout=0)
     ago = "0 s" if beating else "1 min"
     stage.rows(
         "INSERT INTO web_instances VALUES ('w', now() - interval '1 hour', now() - CAST(:ago AS interval))", ago=ago
     )
     reconcile(stage)
     retirements = stage.rows("SELECT release_reason FROM claims WHERE purpose = 'retire'")
-    assert [row.release_reason for row in retirements] == (["it does not poll"] if beating else [])
+    assert [row.release_reason for row in retirements] == (["it does not poll"] * 5 if beating else [])
 
 
 def test_a_pod_whose_poller_failed_while_its_runner_waits_is_retired(stage: Stage) -> None:
@@ -154,6 +156,15 @@ def test_a_deleted_pool_takes_no_jobs_and_its_queued_ones_are_matched_again(stag
     (job,) = stage.rows("SELECT state, pool_id, hold_reason FROM jobs")
     assert (job.state, job.pool_id, job.hold_reason) == ("queued", None, "no_pool")
     assert stage.outbox.take("ostler.rematch") == [{}]
+
+
+def test_a_list_that_shows_no_pools_ends_none(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.pool(replicas=1)
+    reconcile(stage)
+    monkeypatch.setattr("tasks.pools.list_pools", lambda *_, **__: [])
+    reconcile(stage)
+    assert stage.rows("SELECT id FROM pools WHERE deleted_at IS NOT NULL") == []
+    assert stage.rows("SELECT id FROM claims") == []
 
 
 def test_a_pool_that_cannot_be_read_stops_no_other_and_is_not_taken_for_deleted(stage: Stage) -> None:

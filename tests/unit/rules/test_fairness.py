@@ -24,6 +24,7 @@ from rules.fairness import (
 )
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 PLENTY = Budget(count=10**6, vcpu_millicores=10**9, memory_mib=10**9)
 NOTHING = Usage(count=0, vcpu_millicores=0, memory_mib=0)
 TOTALS = Budget(count=100, vcpu_millicores=100_000, memory_mib=100_000)
@@ -144,7 +145,7 @@ def test_an_account_that_was_not_read_is_skipped() -> None:
 def test_other_pools_leave_the_room_reserved_for_the_job_that_waited_long() -> None:
     budget = Budget(count=9, vcpu_millicores=8000, memory_mib=90_000)
     used = Usage(count=3, vcpu_millicores=3000, memory_mib=3000)
-    kept = {1: Reservation(vcpu_millicores=4000, memory_mib=4000, count=1, pool_id=1)}
+    kept = {1: Reservation(vcpu_millicores=4000, memory_mib=4000, count=1, pool_id=1, queued_at=LONG_AGO, job_id=0)}
     view = account(1, budget=budget, usage=used)
 
     small = plan([job(1, pool_id=2), job(2, pool_id=2)], view, reservations=kept)
@@ -154,8 +155,22 @@ def test_other_pools_leave_the_room_reserved_for_the_job_that_waited_long() -> N
     assert ids(large) == [3]
 
 
+def test_an_older_job_need_not_leave_room_so_that_two_pools_never_wait_for_each_other() -> None:
+    one = Budget(count=1, vcpu_millicores=8000, memory_mib=90_000)
+    first, second = job(1, pool_id=1), job(2, pool_id=2)
+    older, younger = sorted([first, second], key=lambda each: (each.queued_at, each.job_id))
+    view = account(1, budget=one)
+
+    def against(head: JobHead, other: JobHead) -> list[int]:
+        kept = {1: Reservation(1000, 1000, 1, other.pool_id, other.queued_at, other.job_id)}
+        return ids(plan([head], view, reservations=kept))
+
+    assert against(older, younger) == [older.job_id]
+    assert against(younger, older) == []
+
+
 def test_a_reservation_binds_no_other_account() -> None:
-    kept = {1: Reservation(vcpu_millicores=10**9, memory_mib=10**9, count=1, pool_id=1)}
+    kept = {1: Reservation(vcpu_millicores=10**9, memory_mib=10**9, count=1, pool_id=1, queued_at=LONG_AGO, job_id=0)}
 
     assert ids(plan([job(1, 1, pool_id=2), job(2, 2, pool_id=2)], account(1), account(2), reservations=kept)) == [2]
 
@@ -200,7 +215,15 @@ HEADS = st.lists(
 )
 RESERVATIONS = st.dictionaries(
     st.integers(1, 3),
-    st.builds(Reservation, st.integers(0, 3), st.integers(0, 3), st.integers(0, 1), st.integers(1, 2)),
+    st.builds(
+        Reservation,
+        st.integers(0, 3),
+        st.integers(0, 3),
+        st.integers(0, 1),
+        st.integers(1, 2),
+        st.just(LONG_AGO),
+        st.just(0),
+    ),
 )
 
 
@@ -235,7 +258,11 @@ def test_no_pick_exceeds_a_budget_or_takes_what_is_reserved_for_another_pool(
     for index, head in enumerate(planned.picks):
         view = after(accounts[head.account_id], planned.picks[: index + 1])
         kept = reservations.get(head.account_id)
-        room = kept if kept is not None and kept.pool_id != head.pool_id else Reservation(0, 0, 0, head.pool_id)
+        room = (
+            kept
+            if kept is not None and kept.pool_id != head.pool_id
+            else Reservation(0, 0, 0, head.pool_id, LONG_AGO, 0)
+        )
         assert view.usage.count + room.count <= view.budget.count
         assert view.usage.vcpu_millicores + room.vcpu_millicores <= view.budget.vcpu_millicores
         assert view.usage.memory_mib + room.memory_mib <= view.budget.memory_mib

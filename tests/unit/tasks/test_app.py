@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -66,16 +67,15 @@ def test_no_retry_waits_longer_than_half_the_visibility_timeout() -> None:
 
 
 def test_a_task_ignores_arguments_of_a_newer_version_and_returns_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
+    woken: list[int] = []
     rematch = ours()["ostler.rematch"]
     wrapped = inspect.unwrap(rematch.run)
     assert wrapped.__name__ == "rematch"
     dispatch = ours()["ostler.dispatch"]
-    monkeypatch.setattr("tasks.dispatch.runtime", lambda: seen.append(1))
+    monkeypatch.setattr("tasks.dispatch.runtime", lambda: SimpleNamespace(waker=SimpleNamespace(wake=woken.append)))
     monkeypatch.setattr("tasks.dispatch.ROUNDS", 0)
-    monkeypatch.setattr("tasks.dispatch.wake", lambda _rt, _pools: None)
     assert dispatch.run(pool_id=1, something_new=2) is None
-    assert seen == [1]
+    assert woken == [1]
 
 
 def test_the_settings_are_asserted_at_boot() -> None:
