@@ -246,10 +246,12 @@ def test_no_deadlock_reaches_a_caller(database: Database, seconds: int) -> None:
     pools = [stage.pool() for _ in range(3)]
     with stage.engine.begin() as db:
         db.execute(text("UPDATE pools SET labels = ARRAY['pool-' || id]"))
-    install(cast("Any", SimpleNamespace(
-        engine=stage.engine, settings=stage.settings, who="worker",
-        cipher=Cipher([Secret(Fernet.generate_key().decode())]), wake_keys=stage.wake_keys, waker=_Waker(), kube=_Cluster(), github=_GitHub(),
-    )))  # fmt: skip
+    cipher = Cipher([Secret(Fernet.generate_key().decode())])
+    runtime = SimpleNamespace(
+        engine=stage.engine, settings=stage.settings, who="worker", cipher=cipher, wake_keys=stage.wake_keys,
+        waker=_Waker(), kube=_Cluster(), github=_GitHub(),
+    )  # fmt: skip
+    install(cast("Any", runtime))
     traffic = Traffic(stage, pools, time.monotonic() + seconds)
     threads = [
         threading.Thread(target=traffic.run, args=(name, getattr(traffic, name), number), name=f"{name}-{number}")
