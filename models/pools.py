@@ -38,7 +38,9 @@ class Pool(Base):
         server_default="false", comment="the matcher left jobs without Pods: a poll wakes it"
     )
     created_at: Mapped[datetime]
-    routed_at: Mapped[datetime] = mapped_column(comment="what decides which jobs it serves changed last")
+    routed_at: Mapped[datetime] = mapped_column(
+        server_default=text("now()"), comment="what decides which jobs it serves changed last"
+    )
     deleted_at: Mapped[datetime | None]
 
 

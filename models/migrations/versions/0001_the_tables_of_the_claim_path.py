@@ -111,6 +111,7 @@ def upgrade() -> None:
         sa.Column(
             "routed_at",
             sa.DateTime(timezone=True),
+            server_default=sa.text("now()"),
             nullable=False,
             comment="what decides which jobs it serves changed last",
         ),

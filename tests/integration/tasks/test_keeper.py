@@ -104,7 +104,9 @@ def test_a_pod_with_a_live_job_claim_or_a_delivered_one_is_never_too_many(stage:
 
 
 @pytest.mark.parametrize("beating", [True, False], ids=["web beats", "web is down"])
-def test_pods_that_do_not_poll_are_retired_a_few_at_a_time_and_only_while_web_processes_beat(stage: Stage, *, beating: bool) -> None:
+def test_pods_that_do_not_poll_are_retired_a_few_at_a_time_and_only_while_web_processes_beat(
+    stage: Stage, *, beating: bool
+) -> None:
     stage.pool(replicas=7)
     reconcile(stage)
     stage.rt.settings = dataclasses.replace(stage.rt.settings, start_timeout=0)

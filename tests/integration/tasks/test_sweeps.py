@@ -178,20 +178,20 @@ def test_a_delivered_claim_without_its_stamp_is_stamped_and_a_young_one_not_yet(
 
 
 @pytest.mark.parametrize(
-    ("runner", "job", "state"),
+    ("runner", "job", "state", "after_job"),
     [
-        ("busy", ("in_progress", None, RUNNER), "executing"),
-        ("busy", ("queued", None, None), "executing"),
-        ("online", ("queued", None, None), "delivered"),
-        ("online", ("in_progress", None, "another"), "spare"),
-        ("online", ("completed", "cancelled", None), "spare"),
-        ("offline", ("queued", None, None), "releasing"),
-        (None, ("queued", None, None), "delivered"),
+        ("busy", ("in_progress", None, RUNNER), "executing", (7, "running")),
+        ("busy", ("queued", None, None), "executing", (None, "queued")),
+        ("online", ("queued", None, None), "delivered", (7, "claimed")),
+        ("online", ("in_progress", None, "another"), "spare", (None, "running")),
+        ("online", ("completed", "cancelled", None), "spare", (None, "completed")),
+        ("offline", ("queued", None, None), "releasing", (7, "claimed")),
+        (None, ("queued", None, None), "delivered", (7, "claimed")),
     ],
     ids=["busy with it", "busy with another", "idle", "it runs elsewhere", "it is over", "offline", "absent once"],
 )
 def test_a_runner_without_an_execution_is_judged_by_what_github_shows(
-    stage: Stage, pod: str, github: StubGitHub, runner: str | None, job: Any, state: str
+    stage: Stage, pod: str, github: StubGitHub, runner: str | None, job: Any, state: str, after_job: Any
 ) -> None:
     stage.job(7)
     claim = stage.claim(pod, job_id=7, state="delivered", age=90, runner=RUNNER)
@@ -200,7 +200,8 @@ def test_a_runner_without_an_execution_is_judged_by_what_github_shows(
     (after,) = stage.rows("SELECT state, job_id, spare_since FROM claims WHERE id = :id", id=claim)
     shown = "spare" if after.spare_since is not None else after.state
     assert shown == state
-    assert (after.job_id is None) == (state == "spare")
+    (own,) = stage.rows("SELECT state FROM jobs WHERE id = 7")
+    assert (after.job_id, own.state) == after_job
 
 
 def test_an_absent_runner_is_released_only_after_two_looks_a_minute_apart(
