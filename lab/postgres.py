@@ -34,9 +34,12 @@ _OPTIONS = {
 
 
 class Postgres:
-    """One server; `start` makes the data folder. Postgres refuses root, so root runs it as another user."""
+    """One server; `start` makes the data folder. Postgres refuses root, so root runs it as another user.
 
-    def __init__(self, folder: Path) -> None:
+    Without `fsync` a crash of the machine (never one of the server alone) may lose data: for tests.
+    """
+
+    def __init__(self, folder: Path, *, fsync: bool = True) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._user = _SYSTEM_USER if os.geteuid() == 0 else None
         self._data = folder / "data"
@@ -50,7 +53,7 @@ class Postgres:
             record = pwd.getpwnam(self._user)
             os.chown(folder, record.pw_uid, record.pw_gid)
             os.chown(self._socket, record.pw_uid, record.pw_gid)
-        options = {**_OPTIONS, "unix_socket_directories": str(self._socket)}
+        options = {**_OPTIONS, "unix_socket_directories": str(self._socket), "fsync": "on" if fsync else "off"}
         settings = [argument for key, value in options.items() for argument in ("-c", f"{key}={value}")]
         self.child = Child(
             "postgres",

@@ -36,7 +36,7 @@ def postgres() -> Iterator[Postgres]:
     """A real server with a migrated template database."""
     # Not below pytest's own folder: another run sets that to 0700, and Postgres may run as another user.
     folder = Path(tempfile.mkdtemp(prefix="ostler-test-"))
-    server = Postgres(folder)
+    server = Postgres(folder, fsync=False)
     server.start()
     server.create_database(_TEMPLATE)
     engine = make_engine(Secret(server.url(_TEMPLATE)), pool_size=2, application="migrations")

@@ -216,12 +216,13 @@ def _report(console: Console, verdict: Verdict, figures: Figures, *, jobs: int, 
     table.add_row("conclusions", "  ".join(f"{name} {count}" for name, count in sorted(verdict.conclusions.items())))
     table.add_row("executions", str(verdict.executions))
     table.add_row("Pods that got a JIT", f"{figures.pods}, {figures.real_pods} of them ran the real scripts")
-    table.add_row("jobs that GitHub gave to another runner", str(figures.remaps))
+    table.add_row("jobs that ran on another's runner", str(figures.remaps))
     table.add_row("claims that a sweep resumed", str(figures.resumed))
     table.add_row("webhooks lost", str(verdict.webhooks_lost))
     table.add_row("runners still registered", str(len(verdict.leftover_runners)))
     if figures.p50 is not None and figures.p99 is not None:
         table.add_row("queued → JIT delivered", f"p50 {figures.p50 * 1000:.0f} ms   p99 {figures.p99 * 1000:.0f} ms")
+    console.print()
     console.print(table)
     for problem in verdict.problems:
         console.print(f"[red]✗[/red] {problem}", highlight=False)
