@@ -38,6 +38,9 @@ WAVE = 40
 LONGEST = 900.0
 """Seconds after which a demo that does not end is a failure."""
 
+STALLED = 90.0
+"""Seconds without a job's end after which a demo is a failure too; its jobs take 2.5 at most."""
+
 REPRESENTATIVE = 200
 """From so many jobs on a run without a single remap says nothing about remapping."""
 
@@ -100,6 +103,7 @@ def _drive(
     dice = random.Random(seed)  # noqa: S311  variety, not secrecy
     sent = 0
     end = time.monotonic() + LONGEST
+    completed, moved_at = -1, time.monotonic()
     over = False
     with Live(console=console, refresh_per_second=2, transient=False) as live:
         last_line = 0.0
@@ -117,7 +121,10 @@ def _drive(
             if jobs is not None and sent >= jobs and open_jobs == 0 and wanted <= 0:
                 over = True
                 break
-            if jobs is not None and time.monotonic() > end:
+            if states["completed"] != completed:
+                completed, moved_at = states["completed"], time.monotonic()
+            if jobs is not None and time.monotonic() > min(end, moved_at + STALLED):
+                say(f"giving up: {open_jobs} jobs are not over")
                 break
             stop.wait(0.3)
     if jobs is None:
