@@ -20,7 +20,6 @@ from typing import Any
 import httpx
 from sqlalchemy import Row, create_engine, text
 
-from beat_schedule import schedule
 from k8s_adapters.client import make_client
 from k8s_adapters.pods import list_pods
 from k8s_adapters.pools import patch_pool_replicas
@@ -30,6 +29,7 @@ from lab.processes import Child
 from lab.system import ACCOUNTS, LabAccount, LabPool, Options, System, read_log
 from lab.verdict import Verdict, judge
 from ostler.errors import Gone
+from tasks.app import MODULES
 from tests.faults.invariants import History, nothing_left, read_pods, read_rows
 
 POOL = LabPool("small", ("self-hosted", "linux", "small"), 8)
@@ -51,7 +51,7 @@ SCALED = {
     "OSTLER_WORKER_THREADS": "8",
     "OSTLER_DATABASE_POOL_SIZE": "8",
 }
-_REDELIVERY = "redelivery" in schedule(resume_every=1, pools_every=1, sweep_every=1)
+_REDELIVERY = "tasks.sweeps.redelivery" in MODULES
 EVERY = 0.1
 
 
@@ -143,11 +143,10 @@ class Stage:
     def kill_halted(self) -> None:
         """Kill every process that has stopped itself, and start it again."""
         for path in sorted(self._halted.iterdir()):
-            point, _, pid = path.name.rpartition(".")
-            child = next((c for c in self.system.children.values() if c.pid == int(pid)), None)
-            if child is None:  # it was killed a moment ago, at another point
-                self._killed(path, point, "killed before")
+            if not path.exists():  # the same process was halted at two points at once
                 continue
+            point, _, pid = path.name.rpartition(".")
+            child = next(c for c in self.system.children.values() if c.pid == int(pid))
             end = time.monotonic() + 10
             while not _is_stopped(int(pid)):
                 if time.monotonic() > end:
