@@ -1,0 +1,1 @@
+"""The claim path in any order, driven by hypothesis against the real tables."""

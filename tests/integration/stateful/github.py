@@ -1,0 +1,174 @@
+"""A tiny GitHub: jobs, registered runners, and the webhooks that it has still to send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from github_adapters.client import Jit, JobSeen, RunnerSeen
+from github_adapters.webhooks import WorkflowJobEvent
+from ostler.errors import Busy, Conflict, Forbidden, Gone, Invalid, RateLimited
+from ostler.secrets import Secret
+from rules.scopes import Scope
+from tests.integration.models.webhook_rows import QUEUED
+from tests.integration.stateful.steps import outside
+
+ACCOUNTS = {77: "acme", 88: "zoo"}
+"""Ids and logins of the two organisations; the installation of each is its id plus 100."""
+
+MOODS: dict[str, Exception | None] = {
+    "well": None,
+    "forbidden": Forbidden("mint: 403"),
+    "gone": Gone("mint: 404"),
+    "invalid": Invalid("mint: 422"),
+    "limited": RateLimited("mint: 429", after=5),
+    "limited for long": RateLimited("mint: 429", after=600),
+}
+
+
+@dataclass
+class Runner:
+    """One registration; `job` while it executes."""
+
+    id: int
+    name: str
+    scope: str
+    labels: frozenset[str]
+    online: bool = False
+    job: int | None = None
+
+
+@dataclass
+class Job:
+    """What is true of a job."""
+
+    event: WorkflowJobEvent
+    status: str = "queued"
+    conclusion: str | None = None
+    runner: str | None = None
+
+
+class GitHub:
+    """Has the adapter's methods, each one outside call of the running step."""
+
+    def __init__(self, *, late: Callable[[Callable[[], object]], None], clock: Callable[[], datetime]) -> None:
+        self.jobs: dict[int, Job] = {}
+        self.runners: dict[int, Runner] = {}
+        self.webhooks: list[tuple[str, WorkflowJobEvent]] = []
+        self.mood = "well"
+        self.minted: dict[str, str] = {}
+        """JIT to runner name."""
+        self._late = late
+        self._clock = clock
+        self._number = 0
+
+    # What happens there
+
+    def add_job(self, account_id: int, labels: tuple[str, ...], *, waiting: bool) -> None:
+        job_id = len(self.jobs) + 1
+        login = ACCOUNTS[account_id]
+        event = replace(
+            QUEUED, job_id=job_id, labels=labels, owner_id=account_id, owner_login=login, repository=f"{login}/app",
+            installation_id=account_id + 100, created_at=self._clock(),
+        )  # fmt: skip
+        self.jobs[job_id] = Job(event, status="waiting" if waiting else "queued")
+        self._send(job_id, "waiting" if waiting else "queued")
+
+    def let_go(self, job_id: int) -> None:
+        """The environment lets a waiting job go."""
+        self.jobs[job_id].status = "queued"
+        self._send(job_id, "queued")
+
+    def give(self, job_id: int, runner: Runner) -> None:
+        """Give a queued job to an idle runner."""
+        job = self.jobs[job_id]
+        job.status, job.runner, runner.job = "in_progress", runner.name, job_id
+        self._send(job_id, "in_progress")
+
+    def finish(self, job_id: int, conclusion: str) -> Runner | None:
+        """End a job; its runner, being single-use, is gone with it."""
+        job = self.jobs[job_id]
+        job.status, job.conclusion = "completed", conclusion
+        self._send(job_id, "completed")
+        runner = next((each for each in self.runners.values() if each.job == job_id), None)
+        if runner is not None:
+            del self.runners[runner.id]
+        return runner
+
+    def fits(self, job: Job, runner: Runner) -> bool:
+        """Whether GitHub may give this job to this runner."""
+        idle = runner.online and runner.job is None and job.status == "queued"
+        return idle and runner.scope == f"orgs/{job.event.owner_login}" and set(job.event.labels) <= runner.labels
+
+    def named(self, name: str) -> Runner | None:
+        return next((runner for runner in self.runners.values() if runner.name == name), None)
+
+    def _send(self, job_id: int, action: str) -> None:
+        job = self.jobs[job_id]
+        now = self._clock()
+        event = replace(
+            job.event, action=action, status=job.status, conclusion=job.conclusion, runner_name=job.runner,
+            started_at=now, completed_at=now if action == "completed" else None,
+        )  # fmt: skip
+        self._number += 1
+        self.webhooks.append((f"guid-{self._number}", event))
+
+    # What is asked of it
+
+    def _call(self, what: str, apply: Callable[[], Any]) -> Any:
+        return outside(what, apply, late=self._late)
+
+    def mint(self, *, scope: Scope, name: str, labels: Sequence[str], **_rest: Any) -> Jit:
+        return self._call(f"mint {name}", lambda: self._mint(scope, name, labels))  # type: ignore[no-any-return]
+
+    def find_runner(self, *, name: str, **_rest: Any) -> RunnerSeen | None:
+        def apply() -> RunnerSeen | None:
+            runner = self.named(name)
+            return None if runner is None else _seen(runner)
+
+        return self._call(f"find {name}", apply)  # type: ignore[no-any-return]
+
+    def list_runners(self, *, scope: Scope, **_rest: Any) -> list[RunnerSeen]:
+        return self._call(  # type: ignore[no-any-return]
+            f"list {scope}", lambda: [_seen(each) for each in self.runners.values() if each.scope == str(scope)]
+        )
+
+    def delete_runner(self, *, runner_id: int, **_rest: Any) -> None:
+        self._call(f"delete runner {runner_id}", lambda: self._delete(runner_id))
+
+    def get_job(self, *, job_id: int, **_rest: Any) -> JobSeen | None:
+        return self._call(f"get job {job_id}", lambda: self._job(job_id))  # type: ignore[no-any-return]
+
+    def _mint(self, scope: Scope, name: str, labels: Sequence[str]) -> Jit:
+        refusal, self.mood = MOODS[self.mood], "well"
+        if refusal is not None:
+            raise refusal
+        if self.named(name) is not None:
+            raise Conflict("mint: 409")
+        self._number += 1
+        runner = Runner(id=self._number, name=name, scope=str(scope), labels=frozenset(labels))
+        self.runners[runner.id] = runner
+        self.minted[f"jit-{runner.id}"] = name
+        return Jit(runner_id=runner.id, runner_name=name, config=Secret(f"jit-{runner.id}"))
+
+    def _delete(self, runner_id: int) -> None:
+        runner = self.runners.get(runner_id)
+        if runner is not None and runner.job is not None:
+            raise Busy("422")
+        self.runners.pop(runner_id, None)
+
+    def _job(self, job_id: int) -> JobSeen:
+        job = self.jobs[job_id]
+        return JobSeen(
+            id=job_id, run_id=1, run_attempt=1, status=job.status, conclusion=job.conclusion, labels=job.event.labels,
+            runner_id=None, runner_name=job.runner, created_at=None, started_at=None, completed_at=None,
+        )  # fmt: skip
+
+
+def _seen(runner: Runner) -> RunnerSeen:
+    return RunnerSeen(
+        id=runner.id, name=runner.name, status="online" if runner.online else "offline", busy=runner.job is not None,
+        labels=tuple(runner.labels),
+    )  # fmt: skip

@@ -1,0 +1,508 @@
+"""The rules of the stateful test: everything that may happen to the claim path, in any order.
+
+Jobs, Pods and pools come and go, webhooks and messages come late, twice and out of order, budgets change,
+GitHub gives jobs to whichever runner fits, answers are lost, calls are applied after their time-out, and
+processes die between a step's begin and its finish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar, TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from sqlalchemy import Connection, Engine, text
+
+from github_adapters.webhooks import WorkflowJobEvent
+from models import accounts, intake, keeper, offers, releases
+from models.accounts import NewAccount
+from models.engine import transaction
+from ostler.settings import Settings
+from rules.fairness import Budget
+from rules.poll_answers import Verdict, answer
+from tests.integration.stateful.cluster import NAMESPACE, Pod
+from tests.integration.stateful.github import ACCOUNTS, MOODS
+from tests.integration.stateful.invariants import Laws
+from tests.integration.stateful.steps import Fate
+from tests.integration.stateful.world import Message, World, empty_tables, later
+
+T = TypeVar("T")
+
+OUT_OF_TURN = {
+    "claimed": ("mint", "stamp", "release", "mint"),
+    "minted": ("release", "unstamp", "release", "mint"),
+}
+"""Steps that may come for a claim in this state though it waits for another, or for none."""
+
+SWEEPS = ("resume", "rematch", "stale_claims", "missing_pods", "missing_stamps", "unused_runners")
+BUDGET = Budget(count=2, vcpu_millicores=6000, memory_mib=20_000)
+LABELS = {False: ("linux",), True: ("linux", "big")}
+"""Of an ordinary job, and of one that only the pool `large` serves; its runners fit both."""
+WEBS = ("web-1", "web-2")
+MOST_PODS = 6
+MOST_JOBS = 30
+
+POOLS = {
+    name: keeper.PoolFacts(
+        uid=f"{name}-1", namespace=NAMESPACE, name=name, image="image", labels=labels, runner_group_id=1, vcpu=2000,
+        memory=4096, replicas=2, allowed_accounts=(), allowed_repositories=(), routing_priority=0,
+        template_hash="hash", draining=False,
+    )
+    for name, labels in (("small", ("linux",)), ("large", ("linux", "big")))
+}  # fmt: skip
+
+WEIGHTS = {
+    "nearly_all_goes_well_for_a_while": 8,
+    "a_step_is_overtaken": 5,
+    "a_job_is_queued": 5,
+    "an_environment_lets_a_job_go": 1,
+    "github_gives_a_job": 6,
+    "a_job_ends": 4,
+    "a_job_is_cancelled": 2,
+    "webhooks_arrive": 6,
+    "github_refuses_the_next_mint": 1,
+    "a_pod_comes": 3,
+    "a_pod_polls": 5,
+    "held_polls_are_answered": 3,
+    "runners_connect": 1,
+    "a_pod_is_to_be_retired": 2,
+    "a_pod_vanishes": 1,
+    "a_message_is_run": 12,
+    "a_message_comes_out_of_turn": 8,
+    "a_message_is_lost": 1,
+    "a_stopped_step_goes_on": 6,
+    "a_late_call_is_applied": 6,
+    "a_sweep_runs": 6,
+    "the_keeper_runs": 2,
+    "time_passes": 6,
+    "a_budget_changes": 1,
+    "a_pool_changes": 1,
+}
+"""How often what happens. One rule draws from it: rules of their own would all be equally likely."""
+
+QUIET = {
+    "a_job_is_queued",
+    "an_environment_lets_a_job_go",
+    "a_job_is_cancelled",
+    "github_gives_a_job",
+    "a_job_ends",
+    "github_refuses_the_next_mint",
+    "a_message_is_lost",
+    "runners_connect",
+    "time_passes",
+}
+"""What changes neither a row nor a Pod that is alive."""
+
+fates = st.sampled_from(
+    [*([Fate.ANSWERED] * 3), *([Fate.HELD] * 3), Fate.LOST, Fate.FAILED, Fate.LATE, Fate.LATE, Fate.KILLED]
+)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What one event draws; each uses of it what it needs."""
+
+    pick: int
+    other: int
+    flag: bool
+    fate: Fate
+    at: int
+    wait: int
+
+    def one(self, among: Sequence[T]) -> T:
+        """Return one of these."""
+        return among[self.pick % len(among)]
+
+
+draws = st.builds(
+    Draw, pick=st.integers(0, 23), other=st.integers(0, 23), flag=st.booleans(), fate=fates,
+    at=st.sampled_from([1, 1, 1, 2, 3]), wait=st.sampled_from([0, 0, 0, 3, 12]),
+)  # fmt: skip
+
+
+class ClaimPath(RuleBasedStateMachine):
+    """One example; a subclass brings the engine."""
+
+    engine: ClassVar[Engine]
+    settings: ClassVar[Settings]
+    worlds: ClassVar[list[World]] = []
+    prepare: ClassVar[list[Callable[[World], None]]] = []
+
+    @initialize(
+        jobs=st.lists(st.tuples(st.sampled_from(sorted(ACCOUNTS)), st.booleans()), min_size=1, max_size=5),
+        rounds=st.integers(0, 2),
+    )
+    def begin(self, jobs: list[tuple[int, bool]], rounds: int) -> None:
+        empty_tables(self.engine)
+        self.world = World(self.engine, self.settings)
+        self.worlds[:] = [self.world]
+        for prepare in self.prepare:
+            prepare(self.world)
+        self.world.cluster.deleting = self._deleting
+        self.laws = Laws(self.world)
+        self.pools = dict(POOLS)
+        self.numbers = 0
+        transaction(
+            self.engine,
+            lambda db: accounts.ensure_accounts(
+                db, [NewAccount(id=i, login=login, installation_id=i + 100) for i, login in ACCOUNTS.items()],
+                budget=BUDGET, now=self.world.now,
+            ),
+        )  # fmt: skip
+        self._mirror()
+        for name in POOLS:
+            self._add_pod(name)
+        for account, big in jobs:
+            self.world.github.add_job(account, LABELS[big], waiting=False)
+        for _ in range(rounds):
+            self._all_goes_well()
+        self.laws.check()
+
+    @rule(event=st.sampled_from([name for name, weight in WEIGHTS.items() for _ in range(weight)]), draw=draws)
+    def happens(self, event: str, draw: Draw) -> None:
+        self.world.now = later(self.world.now, draw.wait)
+        getattr(self, event)(draw)
+        if event not in QUIET:
+            self.laws.check()
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            self.world.kill_all()
+
+    # GitHub and its users
+
+    def a_job_is_queued(self, draw: Draw) -> None:
+        account = sorted(ACCOUNTS)[draw.pick % 2]
+        waiting = draw.other % 5 == 0
+        if len(self.world.github.jobs) < MOST_JOBS:
+            self.world.github.add_job(account, LABELS[draw.flag], waiting=waiting)
+
+    def an_environment_lets_a_job_go(self, draw: Draw) -> None:
+        waiting = [job_id for job_id, job in self.world.github.jobs.items() if job.status == "waiting"]
+        if waiting:
+            self.world.github.let_go(draw.one(waiting))
+
+    def github_gives_a_job(self, draw: Draw) -> None:
+        self._connect()
+        github = self.world.github
+        fits = [(i, r) for i, job in github.jobs.items() for r in github.runners.values() if github.fits(job, r)]
+        if fits:
+            github.give(*draw.one(fits))
+
+    def a_job_ends(self, draw: Draw) -> None:
+        running = [job_id for job_id, job in self.world.github.jobs.items() if job.status == "in_progress"]
+        if running:
+            self._end(draw.one(running))
+
+    def a_job_is_cancelled(self, draw: Draw) -> None:
+        queued = [job_id for job_id, job in self.world.github.jobs.items() if job.status in {"queued", "waiting"}]
+        if queued:
+            self.world.github.finish(draw.one(queued), "cancelled")
+
+    def webhooks_arrive(self, draw: Draw) -> None:
+        """Deliver some together, anywhere from the line, and perhaps leave them in it to come again."""
+        hooks = self.world.github.webhooks
+        if not hooks:
+            return
+        start = draw.pick % len(hooks)
+        end = start + 1 + draw.other % 3
+        self._intake(hooks[start:end])
+        if not draw.flag:
+            del hooks[start:end]
+
+    def github_refuses_the_next_mint(self, draw: Draw) -> None:
+        self.world.github.mood = draw.one(sorted(MOODS))
+
+    # Pods
+
+    def a_pod_comes(self, draw: Draw) -> None:
+        if len(self.world.cluster.pods) < MOST_PODS:
+            self._add_pod(draw.one(sorted(POOLS)))
+
+    def a_pod_polls(self, draw: Draw) -> None:
+        polling = [pod for pod in self.world.cluster.pods.values() if pod.polls]
+        web = WEBS[draw.other % 2]
+        if polling:
+            self._poll(polling if draw.flag else [draw.one(polling)], web, draw.fate, draw.at)
+
+    def held_polls_are_answered(self, draw: Draw) -> None:
+        self._answer_held(WEBS[draw.other % 2], draw.fate, draw.at)
+
+    def runners_connect(self, _draw: Draw) -> None:
+        self._connect()
+
+    def a_pod_is_to_be_retired(self, draw: Draw) -> None:
+        rows = self.world.rows("SELECT id FROM runner_pods WHERE gone_at IS NULL AND uid IS NOT NULL ORDER BY id")
+        if rows:
+            claim_id = transaction(
+                self.engine,
+                lambda db: releases.insert_retire(
+                    db, draw.one(rows).id, now=self.world.now, who="test", why="too many", due_after=10
+                ),
+            )
+            if claim_id is not None:
+                self.world.send("ostler.retire", queue="dispatch", claim_id=claim_id)
+
+    def a_pod_vanishes(self, draw: Draw) -> None:
+        pods = list(self.world.cluster.pods.values())
+        if pods:
+            pod = draw.one(pods)
+            del self.world.cluster.pods[pod.name]
+            for runner in self.world.github.runners.values():
+                if runner.name in {self.world.github.minted[jit] for jit in pod.jits}:
+                    runner.online = False
+
+    # Workers and their broker
+
+    def a_message_is_run(self, draw: Draw) -> None:
+        """Run a message, perhaps one that comes again, up to or through an outside call that meets its fate."""
+        messages = self.world.messages
+        if not messages:
+            return
+        message = draw.one(messages)
+        if not draw.flag:
+            messages.remove(message)
+        self._run(message, draw)
+
+    def a_message_comes_out_of_turn(self, draw: Draw) -> None:
+        """Run a step of a claim that nobody waits for, perhaps of an older chain (L6)."""
+        claims = self.world.rows(
+            "SELECT id, state, chain_no FROM claims "
+            "ORDER BY state NOT IN ('claimed', 'minted', 'releasing'), id DESC LIMIT 4"
+        )
+        if claims:
+            claim = draw.one(claims)
+            name = OUT_OF_TURN.get(claim.state, ("release", "stamp", "mint", "retire"))[draw.other % 4]
+            chained = (
+                {} if name in {"unstamp", "retire"} or draw.flag else {"chain_no": claim.chain_no - draw.other // 12}
+            )
+            self._run(Message(f"ostler.{name}", {"claim_id": claim.id, **chained}), draw)
+
+    def a_message_is_lost(self, draw: Draw) -> None:
+        if self.world.messages:
+            self.world.messages.remove(draw.one(self.world.messages))
+
+    def a_stopped_step_goes_on(self, draw: Draw) -> None:
+        if self.world.stopped:
+            self.world.go_on(draw.one(self.world.stopped), draw.fate)
+
+    def a_late_call_is_applied(self, draw: Draw) -> None:
+        if self.world.cluster.late:
+            self._apply_late(draw.pick)
+
+    def a_sweep_runs(self, draw: Draw) -> None:
+        self._sweep(draw.one(SWEEPS), draw.fate, draw.at)
+
+    def the_keeper_runs(self, draw: Draw) -> None:
+        self._keep(draw.fate, draw.at)
+
+    def time_passes(self, draw: Draw) -> None:
+        self.world.now = later(self.world.now, draw.one((1, 4, 12, 25, 70, 400)))
+
+    # Operators
+
+    def a_budget_changes(self, draw: Draw) -> None:
+        self._budget(sorted(ACCOUNTS)[draw.pick % 2], draw.other % 5)
+
+    def a_pool_changes(self, draw: Draw) -> None:
+        name = draw.one(sorted(POOLS))
+        pool = self.pools.get(name)
+        change = ("go", "again", "labels", "draining")[draw.other % 4]
+        if pool is None or change == "again":
+            self.numbers += 1
+            self.pools[name] = replace(POOLS[name], uid=f"{name}-{self.numbers}x")
+        elif change == "go":
+            del self.pools[name]
+        elif change == "labels":
+            other = POOLS[name].labels if pool.labels != POOLS[name].labels else (*POOLS[name].labels, "new")
+            self.pools[name] = replace(pool, labels=other)
+        else:
+            self.pools[name] = replace(pool, draining=not pool.draining)
+        self._mirror()
+
+    # Many good things at once, so that examples reach deep
+
+    def nearly_all_goes_well_for_a_while(self, draw: Draw) -> None:
+        """One message of all meets its fate; the rest goes well."""
+        for number in range(1 + draw.other % 3):
+            self._all_goes_well(draw if number == 0 else None)
+
+    def a_step_is_overtaken(self, draw: Draw) -> None:
+        """Stop a step of a new claim, let everything else go on past its lease, then let it finish."""
+        self._all_goes_well(draw, only="ostler.dispatch")
+        claims = self.world.rows("SELECT id FROM claims WHERE state IN ('claimed', 'minted') ORDER BY id DESC LIMIT 2")
+        if not claims:
+            return
+        claim_id = draw.one(claims).id
+        name = ("stamp", "release", "mint", "release")[draw.other % 4]
+        if name == "mint" or (name == "release" and draw.flag):
+            self._step("stamp", claim_id, Fate.ANSWERED, 1)
+        self._step(name, claim_id, (Fate.HELD, Fate.LATE)[draw.pick % 2], 1 + draw.pick // 12)
+        self.laws.check()
+        self.world.now = later(self.world.now, 25)
+        if draw.other % 3 == 0:
+            self._step("mint", claim_id, Fate.ANSWERED, 1)
+            self.laws.check()
+        self._sweep("resume", Fate.ANSWERED)
+        for _ in range(2):
+            self._all_goes_well()
+            self.laws.check()
+        while self.world.stopped:
+            self.world.go_on(self.world.stopped[0], Fate.ANSWERED)
+            self.laws.check()
+        while self.world.cluster.late:
+            self._apply_late(0)
+            self.laws.check()
+
+    # What rules are made of
+
+    def _step(self, name: str, claim_id: int, fate: Fate, at: int) -> None:
+        message = Message(f"ostler.{name}", {"claim_id": claim_id})
+        self.world.begin(message.name, self.world.runs(message), fate, at=at)
+
+    def _all_goes_well(self, but: Draw | None = None, *, only: str | None = None) -> None:
+        cluster, github = self.world.cluster, self.world.github
+        if but is not None:
+            self._keep(Fate.ANSWERED, 1)
+            for name in POOLS:
+                if sum(pod.polls and pod.pool == name for pod in cluster.pods.values()) < 1:
+                    self._add_pod(name)
+            if sum(job.status == "queued" for job in github.jobs.values()) < 2:
+                github.add_job(sorted(ACCOUNTS)[but.other % 2], LABELS[but.pick % 3 == 0], waiting=False)
+        hooks = self.world.github.webhooks
+        while hooks:
+            self._intake([hooks.pop(0)])
+        self._poll([pod for pod in self.world.cluster.pods.values() if pod.polls], WEBS[0], Fate.ANSWERED, 1)
+        for number in range(len(self.world.messages) + 8):
+            waiting = [message for message in self.world.messages if only in {None, message.name}]
+            if waiting:
+                message = waiting[0]
+                self.world.messages.remove(message)
+                if but is not None and only is None and number == but.pick % 8:
+                    self._run(message, but)
+                else:
+                    self.world.begin(message.name, self.world.runs(message), Fate.ANSWERED)
+        if but is None or not (but.flag or only):
+            self._answer_held(WEBS[0], Fate.ANSWERED, 1)
+
+    def _run(self, message: Message, draw: Draw) -> None:
+        if draw.fate is Fate.HELD and draw.other % 2:
+            self.world.stop_before(message.name, self.world.runs(message), at=draw.at)
+        else:
+            self.world.begin(message.name, self.world.runs(message), draw.fate, at=draw.at)
+
+    def _deleting(self, pod: Pod) -> None:
+        claims = self.world.rows(
+            "SELECT 1 FROM claims WHERE pod_uid = :uid AND purpose = 'retire' AND ended_at IS NULL", uid=pod.uid
+        )
+        assert claims, f"{pod.name} is deleted without a retire claim"
+        for jit in pod.jits:
+            runner = self.world.github.named(self.world.github.minted[jit])
+            assert runner is None or runner.job is None, f"{pod.name} is deleted while its runner is busy"
+
+    def _add_pod(self, name: str) -> None:
+        if name not in self.pools:
+            return
+        self.numbers += 1
+        self.world.cluster.add_pod(name, number=self.numbers, now=self.world.now)
+        self._keep(Fate.ANSWERED, 1)
+
+    def _keep(self, fate: Fate, at: int) -> None:
+        for row in transaction(self.engine, lambda db: keeper.kept_pools(db, namespace=NAMESPACE)):
+            message = Message("ostler.keep", {"pool_id": row.id})
+            self.world.begin(message.name, self.world.runs(message), fate, at=at)
+
+    def _sweep(self, name: str, fate: Fate, at: int = 1) -> None:
+        message = Message(f"ostler.{name}", {})
+        self.world.begin(message.name, self.world.runs(message), fate, at=at)
+
+    def _mirror(self) -> None:
+        changed = False
+        for pool in self.pools.values():
+            changed |= transaction(self.engine, partial(keeper.mirror_pool, pool=pool, now=self.world.now))
+        kept = {pool.uid for pool in self.pools.values()}
+        for row in transaction(self.engine, lambda db: keeper.live_pools(db, namespace=NAMESPACE)):
+            if row.uid not in kept:
+                changed = True
+                transaction(self.engine, partial(keeper.end_pool, pool_id=row.id, now=self.world.now))
+        if changed:
+            self.world.send("ostler.rematch", queue="sweeps")
+
+    def _budget(self, account: int, count: int) -> None:
+        with self.engine.begin() as db:
+            db.execute(
+                text("UPDATE accounts SET budget_count = :count WHERE id = :id"), {"count": count, "id": account}
+            )
+
+    def _intake(self, hooks: list[tuple[str, WorkflowJobEvent]]) -> None:
+        received = [intake.Received(guid, event) for guid, event in hooks]
+        applied = transaction(self.engine, lambda db: intake.apply(db, received, budget=BUDGET, now=self.world.now))
+        for pool_id in sorted(applied.wakes):
+            self.world.wake(pool_id)
+        for claim_id in applied.releases:
+            self.world.send("ostler.release", queue="dispatch", claim_id=claim_id)
+
+    def _poll(self, pods: Sequence[Pod], web: str, fate: Fate, at: int) -> None:
+        """Let Pods poll; what is minted is handed over at once, and an answer that ends a poller ends it."""
+        for pod in pods:
+            pod.poll_no += 1
+        polls = [
+            offers.Polling(
+                pod_uid=pod.uid, namespace=NAMESPACE, pod_name=pod.name, poll_id=f"{pod.uid}-{pod.poll_no}",
+                until=later(self.world.now, 60), again=False,
+            )
+            for pod in pods
+        ]  # fmt: skip
+
+        def offer(db: Connection) -> list[offers.PolledPod]:
+            offers.beat(db, web_id=web, started_at=self.world.now, now=self.world.now)
+            return offers.offer(db, polls, web_id=web, now=self.world.now)
+
+        by_uid = {pod.uid: pod for pod in pods}
+        for polled in transaction(self.engine, offer):
+            pod = by_uid[polled.pod_uid]
+            if polled.wakes and polled.pool_id is not None:
+                self.world.wake(polled.pool_id)
+            said = answer(polled.facts)
+            if said.claim_id is not None:
+                again = said.verdict is Verdict.DELIVER_AGAIN
+                body = self.world.hands_over(said.claim_id, pod.uid, f"{pod.uid}-{pod.poll_no}", again=again)
+                self.world.begin(f"poll of {pod.name}", body, fate, at=at)
+            elif said.verdict in {Verdict.REPLACE, Verdict.REFUSE}:
+                pod.poller_exit = 10 if said.verdict is Verdict.REPLACE else 1
+                pod.phase = "Succeeded"
+
+    def _answer_held(self, web: str, fate: Fate, at: int) -> None:
+        minted, _ = transaction(self.engine, lambda db: offers.unanswered(db, web_id=web))
+        for offer in minted:
+            pod = self.world.cluster.by_uid(offer.pod_uid)
+            if pod is not None and pod.polls and offer.poll_id == f"{pod.uid}-{pod.poll_no}":
+                body = self.world.hands_over(offer.claim_id, pod.uid, offer.poll_id, again=False)
+                self.world.begin(f"held poll of {pod.name}", body, fate, at=at)
+
+    def _connect(self) -> None:
+        for pod in self.world.cluster.pods.values():
+            if not pod.alive or not pod.jits:
+                continue
+            runner = self.world.github.named(self.world.github.minted[pod.jits[0]])
+            if runner is None:
+                pod.phase = "Failed"
+            else:
+                runner.online = True
+
+    def _end(self, job_id: int) -> None:
+        runner = self.world.github.finish(job_id, "success")
+        for pod in self.world.cluster.pods.values():
+            if runner is not None and runner.name in {self.world.github.minted[jit] for jit in pod.jits}:
+                pod.phase = "Succeeded"
+
+    def _apply_late(self, pick: int) -> None:
+        late = self.world.cluster.late
+        try:
+            late.pop(pick % len(late))()
+        except Exception as error:
+            if isinstance(error, AssertionError):
+                raise

@@ -1,0 +1,118 @@
+"""The five seeded bugs, and the switch that puts one in.
+
+Each is what the code would be without one of its guards; the machine has to find it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, text
+
+from models import bindings, releases, steps
+from ostler.errors import Retryable
+from rules.bindings import ClaimView
+from tests.integration.stateful.world import World
+from web.handover import Handover, Recipient
+
+Seed = Callable[[pytest.MonkeyPatch], Callable[[World], None]]
+
+
+def none(_monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
+    """Change nothing."""
+    return lambda _world: None
+
+
+def mint_before_stamp(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
+    """`begin_mint` takes a claim whatever its stamp is."""
+    lease = steps.lease
+
+    def unguarded(db: Connection, name: str, claim_id: int, *, guard: str = "", **rest: Any) -> Any:
+        return lease(db, name, claim_id, guard="" if name == "lease_mint" else guard, **rest)
+
+    monkeypatch.setattr(steps, "lease", unguarded)
+    return lambda _world: None
+
+
+def release_without_handle(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
+    """A release ends whatever claim its Pod has by then, not the one that it began with."""
+    end = releases.end_never_delivered
+
+    def unfenced(db: Connection, work: releases.ReleaseWork, *, now: datetime, who: str, **rest: Any) -> Any:
+        ended = end(db, work, now=now, who=who, **rest)
+        if not ended:  # its own claim is over: whatever claim is on the Pod is taken for it
+            db.execute(
+                text("""
+                    UPDATE claims SET state = 'ended', ended_at = :now, end_reason = 'released', jit = NULL
+                    WHERE pod_uid = :uid AND ended_at IS NULL
+                """),
+                {"uid": work.pod_uid, "now": now},
+            )
+        return ended
+
+    monkeypatch.setattr(releases, "end_never_delivered", unfenced)
+    return lambda _world: None
+
+
+def swap_without_null(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
+    """Two claims swap their jobs in one UPDATE."""
+    set_job = bindings._set_job
+
+    def at_once(batch: Any, claims: Sequence[ClaimView], job_id: int | None) -> None:
+        if job_id is None and len(claims) == 2:
+            first, second = claims
+            batch.db.execute(
+                text("""
+                    UPDATE claims SET job_id = CASE id WHEN :first THEN CAST(:of_second AS bigint) ELSE :of_first END
+                    WHERE id IN (:first, :second)
+                """),
+                {"first": first.id, "second": second.id, "of_first": first.job_id, "of_second": second.job_id},
+            )
+        else:
+            set_job(batch, claims, job_id)
+
+    monkeypatch.setattr(bindings, "_set_job", at_once)
+    return lambda _world: None
+
+
+def delivered_after_the_write(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
+    """The JIT goes to the Pod first, then `delivered` is committed."""
+    hand_over = Handover.hand_over
+    worlds: list[World] = []
+
+    async def hasty(self: Handover, claim_id: int, to: Recipient, *, again: bool) -> Any:
+        world = worlds[-1]
+        rows = world.rows("SELECT jit FROM claims WHERE id = :id AND state = 'minted'", id=claim_id)
+        if again or not rows:
+            return await hand_over(self, claim_id, to, again=again)
+        jit = world.cipher.decrypt(rows[0].jit).reveal()
+        try:
+            world.cluster.call(f"answer {to.pod_uid}", lambda: world.receive(to.pod_uid, jit))
+        except Retryable:
+            return None
+        await hand_over(self, claim_id, to, again=again)
+        return None
+
+    monkeypatch.setattr(Handover, "hand_over", hasty)
+    return worlds.append
+
+
+def unstamp_without_test(_monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
+    """An un-stamp does not compare what it replaces."""
+
+    def prepare(world: World) -> None:
+        world.cluster.unstamps_compare = False
+
+    return prepare
+
+
+SEEDS: dict[str, Seed] = {
+    "mint before stamp": mint_before_stamp,
+    "release without handle": release_without_handle,
+    "swap without NULL": swap_without_null,
+    "delivered after the write": delivered_after_the_write,
+    "un-stamp without test": unstamp_without_test,
+}

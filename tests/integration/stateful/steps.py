@@ -1,0 +1,108 @@
+"""Steps that can be stopped before and after each of their outside calls.
+
+A step is the real body of a task in a thread of its own; only one thread runs at a time. Where it calls the
+cluster or GitHub it stops, and the machine says what becomes of the call: so a reply is lost, a call is
+applied long after its time-out, a process dies, or a finish comes after everything else has moved on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from enum import Enum
+from typing import TypeVar
+
+from models.engine import in_transaction
+from ostler.errors import Retryable
+
+T = TypeVar("T")
+
+PATIENCE = 30.0
+"""Seconds that a step may run until its next call; more means that it waits for a lock of a stopped one."""
+
+
+class Fate(Enum):
+    """What becomes of an outside call."""
+
+    ANSWERED = "answered"
+    HELD = "applied, and the answer waits"
+    LOST = "applied, and the answer is lost"
+    FAILED = "never applied, and no answer comes"
+    LATE = "no answer comes, and it is applied later"
+    KILLED = "the process dies before it is applied"
+
+
+class Killed(BaseException):
+    """The process of a step is gone: nothing in it may handle this."""
+
+
+_running = threading.local()
+
+
+class Step:
+    """One execution of a body; `call` names the outside call at which it stands, None before and after."""
+
+    def __init__(self, what: str, body: Callable[[], None]) -> None:
+        self.what = what
+        self.call: str | None = None
+        self.over = False
+        self.error: BaseException | None = None
+        self._body = body
+        self._go = threading.Semaphore(0)
+        self._stopped = threading.Semaphore(0)
+        self._fate = Fate.ANSWERED
+        self._thread = threading.Thread(target=self._run, name=what, daemon=True)
+
+    def advance(self, fate: Fate = Fate.ANSWERED) -> None:
+        """Run to the next outside call or to the end; `fate` is that of the call at which it stands."""
+        self._fate = fate
+        if self._thread.ident is None:
+            self._thread.start()
+        else:
+            self._go.release()
+        assert self._stopped.acquire(timeout=PATIENCE), f"{self.what} waits for a lock that a stopped step holds"
+        if self.over:
+            self._thread.join()
+
+    def pause(self, call: str) -> Fate:
+        """Stop here until the machine goes on; called in the step's thread."""
+        self.call = call
+        self._stopped.release()
+        self._go.acquire()
+        self.call = None
+        return self._fate
+
+    def _run(self) -> None:
+        _running.step = self
+        try:
+            self._body()
+        except BaseException as error:  # noqa: BLE001  the machine judges it
+            self.error = error
+        self.over = True
+        self._stopped.release()
+
+
+def outside(call: str, apply: Callable[[], T], *, late: Callable[[Callable[[], object]], None]) -> T:
+    """Make an outside call of the running step; `late` takes one that is applied after its time-out.
+
+    What runs in no step is simply applied. Fails when a transaction is open (law L15).
+    """
+    assert not in_transaction(), f"{call} while a transaction is open"
+    step: Step | None = getattr(_running, "step", None)
+    if step is None:
+        return apply()
+    fate = step.pause(call)
+    if fate is Fate.KILLED:
+        raise Killed(call)
+    if fate is Fate.LATE:
+        late(apply)
+    if fate in {Fate.LATE, Fate.FAILED}:
+        raise Retryable(f"{call}: no answer")
+    result = apply()
+    if fate is Fate.HELD:
+        fate = step.pause(f"{call} (applied)")
+        if fate is Fate.KILLED:
+            raise Killed(call)
+    if fate in {Fate.LOST, Fate.LATE, Fate.FAILED}:
+        raise Retryable(f"{call}: the answer is lost")
+    return result

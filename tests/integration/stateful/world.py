@@ -1,0 +1,302 @@
+"""What the steps of one example share: real tables and real task bodies, a broker that is a list, a clock.
+
+A message may be run late, twice or never. A step runs in a thread of its own and stops at its outside calls.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
+
+import pytest
+from celery.exceptions import Retry
+from sqlalchemy import Connection, Engine, text
+
+import tasks.base
+import tasks.dispatch
+import tasks.mint
+import tasks.pools
+import tasks.runtime
+import tasks.sweeps.resume
+from models.engine import in_transaction, transaction
+from models.schema import metadata
+from ostler.errors import UpstreamError
+from ostler.secrets import Secret
+from ostler.settings import Settings
+from tasks.app import MODULES, app
+from tasks.base import MINT
+from tests.integration.models.webhook_rows import NOW
+from tests.integration.stateful.cluster import NAMESPACE, Cluster
+from tests.integration.stateful.github import GitHub
+from tests.integration.stateful.steps import Fate, Killed, Step
+from web.handover import Handover, Recipient
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Message:
+    """A task that was sent; `chained` are the arguments of the errback of its chain."""
+
+    name: str
+    kwargs: dict[str, Any]
+    chained: bool = False
+    retries: int = 0
+
+
+class _Cipher:
+    def encrypt(self, secret: Secret) -> bytes:
+        return secret.reveal().encode()
+
+    def decrypt(self, token: bytes) -> Secret:
+        return Secret(bytes(token).decode())
+
+
+class _Threads:
+    """What web uses of its threads; here everything runs in the step's own."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def transaction(self, body: Callable[[Connection], T]) -> T:
+        return transaction(self._engine, body)
+
+    async def cluster(self, call: Callable[[], T]) -> T:
+        return call()
+
+
+@dataclass
+class World:
+    """One example's everything. It is the tasks' runtime, too."""
+
+    engine: Engine
+    settings: Settings
+    now: datetime = NOW
+    messages: list[Message] = field(default_factory=list)
+    stopped: list[Step] = field(default_factory=list)
+    who: str = "worker"
+    cipher: Any = field(default_factory=_Cipher)
+
+    def __post_init__(self) -> None:
+        self.cluster = Cluster()
+        self.github = GitHub(late=self.cluster.late.append, clock=lambda: self.now)
+        self.handover = Handover(
+            threads=cast("Any", _Threads(self.engine)),
+            cluster=cast("Any", SimpleNamespace(review=self._review)),
+            cipher=self.cipher,
+            publisher=cast("Any", self),
+            counts=Counter(),
+        )
+        self.received: dict[str, str] = {}
+
+    # The runtime of tasks
+
+    @property
+    def kube(self) -> Cluster:
+        return self.cluster
+
+    @property
+    def waker(self) -> World:
+        assert not in_transaction(), "a message is sent while a transaction is open"
+        return self
+
+    @property
+    def wake_keys(self) -> World:
+        return self
+
+    def taken(self, _pool_id: int) -> None:
+        """There is no wake key: a wake is not sent while one like it waits."""
+
+    def wake(self, pool_id: int) -> None:
+        self.send("ostler.dispatch", queue="dispatch", pool_id=pool_id)
+
+    def keep(self, pool_id: int) -> None:
+        self.send("ostler.keep", queue="pools", pool_id=pool_id)
+
+    def kept(self, _pool_id: int) -> None:
+        """The keeper has begun."""
+
+    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
+        assert queue in {"dispatch", "github", "pools", "sweeps"}
+        message = Message(name, kwargs)
+        if message not in self.messages:
+            self.messages.append(message)
+
+    # Web
+
+    def _review(self, _token: str, *, pod_uid: str) -> bool | None:
+        try:
+            self.cluster.call(f"review {pod_uid}", lambda: None)
+        except UpstreamError:
+            return None
+        return True
+
+    # Steps
+
+    def begin(self, what: str, body: Callable[[], None], fate: Fate, *, at: int = 1) -> None:
+        """Run a step to its outside call number `at`, which meets `fate`, and on; `HELD` leaves it stopped there."""
+        step = Step(what, body)
+        step.advance()
+        for _ in range(at - 1):
+            if not step.over:
+                step.advance()
+        self.go_on(step, fate)
+
+    def go_on(self, step: Step, fate: Fate) -> None:
+        """Let the call at which a step stands meet `fate`; after that all goes well."""
+        if step in self.stopped:
+            self.stopped.remove(step)
+        if not step.over:
+            step.advance(fate)
+        while not step.over and fate is not Fate.HELD:
+            step.advance()
+        if not step.over:
+            self.stopped.append(step)
+        elif step.error is not None and not isinstance(step.error, Killed):
+            raise step.error
+
+    def stop_before(self, what: str, body: Callable[[], None], *, at: int) -> None:
+        """Run a step up to its outside call number `at`, which is not applied yet."""
+        step = Step(what, body)
+        for _ in range(at):
+            if not step.over:
+                step.advance()
+        if not step.over:
+            self.stopped.append(step)
+        elif step.error is not None:
+            raise step.error
+
+    def kill_all(self) -> None:
+        """End every stopped step as a dead process does."""
+        while self.stopped:
+            step = self.stopped.pop()
+            while not step.over:
+                step.advance(Fate.KILLED)
+
+    def runs(self, message: Message) -> Callable[[], None]:
+        """Return the body that runs a message as a worker would."""
+        task = app.tasks[message.name]
+
+        def body() -> None:
+            task.push_request(retries=message.retries, called_directly=True)
+            try:
+                task.run(**message.kwargs)
+            except Retry:
+                self._again(message)
+            except UpstreamError:
+                if task is tasks.mint.mint:
+                    self._again(message)
+                else:
+                    self._failed(message)
+            else:
+                if message.chained and task is not tasks.mint.mint:
+                    self.messages.append(Message("ostler.mint", message.kwargs, chained=True))
+            finally:
+                task.pop_request()
+
+        return body
+
+    def _again(self, message: Message) -> None:
+        if message.retries < MINT.task_retries:
+            self.messages.append(
+                Message(message.name, message.kwargs, chained=message.chained, retries=message.retries + 1)
+            )
+        else:
+            self._failed(message)
+
+    def _failed(self, message: Message) -> None:
+        if message.chained:
+            self.messages.append(Message("ostler.release", message.kwargs))
+
+    def start_chains(self, claim_ids: list[int], *, chain_no: int) -> None:
+        """Stand for `tasks.dispatch.start_chains`."""
+        for claim_id in claim_ids:
+            self.messages.append(Message("ostler.stamp", {"claim_id": claim_id, "chain_no": chain_no}, chained=True))
+
+    def hands_over(self, claim_id: int, pod_uid: str, poll_id: str, *, again: bool) -> Callable[[], None]:
+        """Return the body by which web hands a claim's JIT to the Pod that polls."""
+
+        def body() -> None:
+            to = Recipient(pod_uid=pod_uid, poll_id=poll_id, token=Secret("token"), accept="text/plain")
+            response = finished(self.handover.hand_over(claim_id, to, again=again))
+            if response is None:
+                return
+            try:
+                self.cluster.call(f"answer {pod_uid}", lambda: self.receive(pod_uid, bytes(response.body).decode()))
+            except UpstreamError:
+                return
+            if response.background is not None:
+                finished(response.background())
+
+        return body
+
+    def receive(self, pod_uid: str, jit: str) -> None:
+        """The poller writes the JIT down and exits 0, unless its Pod has gone or it has exited before."""
+        before = self.received.setdefault(jit, pod_uid)
+        assert before == pod_uid, f"{jit} was handed to {before} and to {pod_uid}"
+        pod = self.cluster.by_uid(pod_uid)
+        if pod is not None and pod.polls:
+            pod.jits.append(jit)
+            pod.poller_exit = 0
+
+    def rows(self, statement: str, **values: Any) -> Any:
+        """Return the rows of a query."""
+        with self.engine.connect() as db:
+            return db.execute(text(statement), values).all()
+
+
+def finished(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never really waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return cast("T", stop.value)
+    raise AssertionError("the coroutine waits")
+
+
+def settings_of(url: Secret) -> Settings:
+    """Return settings with short queues of everything."""
+    return Settings(
+        database_url=url, redis_url=Secret("redis://localhost/0"), github_app_id="1", github_private_key=Secret("k"),
+        webhook_secrets=(Secret("w"),), encryption_keys=(Secret("e"),), namespace=NAMESPACE, match_batch=10,
+    )  # fmt: skip
+
+
+def empty_tables(engine: Engine) -> None:
+    """Make the tables as new: no rows, numbers from 1."""
+    tables = [table.name for table in reversed(metadata.sorted_tables)]
+    with engine.begin() as db:
+        for name in tables:
+            db.execute(text(f"DELETE FROM {name}"))  # noqa: S608
+            if metadata.tables[name].c[0].identity is not None:
+                db.execute(text(f"ALTER TABLE {name} ALTER id RESTART"))
+
+
+def install(monkeypatch: pytest.MonkeyPatch, current: Callable[[], World]) -> None:
+    """Let the tasks of this process use the current world: its clock, its broker and no deadline."""
+    for name in MODULES:
+        __import__(name)
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("tasks.", "web.handover")) and hasattr(module, "utcnow"):
+            monkeypatch.setattr(module, "utcnow", lambda: current().now)
+        if name.startswith("tasks.") and hasattr(module, "runtime") and name != "tasks.runtime":
+            monkeypatch.setattr(module, "runtime", current)
+    for module in (tasks.dispatch, tasks.sweeps.resume):
+        monkeypatch.setattr(
+            module, "start_chains", lambda ids, *, chain_no: current().start_chains(ids, chain_no=chain_no)
+        )
+    numbers = iter(range(10**9))
+    monkeypatch.setattr(tasks.mint, "new_suffix", lambda: f"{next(numbers):08x}")
+    monkeypatch.setattr(tasks.base, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    for creates in ("replace_missing", "fill"):  # Pods come by a rule
+        monkeypatch.setattr(tasks.pools, creates, lambda *_arguments: None, raising=False)
+
+
+def later(now: datetime, seconds: float) -> datetime:
+    """Return a time after `now`."""
+    return now + timedelta(seconds=seconds)
