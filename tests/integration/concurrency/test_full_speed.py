@@ -231,8 +231,17 @@ class Traffic:
             account = str(chance.choice(ACCOUNTS))
             self.commit(lambda db: backoffs.record_failure(db, kind="account", key=account, reason="test", now=now))
             self.commit(lambda db: backoffs.forget(db, [("account", account)]))
-            with self.stage.engine.begin() as db:
-                db.execute(text("UPDATE jobs SET not_before = NULL WHERE hold_reason = 'backoff'"))
+            self.commit(_end_waits)
+
+
+def _end_waits(db: Connection) -> None:
+    """Let held jobs be matched again at once, in the one lock order."""
+    db.execute(
+        text("""
+            UPDATE jobs SET not_before = NULL WHERE id IN (
+                SELECT id FROM jobs WHERE hold_reason = 'backoff' ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+        """)
+    )
 
 
 WORKERS = {

@@ -19,7 +19,7 @@ from tests.integration.stateful.machine import ClaimPath
 from tests.integration.stateful.seeds import SEEDS
 
 STEPS = 50
-EXAMPLES = 80
+EXAMPLES = 120
 SEARCH = 2000
 """Examples in which a seeded bug has to be found."""
 
