@@ -52,18 +52,19 @@ def mint(self: Task, *, claim_id: int, chain_no: int | None = None) -> None:
     )
     if work is None:
         return
-    if work.installation_id is None:
+    installation_id = work.installation_id
+    if installation_id is None:
         refuse(rt, work, work.attempt_id, reason="no installation of the App is known for its account")
         return
     try:
         if work.previous is not None:
-            remove_unknown(rt, work, work.installation_id, name=work.previous)
+            remove_unknown(rt, work, installation_id, name=work.previous)
             renamed = rename(rt, work)
             if renamed is None:
                 return
             work = renamed
         jit = rt.github.mint(
-            installation_id=work.installation_id,
+            installation_id=installation_id,
             scope=Scope.parse(work.scope),
             name=work.runner_name,
             labels=work.labels,

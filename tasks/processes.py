@@ -7,11 +7,15 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
+import structlog
 from celery.signals import beat_init
 from redbeat.schedulers import RedBeatScheduler  # registers its own beat_init receiver first
+from redis.exceptions import LockNotOwnedError
 
 from ostler.settings import Settings
 from tasks.app import QUEUES, configure
+
+log = structlog.get_logger(__name__)
 
 
 def run_worker(settings: Settings, *, queues: Sequence[str] = QUEUES) -> None:
@@ -41,9 +45,18 @@ def reinstall(sender: Any, **_: Any) -> None:
     sender.scheduler.setup_schedule()
 
 
-def run_beat(settings: Settings) -> None:
-    """Run beat under redbeat; of two copies one is active and the other takes over within the lock's time-out."""
+def run_beat(settings: Settings) -> int:
+    """Run beat under redbeat and return its exit status; of two copies one is active.
+
+    When the active one loses its lock (Redis was emptied, or it was stopped for longer than the lock lives) it
+    ends with status 1, to be started again as the standby of the other.
+    """
     app = configure(settings)
-    app.Beat(
-        scheduler_cls=RedBeatScheduler, max_interval=app.conf.beat_max_loop_interval, loglevel=settings.log_level
-    ).run()
+    try:
+        app.Beat(
+            scheduler_cls=RedBeatScheduler, max_interval=app.conf.beat_max_loop_interval, loglevel=settings.log_level
+        ).run()
+    except LockNotOwnedError:
+        log.warning("beat.lost_its_lock")
+        return 1
+    return 0

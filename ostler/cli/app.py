@@ -59,7 +59,7 @@ def beat() -> None:
     settings = _start("beat")
     from tasks.processes import run_beat  # noqa: PLC0415
 
-    run_beat(settings)
+    raise typer.Exit(run_beat(settings))
 
 
 @app.command()
