@@ -1,0 +1,65 @@
+"""What the demo says at its end: the verdict decides the exit status, and a run that shows little says so."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from lab.verdict import Verdict
+from ostler.cli.demo import Figures, _report
+
+GOOD = Verdict(
+    problems=(),
+    jobs=200,
+    completed=200,
+    waiting=0,
+    executions=200,
+    conclusions={"success": 200},
+    requeued=0,
+    mint_conflicts=0,
+    webhooks_lost=0,
+    remaps=None,
+    leftover_runners=(),
+)
+FIGURES = Figures(p50=0.1, p99=0.2, remaps=7, resumed=0, real_pods=10, pods=200)
+
+
+def report(
+    verdict: Verdict, figures: Figures = FIGURES, *, jobs: int = 200, interrupted: bool = False
+) -> tuple[int, str]:
+    out = io.StringIO()
+    status = _report(Console(file=out, width=120), verdict, figures, jobs=jobs, interrupted=interrupted)
+    return status, out.getvalue()
+
+
+def test_a_good_run_ends_with_status_0() -> None:
+    status, said = report(GOOD)
+    assert status == 0
+    assert "every job completed exactly once" in said
+    assert "not representative" not in said
+
+
+def test_a_run_of_200_jobs_in_which_github_never_remapped_is_not_representative() -> None:
+    status, said = report(GOOD, replace(FIGURES, remaps=0))
+    assert status == 0
+    assert "not representative" in said
+
+
+@pytest.mark.parametrize(
+    ("verdict", "jobs", "interrupted"),
+    [
+        (replace(GOOD, problems=("job 7 was executed on 2 runners",)), 200, False),
+        (replace(GOOD, completed=199), 200, False),
+        (GOOD, 201, False),
+        (GOOD, 200, True),
+    ],
+    ids=["a problem", "one not over", "one never queued", "interrupted"],
+)
+def test_anything_else_ends_with_status_1(verdict: Verdict, jobs: int, *, interrupted: bool) -> None:
+    status, said = report(verdict, jobs=jobs, interrupted=interrupted)
+    assert status == 1
+    assert "not every job completed exactly once" in said
+    assert all(problem in said for problem in verdict.problems)
