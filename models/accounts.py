@@ -91,7 +91,10 @@ def ensure_accounts(db: Connection, accounts: Sequence[NewAccount], *, budget: B
 
 
 def usage_of(db: Connection, account_ids: Sequence[int]) -> Mapping[int, Usage]:
-    """Return what each account uses: live job claims plus executions that have no claim (law L2)."""
+    """Return what each account uses: live job claims plus executions without a claim (law L2).
+
+    Only those on runners that we registered: what an account runs elsewhere is not ours to ration.
+    """
     rows = db.execute(
         text("""
             SELECT account_id, count(*) AS jobs, sum(vcpu) AS vcpu, sum(memory) AS memory
@@ -100,7 +103,8 @@ def usage_of(db: Connection, account_ids: Sequence[int]) -> Mapping[int, Usage]:
                 WHERE ended_at IS NULL AND purpose = 'job' AND account_id = ANY(:ids)
                 UNION ALL
                 SELECT account_id, vcpu, memory FROM executions
-                WHERE ended_at IS NULL AND claim_id IS NULL AND account_id = ANY(:ids)
+                WHERE ended_at IS NULL AND account_id = ANY(:ids) AND claim_id IS NULL
+                  AND EXISTS (SELECT FROM mint_attempts m WHERE m.runner_name = executions.runner_name)
             ) used
             GROUP BY account_id
         """),

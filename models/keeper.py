@@ -5,6 +5,7 @@ A row stands before its Pod is created, under the pool's lock, so that two keepe
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -177,12 +178,13 @@ def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: 
     known = {
         row.name: row
         for row in db.execute(
-            text("SELECT name, uid, attempt_id, gone_at, terminal_at FROM runner_pods WHERE pool_id = :id"
+            text("SELECT id, name, uid, attempt_id, gone_at, terminal_at FROM runner_pods WHERE pool_id = :id"
                  " AND name = ANY(:names)"),
             {"id": pool_id, "names": [pod.name for pod in pods]},
         )
     }  # fmt: skip
-    for pod in sorted(pods, key=lambda pod: pod.name):
+    # Known rows in the order of their ids, as every lock; new ones after them.
+    for pod in sorted(pods, key=lambda pod: known[pod.name].id if pod.name in known else sys.maxsize):
         row = known.get(pod.name)
         if row is None:
             _adopt(db, pool_id, pod)
@@ -336,8 +338,22 @@ def budget_of(pods: int) -> int:
 
 
 def record_created(db: Connection, *, row_id: int, uid: str) -> None:
-    """Write the UID down that the cluster gave; a poll may have done so before."""
-    db.execute(text("UPDATE runner_pods SET uid = :uid WHERE id = :id AND uid IS NULL"), {"id": row_id, "uid": uid})
+    """Write the UID down that the cluster gave; a poll may have done so before.
+
+    A row that was given up while its Pod was being created is taken up again: the Pod exists.
+    """
+    db.execute(
+        text("UPDATE runner_pods SET uid = :uid, gone_at = NULL WHERE id = :id AND uid IS NULL"),
+        {"id": row_id, "uid": uid},
+    )
+
+
+def is_wanted(db: Connection, *, row_id: int) -> bool:
+    """Return whether a row still waits for its Pod: another keeper may have made it, or given it up."""
+    found = db.execute(
+        text("SELECT 1 FROM runner_pods WHERE id = :id AND uid IS NULL AND gone_at IS NULL"), {"id": row_id}
+    ).one_or_none()
+    return found is not None
 
 
 def forget_row(db: Connection, *, row_id: int, now: datetime) -> None:
@@ -379,6 +395,8 @@ class ClaimFacts:
     account_id: int | None
     pool_id: int
     executing: bool
+    releasing: bool
+    delivered: bool
 
 
 def claim_facts(db: Connection, claim_id: int) -> ClaimFacts | None:
@@ -386,7 +404,8 @@ def claim_facts(db: Connection, claim_id: int) -> ClaimFacts | None:
     row = db.execute(
         text("""
             SELECT c.job_id, j.repository, c.installation_id, c.account_id, c.pool_id,
-                   c.state = 'executing' AS executing
+                   c.state = 'executing' AS executing,
+                   c.state = 'releasing' AS releasing, c.delivered_at IS NOT NULL AS delivered
             FROM claims c LEFT JOIN jobs j ON j.id = c.job_id
             WHERE c.id = :id AND c.ended_at IS NULL AND c.purpose = 'job'
         """),

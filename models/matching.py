@@ -108,7 +108,8 @@ def read_heads(db: Connection, pool: PoolShape, *, batch: int, spare_after: floa
                 SELECT account_id, count(*) AS count, sum(vcpu) AS vcpu, sum(memory) AS memory
                 FROM (SELECT account_id, vcpu, memory FROM claims WHERE ended_at IS NULL AND purpose = 'job'
                       UNION ALL
-                      SELECT account_id, vcpu, memory FROM executions WHERE ended_at IS NULL AND claim_id IS NULL) u
+                      SELECT account_id, vcpu, memory FROM executions WHERE ended_at IS NULL AND claim_id IS NULL
+                      AND EXISTS (SELECT FROM mint_attempts m WHERE m.runner_name = executions.runner_name)) u
                 GROUP BY account_id
             ), totals AS (
                 SELECT sum(budget_count) AS count, sum(budget_vcpu) AS vcpu, sum(budget_memory) AS memory FROM accounts

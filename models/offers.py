@@ -95,7 +95,8 @@ _OFFER = text("""
         JOIN runner_pods pod ON pod.id = coalesce(
             (SELECT id FROM runner_pods WHERE uid = poll.pod_uid),
             -- The Pod polls before the answer to its creation was committed: its token proves the UID.
-            (SELECT id FROM runner_pods WHERE namespace = poll.namespace AND name = poll.name AND uid IS NULL)
+            (SELECT id FROM runner_pods WHERE namespace = poll.namespace AND name = poll.name AND uid IS NULL
+               AND gone_at IS NULL)
         )
     ), locked AS (
         -- Whoever claims this Pod now holds its row; the time of the poll can wait for the next one.
@@ -234,19 +235,19 @@ def withdraw(db: Connection, polls: Sequence[tuple[str, str]]) -> None:
     )
 
 
-def beat(db: Connection, *, web_id: str, started_at: datetime, now: datetime) -> None:
+def beat(db: Connection, *, web_id: str, now: datetime) -> None:
     """Record that a web process hears; the matcher takes one without a fresh beat to have no offers.
 
     After a gap in its beats it counts as started anew: Pods were silent meanwhile through no fault of theirs.
     """
     db.execute(
         text("""
-            INSERT INTO web_instances (id, started_at, beat_at) VALUES (:id, :started_at, :now)
+            INSERT INTO web_instances (id, started_at, beat_at) VALUES (:id, :now, :now)
             ON CONFLICT (id) DO UPDATE SET beat_at = excluded.beat_at,
                 started_at = CASE WHEN web_instances.beat_at < :gap THEN excluded.beat_at
                                   ELSE web_instances.started_at END
         """),
-        {"id": web_id, "started_at": started_at, "now": now, "gap": now - GAP},
+        {"id": web_id, "now": now, "gap": now - GAP},
     )
 
 

@@ -61,6 +61,7 @@ def request_release(
     reason: str,
     chain_no: int | None = None,
     undelivered: bool = False,
+    spare_since: datetime | None = None,
     now: datetime,
     who: str,
 ) -> bool:
@@ -68,11 +69,13 @@ def request_release(
 
     Lease and `due_at` stay, so that the release waits out a step in flight. With `chain_no` (an errback)
     only a claim that is still `claimed` and on that chain is taken, with `undelivered` only one whose JIT
-    never left us.
+    never left us, with `spare_since` only the spare that it was at that time.
     """
     guard = "" if chain_no is None else "AND state = 'claimed' AND chain_no = :chain_no"
     if undelivered:
         guard += " AND delivered_at IS NULL"
+    if spare_since is not None:
+        guard += " AND job_id IS NULL AND spare_since = :spare_since"
     moved = move_claim(
         db,
         "begin_release",
@@ -82,7 +85,8 @@ def request_release(
         why=reason,
         guard=guard,
         values={"release_reason": ":why", "due_at": "coalesce(leased_until, :now)"},
-        **({} if chain_no is None else {"chain_no": chain_no}),
+        chain_no=chain_no,
+        spare_since=spare_since,
     )
     return moved is not None
 
@@ -202,6 +206,7 @@ def move_fate(db: Connection, job_id: int, fate: JobFate, *, now: datetime, who:
     match fate.fate:
         case Fate.REQUEUE:
             move_jobs(db, "job_requeue", [job_id], now=now, who=who, why=fate.why)
+            db.execute(text("DELETE FROM executions WHERE job_id = :id AND ended_at IS NULL"), {"id": job_id})
         case Fate.FINISH:
             moved = move_jobs(
                 db,

@@ -85,6 +85,8 @@ def rematch_page(db: Connection, *, after_id: int, limit: int, now: datetime) ->
                        changed_at = CASE WHEN hold_reason IS DISTINCT FROM :hold THEN CAST(:now AS timestamptz)
                                          ELSE changed_at END
                 WHERE id = :id
+                  AND (pool_id, hold_reason, not_before) IS DISTINCT FROM
+                      (CAST(:pool_id AS bigint), CAST(:hold AS text), CAST(:not_before AS timestamptz))
             """),
             {
                 "id": row.id,

@@ -204,7 +204,8 @@ def finish_stamp(
         guard="AND chain_no = :chain_no",
         values={
             "leased_until": "NULL",
-            "due_at": "CASE WHEN state IN ('delivered', 'executing') THEN NULL ELSE CAST(:due AS timestamptz) END",
+            "due_at": "CASE WHEN state IN ('delivered', 'executing') THEN NULL "
+            "WHEN state = 'releasing' THEN :now ELSE CAST(:due AS timestamptz) END",
             "last_error": ":error",
         },
         chain_no=work.chain_no,

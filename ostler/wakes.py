@@ -73,11 +73,13 @@ class Waker:
             redis_url.reveal(), socket_timeout=_TIMEOUT_UNDER_LOCK, socket_connect_timeout=_TIMEOUT_UNDER_LOCK
         )
 
-    def wake(self, pool_id: int) -> bool:
-        """Send a dispatch of this pool unless one is already waiting; return whether one was sent."""
+    def wake(self, pool_id: int, *, after: float = 0) -> bool:
+        """Send a dispatch of this pool, to run in `after` seconds, unless one is waiting; return whether it was."""
         if not self._redis.set(wake_key(pool_id), "1", nx=True, px=WAKE_MS):
             return False
-        self.send(DISPATCH, queue="dispatch", pool_id=pool_id)
+        self._app.send_task(
+            DISPATCH, kwargs={"pool_id": pool_id}, queue="dispatch", countdown=after or None, ignore_result=True
+        )
         return True
 
     def taken(self, pool_id: int) -> None:

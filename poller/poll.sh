@@ -134,7 +134,7 @@ poll() {
     {
         printf 'Authorization: Bearer '
         tr -d '\r\n' <"$OSTLER_TOKEN_FILE"
-    } | curl --disable --silent --show-error --request POST --data '' \
+    } | curl --disable --noproxy '*' --silent --show-error --request POST --data '' \
         --header @- --header 'Accept: text/plain' --header 'Content-Type:' \
         --proto '=http,https' --connect-timeout "$CONNECT_SECONDS" --max-time "$POLL_SECONDS" \
         --max-filesize "$LARGEST_JIT" --output "$staged" --dump-header "$headers" --write-out '%{http_code}' \

@@ -27,6 +27,9 @@ log = structlog.get_logger(__name__)
 ROUNDS = 4
 """Runs of the matcher in one message at most; what is left after them wakes the next."""
 
+SKIPPED_PAUSE = 0.2
+"""Seconds before rows that others held are looked at again."""
+
 _LOCK_NOT_AVAILABLE = "55P03"
 
 
@@ -57,7 +60,7 @@ def dispatch(*, pool_id: int) -> None:
             log.info("dispatch.matched", claims=list(matched.claims), to_spares=matched.to_spares)
         if not matched.again:
             if matched.skipped:
-                break  # others hold what it needs: a later message finds it free
+                rt.waker.wake(pool_id, after=SKIPPED_PAUSE)  # others hold what it needs, for a moment
             return
     rt.waker.wake(pool_id)
 

@@ -57,8 +57,12 @@ def pools() -> None:
             log.warning("pool.not_mirrored", pool=pool.name, error=type(error).__name__)
     uids = {pool.uid for pool in seen}
     for row in transaction(rt.engine, lambda db: keeper.live_pools(db, namespace=namespace)):
-        if row.uid not in uids:
+        if row.uid in uids:
+            continue
+        try:
             changed |= see_missing_pool(rt, row, namespace=namespace)
+        except (UpstreamError, DBAPIError) as error:
+            log.warning("pool.not_asked_for", pool=row.name, error=type(error).__name__)
     if changed:
         rt.waker.send(REMATCH, queue="sweeps")
     for row in transaction(rt.engine, lambda db: keeper.kept_pools(db, namespace=namespace)):
@@ -183,11 +187,18 @@ def fill(rt: Runtime, pool_id: int, namespace: str, name: str) -> None:
     for row_id, pod_name, attempt in plan.create:
         if remaining() < RESERVE:
             return
+        if not still_wanted(rt, row_id):
+            continue
         try:
             create(rt, pool, row_id=row_id, pod_name=pod_name, attempt=attempt)
         except UpstreamError as error:
             log.warning("pod.not_created", pod=pod_name, error=type(error).__name__)
             return
+
+
+def still_wanted(rt: Runtime, row_id: int) -> bool:
+    """Look again right before a creation, which may come long after the plan."""
+    return transaction(rt.engine, lambda db: keeper.is_wanted(db, row_id=row_id))
 
 
 def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: str) -> None:
@@ -261,12 +272,13 @@ def see_silent(rt: Runtime, row: keeper.PodRow, pod: PodSeen, *, now: datetime) 
 def end_claim(rt: Runtime, claim_id: int, *, spent: bool) -> None:
     """End a job claim whose Pod is proven gone or terminal, after asking GitHub about its job.
 
-    One that is not executing is released instead, which also deregisters its runner.
+    One that is not executing is released instead, which also deregisters its runner; where GitHub will never
+    answer that release (the App was removed), the end of the Pod ends the claim.
     """
     claim = transaction(rt.engine, lambda db: keeper.claim_facts(db, claim_id))
     if claim is None:
         return
-    if not claim.executing:
+    if not claim.executing and not (claim.releasing and claim.delivered):
         begun = transaction(
             rt.engine,
             lambda db: releases.request_release(db, claim_id, reason="its Pod has ended", now=utcnow(), who=rt.who),

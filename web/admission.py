@@ -46,7 +46,7 @@ class Admission:
         self._cluster = cluster
         self._counts = counts
         self._clock = clock
-        self._strangers: dict[str, tuple[float, Refusal]] = {}
+        self._strangers: dict[str, tuple[float, int, str]] = {}
 
     def token(self, authorization: str) -> Secret:
         """Return the token of the header. Raises Refusal (401)."""
@@ -82,13 +82,13 @@ class Admission:
         now = self._clock()
         cached = self._strangers.get(identity.pod_uid)
         if cached is not None and now < cached[0]:
-            raise Refusal(cached[1].status, cached[1].why)
+            raise Refusal(cached[1], cached[2])
         try:
             await self._adopt(identity)
         except Refusal as refusal:
             if len(self._strangers) >= _MOST_STRANGERS:
                 self._strangers.clear()
-            self._strangers[identity.pod_uid] = (now + STRANGER_CACHED, refusal)
+            self._strangers[identity.pod_uid] = (now + STRANGER_CACHED, refusal.status, refusal.why)
             raise
         self._strangers.pop(identity.pod_uid, None)
 

@@ -6,6 +6,7 @@ answer leaves: a claim that is still `minted` proves that its JIT never left us.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from dataclasses import dataclass
 
@@ -24,6 +25,9 @@ from web.cluster import Cluster
 from web.publisher import Publisher
 from web.replies import Refusal, work
 from web.threads import Threads
+
+REVIEW_WITHIN = 0.5
+"""Seconds that a delivery waits for a token review in all, a thread for it included (L10)."""
 
 log = get_logger(__name__)
 
@@ -84,7 +88,14 @@ class Handover:
         return work(delivery, jit, accept=to.accept, after=after)
 
     async def _review(self, to: Recipient) -> None:
-        verdict = await self._threads.cluster(lambda: self._cluster.review(to.token.reveal(), pod_uid=to.pod_uid))
+        try:
+            # The call has its own time-out; this one also bounds the wait for a thread.
+            async with asyncio.timeout(REVIEW_WITHIN):
+                verdict = await self._threads.cluster(
+                    lambda: self._cluster.review(to.token.reveal(), pod_uid=to.pod_uid)
+                )
+        except TimeoutError:
+            verdict = None
         if verdict is None:
             self._counts["token_review.missed"] += 1
             log.warning("token_review.missed", pod=to.pod_uid)

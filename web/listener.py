@@ -13,7 +13,6 @@ import os
 import select
 import threading
 import time
-from datetime import datetime
 from typing import Any, Protocol
 
 import psycopg2
@@ -63,7 +62,6 @@ class Listener:
         self._web_id = web_id
         self._loop = loop
         self._hearer = hearer
-        self._started_at: datetime = utcnow()
         self._stopping = threading.Event()
         self._wake_read, self._wake_write = os.pipe()
         self._thread = threading.Thread(target=self._run, name="listener", daemon=True)
@@ -96,6 +94,8 @@ class Listener:
             except (psycopg2.Error, SQLAlchemyError, OSError, ValueError) as error:
                 # ValueError: select on the descriptor of a connection that libpq has closed.
                 log.warning("listener.lost", error=type(error).__name__, pause=pause)
+            except Exception:  # whatever it is, a thread that ends here would leave the process deaf and unaware
+                log.exception("listener.failed", pause=pause)
             if self.is_hearing:
                 self.is_hearing = False
                 self._tell(self._hearer.deaf)
@@ -150,7 +150,7 @@ class Listener:
         now = utcnow()
         transaction(
             self._engine,
-            lambda db: offers.beat(db, web_id=self._web_id, started_at=self._started_at, now=now),
+            lambda db: offers.beat(db, web_id=self._web_id, now=now),
         )
         if number % _FORGET_EVERY == 1:
             transaction(self._engine, lambda db: offers.forget_dead(db, now=now))

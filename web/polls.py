@@ -27,6 +27,7 @@ from rules.poll_answers import Answer, Verdict
 from web.admission import Admission
 from web.handover import Handover, Recipient
 from web.held import Poll
+from web.limits import BODY_WITHIN
 from web.offering import Offering
 from web.replies import Refusal, bare
 
@@ -127,6 +128,8 @@ class Polls:
         return await self._hold(request, identity, token)
 
     async def _hold(self, request: Request, identity: PodIdentity, token: Secret) -> Response:
+        if self._stopping:  # it began to while the token was looked at
+            return bare(204)
         loop = asyncio.get_running_loop()
         hold = _random.uniform(self._settings.poll_hold_min, self._settings.poll_hold_max)
         until = utcnow() + timedelta(seconds=hold) + OFFER_BEYOND_HOLD
@@ -186,7 +189,11 @@ async def _watch(request: Request, poll: Poll) -> None:
 
 async def _discard_body(request: Request) -> None:
     size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > LARGEST_BODY:
-            raise Refusal(413, "the body is larger than a poll's")
+    try:
+        async with asyncio.timeout(BODY_WITHIN):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > LARGEST_BODY:
+                    raise Refusal(413, "the body is larger than a poll's")
+    except TimeoutError:
+        raise Refusal(408, "the body did not come in time") from None

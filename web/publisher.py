@@ -125,6 +125,9 @@ class Publisher:
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 if isinstance(item, int):
                     self._forget_wake(item)
+            except Exception:  # one message that cannot be sent must not end the thread for all (L14)
+                self.failures += 1
+                log.exception("publisher.dropped_one")
             else:
                 pause = _FIRST_PAUSE
 

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 
 from ostler.settings import Settings
 from web.app import Web, build_app
+from web.limits import BoundedProtocol
 
 _GRACE = 20
 _BACKLOG = 4096
@@ -38,7 +39,7 @@ def make_server(settings: Settings, *, app: FastAPI | None = None) -> Server:
             host=settings.web_host,
             port=settings.web_port,
             loop="uvloop",
-            http="httptools",
+            http=BoundedProtocol,
             ws="none",
             lifespan="on",
             access_log=False,  # a line per poll, and tokens stay out of it by not being there

@@ -33,6 +33,7 @@ from ostler.logging import get_logger
 from ostler.settings import Settings
 from ostler.wakes import KEEP, RELEASE
 from rules.fairness import Budget
+from web.limits import BODY_WITHIN
 
 BATCH = 200
 """Deliveries of one transaction at most."""
@@ -45,6 +46,9 @@ RETRY_AFTER = 5
 
 LARGE = 256 * 1024
 """Bytes from which a body is verified and parsed in a thread, so that it does not stop the event loop."""
+
+MOST_UNPROVEN = 64 * 1024 * 1024
+"""Bytes of bodies that are being read at once, beside one of the largest kind; more get 503."""
 
 LONGEST_GUID = 128
 
@@ -114,6 +118,7 @@ class Intake:
         self._queue: asyncio.Queue[_Waiting | None] = asyncio.Queue()  # bounded by hand: the None always fits
         self._thread: ThreadPoolExecutor | None = None
         self._consumer: asyncio.Task[None] | None = None
+        self._reading = 0
         self._keeps: dict[int, asyncio.TimerHandle] = {}
 
     @property
@@ -154,12 +159,20 @@ class Intake:
             raise _Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "The webhook must be sent as application/json")
         body = bytearray()
         try:
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > self._settings.webhook_max_bytes:  # counted: Content-Length may lie
-                    raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The body is too large")
+            async with asyncio.timeout(BODY_WITHIN):
+                async for chunk in request.stream():
+                    body += chunk
+                    self._reading += len(chunk)
+                    if len(body) > self._settings.webhook_max_bytes:  # counted: Content-Length may lie
+                        raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The body is too large")
+                    if self._reading > MOST_UNPROVEN + self._settings.webhook_max_bytes:
+                        raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "Too many bodies are being read")
         except ClientDisconnect:
             raise _Refused(HTTPStatus.BAD_REQUEST, "The body was not sent completely") from None
+        except TimeoutError:
+            raise _Refused(HTTPStatus.REQUEST_TIMEOUT, "The body did not come in time") from None
+        finally:
+            self._reading -= len(body)
         return bytes(body)
 
     async def _accept(self, request: Request, body: bytes) -> Response:

@@ -144,7 +144,9 @@ def act(rt: Runtime, claim: Row[Any], verdict: UnusedVerdict, fate: JobFate) -> 
                 return False
             case _:
                 # The release asks GitHub for the job, so that `finish` and `requeue` need no way of their own.
-                return releases.request_release(db, claim.id, reason=verdict.reason, now=now, who=rt.who)
+                return releases.request_release(
+                    db, claim.id, reason=verdict.reason, spare_since=claim.spare_since, now=now, who=rt.who
+                )
 
     if transaction(rt.engine, body):
         send_release(rt, claim.id)

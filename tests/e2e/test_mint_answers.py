@@ -151,7 +151,9 @@ def test_a_wait_longer_than_a_message_may_live_becomes_a_not_before_of_the_job(s
         wait = db.execute(
             text("SELECT extract(epoch FROM not_before - now()) FROM jobs WHERE id = :id"), {"id": job}
         ).scalar_one()
+        told = db.execute(text("DELETE FROM backoffs RETURNING kind, key")).all()
         db.execute(text("UPDATE jobs SET not_before = now() WHERE id = :id"), {"id": job})
+    assert [tuple(row) for row in told] == [("installation", "501")]
     assert 500 < wait <= 600
     eventually(lambda: succeeded(system, job), timeout=150)
 

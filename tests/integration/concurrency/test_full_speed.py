@@ -216,7 +216,7 @@ class Traffic:
         ]  # fmt: skip
 
         def offer(db: Connection) -> None:
-            offers.beat(db, web_id=WEB, started_at=now, now=now)
+            offers.beat(db, web_id=WEB, now=now)
             offers.offer(db, polling, web_id=WEB, now=now)
 
         self.commit(offer)

@@ -458,7 +458,7 @@ class ClaimPath(RuleBasedStateMachine):
         ]  # fmt: skip
 
         def offer(db: Connection) -> list[offers.PolledPod]:
-            offers.beat(db, web_id=web, started_at=self.world.now, now=self.world.now)
+            offers.beat(db, web_id=web, now=self.world.now)
             return offers.offer(db, polls, web_id=web, now=self.world.now)
 
         by_uid = {pod.uid: pod for pod in pods}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
 from k8s_adapters.pools import delete_pool, patch_pool_replicas
+from k8s_adapters.runners import create_runner
 from tasks.pools import keep, pools
 from tasks.retire import retire
 from tests.integration.tasks.conftest import Stage
@@ -167,6 +169,36 @@ def test_a_list_that_shows_no_pools_ends_none(stage: Stage, monkeypatch: pytest.
     reconcile(stage)
     assert stage.rows("SELECT id FROM pools WHERE deleted_at IS NOT NULL") == []
     assert stage.rows("SELECT id FROM claims") == []
+
+
+def test_a_row_given_up_while_its_pod_was_created_is_taken_up_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.pool(replicas=1)
+    create = create_runner
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        created = create(*args, **kwargs)
+        stage.rows("UPDATE runner_pods SET gone_at = now()")  # another keeper, after a scale-down
+        return created
+
+    monkeypatch.setattr("tasks.pools.create_runner", slow)
+    reconcile(stage)
+    (row,) = stage.rows("SELECT uid, gone_at FROM runner_pods")
+    assert (row.uid, row.gone_at) == (next(iter(stage.pods().values())).uid, None)
+
+
+def test_a_row_given_up_before_its_turn_gets_no_pod(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.pool(replicas=2)
+    create = create_runner
+
+    def once(*args: Any, **kwargs: Any) -> Any:
+        stage.rows("UPDATE runner_pods SET gone_at = now() WHERE id = (SELECT max(id) FROM runner_pods)")
+        return create(*args, **kwargs)
+
+    monkeypatch.setattr("tasks.pools.create_runner", once)
+    reconcile(stage)
+    assert len(stage.pods()) == 1
 
 
 def test_a_pool_that_cannot_be_read_stops_no_other_and_is_not_taken_for_deleted(stage: Stage) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from github_adapters.client import JobSeen, RunnerSeen
-from ostler.errors import Busy, Retryable
+from models.accounts import usage_of
+from ostler.errors import Busy, Gone, Retryable
 from tasks.pools import keep, pools
 from tasks.release import release
 from tasks.retire import retire
@@ -28,11 +29,14 @@ class StubGitHub:
     runner: str | None = None
     job: tuple[str, str | None, str | None] | None = ("queued", None, None)
     broken: bool = False
+    removed: bool = False
     deleted: list[int] = field(default_factory=list)
 
     def _answer(self) -> None:
         if self.broken:
             raise Retryable("down")
+        if self.removed:
+            raise Gone("the App is not installed there any more")
 
     def list_runners(self, **_: Any) -> list[RunnerSeen]:
         """Return the runner in the state that the test set."""
@@ -272,3 +276,45 @@ def test_a_pod_whose_runner_turns_out_busy_is_not_deleted_by_its_retirement(
     (retirement,) = stage.rows("SELECT state, due_at FROM claims WHERE purpose = 'retire'")
     assert retirement.state == "claimed"
     assert retirement.due_at is not None
+
+
+def test_the_end_of_a_pod_ends_a_release_that_github_will_never_answer(
+    stage: Stage, pod: str, github: StubGitHub
+) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="delivered", age=90, runner=RUNNER)
+    github.removed = True
+    with pytest.raises(Gone):
+        release.run(claim_id=claim)
+    stage.kube.request("DELETE", f"/api/v1/namespaces/{stage.namespace}/pods/{pod}")
+    missing_pods.run()
+    after = stage.see(claim)
+    assert (after.state, after.job_state, after.hold_reason) == ("ended", "running", "ask_github")
+
+
+def test_a_claim_that_was_never_delivered_is_released_although_the_app_was_removed(
+    stage: Stage, pod: str, github: StubGitHub
+) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="minted", age=400, runner=RUNNER)
+    github.removed = True
+    stale_claims.run()
+    released(stage)
+    after = stage.see(claim)
+    assert (after.state, after.job_state) == ("ended", "queued")
+    assert stage.pods()[pod].owner is None
+
+
+def test_what_an_account_runs_on_other_runners_uses_nothing_of_its_budget(stage: Stage, pod: str) -> None:
+    stage.job(7, state="running")
+    stage.job(8, state="running")
+    claim = stage.claim(pod, job_id=None, state="delivered", runner=RUNNER)
+    insert = """
+        INSERT INTO executions (job_id, runner_name, account_id, vcpu, memory, started_at)
+        VALUES (:job, :runner, 1, 2000, 4096, now())
+    """
+    stage.rows(insert, job=7, runner="GitHub Actions 5")
+    stage.rows(insert, job=8, runner=RUNNER)
+    stage.rows("UPDATE claims SET state = 'ended', ended_at = now(), end_reason = 'released' WHERE id = :id", id=claim)
+    with stage.rt.engine.connect() as db:
+        assert usage_of(db, [1])[1].count == 1
