@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 CLUSTER ?= real
 JOBS ?=
 T ?= tests
-PACKAGES := beat_schedule.py ostler tasks models k8s_adapters github_adapters rules web lab tests
+PACKAGES := beat_schedule.py poller ostler tasks models k8s_adapters github_adapters rules web lab tests
 
 .PHONY: help demo test test-slow test-seeds lint fmt control-plane setup
 
