@@ -29,7 +29,7 @@ demo: $(STAMP) ## run the whole system and real jobs through it: CLUSTER=real JO
 	@$(BIN)/ostler demo --cluster $(CLUSTER) $(if $(JOBS),--jobs $(JOBS))
 
 test: $(STAMP) ## run the tests: T=path for one file
-	@$(BIN)/pytest $(if $(filter tests,$(T)),-n 2 --dist loadgroup) $(T)
+	@$(BIN)/pytest $(if $(filter tests,$(T)),-n 2 --dist loadfile) $(T)
 
 test-slow: $(STAMP) ## run the tests that take minutes each
 	@$(BIN)/pytest -m slow

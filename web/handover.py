@@ -6,7 +6,6 @@ answer leaves: a claim that is still `minted` proves that its JIT never left us.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from dataclasses import dataclass
 
@@ -89,11 +88,9 @@ class Handover:
 
     async def _review(self, to: Recipient) -> None:
         try:
-            # The call has its own time-out; this one also bounds the wait for a thread.
-            async with asyncio.timeout(REVIEW_WITHIN):
-                verdict = await self._threads.cluster(
-                    lambda: self._cluster.review(to.token.reveal(), pod_uid=to.pod_uid)
-                )
+            verdict = await self._threads.cluster(
+                lambda: self._cluster.review(to.token.reveal(), pod_uid=to.pod_uid), within=REVIEW_WITHIN
+            )
         except TimeoutError:
             verdict = None
         if verdict is None:

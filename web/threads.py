@@ -36,9 +36,13 @@ class Threads:
         """Return what a call to Postgres returns."""
         return await asyncio.get_running_loop().run_in_executor(self._database, call)
 
-    async def cluster(self, call: Callable[[], T]) -> T:
-        """Return what a call to Kubernetes returns."""
-        return await asyncio.get_running_loop().run_in_executor(self._cluster, call)
+    async def cluster(self, call: Callable[[], T], *, within: float | None = None) -> T:
+        """Return what a call to Kubernetes returns.
+
+        Raises TimeoutError after `within` seconds; unlike the call's own time-out that bounds the wait for a thread.
+        """
+        async with asyncio.timeout(within):
+            return await asyncio.get_running_loop().run_in_executor(self._cluster, call)
 
     def stop(self) -> None:
         """Let running calls end and the threads go."""

@@ -15,8 +15,6 @@ from lab.control_plane import ClusterAccess
 from lab.system import LabPool, Options, System, read_log
 from lab.verdict import judge
 
-pytestmark = pytest.mark.xdist_group("mint answers")
-
 LABELS = ("self-hosted", "linux", "small")
 ORG = "/orgs/acme/actions/runners/generate-jitconfig"
 

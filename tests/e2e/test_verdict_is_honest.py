@@ -12,7 +12,7 @@ import pytest
 
 from lab.control_plane import ClusterAccess
 
-pytestmark = [pytest.mark.xdist_group("demo"), pytest.mark.timeout(280)]
+pytestmark = pytest.mark.timeout(280)
 
 GIVES_UP_AFTER = 30  # seconds; a demo that waits for a lost job would else wait for a quarter of an hour
 DEMO = f"""

@@ -22,7 +22,7 @@ from tests.faults.invariants import INVARIANTS, History
 from tests.faults.scenarios import SCENARIOS, Scenario
 from tests.faults.stage import Kill, Stage, TooLate, running
 
-pytestmark = [pytest.mark.xdist_group("kill points"), pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 SIDES = ("before_commit", "after_commit")
 POINTS = [f"{name}.{side}" for name in TRANSITIONS for side in SIDES]

@@ -20,7 +20,7 @@ from tests.faults.invariants import broken
 from tests.faults.scenarios import a_pod_deleted_too_early, a_refused_stamp
 from tests.faults.stage import DISPATCH, POOL, Stage, nothing, read_log_lines, running
 
-pytestmark = [pytest.mark.xdist_group("upstream faults"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 HELD_BY_A_CLAIM = {
     "claimed": "lease_mint.after_commit",

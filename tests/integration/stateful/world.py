@@ -66,7 +66,8 @@ class _Threads:
     async def transaction(self, body: Callable[[Connection], T]) -> T:
         return transaction(self._engine, body)
 
-    async def cluster(self, call: Callable[[], T]) -> T:
+    async def cluster(self, call: Callable[[], T], *, within: float | None = None) -> T:
+        del within
         return call()
 
 
