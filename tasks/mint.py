@@ -115,8 +115,8 @@ def new_suffix() -> str:
 def remove_unknown(rt: Runtime, work: steps.MintWork, installation_id: int, *, name: str) -> None:
     """Look an attempt of unknown outcome up by its name and deregister what it made.
 
-    Half of the lease is for this: a slow GitHub that takes longer is asked again, rather than given a name
-    whose answer could only come too late.
+    Each of the two calls gets a third of what is left of the lease: a slow GitHub that takes longer is asked
+    again, rather than given a name whose answer could only come too late.
     """
     scope = Scope.parse(work.scope)
     found = rt.github.find_runner(
