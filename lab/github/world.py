@@ -16,7 +16,7 @@ from random import Random
 
 from lab.github.entities import COMPLETED, QUEUED, RUNNING, WAITING, Account, Job, Repository, Runner, Session, now
 from lab.github.journal import Journal
-from lab.github.market import Market
+from lab.github.market import Market, need_of
 from lab.github.payloads import tail_of
 
 PATROL_SECONDS = 0.25
@@ -63,6 +63,7 @@ class World:
         self._publish = publish
         self._sabotage = sabotage
         self._doubled: int | None = None
+        self._owed: Job | None = None
         # Ids grow from run to run, so that a database which outlives this process meets no old one.
         self._last_id = int(time.time()) * 100
         self._pairing: asyncio.TimerHandle | None = None
@@ -287,15 +288,17 @@ class World:
         self._pairing = None
         for job_id, runner_id in self._market.pair(self._rng):
             job, runner = self.jobs[job_id], self.runners[runner_id]
+            if self._owed is not None and job.id != self._owed.id and need_of(job) == need_of(self._owed):
+                self._market.offer_job(job)  # its runner is the second one of the job that is to run twice
+                self._pair_soon()
+                job, self._owed = self._owed, None
             runner.job, runner.assigned = job, time.monotonic()
             job.runners.add(runner.id)
             self.journal.write("job_assigned", job=job.id, runner=runner.name)
             if runner.session:
                 runner.session.wake.set()
             if self._sabotage == "run-twice":
-                self._sabotage, self._doubled = "", job.id
-                self._market.offer_job(job)
-                self._pair_soon()
+                self._sabotage, self._doubled, self._owed = "", job.id, job
 
     def _unassign(self, runner: Runner) -> None:
         if runner.job is not None:

@@ -18,7 +18,7 @@ GIVES_UP_AFTER = 30  # seconds; a demo that waits for a lost job would else wait
 DEMO = f"""
 from ostler.cli import demo
 demo.LONGEST = {GIVES_UP_AFTER}
-raise SystemExit(demo.run_demo(jobs=10, cluster="real", seed=1))
+raise SystemExit(demo.run_demo(jobs=40, cluster="real", seed=1))
 """
 FOLDER = re.compile(r"the logs of this run are in\s+(\S+)")
 
