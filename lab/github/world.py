@@ -291,7 +291,10 @@ class World:
             if self._owed is not None and job.id != self._owed.id and need_of(job) == need_of(self._owed):
                 self._market.offer_job(job)  # its runner is the second one of the job that is to run twice
                 self._pair_soon()
-                job, self._owed = self._owed, None
+                job = self._owed
+                self._market.withdraw_job(job)
+            if job is self._owed:
+                self._owed = None
             runner.job, runner.assigned = job, time.monotonic()
             job.runners.add(runner.id)
             self.journal.write("job_assigned", job=job.id, runner=runner.name)
@@ -299,6 +302,8 @@ class World:
                 runner.session.wake.set()
             if self._sabotage == "run-twice":
                 self._sabotage, self._doubled, self._owed = "", job.id, job
+                self._market.offer_job(job)
+                self._pair_soon()
 
     def _unassign(self, runner: Runner) -> None:
         if runner.job is not None:
