@@ -5,28 +5,36 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-CLUSTER ?= real
+PIP := $(BIN)/pip --disable-pip-version-check
+UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip
+CLUSTER ?= embedded
+SUBJECT ?= all
 JOBS ?=
 T ?= tests
-PACKAGES := beat_schedule.py poller ostler tasks models k8s_adapters github_adapters rules web lab tests
+PACKAGES := beat_schedule.py poller ostler tasks models k8s_adapters github_adapters rules web lab tests benchmarks
 
-.PHONY: help demo test test-slow test-seeds lint fmt control-plane setup
+.PHONY: help demo bench test test-slow test-seeds lint fmt control-plane toxiproxy setup
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-$(STAMP): requirements/dev.txt pyproject.toml
+$(STAMP): requirements/dev.txt requirements/bootstrap.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Ostler needs Python 3.11 or newer; set PYTHON=")'
-	@echo "Setting up $(VENV) (locked, hashed dependencies; about a minute the first time)"
+	@echo "Setting up $(VENV): locked, hashed dependencies"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/dev.txt
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(PIP) install --quiet --no-deps --require-hashes -r requirements/bootstrap.txt
+	@$(UV) install --no-deps --require-hashes -r requirements/dev.txt \
+		|| { echo "uv cannot fetch them here; pip can take minutes"; $(PIP) install --no-deps --require-hashes -r requirements/dev.txt; }
+	@$(PIP) install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
 setup: $(STAMP) ## install everything into .venv
 
-demo: $(STAMP) ## run the whole system and real jobs through it: CLUSTER=real JOBS=20
+demo: $(STAMP) ## run the whole system and real jobs through it: CLUSTER=embedded|real JOBS=20
 	@$(BIN)/ostler demo --cluster $(CLUSTER) $(if $(JOBS),--jobs $(JOBS))
+
+bench: $(STAMP) ## measure, and write docs/performance.md: SUBJECT=webhooks for one, else all (about 20 minutes)
+	@$(BIN)/python -m benchmarks $(SUBJECT)
 
 test: $(STAMP) ## run the tests: T=path for one file
 	@$(BIN)/pytest $(if $(filter tests,$(T)),-n 2 --dist loadfile) $(T)
@@ -48,6 +56,9 @@ lint: $(STAMP) ## ruff, format, mypy, import-linter, shellcheck
 fmt: $(STAMP) ## format the code
 	@$(BIN)/ruff check --fix --exit-zero --quiet $(PACKAGES)
 	@$(BIN)/ruff format $(PACKAGES)
+
+toxiproxy: $(STAMP) ## build toxiproxy for the slow tests of Redis and Postgres (half a minute, once)
+	@$(BIN)/python -m lab.toxiproxy
 
 control-plane: $(STAMP) ## build kube-apiserver, kube-controller-manager and etcd (about five minutes, once)
 	@$(BIN)/ostler control-plane

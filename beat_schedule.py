@@ -20,6 +20,8 @@ def schedule(*, resume_every: float, pools_every: float, sweep_every: float) -> 
         ("unused_runners", sweep_every, "sweeps"),
         ("missing_pods", sweep_every, "sweeps"),
         ("missing_stamps", sweep_every, "sweeps"),
+        ("redelivery", sweep_every, "sweeps"),
+        ("adrift_jobs", sweep_every, "sweeps"),
     )
     return {
         name: {

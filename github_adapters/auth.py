@@ -17,7 +17,8 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from github_adapters import fields
-from github_adapters.answers import refusal
+from github_adapters.answers import refused_token
+from github_adapters.governor import CallClass, Governs
 from github_adapters.http import Deadline, Http
 from ostler.errors import ConfigurationError, RateLimited, Retryable
 from ostler.secrets import Secret
@@ -50,8 +51,11 @@ class _Slot:
 class AppAuth:
     """Issues JWTs and keeps installation tokens; safe for threads."""
 
-    def __init__(self, *, http: Http, app_id: str, private_key: Secret, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self, *, http: Http, app_id: str, private_key: Secret, clock: Callable[[], datetime], governor: Governs
+    ) -> None:
         self._http = http
+        self._governor = governor
         self._app_id = app_id
         self._key = _load(private_key)
         self._clock = clock
@@ -71,7 +75,7 @@ class AppAuth:
     def installation_token(self, *, installation_id: int, deadline: Deadline) -> Token:
         """Return a token of the installation that will not end in the next moments.
 
-        Raises `Gone` (the App is not installed any more), `Forbidden`, `RateLimited`, `Retryable`.
+        Raises `NotInstalled`, `Suspended`, `Forbidden`, `RateLimited`, `Retryable`.
         """
         slot = self._slot(installation_id)
         token, now = slot.token, self._clock()
@@ -111,14 +115,15 @@ class AppAuth:
             return self._slots.setdefault(installation_id, _Slot())
 
     def _issue(self, installation_id: int, deadline: Deadline) -> Token:
-        answer = self._http.request(
-            method="POST",
-            path=f"/app/installations/{installation_id}/access_tokens",
-            authorization=f"Bearer {self.app_token().reveal()}",
-            deadline=deadline,
-        )
+        with self._governor.call(installation_id, CallClass.TOKEN) as ticket:
+            answer = ticket.answer = self._http.request(
+                method="POST",
+                path=f"/app/installations/{installation_id}/access_tokens",
+                authorization=f"Bearer {self.app_token().reveal()}",
+                deadline=deadline,
+            )
         if answer.status != HTTPStatus.CREATED:
-            raise refusal(answer, what="installation token", now=self._clock())
+            raise refused_token(answer, now=self._clock())
         try:
             body = fields.decode(answer.body)
             secret, expires_at = body.get("token"), fields.moment(body, "expires_at")

@@ -1,8 +1,8 @@
-"""The calls of GitHub's REST API that Ostler makes, each one attempt.
+"""The calls of GitHub's REST API that Ostler makes.
 
-Only a refused installation token is renewed and tried once more; every other failure leaves as an error by
-meaning, and the task around the call decides (DESIGN: one retry layer). Why this is not a library:
-`docs/decisions/0002-github-client.md`.
+A call takes a policy that says how often it is repeated; without one it is one attempt, and the task around it
+decides (DESIGN: one retry layer). What is not idempotent (a mint, a redelivery) is never repeated here. A refused
+installation token is renewed and tried once more. Why this is not a library: `docs/decisions/0002-github-client.md`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,14 @@ from urllib.parse import quote
 from github_adapters import fields
 from github_adapters.answers import refusal
 from github_adapters.auth import AppAuth
+from github_adapters.deliveries import DeliveryPage, read_page
+from github_adapters.governor import APP, CallClass, Governs, Ungoverned
 from github_adapters.http import Answer, Deadline, Http
+from github_adapters.repeat import Timing, repeat
 from ostler.clock import utcnow
-from ostler.errors import Busy, Retryable
+from ostler.errors import Busy, NotInstalled, Retryable
 from ostler.secrets import Secret
+from rules.retry import ONCE, RetryPolicy
 from rules.scopes import Scope
 
 PAGE = 100
@@ -72,25 +76,24 @@ class JobSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quota:
-    """What an answer said about the rate limit of its installation; `reset` in Unix seconds."""
+class InstallationSeen:
+    """An installation of the App as GitHub shows it."""
 
-    installation_id: int
-    resource: str
-    limit: int
-    remaining: int
-    reset: int
+    account_id: int
+    login: str
+    suspended: bool
 
 
 class GitHub:
     """GitHub for one App; safe for threads, meant to live as long as its process.
 
-    `timeout` is in seconds, for one request and its answer; a method's `deadline_seconds` is for all it does.
-    `observe` is told the quota that an answer carried.
+    `timeout` is in seconds, for one request and its answer; a method's `deadline_seconds`, and the deadline of its
+    `policy`, are for all it does.
+    `governor` is asked before each request and told its answer.
 
-    Every method raises `RateLimited` (403 or 429 that asks to wait; not applied), `Forbidden` (401, 403),
-    `Gone` (no such scope, or the App is not installed there any more) and `Retryable` (5xx, no answer, an
-    answer that makes no sense; whether it was applied is unknown).
+    Every method raises `RateLimited` (the governor, or a 403 or 429 that asks to wait; not applied), `Forbidden`
+    (401, 403; `Suspended`), `Gone` (no such scope; `NotInstalled`) and `Retryable` (5xx, no answer, an answer that
+    makes no sense; whether it was applied is unknown).
     """
 
     def __init__(
@@ -101,12 +104,16 @@ class GitHub:
         private_key: Secret,
         timeout: float = 10,
         clock: Callable[[], datetime] = utcnow,
-        observe: Callable[[Quota], None] | None = None,
+        governor: Governs | None = None,
+        timing: Timing | None = None,
     ) -> None:
         self._http = Http(api_url=api_url, timeout=timeout)
-        self._auth = AppAuth(http=self._http, app_id=app_id, private_key=private_key, clock=clock)
+        self._governor = governor or Ungoverned()
+        self._auth = AppAuth(
+            http=self._http, app_id=app_id, private_key=private_key, clock=clock, governor=self._governor
+        )
         self._clock = clock
-        self._observe = observe
+        self._timing = timing or Timing()
 
     def close(self) -> None:
         """Close every connection."""
@@ -130,6 +137,7 @@ class GitHub:
         body = {"name": name, "runner_group_id": runner_group_id, "labels": list(labels), "work_folder": "_work"}
         answer = self._call(
             installation_id=installation_id,
+            call_class=CallClass.MINT,
             method="POST",
             path=f"{scope.path}/actions/runners/generate-jitconfig",
             body=json.dumps(body).encode(),
@@ -145,72 +153,191 @@ class GitHub:
             return Jit(runner_id=fields.number(runner, "id"), runner_name=name, config=Secret(config))
 
     def find_runner(
-        self, *, installation_id: int, scope: Scope, name: str, deadline_seconds: float | None = None
+        self,
+        *,
+        installation_id: int,
+        scope: Scope,
+        name: str,
+        deadline_seconds: float | None = None,
+        policy: RetryPolicy = ONCE,
     ) -> RunnerSeen | None:
         """Return the runner of that name, or None when GitHub says that there is none."""
-        deadline = Deadline(deadline_seconds)
+        deadline = _deadline(deadline_seconds, policy)
         query = f"name={quote(name, safe='')}&per_page={PAGE}"
-        runners, total = self._page(installation_id=installation_id, scope=scope, query=query, deadline=deadline)
+        runners, total = self._page(
+            installation_id=installation_id, scope=scope, query=query, deadline=deadline, policy=policy
+        )
         wanted = name.lower()
         found = next((runner for runner in runners if runner.name.lower() == wanted), None)
         if found is None and total > len(runners):
             # An Enterprise Server that does not know the filter answers with everyone.
-            everyone = self._list(installation_id=installation_id, scope=scope, deadline=deadline)
+            everyone = self._list(installation_id=installation_id, scope=scope, deadline=deadline, policy=policy)
             found = next((runner for runner in everyone if runner.name.lower() == wanted), None)
         return found
 
     def list_runners(
-        self, *, installation_id: int, scope: Scope, deadline_seconds: float | None = None
+        self,
+        *,
+        installation_id: int,
+        scope: Scope,
+        deadline_seconds: float | None = None,
+        policy: RetryPolicy = ONCE,
+        optional: bool = False,
     ) -> list[RunnerSeen]:
         """Return all runners of a scope; `Retryable` when GitHub showed fewer than it counted (law L8).
 
-        A runner may be missing when others went between two pages, so one look proves no absence.
+        An `optional` list is shed first when calls are scarce. A runner may be missing when others went between two
+        pages, so one look proves no absence.
         """
-        return self._list(installation_id=installation_id, scope=scope, deadline=Deadline(deadline_seconds))
+        return self._list(
+            installation_id=installation_id,
+            scope=scope,
+            call_class=CallClass.OPTIONAL if optional else CallClass.READ,
+            deadline=_deadline(deadline_seconds, policy),
+            policy=policy,
+        )
 
     def delete_runner(
-        self, *, installation_id: int, scope: Scope, runner_id: int, deadline_seconds: float | None = None
+        self,
+        *,
+        installation_id: int,
+        scope: Scope,
+        runner_id: int,
+        deadline_seconds: float | None = None,
+        policy: RetryPolicy = ONCE,
     ) -> None:
         """Deregister a runner; one that is not there any more is as good as deregistered.
 
-        Raises `Busy` when it executes a job.
+        Raises `Busy` when it executes a job. A 404 counts only where GitHub still lists the runners of the scope:
+        under the old name of an owner it says nothing of the runner.
         """
-        answer = self._call(
-            installation_id=installation_id,
-            method="DELETE",
-            path=f"{scope.path}/actions/runners/{runner_id}",
-            deadline=Deadline(deadline_seconds),
-        )
-        if answer.status == HTTPStatus.UNPROCESSABLE_ENTITY:
-            raise Busy("GitHub does not delete a runner that executes a job")
-        if answer.status not in {HTTPStatus.NO_CONTENT, HTTPStatus.NOT_FOUND}:
-            raise refusal(answer, what="delete of a runner", now=self._clock())
+        deadline = _deadline(deadline_seconds, policy)
+
+        def once() -> bool:
+            answer = self._call(
+                installation_id=installation_id,
+                call_class=CallClass.WRITE,
+                method="DELETE",
+                path=f"{scope.path}/actions/runners/{runner_id}",
+                deadline=deadline,
+            )
+            if answer.status == HTTPStatus.UNPROCESSABLE_ENTITY:
+                raise Busy("GitHub does not delete a runner that executes a job")
+            if answer.status not in {HTTPStatus.NO_CONTENT, HTTPStatus.NOT_FOUND}:
+                raise refusal(answer, what="delete of a runner", now=self._clock())
+            return answer.status == HTTPStatus.NO_CONTENT
+
+        deleted = repeat(once, policy=policy, deadline=deadline, timing=self._timing)
+        if not deleted:
+            self._page(
+                installation_id=installation_id, scope=scope, query="per_page=1", deadline=deadline, policy=policy
+            )
 
     def get_job(
-        self, *, installation_id: int, repository: str, job_id: int, deadline_seconds: float | None = None
+        self,
+        *,
+        installation_id: int,
+        repository: str,
+        job_id: int,
+        deadline_seconds: float | None = None,
+        policy: RetryPolicy = ONCE,
     ) -> JobSeen | None:
         """Return a job of the repository `owner/name`, or None when GitHub does not know it.
 
         Raises `Invalid` when the repository's name cannot be one.
         """
-        answer = self._call(
-            installation_id=installation_id,
+        path = f"{Scope.repository(repository).path}/actions/jobs/{job_id}"
+        deadline = _deadline(deadline_seconds, policy)
+
+        def once() -> JobSeen | None:
+            answer = self._call(
+                installation_id=installation_id, call_class=CallClass.READ, method="GET", path=path, deadline=deadline
+            )
+            if answer.status == HTTPStatus.NOT_FOUND:
+                return None
+            if answer.status != HTTPStatus.OK:
+                raise refusal(answer, what="look-up of a job", now=self._clock())
+            with _sense(answer, "look-up of a job"):
+                return _job(fields.decode(answer.body), job_id=job_id)
+
+        return repeat(once, policy=policy, deadline=deadline, timing=self._timing)
+
+    def get_installation(self, *, installation_id: int, deadline_seconds: float | None = None) -> InstallationSeen:
+        """Return an installation of the App, under the login that its account has now. Raises `NotInstalled`."""
+        answer = self._call_as_app(
+            call_class=CallClass.READ,
             method="GET",
-            path=f"{Scope.repository(repository).path}/actions/jobs/{job_id}",
+            path=f"/app/installations/{installation_id}",
             deadline=Deadline(deadline_seconds),
         )
         if answer.status == HTTPStatus.NOT_FOUND:
-            return None
+            raise NotInstalled("the App is not installed there any more")
         if answer.status != HTTPStatus.OK:
-            raise refusal(answer, what="look-up of a job", now=self._clock())
-        with _sense(answer, "look-up of a job"):
-            return _job(fields.decode(answer.body), job_id=job_id)
+            raise refusal(answer, what="look-up of an installation", now=self._clock())
+        with _sense(answer, "look-up of an installation"):
+            content = fields.decode(answer.body)
+            account = fields.section(content, "account")
+            return InstallationSeen(
+                account_id=fields.number(account, "id"),
+                login=fields.login(account, "login"),
+                suspended=content.get("suspended_at") is not None,
+            )
 
-    def _list(self, *, installation_id: int, scope: Scope, deadline: Deadline) -> list[RunnerSeen]:
+    def list_deliveries(
+        self, *, cursor: str | None = None, deadline_seconds: float | None = None, policy: RetryPolicy = ONCE
+    ) -> DeliveryPage:
+        """Return a page of what GitHub tried to deliver to the App's webhook, newest first.
+
+        `cursor` is that of the page before, None for the first. Raises `Invalid` when GitHub does not take the cursor.
+        """
+        query = f"per_page={PAGE}" + ("" if cursor is None else f"&cursor={quote(cursor, safe='')}")
+        deadline = _deadline(deadline_seconds, policy)
+
+        def once() -> DeliveryPage:
+            answer = self._call_as_app(
+                call_class=CallClass.OPTIONAL, method="GET", path=f"/app/hook/deliveries?{query}", deadline=deadline
+            )
+            if answer.status != HTTPStatus.OK:
+                raise refusal(answer, what="list of deliveries", now=self._clock())
+            with _sense(answer, "list of deliveries"):
+                return read_page(answer.body, answer.headers)
+
+        return repeat(once, policy=policy, deadline=deadline, timing=self._timing)
+
+    def redeliver(self, *, delivery_id: int, deadline_seconds: float | None = None) -> None:
+        """Ask GitHub to deliver once more, under the same GUID; it does so later, as an attempt of its own.
+
+        Raises `Gone` (GitHub keeps the delivery no more) and `Invalid` (it cannot be delivered again).
+        """
+        answer = self._call_as_app(
+            call_class=CallClass.WRITE,
+            method="POST",
+            path=f"/app/hook/deliveries/{delivery_id}/attempts",
+            deadline=Deadline(deadline_seconds),
+        )
+        if answer.status != HTTPStatus.ACCEPTED:
+            raise refusal(answer, what="redelivery", now=self._clock())
+
+    def _list(
+        self,
+        *,
+        installation_id: int,
+        scope: Scope,
+        deadline: Deadline,
+        policy: RetryPolicy,
+        call_class: CallClass = CallClass.READ,
+    ) -> list[RunnerSeen]:
         seen: dict[int, RunnerSeen] = {}
         for page in range(1, MOST_PAGES + 1):
             query = f"per_page={PAGE}&page={page}"
-            runners, total = self._page(installation_id=installation_id, scope=scope, query=query, deadline=deadline)
+            runners, total = self._page(
+                installation_id=installation_id,
+                scope=scope,
+                query=query,
+                deadline=deadline,
+                policy=policy,
+                call_class=call_class,
+            )
             seen.update((runner.id, runner) for runner in runners)
             if len(runners) < PAGE or len(seen) >= total:
                 break
@@ -219,56 +346,82 @@ class GitHub:
         return list(seen.values())
 
     def _page(
-        self, *, installation_id: int, scope: Scope, query: str, deadline: Deadline
+        self,
+        *,
+        installation_id: int,
+        scope: Scope,
+        query: str,
+        deadline: Deadline,
+        policy: RetryPolicy,
+        call_class: CallClass = CallClass.READ,
     ) -> tuple[list[RunnerSeen], int]:
         """Return one page of runners and how many GitHub counts in all."""
-        answer = self._call(
-            installation_id=installation_id,
-            method="GET",
-            path=f"{scope.path}/actions/runners?{query}",
-            deadline=deadline,
-        )
-        if answer.status != HTTPStatus.OK:
-            raise refusal(answer, what="list of runners", now=self._clock())
-        with _sense(answer, "list of runners"):
-            content = fields.decode(answer.body)
-            total, runners = content.get("total_count"), content.get("runners")
-            if not isinstance(total, int) or not isinstance(runners, list):
-                raise fields.Malformed("runners")
-            return [_runner(each) for each in runners], total
 
-    def _call(
-        self, *, installation_id: int, method: str, path: str, deadline: Deadline, body: bytes | None = None
-    ) -> Answer:
-        """Return the answer to a call in the name of an installation, with a renewed token if it was refused."""
-        for attempt in (1, 2):
-            token = self._auth.installation_token(installation_id=installation_id, deadline=deadline)
-            answer = self._http.request(
-                method=method,
-                path=path,
-                authorization=f"Bearer {token.secret.reveal()}",
-                body=body,
+        def once() -> tuple[list[RunnerSeen], int]:
+            answer = self._call(
+                installation_id=installation_id,
+                call_class=call_class,
+                method="GET",
+                path=f"{scope.path}/actions/runners?{query}",
                 deadline=deadline,
             )
-            if answer.status != HTTPStatus.UNAUTHORIZED or attempt == 2:  # noqa: PLR2004
+            if answer.status != HTTPStatus.OK:
+                raise refusal(answer, what="list of runners", now=self._clock())
+            with _sense(answer, "list of runners"):
+                content = fields.decode(answer.body)
+                total, runners = content.get("total_count"), content.get("runners")
+                if not isinstance(total, int) or not isinstance(runners, list):
+                    raise fields.Malformed("runners")
+                return [_runner(each) for each in runners], total
+
+        return repeat(once, policy=policy, deadline=deadline, timing=self._timing)
+
+    def _call(
+        self,
+        *,
+        installation_id: int,
+        call_class: CallClass,
+        method: str,
+        path: str,
+        deadline: Deadline,
+        body: bytes | None = None,
+    ) -> Answer:
+        """Return the answer to a call in the name of an installation.
+
+        A refused token is renewed and a renamed repository followed, by its id, once each.
+        """
+        followed = False
+        for attempt in (1, 2, 3):
+            token = self._auth.installation_token(installation_id=installation_id, deadline=deadline)
+            with self._governor.call(installation_id, call_class) as ticket:
+                answer = ticket.answer = self._http.request(
+                    method=method,
+                    path=path,
+                    authorization=f"Bearer {token.secret.reveal()}",
+                    body=body,
+                    deadline=deadline,
+                )
+            moved = None if followed else self._http.moved_repository(answer)
+            if moved is not None:
+                path, followed = moved, True
+            elif answer.status == HTTPStatus.UNAUTHORIZED and attempt == 1:
+                self._auth.drop(installation_id=installation_id, token=token)
+            else:
                 break
-            self._auth.drop(installation_id=installation_id, token=token)
-        self._tell(installation_id, answer.headers)
         return answer
 
-    def _tell(self, installation_id: int, headers: Mapping[str, str]) -> None:
-        numbers = [headers.get(f"x-ratelimit-{name}", "") for name in ("limit", "remaining", "reset")]
-        if self._observe and all(number.isascii() and number.isdecimal() for number in numbers):
-            limit, remaining, reset = (int(number) for number in numbers)
-            self._observe(
-                Quota(
-                    installation_id=installation_id,
-                    resource=headers.get("x-ratelimit-resource", "core"),
-                    limit=limit,
-                    remaining=remaining,
-                    reset=reset,
-                )
+    def _call_as_app(self, *, call_class: CallClass, method: str, path: str, deadline: Deadline) -> Answer:
+        """Return the answer to a call in the name of the App itself."""
+        with self._governor.call(APP, call_class) as ticket:
+            ticket.answer = answer = self._http.request(
+                method=method, path=path, authorization=f"Bearer {self._auth.app_token().reveal()}", deadline=deadline
             )
+        return answer
+
+
+def _deadline(seconds: float | None, policy: RetryPolicy) -> Deadline:
+    """Return the time of a call and its repetitions: the least that was given."""
+    return Deadline(min((each for each in (seconds, policy.deadline) if each is not None), default=None))
 
 
 @contextlib.contextmanager

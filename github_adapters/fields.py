@@ -19,6 +19,7 @@ LONGEST_LABEL = 256
 LONGEST_WORD = 64
 LONGEST_TEXT = 1024
 
+_LOGIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _FULL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}/[A-Za-z0-9._-]{1,100}")
 
 
@@ -110,6 +111,17 @@ def full_name(source: Mapping[str, Any], key: str) -> str:
     value = source.get(key)
     if not isinstance(value, str) or not _FULL_NAME.fullmatch(value):
         raise Malformed(f"{key} is not owner/name")
+    return value
+
+
+def login(source: Mapping[str, Any], key: str) -> str:
+    """Return the login of an owner.
+
+    Raises `Malformed`.
+    """
+    value = source.get(key)
+    if not isinstance(value, str) or not _LOGIN.fullmatch(value):
+        raise Malformed(f"{key} is no login")
     return value
 
 

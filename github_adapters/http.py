@@ -6,17 +6,21 @@ Nothing is retried here. Every wait on the network has a time limit; a call that
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import urllib3
 
+from ostler import telemetry
 from ostler.errors import Retryable
 
 CONNECTIONS = 32
 MOST_REDIRECTS = 2
 PIECE = 64 * 1024
+MOST_BYTES = 16 * 1024 * 1024
+"""Bytes of an answer; a hundred of anything that is asked for is far below."""
 
 # A renamed repository answers GET with a redirect. urllib3 drops the credential when the host changes.
 _FOLLOW = urllib3.Retry(
@@ -29,6 +33,9 @@ _FOLLOW = urllib3.Retry(
     respect_retry_after_header=False,
     raise_on_redirect=False,
 )
+
+
+_BY_ID = re.compile(r"/repositories/[0-9]{1,19}/actions/runners/[a-z0-9-]{1,64}")
 
 
 class Deadline:
@@ -49,6 +56,10 @@ class Deadline:
             raise Retryable("no time left for a call to GitHub")
         return min(left, limit)
 
+    def allows(self, wait: float) -> bool:
+        """Return whether there is time left after a wait of so many seconds."""
+        return self._end is None or time.monotonic() + wait < self._end
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
@@ -61,16 +72,23 @@ class Answer:
 
 def _read(response: urllib3.BaseHTTPResponse, call: Deadline) -> bytes:
     """Return the body. The socket's own time limit begins anew with each piece of it; `call` does not."""
-    pieces = []
+    pieces, size = [], 0
     try:
         while piece := response.read1(PIECE):
             pieces.append(piece)
+            size += len(piece)
+            _limit(size)
             call.left(0)
     except BaseException:
         response.close()
         raise
     response.release_conn()
     return b"".join(pieces)
+
+
+def _limit(size: int) -> None:
+    if size > MOST_BYTES:
+        raise Retryable("GitHub's answer is too large")
 
 
 class Http:
@@ -103,6 +121,8 @@ class Http:
         if body is not None:
             headers["Content-Type"] = "application/json"
         call = Deadline(deadline.left(self._timeout))
+        began = time.monotonic()
+        status = None
         try:
             response = self._pool.request(
                 method,
@@ -115,10 +135,23 @@ class Http:
                 preload_content=False,
             )
             content = _read(response, call)
+            status = response.status
         except urllib3.exceptions.HTTPError as error:
             # The text of the cause may hold the URL; its type says enough.
             raise Retryable(f"GitHub did not answer: {type(error).__name__}") from None
+        finally:
+            telemetry.github_answered(method, path, status=status, seconds=time.monotonic() - began)
         return Answer(status=response.status, headers=response.headers, body=content)
+
+    def moved_repository(self, answer: Answer) -> str | None:
+        """Return the path that a redirect of a call other than GET names, if it is that of a repository by its id.
+
+        Anything else is not followed: a credential and a body go nowhere but to this API ("Renaming a repository").
+        """
+        if answer.status not in {307, 308}:
+            return None
+        path = answer.headers.get("location", "").removeprefix(self._api_url)
+        return path if _BY_ID.fullmatch(path) else None
 
     def close(self) -> None:
         """Close every connection."""

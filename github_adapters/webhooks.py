@@ -58,6 +58,16 @@ class WorkflowJobEvent:
     installation_id: int | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallationEvent:
+    """One `installation` webhook: the App was installed, removed, suspended or let in again at an owner."""
+
+    action: str
+    installation_id: int
+    owner_id: int
+    owner_login: str
+
+
 def verify_signature(secrets: Sequence[Secret], body: bytes, header: str | None) -> bool:
     """Return whether `X-Hub-Signature-256` is right for the raw body under any of the secrets.
 
@@ -81,6 +91,25 @@ def parse_workflow_job(body: bytes) -> WorkflowJobEvent:
     """
     try:
         return _parse(body)
+    except fields.Malformed as error:
+        raise MalformedPayload(str(error)) from None
+
+
+def parse_installation(body: bytes) -> InstallationEvent:
+    """Return what an `installation` webhook says.
+
+    Raises `MalformedPayload`.
+    """
+    try:
+        payload = fields.decode(body)
+        installation = fields.section(payload, "installation")
+        account = fields.section(installation, "account")
+        return InstallationEvent(
+            action=fields.word(payload, "action"),
+            installation_id=fields.number(installation, "id"),
+            owner_id=fields.number(account, "id"),
+            owner_login=fields.login(account, "login"),
+        )
     except fields.Malformed as error:
         raise MalformedPayload(str(error)) from None
 

@@ -1,19 +1,21 @@
 """Who a polling Pod is: its projected ServiceAccount token, verified offline with the cluster's keys.
 
-Verifying costs no API call, except for the keys, which are fetched when a token names an unknown one and
-at most once per `refetch_every` seconds. A deleted Pod's token stays good here until it expires; the
-TokenReview right before a JIT is delivered is what notices that (the API server itself does so only
-10 s after the deletion).
+Verifying costs no API call. The keys are fetched when a token names an unknown one, at most once per
+`REFETCH_EVERY` seconds, and again when they are `KEYS_FOR` seconds old, so that a key that the cluster
+withdrew is trusted no longer than that. What cannot be fetched, or reads like nothing, changes nothing
+(law L8). A deleted Pod's token stays good here until it expires; the TokenReview right before a JIT is
+delivered is what notices that (the API server itself does so only 10 s after the deletion).
 No message holds a token or a part of one (law L13).
 """
 
 from __future__ import annotations
 
 import hashlib
-import threading
+import json
+import re
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,17 +27,33 @@ from k8s_adapters.retry import RetryPolicy
 from ostler.clock import utcnow
 from ostler.errors import OstlerError, UpstreamError
 
-TOKEN_BYTES = 16 * 1024
+LARGEST_TOKEN = 8 * 1024
+"""Characters of a token; a projected one has about 1,200."""
+
+REFETCH_EVERY = 10.0
+"""Seconds between two fetches of the keys that tokens with unknown keys can cause."""
+
+RETRY_EVERY = 1.0
+"""Seconds after a fetch that failed."""
+
+KEYS_FOR = 300.0
+"""Seconds after which the keys are fetched again though all that are asked for are known."""
+
 # The algorithm follows from the key, never from the token's header.
 _ALGORITHMS = {("RSA", None): "RS256", ("EC", "P-256"): "ES256"}
 _KEYS_POLICY = RetryPolicy(attempts=2, base=0.1, deadline=5.0)
 _JWKS = "application/jwk-set+json"
 _REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 _POD_UID = "authentication.kubernetes.io/pod-uid"
+_FORM = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 
 
 class TokenRejected(OstlerError):
     """The token is bad; the reason is for our log only."""
+
+
+class KeyUnknown(OstlerError):
+    """The token names a key that is not among those fetched last; `fetch_keys` may bring it."""
 
 
 class Unjudged(OstlerError):
@@ -53,15 +71,33 @@ class PodIdentity:
     expires_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """A published key; two with the same content are equal, however often they were fetched."""
+
+    id: str
+    content: str
+    jwk: PyJWK = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Published:
+    issuer: str
+    keys: Mapping[str, _Key]
+
+
 class TokenVerifier:
-    """Verifies tokens of one audience; safe to share between threads."""
+    """Verifies tokens of one audience.
+
+    `verify` belongs to one thread; `fetch_keys` may run in another, once at a time.
+    """
 
     def __init__(
         self,
         *,
         client: KubeClient,
         audience: str,
-        refetch_every: float = 10.0,
+        refetch_every: float = REFETCH_EVERY,
         remembered: int = 20_000,
         now: Callable[[], datetime] = utcnow,
     ) -> None:
@@ -70,42 +106,74 @@ class TokenVerifier:
         self._refetch_every = refetch_every
         self._remembered = remembered
         self._now = now
-        self._issuer: str | None = None
-        self._keys: dict[str, PyJWK] = {}
+        self._published = _Published("", {})
         self._fetched_at: float | None = None
-        self._fetching = threading.Lock()
-        self._known: OrderedDict[bytes, PodIdentity] = OrderedDict()
-        self._knowing = threading.Lock()
+        self._not_before: float | None = None
+        self._known: OrderedDict[bytes, tuple[PodIdentity, _Key]] = OrderedDict()
 
-    def verify_cached(self, token: str) -> PodIdentity | None:
-        """Return the identity of a token that was verified before and has not expired; no I/O."""
-        identity = self._known.get(_digest(token))
-        return identity if identity is not None and identity.expires_at > self._now() else None
+    @property
+    def keys_are_old(self) -> bool:
+        """Return whether the keys should be fetched again, and may be, though tokens can be verified."""
+        now = self._client.timing.clock()
+        return self._fetched_at is not None and now - self._fetched_at > KEYS_FOR and self._may_fetch(now)
 
     def verify(self, token: str) -> PodIdentity:
-        """Return the identity behind a token; blocks while keys are fetched.
+        """Return the identity behind a token, remembered until it expires or its key is withdrawn; no I/O.
 
-        Raises `TokenRejected` for a bad one, `Unjudged` when its key is unknown and the keys cannot be had.
+        Raises `TokenRejected` for a bad one, `KeyUnknown` when its key was not among those fetched last.
         """
-        cached = self.verify_cached(token)
-        if cached is not None:
-            return cached
-        if len(token) > TOKEN_BYTES:
+        if len(token) > LARGEST_TOKEN:
             raise TokenRejected("the token is too long")
+        digest = _digest(token)
+        known = self._known.get(digest)
+        if known is not None:
+            identity, key = known
+            if identity.expires_at > self._now() and self._published.keys.get(key.id) == key:
+                return identity
+            del self._known[digest]
         key_id = _key_id(token)
-        claims = self._claims(token, self._key(key_id))
-        identity = _identity(claims)
-        self._remember(_digest(token), identity)
+        published = self._published
+        found = published.keys.get(key_id)
+        if found is None:
+            raise KeyUnknown("the token's key is not known")
+        identity = _identity(self._claims(token, found.jwk, published.issuer))
+        self._known[digest] = identity, found
+        while len(self._known) > self._remembered:
+            self._known.popitem(last=False)
         return identity
 
-    def _claims(self, token: str, key: PyJWK) -> Json:
+    def fetch_keys(self) -> None:
+        """Fetch the cluster's issuer and keys; blocks for 10 s at most.
+
+        Raises `Unjudged` when they cannot be had, or were asked for a moment ago; the old ones stay then.
+        """
+        now = self._client.timing.clock()
+        if not self._may_fetch(now):
+            raise Unjudged("the cluster's keys were asked for a moment ago")
+        self._not_before = now + min(RETRY_EVERY, self._refetch_every)
+        try:
+            discovery = self._client.request("GET", "/.well-known/openid-configuration", policy=_KEYS_POLICY)
+            published = self._client.request("GET", "/openid/v1/jwks", accept=_JWKS, policy=_KEYS_POLICY)
+        except UpstreamError as error:
+            raise Unjudged(f"the cluster's keys cannot be had: {type(error).__name__}") from error
+        issuer, keys = discovery.get("issuer"), _usable(published)
+        if not isinstance(issuer, str) or not issuer or not keys:
+            raise Unjudged("the cluster publishes no issuer, or no key of a kind that is trusted")
+        self._published = _Published(issuer, keys)
+        self._fetched_at = now
+        self._not_before = now + self._refetch_every
+
+    def _may_fetch(self, now: float) -> bool:
+        return self._not_before is None or now >= self._not_before
+
+    def _claims(self, token: str, key: PyJWK, issuer: str) -> Json:
         try:
             claims: Json = jwt.decode(
                 token,
                 key=key.key,
                 algorithms=[key.algorithm_name],
                 audience=self._audience,
-                issuer=self._issuer,
+                issuer=issuer,
                 options={
                     "require": ["exp", "iss", "aud"],
                     "verify_exp": False,
@@ -125,43 +193,6 @@ class TokenVerifier:
             raise TokenRejected("ImmatureSignatureError")
         return claims
 
-    def _key(self, key_id: str) -> PyJWK:
-        """Return a key of the cluster, fetched if it is not known."""
-        key = self._keys.get(key_id)
-        if key is not None:
-            return key
-        with self._fetching:
-            key = self._keys.get(key_id)
-            if key is not None:
-                return key
-            clock = self._client.timing.clock()
-            if self._fetched_at is not None and clock - self._fetched_at < self._refetch_every:
-                if self._issuer is None:
-                    raise Unjudged("the cluster's keys were out of reach a moment ago")
-                raise Unjudged("the key is unknown, and the keys were fetched a moment ago")
-            self._fetched_at = clock
-            self._fetch()
-        key = self._keys.get(key_id)
-        if key is None:
-            raise TokenRejected("the cluster has no such key")
-        return key
-
-    def _fetch(self) -> None:
-        try:
-            discovery = self._client.request("GET", "/.well-known/openid-configuration", policy=_KEYS_POLICY)
-            published = self._client.request("GET", "/openid/v1/jwks", accept=_JWKS, policy=_KEYS_POLICY)
-            keys = _usable(published)
-            issuer = str(discovery["issuer"])
-        except (UpstreamError, KeyError, jwt.PyJWTError) as error:
-            raise Unjudged(f"the cluster's keys cannot be had: {type(error).__name__}") from error
-        self._issuer, self._keys = issuer, keys
-
-    def _remember(self, digest: bytes, identity: PodIdentity) -> None:
-        with self._knowing:
-            self._known[digest] = identity
-            while len(self._known) > self._remembered:
-                self._known.popitem(last=False)
-
 
 def review_token(
     client: KubeClient, *, token: str, audience: str, timeout: float, pod_uid: str | None = None
@@ -178,10 +209,12 @@ def review_token(
     }
     policy = RetryPolicy(attempts=1, deadline=timeout)
     try:
-        status: Json = client.request("POST", _REVIEWS, body=body, policy=policy).get("status") or {}
+        status: Any = client.request("POST", _REVIEWS, body=body, policy=policy).get("status")
     except UpstreamError:
         return None
-    if not status.get("authenticated") or audience not in (status.get("audiences") or ()):
+    if not isinstance(status, dict) or not status:  # no verdict is in it, so it is no "no" (law L8)
+        return None
+    if status.get("authenticated") is not True or audience not in (status.get("audiences") or ()):
         return False
     extra = (status.get("user") or {}).get("extra") or {}
     return pod_uid is None or extra.get(_POD_UID) == [pod_uid]
@@ -192,6 +225,9 @@ def _digest(token: str) -> bytes:
 
 
 def _key_id(token: str) -> str:
+    # PyJWT takes padding too, and then one token could be remembered under several digests.
+    if _FORM.fullmatch(token) is None:
+        raise TokenRejected("the token is no JWT")
     try:
         key_id = jwt.get_unverified_header(token).get("kid")
     except (jwt.PyJWTError, ValueError, RecursionError):
@@ -201,13 +237,22 @@ def _key_id(token: str) -> str:
     return key_id
 
 
-def _usable(published: Json) -> dict[str, PyJWK]:
-    """Return the published keys by id; those of a type we do not trust are left out."""
-    keys: dict[str, PyJWK] = {}
-    for each in published["keys"]:
-        algorithm = _ALGORITHMS.get((each.get("kty"), each.get("crv")))
-        if algorithm is not None and isinstance(each.get("kid"), str):
-            keys[each["kid"]] = PyJWK(each, algorithm=algorithm)
+def _usable(published: Json) -> dict[str, _Key]:
+    """Return the published keys by id; those of a type we do not trust, or that cannot be read, are left out."""
+    keys: dict[str, _Key] = {}
+    listed = published.get("keys")
+    for each in listed if isinstance(listed, list) else ():
+        if not isinstance(each, dict) or not isinstance(each.get("kid"), str):
+            continue
+        kind, curve = each.get("kty"), each.get("crv")
+        algorithm = _ALGORITHMS.get((str(kind), None if curve is None else str(curve)))
+        if algorithm is None:
+            continue
+        try:
+            jwk = PyJWK(each, algorithm=algorithm)
+        except (jwt.PyJWTError, ValueError, TypeError):
+            continue
+        keys[each["kid"]] = _Key(each["kid"], json.dumps(each, sort_keys=True), jwk)
     return keys
 
 

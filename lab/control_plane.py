@@ -8,13 +8,9 @@ a killed test run then leaves nothing behind.
 
 from __future__ import annotations
 
-import ctypes
 import shutil
-import signal
-import socket
 import ssl
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -25,6 +21,7 @@ from typing import Self
 
 from lab.control_plane_access import ClusterAccess, write_credentials, write_kubeconfig
 from lab.control_plane_build import ControlPlaneUnavailable, Say, binaries, build, cached, quiet
+from lab.processes import die_with_parent, free_ports
 
 __all__ = [
     "ClusterAccess",
@@ -52,7 +49,6 @@ _CONTROLLERS = (
 )
 _READY_WITHIN = 60.0  # seconds, generous: the machine may be building something else
 _TRIES = 4  # a port that was free may be taken before the program binds it
-_PR_SET_PDEATHSIG = 1
 
 
 class _DiedEarly(Exception):
@@ -133,7 +129,7 @@ def _start_all(programs: Path, folder: Path, running: list[subprocess.Popen[byte
     began = time.monotonic()
     shutil.rmtree(folder / "etcd", ignore_errors=True)
     shutil.rmtree(folder / "certs", ignore_errors=True)
-    client_port, peer_port, api_port = _free_ports(3)
+    client_port, peer_port, api_port = free_ports(3)
     etcd_url = f"http://127.0.0.1:{client_port}"
     etcd = _run(
         [
@@ -235,15 +231,8 @@ def _run(command: list[str], log: Path) -> subprocess.Popen[bytes]:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one system call
+            preexec_fn=die_with_parent,  # noqa: PLW1509  it calls one function of libc
         )
-
-
-_libc = ctypes.CDLL(None)
-
-
-def _die_with_parent() -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _stop(running: list[subprocess.Popen[bytes]]) -> None:
@@ -255,15 +244,3 @@ def _stop(running: list[subprocess.Popen[bytes]]) -> None:
             process.kill()
             process.wait()
     running.clear()
-
-
-def _free_ports(count: int) -> list[int]:
-    """Return ports that were free a moment ago; all are held until the last one is known."""
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for listener in held:
-            listener.bind(("127.0.0.1", 0))
-        return [int(listener.getsockname()[1]) for listener in held]
-    finally:
-        for listener in held:
-            listener.close()

@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import warnings
 from pathlib import Path
+from typing import Any
 
 import psycopg2
 
@@ -22,6 +23,7 @@ with warnings.catch_warnings():
 
 _BIN: Path = POSTGRES_VERSIONS[18]
 _SYSTEM_USER = "pgserver"
+_LONGEST_FOLDER = 107 - len("/.s.PGSQL.65535")
 _OPTIONS = {
     "listen_addresses": "",
     "max_connections": "150",
@@ -33,19 +35,28 @@ _OPTIONS = {
 }
 
 
+def _socket_folder() -> Path:
+    """Return a new folder for the unix socket: its path may have 107 bytes, that of a clone or TMPDIR more."""
+    folder = Path(tempfile.mkdtemp(prefix="ostler-pg-"))
+    if len(str(folder)) <= _LONGEST_FOLDER:
+        return folder
+    folder.rmdir()
+    return Path(tempfile.mkdtemp(prefix="ostler-pg-", dir="/tmp"))
+
+
 class Postgres:
     """One server; `start` makes the data folder. Postgres refuses root, so root runs it as another user.
 
-    Without `fsync` a crash of the machine (never one of the server alone) may lose data: for tests.
+    Without `fsync` a crash of the machine (never one of the server alone) may lose data: for tests. With `port` it
+    listens there on the loopback too, where everybody is trusted, so that a proxy can stand before it.
     """
 
-    def __init__(self, folder: Path, *, fsync: bool = True) -> None:
+    def __init__(self, folder: Path, *, fsync: bool = True, port: int | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._user = _SYSTEM_USER if os.geteuid() == 0 else None
         self._data = folder / "data"
         self._log = folder / "postgres.log"
-        # A unix socket's path may have 107 bytes, a clone's path may have more.
-        self._socket = Path(tempfile.mkdtemp(prefix="ostler-pg-"))
+        self._socket = _socket_folder()
         if self._user is not None:
             ensure_user_exists(self._user)
             ensure_prefix_permissions(_BIN)
@@ -54,6 +65,9 @@ class Postgres:
             os.chown(folder, record.pw_uid, record.pw_gid)
             os.chown(self._socket, record.pw_uid, record.pw_gid)
         options = {**_OPTIONS, "unix_socket_directories": str(self._socket), "fsync": "on" if fsync else "off"}
+        if port is not None:
+            options |= {"listen_addresses": "127.0.0.1", "port": str(port)}
+        self._port = port or 5432  # names the socket's file too
         settings = [argument for key, value in options.items() for argument in ("-c", f"{key}={value}")]
         self.child = Child(
             "postgres",
@@ -88,14 +102,14 @@ class Postgres:
     def answers(self) -> bool:
         """Return whether a connection can be made now."""
         try:
-            psycopg2.connect(host=str(self._socket), user="postgres", dbname="postgres").close()
+            self._connect().close()
         except psycopg2.OperationalError:
             return False
         return True
 
     def create_database(self, name: str, *, template: str | None = None) -> None:
         """Create a database, as a copy of `template` when given."""
-        connection = psycopg2.connect(host=str(self._socket), user="postgres", dbname="postgres")
+        connection = self._connect()
         try:
             connection.autocommit = True
             with connection.cursor() as cursor:
@@ -106,7 +120,20 @@ class Postgres:
 
     def url(self, database: str = "postgres") -> str:
         """Return the SQLAlchemy URL of a database."""
-        return f"postgresql+psycopg2://postgres@/{database}?host={self._socket}"
+        return f"postgresql+psycopg2://postgres@/{database}?host={self._socket}&port={self._port}"
+
+    def _connect(self) -> Any:
+        return psycopg2.connect(host=str(self._socket), port=self._port, user="postgres", dbname="postgres")
+
+    @property
+    def socket(self) -> Path:
+        """The folder of the unix socket: what libpq's programs take as host."""
+        return self._socket
+
+    @staticmethod
+    def program(name: str) -> Path:
+        """Return the path of one of Postgres's own programs, `pgbench` say."""
+        return _BIN / name
 
     def restart(self) -> None:
         """Stop at once, as after a crash of the machine's power, and start again."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,53 +21,31 @@ import httpx
 from cryptography.fernet import Fernet
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from sqlalchemy import create_engine, text
 
 from k8s_adapters.client import KubeClient, make_client
-from k8s_adapters.pools import apply_crd, create_pool
 from lab.control_plane import ClusterAccess, ControlPlane
+from lab.embedded import EmbeddedCluster
+from lab.faults import Fault, FaultPlan, kubeconfig_through
+from lab.levers import pull
 from lab.postgres import Postgres
 from lab.processes import Child, StartError, free_port
 from lab.redis import Redis
+from lab.setup import ACCOUNTS, POOLS, LabAccount, LabPool, add_accounts, put_pools_in_place
+from models import migrate
+from models.connections import WEB
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class LabAccount:
-    """An account of the lab's GitHub, with its installation and repositories."""
-
-    id: int
-    login: str
-    type: str
-    installation_id: int
-    repositories: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LabPool:
-    """A pool to put in place."""
-
-    name: str
-    labels: tuple[str, ...]
-    replicas: int
-    cpu: str = "2"
-    memory: str = "4Gi"
-
-
-ACCOUNTS = (
-    LabAccount(1001, "acme", "Organization", 501, ("shop", "billing")),
-    LabAccount(1002, "globex", "Organization", 502, ("reactor",)),
-    LabAccount(1003, "marvin", "User", 503, ("dotfiles",)),
-)
-POOLS = (
-    LabPool("small", ("self-hosted", "linux", "small"), 14),
-    LabPool("large", ("self-hosted", "linux", "large"), 6, cpu="4", memory="8Gi"),
-)
+CLUSTERS = ("embedded", "real")
+"""The clusters that a system can start: the lab's API server in memory, or a real control plane."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How much of everything, and the settings that differ from their defaults."""
+    """How much of everything, and the settings that differ from their defaults.
+
+    With a plan of faults (an empty one too) Ostler reaches that upstream through a fault proxy; the kubelet never does.
+    """
 
     accounts: Sequence[LabAccount] = ACCOUNTS
     pools: Sequence[LabPool] = POOLS
@@ -78,6 +57,10 @@ class Options:
     settings: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     lock_expiry: float = 5
+    github_faults: FaultPlan | None = None
+    kubernetes_faults: FaultPlan | None = None
+    postgres_port: int | None = None
+    """Where Postgres listens on the loopback too, for a proxy before it."""
 
 
 class System:
@@ -85,20 +68,25 @@ class System:
 
     def __init__(
         self, folder: Path, options: Options, *, say: Say, namespace: str = "ostler-runners",
-        control_plane: ControlPlane | ClusterAccess | None = None,
+        control_plane: ControlPlane | ClusterAccess | None = None, cluster: str = "real",
     ) -> None:  # fmt: skip
+        """Prepare; `control_plane` is one to borrow, else one of `CLUSTERS` is started."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.options = options
         self.namespace = namespace
         self._say = say
         self._borrowed = control_plane
-        self._control_plane: ControlPlane | None = None
-        self.postgres = Postgres(folder / "postgres")
+        self._starts = cluster
+        self._control_plane: ControlPlane | EmbeddedCluster | None = None
+        self.postgres = Postgres(folder / "postgres", port=options.postgres_port)
         self.redis = Redis(folder / "redis")
         self.github_log = folder / "github.jsonl"
         self.kubelet_log = folder / "kubelet.jsonl"
         self.github_url = ""
+        self._proxies: dict[str, str] = {}
+        self._flower_port = free_port()
+        self.flower_login = ("ostler", secrets.token_urlsafe(12))
         self.children: dict[str, Child] = {}
         self._web_ports = [free_port() for _ in range(options.webs)]
         self._env: dict[str, str] = {}
@@ -120,45 +108,56 @@ class System:
         return f"http://127.0.0.1:{self._web_ports[0]}"
 
     @property
+    def flower_url(self) -> str:
+        """Flower, once it was started; `flower_login` lets in."""
+        return f"http://127.0.0.1:{self._flower_port}"
+
+    @property
     def kubeconfig(self) -> Path:
         """The administrator's kubeconfig of the cluster in use."""
+        return self._cluster.kubeconfig
+
+    @property
+    def _cluster(self) -> ClusterAccess:
         cluster = self._borrowed or self._control_plane
         if cluster is None:
             raise RuntimeError("the control plane was not started")
-        return cluster.kubeconfig
+        return cluster if isinstance(cluster, ClusterAccess) else cluster.access
 
     def start(self) -> None:
         """Start everything, in the order in which each needs the ones before it."""
         # All from this thread: a child dies with the thread that started it.
-        self._say("starting Postgres, Redis and the Kubernetes control plane")
+        self._say("starting Postgres, Redis, the cluster and GitHub")
+        keys = self._make_keys()
+        self._start_github(keys)
         self.postgres.start()
         self.redis.start()
         if self._borrowed is None:
-            self._control_plane = ControlPlane.start(self.folder / "control-plane", say=self._say)
+            start = EmbeddedCluster.start if self._starts == "embedded" else ControlPlane.start
+            self._control_plane = start(self.folder / "control-plane", say=self._say)
         self.postgres.create_database("ostler")
-        keys = self._make_keys()
-        self._start_github(keys)
-        self._env = self._environment(keys)
-        self._say("migrating the database")
-        self._run_once("migrate", ["migrate"])
+        self._migrate()
         self._put_pools_in_place()
+        self._add_accounts()
+        self._start_proxies()
+        self._env = self._environment(keys)
         self._say("starting web, worker, beat and the lab's kubelet")
         for number, port in enumerate(self._web_ports):
             self._child(f"web-{number}", ["web"], {"OSTLER_WEB_PORT": str(port)})
         for number in range(self.options.workers):
             self._child(f"worker-{number}", ["worker"], {})
+        self._start_kubelet()
         for number in range(self.options.beats):
             self._child(f"beat-{number}", ["beat"], {})
-        self._start_kubelet()
         for number, port in enumerate(self._web_ports):
             self.children[f"web-{number}"].wait_until(lambda port=port: self._healthy(port), timeout=60)  # type: ignore[misc]
 
     def stop(self) -> None:
         """Stop what was started, the last first, and leave nothing running."""
-        ours = [child for name, child in self.children.items() if name.startswith(("web", "worker", "beat"))]
+        ours = [child for name, child in self.children.items() if name.startswith(("web", "worker", "beat", "flower"))]
         with ThreadPoolExecutor(8) as side_by_side:
             list(side_by_side.map(lambda child: child.stop(timeout=35), ours))
-        for name in ("kubelet", "github"):
+        for name in ("kubelet", "github-faults", "kubernetes-faults", "github"):
             if name in self.children:
                 self.children[name].stop(timeout=5)
         self.redis.stop()
@@ -168,9 +167,9 @@ class System:
             self._control_plane = None
 
     def secrets(self) -> tuple[str, ...]:
-        """Return what must never be seen in a log: webhook secret, encryption key, lines of the App's key."""
+        """Return what must never be seen in a log: webhook secret, encryption key, Flower's password, the App's key."""
         lines = self._env["OSTLER_GITHUB_PRIVATE_KEY"].splitlines()[1:-1]
-        return (self._env["OSTLER_WEBHOOK_SECRETS"], self._env["OSTLER_ENCRYPTION_KEYS"], *lines)
+        return (self._env["OSTLER_WEBHOOK_SECRETS"], self._env["OSTLER_ENCRYPTION_KEYS"], self.flower_login[1], *lines)
 
     def restart(self, name: str) -> None:
         """Start a process again that was killed."""
@@ -178,9 +177,18 @@ class System:
 
     def lab(self, method: str, path: str, body: Any = None) -> Any:
         """Call the control interface of the lab's GitHub."""
-        answer = httpx.request(method, f"{self.github_url}/_lab{path}", json=body, timeout=30)
+        return pull(self.github_url, method, path, body)
+
+    def faults(self, upstream: str, fault: Fault | None = None) -> Mapping[str, Any]:
+        """Put a fault in force before `github` or `kubernetes`, if one is given; return the proxy's `counts`, `routes`.
+
+        That upstream's plan must be among the options.
+        """
+        url = f"{self._proxies[upstream]}/_faults"
+        answer = httpx.post(url, json=asdict(fault), timeout=30) if fault else httpx.get(url, timeout=30)
         answer.raise_for_status()
-        return answer.json() if answer.content else None
+        counts: Mapping[str, Any] = answer.json()
+        return counts
 
     def kube(self) -> KubeClient:
         """Return an administrator's client of the cluster."""
@@ -188,8 +196,6 @@ class System:
 
     def wait_for_warm_pods(self, count: int, *, timeout: float) -> None:
         """Return when so many Pods hold polls; StartError says how far it came."""
-        from sqlalchemy import create_engine, text  # noqa: PLC0415  only the lab's own waiting reads rows
-
         engine = create_engine(self.postgres.url("ostler"))
         end = time.monotonic() + timeout
         try:
@@ -238,22 +244,51 @@ class System:
         )  # fmt: skip
         self.children["github"] = child
         child.start()
-        child.wait_until(self._github_answers, timeout=30)
-        for account in self.options.accounts:
-            self.lab(
-                "POST",
-                "/accounts",
-                {
-                    "id": account.id,
-                    "login": account.login,
-                    "type": account.type,
-                    "installation_id": account.installation_id,
-                    "repositories": [
-                        {"id": account.id * 100 + number, "name": name}
-                        for number, name in enumerate(account.repositories)
-                    ],
-                },
-            )
+
+    def _add_accounts(self) -> None:
+        self.children["github"].wait_until(self._github_answers, timeout=30)
+        add_accounts(self.github_url, self.options.accounts)
+
+    def _start_proxies(self) -> None:
+        cluster = self._cluster
+        for name, plan, upstream in (
+            ("github", self.options.github_faults, ["--upstream", self.github_url]),
+            (
+                "kubernetes", self.options.kubernetes_faults,
+                ["--upstream", cluster.url, "--ca-file", str(cluster.ca_file)],
+            ),
+        ):  # fmt: skip
+            if plan is None:
+                continue
+            path = self.folder / f"{name}-faults.json"
+            path.write_text(json.dumps(plan.dump()))
+            port = free_port()
+            child = Child(
+                f"{name}-faults",
+                [
+                    sys.executable, "-m", "lab.faults", "--port", str(port), "--plan", str(path), "--control",
+                    *upstream,
+                ],
+                log=self.folder / f"{name}-faults.log",
+            )  # fmt: skip
+            self.children[child.name] = child
+            self._proxies[name] = f"http://127.0.0.1:{port}"
+            child.start()
+            child.wait_until(lambda name=name: self._plays(name), timeout=30)  # type: ignore[misc]
+
+    def _plays(self, upstream: str) -> bool:
+        try:
+            return bool(self.faults(upstream))
+        except httpx.TransportError:
+            return False
+
+    def _ostlers_kubeconfig(self) -> Path:
+        if "kubernetes" not in self._proxies:
+            return self.kubeconfig
+        own = self.folder / "kubeconfig"
+        own.touch(mode=0o600)
+        own.write_bytes(self.kubeconfig.read_bytes())
+        return kubeconfig_through(own, self._proxies["kubernetes"])
 
     def _github_answers(self) -> bool:
         try:
@@ -262,17 +297,22 @@ class System:
             return False
 
     def _environment(self, keys: Mapping[str, str]) -> dict[str, str]:
+        share = max(WEB, int(self.options.settings.get("OSTLER_WORKER_THREADS", "16")))
         return {
             **{name: value for name, value in os.environ.items() if not name.startswith(("OSTLER_", "PYTEST"))},
             "PYTHONWARNINGS": "ignore",
             "OSTLER_DATABASE_URL": self.postgres.url("ostler"),
+            "OSTLER_CONNECTION_SHARE": str(share),
+            "OSTLER_CONNECTION_BUDGET": str(share * (self.options.webs + self.options.workers)),
             "OSTLER_REDIS_URL": self.redis.url,
-            "OSTLER_GITHUB_API_URL": self.github_url,
+            "OSTLER_GITHUB_API_URL": self._proxies.get("github", self.github_url),
             "OSTLER_GITHUB_APP_ID": "ostler-lab",
             "OSTLER_GITHUB_PRIVATE_KEY": keys["private"],
+            # The lab's three accounts do the work of hundreds.
+            "OSTLER_GITHUB_MINTS_PER_MINUTE": "6000",
             "OSTLER_WEBHOOK_SECRETS": keys["webhook"],
             "OSTLER_ENCRYPTION_KEYS": keys["fernet"],
-            "OSTLER_KUBECONFIG": str(self.kubeconfig),
+            "OSTLER_KUBECONFIG": str(self._ostlers_kubeconfig()),
             "OSTLER_NAMESPACE": self.namespace,
             "OSTLER_DISPATCH_URL": f"{self.web_url}/runners/v1/dispatch",
             "OSTLER_WEB_HOST": "127.0.0.1",
@@ -291,33 +331,36 @@ class System:
         child.start()
         return child
 
-    def _run_once(self, name: str, arguments: Sequence[str]) -> None:
+    def start_flower(self) -> None:
+        """Start Flower, which no job needs; it is given the way to Redis and its login and nothing else of Ostler's."""
         child = Child(
-            name, [sys.executable, "-m", "ostler", *arguments], log=self.folder / f"{name}.log", env=self._env
+            "flower",
+            [sys.executable, "-m", "ostler", "flower"],
+            log=self.folder / "flower.log",
+            env={
+                **{name: value for name, value in self._env.items() if not name.startswith("OSTLER_")},
+                "OSTLER_REDIS_URL": self._env["OSTLER_REDIS_URL"],
+                "OSTLER_FLOWER_HOST": "127.0.0.1",
+                "OSTLER_FLOWER_PORT": str(self._flower_port),
+                "OSTLER_FLOWER_BASIC_AUTH": ":".join(self.flower_login),
+                "OSTLER_FLOWER_STATE_FILE": str(self.folder / "flower-state"),
+            },
         )
+        self.children["flower"] = child
         child.start()
-        if status := child.wait(timeout=120):
-            raise StartError(f"ostler {' '.join(arguments)} ended with {status}:\n{child.tail()}")
+
+    def _migrate(self) -> None:
+        """Do what `ostler migrate` does, without the second that another process takes to begin."""
+        engine = create_engine(self.postgres.url("ostler"))
+        try:
+            migrate.upgrade(engine)
+        finally:
+            engine.dispose()
 
     def _put_pools_in_place(self) -> None:
         kube = self.kube()
         try:
-            apply_crd(kube)
-            if self._borrowed is None:
-                body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}}
-                kube.request("POST", "/api/v1/namespaces", body=body)
-            for pool in self.options.pools:
-                create_pool(
-                    kube,
-                    namespace=self.namespace,
-                    name=pool.name,
-                    spec={
-                        "image": "ghcr.io/actions/actions-runner:2.328.0",
-                        "runnerLabels": list(pool.labels),
-                        "replicas": pool.replicas,
-                        "resources": {"cpu": pool.cpu, "memory": pool.memory},
-                    },
-                )
+            put_pools_in_place(kube, namespace=self.namespace, pools=self.options.pools)
         finally:
             kube.close()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CheckConstraint, Connection, ForeignKey, text
+from sqlalchemy import CheckConstraint, Connection, ForeignKey, Index, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -22,6 +22,7 @@ class Account(Base):
     __table_args__ = (
         CheckConstraint("weight > 0", name="weight_positive"),
         CheckConstraint("budget_count >= 0 AND budget_vcpu >= 0 AND budget_memory >= 0", name="budget_not_negative"),
+        Index("ix_accounts_login_id", text("lower(login)"), "id"),
     )
 
     id: Mapped[GitHubId]
@@ -54,10 +55,10 @@ class NewAccount:
 
 
 def ensure_accounts(db: Connection, accounts: Sequence[NewAccount], *, budget: Budget, now: datetime) -> None:
-    """Insert what is seen for the first time, with the default budget; refresh changed logins."""
+    """Insert what is seen for the first time, with the default budget; write changed logins wherever they stand."""
     unique = {account.id: account for account in accounts}
     rows = [unique[key] for key in sorted(unique)]
-    db.execute(
+    seen = db.execute(
         text("""
             INSERT INTO accounts (id, login, budget_count, budget_vcpu, budget_memory, created_at)
             SELECT id, login, :count, :vcpu, :memory, :now
@@ -65,6 +66,7 @@ def ensure_accounts(db: Connection, accounts: Sequence[NewAccount], *, budget: B
             WHERE NOT EXISTS (SELECT FROM accounts a WHERE a.id = new.id AND a.login = new.login)
             ORDER BY id
             ON CONFLICT (id) DO UPDATE SET login = excluded.login WHERE accounts.login <> excluded.login
+            RETURNING id, login, xmax <> 0 AS renamed
         """),
         {
             "ids": [row.id for row in rows],
@@ -74,7 +76,10 @@ def ensure_accounts(db: Connection, accounts: Sequence[NewAccount], *, budget: B
             "memory": budget.memory_mib,
             "now": now,
         },
-    )
+    ).all()
+    for row in seen:
+        if row.renamed:
+            rename_owner(db, account_id=row.id, login=row.login)
     installed = sorted({(a.installation_id, a.id) for a in accounts if a.installation_id is not None})
     if installed:
         db.execute(
@@ -88,6 +93,70 @@ def ensure_accounts(db: Connection, accounts: Sequence[NewAccount], *, budget: B
             """),
             {"ids": [i for i, _ in installed], "accounts": [a for _, a in installed], "now": now},
         )
+
+
+def set_budget(db: Connection, account_id: int, budget: Budget) -> bool:
+    """Give an account another budget; False when there is none with this id. A lower one ends nothing (L2)."""
+    changed = db.execute(
+        text("""
+            UPDATE accounts SET budget_count = :count, budget_vcpu = :vcpu, budget_memory = :memory
+            WHERE id = :id RETURNING id
+        """),
+        {
+            "id": account_id,
+            "count": budget.count,
+            "vcpu": budget.vcpu_millicores,
+            "memory": budget.memory_mib,
+        },
+    )
+    return changed.one_or_none() is not None
+
+
+def set_weight(db: Connection, account_id: int, weight: float) -> bool:
+    """Give an account another weight, positive and finite; False when there is none with this id."""
+    changed = db.execute(
+        text("UPDATE accounts SET weight = :weight WHERE id = :id RETURNING id"), {"id": account_id, "weight": weight}
+    )
+    return changed.one_or_none() is not None
+
+
+def pools_waiting(db: Connection, account_id: int) -> list[int]:
+    """Return the pools where jobs of this account are queued and not held: what a change of it may help."""
+    rows = db.execute(
+        text("""
+            SELECT DISTINCT pool_id FROM jobs
+            WHERE account_id = :id AND state = 'queued' AND hold_reason IS NULL AND pool_id IS NOT NULL
+            ORDER BY pool_id
+        """),
+        {"id": account_id},
+    )
+    return list(rows.scalars())
+
+
+def rename_owner(db: Connection, *, account_id: int, login: str) -> bool:
+    """Write an owner's new login wherever its jobs, claims and account have the old one; return whether any had.
+
+    Jobs and claims that others hold locked are left: whoever meets the old name later asks again.
+    """
+    changed = 0
+    for statement in (
+        """
+        UPDATE jobs SET repository = :login || '/' || split_part(repository, '/', 2),
+               scope = CASE WHEN starts_with(scope, 'orgs/') THEN 'orgs/' || :login
+                            ELSE 'repos/' || :login || '/' || split_part(scope, '/', 3) END
+        WHERE id IN (SELECT id FROM jobs WHERE account_id = :id AND state <> 'completed'
+                       AND split_part(scope, '/', 2) <> :login ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+        """,
+        "UPDATE accounts SET login = :login WHERE id = :id AND login <> :login",
+        """
+        UPDATE claims SET scope = CASE WHEN starts_with(scope, 'orgs/') THEN 'orgs/' || :login
+                                       ELSE 'repos/' || :login || '/' || split_part(scope, '/', 3) END
+        WHERE id IN (SELECT id FROM claims WHERE account_id = :id AND ended_at IS NULL
+                       AND split_part(scope, '/', 2) <> :login ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+        """,
+    ):
+        changed += db.execute(text(statement), {"id": account_id, "login": login}).rowcount
+    return changed > 0
 
 
 def usage_of(db: Connection, account_ids: Sequence[int]) -> Mapping[int, Usage]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy import CheckConstraint, Connection, text
@@ -17,32 +17,48 @@ CAP = {"installation": 300.0, "account": 3600.0, "repository": 3600.0}
 
 
 class Backoff(Base):
-    """Until `not_before` the jobs of this key are held; each further failure doubles the wait."""
+    """Until `not_before` the jobs of this key are held; each further failure doubles the wait.
+
+    A `limit` holds no job: it is what GitHub asked of an installation (or of one of its quotas), which the governor
+    must not forget when Redis does.
+    """
 
     __tablename__ = "backoffs"
-    __table_args__ = (CheckConstraint("kind IN ('installation', 'account', 'repository')", name="kind_known"),)
+    __table_args__ = (CheckConstraint("kind IN ('installation', 'account', 'repository', 'limit')", name="kind_known"),)
 
     kind: Mapped[str] = mapped_column(primary_key=True)
-    key: Mapped[str] = mapped_column(primary_key=True, comment="an id, or a repository's full name")
+    key: Mapped[str] = mapped_column(
+        primary_key=True, comment="an id, a repository's full name, or of a limit installation/quota"
+    )
     not_before: Mapped[datetime]
     failures: Mapped[int]
     reason: Mapped[str]
     changed_at: Mapped[datetime]
+    probed_at: Mapped[datetime | None] = mapped_column(comment="when a job was last let past it")
+    probe_job_id: Mapped[int | None]
 
 
-def record_failure(db: Connection, *, kind: str, key: str, reason: str, now: datetime) -> datetime:
-    """Double the wait of this key and hold its queued jobs; return the time before which nothing is tried."""
-    failures: int = db.execute(
+def record_failure(
+    db: Connection, *, kind: str, key: str, reason: str, probing: bool = False, now: datetime
+) -> datetime:
+    """Double the wait of this key and hold its queued jobs; return the time before which nothing is tried.
+
+    What was under way when the wait began fails within it and doubles nothing; a probe does.
+    """
+    row = db.execute(
         text("""
-            INSERT INTO backoffs (kind, key, not_before, failures, reason, changed_at)
-            VALUES (:kind, :key, :now, 1, :reason, :now)
+            INSERT INTO backoffs (kind, key, not_before, failures, reason, changed_at, probed_at)
+            VALUES (:kind, :key, :now, 1, :reason, :now, :now)
             ON CONFLICT (kind, key) DO UPDATE SET
-                failures = least(backoffs.failures + 1, 30), reason = :reason, changed_at = :now
-            RETURNING failures
+                failures = CASE WHEN backoffs.failures = 0 OR backoffs.not_before <= :now OR :probing
+                                THEN least(backoffs.failures + 1, 30) ELSE backoffs.failures END,
+                probed_at = :now, reason = :reason, changed_at = :now
+            RETURNING failures, not_before
         """),
-        {"kind": kind, "key": key, "reason": reason, "now": now},
-    ).scalar_one()
-    not_before = now + timedelta(seconds=min(CAP[kind], BASE[kind] * 2 ** (failures - 1)))
+        {"kind": kind, "key": key, "reason": reason, "now": now, "probing": probing},
+    ).one()
+    wait = timedelta(seconds=min(CAP[kind], BASE[kind] * 2 ** (row.failures - 1)))
+    not_before: datetime = now + wait if probing or row.not_before <= now else row.not_before
     wait_until(db, kind=kind, key=key, reason=reason, not_before=not_before, now=now)
     return not_before
 
@@ -70,15 +86,110 @@ def wait_until(db: Connection, *, kind: str, key: str, reason: str, not_before: 
     )  # fmt: skip
 
 
-def forget(db: Connection, keys: Sequence[tuple[str, str]]) -> None:
-    """End the backoffs of these (kind, key) pairs: a call for them went through."""
+def remember_limit(db: Connection, *, installation_id: int, quota: str, seconds: float, now: datetime) -> None:
+    """Keep that GitHub asked an installation to wait; `quota` "" stands for all of its calls."""
     db.execute(
+        text("""
+            INSERT INTO backoffs (kind, key, not_before, failures, reason, changed_at)
+            VALUES ('limit', :key, :not_before, 0, 'GitHub''s rate limit', :now)
+            ON CONFLICT (kind, key) DO UPDATE SET
+                not_before = greatest(backoffs.not_before, :not_before), changed_at = :now
+        """),
+        {"key": f"{installation_id}/{quota}", "not_before": now + timedelta(seconds=seconds), "now": now},
+    )
+
+
+def limits_of(db: Connection, *, installation_id: int, now: datetime) -> Mapping[str, float]:
+    """Return the seconds that are left of what GitHub asked of an installation, by quota."""
+    prefix = f"{installation_id}/"
+    rows = db.execute(
+        text("""
+            SELECT key, extract(epoch FROM not_before - CAST(:now AS timestamptz)) AS left_seconds FROM backoffs
+            WHERE kind = 'limit' AND starts_with(key, :prefix) AND not_before > :now
+        """),
+        {"prefix": prefix, "now": now},
+    )
+    return {row.key.removeprefix(prefix): float(row.left_seconds) for row in rows}
+
+
+def forget(db: Connection, keys: Sequence[tuple[str, str]]) -> bool:
+    """End the backoffs of these (kind, key) pairs: a call for them went through. Return whether there were any."""
+    gone = db.execute(
         text("""
             DELETE FROM backoffs
             WHERE (kind, key) IN (SELECT * FROM unnest(CAST(:kinds AS text[]), CAST(:keys AS text[])))
         """),
         {"kinds": [kind for kind, _ in keys], "keys": [key for _, key in keys]},
     )
+    return gone.rowcount > 0
+
+
+def end_waits(db: Connection, *, account_id: int, now: datetime) -> int:
+    """Let `rematch` look at the backed-off jobs of an account at its next tick; return how many there are."""
+    ended = db.execute(
+        text("""
+            UPDATE jobs SET not_before = :now
+            WHERE id IN (SELECT id FROM jobs WHERE hold_reason = :hold AND state = 'queued' AND account_id = :account
+                           AND not_before > :now ORDER BY id FOR NO KEY UPDATE)
+        """),
+        {"hold": HoldReason.BACKOFF, "account": account_id, "now": now},
+    )
+    return ended.rowcount
+
+
+PROBE_DUE = """
+    b.kind = 'installation' AND b.failures > 0 AND b.probed_at <= :probed_before
+    AND NOT EXISTS (SELECT FROM jobs probe WHERE probe.id = b.probe_job_id
+                    AND (probe.state = 'claimed' OR (probe.state = 'queued' AND probe.hold_reason IS NULL)))
+    AND NOT EXISTS (SELECT FROM backoffs l WHERE l.kind = 'limit' AND starts_with(l.key, b.key || '/')
+                    AND l.not_before > :now)
+"""
+"""Of a backoff `b`: the installation failed, no probe of it is under way, and GitHub asks for no pause."""
+
+PROBE_JOB = """
+    j.state = 'queued' AND j.hold_reason = 'backoff' AND j.installation_id::text = b.key
+    AND NOT EXISTS (SELECT FROM backoffs o WHERE o.not_before > :now
+                    AND ((o.kind = 'account' AND o.key = j.account_id::text)
+                      OR (o.kind = 'repository' AND o.key = j.repository)))
+"""
+"""Of a job `j`: it is held by the backoff `b` and by no other."""
+
+
+def let_one_through(db: Connection, *, pool_id: int, probe_every: float, now: datetime) -> int | None:
+    """Lift the hold of one job of this pool, to find out whether its installation answers again; return the job.
+
+    At most one probe of an installation is under way, whichever pool sends it: its backoff is locked, and skipped by
+    who finds it locked. So nothing is waited for here, whatever else is held.
+    """
+    times = {"now": now, "probed_before": now - timedelta(seconds=probe_every), "pool_id": pool_id}
+    key = db.execute(
+        text(f"""
+            SELECT b.key FROM backoffs b
+            WHERE {PROBE_DUE} AND EXISTS (SELECT FROM jobs j WHERE j.pool_id = :pool_id AND {PROBE_JOB})
+            ORDER BY b.probed_at, b.key LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
+        """),  # noqa: S608  the parts stand above
+        times,
+    ).scalar()
+    if key is None:
+        return None
+    job_id: int | None = db.execute(
+        text(f"""
+            UPDATE jobs SET hold_reason = NULL, hold_detail = NULL, not_before = NULL, changed_at = :now
+            WHERE id = (SELECT j.id FROM jobs j JOIN backoffs b ON b.kind = 'installation' AND b.key = :key
+                        WHERE j.pool_id = :pool_id AND {PROBE_JOB}
+                        ORDER BY j.priority DESC, j.queued_at, j.id LIMIT 1 FOR NO KEY UPDATE OF j SKIP LOCKED)
+            RETURNING id
+        """),  # noqa: S608  as above
+        {"now": now, "pool_id": pool_id, "key": key},
+    ).scalar()
+    if job_id is not None:
+        db.execute(
+            text(
+                "UPDATE backoffs SET probed_at = :now, probe_job_id = :job WHERE kind = 'installation' AND key = :key"
+            ),
+            {"now": now, "job": job_id, "key": key},
+        )
+    return job_id
 
 
 def hold_job(

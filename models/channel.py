@@ -15,6 +15,7 @@ from typing import Any
 import psycopg2
 from sqlalchemy.engine import make_url
 
+from models import patience
 from ostler.secrets import Secret
 
 CHANNEL = "ostler"
@@ -63,13 +64,13 @@ def listen(url: Secret) -> Any:
 
     Raises psycopg2.Error.
     """
+    patience.install()
     parsed = make_url(url.reveal())
     arguments, options = parsed.get_dialect()().create_connect_args(parsed)
     connection = psycopg2.connect(
         *arguments,
         **options,
         application_name="ostler-listener",
-        connect_timeout=5,
         keepalives_idle=10,
         keepalives_interval=5,
         keepalives_count=3,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -17,10 +17,13 @@ class Delivery:
     """What a Pod is handed; `jit` is still encrypted."""
 
     claim_id: int
+    job_id: int | None
     jit: bytes
     runner_name: str
     account_id: int | None
     stamp: Stamp
+    queued_at: datetime | None = None
+    """Of its job, at its first delivery."""
 
 
 def deliver(db: Connection, *, claim_id: int, pod_uid: str, poll_id: str, now: datetime, who: str) -> Delivery | None:
@@ -46,15 +49,21 @@ def deliver(db: Connection, *, claim_id: int, pod_uid: str, poll_id: str, now: d
     if row is None:
         return None
     # Also a newer poll's: its own delivery finds the claim delivered and hands out the same JIT again.
-    db.execute(text("DELETE FROM offers WHERE pod_uid = :pod_uid"), {"pod_uid": pod_uid})
-    return _delivery(row)
+    queued_at = db.execute(
+        text("""
+            WITH gone AS (DELETE FROM offers WHERE pod_uid = :pod_uid)
+            SELECT queued_at FROM jobs WHERE id = :job_id
+        """),
+        {"pod_uid": pod_uid, "job_id": row.job_id},
+    ).scalar_one_or_none()
+    return replace(_delivery(row), queued_at=queued_at)
 
 
 def delivered_before(db: Connection, *, claim_id: int, pod_uid: str) -> Delivery | None:
     """Return what was delivered to this Pod and not yet seen used, or None when the claim moved on (L11)."""
     row = db.execute(
         text("""
-            SELECT id, jit, runner_name, account_id, stamp FROM claims
+            SELECT id, job_id, jit, runner_name, account_id, stamp FROM claims
             WHERE id = :id AND pod_uid = :pod_uid AND state = 'delivered' AND jit IS NOT NULL
         """),
         {"id": claim_id, "pod_uid": pod_uid},
@@ -65,6 +74,7 @@ def delivered_before(db: Connection, *, claim_id: int, pod_uid: str) -> Delivery
 def _delivery(row: Row[Any]) -> Delivery:
     return Delivery(
         claim_id=row.id,
+        job_id=row.job_id,
         jit=bytes(row.jit),
         runner_name=row.runner_name,
         account_id=row.account_id,

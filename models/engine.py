@@ -7,15 +7,18 @@ kill points of the transitions that ran in it, and marks its thread as inside a 
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
 import structlog
-from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
+from models import patience
+from ostler import telemetry
 from ostler.errors import ConfigurationError
 from ostler.halt import halt
 from ostler.secrets import Secret
@@ -30,14 +33,16 @@ class StartOver(Exception):
 ATTEMPTS = 4
 """Runs of a transaction at most: the first and three retries (DESIGN section 4, Locks)."""
 
-_RETRYABLE = ("40001", "40P01")  # serialization_failure, deadlock_detected
+READ_ONLY = "25006"  # read_only_sql_transaction
+_RETRYABLE = {"40001": "serialization", "40P01": "deadlock"}
 _local = threading.local()
 log = structlog.get_logger(__name__)
 
 
 def make_engine(url: Secret, *, pool_size: int, application: str) -> Engine:
     """Return an engine for one process; it opens connections when they are first needed."""
-    return create_engine(
+    patience.install()
+    engine = create_engine(
         url.reveal(),
         pool_size=pool_size,
         max_overflow=0,
@@ -46,13 +51,26 @@ def make_engine(url: Secret, *, pool_size: int, application: str) -> Engine:
         hide_parameters=True,  # a JIT never appears in an exception text (L13)
         connect_args={
             "application_name": application,
-            "connect_timeout": 5,
-            "options": "-c lock_timeout=5000 -c idle_in_transaction_session_timeout=30000 -c statement_timeout=20000",
+            "options": (
+                "-c lock_timeout=5000 -c idle_in_transaction_session_timeout=30000 "
+                f"-c statement_timeout={patience.STATEMENT * 1000:.0f}"
+            ),
             "keepalives_idle": 10,
             "keepalives_interval": 5,
             "keepalives_count": 3,
         },
     )
+    event.listen(engine, "handle_error", _leave_a_read_only_server)
+    return engine
+
+
+def _leave_a_read_only_server(context: ExceptionContext) -> None:
+    """Have the pool open new connections when one of them may only read.
+
+    After a failover its sessions may go on at the demoted server. A ping succeeds there: nothing else would end them.
+    """
+    if getattr(context.original_exception, "pgcode", None) == READ_ONLY:
+        context.is_disconnect = True
 
 
 def assert_isolation(engine: Engine) -> None:
@@ -79,9 +97,9 @@ def _mark() -> Iterator[None]:
         _local.depth -= 1
 
 
-def note(db: Connection, point: str) -> None:
-    """Record that the open transaction commits `point`; called for each transition."""
-    db.info.setdefault("points", []).append(point)
+def note(db: Connection, point: str, *, machine: str, rows: int) -> None:
+    """Record that the open transaction commits `point` for so many rows; called for each transition."""
+    db.info.setdefault("points", []).append((point, machine, rows))
 
 
 def transaction(engine: Engine, body: Callable[[Connection], T]) -> T:
@@ -97,18 +115,22 @@ def transaction(engine: Engine, body: Callable[[Connection], T]) -> T:
             code = getattr(getattr(error, "orig", None), "pgcode", None)
             if attempt == ATTEMPTS or not (isinstance(error, StartOver) or code in _RETRYABLE):
                 raise
-            log.warning("transaction.retried", code=code, attempt=attempt)
+            # Starting over is part of how a webhook locks what it may touch; a deadlock is not.
+            telemetry.TRANSACTION_RETRIES.labels(_RETRYABLE.get(code or "", "start_over")).inc()
+            level = logging.INFO if isinstance(error, StartOver) else logging.WARNING
+            log.log(level, "transaction.retried", code=code, attempt=attempt)
     raise AssertionError("unreachable")
 
 
 def _once(engine: Engine, body: Callable[[Connection], T]) -> T:
     with engine.connect() as db, _mark():
-        points: list[str] = []
+        points: list[tuple[str, str, int]] = []
         db.info["points"] = points
         with db.begin():
             result = body(db)
-            for point in points:
+            for point, _, _ in points:
                 halt(f"{point}.before_commit")
-        for point in points:
+        for point, machine, rows in points:
+            telemetry.TRANSITIONS.labels(machine, point).inc(rows)
             halt(f"{point}.after_commit")
         return result

@@ -27,7 +27,7 @@ from rules.bindings import JobEvent
 from rules.fairness import Budget
 from rules.holds import HoldReason
 from rules.labels import PoolChoice, PoolLabels, choose_pool
-from rules.machines import JobState
+from rules.machines import JobState, Machine
 from rules.priority import priority_of
 from rules.scopes import Scope
 
@@ -265,7 +265,7 @@ def _insert(
     fresh = {row.guid for row in result if row.guid is not None}
     inserted = {row.job_id: pools[row.job_id] for row in result if row.job_id is not None}
     if inserted:
-        note(db, "job_seen")
+        note(db, "job_seen", machine=Machine.JOB, rows=len(inserted))
     return fresh, inserted
 
 

@@ -34,6 +34,12 @@ class Job(Base):
         ),
         Index("ix_jobs_held", "hold_reason", "id", postgresql_where=text("hold_reason IS NOT NULL")),
         Index("ix_jobs_open", "state", "changed_at", postgresql_where=text("state <> 'completed'")),
+        # The lists of the API and of the command, newest first (models.browse).
+        Index("ix_jobs_open_state_id", "state", "id", postgresql_where=text("state <> 'completed'")),
+        Index("ix_jobs_held_id", "id", postgresql_where=text("hold_reason IS NOT NULL")),
+        Index("ix_jobs_account_id_id", "account_id", "id"),
+        Index("ix_jobs_pool_id_id", "pool_id", "id"),
+        Index("ix_jobs_repository_id", "repository", "id"),
     )
 
     id: Mapped[GitHubId]
@@ -53,6 +59,7 @@ class Job(Base):
     hold_reason: Mapped[str | None]
     hold_detail: Mapped[str | None]
     not_before: Mapped[datetime | None]
+    ask_after: Mapped[datetime | None] = mapped_column(comment="`adrift_jobs` asks GitHub no earlier")
     failures: Mapped[int] = mapped_column(server_default="0", comment="mints in a row that GitHub refused")
     priority: Mapped[int] = mapped_column(server_default="0")
     queued_at: Mapped[datetime] = mapped_column(comment="its age; a release keeps it")

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from models.matching import WEB_ALIVE
-from models.releases import insert_retire
+from models.releases import Registration, insert_retire, registrations_of
 from models.rematch import unroute
 
 
@@ -40,7 +40,7 @@ class PoolFacts:
 
 @dataclass(frozen=True, slots=True)
 class PodRow:
-    """A Pod's row with its live claim, if it has one."""
+    """A Pod's row with its live claim, if it has one. `freed_at`: when its last delivered claim ended."""
 
     id: int
     name: str
@@ -54,6 +54,7 @@ class PodRow:
     claim_state: str | None
     ever_delivered: bool
     offered: bool
+    freed_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +235,9 @@ def pod_rows(db: Connection, *, pool_id: int, now: datetime) -> list[PodRow]:
                    c.id AS claim_id, c.purpose AS claim_purpose, c.state AS claim_state,
                    EXISTS (SELECT FROM claims d WHERE d.pod_uid = p.uid AND d.delivered_at IS NOT NULL)
                        AS ever_delivered,
-                   EXISTS (SELECT FROM offers o WHERE o.pod_uid = p.uid AND o.until > :now) AS offered
+                   EXISTS (SELECT FROM offers o WHERE o.pod_uid = p.uid AND o.until > :now) AS offered,
+                   (SELECT max(d.ended_at) FROM claims d WHERE d.pod_uid = p.uid AND d.delivered_at IS NOT NULL)
+                       AS freed_at
             FROM runner_pods p LEFT JOIN claims c ON c.pod_uid = p.uid AND c.ended_at IS NULL
             WHERE p.pool_id = :pool_id AND p.gone_at IS NULL ORDER BY p.id
         """),
@@ -397,11 +400,12 @@ class ClaimFacts:
     executing: bool
     releasing: bool
     delivered: bool
+    registrations: tuple[Registration, ...]
 
 
 def claim_facts(db: Connection, claim_id: int) -> ClaimFacts | None:
     """Return the facts of a live job claim."""
-    row = db.execute(
+    query = db.execute(
         text("""
             SELECT c.job_id, j.repository, c.installation_id, c.account_id, c.pool_id,
                    c.state = 'executing' AS executing,
@@ -410,5 +414,6 @@ def claim_facts(db: Connection, claim_id: int) -> ClaimFacts | None:
             WHERE c.id = :id AND c.ended_at IS NULL AND c.purpose = 'job'
         """),
         {"id": claim_id},
-    ).one_or_none()
-    return None if row is None else ClaimFacts(*row)
+    )
+    row = query.mappings().one_or_none()
+    return None if row is None else ClaimFacts(**row, registrations=registrations_of(db, claim_id))

@@ -146,7 +146,7 @@ def read_heads(db: Connection, pool: PoolShape, *, batch: int, spare_after: floa
                 SELECT p.id AS other_pool_id, p.vcpu AS other_vcpu, p.memory AS other_memory,
                        j.queued_at AS other_queued_at, j.id AS other_job_id
                 FROM jobs j JOIN pools p ON p.id = j.pool_id
-                WHERE j.account_id = ranked.account_id AND j.pool_id <> :pool_id AND j.state = 'queued'
+                WHERE j.account_id = ranked.account_id AND p.id <> :pool_id AND j.state = 'queued'
                   AND j.hold_reason IS NULL AND j.queued_at < :reserve_before
                   AND EXISTS (SELECT FROM offers o WHERE o.pool_id = j.pool_id AND o.until > :now)
                 ORDER BY j.queued_at, j.id LIMIT 1) reserved ON true

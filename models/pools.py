@@ -16,6 +16,7 @@ class Pool(Base):
 
     __tablename__ = "pools"
     __table_args__ = (
+        Index("ix_pools_name_id", "name", "id"),
         Index("uq_pools_live_name", "namespace", "name", unique=True, postgresql_where=text("deleted_at IS NULL")),
     )
 

@@ -23,13 +23,17 @@ from rules.machines import ClaimState, EndReason, Purpose
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A runner that we registered, or may have registered, and have not seen gone."""
+    """A runner that we registered, or may have registered, and have not seen gone.
+
+    `delivered`: the JIT of its claim left us, so that somebody may start this runner.
+    """
 
     attempt_id: int
     runner_name: str
     runner_id: int | None
     installation_id: int
     scope: str
+    delivered: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,21 +95,28 @@ def request_release(
     return moved is not None
 
 
+def registrations_of(db: Connection, claim_id: int, *, pod_uid: str | None = None) -> tuple[Registration, ...]:
+    """Return what was registered, or may have been, for a claim, or for every claim of its Pod."""
+    rows = db.execute(
+        text("""
+            SELECT m.id, m.runner_name, m.runner_id, c.installation_id, c.scope,
+                   c.delivered_at IS NOT NULL AS delivered
+            FROM mint_attempts m JOIN claims c ON c.id = m.claim_id
+            WHERE m.outcome IN ('open', 'minted') AND c.installation_id IS NOT NULL
+              AND (c.id = :id OR c.pod_uid = :uid) ORDER BY m.id
+        """),
+        {"id": claim_id, "uid": pod_uid},
+    )
+    return tuple(Registration(*row) for row in rows)
+
+
 def _work(db: Connection, row: Row[Any]) -> ReleaseWork:
     pod = db.execute(
         text("SELECT namespace, name, stamp_value FROM runner_pods WHERE id = :id"), {"id": row.runner_pod_id}
     ).one()
     repository = db.execute(text("SELECT repository FROM jobs WHERE id = :id"), {"id": row.job_id}).scalar()
     retire = row.purpose == Purpose.RETIRE
-    registrations = db.execute(
-        text("""
-            SELECT m.id, m.runner_name, m.runner_id, c.installation_id, c.scope
-            FROM mint_attempts m JOIN claims c ON c.id = m.claim_id
-            WHERE c.pod_uid = :uid AND m.outcome IN ('open', 'minted') AND c.installation_id IS NOT NULL
-              AND (c.id = :id OR :retire) ORDER BY m.id
-        """),
-        {"uid": row.pod_uid, "id": row.id, "retire": retire},
-    )
+    registrations = registrations_of(db, row.id, pod_uid=row.pod_uid if retire else None)
     delivered: bool = db.execute(
         text("""
             SELECT EXISTS (SELECT FROM claims
@@ -129,7 +140,7 @@ def _work(db: Connection, row: Row[Any]) -> ReleaseWork:
         expected=pod.stamp_value,
         value=f"{row.id}.{row.stamp_no}",
         lease_until=row.leased_until,
-        registrations=tuple(Registration(*found) for found in registrations),
+        registrations=registrations,
     )
 
 
@@ -227,7 +238,7 @@ def move_fate(db: Connection, job_id: int, fate: JobFate, *, now: datetime, who:
             move_jobs(db, "job_run", [job_id], now=now, who=who, why=fate.why)
             db.execute(
                 text("""
-                    UPDATE jobs SET hold_reason = :hold, changed_at = :now
+                    UPDATE jobs SET hold_reason = :hold, ask_after = NULL, changed_at = :now
                     WHERE id = :id AND state = 'running'
                 """),
                 {"id": job_id, "hold": HoldReason.ASK_GITHUB, "now": now},

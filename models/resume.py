@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, text
 
+from models.backoffs import PROBE_DUE, PROBE_JOB
 from models.matching import WEB_ALIVE
 from models.steps import notify_minted
 from models.transitions import move_claim
@@ -70,20 +71,23 @@ def begin_unstamps(db: Connection, *, unstamp_after: float, now: datetime, who: 
     ]  # fmt: skip
 
 
-def pools_with_work(db: Connection, *, now: datetime) -> list[int]:
-    """Return the pools that have dispatchable jobs beside Pods that could be claimed."""
+def pools_with_work(db: Connection, *, probe_every: float, now: datetime) -> list[int]:
+    """Return the pools that have dispatchable jobs, or one to probe with, beside Pods that could be claimed."""
     rows = db.execute(
-        text("""
+        text(f"""
             SELECT p.id FROM pools p
             WHERE p.deleted_at IS NULL AND NOT p.draining
-              AND EXISTS (SELECT FROM jobs j WHERE j.pool_id = p.id AND j.state = 'queued' AND j.hold_reason IS NULL)
+              AND (EXISTS (SELECT FROM jobs j
+                           WHERE j.pool_id = p.id AND j.state = 'queued' AND j.hold_reason IS NULL)
+                   OR EXISTS (SELECT FROM backoffs b WHERE {PROBE_DUE}
+                              AND EXISTS (SELECT FROM jobs j WHERE j.pool_id = p.id AND {PROBE_JOB})))
               AND EXISTS (
                 SELECT FROM offers o JOIN web_instances w ON w.id = o.web_id AND w.beat_at > :web_alive
                 WHERE o.pool_id = p.id AND o.until > :now
                   AND NOT EXISTS (SELECT FROM claims c WHERE c.pod_uid = o.pod_uid
                                   AND (c.ended_at IS NULL OR c.delivered_at IS NOT NULL)))
             ORDER BY p.id
-        """),
-        {"now": now, "web_alive": now - WEB_ALIVE},
+        """),  # noqa: S608  the parts stand in models.backoffs
+        {"now": now, "web_alive": now - WEB_ALIVE, "probed_before": now - timedelta(seconds=probe_every)},
     )
     return list(rows.scalars())

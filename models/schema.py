@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from models import accounts, backoffs, claims, deliveries, executions, jobs, offers, pools, runner_pods
+from models import (
+    accounts,
+    api_tokens,
+    backoffs,
+    claims,
+    deliveries,
+    executions,
+    jobs,
+    offers,
+    pools,
+    redelivery,
+    runner_pods,
+)
 from models.base import Base
 
 metadata = Base.metadata
 
-MODULES = (accounts, backoffs, claims, deliveries, executions, jobs, offers, pools, runner_pods)
+MODULES = (accounts, api_tokens, backoffs, claims, deliveries, executions, jobs, offers, pools, redelivery, runner_pods)
 """The modules that hold tables; the list keeps their imports from looking unused."""

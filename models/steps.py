@@ -60,7 +60,7 @@ def lease(
         },
     ).one_or_none()
     if row is not None:
-        note(db, name)
+        note(db, name, machine=transition.machine, rows=1)
     return row
 
 
@@ -234,6 +234,8 @@ class MintWork:
     pod_name: str
     pod_uid: str
     lease_until: datetime
+    probing: bool = False
+    """Its job was let past a backoff of the installation: the first failure is answer enough."""
 
 
 def begin_mint(db: Connection, claim_id: int, *, chain_no: int | None, suffix: str, now: datetime) -> MintWork | None:
@@ -266,10 +268,12 @@ def begin_mint(db: Connection, claim_id: int, *, chain_no: int | None, suffix: s
         attempt_id, runner_name, previous = open_attempt.id, open_attempt.runner_name, open_attempt.runner_name
     facts = db.execute(
         text("""
-            SELECT p.labels, p.runner_group_id, coalesce(j.repository, '') AS repository
+            SELECT p.labels, p.runner_group_id, coalesce(j.repository, '') AS repository,
+                   EXISTS (SELECT FROM backoffs b WHERE b.kind = 'installation' AND b.key = :installation
+                           AND b.probe_job_id = :job_id) AS probing
             FROM pools p LEFT JOIN jobs j ON j.id = :job_id WHERE p.id = :pool_id
         """),
-        {"pool_id": row.pool_id, "job_id": row.job_id},
+        {"pool_id": row.pool_id, "job_id": row.job_id, "installation": str(row.installation_id)},
     ).one()
     return MintWork(
         claim_id=row.id,
@@ -287,6 +291,7 @@ def begin_mint(db: Connection, claim_id: int, *, chain_no: int | None, suffix: s
         pod_name=pod_name,
         pod_uid=row.pod_uid,
         lease_until=row.leased_until,
+        probing=facts.probing,
     )
 
 
@@ -315,6 +320,11 @@ def close_mint_attempt(
     )
 
 
+def forget_attempt(db: Connection, attempt_id: int) -> None:
+    """Delete an open attempt whose call was never made, however often that happens."""
+    db.execute(text("DELETE FROM mint_attempts WHERE id = :id AND outcome = 'open'"), {"id": attempt_id})
+
+
 def replace_attempt(db: Connection, work: MintWork, *, runner_name: str, now: datetime) -> int | None:
     """Close an attempt that was looked up and is gone, and open the next; None when the claim moved on."""
     ours = db.execute(
@@ -328,6 +338,14 @@ def replace_attempt(db: Connection, work: MintWork, *, runner_name: str, now: da
     return None if ours is None else open_mint_attempt(db, work.claim_id, runner_name=runner_name, now=now)
 
 
+@dataclass(frozen=True, slots=True)
+class Minted:
+    """`moved`: the claim has the JIT. `recovered`: a backoff ended with it, whose other jobs may go on."""
+
+    moved: bool
+    recovered: bool
+
+
 def commit_mint(
     db: Connection,
     work: MintWork,
@@ -337,8 +355,8 @@ def commit_mint(
     due_after: float,
     now: datetime,
     who: str,
-) -> bool:
-    """Commit the JIT and NOTIFY the web process that holds the Pod; False when the claim moved on.
+) -> Minted:
+    """Commit the JIT and NOTIFY the web process that holds the Pod, unless the claim moved on.
 
     The attempt is recorded as minted either way, so that whoever ends the claim finds the runner.
     """
@@ -368,7 +386,7 @@ def commit_mint(
         due=now + timedelta(seconds=due_after),
     )
     close_mint_attempt(db, work.attempt_id, outcome="minted", now=now, runner_id=runner_id)
-    forget(
+    recovered = forget(
         db,
         [
             ("installation", str(work.installation_id)),
@@ -378,7 +396,7 @@ def commit_mint(
     )
     if moved is not None:
         notify_minted(db, work.claim_id, work.pod_uid)
-    return moved is not None
+    return Minted(moved=moved is not None, recovered=recovered)
 
 
 def notify_minted(db: Connection, claim_id: int, pod_uid: str) -> None:

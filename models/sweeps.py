@@ -54,7 +54,10 @@ def live_pods(db: Connection) -> list[LivePod]:
 
 
 def unused(db: Connection, *, older_than: float, spares_older_than: float, now: datetime) -> Sequence[Row[Any]]:
-    """Return delivered claims of which no execution was seen, and spares, that are old enough to be looked at."""
+    """Return delivered claims of which no execution was seen, and spares, that are old enough to be looked at.
+
+    In no order, so that those that cannot be looked at are not always the first (L14).
+    """
     return db.execute(
         text("""
             SELECT c.id, c.job_id, c.installation_id, c.account_id, c.scope, c.runner_id, c.runner_name,
@@ -62,7 +65,7 @@ def unused(db: Connection, *, older_than: float, spares_older_than: float, now: 
             FROM claims c LEFT JOIN jobs j ON j.id = c.job_id
             WHERE c.ended_at IS NULL AND c.state = 'delivered'
               AND ((c.spare_since IS NULL AND c.delivered_at < :before) OR c.spare_since < :spare_before)
-            ORDER BY coalesce(c.spare_since, c.delivered_at), c.id LIMIT 1000
+            ORDER BY random() LIMIT 1000
         """),
         {
             "before": now - timedelta(seconds=older_than),

@@ -9,7 +9,11 @@ from typing import Any
 from sqlalchemy import Connection, Row, TextClause, text
 
 from models.engine import note
-from rules.machines import Machine, allowed
+from ostler import telemetry
+from rules.machines import TRANSITIONS, Machine, allowed
+
+for _transition in TRANSITIONS.values():
+    telemetry.TRANSITIONS.labels(_transition.machine, _transition.name)
 
 
 def _sets(values: Mapping[str, str]) -> str:
@@ -76,7 +80,7 @@ def _move(
         },
     ).all()
     if rows:
-        note(db, name)
+        note(db, name, machine=transition.machine, rows=len(rows))
     return rows
 
 
@@ -138,4 +142,4 @@ def insert_events(
         """),  # noqa: S608  kind is one of two literals of this package
         {"ids": list(ids), "name": name, "state": state, "now": now, "who": who, "why": why},
     )
-    note(db, name)
+    note(db, name, machine=allowed(name).machine, rows=len(ids))

@@ -15,6 +15,10 @@ class ConfigurationError(OstlerError):
     """A setting is missing or malformed; the message is one line that says which and what to do."""
 
 
+class StoreUnreachable(OstlerError):
+    """Postgres does not answer a process that starts; the message is one line, and a later start may succeed."""
+
+
 class UpstreamError(OstlerError):
     """A call to GitHub or Kubernetes did not succeed."""
 
@@ -31,15 +35,23 @@ class Retryable(UpstreamError):
 
 
 class RateLimited(UpstreamError):
-    """The upstream asks us to wait; `after` is in seconds. The call was not applied."""
+    """The upstream asks us to wait; `after` is in seconds. The call was not applied.
 
-    def __init__(self, message: str, *, after: float) -> None:
+    `paced`: the call was not made, and only our own pace asks to wait; a token comes in a moment.
+    """
+
+    def __init__(self, message: str, *, after: float, paced: bool = False) -> None:
         super().__init__(message)
         self.after = after
+        self.paced = paced
 
 
 class Gone(UpstreamError):
     """The thing asked for does not exist (404, or another UID lives under the name)."""
+
+
+class NotInstalled(Gone):
+    """The GitHub App is not installed there any more (404 to its token)."""
 
 
 class Conflict(UpstreamError):
@@ -48,6 +60,10 @@ class Conflict(UpstreamError):
 
 class Forbidden(UpstreamError):
     """We are not allowed to (401, 403 without a rate limit)."""
+
+
+class Suspended(Forbidden):
+    """The installation of the GitHub App is suspended (403 that says so)."""
 
 
 class Invalid(UpstreamError):

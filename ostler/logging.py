@@ -47,6 +47,7 @@ def configure(*, process: str, level: str = "INFO", style: Literal["json", "cons
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)
+    logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)  # a line per plugin at each start
 
 
 def _name_process(process: str) -> structlog.typing.Processor:

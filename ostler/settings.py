@@ -17,16 +17,45 @@ from ostler.errors import ConfigurationError
 from ostler.secrets import Secret
 
 
-class Settings(BaseSettings):
-    """What the environment says; immutable."""
+class Stores(BaseSettings):
+    """What the operator's commands read: Postgres, and Redis only so that a change is felt at once."""
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
-    # Stores
     database_url: Secret = Field(description="Postgres, as `postgresql+psycopg2://user:password@host/name`")
+    redis_url: Secret | None = Field(default=None, description="Redis for Celery and redbeat, as `redis://host:6379/0`")
+
+    @field_validator("database_url", "redis_url", mode="before")
+    @classmethod
+    def _url(cls, value: Any) -> Any:
+        return _secret(value)
+
+    @field_validator("database_url")
+    @classmethod
+    def _psycopg2(cls, value: Secret) -> Secret:
+        if not value.reveal().startswith("postgresql+psycopg2://"):
+            raise ValueError("must begin with postgresql+psycopg2://")
+        return value
+
+    @field_validator("redis_url")
+    @classmethod
+    def _redis(cls, value: Secret | None) -> Secret | None:
+        return None if value is None else _redis_address(value)
+
+
+class Settings(Stores):
+    """What the environment says; immutable."""
+
+    # Stores
     redis_url: Secret = Field(description="Redis for Celery and redbeat, as `redis://host:6379/0`")
-    database_pool_size: int = Field(
-        default=16, ge=1, le=200, description="connections of one process at most; workers need one per thread"
+    connection_share: int = Field(
+        default=16, ge=1, description="connections to Postgres that this process may take; see below"
+    )
+    connection_budget: int = Field(
+        default=25, ge=1, description="sum of the shares of all replicas of all processes; see below"
+    )
+    alive_file: str | None = Field(
+        default=None, description="a file that a worker touches with each heartbeat, for `ostler healthy worker`"
     )
     worker_threads: int = Field(default=16, ge=1, le=200, description="threads of one worker process")
 
@@ -36,6 +65,9 @@ class Settings(BaseSettings):
     )
     github_app_id: str = Field(description="client id or app id of the GitHub App")
     github_private_key: Secret = Field(description="private key of the GitHub App, PEM; `\\n` may stand for a line end")
+    github_mints_per_minute: int = Field(
+        default=180, ge=1, description="runners registered a minute for one installation, a third of them at once"
+    )
     webhook_secrets: Annotated[tuple[Secret, ...], NoDecode] = Field(
         description="webhook secrets, comma-separated; two while rotating"
     )
@@ -83,9 +115,32 @@ class Settings(BaseSettings):
     )
     missing_stamp_after: float = Field(default=30, gt=0, description="a delivered claim without its stamp is stamped")
     spent_after: float = Field(default=30, gt=0, description="a spent Pod waits this long for its `completed` webhook")
+    adrift_after: float = Field(
+        default=120, gt=0, description="a job that nothing moves any more is asked about; again at growing distances"
+    )
+    adrift_late_after: float = Field(
+        default=3600, gt=0, description="the same for one that waits, is set aside, or runs on a runner of others"
+    )
     start_timeout: float = Field(default=300, gt=0, description="a Pod that does not poll is replaced")
+    probe_every: float = Field(
+        default=10, gt=0, description="while an installation fails, one job of it is let through to try again"
+    )
     reserve_after: float = Field(
         default=300, gt=0, description="a job that waited this long for budget reserves its size"
+    )
+
+    # Webhooks that failed
+    redelivery_again_after: float = Field(
+        default=120, gt=0, description="a failed webhook that GitHub was asked for is asked for again; doubles"
+    )
+    redelivery_overlap: float = Field(
+        default=900, gt=0, description="how late GitHub may list a delivery; the list is read again that far back"
+    )
+    redelivery_kept: float = Field(
+        default=259200, gt=0, description="how long GitHub keeps deliveries: 3 days; 7 days on Enterprise Server"
+    )
+    redelivery_batch: int = Field(
+        default=100, ge=1, le=1000, description="webhooks that GitHub is asked for in one tick at most"
     )
 
     # Periods of beat
@@ -96,20 +151,22 @@ class Settings(BaseSettings):
     # Matching
     match_batch: int = Field(default=100, ge=1, le=1000, description="claims of one matcher run at most")
 
+    # What it tells
+    metrics_port: int = Field(
+        default=0, ge=0, le=65535, description="port where `ostler worker` serves `/metrics`; 0 serves none"
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="least level logged")
     log_style: Literal["json", "console"] = Field(default="json", description="how log lines look")
 
-    @field_validator("database_url", "redis_url", "github_private_key", mode="before")
+    @field_validator("github_private_key", mode="before")
     @classmethod
     def _one_secret(cls, value: Any) -> Any:
-        return Secret(value) if isinstance(value, str) else value
+        return _secret(value)
 
     @field_validator("webhook_secrets", "encryption_keys", mode="before")
     @classmethod
     def _some_secrets(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            return tuple(Secret(part.strip()) for part in value.split(",") if part.strip())
-        return value
+        return _secrets(value)
 
     @field_validator("webhook_secrets", "encryption_keys")
     @classmethod
@@ -118,26 +175,73 @@ class Settings(BaseSettings):
             raise ValueError("at least one is needed")
         return value
 
-    @field_validator("database_url")
+
+class FlowerSettings(BaseSettings):
+    """What `ostler flower` reads: it is the process that people look at, so it is given no other secret."""
+
+    model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
+
+    redis_url: Secret = Field(description="Redis for Celery and redbeat, as `redis://host:6379/0`")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="least level logged")
+    log_style: Literal["json", "console"] = Field(default="json", description="how log lines look")
+    flower_host: str = Field(default="0.0.0.0", description="address that `ostler flower` listens on")  # noqa: S104
+    flower_port: int = Field(default=5555, ge=0, le=65535, description="port that `ostler flower` listens on")
+    flower_basic_auth: Annotated[tuple[Secret, ...], NoDecode] = Field(
+        default=(), description="logins of Flower as `user:password`, comma-separated; required"
+    )
+    flower_without_login: bool = Field(
+        default=False, description="serve Flower without a login, where a proxy before it asks for one"
+    )
+    flower_state_file: str | None = Field(
+        default=None, description="where Flower keeps what it saw over a restart; a folder that only it may write"
+    )
+
+    @field_validator("redis_url", mode="before")
     @classmethod
-    def _psycopg2(cls, value: Secret) -> Secret:
-        if not value.reveal().startswith("postgresql+psycopg2://"):
-            raise ValueError("must begin with postgresql+psycopg2://")
-        return value
+    def _one_secret(cls, value: Any) -> Any:
+        return _secret(value)
 
     @field_validator("redis_url")
     @classmethod
     def _redis(cls, value: Secret) -> Secret:
-        if not value.reveal().startswith(("redis://", "rediss://")):
-            raise ValueError("must begin with redis:// or rediss://")
+        return _redis_address(value)
+
+    @field_validator("flower_basic_auth", mode="before")
+    @classmethod
+    def _some_secrets(cls, value: Any) -> Any:
+        return _secrets(value)
+
+    @field_validator("flower_basic_auth")
+    @classmethod
+    def _logins(cls, value: tuple[Secret, ...]) -> tuple[Secret, ...]:
+        for secret in value:
+            user, _, password = secret.reveal().partition(":")
+            if not user or not password or not secret.reveal().isascii():
+                raise ValueError("must be user:password, in ASCII")
         return value
+
+
+def _secret(value: Any) -> Any:
+    return Secret(value) if isinstance(value, str) else value
+
+
+def _secrets(value: Any) -> Any:
+    if isinstance(value, str):
+        return tuple(Secret(part.strip()) for part in value.split(",") if part.strip())
+    return value
+
+
+def _redis_address(value: Secret) -> Secret:
+    if not value.reveal().startswith(("redis://", "rediss://")):
+        raise ValueError("must begin with redis:// or rediss://")
+    return value
 
 
 def describe(error: ValidationError) -> str:
     """Return one line for the first problem: variable, what was found, what would be right."""
     problem = error.errors()[0]
     name = str(problem["loc"][0])
-    field = Settings.model_fields[name]
+    field = (FlowerSettings.model_fields | Settings.model_fields)[name]
     secret = "Secret" in str(field.annotation)
     if problem["type"] == "missing":
         found = "it is not set"
@@ -158,5 +262,21 @@ def load() -> Settings:
     """
     try:
         return Settings()
+    except ValidationError as error:
+        raise ConfigurationError(describe(error)) from None
+
+
+def load_stores() -> Stores:
+    """Return what an operator's command needs, whatever else is not set. Raises `ConfigurationError`."""
+    try:
+        return Stores()
+    except ValidationError as error:
+        raise ConfigurationError(describe(error)) from None
+
+
+def load_flower() -> FlowerSettings:
+    """Return the settings of `ostler flower`. Raises `ConfigurationError`."""
+    try:
+        return FlowerSettings()
     except ValidationError as error:
         raise ConfigurationError(describe(error)) from None

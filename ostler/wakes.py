@@ -19,6 +19,7 @@ from ostler.secrets import Secret
 DISPATCH = "ostler.dispatch"
 STAMP = "ostler.stamp"
 RELEASE = "ostler.release"
+POOLS = "ostler.pools"
 KEEP = "ostler.keep"
 UNSTAMP = "ostler.unstamp"
 RETIRE = "ostler.retire"
@@ -90,16 +91,17 @@ class Waker:
         """Delete the key that says that a reconcile of this pool waits; its task calls it before it looks."""
         self._redis.delete(keep_key(pool_id))
 
-    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
-        """Send a task by name; arguments are ids only (law L13).
+    def send(self, name: str, *, queue: str, after: float = 0, **kwargs: Any) -> None:
+        """Send a task by name, to run in `after` seconds; arguments are ids only (law L13).
 
         A reconcile is not sent while one of its pool waits.
         """
         if name == KEEP and not self._redis.set(keep_key(kwargs["pool_id"]), "1", nx=True, px=KEEP_MS):
             return
         self._app.send_task(
-            name, kwargs=kwargs, queue=queue, expires=EXPIRES if name == KEEP else None, ignore_result=True
-        )
+            name, kwargs=kwargs, queue=queue, countdown=after or None, expires=EXPIRES if name == KEEP else None,
+            ignore_result=True,
+        )  # fmt: skip
 
     def close(self) -> None:
         """Close the connections."""

@@ -25,12 +25,18 @@ class JobFate:
 
 NEVER_LEFT = JobFate(Fate.REQUEUE, "its JIT never left us")
 NO_JOB = JobFate(Fate.REQUEUE, "the claim had no job")
+NOT_SHOWN = JobFate(Fate.RUNNING, "GitHub answers 404, which may be for want of access: asked again")
+NO_SUCH_JOB = JobFate(Fate.FINISH, "GitHub has no such job", "unknown")
 
 
 def from_github(*, status: str | None, conclusion: str | None) -> JobFate:
-    """Return the fate of a job from GitHub's answer; `status` None means that GitHub has no such job (404)."""
+    """Return the fate of a job from GitHub's answer; `status` None is a 404.
+
+    GitHub answers that also where it does not let us look (a repository taken from the installation, say), so it
+    ends no job: `rules.adrift` judges what stays unseen.
+    """
     if status is None:
-        return JobFate(Fate.FINISH, "GitHub has no such job", "unknown")
+        return NOT_SHOWN
     if status == "completed":
         return JobFate(Fate.FINISH, "GitHub says that it is over", conclusion or "unknown")
     if status in {"queued", "waiting", "pending", "requested"}:

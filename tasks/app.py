@@ -32,6 +32,8 @@ MODULES = (
     "tasks.sweeps.missing_pods",
     "tasks.sweeps.missing_stamps",
     "tasks.sweeps.unused_runners",
+    "tasks.sweeps.redelivery",
+    "tasks.sweeps.adrift_jobs",
 )
 
 VISIBILITY_TIMEOUT = 300
@@ -54,6 +56,8 @@ SETTINGS: dict[str, Any] = {
     "task_send_sent_event": True,
     "broker_connection_retry_on_startup": True,
     "broker_connection_max_retries": None,
+    # A Redis that is full, read-only or without its replicas answers with errors of this kind: wait, do not end.
+    "broker_channel_error_retry": True,
     "broker_transport_options": {
         "visibility_timeout": VISIBILITY_TIMEOUT,
         "unacked_restore_interval": 10,
@@ -85,6 +89,7 @@ _ASSERTED = (
     "task_acks_late",
     "task_reject_on_worker_lost",
     "worker_prefetch_multiplier",
+    "broker_channel_error_retry",
     "task_create_missing_queues",
     "task_ignore_result",
     "accept_content",
@@ -96,10 +101,8 @@ def configure(settings: Settings) -> Celery:
 
     Raises `ConfigurationError` when something else (an environment variable of Celery, say) has overridden one.
     """
-    redis_url = settings.redis_url.reveal()
     app.conf.update(
-        broker_url=redis_url,
-        redbeat_redis_url=redis_url,
+        broker_url=settings.redis_url.reveal(),
         redbeat_redis_options={
             "socket_timeout": 10, "socket_connect_timeout": 5, "health_check_interval": 10, "retry_period": 30,
         },

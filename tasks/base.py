@@ -17,10 +17,15 @@ from typing import Any
 
 import structlog
 from celery import Task
+from celery.exceptions import Retry
 
+from ostler import telemetry
 from ostler.errors import Retryable
 from rules.retry import RetryPolicy
 from tasks.app import ROUTES, app
+
+PERIODIC = frozenset({"pools", "sweeps"})
+"""Queues of what beat sends."""
 
 DEADLINE = 20.0
 """Seconds that one execution of a task may take in all."""
@@ -34,13 +39,14 @@ class Policy:
     """How Celery repeats a task that raised `Retryable`: full jitter under a doubling backoff, in seconds.
 
     `adapter_attempts` is how often the calls inside repeat; one of the two layers is always 1 or 0, so
-    that attempts never multiply.
+    that attempts never multiply. `call_seconds` is what one call may take of the task's deadline.
     """
 
     adapter_attempts: int
     task_retries: int
     backoff: int = 1
     backoff_max: int = 60
+    call_seconds: float = DEADLINE
 
     def longest_wait(self, retries: int) -> float:
         """Return the upper bound of the wait before the next execution, after `retries` of them."""
@@ -54,10 +60,14 @@ RELEASE = Policy(adapter_attempts=4, task_retries=0)
 RETIRE = Policy(adapter_attempts=4, task_retries=0)
 SWEEP = Policy(adapter_attempts=4, task_retries=0)
 
+# Of calls in a loop: one that fails must leave time for the others, and the next run makes it again (L14).
+SWEEP_ROW = Policy(adapter_attempts=2, task_retries=0, call_seconds=5)
+SWEEP_LIST = Policy(adapter_attempts=2, task_retries=0, call_seconds=10)
+
 
 def calls(policy: Policy) -> RetryPolicy:
-    """Return how a Kubernetes call of the current task repeats: by the task's policy, within what it has left."""
-    return RetryPolicy(attempts=policy.adapter_attempts, deadline=remaining())
+    """Return how a call of the current task repeats: by the task's policy, within what it has left."""
+    return RetryPolicy(attempts=policy.adapter_attempts, deadline=remaining(policy.call_seconds))
 
 
 def remaining(most: float = DEADLINE) -> float:
@@ -78,16 +88,34 @@ def task(name: str, *, queue: str, policy: Policy, bind: bool = False) -> Callab
         @functools.wraps(body)
         def run(self: Task, **arguments: Any) -> None:
             given = {key: value for key, value in arguments.items() if key in known}
-            token = _ends_at.set(time.monotonic() + DEADLINE)
+            began = time.monotonic()
+            token = _ends_at.set(began + DEADLINE)
+            outcome = "failed"
             try:
                 with structlog.contextvars.bound_contextvars(task=self.name, **given):
                     if bind:
                         body(self, **given)
                     else:
                         body(**given)
+                outcome = "succeeded"
+            except Retry:
+                outcome = "retried"
+                raise
+            except Retryable:
+                outcome = "retried" if self.request.retries < policy.task_retries else "failed"
+                raise
             finally:
                 _ends_at.reset(token)
+                telemetry.TASKS.labels(name, outcome).inc()
+                telemetry.TASK_SECONDS.labels(name).observe(time.monotonic() - began)
+                if outcome == "succeeded" and queue in PERIODIC:
+                    telemetry.SWEEP_SUCCESS.labels(name).set_to_current_time()
 
+        for outcome in telemetry.TASK_OUTCOMES:
+            telemetry.TASKS.labels(name, outcome)
+        telemetry.TASK_SECONDS.labels(name)
+        if queue in PERIODIC:
+            telemetry.SWEEP_SUCCESS.labels(name)
         ROUTES[f"ostler.{name}"] = {"queue": queue}
         registered: Task = app.task(
             bind=True,

@@ -12,7 +12,7 @@ from celery import chain
 from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
-from models import matching
+from models import backoffs, matching
 from models.engine import transaction
 from ostler.clock import utcnow
 from rules.fairness import plan_batch
@@ -92,6 +92,8 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
     """Choose, lock, count, insert: in that order, each in a statement of its own (laws L1 and L2)."""
     settings = rt.settings
     batch = settings.match_batch
+    if matching.free_pods(db, pool, limit=1, now=now):
+        backoffs.let_one_through(db, pool_id=pool.id, probe_every=settings.probe_every, now=now)
     heads = matching.read_heads(
         db, pool, batch=batch, spare_after=settings.spare_after, reserve_after=settings.reserve_after, now=now
     )

@@ -15,10 +15,22 @@ from celery import Task
 from sqlalchemy import Connection
 
 from github_adapters.client import Jit
-from models import backoffs, releases, steps
+from models import accounts, backoffs, installations, releases, steps
 from models.engine import transaction
 from ostler.clock import utcnow
-from ostler.errors import Busy, Conflict, Forbidden, Gone, Invalid, RateLimited, Retryable, UpstreamError
+from ostler.errors import (
+    Busy,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    NotInstalled,
+    RateLimited,
+    Retryable,
+    Suspended,
+    UpstreamError,
+)
+from ostler.wakes import REMATCH
 from rules.holds import HoldReason
 from rules.runner_names import make_runner_name, random_suffix
 from rules.scopes import Scope
@@ -36,6 +48,10 @@ LONGEST_RETRY = VISIBILITY_TIMEOUT / 2
 """A wait longer than this is a `not_before` on the job, never a message that a worker holds."""
 
 SET_ASIDE = timedelta(hours=1)
+
+
+class LeaseOver(Exception):
+    """The lease ran out before the next call (the process was stopped for a while, say): `resume` comes again."""
 
 
 class Unknown(Retryable):
@@ -71,6 +87,8 @@ def mint(self: Task, *, claim_id: int, chain_no: int | None = None) -> None:
             runner_group_id=work.runner_group_id,
             deadline_seconds=left(work),
         )
+    except LeaseOver:
+        log.warning("mint.lease_over")
     except UpstreamError as error:
         failed(self, rt, work, error)
     else:
@@ -82,8 +100,15 @@ def failed(self: Task, rt: Runtime, work: steps.MintWork, error: UpstreamError) 
     attempt_id = work.attempt_id if work.previous is None else None
     match error:
         case RateLimited():
-            wait_for_quota(self, rt, work, attempt_id, after=error.after)
-        case Forbidden() | Gone():
+            if error.paced:
+                wait_for_token(self, rt, work, attempt_id, after=error.after)
+            else:
+                wait_for_quota(self, rt, work, attempt_id, after=error.after)
+        case Suspended() | NotInstalled():
+            leave(rt, work, attempt_id, error)
+        case Gone():
+            ask_installation(self, rt, work, attempt_id, error)
+        case Forbidden():
             back_off(rt, work, attempt_id, error)
         case Invalid():
             refuse(rt, work, attempt_id, reason="GitHub refuses its runner as invalid")
@@ -103,8 +128,11 @@ def rename(rt: Runtime, work: steps.MintWork) -> steps.MintWork | None:
 
 
 def left(work: steps.MintWork) -> float:
-    """Return the seconds that a call may take, so that the commit still finds the lease."""
-    return remaining((work.lease_until - utcnow()).total_seconds() - COMMIT)
+    """Return the seconds that a call may take, so that the commit still finds the lease. Raises LeaseOver."""
+    seconds = (work.lease_until - utcnow()).total_seconds() - COMMIT
+    if seconds <= 0:
+        raise LeaseOver
+    return remaining(seconds)
 
 
 def new_suffix() -> str:
@@ -138,8 +166,14 @@ def commit(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
             due_after=rt.settings.due_after, now=utcnow(), who=rt.who,
         ),
     )  # fmt: skip
-    if minted:
-        return
+    if not minted.moved:
+        take_back(rt, work, jit)
+    if minted.recovered:
+        go_on(rt, work)
+
+
+def take_back(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
+    """Deregister a runner whose claim moved on while it was made."""
     log.info("mint.claim_moved_on")
     if work.installation_id is not None:
         try:
@@ -156,6 +190,34 @@ def commit(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
         steps.give_back(db, work, due_at=utcnow(), error="its mint came too late")
 
     transaction(rt.engine, removed)
+
+
+def go_on(rt: Runtime, work: steps.MintWork) -> None:
+    """GitHub answers again: have the jobs that waited for it matched now. What this misses ends with its own wait."""
+    ended = transaction(rt.engine, lambda db: backoffs.end_waits(db, account_id=work.account_id, now=utcnow()))
+    if ended:
+        log.info("mint.recovered", jobs=ended)
+        rt.waker.send(REMATCH, queue="sweeps")
+
+
+def wait_for_token(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: int | None, *, after: float) -> None:
+    """The governor has no token yet: come back for one. That is no failure and uses up no retry.
+
+    A token that is far becomes a `not_before` of this job alone: others of its installation are no worse off.
+    """
+    now = utcnow()
+    if after > LONGEST_RETRY:
+        until = now + timedelta(seconds=after)
+        refuse(rt, work, attempt_id, reason="too many mints at once", hold=HoldReason.BACKOFF, not_before=until)
+        return
+
+    def wait(db: Connection) -> None:
+        if attempt_id is not None:
+            steps.forget_attempt(db, attempt_id)
+        steps.give_back(db, work, due_at=now + timedelta(seconds=after + 1), error="waits for its turn")
+
+    transaction(rt.engine, wait)
+    self.signature_from_request(countdown=after, retries=self.request.retries).apply_async()
 
 
 def wait_for_quota(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: int | None, *, after: float) -> None:
@@ -182,6 +244,45 @@ def wait_for_quota(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: in
     raise self.retry(countdown=after)
 
 
+def leave(rt: Runtime, work: steps.MintWork, attempt_id: int | None, error: Suspended | NotInstalled) -> None:
+    """The App cannot act for this installation: hold its jobs, until a webhook or an hour says otherwise."""
+    reason, key = str(error), int(work.installation_id or 0)
+    until = transaction(rt.engine, lambda db: installations.leave(db, installation_id=key, reason=reason, now=utcnow()))
+    refuse(rt, work, attempt_id, reason=reason, hold=HoldReason.BACKOFF, not_before=until)
+
+
+def ask_installation(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: int | None, error: Gone) -> None:
+    """GitHub knows no such scope: its owner may have another name now, which the installation tells (404 to a mint).
+
+    Raises what Celery retries when the next try has a better name.
+    """
+    try:
+        seen = rt.github.get_installation(installation_id=int(work.installation_id or 0), deadline_seconds=left(work))
+    except (Suspended, NotInstalled) as gone:
+        leave(rt, work, attempt_id, gone)
+        return
+    except (UpstreamError, LeaseOver) as unknown:
+        log.warning("mint.installation_unknown", error=type(unknown).__name__)
+        back_off(rt, work, attempt_id, error)
+        return
+    if seen.suspended:
+        leave(rt, work, attempt_id, Suspended("the App's installation is suspended"))
+        return
+    if seen.account_id != work.account_id or seen.login == Scope.parse(work.scope).login:
+        back_off(rt, work, attempt_id, error)
+        return
+    log.info("mint.owner_renamed", account=work.account_id, login=seen.login)
+
+    def rename(db: Connection) -> None:
+        accounts.rename_owner(db, account_id=work.account_id, login=seen.login)
+        if attempt_id is not None:
+            steps.close_mint_attempt(db, attempt_id, outcome="refused", now=utcnow())
+        steps.give_back(db, work, due_at=utcnow() + timedelta(seconds=2), error="its owner has another name")
+
+    transaction(rt.engine, rename)
+    raise self.retry(countdown=0)
+
+
 def back_off(rt: Runtime, work: steps.MintWork, attempt_id: int | None, error: Forbidden | Gone) -> None:
     """GitHub lets us not register there: hold the account's jobs (403) or the repository's (404)."""
     kind, key = ("repository", work.repository) if isinstance(error, Gone) else ("account", str(work.account_id))
@@ -200,13 +301,18 @@ def try_later(self: Task, rt: Runtime, work: steps.MintWork, error: Retryable | 
     now = utcnow()
     retries = self.request.retries
     wait = timedelta(seconds=MINT.longest_wait(retries) + 1)
-    last = retries >= MINT.task_retries
+    last = retries >= MINT.task_retries or work.probing
     name = type(error).__name__
     if last:
         not_before = transaction(
             rt.engine,
             lambda db: backoffs.record_failure(
-                db, kind="installation", key=str(work.installation_id), reason=f"mints fail ({name})", now=now
+                db,
+                kind="installation",
+                key=str(work.installation_id),
+                reason=f"mints fail ({name})",
+                probing=work.probing,
+                now=now,
             ),
         )
         refuse(rt, work, None, reason="GitHub does not answer", hold=HoldReason.BACKOFF, not_before=not_before)

@@ -6,7 +6,9 @@ needs it any more; a Pod that is not terminal is only ever deleted under a retir
 
 from __future__ import annotations
 
+import random
 import secrets
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -20,13 +22,13 @@ from k8s_adapters.runners import create_runner, delete_runner
 from models import keeper, releases
 from models.engine import transaction
 from ostler.clock import utcnow
-from ostler.errors import Conflict, RateLimited, Retryable, UpstreamError
+from ostler.errors import Busy, Conflict, RateLimited, Retryable, UpstreamError
 from ostler.wakes import KEEP, REMATCH
 from rules.fates import Fate, JobFate
 from rules.machines import Purpose
 from rules.stamps import INITIAL
-from tasks.base import SWEEP, calls, remaining, task
-from tasks.github import ask_fate
+from tasks.base import SWEEP, SWEEP_ROW, calls, remaining, task
+from tasks.github import ask_fate, deregister
 from tasks.release import send_release
 from tasks.retire import send_retire
 from tasks.runtime import Runtime, runtime
@@ -38,6 +40,13 @@ CREATIONS = 50
 
 RESERVE = 3.0
 """Seconds of the deadline after which no further Pod is begun."""
+
+
+LOOK_AGAIN = 1.0
+"""Seconds between two looks at a pool of which a Pod is ending, so that its successor need not wait for a period."""
+
+ENDING = 15.0
+"""Seconds for which such a Pod is looked for; one that takes longer is seen by the next period."""
 
 
 @task("pools", queue="pools", policy=SWEEP)
@@ -101,28 +110,62 @@ def keep(*, pool_id: int) -> None:
     )
     rows = transaction(rt.engine, lambda db: keeper.pod_rows(db, pool_id=pool_id, now=now))
     by_uid = {pod.uid: pod for pod in seen}
-    silent = keeper.budget_of(len(rows))
+    asking = [row for row in rows if asks_github(row, by_uid)]
+    see_all(rt, [row for row in rows if not asks_github(row, by_uid)], by_uid, namespace=namespace, now=now)
+    # A GitHub that does not answer may use up the rest of the time, and not always for the same Pods (L14).
+    fill(rt, pool_id, namespace, name)
+    random.shuffle(asking)
+    see_all(rt, asking, by_uid, namespace=namespace, now=now)
+    if any(is_ending(row, now=now) for row in rows):
+        rt.waker.send(KEEP, queue="pools", after=LOOK_AGAIN, pool_id=pool_id)
+
+
+def asks_github(row: keeper.PodRow, by_uid: Mapping[str, PodSeen]) -> bool:
+    """Return whether the Pod is over while a job claim of it lives: GitHub says what becomes of the job."""
+    return row.claim_purpose == Purpose.JOB and (row.terminal_at is not None or row.uid not in by_uid)
+
+
+def see_all(
+    rt: Runtime, rows: Sequence[keeper.PodRow], by_uid: Mapping[str, PodSeen], *, namespace: str, now: datetime
+) -> None:
+    """Deal with these Pods of a pool, one after the other."""
+    may_retire = keeper.budget_of(len(rows))
+    silent: set[int | None] = set()
     for row in rows:
         if remaining() < RESERVE:
-            log.info("keep.to_be_continued", pool=name)
-            break
+            log.info("keep.to_be_continued")
+            return
+        pod = by_uid.get(row.uid or "")
         try:
-            silent -= see(rt, row, by_uid.get(row.uid or ""), namespace=namespace, may_retire=silent > 0, now=now)
+            may_retire -= see(rt, row, pod, namespace=namespace, may_retire=may_retire > 0, silent=silent, now=now)
         except (UpstreamError, DBAPIError) as error:  # one Pod that cannot be dealt with stops no other (L14)
             log.warning("keep.pod_skipped", pod=row.name, error=type(error).__name__)
-    fill(rt, pool_id, namespace, name)
+
+
+def is_ending(row: keeper.PodRow, *, now: datetime) -> bool:
+    """Return whether the job of this Pod is over and the Pod about to be: GitHub tells the one before the other."""
+    if row.freed_at is None or row.claim_id is not None or row.terminal_at is not None:
+        return False
+    return now - row.freed_at < timedelta(seconds=ENDING)
 
 
 def see(
-    rt: Runtime, row: keeper.PodRow, pod: PodSeen | None, *, namespace: str, may_retire: bool, now: datetime
+    rt: Runtime,
+    row: keeper.PodRow,
+    pod: PodSeen | None,
+    *,
+    namespace: str,
+    may_retire: bool,
+    silent: set[int | None],
+    now: datetime,
 ) -> int:
     """Deal with one Pod; return 1 when it was retired for its silence."""
     if row.uid is None:
         return 0
     if pod is None:
-        see_missing(rt, row, namespace=namespace, now=now)
+        see_missing(rt, row, namespace=namespace, silent=silent, now=now)
     elif row.terminal_at is not None:
-        see_spent(rt, row, pod, now=now)
+        see_spent(rt, row, pod, silent=silent, now=now)
     elif may_retire:
         return see_silent(rt, row, pod, now=now)
     return 0
@@ -215,34 +258,34 @@ def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: 
     transaction(rt.engine, lambda db: keeper.record_created(db, row_id=row_id, uid=created.uid))
 
 
-def see_missing(rt: Runtime, row: keeper.PodRow, *, namespace: str, now: datetime) -> None:
+def see_missing(rt: Runtime, row: keeper.PodRow, *, namespace: str, silent: set[int | None], now: datetime) -> None:
     """A row whose Pod was not in the list: one GET by name and UID proves that it is gone."""
     uid = row.uid
     if uid is None or (row.claim_purpose == Purpose.RETIRE):
         return
-    pod = get_pod(rt.kube, namespace=namespace, name=row.name, policy=calls(SWEEP))
+    pod = get_pod(rt.kube, namespace=namespace, name=row.name, policy=calls(SWEEP_ROW))
     if pod is not None and pod.uid == uid:
         return
     if row.claim_id is None:
         transaction(rt.engine, lambda db: releases.mark_gone(db, uid, now=now))
     else:
-        end_claim(rt, row.claim_id, spent=False)
+        end_claim(rt, row.claim_id, spent=False, silent=silent)
 
 
-def see_spent(rt: Runtime, row: keeper.PodRow, pod: PodSeen, *, now: datetime) -> None:
+def see_spent(rt: Runtime, row: keeper.PodRow, pod: PodSeen, *, silent: set[int | None], now: datetime) -> None:
     """A terminal Pod: wait for its `completed`, then ask GitHub; delete it when no claim needs it."""
     if row.claim_id is None:
         delete_runner(
-            rt.kube, namespace=pod.namespace, name=pod.name, uid=pod.uid, attempt=pod.attempt, policy=calls(SWEEP)
+            rt.kube, namespace=pod.namespace, name=pod.name, uid=pod.uid, attempt=pod.attempt, policy=calls(SWEEP_ROW)
         )
-        if get_pod(rt.kube, namespace=pod.namespace, name=pod.name, policy=calls(SWEEP)) is None:
+        if get_pod(rt.kube, namespace=pod.namespace, name=pod.name, policy=calls(SWEEP_ROW)) is None:
             transaction(rt.engine, lambda db: releases.mark_gone(db, pod.uid, now=now))
         return
     if row.claim_purpose == Purpose.RETIRE:
         return
     waited = row.terminal_at is not None and now - row.terminal_at > timedelta(seconds=rt.settings.spent_after)
     if waited:
-        end_claim(rt, row.claim_id, spent=True)
+        end_claim(rt, row.claim_id, spent=True, silent=silent)
 
 
 def see_silent(rt: Runtime, row: keeper.PodRow, pod: PodSeen, *, now: datetime) -> int:
@@ -269,11 +312,12 @@ def see_silent(rt: Runtime, row: keeper.PodRow, pod: PodSeen, *, now: datetime) 
     return 1
 
 
-def end_claim(rt: Runtime, claim_id: int, *, spent: bool) -> None:
+def end_claim(rt: Runtime, claim_id: int, *, spent: bool, silent: set[int | None]) -> None:
     """End a job claim whose Pod is proven gone or terminal, after asking GitHub about its job.
 
     One that is not executing is released instead, which also deregisters its runner; where GitHub will never
     answer that release (the App was removed), the end of the Pod ends the claim.
+    `silent` are the installations for which GitHub did not answer in this run: their claims wait for the next one.
     """
     claim = transaction(rt.engine, lambda db: keeper.claim_facts(db, claim_id))
     if claim is None:
@@ -286,13 +330,11 @@ def end_claim(rt: Runtime, claim_id: int, *, spent: bool) -> None:
         if begun:
             send_release(rt, claim_id)
         return
-    try:
-        fate = ask_fate(rt, job_id=claim.job_id, repository=claim.repository, installation_id=claim.installation_id)
-    except (Retryable, RateLimited) as error:
-        log.warning("claim.fate_unknown", claim=claim_id, error=type(error).__name__)
+    fate = fate_of(rt, claim_id, claim, spent=spent, silent=silent)
+    if fate is None:
         return
-    except UpstreamError:  # the App was removed, or may not look: nobody will ever answer
-        fate = JobFate(Fate.RUNNING, "GitHub cannot be asked")
+    if fate.fate is Fate.REQUEUE and not runner_removed(rt, claim_id, claim, silent=silent):
+        return
     ended = transaction(
         rt.engine,
         lambda db: releases.end_without_pod(
@@ -305,3 +347,43 @@ def end_claim(rt: Runtime, claim_id: int, *, spent: bool) -> None:
             rt.engine, lambda db: releases.pools_to_wake(db, pool_id=claim.pool_id, account_id=claim.account_id)
         ):
             rt.waker.wake(pool_id)
+
+
+def fate_of(
+    rt: Runtime, claim_id: int, claim: keeper.ClaimFacts, *, spent: bool, silent: set[int | None]
+) -> JobFate | None:
+    """Return what becomes of the job of a claim whose Pod is over; None when that has to be asked again."""
+    if claim.installation_id in silent:
+        return None
+    try:
+        return ask_fate(
+            rt, job_id=claim.job_id, repository=claim.repository, installation_id=claim.installation_id,
+            policy=SWEEP_ROW,
+        )  # fmt: skip
+    except UpstreamError as error:
+        if isinstance(error, Retryable | RateLimited):
+            silent.add(claim.installation_id)
+        paced = isinstance(error, RateLimited) and error.paced
+        if paced or (not spent and isinstance(error, Retryable | RateLimited)):
+            log.warning("claim.fate_unknown", claim=claim_id, error=type(error).__name__)
+            return None
+        # Its Pod is over and holds a place in the pool: `adrift_jobs` asks on.
+        return JobFate(Fate.RUNNING, "GitHub cannot be asked")
+
+
+def runner_removed(rt: Runtime, claim_id: int, claim: keeper.ClaimFacts, *, silent: set[int | None]) -> bool:
+    """Deregister the runner of a claim that ends while its job is queued; False when that has to be tried again.
+
+    GitHub may have given this runner a job that it never began: no other runner gets that one before GitHub has
+    taken it back, and nobody else removes this runner.
+    """
+    try:
+        deregister(rt, claim, policy=SWEEP_ROW)
+    except (Busy, Retryable, RateLimited) as error:
+        if not isinstance(error, Busy):
+            silent.add(claim.installation_id)
+        log.info("claim.runner_stays", claim=claim_id, error=type(error).__name__)
+        return False
+    except UpstreamError as error:  # the App was removed, or may not: the job need not wait for that
+        log.warning("claim.runner_left", claim=claim_id, error=type(error).__name__)
+    return True

@@ -10,15 +10,15 @@ from __future__ import annotations
 import structlog
 
 from k8s_adapters.stamps import StampOutcome
-from models import releases
+from models import releases, steps
 from models.engine import transaction
 from models.releases import Warmth
 from ostler.clock import utcnow
-from ostler.errors import Busy, Forbidden, Gone, Invalid
+from ostler.errors import Busy, Forbidden, Gone, Invalid, NotInstalled, RateLimited
 from ostler.wakes import RELEASE as NAME
 from tasks.annotation import write
 from tasks.base import RELEASE, task
-from tasks.github import ask_fate, deregister
+from tasks.github import ask_fate, deregister, owner_renamed, wait_for_token
 from tasks.retire import send_retire
 from tasks.runtime import Runtime, runtime
 
@@ -56,9 +56,19 @@ def release(*, claim_id: int, chain_no: int | None = None, reason: str = "releas
         transaction(rt.engine, lambda db: releases.refuse_release(db, claim_id, now=utcnow(), who=rt.who))
         log.info("release.refused")
         return
+    except RateLimited as error:
+        wait_for_token(rt, work, after=error.after)
+        return
     except (Forbidden, Gone) as error:
         if work.delivered:
-            raise
+            if isinstance(error, NotInstalled | Forbidden) or not owner_renamed(rt, work):
+                raise
+            again = utcnow()
+            transaction(
+                rt.engine,
+                lambda db: steps.give_back(db, work, due_at=again, error="its owner has another name"),
+            )
+            return
         # The App may not, or not any more. Nobody has this JIT, so the job need not wait for that.
         log.warning("release.runner_left", error=type(error).__name__)
     if work.delivered:
@@ -102,7 +112,11 @@ def end_never_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
 
 def end_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
     """Ask GitHub what became of the job, then end the claim and retire the Pod."""
-    fate = ask_fate(rt, job_id=work.job_id, repository=work.repository, installation_id=work.installation_id)
+    try:
+        fate = ask_fate(rt, job_id=work.job_id, repository=work.repository, installation_id=work.installation_id)
+    except RateLimited as error:
+        wait_for_token(rt, work, after=error.after)
+        return
     retire_id = transaction(
         rt.engine,
         lambda db: releases.end_delivered(db, work, fate, now=utcnow(), who=rt.who, retire_due=rt.settings.due_after),

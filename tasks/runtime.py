@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
 
 from sqlalchemy import Engine
 
 from github_adapters.client import GitHub
 from k8s_adapters.client import KubeClient, make_client
-from models.engine import assert_isolation, in_transaction, make_engine
+from models.connections import admit, worker_pool
+from models.engine import in_transaction, make_engine
 from ostler.encryption import Cipher
 from ostler.settings import Settings, load
 from ostler.wakes import Waker
-from tasks.app import app
+from tasks.app import QUEUES, app
+from tasks.limits import make_governor
 
 
 class HeldAcrossNetwork(AssertionError):
@@ -29,20 +32,22 @@ def _outside() -> None:
 
 
 class Runtime:
-    """The clients of one worker process."""
+    """The clients of one worker process. Raises what `models.connections.admit` raises."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, queues: Sequence[str] = QUEUES) -> None:
         self.settings = settings
         self.who = f"worker:{os.getpid()}"
-        self.engine: Engine = make_engine(
-            settings.database_url, pool_size=settings.database_pool_size, application="ostler-worker"
-        )
-        assert_isolation(self.engine)
+        connections = worker_pool(threads=settings.worker_threads, queues=queues)
+        self.engine: Engine = make_engine(settings.database_url, pool_size=connections, application="ostler-worker")
+        admit(self.engine, needs=connections, share=settings.connection_share, budget=settings.connection_budget)
         self.cipher = Cipher(settings.encryption_keys)
         self._waker = Waker(settings.redis_url, app=app)
         self._kube = make_client(kubeconfig=settings.kubeconfig, pool_size=settings.worker_threads)
         self._github = GitHub(
-            api_url=settings.github_api_url, app_id=settings.github_app_id, private_key=settings.github_private_key
+            api_url=settings.github_api_url,
+            app_id=settings.github_app_id,
+            private_key=settings.github_private_key,
+            governor=make_governor(settings, self.engine),
         )
 
     @property

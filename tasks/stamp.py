@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from k8s_adapters.stamps import StampOutcome
 from models import releases, steps
 from models.engine import transaction
+from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from tasks.annotation import write
@@ -39,6 +40,7 @@ def stamp(*, claim_id: int, chain_no: int | None = None) -> None:
         return
     on = outcome is StampOutcome.DONE
     if not on:
+        telemetry.STAMPS_MISSED.inc()
         log.warning("stamp.gave_up", error=error or "another value stands there")
 
     def finish(db: Connection) -> None:

@@ -6,26 +6,28 @@ would end a good Pod.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
 
-from k8s_adapters.identity import PodIdentity, TokenRejected, Unjudged
+from k8s_adapters.identity import LARGEST_TOKEN, KeyUnknown, PodIdentity, TokenRejected, Unjudged
 from models import offers
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
+from ostler.logging import get_logger
 from ostler.secrets import Secret
 from web.cluster import Cluster
 from web.replies import Refusal
 from web.threads import Threads
 
-LARGEST_TOKEN = 8192
 STRANGER_CACHED = 5.0
 """Seconds for which a Pod that is not ours is refused without another GET."""
 _MOST_STRANGERS = 10_000
 _SCHEME = "bearer "
 
+log = get_logger(__name__)
 T = TypeVar("T")
 
 
@@ -47,10 +49,11 @@ class Admission:
         self._counts = counts
         self._clock = clock
         self._strangers: dict[str, tuple[float, int, str]] = {}
+        self._fetching: asyncio.Task[Unjudged | None] | None = None
 
     def token(self, authorization: str) -> Secret:
         """Return the token of the header. Raises Refusal (401)."""
-        if len(authorization) > LARGEST_TOKEN:
+        if len(authorization) > LARGEST_TOKEN + len(_SCHEME):
             raise Refusal(401, "the token is too long")
         if not authorization.lower().startswith(_SCHEME) or not authorization[len(_SCHEME) :].strip():
             raise Refusal(401, "no bearer token")
@@ -58,21 +61,58 @@ class Admission:
 
     async def identify(self, token: Secret) -> PodIdentity:
         """Return the Pod that the token belongs to. Raises Refusal (401, 403, 503)."""
-        identity = self._cluster.verify_cached(token.reveal())
-        if identity is None:
-            try:
-                identity = await self._threads.cluster(lambda: self._cluster.verify(token.reveal()))
-            except TokenRejected as error:
-                self._counts["token.rejected"] += 1
-                raise Refusal(401, str(error)) from None
-            except Unjudged as error:
-                self._counts["token.unjudged"] += 1
-                raise Refusal(503, str(error)) from None
+        try:
+            identity = await self._verify(token)
+        except TokenRejected as error:
+            self._counts["token.rejected"] += 1
+            raise Refusal(401, str(error)) from None
+        except Unjudged as error:
+            self._counts["token.unjudged"] += 1
+            raise Refusal(503, str(error)) from None
         if identity.namespace != self._namespace:
             raise Refusal(403, f"a Pod of namespace {identity.namespace!r}")
         if identity.service_account != identity.pod_name:
             raise Refusal(403, f"Pod {identity.pod_name!r} runs as ServiceAccount {identity.service_account!r}")
         return identity
+
+    async def _verify(self, token: Secret) -> PodIdentity:
+        # Here and not in a thread: it costs as much as the way there, and who is not known yet must not
+        # take the threads that reviews of tokens need.
+        try:
+            identity = self._cluster.verify(token.reveal())
+        except KeyUnknown:
+            is_late = self._fetching is not None
+            unjudged = await asyncio.shield(self._fetch_keys())
+            if unjudged is not None:
+                raise unjudged from None
+            try:
+                return self._cluster.verify(token.reveal())
+            except KeyUnknown:
+                if is_late:
+                    raise Unjudged("the keys were asked for before this token came") from None
+                raise TokenRejected("the cluster has no such key") from None
+        if self._cluster.keys_are_old:
+            self._fetch_keys()
+        return identity
+
+    def _fetch_keys(self) -> asyncio.Task[Unjudged | None]:
+        """Return the fetch that is under way, begun now if there is none."""
+        if self._fetching is None:
+            self._fetching = asyncio.create_task(self._fetch(), name="fetch-keys")
+        return self._fetching
+
+    async def _fetch(self) -> Unjudged | None:
+        try:
+            await self._threads.cluster(self._cluster.fetch_keys)
+        except Unjudged as error:
+            self._counts["keys.missed"] += 1
+            log.warning("keys.missed", why=str(error))
+            return error
+        else:
+            self._counts["keys.fetched"] += 1
+            return None
+        finally:
+            self._fetching = None
 
     async def adopt(self, identity: PodIdentity) -> None:
         """Give a Pod without a row its row, when the cluster shows it to be of a pool of ours.

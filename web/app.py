@@ -15,21 +15,23 @@ from starlette.responses import Response
 
 from k8s_adapters.client import make_client
 from k8s_adapters.identity import TokenVerifier
+from models.connections import WEB_POOL
 from models.engine import assert_isolation, make_engine
 from ostler.encryption import Cipher
 from ostler.settings import Settings
 from web.admission import Admission
+from web.api.app import build_api, mount_api
+from web.api.database import Database
 from web.cluster import Cluster, KubernetesCluster
 from web.handover import Handover
 from web.health import Health, Vitals
 from web.listener import Listener
+from web.metrics import Held, Metrics
 from web.offering import Offering
 from web.polls import Polls
 from web.publisher import Publisher, Sender
 from web.threads import CLUSTER_THREADS, Threads
 from web.webhooks import Intake
-
-POOL_SIZE = 8
 
 log = structlog.get_logger(__name__)
 
@@ -42,8 +44,9 @@ class Web:
         self.settings = settings
         self.counts: Counter[str] = Counter()
         self.stopping = False
-        self.engine = make_engine(settings.database_url, pool_size=POOL_SIZE, application="ostler-web")
+        self.engine = make_engine(settings.database_url, pool_size=WEB_POOL, application="ostler-web")
         self.threads = Threads(self.engine)
+        self.api_database = Database(self.engine)
         self.publisher = Publisher(settings.redis_url, sender=sender)
         self.intake = Intake(engine=self.engine, settings=settings, publisher=self.publisher)
         self.offering = Offering(threads=self.threads, publisher=self.publisher, web_id=self.id, counts=self.counts)
@@ -69,16 +72,23 @@ class Web:
             loop=asyncio.get_running_loop(),
             hearer=self.polls,
         )
-        self.health = Health(threads=self.threads, redis_url=settings.redis_url, vitals=self.vitals, counts=self.counts)
+        self.metrics = Metrics(
+            database=self.api_database,
+            counts=self.counts,
+            held=lambda: Held(
+                polls=self.polls.held,
+                webhooks=self.intake.depth,
+                messages=self.publisher.depth,
+                messages_dropped=self.publisher.dropped,
+            ),
+        )
+        self.health = Health(engine=self.engine, redis_url=settings.redis_url, vitals=self.vitals)
 
     def vitals(self) -> Vitals:
         """Return what the process knows of itself."""
         return Vitals(
             stopping=self.stopping,
             hearing=self.listener.is_hearing,
-            held_polls=self.polls.held,
-            publisher_depth=self.publisher.depth,
-            intake_depth=self.intake.depth,
         )
 
     async def start(self) -> None:
@@ -104,6 +114,7 @@ class Web:
         await self.intake.stop()
         await asyncio.to_thread(self.publisher.stop)
         await self.health.close()
+        self.api_database.stop()
         self.threads.stop()
         self.engine.dispose()
         log.info("web.stopped", web=self.id)
@@ -143,11 +154,16 @@ def build_app(settings: Settings, *, cluster: Cluster | None = None, sender: Sen
     async def ready(request: Request) -> Response:
         return await web().health.ready(request)
 
+    async def metrics(request: Request) -> Response:
+        return await web().metrics.serve(request)
+
     # Plain Starlette routes: FastAPI's own cost several times the CPU of a poll.
     app.add_route("/runners/v1/dispatch", dispatch, methods=["POST"], include_in_schema=False)
     app.add_route("/webhooks/github", receive, methods=["POST"], include_in_schema=False)
     app.add_route("/healthz", alive, methods=["GET"], include_in_schema=False)
     app.add_route("/readyz", ready, methods=["GET"], include_in_schema=False)
+    app.add_route("/metrics", metrics, methods=["GET"], include_in_schema=False)
+    mount_api(app, build_api(settings, database=lambda: web().api_database, publisher=lambda: web().publisher))
     return app
 
 

@@ -16,13 +16,17 @@ _ONCE = RetryPolicy(attempts=1, deadline=3.0)
 
 
 class Cluster(Protocol):
-    """The questions; all but `verify_cached` may call out and belong into a thread."""
+    """The questions; all but `verify` and `keys_are_old` call out and belong into a thread."""
 
-    def verify_cached(self, token: str) -> PodIdentity | None:
-        """Return who an already verified, unexpired token is."""
+    @property
+    def keys_are_old(self) -> bool:
+        """Return whether the keys should be fetched again though tokens can be verified."""
 
     def verify(self, token: str) -> PodIdentity:
-        """Return who a token is. Raises TokenRejected or Unjudged."""
+        """Return who a token is; for the event loop's thread. Raises TokenRejected or KeyUnknown."""
+
+    def fetch_keys(self) -> None:
+        """Fetch the cluster's keys, once at a time. Raises Unjudged."""
 
     def review(self, token: str, *, pod_uid: str) -> bool | None:
         """Return whether the API server still takes the token for this Pod, None when that cannot be had in time."""
@@ -42,13 +46,18 @@ class KubernetesCluster:
         self._verifier = verifier
         self._settings = settings
 
-    def verify_cached(self, token: str) -> PodIdentity | None:
-        """Return who an already verified, unexpired token is."""
-        return self._verifier.verify_cached(token)
+    @property
+    def keys_are_old(self) -> bool:
+        """Return whether the keys should be fetched again though tokens can be verified."""
+        return self._verifier.keys_are_old
 
     def verify(self, token: str) -> PodIdentity:
         """Return who a token is, checked offline against the cluster's published keys."""
         return self._verifier.verify(token)
+
+    def fetch_keys(self) -> None:
+        """Fetch the cluster's keys by two GETs."""
+        self._verifier.fetch_keys()
 
     def review(self, token: str, *, pod_uid: str) -> bool | None:
         """Return the answer of a TokenReview, None when it cannot be had in time (law L10)."""

@@ -14,6 +14,7 @@ from starlette.background import BackgroundTask
 from starlette.responses import Response
 
 from models.deliver import Delivery, deliver, delivered_before
+from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.encryption import Cipher, Undecryptable
 from ostler.logging import get_logger
@@ -80,8 +81,13 @@ class Handover:
             self._counts["delivery.moved_on"] += 1
             return None
         delivery, jit = result
+        if delivery.queued_at is not None:
+            telemetry.JOB_WAIT_SECONDS.observe(max(0.0, (utcnow() - delivery.queued_at).total_seconds()))
         self._counts["delivery.again" if again else "delivery.first"] += 1
-        log.info("claim.delivered", claim=claim_id, pod=to.pod_uid, runner=delivery.runner_name, again=again)
+        log.info(
+            "claim.delivered", claim=claim_id, job=delivery.job_id, pod=to.pod_uid, runner=delivery.runner_name,
+            again=again,
+        )  # fmt: skip
         late_stamp = delivery.stamp is Stamp.OFF and not again
         after = BackgroundTask(self._stamp, claim_id) if late_stamp else None
         return work(delivery, jit, accept=to.accept, after=after)

@@ -3,28 +3,39 @@
 `/healthz` looks at nothing outside its own process: a restart cures no database. `/readyz` is 503 only
 for what makes this process useless: Postgres out of reach, an older schema, a deaf listener, stopping.
 Redis and beat are in its body; without them the process still takes webhooks and delivers.
+
+Anybody may ask, so an answer costs the stores nothing: what they said is kept for a second, one question is out at a
+time however many ask, in a thread of its own, and the body tells nothing of the fleet or of what it runs.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic, TypeVar
 
 import redis.asyncio
 from redis.exceptions import RedisError
+from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from models import migrate
 from ostler.secrets import Secret
-from web.threads import Threads
+
+T = TypeVar("T")
 
 BEAT_LOCK = "redbeat::lock"
-_TIMEOUT = 1.0
+KEPT = 1.0
+"""Seconds for which an answer of a store is used again."""
+_POSTGRES_WITHIN = 2.0
+_REDIS_WITHIN = 0.3
+"""Redis is no reason to be late: a probe gives up after a second by default."""
+_REDIS_TIMEOUT = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,29 +44,68 @@ class Vitals:
 
     stopping: bool
     hearing: bool
-    held_polls: int
-    publisher_depth: int
-    intake_depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Redis:
+    """Whether Redis answers, and for how much longer the active beat holds its lock, in seconds."""
+
+    answers: bool = False
+    beat_lock_seconds: float | None = None
+
+
+class Kept(Generic[T]):
+    """One question to a store: asked by one at a time, its answer kept; `silent` is what no answer `within` means."""
+
+    def __init__(self, ask: Callable[[], Awaitable[T]], *, silent: T, within: float, kept: float = KEPT) -> None:
+        self._kept = kept
+        self._ask = ask
+        self._silent = silent
+        self._within = within
+        self._asking: asyncio.Task[T] | None = None
+        self._answer = silent
+        self._until = -1.0
+
+    async def get(self) -> T:
+        """Return the kept answer, or wait for the next one for a bounded time."""
+        if time.monotonic() < self._until:
+            return self._answer
+        if self._asking is None:
+            self._asking = asyncio.get_running_loop().create_task(self._renew())
+        try:
+            # A question that outlives our patience goes on, so that a silent store is not asked again and again.
+            return await asyncio.wait_for(asyncio.shield(self._asking), self._within)
+        except TimeoutError:
+            return self._silent
+
+    async def _renew(self) -> T:
+        try:
+            self._answer = await self._ask()
+            self._until = time.monotonic() + self._kept
+            return self._answer
+        finally:
+            self._asking = None
 
 
 class Health:
     """Both routes."""
 
-    def __init__(
-        self, *, threads: Threads, redis_url: Secret, vitals: Callable[[], Vitals], counts: Counter[str]
-    ) -> None:
-        self._threads = threads
+    def __init__(self, *, engine: Engine, redis_url: Secret, vitals: Callable[[], Vitals]) -> None:
+        self._engine = engine
         self._vitals = vitals
-        self._counts = counts
         self._head = migrate.head()
         self._known = frozenset(migrate.revisions())
-        self._redis = redis.asyncio.Redis.from_url(
-            redis_url.reveal(), socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT
+        self._redis_client = redis.asyncio.Redis.from_url(
+            redis_url.reveal(), socket_timeout=_REDIS_TIMEOUT, socket_connect_timeout=_REDIS_TIMEOUT
         )
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="health")
+        self._schema = Kept(self._ask_postgres, silent=(False, False), within=_POSTGRES_WITHIN)
+        self._redis = Kept(self._ask_redis, silent=Redis(), within=_REDIS_WITHIN)
 
     async def close(self) -> None:
         """Close the connection to Redis."""
-        await self._redis.aclose()
+        self._thread.shutdown(wait=False)
+        await self._redis_client.aclose()
 
     async def alive(self, _request: Request) -> Response:
         """Answer that the event loop turns."""
@@ -63,10 +113,8 @@ class Health:
 
     async def ready(self, _request: Request) -> Response:
         """Answer whether requests should come here, and what is known of the rest."""
+        (reachable, migrated), broker = await asyncio.gather(self._schema.get(), self._redis.get())
         vitals = self._vitals()
-        (reachable, revision), beat = await asyncio.gather(self._schema(), self._beat())
-        # A revision that this program does not know is a newer one: migrations go before a deploy.
-        migrated = revision is not None and (revision == self._head or revision not in self._known)
         checks = {
             "postgres": reachable,
             "migrations": migrated,
@@ -74,31 +122,29 @@ class Health:
             "not_stopping": not vitals.stopping,
         }
         ready = all(checks.values())
-        body: dict[str, Any] = {
+        body = {
             "status": "ready" if ready else "not ready",
             "checks": checks,
-            "revision": revision,
-            "held_polls": vitals.held_polls,
-            "publisher_depth": vitals.publisher_depth,
-            "intake_depth": vitals.intake_depth,
-            "counts": dict(self._counts),
-            **beat,
+            "redis": broker.answers,
+            "beat_lock_seconds": broker.beat_lock_seconds,
         }
         return JSONResponse(body, status_code=200 if ready else 503)
 
-    async def _schema(self) -> tuple[bool, str | None]:
+    async def _ask_postgres(self) -> tuple[bool, bool]:
+        """Return whether Postgres answers, and whether its schema is ours or a newer one."""
         try:
-            async with asyncio.timeout(2 * _TIMEOUT):
-                return True, await self._threads.database(lambda: migrate.current(self._threads.engine))
-        except (SQLAlchemyError, TimeoutError):
-            return False, None
+            revision = await asyncio.get_running_loop().run_in_executor(
+                self._thread, lambda: migrate.current(self._engine)
+            )
+        except SQLAlchemyError:
+            return False, False
+        # A revision that this program does not know is a newer one: migrations go before a deploy.
+        return True, revision is not None and (revision == self._head or revision not in self._known)
 
-    async def _beat(self) -> dict[str, Any]:
-        """Return whether Redis answers, and for how much longer the active beat holds its lock, in seconds."""
+    async def _ask_redis(self) -> Redis:
         try:
-            async with asyncio.timeout(2 * _TIMEOUT):
-                milliseconds = await self._redis.pttl(BEAT_LOCK)
-        except (RedisError, OSError, TimeoutError):
-            return {"redis": False, "beat_lock_seconds": None}
+            milliseconds = await self._redis_client.pttl(BEAT_LOCK)
+        except (RedisError, OSError):
+            return Redis()
         # Redis says -2 for a key that is not there.
-        return {"redis": True, "beat_lock_seconds": milliseconds / 1000 if milliseconds > 0 else None}
+        return Redis(answers=True, beat_lock_seconds=milliseconds / 1000 if milliseconds > 0 else None)

@@ -10,7 +10,7 @@ import asyncio
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 LARGEST_HEAD = 32 * 1024
-"""Bytes of request line and headers; a token may have 16 KiB of them."""
+"""Bytes of request line and headers; a token may have 8 KiB of them."""
 
 HEAD_WITHIN = 10.0
 """Seconds from the connection, or from the first byte of a later request, to the end of its headers."""

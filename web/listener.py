@@ -88,11 +88,9 @@ class Listener:
     def _run(self) -> None:
         pause = _FIRST_PAUSE
         while not self._stopping.is_set():
-            connects = self.connects
             try:
                 self._listen()
-            except (psycopg2.Error, SQLAlchemyError, OSError, ValueError) as error:
-                # ValueError: select on the descriptor of a connection that libpq has closed.
+            except (psycopg2.Error, SQLAlchemyError, OSError) as error:
                 log.warning("listener.lost", error=type(error).__name__, pause=pause)
             except Exception:  # whatever it is, a thread that ends here would leave the process deaf and unaware
                 log.exception("listener.failed", pause=pause)
@@ -100,7 +98,7 @@ class Listener:
                 self.is_hearing = False
                 self._tell(self._hearer.deaf)
                 pause = _FIRST_PAUSE
-            elif connects == self.connects:
+            else:
                 pause = min(2 * pause, _LONGEST_PAUSE)
             self._stopping.wait(pause)
 
@@ -110,6 +108,9 @@ class Listener:
         try:
             self._heard_beat_at = time.monotonic()
             next_beat = self._heard_beat_at
+            ready = select.poll()  # not select(): a process that holds polls has descriptors beyond 1024
+            ready.register(self._wake_read, select.POLLIN)
+            ready.register(connection.fileno(), select.POLLIN)
             while not self._stopping.is_set():
                 now = time.monotonic()
                 if now - self._heard_beat_at > DEAF_AFTER:
@@ -118,10 +119,8 @@ class Listener:
                 if now >= next_beat:
                     next_beat = now + BEAT_EVERY
                     self._send_beat()
-                readable, _, _ = select.select(
-                    [connection, self._wake_read], [], [], max(0.0, next_beat - time.monotonic())
-                )
-                if connection in readable:
+                readable = ready.poll(max(0.0, next_beat - time.monotonic()) * 1000)
+                if any(descriptor == connection.fileno() for descriptor, _ in readable):
                     self._take(connection)
         finally:
             connection.close()

@@ -109,8 +109,12 @@ class Offering:
                 log.exception("offers.failed", held=len(self.held))
 
     async def _flush(self) -> None:
-        while self._waiting and self.is_hearing and not self._stopping:
-            await self._offer(self._take())
+        # What comes while a batch is written shares the next one: else each statement would carry a poll or two.
+        due = len(self._waiting)
+        while due > 0 and self._waiting and self.is_hearing and not self._stopping:
+            taken = self._take()
+            due -= len(taken)
+            await self._offer(taken)
         if self._withdrawn:
             withdrawn, self._withdrawn = self._withdrawn, []
             await self._threads.transaction(lambda db: offers.withdraw(db, withdrawn))

@@ -29,7 +29,7 @@ from web.handover import Handover, Recipient
 from web.held import Poll
 from web.limits import BODY_WITHIN
 from web.offering import Offering
-from web.replies import Refusal, bare
+from web.replies import RETRY_AFTER, Refusal, bare
 
 MOST_POLLS = 20_000
 LARGEST_BODY = 1024
@@ -37,6 +37,7 @@ OFFER_BEYOND_HOLD = timedelta(seconds=10)
 """The Pod stays offered while its next poll is on its way."""
 _MOST_JUDGEMENTS = 8
 _STATUS = {Verdict.NOTHING: 204, Verdict.REPLACE: 410, Verdict.REFUSE: 403, Verdict.NOT_YET: 503}
+_OVER = Answer(Verdict.NOTHING, "the hold is over")
 
 log = get_logger(__name__)
 _random = random.SystemRandom()
@@ -139,7 +140,7 @@ class Polls:
             older.superseded = True
             older.settle(Answer(Verdict.NOTHING, "a newer poll came"))
         self._held[poll.pod_uid] = poll
-        timer = loop.call_later(hold, poll.settle, Answer(Verdict.NOTHING, "the hold is over"))
+        timer = loop.call_later(hold, poll.settle, _OVER)
         watcher = loop.create_task(_watch(request, poll))
         self._offering.add(poll)
         to = Recipient(pod_uid=poll.pod_uid, poll_id=poll.id, token=token, accept=request.headers.get("accept", ""))
@@ -168,7 +169,8 @@ class Polls:
             else:
                 if answer.verdict is not Verdict.NOTHING:
                     log.info("poll.answered", pod=poll.pod_uid, verdict=answer.verdict, why=answer.why)
-                return bare(_STATUS[answer.verdict])
+                # At the end of a hold at once: the Pod stays offered, and a JIT minted meanwhile waits for it.
+                return bare(_STATUS[answer.verdict], retry_after=0 if answer is _OVER else RETRY_AFTER)
             # The rows say something else than was thought: have them read again.
             poll.renew()
             if poll.is_over or poll.closed or poll.superseded or self._stopping:

@@ -21,9 +21,9 @@ class Refusal(Exception):
         self.why = why
 
 
-def bare(status: int) -> Response:
-    """Return a reply without a body; it says when to come again where that is wanted."""
-    headers = {"Retry-After": str(RETRY_AFTER)} if status in {204, 429, 503} else None
+def bare(status: int, *, retry_after: int = RETRY_AFTER) -> Response:
+    """Return a reply without a body; it says when to come again (seconds) where that is wanted."""
+    headers = {"Retry-After": str(retry_after)} if status in {204, 429, 503} else None
     return Response(status_code=status, headers=headers)
 
 

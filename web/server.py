@@ -12,6 +12,8 @@ import socket
 import uvicorn
 from fastapi import FastAPI
 
+from models.connections import WEB, admit
+from models.engine import make_engine
 from ostler.settings import Settings
 from web.app import Web, build_app
 from web.limits import BoundedProtocol
@@ -53,8 +55,11 @@ def make_server(settings: Settings, *, app: FastAPI | None = None) -> Server:
 
 
 def run(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT."""
+    """Serve until SIGTERM or SIGINT. Raises what `models.connections.admit` raises, before it listens."""
     _allow_open_files()
+    engine = make_engine(settings.database_url, pool_size=1, application="ostler-web")
+    admit(engine, needs=WEB, share=settings.connection_share, budget=settings.connection_budget)
+    engine.dispose()
     server = make_server(settings)
     server.run()
     if not server.started:

@@ -19,19 +19,27 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from github_adapters.webhooks import MalformedPayload, WorkflowJobEvent, parse_workflow_job, verify_signature
-from models import intake
+from github_adapters.webhooks import (
+    InstallationEvent,
+    MalformedPayload,
+    WorkflowJobEvent,
+    parse_installation,
+    parse_workflow_job,
+    verify_signature,
+)
+from models import installations, intake
 from models.engine import StartOver, transaction
+from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.logging import get_logger
 from ostler.settings import Settings
-from ostler.wakes import KEEP, RELEASE
+from ostler.wakes import KEEP, RELEASE, REMATCH
 from rules.fairness import Budget
 from web.limits import BODY_WITHIN
 
@@ -40,6 +48,9 @@ BATCH = 200
 
 SINGLY = 7.0
 """Seconds that a failed batch may take one by one; the rest gets 503. GitHub waits 10 s for an answer."""
+
+ANSWER_WITHIN = 8.0
+"""Seconds after which a delivery is answered with 503, whatever Postgres does: GitHub waits for ten."""
 
 RETRY_AFTER = 5
 """Seconds that a 503 asks for."""
@@ -54,6 +65,14 @@ LONGEST_GUID = 128
 
 KEEP_AFTER = 1.0
 """Seconds from a job's end to the reconcile of its pool: its Pod is terminal by then, and more have ended."""
+
+_KINDS = {"workflow_job": "workflow_job", "ping": "ping"}
+_REFUSALS = {
+    HTTPStatus.UNAUTHORIZED: "unsigned",
+    HTTPStatus.BAD_REQUEST: "malformed",
+    HTTPStatus.SERVICE_UNAVAILABLE: "unavailable",
+    HTTPStatus.INTERNAL_SERVER_ERROR: "failed",
+}
 
 log = get_logger(__name__)
 
@@ -73,6 +92,14 @@ class _Refused(Exception):
         super().__init__(title)
         self.status = status
         self.title = title
+
+
+@dataclass(frozen=True, slots=True)
+class _Accepted:
+    """What became of a webhook that is answered 202, and why nothing was done with it."""
+
+    outcome: str
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +172,18 @@ class Intake:
 
     async def receive(self, request: Request) -> Response:
         """Answer one webhook: 202, or a problem (RFC 9457) that tells nothing of secrets or rows."""
+        began = self._monotonic()
+        kind = _KINDS.get(request.headers.get("x-github-event", ""), "other")
         try:
             body = await self._read(request)
-            return await self._accept(request, body)
+            answer = await self._accept(request, body)
         except _Refused as refused:
-            return self._problem(refused.status, refused.title)
+            outcome, response = _REFUSALS.get(refused.status, "refused"), self._problem(refused.status, refused.title)
+        else:
+            outcome, response = answer.outcome, self._done(answer.outcome, answer.reason)
+        telemetry.WEBHOOKS.labels(kind, outcome).inc()
+        telemetry.WEBHOOK_SECONDS.observe(self._monotonic() - began)
+        return response
 
     # On the request path
 
@@ -175,7 +209,7 @@ class Intake:
             self._reading -= len(body)
         return bytes(body)
 
-    async def _accept(self, request: Request, body: bytes) -> Response:
+    async def _accept(self, request: Request, body: bytes) -> _Accepted:
         if not await _near(
             body, verify_signature, self._settings.webhook_secrets, body, request.headers.get("x-hub-signature-256")
         ):
@@ -187,29 +221,74 @@ class Intake:
             raise _Refused(HTTPStatus.BAD_REQUEST, "X-GitHub-Delivery is missing or is no GUID")
         kind = request.headers.get("x-github-event", "")
         if kind == "ping":
-            return self._done("pong")
+            return _Accepted("pong")
+        if kind == "installation":
+            return await self._install(guid, body)
         if kind != "workflow_job":
-            return self._done("ignored", "only workflow_job events are used")
+            return _Accepted("ignored", "only workflow_job and installation events are used")
         try:
             event: WorkflowJobEvent = await _near(body, parse_workflow_job, body)
         except MalformedPayload as error:
             log.warning("webhook.malformed", guid=guid, reason=error.reason)
             raise _Refused(HTTPStatus.BAD_REQUEST, f"The payload is malformed: {error.reason}") from None
         if event.action not in intake.ACTIONS:
-            return self._done("ignored", "this action is not known")
+            return _Accepted("ignored", "this action is not known")
         return await self._enqueue(intake.Received(guid=guid, event=event))
 
-    async def _enqueue(self, received: intake.Received) -> Response:
+    async def _install(self, guid: str, body: bytes) -> _Accepted:
+        """Apply what became of an installation of the App. Doing so twice, or late, changes nothing that lasts."""
+        try:
+            event: InstallationEvent = await _near(body, parse_installation, body)
+        except MalformedPayload as error:
+            log.warning("webhook.malformed", guid=guid, reason=error.reason)
+            raise _Refused(HTTPStatus.BAD_REQUEST, f"The payload is malformed: {error.reason}") from None
+        if event.action not in installations.LEFT and event.action not in installations.BACK:
+            return _Accepted("ignored", "this action is not known")
+        if self._thread is None:
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "This process is not taking webhooks")
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._apply_installation, event)
+        except (DBAPIError, PoolTimeoutError) as error:
+            log.warning("webhook.installation_failed", guid=guid, error=type(error).__name__)
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "The delivery cannot be stored now") from None
+        log.info("webhook.installation", installation=event.installation_id, action=event.action)
+        if event.action in installations.BACK:
+            self._publisher.send(REMATCH, queue="sweeps")
+        return _Accepted(intake.Outcome.ACCEPTED)
+
+    def _apply_installation(self, event: InstallationEvent) -> None:
+        now = self._clock()
+
+        def body(db: Connection) -> None:
+            if event.action in installations.LEFT:
+                reason = installations.LEFT[event.action]
+                installations.leave(db, installation_id=event.installation_id, reason=reason, now=now)
+            else:
+                installations.come_back(
+                    db,
+                    installation_id=event.installation_id,
+                    account_id=event.owner_id,
+                    login=event.owner_login,
+                    budget=self._budget,
+                    now=now,
+                )
+
+        transaction(self._engine, body)
+
+    async def _enqueue(self, received: intake.Received) -> _Accepted:
         if self._consumer is None:
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "This process is not taking webhooks")
         if self._queue.qsize() >= self._settings.intake_queue:
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "Too many webhooks are waiting")
         waiting = _Waiting(received, asyncio.get_running_loop().create_future())
         self._queue.put_nowait(waiting)
-        answer = await waiting.answer
+        try:
+            answer = await asyncio.wait_for(waiting.answer, ANSWER_WITHIN)
+        except TimeoutError:  # it may be stored later all the same; GitHub's next try of it changes nothing then
+            raise _unavailable() from None
         if isinstance(answer, _Refused):
             raise answer
-        return self._done(answer)
+        return _Accepted(answer)
 
     # Behind it
 
@@ -286,6 +365,7 @@ class Intake:
 
     def _publish(self, applied: intake.Applied) -> None:
         self.counts["remapped"] += applied.remaps
+        telemetry.REMAPS.inc(applied.remaps)
         if applied.wakes:
             self._publisher.wake(sorted(applied.wakes))
         for claim_id in applied.releases:

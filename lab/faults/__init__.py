@@ -3,7 +3,7 @@
 Knows nothing of what flows through it. `FaultProxy` is for a test; `python -m lab.faults` is the same as a process.
 """
 
-from lab.faults.fault import Fault, Kind
-from lab.faults.proxy import FaultProxy
+from lab.faults.fault import Fault, FaultPlan, Kind
+from lab.faults.proxy import FaultProxy, kubeconfig_through
 
-__all__ = ["Fault", "FaultProxy", "Kind"]
+__all__ = ["Fault", "FaultPlan", "FaultProxy", "Kind", "kubeconfig_through"]

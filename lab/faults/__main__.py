@@ -1,6 +1,7 @@
 """`python -m lab.faults`: the proxy as a process; one JSON line `{"url": …}` says that it is ready, SIGTERM ends it.
 
-With `--control`, `/_faults` is the proxy's own: POST a fault, DELETE all of them, GET the counts.
+`--plan` names a JSON file with a seed and faults (`FaultPlan.load`); without it there is none. With
+`--control`, `/_faults` is the proxy's own: POST a fault, DELETE all of them, GET the counts by kind and by route.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from lab.faults.proxy import Gateway, Upstream
 async def serve(arguments: argparse.Namespace) -> None:
     """Serve until SIGTERM or SIGINT."""
     upstream = Upstream.of(arguments.upstream, ca_file=arguments.ca_file, verify=not arguments.insecure)
-    gateway = Gateway(upstream=upstream, plan=FaultPlan(seed=arguments.seed), control=arguments.control)
+    plan = FaultPlan.load(arguments.plan) if arguments.plan else FaultPlan(seed=arguments.seed)
+    gateway = Gateway(upstream=upstream, plan=plan, control=arguments.control)
     port = await gateway.start(port=arguments.port)
     closing = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -38,8 +40,12 @@ def main() -> None:
     parser.add_argument("--ca-file", type=Path, help="trust this certificate authority of an https:// upstream")
     parser.add_argument("--insecure", action="store_true", help="trust any certificate of an https:// upstream")
     parser.add_argument("--control", action="store_true", help="serve /_faults")
-    parser.add_argument("--seed", type=int, default=0, help="of the faults' probabilities")
-    asyncio.run(serve(parser.parse_args()))
+    parser.add_argument("--plan", type=Path, help="JSON file of the faults in force from the start")
+    parser.add_argument("--seed", type=int, default=0, help="of the faults' dice, where there is no plan")
+    try:
+        asyncio.run(serve(parser.parse_args()))
+    except (OSError, ValueError) as error:
+        sys.exit(f"lab.faults: {error}")
 
 
 if __name__ == "__main__":

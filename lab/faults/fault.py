@@ -1,16 +1,23 @@
-"""What can go wrong, by route: the faults of a proxy, and which of them a request meets."""
+"""What can go wrong, by route: the faults of a proxy, and which of them a request meets.
+
+A plan is a seed and a list of faults; `FaultPlan.load` reads one from a JSON file such as
+`{"seed": 7, "faults": [{"kind": "status", "status": 502, "path_regex": "/orgs/.*", "probability": 0.05}]}`.
+"""
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import threading
+import time
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from http import HTTPStatus
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 
 class Kind(StrEnum):
@@ -18,10 +25,14 @@ class Kind(StrEnum):
 
     STATUS = "status"
     """The upstream never hears of it; the client gets `status`, `headers` and `body`."""
+    DELAY = "delay"
+    """It passes, `delay_seconds` late. The other kinds may be late too."""
     RESET_BEFORE = "reset_before"
     """The upstream never hears of it; the client's connection is reset."""
     RESET_AFTER = "reset_after"
     """The upstream did it and answered; the client's connection is reset instead of the answer."""
+    TRUNCATE = "truncate"
+    """The upstream did it; the client gets half of the answer's body, or of its first line without one, then EOF."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,55 +45,137 @@ class Fault:
     status: int = HTTPStatus.SERVICE_UNAVAILABLE
     headers: Mapping[str, str] = field(default_factory=dict)
     body: str = ""
+    delay_seconds: float = 0
     times: int | None = None
     """How often it is played; None for ever."""
     probability: float = 1.0
+    """The share of the matching requests that meet it, by dice of its own."""
+    from_seconds: float = 0
+    """An outage begins so long after it was put in force …"""
+    until_seconds: float | None = None
+    """… and ends so long after it; None never."""
 
     def __post_init__(self) -> None:
-        """Refuse a kind or an expression that does not exist (ValueError)."""
+        """Refuse what makes no sense (ValueError)."""
         Kind(self.kind)
         try:
             re.compile(self.method_regex)
             re.compile(self.path_regex)
         except re.error as error:
             raise ValueError(f"not a regular expression: {error}") from error
+        if not 0 <= self.probability <= 1:
+            raise ValueError(f"probability: found {self.probability}; it is a share, from 0 to 1")
+        if self.delay_seconds < 0 or (self.kind == Kind.DELAY and not self.delay_seconds):
+            raise ValueError(f"delay_seconds: found {self.delay_seconds}; a delay is longer than 0")
+        if self.until_seconds is not None and self.until_seconds <= self.from_seconds:
+            raise ValueError(f"until_seconds: found {self.until_seconds}; it is later than from_seconds")
 
     @classmethod
     def parse(cls, raw: Any) -> Fault:
-        """Return the fault that a JSON object describes; ValueError when it is none."""
-        if not isinstance(raw, dict):
-            raise ValueError("a fault is a JSON object")  # noqa: TRY004 - one error for whatever is not a fault
-        try:
-            return cls(**raw)
-        except TypeError as error:
-            raise ValueError(str(error)) from error
+        """Return the fault that a JSON object describes; ValueError names what is wrong with it."""
+        known = {each.name: _TYPES[str(each.type)] for each in fields(cls)}
+        _refuse_unknown(raw, known, what="fault")
+        for name, value in raw.items():
+            types, words = known[name]
+            texts = value.values() if isinstance(value, dict) else ()
+            fits = isinstance(value, types) and not isinstance(value, bool)
+            if not fits or not all(isinstance(each, str) for each in texts):
+                raise ValueError(f"{name}: found {value!r}; it is {words}")
+        if "kind" not in raw:
+            raise ValueError(f"kind: it is missing; there are {', '.join(Kind)}")
+        return cls(**raw)
 
-    def matches(self, *, method: str, target: str) -> bool:
-        """Say whether this request is one of those that fail."""
+    @property
+    def route(self) -> str:
+        """The requests that it is for, as one word for methods and one for targets."""
+        return f"{self.method_regex} {self.path_regex}"
+
+    def matches(self, *, method: str, target: str, seconds: float) -> bool:
+        """Return whether this request, `seconds` after it was put in force, is one of those that may fail."""
+        if seconds < self.from_seconds or (self.until_seconds is not None and seconds >= self.until_seconds):
+            return False
         return bool(re.fullmatch(self.method_regex, method) and re.fullmatch(self.path_regex, target))
 
 
-class FaultPlan:
-    """The faults in force, in the order they were added, and how often each kind was played. Thread-safe."""
+_TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "Kind | str": ((str,), f"one of {', '.join(Kind)}"),
+    "str": ((str,), "a text"),
+    "int": ((int,), "a whole number"),
+    "int | None": ((int, type(None)), "a whole number or null"),
+    "float": ((int, float), "a number"),
+    "float | None": ((int, float, type(None)), "a number or null"),
+    "Mapping[str, str]": ((dict,), "an object of texts"),
+}
 
-    def __init__(self, *, seed: int = 0) -> None:
-        self._random = random.Random(seed)
+
+@dataclass(slots=True)
+class _InForce:
+    fault: Fault
+    since: float
+    left: int | None
+    dice: random.Random
+
+
+class FaultPlan:
+    """The faults in force, in the order they were added, and how often each was played. Thread-safe.
+
+    Each fault has dice of its own, so that the traffic of one route does not change what another meets.
+    """
+
+    def __init__(
+        self, faults: Iterable[Fault] = (), *, seed: int = 0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.seed = seed
+        self._clock = clock
         self._lock = threading.Lock()
-        self._faults: list[Fault] = []
-        self._left: list[int | None] = []
+        self._added = 0
+        self._faults: list[_InForce] = []
         self._counts: Counter[str] = Counter()
+        self._routes: dict[str, Counter[str]] = {}
+        for fault in faults:
+            self.add(fault)
+
+    @classmethod
+    def parse(cls, raw: Any) -> Self:
+        """Return the plan that a JSON object describes; ValueError names the fault and what is wrong with it."""
+        _refuse_unknown(raw, {"seed", "faults"}, what="plan")
+        seed, listed = raw.get("seed", 0), raw.get("faults", [])
+        if not isinstance(seed, int) or isinstance(seed, bool):
+            raise ValueError(f"seed: found {seed!r}; it is a whole number")  # noqa: TRY004 - as below
+        if not isinstance(listed, list):
+            raise ValueError("faults: it is a list")  # noqa: TRY004 - one error for whatever is not a plan
+        found = []
+        for number, each in enumerate(listed):
+            try:
+                found.append(Fault.parse(each))
+            except ValueError as error:
+                raise ValueError(f"faults[{number}]: {error}") from error
+        return cls(found, seed=seed)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Return the plan of a JSON file; ValueError names the file, the fault and what is wrong with it."""
+        try:
+            return cls.parse(json.loads(path.read_text()))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+    def dump(self) -> dict[str, Any]:
+        """Return the plan as what `parse` reads."""
+        with self._lock:
+            return {"seed": self.seed, "faults": [asdict(each.fault) for each in self._faults]}
 
     def add(self, fault: Fault) -> None:
         """Put a fault in force."""
         with self._lock:
-            self._faults.append(fault)
-            self._left.append(fault.times)
+            dice = random.Random(f"{self.seed}/{self._added}")
+            self._faults.append(_InForce(fault, self._clock(), fault.times, dice))
+            self._added += 1
 
     def clear(self) -> None:
         """Take every fault out of force; the counts stay."""
         with self._lock:
             self._faults.clear()
-            self._left.clear()
 
     @property
     def counts(self) -> dict[str, int]:
@@ -90,18 +183,35 @@ class FaultPlan:
         with self._lock:
             return {name: self._counts[name] for name in [*Kind, "forwarded"]}
 
+    @property
+    def routes(self) -> dict[str, dict[str, int]]:
+        """How often each kind was played on each route (`Fault.route`)."""
+        with self._lock:
+            return {route: dict(counts) for route, counts in self._routes.items()}
+
     def meet(self, *, method: str, target: str) -> Fault | None:
         """Return the first fault in force that this request meets, counted as played, or None."""
         with self._lock:
-            for index, fault in enumerate(self._faults):
-                left = self._left[index]
-                if left == 0 or not fault.matches(method=method, target=target):
+            now = self._clock()
+            for each in self._faults:
+                fault = each.fault
+                if each.left == 0 or not fault.matches(method=method, target=target, seconds=now - each.since):
                     continue
-                if fault.probability < 1 and self._random.random() >= fault.probability:
+                if fault.probability < 1 and each.dice.random() >= fault.probability:
                     continue
-                if left is not None:
-                    self._left[index] = left - 1
-                self._counts[Kind(fault.kind)] += 1
+                if each.left is not None:
+                    each.left -= 1
+                kind = Kind(fault.kind)
+                self._counts[kind] += 1
+                self._routes.setdefault(fault.route, Counter())[kind] += 1
                 return fault
             self._counts["forwarded"] += 1
             return None
+
+
+def _refuse_unknown(raw: Any, known: Iterable[str], *, what: str) -> None:
+    if not isinstance(raw, dict):
+        raise ValueError(f"a {what} is a JSON object")  # noqa: TRY004 - one error for whatever is none
+    names = sorted(known)
+    if unknown := sorted(raw.keys() - set(names)):
+        raise ValueError(f"{unknown[0]}: unknown; a {what} has {', '.join(names)}")

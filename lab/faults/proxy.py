@@ -25,6 +25,7 @@ from lab.faults.wire import Head, Wire
 
 CONTROL_PATH = "/_faults"
 CONNECT_SECONDS = 5
+LONGEST_CHUNK_SIZE = 16  # bytes of the line before a chunk: half of more than that holds some of the chunk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,41 +105,45 @@ class Gateway:
             await client.send(_answer(*self._obey(method, body)))
             return request.keeps_alive
         fault = self._plan.meet(method=method, target=target)
+        gone = asyncio.ensure_future(client.ended())
+        playing = asyncio.ensure_future(self._play(client, upstream, request, body, fault))
+        try:
+            await asyncio.wait({gone, playing}, return_when=asyncio.FIRST_COMPLETED)
+            if not playing.done():
+                return False
+            return playing.result() and request.keeps_alive
+        finally:
+            for task in (gone, playing):
+                task.cancel()
+            await asyncio.gather(gone, playing, return_exceptions=True)
+
+    async def _play(self, client: Wire, upstream: _Dialled, request: Head, body: bytes, fault: Fault | None) -> bool:
+        """Do what the fault says, or pass the request on; return whether the connection may go on."""
+        if fault is not None and fault.delay_seconds:
+            await asyncio.sleep(fault.delay_seconds)
         if fault is not None and fault.kind == Kind.STATUS:
             await client.send(_answer(fault.status, fault.body.encode(), dict(fault.headers)))
-            return request.keeps_alive
+            return True
         if fault is not None and fault.kind == Kind.RESET_BEFORE:
             client.reset()
             return False
-        gone = asyncio.ensure_future(client.ended())
-        passing = asyncio.ensure_future(self._pass(client, upstream, request, body, silent=fault is not None))
-        try:
-            await asyncio.wait({gone, passing}, return_when=asyncio.FIRST_COMPLETED)
-            if not passing.done():
-                return False
-            return passing.result() and request.keeps_alive
-        finally:
-            for task in (gone, passing):
-                task.cancel()
-            await asyncio.gather(gone, passing, return_exceptions=True)
-
-    async def _pass(self, client: Wire, upstream: _Dialled, request: Head, body: bytes, *, silent: bool) -> bool:
-        """Do a request upstream and pass its answer on; `silent` resets the client where the answer would begin."""
-        method = request.words[0]
         try:
             await upstream.ready()
         except (OSError, TimeoutError) as error:
             await client.send(_answer(HTTPStatus.BAD_GATEWAY, f"upstream: {type(error).__name__}".encode()))
             return True
         wire, answer = await upstream.ask(request, body)
-        if not silent:
-            await client.send(answer.render())
-        async for piece in wire.body(answer, of_answer_to=method):
-            if not silent:
-                await client.send(piece)
-        if silent:
+        # An answer has begun, so the request was applied; what is left of it is nobody's any more.
+        if fault is not None and fault.kind == Kind.RESET_AFTER:
             client.reset()
             return False
+        if fault is not None and fault.kind == Kind.TRUNCATE:
+            await _truncate(client, wire, answer, of_answer_to=request.words[0])
+            return False
+        method = request.words[0]
+        await client.send(answer.render())
+        async for piece in wire.body(answer, of_answer_to=method):
+            await client.send(piece)
         framed = answer.get("content-length") is not None or answer.get("transfer-encoding") is not None
         return answer.keeps_alive and (framed or method == "HEAD" or answer.status in {204, 304})
 
@@ -153,7 +158,7 @@ class Gateway:
             self._plan.clear()
         elif method != "GET":
             return HTTPStatus.METHOD_NOT_ALLOWED, b""
-        return HTTPStatus.OK, json.dumps({"counts": self._plan.counts}).encode()
+        return HTTPStatus.OK, json.dumps({"counts": self._plan.counts, "routes": self._plan.routes}).encode()
 
 
 class _Dialled:
@@ -200,6 +205,20 @@ class _Dialled:
             await wire.close()
 
 
+async def _truncate(client: Wire, upstream: Wire, answer: Head, *, of_answer_to: str) -> None:
+    """Send the first half of an answer: of its body (an endless one's beginning), or of its first line without one."""
+    half = int(answer.get("content-length") or 0) // 2
+    begun = bytearray()
+    async for piece in upstream.body(answer, of_answer_to=of_answer_to):
+        begun += piece
+        if len(begun) > max(half, LONGEST_CHUNK_SIZE):
+            break
+    if begun:
+        await client.send(answer.render() + begun[: half or len(begun) // 2])
+    else:
+        await client.send(answer.start[: len(answer.start) // 2].encode())
+
+
 def _answer(status: int, body: bytes, headers: dict[str, str] | None = None) -> bytes:
     try:
         reason = HTTPStatus(status).phrase
@@ -210,6 +229,17 @@ def _answer(status: int, body: bytes, headers: dict[str, str] | None = None) -> 
     length = () if status in {204, 304} else (("Content-Length", str(len(body))),)
     head = Head(f"HTTP/1.1 {status} {reason}", (*pairs, *length)).render()
     return head if status in {204, 304} else head + body
+
+
+def kubeconfig_through(source: Path, url: str) -> Path:
+    """Write a copy of a kubeconfig, beside it, whose clusters are reached at `url` (plain HTTP); return its path."""
+    config = yaml.safe_load(source.read_text())
+    for cluster in config["clusters"]:
+        cluster["cluster"] = {"server": url}
+    copy = source.with_name(f"{source.name}-through-{urlsplit(url).port}")
+    copy.touch(mode=0o600)
+    copy.write_text(yaml.safe_dump(config))
+    return copy
 
 
 class FaultProxy:
@@ -246,6 +276,11 @@ class FaultProxy:
         """How often each kind of fault was played, and `forwarded`."""
         return self._plan.counts
 
+    @property
+    def routes(self) -> dict[str, dict[str, int]]:
+        """How often each kind of fault was played on each route."""
+        return self._plan.routes
+
     def add(self, fault: Fault) -> Fault:
         """Put a fault in force and return it."""
         self._plan.add(fault)
@@ -260,13 +295,7 @@ class FaultProxy:
 
         kubectl sends no token over plain HTTP: for it, give the proxy the token.
         """
-        config = yaml.safe_load(source.read_text())
-        for cluster in config["clusters"]:
-            cluster["cluster"] = {"server": self.url}
-        copy = source.with_name(f"{source.name}-through-{self._port}")
-        copy.touch(mode=0o600)
-        copy.write_text(yaml.safe_dump(config))
-        return copy
+        return kubeconfig_through(source, self.url)
 
     def __enter__(self) -> Self:
         self._thread.start()

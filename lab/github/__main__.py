@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--webhook-url", help="where webhooks go; without it they are all lost")
     parser.add_argument("--webhook-secret-env", default="LAB_WEBHOOK_SECRET", help="variable that holds the secret")
     parser.add_argument("--app-id", required=True)
-    parser.add_argument("--app-public-key", type=Path, required=True, help="PEM file")
+    parser.add_argument("--app-public-key", type=Path, help="PEM file; without it LAB_APP_PUBLIC_KEY is the PEM")
     parser.add_argument("--log", type=Path, help="JSONL file that the verdict reads")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--lock-expiry", type=float, default=5, help="seconds without a heartbeat that fail a job")
@@ -42,12 +42,19 @@ def main() -> None:
     secret = os.environ.get(args.webhook_secret_env, "")
     if args.webhook_url and not secret:
         parser.error(f"{args.webhook_secret_env} is empty: it must hold the webhook secret")
+    public_key = os.environ.get("LAB_APP_PUBLIC_KEY", "").replace("\\n", "\n")
+    if args.app_public_key is not None:
+        public_key = args.app_public_key.read_text()
+    if not public_key:
+        parser.error(
+            "LAB_APP_PUBLIC_KEY is empty: it must hold the App's public key, a PEM (\\n may stand for a line end)"
+        )
     app = build(
         Options(
             webhook_url=args.webhook_url,
             webhook_secret=secret,
             app_id=args.app_id,
-            app_public_key=args.app_public_key.read_text(),
+            app_public_key=public_key,
             log=args.log,
             seed=args.seed,
             lock_expiry=args.lock_expiry,

@@ -15,6 +15,7 @@ from lab.github.control import Control
 from lab.github.faults import Faults
 from lab.github.identity import Identity
 from lab.github.journal import Journal
+from lab.github.limits import Limits
 from lab.github.rest import Rest
 from lab.github.runner_api import RunnerApi
 from lab.github.sender import Sender
@@ -50,8 +51,9 @@ def build(options: Options) -> Faults:
     world = World(
         journal=journal, rng=Random(options.seed), knobs=knobs, publish=sender.publish, sabotage=options.sabotage
     )
-    identity = Identity(app_id=options.app_id, public_key=options.app_public_key, knobs=knobs)
-    control = Control(world=world, sender=sender, identity=identity)
+    identity = Identity(app_id=options.app_id, public_key=options.app_public_key)
+    limits = Limits(knobs)
+    control = Control(world=world, sender=sender, identity=identity, limits=limits)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -66,7 +68,7 @@ def build(options: Options) -> Faults:
     app = Starlette(
         routes=[
             *RunnerApi(world=world).routes(),
-            *Rest(world=world, identity=identity, sender=sender).routes(),
+            *Rest(world=world, identity=identity, sender=sender, limits=limits).routes(),
             *control.routes(),
         ],
         lifespan=lifespan,

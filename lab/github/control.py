@@ -14,6 +14,8 @@ from starlette.routing import Route
 from lab.github.entities import Job
 from lab.github.faults import Fault, Faults
 from lab.github.identity import Identity
+from lab.github.limits import Limits
+from lab.github.payloads import installation_webhook, tail_of
 from lab.github.sender import Sender, Weather
 from lab.github.world import Knobs, World
 
@@ -21,10 +23,11 @@ from lab.github.world import Knobs, World
 class Control:
     """The routes and what they turn."""
 
-    def __init__(self, *, world: World, sender: Sender, identity: Identity) -> None:
+    def __init__(self, *, world: World, sender: Sender, identity: Identity, limits: Limits) -> None:
         self._world = world
         self._sender = sender
         self._identity = identity
+        self._limits = limits
         self.faults: Faults | None = None
 
     def routes(self) -> list[Route]:
@@ -44,8 +47,15 @@ class Control:
             Route("/_lab/faults", self.add_faults, methods=["POST"]),
             Route("/_lab/faults", self.list_faults, methods=["GET"]),
             Route("/_lab/faults", self.clear_faults, methods=["DELETE"]),
+            Route("/_lab/accounts/{login}", self.change_account, methods=["PATCH"]),
+            Route("/_lab/repositories/{owner}/{repo}", self.rename_repository, methods=["PATCH"]),
             Route("/_lab/tokens", self.revoke_tokens, methods=["DELETE"]),
+            Route("/_lab/secrets", self.list_secrets, methods=["GET"]),
         ]
+
+    async def list_secrets(self, _request: Request) -> Response:
+        """Return every credential that was ever given out, for tests that look where one must not be seen."""
+        return JSONResponse({"jits": self._world.jits(), "installation_tokens": self._identity.given})
 
     async def add_account(self, request: Request) -> Response:
         """Install the App on an account."""
@@ -60,24 +70,61 @@ class Control:
         names = [repository.full_name for repository in account.repositories.values()]
         return JSONResponse({"login": account.login, "repositories": names}, status_code=HTTPStatus.CREATED)
 
-    async def add_jobs(self, request: Request) -> Response:
-        """Create jobs and return their ids."""
+    async def change_account(self, request: Request) -> Response:
+        """Rename an owner (`login`), or suspend or remove the App there (`suspended`, `installed`) and announce it."""
+        account = self._world.accounts.get(request.path_params["login"].lower())
+        if account is None:
+            return _refuse(HTTPStatus.NOT_FOUND, "no such account")
         body = await request.json()
-        repository = self._world.repository(str(body["repository"]))
+        if "login" in body:
+            self._world.rename_account(account, str(body["login"]))
+        action = None
+        if "suspended" in body:
+            account.suspended = bool(body["suspended"])
+            action = "suspend" if account.suspended else "unsuspend"
+        if "installed" in body:
+            account.installed = bool(body["installed"])
+            account.installation_id = int(body.get("installation_id", account.installation_id))
+            action = "created" if account.installed else "deleted"
+            for repository in account.repositories.values():
+                repository.tail = tail_of(repository)
+        if action is not None:
+            hook = installation_webhook(action, account, app_id=self._identity.app_id)
+            self._sender.announce("installation", account, hook)
+        return JSONResponse({"login": account.login, "installation_id": account.installation_id})
+
+    async def rename_repository(self, request: Request) -> Response:
+        """Rename a repository to `name`."""
+        repository = self._world.repository("{owner}/{repo}".format(**request.path_params))
         if repository is None:
-            return _refuse(HTTPStatus.NOT_FOUND, f"no repository {body['repository']}")
-        jobs = [
-            self._world.add_job(
-                repository=repository,
-                labels=tuple(str(label) for label in body["labels"]),
-                duration_seconds=float(body.get("duration_seconds", 1)),
-                name=str(body.get("name", "build")),
-                workflow_name=str(body.get("workflow_name", "CI")),
-                head_branch=str(body.get("head_branch", "main")),
-                waiting=bool(body.get("waiting", False)),
-            )
-            for _ in range(int(body.get("count", 1)))
-        ]
+            return _refuse(HTTPStatus.NOT_FOUND, "no such repository")
+        self._world.rename_repository(repository, str((await request.json())["name"]))
+        return JSONResponse({"full_name": repository.full_name})
+
+    async def add_jobs(self, request: Request) -> Response:
+        """Create the jobs of one request, or of a list of them, and return their ids; all or none."""
+        body = await request.json()
+        wanted = body if isinstance(body, list) else [body]
+        pairs = []
+        for each in wanted:
+            repository = self._world.repository(str(each["repository"]))
+            if repository is None:
+                return _refuse(HTTPStatus.NOT_FOUND, f"no repository {each['repository']}")
+            pairs.append((each, repository))
+        jobs = []
+        for each, repository in pairs:
+            jobs += [
+                self._world.add_job(
+                    repository=repository,
+                    labels=tuple(str(label) for label in each["labels"]),
+                    duration_seconds=float(each.get("duration_seconds", 1)),
+                    name=str(each.get("name", "build")),
+                    workflow_name=str(each.get("workflow_name", "CI")),
+                    head_branch=str(each.get("head_branch", "main")),
+                    waiting=bool(each.get("waiting", False)),
+                )
+                for _ in range(int(each.get("count", 1)))
+            ]
         return JSONResponse({"ids": [job.id for job in jobs]}, status_code=HTTPStatus.CREATED)
 
     async def list_jobs(self, request: Request) -> Response:
@@ -111,7 +158,7 @@ class Control:
         return JSONResponse({"runners": runners})
 
     async def stats(self, _request: Request) -> Response:
-        """Count jobs by status, runners by state, events by name."""
+        """Count jobs by status, runners by state, events by name, calls by endpoint, refused ones by limit."""
         runners = Counter(
             "busy" if runner.job else "online" if runner.online else "offline"
             for runner in self._world.runners.values()
@@ -122,6 +169,8 @@ class Control:
             "runners": runners,
             "webhooks_in_flight": self._sender.in_flight,
             "events": self._world.journal.counts,
+            "calls": self._faults.calls,
+            "refused": self._limits.refused,
         }
         return JSONResponse(body)
 
@@ -191,6 +240,7 @@ def _job(job: Job) -> dict[str, Any]:
         "status": job.status,
         "conclusion": job.conclusion,
         "runner": job.runner.name if job.runner else None,
+        "executions": job.executions,
         "duration_seconds": job.duration_seconds,
     }
 

@@ -34,11 +34,16 @@ class Account:
     type: str
     installation_id: int
     repositories: dict[str, Repository] = field(default_factory=dict)
+    suspended: bool = False
+    installed: bool = True
 
 
 @dataclass(kw_only=True)
 class Job:
-    """A `workflow_job`. `runners` are those that hold it now: none or one, two under sabotage."""
+    """A `workflow_job`. `runners` are those that hold it now: none or one, two under sabotage.
+
+    `executions` counts how often a runner began it.
+    """
 
     id: int
     run_id: int
@@ -56,6 +61,7 @@ class Job:
     completed_at: datetime | None = None
     runner: Runner | None = None
     runners: set[int] = field(default_factory=set)
+    executions: int = 0
     next_delivery: float = 0
 
 

@@ -1,7 +1,7 @@
 """Faults of this GitHub's own API: wrong statuses and lost replies, by route, a number of times.
 
 A fault may act before the request (it is not applied) or after it (it is applied, and its answer lost).
-The lab's control routes are never touched.
+The lab's control routes are never touched. Every call of the API is counted on arrival, whatever becomes of it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,16 +49,30 @@ class AbortableProtocol(HttpToolsProtocol):
         self.app_state = {**self.app_state, "transport": transport}
 
 
+_NOT_THE_API = ("/_lab", "/_runner")
+_NAMES = ((r"^/orgs/[^/]+", "/orgs/{org}"), (r"^/repos/[^/]+/[^/]+", "/repos/{owner}/{repo}"), (r"/\d+", "/{id}"))
+
+
+def endpoint(method: str, path: str) -> str:
+    """Return the endpoint of a call in the words of GitHub's documentation: names and ids are left out."""
+    for pattern, name in _NAMES:
+        path = re.sub(pattern, name, path)
+    return f"{method} {path}"
+
+
 class Faults:
-    """The app behind its faults."""
+    """The app behind its faults, and how often each endpoint of its API was called."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.active: list[Fault] = []
+        self.calls: Counter[str] = Counter()
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or break it."""
         fault = None
+        if scope["type"] == "http" and not scope["path"].startswith(_NOT_THE_API):
+            self.calls[endpoint(scope["method"], scope["path"])] += 1
         if self.active and scope["type"] == "http" and not scope["path"].startswith("/_lab"):
             fault = next((each for each in self.active if each.matches(scope)), None)
         if fault is None:

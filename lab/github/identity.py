@@ -1,40 +1,28 @@
-"""Who is calling: App JWTs and installation tokens, with the rate limit of each installation."""
+"""Who is calling: App JWTs and installation tokens."""
 
 from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import jwt
-
-from lab.github.world import Knobs
 
 TOKEN_SECONDS = 3600
 LONGEST_JWT_SECONDS = 600
 
 
-@dataclass(kw_only=True)
-class Window:
-    """Calls counted until a reset (Unix seconds)."""
-
-    reset: int
-    used: int = 0
-
-
 class Identity:
-    """Checks callers and counts their calls.
+    """Checks callers.
 
     `app_id` and `public_key` are those of the one App that this GitHub knows.
     """
 
-    def __init__(self, *, app_id: str, public_key: str, knobs: Knobs) -> None:
-        self._app_id = app_id
+    def __init__(self, *, app_id: str, public_key: str) -> None:
+        self.app_id = app_id
         self._public_key = public_key
-        self._knobs = knobs
         self._tokens: dict[str, tuple[int, float]] = {}
-        self._windows: dict[tuple[int, str], Window] = {}
+        self.given: list[str] = []
 
     def app_refusal(self, authorization: str) -> str | None:
         """Return why a caller is not the App, or None."""
@@ -47,7 +35,7 @@ class Identity:
             )
         except jwt.PyJWTError:
             return "A JSON web token could not be decoded"
-        if str(claims["iss"]) != self._app_id:
+        if str(claims["iss"]) != self.app_id:
             return "Integration not found"
         if claims["exp"] - time.time() > LONGEST_JWT_SECONDS:
             return "'Expiration time' claim ('exp') is too far in the future"
@@ -58,6 +46,7 @@ class Identity:
         token = "ghs_" + secrets.token_urlsafe(390)
         expires = time.time() + TOKEN_SECONDS
         self._tokens[token] = (installation_id, expires)
+        self.given.append(token)
         return token, expires
 
     def revoke_all(self) -> int:
@@ -71,20 +60,3 @@ class Identity:
         scheme, _, token = authorization.partition(" ")
         found = self._tokens.get(token) if scheme.lower() in {"bearer", "token"} else None
         return found[0] if found and found[1] > time.time() else None
-
-    def count(self, installation_id: int, resource: str) -> tuple[dict[str, str], bool]:
-        """Count a call; return its rate-limit headers and whether it is allowed."""
-        key, limit = (installation_id, resource), self._knobs.rate_limit_per_hour
-        window = self._windows.get(key)
-        if window is None or window.reset <= time.time():
-            window = self._windows[key] = Window(reset=int(time.time()) + 3600)
-        allowed = window.used < limit
-        window.used += allowed
-        headers = {
-            "x-ratelimit-limit": str(limit),
-            "x-ratelimit-remaining": str(max(0, limit - window.used)),
-            "x-ratelimit-used": str(window.used),
-            "x-ratelimit-reset": str(window.reset),
-            "x-ratelimit-resource": resource,
-        }
-        return headers, allowed

@@ -17,6 +17,13 @@ API = "https://api.github.com"
 SITE = "https://github.com"
 CREATED = "2024-01-15T09:30:00Z"
 
+PERMISSIONS = {
+    "actions": "read",
+    "administration": "write",
+    "metadata": "read",
+    "organization_self_hosted_runners": "write",
+}
+
 _USER_URLS = {
     "followers_url": "/followers",
     "following_url": "/following{/other_user}",
@@ -154,6 +161,53 @@ def repository_view(repository: Repository) -> dict[str, Any]:
         "watchers": 0,
         "default_branch": "main",
         "custom_properties": {},
+    }
+
+
+def installation_view(account: Account, *, app_id: str) -> dict[str, Any]:
+    """Return an installation of the App in the shape of the REST API, which webhooks share."""
+    url = f"{API}/app/installations/{account.installation_id}"
+    return {
+        "id": account.installation_id,
+        "account": user(user_id=account.id, login=account.login, kind=account.type),
+        "access_tokens_url": f"{url}/access_tokens",
+        "repositories_url": f"{API}/installation/repositories",
+        "html_url": f"{SITE}/settings/installations/{account.installation_id}",
+        "app_id": 77,
+        "client_id": app_id,
+        "app_slug": "ostler-lab",
+        "target_id": account.id,
+        "target_type": account.type,
+        "repository_selection": "all",
+        "permissions": PERMISSIONS,
+        "events": ["workflow_job"],
+        "created_at": CREATED,
+        "updated_at": CREATED,
+        "single_file_name": None,
+        "has_multiple_single_files": False,
+        "single_file_paths": [],
+        "suspended_by": user(user_id=1001, login="lab-developer", kind="User") if account.suspended else None,
+        "suspended_at": CREATED if account.suspended else None,
+    }
+
+
+def installation_webhook(action: str, account: Account, *, app_id: str) -> dict[str, Any]:
+    """Return the body of an `installation` webhook."""
+    return {
+        "action": action,
+        "installation": installation_view(account, app_id=app_id),
+        "repositories": [
+            {
+                "id": each.id,
+                "node_id": node_id("R", each.id),
+                "name": each.name,
+                "full_name": each.full_name,
+                "private": True,
+            }
+            for each in account.repositories.values()
+        ],
+        "requester": None,
+        "sender": user(user_id=1001, login="lab-developer", kind="User"),
     }
 
 

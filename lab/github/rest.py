@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import heapq
 import json
+import re
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,9 +17,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from lab.github.entities import Account, stamp
+from lab.github.entities import Account, Repository, stamp
+from lab.github.faults import endpoint
 from lab.github.identity import Identity
-from lab.github.payloads import job_view
+from lab.github.limits import Limits
+from lab.github.payloads import PERMISSIONS, installation_view, job_view
 from lab.github.sender import Sender
 from lab.github.world import NameTaken, RunnerBusy, World
 
@@ -23,6 +29,7 @@ LONGEST_NAME = 64
 MOST_LABELS = 100
 LARGEST_PAGE = 100
 NOT_FOUND = "Not Found"
+SUSPENDED = "This installation has been suspended"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,20 +51,24 @@ class Caller:
 class Rest:
     """The routes and what they need."""
 
-    def __init__(self, *, world: World, identity: Identity, sender: Sender) -> None:
+    def __init__(self, *, world: World, identity: Identity, sender: Sender, limits: Limits) -> None:
         self._world = world
         self._identity = identity
         self._sender = sender
+        self._limits = limits
 
     def routes(self) -> list[Route]:
         """Return every route of the API."""
         routes = [
             Route("/app/installations/{installation:int}/access_tokens", self.access_token, methods=["POST"]),
+            Route("/app/installations/{installation:int}", self.get_installation, methods=["GET"]),
             Route("/app/hook/deliveries", self.list_deliveries, methods=["GET"]),
             Route("/app/hook/deliveries/{id:int}/attempts", self.attempt_delivery, methods=["POST"]),
-            Route("/repos/{owner}/{repo}/actions/jobs/{id:int}", self._guard(self.get_job, "core"), methods=["GET"]),
         ]
-        for prefix in ("/orgs/{org}", "/repos/{owner}/{repo}"):
+        for prefix in ("/repos/{owner}/{repo}", "/repositories/{repository:int}"):
+            job = self._guard(self.get_job, "core")
+            routes.append(Route(f"{prefix}/actions/jobs/{{id:int}}", job, methods=["GET"]))
+        for prefix in ("/orgs/{org}", "/repos/{owner}/{repo}", "/repositories/{repository:int}"):
             runners = f"{prefix}/actions/runners"
             mint = self._guard(self.mint, "actions_runner_registration")
             routes += [
@@ -75,47 +86,52 @@ class Rest:
         if refusal := self._identity.app_refusal(request.headers.get("authorization", "")):
             return JSONResponse(_error(refusal), status_code=HTTPStatus.UNAUTHORIZED)
         installation = int(request.path_params["installation"])
-        if self._world.installation(installation) is None:
+        account = self._world.installation(installation)
+        if account is None:
             return JSONResponse(_error(NOT_FOUND), status_code=HTTPStatus.NOT_FOUND)
+        if account.suspended:
+            return JSONResponse(_error(SUSPENDED), status_code=HTTPStatus.FORBIDDEN)
         token, expires = self._identity.issue(installation)
         body = {
             "token": token,
             "expires_at": stamp(datetime.fromtimestamp(expires, UTC)),
-            "permissions": {
-                "actions": "read",
-                "administration": "write",
-                "metadata": "read",
-                "organization_self_hosted_runners": "write",
-            },
+            "permissions": PERMISSIONS,
             "repository_selection": "all",
         }
         return JSONResponse(body, status_code=HTTPStatus.CREATED)
 
-    async def list_deliveries(self, request: Request) -> Response:
-        """List webhook deliveries, newest first, paged by a cursor."""
+    async def get_installation(self, request: Request) -> Response:
+        """Show an installation, under the name that its account has now."""
         if refusal := self._identity.app_refusal(request.headers.get("authorization", "")):
             return JSONResponse(_error(refusal), status_code=HTTPStatus.UNAUTHORIZED)
-        per_page = min(LARGEST_PAGE, _number(request, "per_page", 30))
-        cursor = _number(request, "cursor", 0)
-        found = [
-            each
-            for each in reversed(self._sender.deliveries.values())
-            if each.delivered_at and (not cursor or each.id < cursor)
-        ]
+        account = self._world.installation(int(request.path_params["installation"]))
+        if account is None:
+            return JSONResponse(_error(NOT_FOUND), status_code=HTTPStatus.NOT_FOUND)
+        return JSONResponse(installation_view(account, app_id=self._identity.app_id))
+
+    async def list_deliveries(self, request: Request) -> Response:
+        """List attempts of webhook deliveries, newest first, paged by an opaque cursor."""
+        if refusal := self._identity.app_refusal(request.headers.get("authorization", "")):
+            return JSONResponse(_error(refusal), status_code=HTTPStatus.UNAUTHORIZED)
+        per_page = min(LARGEST_PAGE, max(1, _number(request, "per_page", 30)))
+        cursor = request.query_params.get("cursor", "")
+        if cursor and not re.fullmatch(r"v1_\d+", cursor):
+            return JSONResponse(_error("Invalid cursor"), status_code=HTTPStatus.UNPROCESSABLE_ENTITY)
+        before = int(cursor.removeprefix("v1_")) if cursor else sys.maxsize
+        # By id, not by the order of their ends: an attempt that waited long for its answer appears below others.
+        found = heapq.nlargest(per_page + 1, (each for each in self._sender.attempts if each < before))
         page = found[:per_page]
         headers = {}
         if len(found) > len(page):
-            url = str(request.url.replace(query=f"per_page={per_page}&cursor={page[-1].id}"))
+            url = str(request.url.replace(query=f"per_page={per_page}&cursor=v1_{page[-1]}"))
             headers["link"] = f'<{url}>; rel="next"'
-        return JSONResponse([each.view() for each in page], headers=headers)
+        return JSONResponse([self._sender.attempts[each] for each in page], headers=headers)
 
     async def attempt_delivery(self, request: Request) -> Response:
         """Send a delivery again."""
         if refusal := self._identity.app_refusal(request.headers.get("authorization", "")):
             return JSONResponse(_error(refusal), status_code=HTTPStatus.UNAUTHORIZED)
-        wanted = int(request.path_params["id"])
-        delivery = next((each for each in self._sender.deliveries.values() if each.id == wanted), None)
-        if delivery is None or not self._sender.redeliver(delivery.guid):
+        if not self._sender.attempt_again(int(request.path_params["id"])):
             return JSONResponse(_error(NOT_FOUND), status_code=HTTPStatus.NOT_FOUND)
         return JSONResponse({}, status_code=HTTPStatus.ACCEPTED)
 
@@ -180,8 +196,7 @@ class Rest:
     async def get_job(self, request: Request, caller: Caller) -> Response:
         """Show a job."""
         job = self._world.jobs.get(int(request.path_params["id"]))
-        full_name = f"{request.path_params['owner']}/{request.path_params['repo']}"
-        if job is None or job.repository is not self._world.repository(full_name):
+        if job is None or job.repository is not self._repository(request, caller):
             return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
         return caller.answer(HTTPStatus.OK, job_view(job))
 
@@ -197,10 +212,30 @@ class Rest:
             account = self._world.installation(installation) if installation is not None else None
             if installation is None or account is None:
                 return JSONResponse(_error("Bad credentials"), status_code=HTTPStatus.UNAUTHORIZED)
-            headers, allowed = self._identity.count(installation, resource)
-            caller = Caller(account=account, headers=headers)
-            if not allowed:
-                return caller.refuse(HTTPStatus.FORBIDDEN, "API rate limit exceeded for installation.")
+            verdict = self._limits.count(
+                installation,
+                resource=resource,
+                endpoint=endpoint(request.method, request.url.path),
+                points=_points(request),
+            )
+            caller = Caller(account=account, headers=verdict.headers)
+            refusal = verdict.refusal or (SUSPENDED if account.suspended else None)
+            if refusal:
+                return caller.refuse(HTTPStatus.FORBIDDEN, refusal)
+            self._limits.out[installation] += 1
+            try:
+                if delay := self._world.knobs.answer_delay_seconds:
+                    await asyncio.sleep(delay)
+                return await reach(request, caller)
+            finally:
+                self._limits.out[installation] -= 1
+
+        async def reach(request: Request, caller: Caller) -> Response:
+            account = caller.account
+            if (redirect := self._redirect(request, caller)) is not None:
+                return redirect
+            if "repository" in request.path_params:
+                return await handler(request, caller)
             login = request.path_params.get("org") or request.path_params.get("owner", "")
             if login.lower() != account.login.lower():
                 if login.lower() in self._world.accounts:
@@ -210,11 +245,33 @@ class Rest:
 
         return guarded
 
+    @staticmethod
+    def _repository(request: Request, caller: Caller) -> Repository | None:
+        """Return the repository of the caller that a path names, by its name or its id."""
+        if "repository" in request.path_params:
+            wanted = int(request.path_params["repository"])
+            return next((each for each in caller.account.repositories.values() if each.id == wanted), None)
+        return caller.account.repositories.get(request.path_params["repo"].lower())
+
+    def _redirect(self, request: Request, caller: Caller) -> Response | None:
+        """Return where a call goes whose repository has another name now."""
+        if "repo" not in request.path_params:
+            return None
+        name = "{owner}/{repo}".format(**request.path_params)
+        former = self._world.former.get(name.lower())
+        if former is None or self._world.repository(name) is not None:
+            return None
+        path = request.url.path.replace(f"/repos/{name}", f"/repositories/{former.id}", 1)
+        url = str(request.url.replace(path=path))
+        status = HTTPStatus.MOVED_PERMANENTLY if request.method == "GET" else HTTPStatus.TEMPORARY_REDIRECT
+        body = {"message": status.phrase, "url": url, "documentation_url": "https://docs.github.com/rest"}
+        return JSONResponse(body, status_code=status, headers={**caller.headers, "location": url})
+
     def _scope(self, request: Request, caller: Caller) -> str | None:
         """Return the scope that a path names, or None when there is no such thing."""
         if "org" in request.path_params:
             return f"orgs/{caller.account.login}" if caller.account.type == "Organization" else None
-        repository = caller.account.repositories.get(request.path_params["repo"].lower())
+        repository = self._repository(request, caller)
         return f"repos/{repository.full_name}" if repository else None
 
 
@@ -234,6 +291,11 @@ def _problem(body: Any) -> str | None:
     ):
         return "Invalid request. labels must be 1 to 100 strings."
     return None
+
+
+def _points(request: Request) -> int:
+    """Return what a call costs of the points of a minute."""
+    return 1 if request.method in {"GET", "HEAD", "OPTIONS"} else 5
 
 
 def _number(request: Request, name: str, default: int) -> int:

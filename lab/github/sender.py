@@ -2,6 +2,7 @@
 
 A delivery that got any answer is `webhook_sent` with its status; one that was dropped or got no answer
 within ten seconds is `webhook_lost`. Both keep their body, so that a redelivery (same GUID) can be asked for.
+The API lists attempts, as GitHub's does: each redelivery is an entry of its own under the GUID of the first.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import json
 import time
 import uuid
 from collections import OrderedDict
@@ -18,13 +20,14 @@ from typing import Any
 
 import aiohttp
 
-from lab.github.entities import Job, now, stamp
+from lab.github.entities import Account, Job, now, stamp
 from lab.github.journal import Journal
 from lab.github.payloads import webhook_head
 
 TIMEOUT_SECONDS = 10
 CONNECTIONS = 64
 KEPT_DELIVERIES = 50_000
+KEPT_ATTEMPTS = 100_000
 REORDER_SECONDS = 0.2
 
 
@@ -41,7 +44,7 @@ class Weather:
 
 @dataclass(kw_only=True)
 class Delivery:
-    """One webhook and what became of its latest attempt."""
+    """One webhook and what became of its latest attempt, whose id it shows."""
 
     id: int
     guid: str
@@ -55,6 +58,7 @@ class Delivery:
     redelivery: bool = False
     duration: float = 0
     status_code: int = 0
+    event: str = "workflow_job"
 
     def view(self) -> dict[str, Any]:
         """Return the delivery in the shape of GitHub's REST API."""
@@ -67,7 +71,7 @@ class Delivery:
             "duration": round(self.duration, 3),
             "status": "OK" if accepted else "failed to connect to host" if not self.status_code else "Invalid response",
             "status_code": self.status_code,
-            "event": "workflow_job",
+            "event": self.event,
             "action": self.action,
             "installation_id": self.installation_id,
             "repository_id": self.repository_id,
@@ -81,7 +85,7 @@ class Sender:
     def __init__(self, *, url: str | None, secret: str, app_id: str, journal: Journal, rng: Random) -> None:
         self.weather = Weather()
         self.deliveries: OrderedDict[str, Delivery] = OrderedDict()
-        self.attempts: list[dict[str, Any]] = []
+        self.attempts: OrderedDict[int, dict[str, Any]] = OrderedDict()
         self._url = url
         self._secret = secret.encode()
         self._app_id = app_id
@@ -114,11 +118,29 @@ class Sender:
         if self._session:
             await self._session.close()
 
+    def announce(self, event: str, account: Account, body: dict[str, Any]) -> None:
+        """Send a webhook about an installation in the background."""
+        delivery = Delivery(
+            id=0,
+            guid=str(uuid.uuid4()),
+            action=body["action"],
+            job_id=0,
+            installation_id=account.installation_id,
+            repository_id=0,
+            head=json.dumps(body).encode(),
+            tail=b"",
+            event=event,
+        )
+        self.deliveries[delivery.guid] = delivery
+        if self._url is None or self._rng.random() < self.weather.drop_rate:
+            self._lost(delivery, "dropped")
+            return
+        self._send(delivery, 0)
+
     def publish(self, action: str, job: Job) -> None:
         """Send a webhook about a job, as it is now, in the background."""
-        self._last_id += 1
         delivery = Delivery(
-            id=self._last_id,
+            id=0,
             guid=str(uuid.uuid4()),
             action=action,
             job_id=job.id,
@@ -130,7 +152,8 @@ class Sender:
         self.deliveries[delivery.guid] = delivery
         if len(self.deliveries) > KEPT_DELIVERIES:
             self.deliveries.popitem(last=False)
-        if self._url is None or self._rng.random() < self.weather.drop_rate:
+        if self._drops():
+            self._note(delivery, self._next_id(), time.monotonic(), 0)
             self._lost(delivery, "dropped")
             return
         delay = self._rng.uniform(0, self.weather.delay_max_seconds)
@@ -152,6 +175,19 @@ class Sender:
         self._send(delivery, 0, redelivery=True)
         return True
 
+    def attempt_again(self, attempt_id: int) -> bool:
+        """Send what an attempt delivered once more, in the weather of now; False when it is not known."""
+        attempt = self.attempts.get(attempt_id)
+        delivery = self.deliveries.get(attempt["guid"]) if attempt else None
+        if delivery is None:
+            return False
+        if self._drops():
+            self._note(delivery, self._next_id(), time.monotonic(), 0, redelivery=True)
+            self._lost(delivery, "dropped")
+        else:
+            self._send(delivery, 0, redelivery=True)
+        return True
+
     def change_weather(self, **changes: Any) -> None:
         """Turn knobs; the end of a pause sends what was held back."""
         for name, value in changes.items():
@@ -169,6 +205,13 @@ class Sender:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def _drops(self) -> bool:
+        return self._url is None or self._rng.random() < self.weather.drop_rate
+
+    def _next_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
     async def _attempt(self, delivery: Delivery, delay: float, *, redelivery: bool) -> None:
         if delay > 0:
             await asyncio.sleep(delay)
@@ -179,7 +222,7 @@ class Sender:
             "Content-Type": "application/json",
             "User-Agent": "GitHub-Hookshot/0lab000",
             "Accept": "*/*",
-            "X-GitHub-Event": "workflow_job",
+            "X-GitHub-Event": delivery.event,
             "X-GitHub-Delivery": delivery.guid,
             "X-GitHub-Hook-ID": "4000001",
             "X-GitHub-Hook-Installation-Target-Type": "integration",
@@ -187,11 +230,11 @@ class Sender:
             "X-Hub-Signature-256": "sha256=" + hmac.new(self._secret, body, hashlib.sha256).hexdigest(),
         }
         async with self._turn:
-            began = time.monotonic()
+            attempt_id, began = self._next_id(), time.monotonic()
             try:
                 async with self._session.post(self._url, data=body, headers=headers) as answer:
                     await answer.read()
-                    self._note(delivery, began, answer.status, redelivery=redelivery)
+                    self._note(delivery, attempt_id, began, answer.status, redelivery=redelivery)
                     self._journal.write(
                         "webhook_sent",
                         guid=delivery.guid,
@@ -200,17 +243,23 @@ class Sender:
                         status=answer.status,
                     )
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                self._note(delivery, began, 0, redelivery=redelivery)
+                self._note(delivery, attempt_id, began, 0, redelivery=redelivery)
                 self._lost(delivery, type(error).__name__)
 
-    def _note(self, delivery: Delivery, began: float, status: int, *, redelivery: bool) -> None:
+    def _note(
+        self, delivery: Delivery, attempt_id: int, began: float, status: int, *, redelivery: bool = False
+    ) -> None:
+        """List an attempt, now that it has ended."""
+        delivery.id = attempt_id
         delivery.delivered_at = stamp(now())
         delivery.redelivery = redelivery
         delivery.duration = time.monotonic() - began
         delivery.status_code = status
+        self.attempts[attempt_id] = delivery.view()
+        if len(self.attempts) > KEPT_ATTEMPTS:
+            self.attempts.popitem(last=False)
 
     def _lost(self, delivery: Delivery, reason: str) -> None:
-        delivery.delivered_at = delivery.delivered_at or stamp(now())
         self._journal.write(
             "webhook_lost", guid=delivery.guid, action=delivery.action, job=delivery.job_id, reason=reason
         )

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 
@@ -29,7 +30,15 @@ class Knobs:
     accept_delay_seconds: float = 0.02
     lock_expiry_seconds: float = 5
     requeue_after_seconds: float = 60
+    answer_delay_seconds: float = 0
+    # Limits of each installation. GitHub's own are 5,000 to 15,000 an hour, 900 points a minute, 100 at once; here a
+    # few accounts do the work of hundreds. Without `rate_limits` no header tells them, as on an Enterprise Server.
+    rate_limits: bool = True
     rate_limit_per_hour: int = 1_000_000
+    rate_window_seconds: int = 3600
+    points_per_minute: int = 1_000_000
+    calls_at_once: int = 1000
+    retry_after_seconds: int = 60
 
 
 class NameTaken(Exception):
@@ -53,6 +62,7 @@ class World:
         self.journal = journal
         self.knobs = knobs
         self.accounts: dict[str, Account] = {}
+        self.former: dict[str, Repository] = {}
         self.jobs: dict[int, Job] = {}
         self.runners: dict[int, Runner] = {}
         self.sessions: dict[str, Session] = {}
@@ -90,7 +100,53 @@ class World:
 
     def installation(self, installation_id: int) -> Account | None:
         """Return the account of an installation."""
-        return next((a for a in self.accounts.values() if a.installation_id == installation_id), None)
+        return next((a for a in self.accounts.values() if a.installation_id == installation_id and a.installed), None)
+
+    def rename_account(self, account: Account, login: str) -> None:
+        """Give an owner another login; only its repositories are found under the old one."""
+        former = account.login
+        with self._renaming(account):
+            for repository in account.repositories.values():
+                self.former[repository.full_name.lower()] = repository
+            del self.accounts[former.lower()]
+            account.login = login
+            self.accounts[login.lower()] = account
+            for runner in self.runners.values():
+                kind, owner, *rest = runner.scope.split("/")
+                if owner.lower() == former.lower():
+                    runner.scope = "/".join([kind, login, *rest])
+
+    def rename_repository(self, repository: Repository, name: str) -> None:
+        """Give a repository another name; it is still found under the old one."""
+        account, former = repository.account, repository.full_name.lower()
+        with self._renaming(account):
+            self.former[former] = repository
+            del account.repositories[repository.name.lower()]
+            repository.name = name
+            account.repositories[name.lower()] = repository
+            for runner in self.runners.values():
+                if runner.scope.lower() == f"repos/{former}":
+                    runner.scope = f"repos/{repository.full_name}"
+
+    @contextlib.contextmanager
+    def _renaming(self, account: Account) -> Iterator[None]:
+        """Keep what is looked up by names in step with a change of them."""
+        jobs = [job for job in self.jobs.values() if job.repository.account is account and job.status == QUEUED]
+        for job in jobs:
+            self._market.withdraw_job(job)
+        for runner in self.runners.values():
+            self._market.withdraw_runner(runner)
+        yield
+        self._names = {(runner.scope.lower(), runner.name.lower()): runner for runner in self.runners.values()}
+        for repository in account.repositories.values():
+            repository.tail = tail_of(repository)
+        for job in jobs:
+            if not job.runners:
+                self._market.offer_job(job)
+        for runner in self.runners.values():
+            if runner.job is None:
+                self._set_idle(runner)
+        self._pair_soon()
 
     # Jobs
 
@@ -171,6 +227,10 @@ class World:
         self.journal.write("runner_registered", runner=name, id=runner.id, scope=scope)
         return runner, jit
 
+    def jits(self) -> list[str]:
+        """Return every JIT config that was ever given out."""
+        return list(self._jits)
+
     def in_scope(self, scope: str) -> list[Runner]:
         """Return the runners of a scope, oldest first."""
         return [runner for runner in self.runners.values() if runner.scope.lower() == scope.lower()]
@@ -222,6 +282,7 @@ class World:
             return True
         runner.started = True
         job.runner = runner
+        job.executions += 1
         self.journal.write("job_started", job=job.id, runner=runner.name)
         if job.status != COMPLETED:
             job.status = RUNNING
@@ -286,12 +347,13 @@ class World:
 
     def _pair(self) -> None:
         self._pairing = None
-        for job_id, runner_id in self._market.pair(self._rng):
+        pairs = list(self._market.pair(self._rng))
+        for job_id, runner_id in pairs:
             job, runner = self.jobs[job_id], self.runners[runner_id]
-            if self._owed is not None and job.id != self._owed.id and need_of(job) == need_of(self._owed):
+            if owed := self._owed_instead_of(job, pairs):
                 self._market.offer_job(job)  # its runner is the second one of the job that is to run twice
                 self._pair_soon()
-                job = self._owed
+                job = owed
                 self._market.withdraw_job(job)
             if job is self._owed:
                 self._owed = None
@@ -304,6 +366,13 @@ class World:
                 self._sabotage, self._doubled, self._owed = "", job.id, job
                 self._market.offer_job(job)
                 self._pair_soon()
+
+    def _owed_instead_of(self, job: Job, pairs: list[tuple[int, int]]) -> Job | None:
+        """Return the job that is to run twice if it takes this one's runner; it does not where `pairs` gives it one."""
+        owed = self._owed
+        if owed is None or need_of(job) != need_of(owed) or any(job_id == owed.id for job_id, _ in pairs):
+            return None
+        return owed
 
     def _unassign(self, runner: Runner) -> None:
         if runner.job is not None:

@@ -39,7 +39,8 @@ async def serve(arguments: argparse.Namespace) -> None:
                 dispatch_url=arguments.dispatch_url,
                 start_delay=arguments.start_delay,
             )
-            await _until_signalled(Kubelet(ground=ground, node=arguments.node), arguments)
+            kubelet = Kubelet(ground=ground, node=arguments.node, alive_file=arguments.alive_file)
+            await _until_signalled(kubelet, arguments)
 
 
 async def _until_signalled(kubelet: Kubelet, arguments: argparse.Namespace) -> None:
@@ -74,6 +75,7 @@ def main() -> None:
     parser.add_argument("--log", type=Path, required=True, help="the journal, JSON lines")
     parser.add_argument("--work", type=Path, required=True, help="where real Pods have their volumes")
     parser.add_argument("--dispatch-url", help="instead of the Pods' own OSTLER_DISPATCH_URL")
+    parser.add_argument("--alive-file", type=Path, help="touched whenever the Node was reported, every minute")
     parser.add_argument("--start-delay", type=float, default=0.0, help="seconds between binding and start")
     arguments = parser.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

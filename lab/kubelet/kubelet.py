@@ -7,6 +7,7 @@ import contextlib
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -22,9 +23,10 @@ LONGEST_WAIT = 5.0
 class Kubelet:
     """Follows one namespace. Also its scheduler: every Pod without a node is bound to ours."""
 
-    def __init__(self, *, ground: Ground, node: str) -> None:
+    def __init__(self, *, ground: Ground, node: str, alive_file: Path | None) -> None:
         self._ground = ground
         self._node = node
+        self._alive_file = alive_file
         self._workers: dict[str, PodWorker] = {}
 
     async def serve(self, *, ready: Callable[[], None]) -> None:
@@ -40,6 +42,8 @@ class Kubelet:
     async def _report_node(self) -> None:
         while True:
             await self._ground.cluster.report_node(_node_status())
+            if self._alive_file is not None:
+                self._alive_file.touch()
             await asyncio.sleep(NODE_REPORT_SECONDS)
 
     async def _follow(self, ready: Callable[[], None]) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ostler.cli import accounts, claims, jobs, pools, tokens
+from ostler.cli.healthy import Process, problem_of
 from ostler.settings import Settings, load
 
 app = typer.Typer(
@@ -15,6 +18,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(accounts.app, name="account")
+app.add_typer(tokens.app, name="token")
+app.command()(jobs.jobs)
+app.command()(jobs.job)
+app.command()(claims.claims)
+app.command()(pools.pools)
 
 
 def _start(process: str) -> Settings:
@@ -60,6 +70,27 @@ def beat() -> None:
     from tasks.processes import run_beat  # noqa: PLC0415
 
     raise typer.Exit(run_beat(settings))
+
+
+@app.command()
+def flower() -> None:
+    """Serve Flower, a live and read-only view of workers and tasks, behind a login."""
+    from ostler import logging  # noqa: PLC0415
+    from ostler.settings import load_flower  # noqa: PLC0415
+
+    settings = load_flower()
+    logging.configure(process="flower", level=settings.log_level, style=settings.log_style)
+    from tasks.flower import run_flower  # noqa: PLC0415
+
+    run_flower(settings)
+
+
+@app.command()
+def healthy(process: Annotated[Process, typer.Argument(help="the process of this container")]) -> None:
+    """Say whether the process beside this one is well: exit status 0, or 1 and what is wrong."""
+    if (problem := problem_of(process)) is not None:
+        typer.echo(f"ostler: {process}: {problem}", err=True)
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -110,10 +141,13 @@ def control_plane() -> None:
 @app.command()
 def demo(
     jobs: Annotated[int | None, typer.Option(min=1, max=100_000, help="end after so many jobs, with a verdict")] = None,
-    cluster: Annotated[str, typer.Option(help="`real`: a kube-apiserver on this machine")] = "real",
+    cluster: Annotated[
+        str, typer.Option(help="`embedded`: the lab's own API server; `real`: a kube-apiserver on this machine")
+    ] = "embedded",
     seed: Annotated[int, typer.Option(help="of the lab's dice")] = 1,
+    logs: Annotated[Path | None, typer.Option(help="keep the logs of every process in this new folder")] = None,
 ) -> None:
     """Run the whole system on this machine and real jobs through it."""
     from ostler.cli.demo import run_demo  # noqa: PLC0415
 
-    raise typer.Exit(run_demo(jobs=jobs, cluster=cluster, seed=seed))
+    raise typer.Exit(run_demo(jobs=jobs, cluster=cluster, seed=seed, logs=logs))

@@ -6,18 +6,20 @@ and the numbers of remaps and repairs that are shown beside it come from Ostler.
 
 from __future__ import annotations
 
-import random
+import contextlib
+import json
 import shutil
 import signal
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -27,11 +29,17 @@ from sqlalchemy import Engine, create_engine, text
 from lab.control_plane import ControlPlaneUnavailable
 from lab.control_plane_build import binaries
 from lab.processes import StartError
-from lab.system import ACCOUNTS, POOLS, LabAccount, Options, System, read_log
+from lab.setup import ACCOUNTS, POOLS
+from lab.system import CLUSTERS, Options, System, read_log
+from lab.traffic import Traffic
 from lab.verdict import Verdict, judge
+from models import api_tokens
+from models.engine import transaction
+from ostler.cli.demo_view import View
+from ostler.clock import utcnow
 from ostler.errors import ConfigurationError
+from rules.token_scopes import TokenScope
 
-CLUSTERS = ("real",)
 WAVE = 40
 """Jobs that are sent at once at most, so that queues form and drain."""
 
@@ -41,117 +49,188 @@ LONGEST = 900.0
 STALLED = 90.0
 """Seconds without a job's end after which a demo is a failure too; its jobs take 2.5 at most."""
 
+EVERY = 0.3
+"""Seconds between two looks."""
+
+QUIET_EVERY = 5.0
+"""Seconds between two lines where there is no terminal."""
+
+INTERRUPTED = 130
+"""What a shell expects of a command that Ctrl-C ended."""
+
+RETRY = "retry of a task"
+
 REPRESENTATIVE = 200
 """From so many jobs on a run without a single remap says nothing about remapping."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What is shown beside the verdict; times in seconds."""
+    """What is shown beside the verdict; times in seconds, `unusual` by the kind of each warning in a log."""
 
     p50: float | None
     p99: float | None
     remaps: int
+    retries: int
     resumed: int
     real_pods: int
     pods: int
+    unusual: Counter[str]
 
 
-def run_demo(*, jobs: int | None, cluster: str, seed: int) -> int:
-    """Run the demo and return its exit status: 0 only if every job completed exactly once."""
-    if cluster not in CLUSTERS:
-        raise ConfigurationError(f"--cluster: found {cluster!r}; there is {', '.join(CLUSTERS)}")
+def run_demo(*, jobs: int | None, cluster: str, seed: int, logs: Path | None = None) -> int:
+    """Run the demo and return its exit status: 0 only if every job completed exactly once.
+
+    `logs` is a folder that keeps what the processes wrote; without it only a run that failed leaves one.
+    """
+    _check_cluster(cluster)
     console = Console()
     stop = threading.Event()
 
+    starting = True
+
     def interrupt(_number: int, _frame: FrameType | None) -> None:
+        nonlocal starting
         stop.set()
+        if starting:
+            starting = False  # a second Ctrl-C must not cut the stopping short
+            raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt)
-    folder = Path(tempfile.mkdtemp(prefix="ostler-demo-"))
+    folder = _folder(logs)
     began = time.monotonic()
 
     def say(line: str) -> None:
         console.print(f"[dim]{time.monotonic() - began:5.1f} s[/dim]  {line}", highlight=False)
 
-    keep = False
     try:
-        binaries(say)
-        with System(folder, Options(seed=seed), say=say) as system:
+        if cluster == "real":
+            binaries(say)
+        with System(folder, Options(seed=seed), say=say, cluster=cluster) as system:
             system.wait_for_warm_pods(sum(pool.replicas for pool in POOLS) // 2, timeout=90)
+            starting = False
+            system.start_flower()
             say("Pods are warm; sending jobs")
             status = _drive(system, console, jobs=jobs, seed=seed, stop=stop, say=say)
     except (ControlPlaneUnavailable, StartError) as error:
         console.print(f"[red]ostler demo:[/red] {error}", highlight=False)
         status = 1
+    except KeyboardInterrupt:
+        say("stopped while it started; nothing is left running")
+        status = INTERRUPTED
     else:
         say("stopped; nothing is left running")
-    keep = status != 0
-    if keep:
+    if status not in {0, INTERRUPTED} or logs is not None:
         console.print(f"the logs of this run are in {folder}", highlight=False)
     else:
         shutil.rmtree(folder, ignore_errors=True)
     return status
 
 
+def _folder(logs: Path | None) -> Path:
+    """Return the folder of this run; one that is named must be new or empty."""
+    if logs is None:
+        return Path(tempfile.mkdtemp(prefix="ostler-demo-"))
+    if logs.exists() and any(logs.iterdir()):
+        raise ConfigurationError(f"--logs: {logs} is not empty; name a new folder")
+    return logs
+
+
+def _check_cluster(name: str) -> None:
+    """Raise `ConfigurationError` for a cluster that a demo cannot run on."""
+    if name == "kubeconfig":
+        raise ConfigurationError(
+            "--cluster: the demo cannot use the cluster of your kubeconfig yet: its Pods could not reach this machine; "
+            f"take one of {', '.join(CLUSTERS)}"
+        )
+    if name not in CLUSTERS:
+        raise ConfigurationError(f"--cluster: found {name!r}; there are {', '.join(CLUSTERS)}")
+
+
 def _drive(
     system: System, console: Console, *, jobs: int | None, seed: int, stop: threading.Event, say: Callable[[str], None]
 ) -> int:
     """Send jobs and show what happens until all are over, the time is up, or Ctrl-C."""
-    say(f"web {system.web_url}   readiness {system.web_url}/readyz   the lab's GitHub {system.github_url}/_lab/stats")
-    dice = random.Random(seed)  # noqa: S311  variety, not secrecy
-    sent = 0
-    end = time.monotonic() + LONGEST
-    completed, moved_at = -1, time.monotonic()
-    over = False
-    with Live(console=console, refresh_per_second=2, transient=False) as live:
-        last_line = 0.0
-        while not stop.is_set():
-            stats = system.lab("GET", "/stats")
-            states = Counter(stats["jobs"])
-            open_jobs = sum(count for state, count in states.items() if state != "completed")
-            wanted = WAVE if jobs is None else min(WAVE, jobs - sent)
-            if open_jobs < WAVE // 2 and wanted > 0:
-                sent += _send(system, dice, wanted)
-            live.update(_table(states, stats["runners"], sent))
-            if not console.is_terminal and time.monotonic() - last_line > 5:  # noqa: PLR2004
-                last_line = time.monotonic()
-                say(f"sent {sent}   " + "   ".join(f"{state} {count}" for state, count in sorted(states.items())))
-            if jobs is not None and sent >= jobs and open_jobs == 0 and wanted <= 0:
-                over = True
-                break
-            if states["completed"] != completed:
-                completed, moved_at = states["completed"], time.monotonic()
-            if jobs is not None and time.monotonic() > min(end, moved_at + STALLED):
-                say(f"giving up: {open_jobs} jobs are not over")
-                break
-            stop.wait(0.3)
-    if jobs is None:
-        return 0
-    if over:
-        _settle(system)
-    verdict = judge(read_log(system.github_log), read_log(system.kubelet_log), allow_leftover_runners=True)
-    return _report(console, verdict, _figures(system), jobs=jobs, interrupted=stop.is_set())
+    engine = create_engine(system.postgres.url("ostler"))
+    try:
+        _show_where(system, engine, console)
+        run = _Run(system, View(engine), jobs=jobs, seed=seed)
+        with Live(console=console, auto_refresh=False, transient=False, vertical_overflow="visible") as live:
+            problem = run.play(live, console, stop=stop, say=say)
+        if jobs is None:
+            return 0
+        if problem:
+            say(problem)
+        elif not stop.is_set():
+            _settle(system)
+        verdict = judge(read_log(system.github_log), read_log(system.kubelet_log), allow_leftover_runners=True)
+        return _report(console, verdict, _figures(engine, system), jobs=jobs, interrupted=stop.is_set())
+    finally:
+        engine.dispose()
 
 
-def _send(system: System, dice: random.Random, count: int) -> int:
-    account: LabAccount = dice.choice(ACCOUNTS)
-    pool = dice.choices(POOLS, weights=[pool.replicas for pool in POOLS])[0]
-    repository = dice.choice(account.repositories)
-    portion = min(count, dice.randint(3, 12))
-    system.lab(
-        "POST",
-        "/jobs",
-        {
-            "repository": f"{account.login}/{repository}",
-            "labels": list(pool.labels),
-            "count": portion,
-            "duration_seconds": round(dice.uniform(0.5, 2.5), 1),
-            "name": dice.choice(("build", "test", "lint", "deploy")),
-        },
+def _show_where(system: System, engine: Engine, console: Console) -> None:
+    """Print what can be opened in a browser, and what lets in; all of it ends with the demo."""
+    _, token = transaction(
+        engine, lambda db: api_tokens.create(db, name="demo", scopes=list(TokenScope), expires_at=None, now=utcnow())
     )
-    return portion
+    user, password = system.flower_login
+    for what, url, note in (
+        ("API", f"{system.web_url}/api/docs", f"token {token.reveal()}"),
+        ("Flower", system.flower_url, f"user {user}, password {password}"),
+        ("health", f"{system.web_url}/readyz", f"metrics at {system.web_url}/metrics"),
+        ("GitHub", f"{system.github_url}/_lab/stats", "the lab's own"),
+    ):
+        console.print(f"         [bold]{what:7}[/bold] {url}   {note}", highlight=False, soft_wrap=True)
+
+
+class _Run:
+    """The jobs that are sent, and how far they are at GitHub."""
+
+    def __init__(self, system: System, view: View, *, jobs: int | None, seed: int) -> None:
+        self._system = system
+        self._view = view
+        self._jobs = jobs
+        self._traffic = Traffic(ACCOUNTS, POOLS, seed=seed)
+        self._sent = 0
+
+    def play(self, live: Live, console: Console, *, stop: threading.Event, say: Callable[[str], None]) -> str | None:
+        """Send and show until every job is over or Ctrl-C; return why it ended early, if it did."""
+        began = moved_at = shown_at = time.monotonic()
+        completed = -1
+        while not stop.is_set():
+            states = Counter(self._system.lab("GET", "/stats")["jobs"])
+            open_jobs = sum(count for state, count in states.items() if state != "completed")
+            self._send_more(open_jobs)
+            now = time.monotonic()
+            if console.is_terminal:
+                live.update(self._view.render(header=self._header(now - began)), refresh=True)
+            elif now - shown_at > QUIET_EVERY:
+                shown_at = now
+                say(f"sent {self._sent}   {self._view.line()}")
+            if self._sent == self._jobs and open_jobs == 0 and states["completed"] >= self._jobs:
+                return None
+            if states["completed"] != completed:
+                completed, moved_at = states["completed"], now
+            if self._jobs is not None and now > min(began + LONGEST, moved_at + STALLED):
+                return f"giving up: {open_jobs} jobs are not over"
+            stop.wait(EVERY)
+        return None
+
+    def _send_more(self, open_jobs: int) -> None:
+        left = WAVE if self._jobs is None else self._jobs - self._sent
+        while open_jobs < WAVE // 2 and left > 0:
+            run = self._traffic.run(most=left)
+            self._system.lab("POST", "/jobs", run)
+            self._sent += len(run)
+            open_jobs += len(run)
+            left -= len(run)
+
+    def _header(self, seconds: float) -> str:
+        of = "" if self._jobs is None else f" of {self._jobs}"
+        end = "" if self._jobs is not None else "   Ctrl-C ends it"
+        return f"{seconds:4.0f} s   sent {self._sent}{of} jobs{end}"
 
 
 def _settle(system: System) -> None:
@@ -164,53 +243,70 @@ def _settle(system: System) -> None:
         time.sleep(0.2)
 
 
-def _table(states: Counter[str], runners: dict[str, int], sent: int) -> Table:
-    table = Table(title="jobs at GitHub", min_width=50)
-    for name in ("sent", "queued", "running", "done", "runners online", "busy"):
-        table.add_column(name, justify="right")
-    table.add_row(
-        str(sent),
-        str(states["queued"] + states["waiting"]),
-        str(states["in_progress"]),
-        str(states["completed"]),
-        str(runners.get("online", 0)),
-        str(runners.get("busy", 0)),
-    )
-    return table
-
-
-def _figures(system: System) -> Figures:
-    engine = create_engine(system.postgres.url("ostler"))
-    try:
-        times = _times_to_jit(engine, system)
-        with engine.connect() as db:
-            resumed = db.execute(
-                text("SELECT count(*) FROM claims WHERE chain_no > 1 AND purpose = 'job'")
-            ).scalar_one()
-    finally:
-        engine.dispose()
+def _figures(engine: Engine, system: System) -> Figures:
+    times = _times_to_jit(system)
+    with engine.connect() as db:
+        resumed = db.execute(text("SELECT count(*) FROM claims WHERE chain_no > 1 AND purpose = 'job'")).scalar_one()
     received = [event for event in read_log(system.kubelet_log) if event["event"] == "jit_received"]
-    logs = [path.read_text(errors="replace") for path in system.folder.glob("web-*.log")]
+    events, unusual = read_logs(system.folder)
     return Figures(
         p50=_quantile(times, 0.5),
         p99=_quantile(times, 0.99),
-        remaps=sum(log.count('"event": "job.remapped"') for log in logs),
+        remaps=events["job.remapped"],
+        retries=events[RETRY],
         resumed=resumed,
         real_pods=sum(1 for event in received if not event["simulated"]),
         pods=len(received),
+        unusual=unusual,
     )
 
 
-def _times_to_jit(engine: Engine, system: System) -> list[float]:
-    """Return the seconds from GitHub's `queued` to the commit of the delivery, per claimed job."""
+def read_logs(folder: Path) -> tuple[Counter[str], Counter[str]]:
+    """Count the events in the logs of a run's processes: all of them, and those of warnings and worse."""
+    events: Counter[str] = Counter()
+    unusual: Counter[str] = Counter()
+    for path in folder.glob("*.log"):
+        for line in _structured(path):
+            events[_kind(line)] += 1
+            if line.get("level") in {"warning", "error", "critical"}:
+                unusual[_kind(line)] += 1
+    return events, unusual
+
+
+def _structured(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Return the structured lines of a process's log; other programs write others."""
+    with path.open(errors="replace") as lines:
+        for line in lines:
+            if line.startswith("{"):
+                with contextlib.suppress(ValueError):  # the last line of a process that was killed
+                    yield json.loads(line)
+
+
+def _kind(line: Mapping[str, Any]) -> str:
+    """Return what kind of event a log line tells: the name of ours, the logger of a library's."""
+    event = str(line.get("event", ""))
+    if line.get("logger") == "celery.app.trace" and " retry: " in event:
+        return RETRY
+    return event if "logger" not in line else f"{line['logger']}: {event[:60]}"
+
+
+def _times_to_jit(system: System) -> list[float]:
+    """Return, per job, the seconds from GitHub's `queued` to the commit of the first delivery for it, in order.
+
+    GitHub may give the job to another's runner meanwhile; what a Pod got, and when, is the same.
+    """
     queued = {
         event["job"]: datetime.fromtimestamp(event["at"], UTC)
         for event in read_log(system.github_log)
         if event["event"] == "job_queued"
     }
-    with engine.connect() as db:
-        rows = db.execute(text("SELECT job_id, delivered_at FROM claims WHERE delivered_at IS NOT NULL AND job_id > 0"))
-        return sorted((row.delivered_at - queued[row.job_id]).total_seconds() for row in rows if row.job_id in queued)
+    delivered: dict[int, datetime] = {}
+    for path in system.folder.glob("web-*.log"):
+        for line in _structured(path):
+            if line.get("event") == "claim.delivered" and line["job"] in queued:
+                at = datetime.fromisoformat(line["timestamp"])
+                delivered[line["job"]] = min(at, delivered.get(line["job"], at))
+    return sorted((at - queued[job]).total_seconds() for job, at in delivered.items())
 
 
 def _quantile(values: list[float], share: float) -> float | None:
@@ -224,6 +320,7 @@ def _report(console: Console, verdict: Verdict, figures: Figures, *, jobs: int, 
     table.add_row("executions", str(verdict.executions))
     table.add_row("Pods that got a JIT", f"{figures.pods}, {figures.real_pods} of them ran the real scripts")
     table.add_row("jobs that ran on another's runner", str(figures.remaps))
+    table.add_row("steps that were retried", str(figures.retries))
     table.add_row("claims that a sweep resumed", str(figures.resumed))
     table.add_row("webhooks lost", str(verdict.webhooks_lost))
     table.add_row("runners still registered", str(len(verdict.leftover_runners)))
@@ -231,6 +328,8 @@ def _report(console: Console, verdict: Verdict, figures: Figures, *, jobs: int, 
         table.add_row("queued → JIT delivered", f"p50 {figures.p50 * 1000:.0f} ms   p99 {figures.p99 * 1000:.0f} ms")
     console.print()
     console.print(table)
+    for event, count in figures.unusual.most_common():
+        console.print(f"[yellow]unusual:[/yellow] {count} of {event}", highlight=False)
     for problem in verdict.problems:
         console.print(f"[red]✗[/red] {problem}", highlight=False)
     if jobs >= REPRESENTATIVE and figures.remaps == 0:

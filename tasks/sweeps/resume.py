@@ -32,7 +32,9 @@ def resume() -> None:
     for claim_id in removing:
         log.warning("resume.unstamp", claim=claim_id)
         rt.waker.send(UNSTAMP, queue="dispatch", claim_id=claim_id)
-    for pool_id in transaction(rt.engine, lambda db: due.pools_with_work(db, now=utcnow())):
+    for pool_id in transaction(
+        rt.engine, lambda db: due.pools_with_work(db, probe_every=settings.probe_every, now=utcnow())
+    ):
         rt.waker.wake(pool_id)
 
 

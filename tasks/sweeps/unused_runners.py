@@ -6,7 +6,9 @@ A failed list changes nothing (L8), and every release obeys GitHub's refusal to 
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,11 +20,11 @@ from github_adapters.client import RunnerSeen
 from models import releases, sweeps
 from models.engine import transaction
 from ostler.clock import utcnow
-from ostler.errors import RateLimited, UpstreamError
+from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
 from rules.fates import NO_JOB, JobFate, from_github
 from rules.scopes import Scope
 from rules.unused import ClaimedJob, RunnerNow, UnusedAction, UnusedClaim, UnusedVerdict, judge_unused
-from tasks.base import SWEEP, remaining, task
+from tasks.base import SWEEP, SWEEP_LIST, SWEEP_ROW, calls, remaining, task
 from tasks.release import send_release
 from tasks.runtime import Runtime, runtime
 
@@ -33,10 +35,16 @@ LOOKS_APART = 60.0
 
 RESERVE = 3.0
 
+SILENT = (Retryable, RateLimited, Suspended, NotInstalled)
+"""Errors that the next question about the same installation would meet too."""
+
 
 @task("unused_runners", queue="sweeps", policy=SWEEP)
 def unused_runners() -> None:
-    """Look at each scope once; a scope that cannot be listed, or a claim that fails, stops no other (L14)."""
+    """Look at each scope once, in a random order; one that cannot be listed, or a claim that fails, stops no other.
+
+    An installation for which GitHub does not answer is left alone for this tick (L14).
+    """
     rt = runtime()
     settings = rt.settings
     rows = transaction(
@@ -49,27 +57,39 @@ def unused_runners() -> None:
     for row in rows:
         if row.installation_id is not None:
             by_scope[row.installation_id, row.scope].append(row)
-    for (installation_id, scope), claims in by_scope.items():
+    scopes = list(by_scope.items())
+    random.shuffle(scopes)
+    silent: set[int] = set()
+    for (installation_id, scope), claims in scopes:
         if remaining() < RESERVE:
             log.info("unused_runners.to_be_continued")
             return
-        try:
-            runners = rt.github.list_runners(
-                installation_id=installation_id, scope=Scope.parse(scope), deadline_seconds=remaining()
-            )
-        except UpstreamError as error:
-            log.warning("unused_runners.scope_skipped", scope=scope, error=type(error).__name__)
+        if installation_id in silent:
             continue
-        by_name = {runner.name: runner for runner in runners}
-        for claim in claims:
-            if remaining() < RESERVE:
-                break
-            try:
-                look(rt, claim, by_name.get(claim.runner_name), now=utcnow())
-            except RateLimited:
-                break
-            except (UpstreamError, DBAPIError) as error:
-                log.warning("unused_runners.claim_skipped", claim=claim.id, error=type(error).__name__)
+        if not look_at_scope(rt, installation_id, scope, claims):
+            silent.add(installation_id)
+
+
+def look_at_scope(rt: Runtime, installation_id: int, scope: str, claims: Sequence[Row[Any]]) -> bool:
+    """Look at the claims of one scope; False when GitHub would not answer for its installation's others either."""
+    try:
+        runners = rt.github.list_runners(
+            installation_id=installation_id, scope=Scope.parse(scope), policy=calls(SWEEP_LIST)
+        )
+    except UpstreamError as error:
+        log.warning("unused_runners.scope_skipped", scope=scope, error=type(error).__name__)
+        return not isinstance(error, SILENT)
+    by_name = {runner.name: runner for runner in runners}
+    for claim in claims:
+        if remaining() < RESERVE:
+            break
+        try:
+            look(rt, claim, by_name.get(claim.runner_name), now=utcnow())
+        except (UpstreamError, DBAPIError) as error:
+            log.warning("unused_runners.claim_skipped", claim=claim.id, error=type(error).__name__)
+            if isinstance(error, SILENT):
+                return False
+    return True
 
 
 def look(rt: Runtime, claim: Row[Any], runner: RunnerSeen | None, *, now: datetime) -> None:
@@ -108,12 +128,15 @@ def judge(claim: Row[Any], runner: RunnerSeen | None, *, job: ClaimedJob, now: d
 
 
 def ask_job(rt: Runtime, claim: Row[Any]) -> tuple[ClaimedJob, JobFate]:
-    """Ask GitHub for the claimed job, and what becomes of it without this claim; a definite 404 counts as over."""
+    """Ask GitHub for the claimed job, and what becomes of it without this claim.
+
+    To the claim a 404 is the end of its job; the job itself is asked about again (`adrift_jobs`).
+    """
     if claim.job_id is None:
         return ClaimedJob.NOT_ASKED, NO_JOB
     job = rt.github.get_job(
         installation_id=claim.installation_id, repository=claim.repository, job_id=claim.job_id,
-        deadline_seconds=remaining(),
+        policy=calls(SWEEP_ROW),
     )  # fmt: skip
     if job is None:
         return ClaimedJob.TERMINAL, from_github(status=None, conclusion=None)

@@ -12,10 +12,12 @@ from sqlalchemy import Engine, create_engine, text
 
 from k8s_adapters.client import KubeClient
 from lab.control_plane import ClusterAccess
-from lab.system import LabPool, Options, System, read_log
+from lab.setup import LabPool
+from lab.system import Options, System, read_log
 from lab.verdict import judge
 
 LABELS = ("self-hosted", "linux", "small")
+MINTS = "/orgs/{org}/actions/runners/generate-jitconfig"
 ORG = "/orgs/acme/actions/runners/generate-jitconfig"
 
 
@@ -26,7 +28,8 @@ def system(
     """One system for the module: a pool of eight Pods, two of them real processes."""
     namespace = f"mint-{secrets.token_hex(4)}"
     admin.request("POST", "/api/v1/namespaces", body={"metadata": {"name": namespace}})
-    options = Options(pools=(LabPool("small", LABELS, 8),), beats=1, real_pods=2, settings={"OSTLER_SWEEP_EVERY": "3"})
+    settings = {"OSTLER_SWEEP_EVERY": "3", "OSTLER_PROBE_EVERY": "2"}
+    options = Options(pools=(LabPool("small", LABELS, 8),), beats=1, real_pods=2, settings=settings)
     folder = tmp_path_factory.mktemp("system")
     with System(folder, options, say=print, namespace=namespace, control_plane=control_plane) as running:
         running.wait_for_warm_pods(8, timeout=120)
@@ -50,7 +53,7 @@ def _no_faults_left(system: System) -> Iterator[None]:
 
 def fault(system: System, **what: Any) -> None:
     """Break the next mints of the organisation."""
-    system.lab("POST", "/faults", [{"method": "POST", "path_regex": ORG, **what}])
+    system.lab("POST", "/faults", [{"method": "POST", "path_regex": ORG} | what])
 
 
 def send(system: System, repository: str = "acme/shop") -> int:
@@ -151,14 +154,70 @@ def test_a_wait_longer_than_a_message_may_live_becomes_a_not_before_of_the_job(s
         ).scalar_one()
         told = db.execute(text("DELETE FROM backoffs RETURNING kind, key")).all()
         db.execute(text("UPDATE jobs SET not_before = now() WHERE id = :id"), {"id": job})
-    assert [tuple(row) for row in told] == [("installation", "501")]
+    assert sorted(tuple(row) for row in told) == [("installation", "501"), ("limit", "501/")]
+    with system.redis.client() as redis:  # what an operator does who knows better than a limit
+        redis.delete("ostler:github:{501}")
     assert 500 < wait <= 600
     eventually(lambda: succeeded(system, job), timeout=150)
+
+
+def test_a_github_that_recovered_is_found_long_before_the_wait_is_over(system: System, rows: Engine) -> None:
+    fault(system, times=100_000, status=503)
+    jobs = [send(system) for _ in range(4)]
+    eventually(lambda: all(hold_of(rows, job) == "backoff" for job in jobs))
+    with rows.begin() as db:
+        db.execute(text("UPDATE backoffs SET not_before = now() + interval '1 hour' WHERE kind = 'installation'"))
+        db.execute(text("UPDATE jobs SET not_before = now() + interval '1 hour' WHERE hold_reason = 'backoff'"))
+    tried = system.lab("GET", "/stats")["calls"][f"POST {MINTS}"]
+    eventually(lambda: bool(system.lab("GET", "/stats")["calls"][f"POST {MINTS}"] > tried))
+    system.lab("DELETE", "/faults")
+    eventually(lambda: all(succeeded(system, job) for job in jobs), timeout=60)
+    with rows.connect() as db:
+        assert db.execute(text("SELECT count(*) FROM backoffs WHERE kind = 'installation'")).scalar_one() == 0
 
 
 def test_a_user_account_gets_its_runner_in_the_repository(system: System) -> None:
     job = send(system, "marvin/dotfiles")
     eventually(lambda: succeeded(system, job))
+
+
+def test_the_jobs_of_a_suspended_installation_wait_until_it_is_let_in_again(system: System, rows: Engine) -> None:
+    system.lab("PATCH", "/accounts/globex", {"suspended": True})
+    held = send(system, "globex/reactor")
+    eventually(lambda: hold_of(rows, held) == "backoff")
+    other = send(system)
+    eventually(lambda: succeeded(system, other))
+    with rows.connect() as db:
+        detail = db.execute(text("SELECT hold_detail FROM jobs WHERE id = :id"), {"id": held}).scalar()
+    assert "suspended" in str(detail)
+
+    system.lab("PATCH", "/accounts/globex", {"suspended": False})
+
+    eventually(lambda: succeeded(system, held))
+
+
+def test_the_jobs_of_a_removed_installation_go_on_with_the_next_one(system: System, rows: Engine) -> None:
+    system.lab("PATCH", "/accounts/globex", {"installed": False})
+    held = send(system, "globex/reactor")
+    eventually(lambda: hold_of(rows, held) == "backoff")
+
+    system.lab("PATCH", "/accounts/globex", {"installed": True, "installation_id": 612})
+
+    eventually(lambda: succeeded(system, held))
+
+
+def test_an_owner_that_is_renamed_under_a_queued_job_is_found_by_its_new_name(system: System, rows: Engine) -> None:
+    fault(system, path_regex="/orgs/globex/actions/runners/generate-jitconfig", times=2, status=503)
+    job = send(system, "globex/reactor")
+    eventually(lambda: bool(attempts_of(rows, job)))
+    system.lab("PATCH", "/accounts/globex", {"login": "globex-two"})
+    eventually(lambda: succeeded(system, job))
+    with rows.connect() as db:
+        scope = db.execute(text("SELECT scope FROM jobs WHERE id = :id"), {"id": job}).scalar()
+        login = db.execute(text("SELECT login FROM accounts WHERE id = 1002")).scalar()
+    assert (scope, login) == ("orgs/globex-two", "globex-two")
+    later = send(system, "globex-two/reactor")
+    eventually(lambda: succeeded(system, later))
 
 
 def test_at_the_end_every_job_ran_exactly_once(system: System) -> None:

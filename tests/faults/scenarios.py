@@ -2,7 +2,7 @@
 
 `SCENARIOS` names one for every entry of the transition table; a transition without one fails the kill-point test.
 A scenario is a context: entered, it has done what leads there; left, it has taken back what it broke. Work that it
-creates comes in two copies, so that the kills before and after a commit can meet two different jobs.
+creates comes in `Stage.copies`: with two, the kills before and after a commit can meet two different jobs.
 """
 
 from __future__ import annotations
@@ -11,30 +11,34 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
 from lab.faults import Fault
+from rules.machines import TRANSITIONS
 from tests.faults.stage import POOL, Stage
+
+SIDES = ("before_commit", "after_commit")
+POINTS = [f"{name}.{side}" for name in TRANSITIONS for side in SIDES]
+"""Where a process can be halted: on both sides of the commit of every transition."""
 
 Scenario = Callable[[Stage], AbstractContextManager[list[int]]]
 """Entered, it gives the jobs that it made."""
-
-COPIES = 2
 
 
 @contextmanager
 def a_job(stage: Stage) -> Iterator[list[int]]:
     """Jobs that go their normal way."""
-    yield stage.send(COPIES)
+    yield stage.send(stage.copies)
+
+
+@contextmanager
+def a_long_job(stage: Stage) -> Iterator[list[int]]:
+    """Jobs that run for longer than it takes to delete their Pods."""
+    yield stage.send(stage.copies, seconds=10)
 
 
 @contextmanager
 def an_approved_job(stage: Stage) -> Iterator[list[int]]:
     """Jobs behind an environment that lets them go."""
-    jobs = stage.send(COPIES, waiting=True)
-
-    def seen() -> bool:
-        stage.redeliver()
-        return len(stage.job_states(jobs)) == len(jobs)
-
-    stage.until(seen, within=30, what="rows of the waiting jobs")
+    jobs = stage.send(stage.copies, waiting=True)
+    stage.until(lambda: len(stage.job_states(jobs)) == len(jobs), what="rows of the waiting jobs")
     for job in jobs:
         stage.system.lab("POST", f"/jobs/{job}/approve")
     yield jobs
@@ -43,8 +47,8 @@ def an_approved_job(stage: Stage) -> Iterator[list[int]]:
 @contextmanager
 def a_cancelled_job(stage: Stage) -> Iterator[list[int]]:
     """Jobs that are cancelled while their claims wait for a JIT."""
-    with stage.mints_fail(2 * COPIES):
-        jobs = stage.send(COPIES)
+    with stage.mints_fail(2 * stage.copies):
+        jobs = stage.send(stage.copies)
         stage.claims_in(jobs, {"claimed"})
         for job in jobs:
             stage.cancel(job)
@@ -54,8 +58,8 @@ def a_cancelled_job(stage: Stage) -> Iterator[list[int]]:
 @contextmanager
 def a_pod_deleted_too_early(stage: Stage) -> Iterator[list[int]]:
     """Pods deleted while their claims wait for a JIT."""
-    with stage.mints_fail(2 * COPIES):
-        jobs = stage.send(COPIES)
+    with stage.mints_fail(2 * stage.copies):
+        jobs = stage.send(stage.copies)
         for claim in stage.claims_in(jobs, {"claimed"}):
             stage.delete_pod(claim.pod_name, claim.pod_uid)
         yield jobs
@@ -64,7 +68,7 @@ def a_pod_deleted_too_early(stage: Stage) -> Iterator[list[int]]:
 @contextmanager
 def a_pod_deleted_while_it_runs(stage: Stage) -> Iterator[list[int]]:
     """Pods deleted while Ostler knows that they execute: their jobs fail."""
-    jobs = stage.send(COPIES, seconds=30)
+    jobs = stage.send(stage.copies, seconds=120)
     stage.claims_in(jobs, {"executing"})
     running = stage.started(jobs)
     for job in jobs:
@@ -75,18 +79,20 @@ def a_pod_deleted_while_it_runs(stage: Stage) -> Iterator[list[int]]:
 @contextmanager
 def a_pod_deleted_while_it_runs_unseen(stage: Stage) -> Iterator[list[int]]:
     """Pods deleted while they run a job of which no `in_progress` came: GitHub calls their runners busy for a while."""
-    jobs = stage.send(COPIES, seconds=30)
-    with stage.webhooks_lost():
-        stage.until(lambda: len(stage.started(jobs)) == len(jobs), within=30, what="the start of the jobs")
-        for name, uid in stage.started(jobs).values():
-            stage.delete_pod(name, uid)
-        yield jobs
+    with stage.mints_fail(stage.copies):
+        jobs = stage.send(stage.copies, seconds=120)
+        stage.claims_in(jobs, {"claimed"})
+        with stage.webhooks_lost():
+            stage.until(lambda: len(stage.started(jobs)) == len(jobs), what="the start of the jobs")
+            for name, uid in stage.started(jobs).values():
+                stage.delete_pod(name, uid)
+            yield jobs
 
 
 @contextmanager
 def a_spent_pod_without_its_webhook(stage: Stage) -> Iterator[list[int]]:
     """Pods that end their jobs while GitHub loses every `completed`."""
-    jobs = stage.send(COPIES, seconds=1.5)
+    jobs = stage.send(stage.copies, seconds=4)
     stage.claims_in(jobs, {"executing"})
     with stage.webhooks_lost():
         yield jobs
@@ -95,8 +101,8 @@ def a_spent_pod_without_its_webhook(stage: Stage) -> Iterator[list[int]]:
 @contextmanager
 def a_surplus_pod(stage: Stage) -> Iterator[list[int]]:
     """A pool that is made smaller, then larger again."""
-    stage.until(lambda: stage.offered() >= POOL.replicas, within=60, what="a pool of warm Pods")
-    stage.scale(POOL.replicas - COPIES)
+    stage.until(lambda: stage.offered() >= POOL.replicas, what="a pool of warm Pods")
+    stage.scale(POOL.replicas - stage.copies)
     try:
         yield []
     finally:
@@ -108,7 +114,7 @@ def a_refused_stamp(stage: Stage) -> Iterator[list[int]]:
     """An API server that patches no Pod."""
     stage.api.add(Fault(kind="status", method_regex="PATCH", path_regex=r"/api/v1/namespaces/[^/]+/pods/.*"))
     try:
-        yield stage.send(COPIES)
+        yield stage.send(stage.copies)
     finally:
         stage.api.clear()
 
@@ -116,8 +122,8 @@ def a_refused_stamp(stage: Stage) -> Iterator[list[int]]:
 @contextmanager
 def a_pod_that_cannot_reach_us(stage: Stage) -> Iterator[list[int]]:
     """Pods whose way to web is cut between their claim and its JIT."""
-    with stage.mints_fail(COPIES):
-        jobs = stage.send(COPIES)
+    with stage.mints_fail(stage.copies):
+        jobs = stage.send(stage.copies)
         stage.claims_in(jobs, {"claimed"})
         stage.line.cut()
     try:

@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeVar
 
+import jwt
 import pytest
 import urllib3
 from cryptography.hazmat.primitives import serialization
@@ -70,9 +71,9 @@ class Hooks:
 
 
 @contextlib.contextmanager
-def listening() -> Iterator[Hooks]:
-    """Run a listener for webhooks."""
-    hooks = Hooks(url="", secret=secrets.token_hex(16))
+def listening(secret: str | None = None) -> Iterator[Hooks]:
+    """Run a listener for webhooks, which are signed with `secret`."""
+    hooks = Hooks(url="", secret=secret or secrets.token_hex(16))
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -128,6 +129,17 @@ class Lab:
         found: dict[str, Any] = next(job for job in content["jobs"] if job["id"] == job_id)
         return found
 
+    def deliveries(self) -> list[dict[str, Any]]:
+        """Return the list of deliveries as the API shows it to the App."""
+        now = int(time.time())
+        token = jwt.encode({"iat": now - 60, "exp": now + 300, "iss": APP_ID}, self.private_key.reveal(), "RS256")
+        answer = self.pool.request(
+            "GET", f"{self.url}/app/hook/deliveries?per_page=100", headers={"Authorization": f"Bearer {token}"}
+        )
+        assert answer.status == 200
+        found: list[dict[str, Any]] = answer.json()
+        return found
+
     def fault(self, **fault: Any) -> None:
         """Break the next call that matches."""
         assert self.call("POST", "/_lab/faults", [fault])[0] == 201
@@ -162,11 +174,16 @@ class Lab:
 @pytest.fixture(scope="session")
 def app_key(tmp_path_factory: pytest.TempPathFactory) -> tuple[Secret, Path]:
     """A key of the App, made for this run: the private one and the file of the public one."""
+    return make_app_key(tmp_path_factory.mktemp("app"))
+
+
+def make_app_key(folder: Path) -> tuple[Secret, Path]:
+    """Return a new private key, and the file in `folder` with the public one."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    public = tmp_path_factory.mktemp("app") / "public.pem"
+    public = folder / "public.pem"
     public.write_bytes(
         key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     )
@@ -174,16 +191,23 @@ def app_key(tmp_path_factory: pytest.TempPathFactory) -> tuple[Secret, Path]:
 
 
 @contextlib.contextmanager
-def running(app_key: tuple[Secret, Path], folder: Path, *, sabotage: str = "") -> Iterator[Lab]:
-    """Run the lab's GitHub with one organisation and one user."""
+def running(
+    app_key: tuple[Secret, Path],
+    folder: Path,
+    *,
+    sabotage: str = "",
+    webhook_url: str | None = None,
+    secret: str | None = None,
+) -> Iterator[Lab]:
+    """Run the lab's GitHub with one organisation and one user; its webhooks go to `webhook_url`, else to `hooks`."""
     log_file = folder / "github.jsonl"
-    with listening() as hooks, urllib3.PoolManager(maxsize=32) as pool:
+    with listening(secret) as hooks, urllib3.PoolManager(maxsize=32) as pool:
         command = [
             sys.executable,
             "-m",
             "lab.github",
             "--webhook-url",
-            hooks.url,
+            webhook_url or hooks.url,
             "--webhook-secret-env",
             "HOOK_SECRET",
         ]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from github_adapters.client import GitHub, Jit, Quota
-from ostler.errors import Busy, Conflict, Forbidden, Gone, Invalid, RateLimited, Retryable
+from github_adapters.client import GitHub, Jit
+from github_adapters.deliveries import DeliverySeen
+from ostler.clock import utcnow
+from ostler.errors import Busy, Conflict, Forbidden, Gone, Invalid, NotInstalled, RateLimited, Retryable, Suspended
 from ostler.secrets import Secret
 from rules.scopes import Scope
-from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, USER_INSTALLATION, Lab, eventually
+from tests.contract.github.conftest import ORG_INSTALLATION, USER_INSTALLATION, Lab, eventually
 
 ACME = Scope.organization("acme")
 ADA = Scope.repository("ada/app")
@@ -147,18 +150,6 @@ def test_an_empty_quota_asks_to_wait_for_its_reset(lab: Lab, github: GitHub) -> 
     assert 3000 < limited.value.after <= 3602
 
 
-def test_the_quota_of_each_answer_is_observed(lab: Lab) -> None:
-    quotas: list[Quota] = []
-    client = GitHub(api_url=lab.url, app_id=APP_ID, private_key=lab.private_key, observe=quotas.append)
-
-    mint(client)
-
-    client.close()
-    (quota,) = quotas
-    assert (quota.installation_id, quota.resource) == (ORG_INSTALLATION, "actions_runner_registration")
-    assert quota.limit - quota.remaining == 1
-
-
 def test_a_revoked_token_is_replaced_without_notice(lab: Lab, github: GitHub) -> None:
     mint(github)
     assert lab.call("DELETE", "/_lab/tokens")[1] == {"revoked": 1}
@@ -185,3 +176,143 @@ def test_a_github_that_went_away_is_retryable(lab: Lab, github: GitHub) -> None:
         mint(github, "runner-2")
 
     assert eventually(lambda: mint(github, "runner-3"))
+
+
+def delivered(github: GitHub) -> list[DeliverySeen]:
+    """Return the first page of the list of deliveries."""
+    return list(github.list_deliveries().deliveries)
+
+
+def test_a_failed_delivery_is_listed_and_its_redelivery_is_an_attempt_of_its_own(lab: Lab, github: GitHub) -> None:
+    lab.hooks.statuses.put(503)
+    lab.jobs()
+    (failed,) = eventually(lambda: delivered(github))
+    assert (failed.accepted, failed.event, failed.action) == (False, "workflow_job", "queued")
+    assert abs(utcnow() - failed.delivered_at) < timedelta(minutes=1)
+
+    github.redeliver(delivery_id=failed.id)
+
+    again, first = eventually(lambda: found if len(found := delivered(github)) == 2 else None)
+    assert first == failed
+    assert (again.guid, again.accepted) == (failed.guid, True)
+    assert again.id > failed.id
+    assert [hook.headers["x-github-delivery"] for hook in lab.hooks.seen] == [failed.guid] * 2
+    assert lab.hooks.seen[0].body == lab.hooks.seen[1].body
+
+
+def test_deliveries_of_several_pages_are_read_newest_first_by_the_cursor(lab: Lab, github: GitHub) -> None:
+    lab.call("POST", "/_lab/webhooks", {"drop_rate": 1})
+    lab.jobs(count=205)
+    pages = [github.list_deliveries()]
+    lab.jobs(count=3)  # what is delivered meanwhile shifts nothing
+    while (cursor := pages[-1].next_cursor) is not None:
+        pages.append(github.list_deliveries(cursor=cursor))
+    assert [len(page.deliveries) for page in pages] == [100, 100, 5]
+    ids = [each.id for page in pages for each in page.deliveries]
+    assert ids == sorted(set(ids), reverse=True)
+    assert len({each.guid for page in pages for each in page.deliveries}) == 205
+
+
+def test_a_cursor_and_a_delivery_that_github_does_not_know_are_refused(github: GitHub) -> None:
+    assert github.list_deliveries().deliveries == ()
+    with pytest.raises(Invalid):
+        github.list_deliveries(cursor="nonsense")
+    with pytest.raises(Gone):
+        github.redeliver(delivery_id=1)
+
+
+def test_a_stranger_sees_no_deliveries(lab: Lab, app_key: tuple[Secret, Path]) -> None:
+    stranger = GitHub(api_url=lab.url, app_id="78", private_key=app_key[0])
+
+    with pytest.raises(Forbidden):
+        stranger.list_deliveries()
+    with pytest.raises(Forbidden):
+        stranger.redeliver(delivery_id=1)
+
+    stranger.close()
+
+
+def test_a_suspended_installation_says_so_and_works_again_afterwards(lab: Lab, github: GitHub) -> None:
+    mint(github)
+    assert lab.call("PATCH", "/_lab/accounts/acme", {"suspended": True})[0] == 200
+    with pytest.raises(Suspended):
+        mint(github, "runner-2")
+    lab.call("DELETE", "/_lab/tokens")
+    with pytest.raises(Suspended):
+        mint(github, "runner-2")
+    assert github.get_installation(installation_id=ORG_INSTALLATION).suspended
+
+    lab.call("PATCH", "/_lab/accounts/acme", {"suspended": False})
+
+    mint(github, "runner-2")
+
+
+def test_a_removed_installation_is_told_apart_from_a_scope_that_is_not_there(lab: Lab, github: GitHub) -> None:
+    mint(github)
+    lab.call("PATCH", "/_lab/accounts/acme", {"installed": False})
+
+    for _ in range(2):
+        with pytest.raises(NotInstalled):
+            mint(github, "runner-2")
+    with pytest.raises(NotInstalled):
+        github.get_installation(installation_id=ORG_INSTALLATION)
+
+
+def test_a_renamed_organisation_is_gone_and_its_installation_knows_the_new_name(lab: Lab, github: GitHub) -> None:
+    jit = mint(github)
+    (job,) = lab.jobs()
+    lab.call("PATCH", "/_lab/accounts/acme", {"login": "acme-two"})
+
+    with pytest.raises(Gone):
+        mint(github, "runner-2")
+
+    seen = github.get_installation(installation_id=ORG_INSTALLATION)
+    assert (seen.account_id, seen.login, seen.suspended) == (1, "acme-two", False)
+    renamed = Scope.organization(seen.login)
+    (runner,) = github.list_runners(installation_id=ORG_INSTALLATION, scope=renamed)
+    assert runner.id == jit.runner_id
+    assert lab.next_job(lab.start(jit.config)) == job
+
+
+def test_a_runner_of_a_renamed_organisation_is_not_taken_for_deregistered(lab: Lab, github: GitHub) -> None:
+    jit = mint(github)
+    lab.call("PATCH", "/_lab/accounts/acme", {"login": "acme-two"})
+
+    with pytest.raises(Gone):
+        github.delete_runner(installation_id=ORG_INSTALLATION, scope=ACME, runner_id=jit.runner_id)
+
+    renamed = Scope.organization("acme-two")
+    github.delete_runner(installation_id=ORG_INSTALLATION, scope=renamed, runner_id=jit.runner_id)
+    assert github.list_runners(installation_id=ORG_INSTALLATION, scope=renamed) == []
+
+
+@pytest.mark.parametrize("renamed", ["the repository", "its owner"])
+def test_a_renamed_repository_is_followed_by_every_call(lab: Lab, github: GitHub, renamed: str) -> None:
+    (job,) = lab.jobs(repository="ada/app")
+    if renamed == "the repository":
+        assert lab.call("PATCH", "/_lab/repositories/ada/app", {"name": "program"})[0] == 200
+    else:
+        assert lab.call("PATCH", "/_lab/accounts/ada", {"login": "countess"})[0] == 200
+
+    jit = mint(github, scope=ADA)
+
+    found = github.find_runner(installation_id=USER_INSTALLATION, scope=ADA, name="runner-1")
+    assert found is not None
+    assert found.id == jit.runner_id
+    assert github.get_job(installation_id=USER_INSTALLATION, repository="ada/app", job_id=job) is not None
+    github.delete_runner(installation_id=USER_INSTALLATION, scope=ADA, runner_id=jit.runner_id)
+    assert github.list_runners(installation_id=USER_INSTALLATION, scope=ADA) == []
+
+
+def test_a_token_that_ends_in_mid_call_is_renewed_for_every_call(lab: Lab, github: GitHub) -> None:
+    jit = mint(github)
+    (job,) = lab.jobs()
+    for call in (
+        lambda: github.list_runners(installation_id=ORG_INSTALLATION, scope=ACME),
+        lambda: github.find_runner(installation_id=ORG_INSTALLATION, scope=ACME, name="runner-1"),
+        lambda: github.get_job(installation_id=ORG_INSTALLATION, repository="acme/app", job_id=job),
+    ):
+        assert lab.call("DELETE", "/_lab/tokens")[1] == {"revoked": 1}
+        assert call()
+    lab.call("DELETE", "/_lab/tokens")
+    github.delete_runner(installation_id=ORG_INSTALLATION, scope=ACME, runner_id=jit.runner_id)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import githubkit.webhooks
 import pytest
+from githubkit_schemas.latest.models import HookDeliveryItem
 
 from github_adapters.client import GitHub
 from github_adapters.webhooks import parse_workflow_job, verify_signature
@@ -159,6 +160,36 @@ def test_a_dropped_webhook_is_known_and_can_be_redelivered_under_its_guid(lab: L
 
     (hook,) = eventually(lambda: lab.hooks.seen)
     assert hook.headers["x-github-delivery"] == lost["guid"]
+
+
+def test_every_listed_delivery_is_one_that_githubs_own_models_accept(lab: Lab) -> None:
+    lab.hooks.statuses.put(500)
+    lab.jobs(count=2)
+    eventually(lambda: lab.call("GET", "/_lab/stats")[1]["webhooks_in_flight"] == 0)
+    lab.call("POST", "/_lab/webhooks", {"drop_rate": 1})
+    lab.jobs()
+
+    listed = lab.deliveries()
+
+    for each in listed:
+        HookDeliveryItem.model_validate(each)
+    assert sorted(each["status_code"] for each in listed) == [0, 202, 500]
+    assert [each["status"] == "OK" for each in listed] == [200 <= each["status_code"] < 300 for each in listed]
+
+
+def test_a_redelivery_in_bad_weather_is_lost_too_and_listed_as_one(lab: Lab, github: GitHub) -> None:
+    lab.call("POST", "/_lab/webhooks", {"drop_rate": 1})
+    lab.jobs()
+    (lost,) = lab.deliveries()
+    github.redeliver(delivery_id=lost["id"])
+    again, _ = lab.deliveries()
+    assert (again["guid"], again["redelivery"], again["status_code"]) == (lost["guid"], True, 0)
+
+    lab.call("POST", "/_lab/webhooks", {"drop_rate": 0})
+    github.redeliver(delivery_id=lost["id"])  # of any of its attempts
+
+    eventually(lambda: len(lab.deliveries()) == 3)
+    assert [each["status_code"] for each in lab.deliveries()] == [202, 0, 0]
 
 
 def test_a_refused_webhook_is_not_sent_again(lab: Lab) -> None:

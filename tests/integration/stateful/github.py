@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from github_adapters.client import Jit, JobSeen, RunnerSeen
+from github_adapters.client import InstallationSeen, Jit, JobSeen, RunnerSeen
 from github_adapters.webhooks import WorkflowJobEvent
 from ostler.errors import Busy, Conflict, Forbidden, Gone, Invalid, RateLimited
 from ostler.secrets import Secret
@@ -140,6 +140,11 @@ class GitHub:
 
     def get_job(self, *, job_id: int, **_rest: Any) -> JobSeen | None:
         return self._call(f"get job {job_id}", lambda: self._job(job_id))  # type: ignore[no-any-return]
+
+    def get_installation(self, *, installation_id: int, **_rest: Any) -> InstallationSeen:
+        account_id = installation_id - 100
+        seen = InstallationSeen(account_id=account_id, login=ACCOUNTS[account_id], suspended=False)
+        return self._call(f"get installation {installation_id}", lambda: seen)  # type: ignore[no-any-return]
 
     def _mint(self, scope: Scope, name: str, labels: Sequence[str]) -> Jit:
         refusal, self.mood = MOODS[self.mood], "well"

@@ -58,12 +58,18 @@ class StubSettings:
     missing_stamp_after: float = 30
     unused_after: float = 60
     spare_after: float = 60
+    adrift_after: float = 120
+    adrift_late_after: float = 3600
+    redelivery_again_after: float = 120
+    redelivery_overlap: float = 900
+    redelivery_kept: float = 259200
+    redelivery_batch: int = 100
 
 
 class StubRuntime:
     """The runtime of `tasks.runtime`, with a GitHub that the test brings."""
 
-    def __init__(self, database: Database, kube: KubeClient, namespace: str) -> None:
+    def __init__(self, database: Database, kube: KubeClient | None, namespace: str) -> None:
         self.engine = database.engine
         self.settings = StubSettings(namespace)
         self.who = "test"
@@ -75,6 +81,7 @@ class StubRuntime:
     def kube(self) -> KubeClient:
         """The cluster; law L15 is tested here too."""
         assert not in_transaction()
+        assert self._kube is not None
         return self._kube
 
 

@@ -211,3 +211,33 @@ def test_a_pool_that_cannot_be_read_stops_no_other_and_is_not_taken_for_deleted(
     reconcile(stage)
     assert len(stage.pods()) == 2
     assert stage.rows("SELECT id FROM pools WHERE deleted_at IS NOT NULL") == []
+
+
+@pytest.mark.parametrize(
+    ("ended", "finished", "looks"),
+    [("1 s", False, True), ("1 min", False, False), ("1 s", True, False)],
+    ids=["about to end", "taking long", "already over"],
+)
+def test_a_pod_about_to_end_is_looked_for_again_so_that_its_successor_need_not_wait(
+    stage: Stage, *, ended: str, finished: bool, looks: bool
+) -> None:
+    stage.pool(replicas=1)
+    reconcile(stage)
+    (name,) = stage.pods()
+    stage.job(7, state="completed")
+    claim = stage.claim(name, job_id=7, state="executing")
+    stage.rows(
+        """
+        UPDATE claims SET state = 'ended', end_reason = 'completed', ended_at = now() - CAST(:ago AS interval)
+        WHERE id = :id
+        """,
+        id=claim,
+        ago=ended,
+    )
+    if finished:
+        stage.finish(name)
+
+    reconcile(stage)
+
+    again = [message for message in stage.outbox.take("ostler.keep") if message.get("after")]
+    assert bool(again) == looks

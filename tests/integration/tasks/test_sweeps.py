@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from github_adapters.client import JobSeen, RunnerSeen
+from github_adapters.client import InstallationSeen, JobSeen, RunnerSeen
 from models.accounts import usage_of
-from ostler.errors import Busy, Gone, Retryable
+from ostler.errors import Busy, Forbidden, Gone, NotInstalled, Retryable
+from rules.scopes import Scope
 from tasks.pools import keep, pools
 from tasks.release import release
 from tasks.retire import retire
+from tasks.sweeps.adrift_jobs import adrift_jobs
 from tasks.sweeps.missing_pods import missing_pods
 from tasks.sweeps.missing_stamps import missing_stamps
 from tasks.sweeps.stale_claims import stale_claims
@@ -24,12 +26,18 @@ RUNNER = "small-0-abcdef01"
 
 @dataclass(slots=True)
 class StubGitHub:
-    """A GitHub with at most one runner and one job; `broken` fails every call."""
+    """A GitHub with at most one runner and one job; `broken` fails every call, `keeps` every deletion.
+
+    The App is gone from the installation `without_app`; the organisation of all others is called `login`.
+    """
 
     runner: str | None = None
     job: tuple[str, str | None, str | None] | None = ("queued", None, None)
     broken: bool = False
     removed: bool = False
+    keeps: bool = False
+    without_app: int | None = None
+    login: str = "acme"
     deleted: list[int] = field(default_factory=list)
 
     def _answer(self) -> None:
@@ -50,9 +58,20 @@ class StubGitHub:
         """Return the runner."""
         return next(iter(self.list_runners()), None)
 
-    def delete_runner(self, *, runner_id: int, **_: Any) -> None:
+    def get_installation(self, **_: Any) -> InstallationSeen:
+        """Return the installation of account 1."""
+        self._answer()
+        return InstallationSeen(account_id=1, login=self.login, suspended=False)
+
+    def delete_runner(self, *, installation_id: int, scope: Scope, runner_id: int, **_: Any) -> None:
         """Delete it, unless it is busy."""
         self._answer()
+        if installation_id == self.without_app:
+            raise NotInstalled("the App is not installed there any more")
+        if scope.login != self.login:
+            raise Gone("GitHub answered 404")
+        if self.keeps:
+            raise Forbidden("the App may not delete runners")
         if self.runner == "busy":
             raise Busy("busy")
         self.deleted.append(runner_id)
@@ -143,7 +162,7 @@ def test_an_empty_list_of_pods_ends_no_claim(stage: Stage, pod: str) -> None:
         (("queued", None, None), "queued", None, None),
         (("in_progress", None, RUNNER), "running", "ask_github", None),
         (("completed", "failure", RUNNER), "completed", None, "failure"),
-        (None, "completed", None, "unknown"),
+        (None, "running", "ask_github", None),
     ],
     ids=["queued", "in progress", "over", "unknown to GitHub"],
 )
@@ -169,6 +188,67 @@ def test_a_claim_whose_pod_is_gone_waits_while_github_cannot_be_asked(
     stage.kube.request("DELETE", f"/api/v1/namespaces/{stage.namespace}/pods/{pod}")
     missing_pods.run()
     assert stage.see(claim).state == "executing"
+
+
+def test_a_claim_whose_pod_is_gone_stays_while_github_keeps_a_job_for_its_runner_and_then_leaves_no_runner(
+    stage: Stage, pod: str, github: StubGitHub
+) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="executing", runner=RUNNER)
+    stage.kube.request("DELETE", f"/api/v1/namespaces/{stage.namespace}/pods/{pod}")
+    github.runner = "busy"
+    missing_pods.run()
+    before = stage.see(claim)
+    assert (before.state, before.job_state) == ("executing", "claimed")
+
+    github.runner = "offline"
+    missing_pods.run()
+
+    after = stage.see(claim)
+    assert (after.end_reason, after.job_state) == ("pod_gone", "queued")
+    assert github.deleted == [77]
+
+
+def test_a_claim_whose_pod_is_gone_ends_where_its_runner_may_not_be_deregistered(
+    stage: Stage, pod: str, github: StubGitHub
+) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="executing", runner=RUNNER)
+    stage.kube.request("DELETE", f"/api/v1/namespaces/{stage.namespace}/pods/{pod}")
+    github.keeps = True
+    missing_pods.run()
+    after = stage.see(claim)
+    assert (after.end_reason, after.job_state) == ("pod_gone", "queued")
+
+
+def test_a_spent_pod_does_not_wait_for_a_github_that_cannot_be_asked(
+    stage: Stage, pod: str, github: StubGitHub
+) -> None:
+    stage.job(7, state="running")
+    claim = stage.claim(pod, job_id=7, state="executing", runner=RUNNER)
+    (pool,) = stage.rows("SELECT id FROM pools")
+    stage.finish(pod)
+    github.broken = True
+    keep.run(pool_id=pool.id)
+    assert stage.see(claim).state == "executing"
+    stage.rows("UPDATE runner_pods SET terminal_at = now() - interval '31 s' WHERE terminal_at IS NOT NULL")
+    keep.run(pool_id=pool.id)
+    after = stage.see(claim)
+    assert (after.state, after.end_reason) == ("ended", "pod_spent")
+    assert (after.job_state, after.hold_reason) == ("running", "ask_github")
+    keep.run(pool_id=pool.id)
+    assert pod not in stage.pods()
+
+    for _ in range(3):  # GitHub is away, tick after tick
+        stage.rows("UPDATE jobs SET changed_at = changed_at - interval '1 h', ask_after = NULL")
+        adrift_jobs.run()
+        after = stage.see(claim)
+        assert (after.job_state, after.hold_reason) == ("running", "ask_github")
+    github.broken, github.job = False, ("completed", "success", RUNNER)
+    stage.rows("UPDATE jobs SET ask_after = NULL")
+    adrift_jobs.run()
+    after = stage.see(claim)
+    assert (after.job_state, after.hold_reason, after.conclusion) == ("completed", None, "success")
 
 
 def test_a_delivered_claim_without_its_stamp_is_stamped_and_a_young_one_not_yet(stage: Stage, pod: str) -> None:
@@ -276,6 +356,78 @@ def test_a_pod_whose_runner_turns_out_busy_is_not_deleted_by_its_retirement(
     (retirement,) = stage.rows("SELECT state, due_at FROM claims WHERE purpose = 'retire'")
     assert retirement.state == "claimed"
     assert retirement.due_at is not None
+
+
+def retiring(stage: Stage, pod: str, github: StubGitHub, *, earlier_delivered: bool) -> int:
+    """Have a Pod that two accounts had in turn retired, the App of the first one removed; return the retire claim."""
+    stage.job(6)
+    stage.job(7)
+    first = stage.claim(pod, job_id=6, state="delivered", runner="small-0-00000001")
+    stage.rows(
+        """
+        UPDATE claims SET state = 'ended', ended_at = now(), end_reason = 'released', installation_id = 601,
+               delivered_at = CASE WHEN :delivered THEN delivered_at END WHERE id = :id
+        """,
+        id=first,
+        delivered=earlier_delivered,
+    )
+    second = stage.claim(pod, job_id=7, state="delivered", age=90, runner=RUNNER)
+    github.runner, github.without_app = "offline", 601
+    release.run(claim_id=second)
+    assert stage.see(second).end_reason == "never_started"
+    (message,) = stage.outbox.take("ostler.retire")
+    claim_id: int = message["claim_id"]
+    return claim_id
+
+
+def test_a_retirement_does_not_wait_for_a_runner_that_nobody_can_start_where_the_app_was_removed(
+    stage: Stage, pod: str, github: StubGitHub
+) -> None:
+    claim = retiring(stage, pod, github, earlier_delivered=False)
+    retire.run(claim_id=claim)
+    assert stage.see(claim).end_reason == "retired"
+    assert pod not in stage.pods()
+
+
+@pytest.mark.parametrize("over", ["alive", "terminal", "gone"])
+def test_a_pod_that_may_hold_a_jit_of_a_removed_app_is_retired_once_it_is_over(
+    stage: Stage, pod: str, github: StubGitHub, over: str
+) -> None:
+    claim = retiring(stage, pod, github, earlier_delivered=True)
+    with pytest.raises(NotInstalled):
+        retire.run(claim_id=claim)
+    stage.rows("UPDATE claims SET leased_until = NULL WHERE id = :id", id=claim)
+    if over == "alive":
+        stage.finish(pod, phase="Running", runner=None)
+        with pytest.raises(NotInstalled):
+            retire.run(claim_id=claim)
+        assert stage.see(claim).state == "claimed"
+        assert pod in stage.pods()
+        return
+    if over == "terminal":
+        stage.finish(pod)
+    else:
+        stage.kube.request("DELETE", f"/api/v1/namespaces/{stage.namespace}/pods/{pod}")
+    retire.run(claim_id=claim)
+    assert stage.see(claim).end_reason == "retired"
+    assert pod not in stage.pods()
+
+
+def test_a_release_follows_its_owner_to_another_name_and_obeys_what_github_says_there(
+    stage: Stage, pod: str, github: StubGitHub
+) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="delivered", age=90, runner=RUNNER)
+    github.runner, github.login = "busy", "acme-two"
+
+    release.run(claim_id=claim)
+
+    after = stage.see(claim)
+    assert (after.state, after.scope) == ("releasing", "orgs/acme-two")
+    assert stage.rows("SELECT id FROM claims WHERE due_at <= now()") != []
+    release.run(claim_id=claim)
+    assert stage.see(claim).state == "executing"
+    assert pod in stage.pods()
 
 
 def test_the_end_of_a_pod_ends_a_release_that_github_will_never_answer(

@@ -339,6 +339,24 @@ def test_when_too_many_wait_the_next_is_sent_away_and_those_that_wait_are_served
     assert count(database.engine, "jobs") == 3
 
 
+def test_github_is_answered_before_it_gives_up_and_its_next_try_changes_nothing(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "ANSWER_WITHIN", 0.3)
+
+    async def act(stage: Stage) -> None:
+        with stopped_commits(stage.engine):
+            response = await stage.send(payload(1), x_github_delivery="late")
+            assert response.status_code == 503
+            problem(response)
+        await until(lambda: count(stage.engine, "jobs") == 1)
+        monkeypatch.setattr(webhooks, "ANSWER_WITHIN", 20)
+        assert (await stage.send(payload(1), x_github_delivery="late")).json()["outcome"] == "duplicate"
+
+    on(database, act)
+    assert count(database.engine, "jobs") == 1
+
+
 def test_stopping_answers_what_was_taken_and_takes_no_more(database: Database) -> None:
     async def act(stage: Stage) -> None:
         with stopped_commits(stage.engine):

@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from github_adapters.auth import AppAuth, Token
+from github_adapters.governor import Ungoverned
 from github_adapters.http import Deadline, Http
 from ostler.errors import ConfigurationError, Forbidden, RateLimited, Retryable, UpstreamError
 from ostler.secrets import Secret
@@ -16,9 +17,14 @@ from tests.unit.github_adapters.conftest import Clock
 from tests.unit.github_adapters.upstream import Call, Reply, Upstream
 
 
+def make(upstream: Upstream, key: Secret, clock: Clock) -> AppAuth:
+    http = Http(api_url=upstream.url, timeout=5)
+    return AppAuth(http=http, app_id="7", private_key=key, clock=clock, governor=Ungoverned())
+
+
 @pytest.fixture
 def auth(upstream: Upstream, pem: Secret, clock: Clock) -> AppAuth:
-    return AppAuth(http=Http(api_url=upstream.url, timeout=5), app_id="7", private_key=pem, clock=clock)
+    return make(upstream, pem, clock)
 
 
 def token(auth: AppAuth) -> Token:
@@ -41,7 +47,7 @@ def test_the_jwt_is_backdated_and_ends_within_ten_minutes(auth: AppAuth, key: rs
 def test_a_key_on_one_line_is_understood(upstream: Upstream, pem: Secret, clock: Clock) -> None:
     flat = Secret(pem.reveal().replace("\n", "\\n"))
 
-    assert AppAuth(http=Http(api_url=upstream.url, timeout=5), app_id="7", private_key=flat, clock=clock).app_token()
+    assert make(upstream, flat, clock).app_token()
 
 
 def test_a_key_of_another_kind_is_a_configuration_error_that_hides_it(upstream: Upstream, clock: Clock) -> None:
@@ -53,7 +59,7 @@ def test_a_key_of_another_kind_is_a_configuration_error_that_hides_it(upstream: 
 
     for text in (other.decode(), "nonsense", ""):
         with pytest.raises(ConfigurationError, match="OSTLER_GITHUB_PRIVATE_KEY") as caught:
-            AppAuth(http=http, app_id="7", private_key=Secret(text), clock=clock)
+            AppAuth(http=http, app_id="7", private_key=Secret(text), clock=clock, governor=Ungoverned())
         assert not text or text not in str(caught.value)
 
 

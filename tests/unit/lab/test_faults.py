@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from lab.faults import Fault, FaultProxy
+from lab.faults import Fault, FaultPlan, FaultProxy
 
 
 @dataclass
@@ -72,8 +73,17 @@ class Handler(BaseHTTPRequestHandler):
         self._note()
         if self.path == "/watch":
             self._watch()
+        elif self.path == "/chunked":
+            self._send_in_chunks([thing.encode() for thing in self.upstream.things])
         else:
             self._send(200, json.dumps(self.upstream.things).encode())
+
+    def _send_in_chunks(self, chunks: list[bytes]) -> None:
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for chunk in [*chunks, b""]:
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
 
     def _send(self, status: int, body: bytes) -> None:
         self.send_response(status)
@@ -172,7 +182,8 @@ def test_a_status_is_played_and_the_upstream_never_hears_of_it(
     assert upstream.seen == []
 
     assert _ask(client, "POST", "/things", "two") == (201, "made")
-    assert proxy.counts == {"status": 1, "reset_before": 0, "reset_after": 0, "forwarded": 1}
+    assert {kind: count for kind, count in proxy.counts.items() if count} == {"status": 1, "forwarded": 1}
+    assert proxy.routes == {"POST .*": {"status": 1}}
 
 
 def test_a_reset_before_leaves_nothing_upstream(
@@ -288,30 +299,186 @@ def test_a_kubeconfig_through_the_proxy_keeps_its_token(proxy: FaultProxy, tmp_p
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("wrong", [{"kind": "explode"}, {"kind": "status", "path_regex": "("}])
-def test_a_fault_that_makes_no_sense_is_refused(wrong: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match=re.compile("explode|expression")):
-        Fault.parse(wrong)
+def test_a_delay_is_late_and_nothing_else(
+    upstream: Upstream, proxy: FaultProxy, client: http.client.HTTPConnection
+) -> None:
+    proxy.add(Fault(kind="delay", delay_seconds=0.3, times=1))
+
+    began = time.monotonic()
+    assert _ask(client, "POST", "/things", "one") == (201, "made")
+
+    assert time.monotonic() - began >= 0.3
+    assert upstream.things == ["one"]
+    assert proxy.counts["delay"] == 1
 
 
-def test_as_a_process_it_is_told_its_faults_over_http(upstream: Upstream) -> None:
+def test_a_client_that_leaves_during_a_delay_is_not_served(upstream: Upstream, proxy: FaultProxy) -> None:
+    proxy.add(Fault(kind="delay", delay_seconds=0.3, method_regex="POST"))
+
+    with socket.create_connection(("127.0.0.1", urlsplit(proxy.url).port or 0), timeout=20) as raw:
+        raw.sendall(b"POST /things HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\none")
+        while not proxy.counts["delay"]:
+            time.sleep(0.01)
+    time.sleep(0.6)  # longer than the delay: it would have arrived by now
+
+    assert upstream.things == []
+
+
+@pytest.mark.parametrize("path", ["/things", "/chunked"])
+def test_a_truncated_body_was_written_and_ends_in_its_middle(
+    upstream: Upstream, proxy: FaultProxy, client: http.client.HTTPConnection, path: str
+) -> None:
+    upstream.things.append("x" * 100)
+    proxy.add(Fault(kind="truncate", times=1))
+
+    client.request("GET", path)
+    answer = client.getresponse()
+
+    assert answer.status == 200
+    with pytest.raises(http.client.IncompleteRead) as cut:
+        answer.read()
+    assert len(cut.value.partial) < 100
+    assert upstream.seen[-1][1] == path
+
+
+def test_a_truncated_answer_without_a_body_ends_in_its_first_line(
+    upstream: Upstream, proxy: FaultProxy, client: http.client.HTTPConnection
+) -> None:
+    proxy.add(Fault(kind="truncate", times=1))
+
+    with pytest.raises((http.client.HTTPException, ConnectionError)):
+        _ask(client, "DELETE", "/things/9")
+
+    assert [method for method, _, _ in upstream.seen] == ["DELETE"]
+
+
+def test_a_truncated_watch_is_cut_after_it_began(
+    upstream: Upstream, proxy: FaultProxy, client: http.client.HTTPConnection
+) -> None:
+    proxy.add(Fault(kind="truncate", times=1))
+    for _ in range(3):
+        upstream.say.release()
+
+    client.request("GET", "/watch")
+    answer = client.getresponse()
+    with pytest.raises(http.client.IncompleteRead):
+        answer.read()
+
+    assert upstream.hung_up.wait(20)
+
+
+def test_an_outage_has_a_beginning_and_an_end() -> None:
+    now = 100.0
+    plan = FaultPlan([Fault(kind="reset_before", from_seconds=10, until_seconds=20)], clock=lambda: now)
+
+    def met(seconds: float) -> bool:
+        nonlocal now
+        now = 100 + seconds
+        return plan.meet(method="GET", target="/") is not None
+
+    assert [met(seconds) for seconds in (0, 9.5, 10, 19.5, 20)] == [False, False, True, True, False]
+
+
+def test_the_traffic_of_one_route_does_not_change_what_another_meets() -> None:
+    def met(*, others: int) -> list[bool]:
+        plan = FaultPlan(
+            [Fault(kind="status", path_regex=path, probability=0.5) for path in ("/other", "/things")], seed=7
+        )
+        for _ in range(others):
+            plan.meet(method="GET", target="/other")
+        return [plan.meet(method="GET", target="/things") is not None for _ in range(40)]
+
+    assert {True, False} == set(met(others=0))
+    assert met(others=0) == met(others=17)
+
+
+def test_a_plan_is_written_and_read_again_and_plays_the_same(tmp_path: Path) -> None:
+    plan = FaultPlan(
+        [
+            Fault(kind="status", status=502, headers={"Retry-After": "1"}, path_regex="/a.*", probability=0.3),
+            Fault(kind="delay", delay_seconds=0.5, times=3, from_seconds=1, until_seconds=2.5),
+        ],
+        seed=11,
+    )
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(plan.dump()))
+
+    again = FaultPlan.load(path)
+
+    assert again.dump() == plan.dump()
+    assert [plan.meet(method="GET", target="/ab") for _ in range(50)] == [
+        again.meet(method="GET", target="/ab") for _ in range(50)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("plan", "says"),
+    [
+        ([], "a plan is a JSON object"),
+        ({"fault": []}, "fault: unknown; a plan has faults, seed"),
+        ({"seed": "x"}, "seed: found 'x'; it is a whole number"),
+        ({"faults": {}}, "faults: it is a list"),
+        ({"faults": [{"kind": "status"}, {"kind": "status", "probabilty": 1}]}, "faults[1]: probabilty: unknown"),
+        ({"faults": [{"kind": "explode"}]}, "faults[0]: 'explode' is not a valid Kind"),
+        ({"faults": [{"status": 500}]}, "faults[0]: kind: it is missing"),
+        ({"faults": [{"kind": "status", "status": "500"}]}, "faults[0]: status: found '500'; it is a whole number"),
+        ({"faults": [{"kind": "status", "headers": {"a": 1}}]}, "faults[0]: headers: found {'a': 1}"),
+        ({"faults": [{"kind": "status", "probability": 5}]}, "faults[0]: probability: found 5"),
+        ({"faults": [{"kind": "status", "path_regex": "("}]}, "faults[0]: not a regular expression"),
+        ({"faults": [{"kind": "delay"}]}, "faults[0]: delay_seconds: found 0"),
+        ({"faults": [{"kind": "status", "from_seconds": 5, "until_seconds": 5}]}, "faults[0]: until_seconds"),
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused_with_its_place_and_cause(
+    plan: object, says: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(plan))
+
+    with pytest.raises(ValueError, match=re.escape(f"{path}: {says}")):
+        FaultPlan.load(path)
+
+
+def test_as_a_process_it_refuses_a_plan_with_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text('{"faults": [{"kind": "status", "rate": 5}]}')
+
+    done = subprocess.run(
+        [sys.executable, "-m", "lab.faults", "--upstream", "http://127.0.0.1:1", "--plan", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"lab.faults: {path}: faults[0]: rate: unknown; a fault has body, delay_seconds,")
+    assert done.stderr.count("\n") == 1
+
+
+def test_as_a_process_it_plays_a_plan_and_is_told_more_over_http(upstream: Upstream, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text('{"seed": 3, "faults": [{"kind": "status", "status": 410, "times": 1}]}')
     with subprocess.Popen(
-        [sys.executable, "-m", "lab.faults", "--upstream", upstream.url, "--control"], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "lab.faults", "--upstream", upstream.url, "--control", "--plan", str(plan)],
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         try:
             assert process.stdout is not None
             ready = json.loads(process.stdout.readline())
             connection = http.client.HTTPConnection(urlsplit(ready["url"]).netloc, timeout=20)
+            assert _ask(connection, "GET", "/things")[0] == 410
             assert _ask(connection, "POST", "/_faults", '{"kind": "nonsense"}')[0] == 400
             assert _ask(connection, "POST", "/_faults", '{"kind": "status", "status": 418}')[0] == 200
             assert _ask(connection, "GET", "/things")[0] == 418
             assert _ask(connection, "DELETE", "/_faults")[0] == 200
             assert _ask(connection, "GET", "/things")[0] == 200
-            counts = json.loads(_ask(connection, "GET", "/_faults")[1])["counts"]
+            told = json.loads(_ask(connection, "GET", "/_faults")[1])
             connection.close()
         finally:
             process.terminate()
 
-    assert counts["status"] == 1
-    assert counts["forwarded"] == 1
+    assert (told["counts"]["status"], told["counts"]["forwarded"]) == (2, 1)
+    assert told["routes"] == {".* .*": {"status": 2}}
     assert process.returncode == 0

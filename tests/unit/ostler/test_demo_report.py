@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+import json
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from lab.verdict import Verdict
-from ostler.cli.demo import Figures, _report
+from ostler.cli.demo import RETRY, Figures, _report, read_logs
 
 GOOD = Verdict(
     problems=(),
@@ -24,7 +27,7 @@ GOOD = Verdict(
     remaps=None,
     leftover_runners=(),
 )
-FIGURES = Figures(p50=0.1, p99=0.2, remaps=7, resumed=0, real_pods=10, pods=200)
+FIGURES = Figures(p50=0.1, p99=0.2, remaps=7, retries=0, resumed=0, real_pods=10, pods=200, unusual=Counter())
 
 
 def report(
@@ -63,3 +66,23 @@ def test_anything_else_ends_with_status_1(verdict: Verdict, jobs: int, *, interr
     assert status == 1
     assert "not every job completed exactly once" in said
     assert all(problem in said for problem in verdict.problems)
+
+
+def test_what_was_unusual_is_said_with_its_count() -> None:
+    _, said = report(GOOD, replace(FIGURES, unusual=Counter({"stamp.gave_up": 3})))
+    assert "3 of stamp.gave_up" in said
+
+
+def test_the_logs_are_counted_by_what_they_tell(tmp_path: Path) -> None:
+    lines = [
+        {"event": "job.remapped", "level": "info"},
+        {"event": "stamp.gave_up", "level": "warning"},
+        {"event": "Task ostler.mint[1] retry: Retry in 1s", "level": "info", "logger": "celery.app.trace"},
+    ]
+    whole = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "worker-0.log").write_text(whole + 'plain words\n{"event": "half')
+
+    events, unusual = read_logs(tmp_path)
+
+    assert events == {"job.remapped": 1, "stamp.gave_up": 1, RETRY: 1}
+    assert unusual == {"stamp.gave_up": 1}

@@ -12,7 +12,7 @@ import pytest
 from cryptography.fernet import Fernet
 
 from ostler.errors import ConfigurationError
-from ostler.settings import Settings, load
+from ostler.settings import FlowerSettings, Settings, load, load_flower
 
 ROOT = Path(__file__).parents[3]
 GOOD = {
@@ -94,12 +94,29 @@ def test_a_process_stops_at_start_with_the_one_line() -> None:
     assert answer.stderr.count("\n") == 1
 
 
+def test_flower_needs_the_way_to_redis_and_no_other_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in GOOD:
+        if name != "OSTLER_REDIS_URL":
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("OSTLER_FLOWER_BASIC_AUTH", "ann:hunter2, bob:hunter3")
+    assert [secret.reveal() for secret in load_flower().flower_basic_auth] == ["ann:hunter2", "bob:hunter3"]
+
+
+@pytest.mark.parametrize("login", ["hunter2", ":hunter2", "hunter2:", "ann:hunter2,hunter2", "ann:hünter2"])
+def test_a_login_of_flower_that_is_none_is_refused_and_not_shown(login: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OSTLER_FLOWER_BASIC_AUTH", login)
+    with pytest.raises(ConfigurationError, match="user:password") as error:
+        load_flower()
+    assert str(error.value).startswith("OSTLER_FLOWER_BASIC_AUTH: ")
+    assert "nter2" not in str(error.value)
+
+
 def test_the_documentation_lists_every_variable_with_its_default_and_no_other() -> None:
     text = (ROOT / "docs" / "configuration.md").read_text()
     documented = dict(re.findall(r"^\| `(OSTLER_[A-Z0-9_]+)` \| ([^|]*) \|", text, flags=re.MULTILINE))
     expected = {
         f"OSTLER_{name.upper()}": "required" if field.is_required() else f"`{_shown(field.default)}`"
-        for name, field in Settings.model_fields.items()
+        for name, field in (Settings.model_fields | FlowerSettings.model_fields).items()
     }
     documented.pop("OSTLER_HALT_DIR", None)  # read by ostler.halt, for fault tests only
     assert {name: default.strip() for name, default in documented.items()} == expected

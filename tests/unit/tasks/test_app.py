@@ -10,7 +10,8 @@ import pytest
 
 from beat_schedule import schedule
 from ostler.errors import ConfigurationError
-from tasks.app import MODULES, QUEUES, ROUTES, SETTINGS, VISIBILITY_TIMEOUT, app, assert_in_force
+from ostler.secrets import Secret
+from tasks.app import MODULES, QUEUES, ROUTES, SETTINGS, VISIBILITY_TIMEOUT, app, assert_in_force, configure
 from tasks.base import DISPATCH, MINT, RELEASE, RETIRE, STAMP, SWEEP
 
 NAMES = {
@@ -28,6 +29,8 @@ NAMES = {
     "ostler.missing_pods": "sweeps",
     "ostler.missing_stamps": "sweeps",
     "ostler.unused_runners": "sweeps",
+    "ostler.redelivery": "sweeps",
+    "ostler.adrift_jobs": "sweeps",
 }
 
 
@@ -52,6 +55,20 @@ def test_every_periodic_task_exists_and_expires_after_its_period() -> None:
         assert line["task"] in NAMES
         assert line["options"]["queue"] == NAMES[line["task"]]
         assert line["options"]["expires"] >= max(line["schedule"], 60)
+
+
+def test_what_workers_show_of_their_settings_hides_a_password_of_redis() -> None:
+    before = app.conf.broker_url
+    settings: Any = SimpleNamespace(
+        redis_url=Secret("redis://:hunter2@host:6379/0"), resume_every=5, pools_every=10, sweep_every=60
+    )
+    try:
+        configure(settings)
+        shown = repr(app.conf.table(with_defaults=True))
+    finally:
+        app.conf.broker_url = before
+    assert "redis://:" in shown
+    assert "hunter2" not in shown
 
 
 def test_attempts_never_multiply() -> None:

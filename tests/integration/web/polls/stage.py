@@ -15,7 +15,7 @@ import httpx
 from cryptography.fernet import Fernet
 from sqlalchemy import Engine, text
 
-from k8s_adapters.identity import PodIdentity, TokenRejected
+from k8s_adapters.identity import KeyUnknown, PodIdentity, TokenRejected, Unjudged
 from k8s_adapters.pods import PodSeen
 from ostler.clock import utcnow
 from ostler.encryption import Cipher
@@ -47,11 +47,15 @@ class StubCluster:
         self.pools: set[str] = set()
         self.looked_up: list[str] = []
 
-    def verify_cached(self, token: str) -> PodIdentity | None:
-        found = self.tokens.get(token)
-        return found if isinstance(found, PodIdentity) else None
+        self.keys_are_old = False
+        self.unknown_keys: set[str] = set()
+
+    def fetch_keys(self) -> None:
+        raise Unjudged("the keys are away")
 
     def verify(self, token: str) -> PodIdentity:
+        if token in self.unknown_keys:
+            raise KeyUnknown("unknown")
         found = self.tokens.get(token, TokenRejected("unknown"))
         if isinstance(found, Exception):
             raise found

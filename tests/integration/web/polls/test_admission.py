@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from k8s_adapters.identity import TokenRejected, Unjudged
+from k8s_adapters.identity import KeyUnknown, TokenRejected
 from k8s_adapters.pods import PodSeen
 from ostler.clock import utcnow
 from ostler.errors import Retryable
@@ -50,7 +50,7 @@ def stranger(stage: Stage) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("failure", "status"), [(TokenRejected("expired"), 401), (Unjudged("the keys are away"), 503)], ids=["bad", "away"]
+    ("failure", "status"), [(TokenRejected("expired"), 401), (KeyUnknown("unknown"), 503)], ids=["bad", "away"]
 )
 def test_a_token_is_refused_only_when_it_could_be_judged(stage: Stage, failure: Exception, status: int) -> None:
     stage.cluster.tokens["bad"] = failure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from ostler.encryption import Cipher
 from ostler.secrets import Secret
 from tests.integration.web.polls.stage import JIT, Stage, WebProcess, eventually
 from web import handover
+from web.threads import CLUSTER_THREADS
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -87,6 +89,47 @@ def test_a_review_that_cannot_be_had_is_counted_and_the_delivery_goes_on(stage: 
     assert web.poll(pod.token).status_code == 200
     assert stage.state(claim_id) == "delivered"
     assert web.web.counts["token_review.missed"] == 1
+
+
+def test_a_review_that_hangs_is_waited_for_no_longer_than_allowed(stage: Stage) -> None:
+    pod = stage.pod(stage.pool())
+    claim_id = stage.claim(pod)
+    hanging = threading.Event()
+    stage.cluster.on_review = lambda: hanging.wait(10)  # type: ignore[assignment]
+    web = stage.start_web()
+
+    assert web.poll(pod.token).status_code == 200
+    assert stage.cluster.reviewed == [pod.uid]
+    assert stage.state(claim_id) == "delivered"
+    assert web.web.counts["token_review.missed"] == 1
+    hanging.set()
+
+
+def test_a_review_for_which_there_is_no_thread_is_waited_for_no_longer_than_allowed(stage: Stage) -> None:
+    pod = stage.pod(stage.pool())
+    claim_id = stage.claim(pod)
+    web = stage.start_web()
+    hanging = threading.Event()
+    for _ in range(CLUSTER_THREADS):
+        web.web.threads._cluster.submit(hanging.wait, 10)
+
+    assert web.poll(pod.token).status_code == 200
+    assert stage.state(claim_id) == "delivered"
+    assert web.web.counts["token_review.missed"] == 1
+    hanging.set()
+    eventually(lambda: web.web.threads._cluster._work_queue.qsize() == 0)
+    assert stage.cluster.reviewed == []
+
+
+def test_every_delivery_is_reviewed_also_of_a_token_that_is_remembered(stage: Stage) -> None:
+    pod = stage.pod(stage.pool())
+    stage.claim(pod)
+    web = stage.start_web()
+    assert web.poll(pod.token).status_code == 200
+    assert web.poll(pod.token).status_code == 200
+    stage.cluster.review_says = False
+    assert web.poll(pod.token).status_code == 401
+    assert stage.cluster.reviewed == [pod.uid] * 3
 
 
 def test_no_connection_is_held_while_the_token_is_reviewed(stage: Stage) -> None:

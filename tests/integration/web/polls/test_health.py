@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event
+
+from models import migrate
 from ostler.secrets import Secret
 from tests.integration.web.polls.stage import Stage, eventually
+from web import health
 
 
 def test_a_process_that_works_is_alive_and_ready(stage: Stage) -> None:
@@ -17,6 +28,52 @@ def test_a_process_that_works_is_alive_and_ready(stage: Stage) -> None:
     assert body["beat_lock_seconds"] is None
 
 
+def test_readiness_tells_anybody_nothing_of_the_fleet(stage: Stage) -> None:
+    web = stage.start_web()
+    assert set(web.get("/readyz").json()) == {"status", "checks", "redis", "beat_lock_seconds"}
+
+
+def test_many_who_ask_for_readiness_cost_postgres_one_question_a_second(stage: Stage) -> None:
+    web = stage.start_web()
+    asked: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if "alembic_version.version_num" in statement:
+            asked.append(statement)
+
+    event.listen(web.web.engine, "before_cursor_execute", note)
+    with ThreadPoolExecutor(16) as clients:
+        statuses = set(clients.map(lambda _: web.get("/readyz").status_code, range(200)))
+
+    assert statuses == {200}
+    # As many as seconds went by; 200 would be one each.
+    assert 1 <= len(asked) <= 20
+
+
+def test_a_postgres_that_does_not_answer_is_asked_by_one_thread_only(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web = stage.start_web()
+    asked, answer, current = threading.Semaphore(0), threading.Event(), migrate.current
+
+    def silent(engine: Engine) -> str | None:
+        asked.release()
+        answer.wait(60)
+        return current(engine)
+
+    monkeypatch.setattr(health, "KEPT", 0)
+    monkeypatch.setattr(migrate, "current", silent)
+    with ThreadPoolExecutor(8) as clients:
+        found = list(clients.map(lambda _: web.get("/readyz"), range(24)))
+    assert {each.status_code for each in found} == {503}
+    assert {each.json()["checks"]["postgres"] for each in found} == {False}
+    assert asked.acquire(blocking=False)
+    assert not asked.acquire(blocking=False)
+
+    answer.set()
+    eventually(lambda: web.get("/readyz").status_code == 200)
+
+
 def test_redis_being_away_is_told_and_no_reason_to_send_pods_elsewhere(stage: Stage) -> None:
     web = stage.start_web(redis_url=Secret("redis://127.0.0.1:1/0"))
     response = web.get("/readyz")
@@ -24,12 +81,28 @@ def test_redis_being_away_is_told_and_no_reason_to_send_pods_elsewhere(stage: St
     assert response.json()["redis"] is False
 
 
+def test_a_redis_that_says_nothing_does_not_make_readiness_late(stage: Stage) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        web = stage.start_web(redis_url=Secret(f"redis://127.0.0.1:{silent.getsockname()[1]}/0"))
+        web.get("/healthz")
+        took = []
+        for _ in range(5):
+            began = time.monotonic()
+            response = web.get("/readyz")
+            took.append(time.monotonic() - began)
+            assert response.status_code == 200
+            assert response.json()["redis"] is False
+        assert min(took) < 0.9  # a probe gives up after a second; the least, as this machine may be busy
+
+
 def test_an_older_schema_is_not_ready_and_a_newer_one_is(stage: Stage) -> None:
     web = stage.start_web()
+    assert web.get("/readyz").status_code == 200
     stage.execute("UPDATE alembic_version SET version_num = 'of_a_later_version'")
+    time.sleep(health.KEPT)
     assert web.get("/readyz").status_code == 200
     stage.execute("DELETE FROM alembic_version")
-    assert web.get("/readyz").status_code == 503
+    eventually(lambda: web.get("/readyz").status_code == 503)
 
 
 def test_a_stopping_process_is_not_ready_and_holds_nothing(stage: Stage) -> None:

@@ -1,0 +1,34 @@
+"""`python -m benchmarks SUBJECT… | all | report`: measure, and write what was measured."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import tempfile
+from pathlib import Path
+
+from benchmarks.frame import RESULTS, ROOT, Recorder
+from benchmarks.report import SUBJECTS, render
+
+DOCUMENT = ROOT / "docs" / "performance.md"
+
+
+def main() -> None:
+    """Run what the command line names."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("what", nargs="+", choices=[*SUBJECTS, "all", "report"])
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: proves that it runs, measures nothing")
+    parser.add_argument("--results", type=Path, help="where the JSON goes; with --quick a new folder, else results/")
+    arguments = parser.parse_args()
+    names = list(SUBJECTS) if "all" in arguments.what else [name for name in arguments.what if name != "report"]
+    folder = arguments.results or (Path(tempfile.mkdtemp(prefix="ostler-bench-")) if arguments.quick else RESULTS)
+    for name in names:
+        recorder = Recorder(name, quick=arguments.quick)
+        importlib.import_module(f"benchmarks.{name}").run(recorder)
+        recorder.say(f"written to {recorder.write(folder)}")
+    if "report" in arguments.what or not arguments.quick:
+        DOCUMENT.write_text(render(RESULTS))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""What a job costs in CPU, by process, and how many a second the whole demo sustains, on each kind of cluster.
+
+Everything runs: the cluster, the lab's GitHub and kubelet, every process of Ostler. As many jobs are kept open as keep
+every Pod at work; nothing is idle, so the machine is the limit, shared by what is measured and what is not.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchmarks.frame import Recorder, Target
+from benchmarks.proc import cpu, descendants
+from benchmarks.stage import Stage
+from lab.processes import free_port
+from lab.setup import ACCOUNTS, LabPool
+from lab.system import CLUSTERS, Options, System, read_log
+from lab.verdict import judge
+
+LABELS = ("self-hosted", "linux", "bench")
+OURS = ("web", "worker", "beat", "watch")
+PODS = {"embedded": 120, "real": 80}
+LEAST = {"embedded": 20.0, "real": 8.0}
+SETTLES = 120.0
+
+
+def run(recorder: Recorder) -> None:
+    """Measure."""
+    for cluster in CLUSTERS:
+        _whole(recorder, cluster)
+    with Stage() as stage:
+        _bounds(recorder, stage)
+    recorder.lab = {
+        "jobs": "0.5 s each, of three accounts, in one pool; simulated Pods",
+        "everything else": "runs on the same cores; its CPU per job is in the table",
+    }
+
+
+def _whole(recorder: Recorder, cluster: str) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="ostler-bench-"))
+    pods = recorder.size(PODS[cluster], 8)
+    options = Options(
+        pools=(LabPool("bench", LABELS, pods, cpu="1", memory="1Gi"),),
+        real_pods=0,
+        beats=1,
+        settings={
+            "OSTLER_DEFAULT_BUDGET_COUNT": "1000",
+            "OSTLER_DEFAULT_BUDGET_VCPU": "10000",
+            "OSTLER_DEFAULT_BUDGET_MEMORY_GIB": "10000",
+            "OSTLER_LOG_LEVEL": "WARNING",
+        },
+    )
+    with System(folder, options, say=recorder.say, cluster=cluster) as system:
+        system.wait_for_warm_pods(pods, timeout=180)
+        driver = _Driver(system, keep_open=pods * 2)
+        driver.drive(recorder.size(10, 2))
+        for _ in range(recorder.size(3, 1)):
+            _window(recorder, cluster, driver, seconds=recorder.size(15, 6))
+        with recorder.window() as window:
+            driver.settle()
+        verdict = judge(read_log(system.github_log), read_log(system.kubelet_log), allow_leftover_runners=True)
+        for problem in verdict.problems:
+            recorder.say(f"problem: {problem}")
+        recorder.add(
+            f"{cluster}: jobs that did not complete exactly once", "rows", len(verdict.problems), window,
+            targets=(Target("median", "=", 0),), note=f"of {verdict.jobs}, by the logs of GitHub and the kubelet",
+        )  # fmt: skip
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Driver:
+    """Keeps jobs open at the lab's GitHub."""
+
+    def __init__(self, system: System, *, keep_open: int) -> None:
+        self.system = system
+        self._keep_open = keep_open
+        self._repositories = [f"{account.login}/{name}" for account in ACCOUNTS for name in account.repositories]
+        self._sent = 0
+
+    def drive(self, seconds: float) -> tuple[int, int]:
+        """Send for so long; return how many jobs were completed meanwhile, and how many calls GitHub took."""
+        end = time.monotonic() + seconds
+        first = self._look()
+        while time.monotonic() < end:
+            open_jobs, *_ = self._look()
+            self._send(self._keep_open - open_jobs)
+            time.sleep(0.2)
+        last = self._look()
+        return last[1] - first[1], last[2] - first[2]
+
+    def settle(self) -> None:
+        """Send no more, and return when all is over, or after a while: the verdict says what is not."""
+        end = time.monotonic() + SETTLES
+        while self._look()[0] and time.monotonic() < end:
+            time.sleep(0.5)
+        time.sleep(3)
+
+    def _send(self, count: int) -> None:
+        jobs = [
+            {
+                "repository": self._repositories[(self._sent + number) % len(self._repositories)],
+                "labels": list(LABELS),
+                "duration_seconds": 0.5,
+            }
+            for number in range(count)
+        ]
+        if jobs:
+            self.system.lab("POST", "/jobs", jobs)
+            self._sent += len(jobs)
+
+    def _look(self) -> tuple[int, int, int]:
+        stats = self.system.lab("GET", "/stats")
+        completed = stats["jobs"].get("completed", 0)
+        return sum(stats["jobs"].values()) - completed, completed, sum(stats["calls"].values())
+
+
+def _window(recorder: Recorder, cluster: str, driver: _Driver, *, seconds: float) -> None:
+    before = _used(driver.system)
+    with recorder.window() as window:
+        completed, calls = driver.drive(seconds)
+    used = {name: found - before.get(name, 0.0) for name, found in _used(driver.system).items()}
+    if not completed:
+        raise RuntimeError("no job was completed; nothing can be said of its cost")
+    per_job = {name: found / completed * 1000 for name, found in used.items()}
+    ours = sum(per_job.get(name, 0.0) for name in OURS)
+    recorder.say(
+        f"{cluster}: {completed / window.seconds:.1f} jobs/s, {ours:.0f} ms of CPU a job in Ostler's processes"
+    )
+    recorder.add(f"{cluster}: sustained throughput", "/s", completed / window.seconds, window,
+                 targets=(Target("median", "≥", LEAST[cluster]),))  # fmt: skip
+    recorder.add(
+        f"{cluster}: CPU of a job in all of Ostler's processes", "ms", ours, window,
+        targets=(Target("median", "≤", 30),), bounds=("three no-op tasks", "three webhooks of a bare ASGI app"),
+        note="webhook to completion, and the Pod that replaces the spent one",
+    )  # fmt: skip
+    for name in sorted(per_job, key=lambda name: (name not in OURS, -per_job[name])):
+        whose = "" if name in OURS else "lab: "
+        recorder.add(f"{cluster}: … {whose}{name}", "ms", per_job[name], window)
+    recorder.add(f"{cluster}: calls to GitHub per job", "ratio", calls / completed, window,
+                 targets=(Target("median", "≤", 1.2),))  # fmt: skip
+
+
+def _used(system: System) -> Mapping[str, float]:
+    """Return the CPU seconds by kind of process; copies of one process are added up."""
+    known = {child.pid: name.rpartition("-")[0] or name for name, child in system.children.items()}
+    known |= {system.postgres.child.pid: "Postgres", system.redis.child.pid: "Redis"}
+    found: Counter[str] = Counter()
+    for pid in _children():
+        found[known.get(pid) or _program(pid)] += cpu(pid)  # type: ignore[assignment]
+    return found
+
+
+def _children() -> list[int]:
+    me = os.getpid()
+    return [
+        pid for pid in descendants(me)
+        if pid != me and int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) == me
+    ]  # fmt: skip
+
+
+def _program(pid: int) -> str:
+    words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    name = Path(words[0]).name
+    return "embedded API server" if name.startswith("python") else name
+
+
+def _bounds(recorder: Recorder, stage: Stage) -> None:
+    recorder.say("the bounds")
+    jobs = recorder.size(200, 10)
+    noop = stage.module("noop", "benchmarks.load.noop", "worker")
+    stage.run("benchmarks.load.noop", "send", "--count", "5", "--rate", "10")
+    port = free_port()
+    bare = stage.module("bare", "benchmarks.load.bare", "--port", str(port))
+    sent = ("--url", f"http://127.0.0.1:{port}/webhooks/github", "--first", "1", "--rate", "60")
+    stage.run("benchmarks.load.hooks", "--count", "20", *sent)
+    for _ in range(recorder.size(3, 1)):
+        before = cpu(noop.pid)
+        with recorder.window() as window:
+            stage.run("benchmarks.load.noop", "send", "--count", str(jobs), "--rate", "20")
+        recorder.add("three no-op tasks", "ms", (cpu(noop.pid) - before) / jobs * 1000, window, is_bound=True)
+        before = cpu(bare.pid)
+        with recorder.window() as window:
+            stage.run("benchmarks.load.hooks", "--count", str(3 * jobs), *sent)
+        used = (cpu(bare.pid) - before) / jobs * 1000
+        recorder.add("three webhooks of a bare ASGI app", "ms", used, window, is_bound=True)

@@ -1,0 +1,241 @@
+"""What a benchmark writes down: figures with every sample, the machine, the commit, and how busy others were.
+
+A figure is measured in rounds. A round has observations (one per request, say, or a single number) and remembers the
+load average around it and how much CPU processes outside this benchmark used meanwhile: so a noisy run is seen.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from benchmarks.proc import cpu_of, descendants, machine_cpu
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+NOTES = ROOT / "benchmarks" / "notes"
+KEPT = 1000
+"""Observations of one round that are kept; of more, so many evenly spaced ones of their sorted list."""
+PACKAGES = (
+    "celery", "kombu", "redis", "sqlalchemy", "psycopg2-binary", "starlette", "uvicorn", "uvloop", "kubernetes",
+)  # fmt: skip
+
+Unit = Literal["ms", "s", "/s", "MiB", "cores", "calls", "rows", "ratio", "kB", "%"]
+Statistic = Literal["p50", "p99", "max", "median"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a figure is held to: `p99 < 50` of its unit."""
+
+    statistic: Statistic
+    sign: Literal["<", "≤", "≥", "="]
+    value: float
+
+    def met(self, found: float) -> bool:
+        """Return whether a value meets it."""
+        return {
+            "<": found < self.value, "≤": found <= self.value, "≥": found >= self.value, "=": found == self.value,
+        }[self.sign]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One measurement. `load` is the 1-minute load average before and after; `others` are cores used by others."""
+
+    values: Sequence[float]
+    count: int
+    seconds: float
+    load: tuple[float, float]
+    others: float
+
+
+@dataclass(slots=True)
+class Figure:
+    """One figure; `bounds` names the figures of the same run that it is read beside."""
+
+    name: str
+    unit: Unit
+    targets: Sequence[Target] = ()
+    bounds: Sequence[str] = ()
+    is_bound: bool = False
+    note: str = ""
+    rounds: list[Round] = field(default_factory=list)
+
+    @property
+    def is_distribution(self) -> bool:
+        """Return whether a round has many observations."""
+        return any(each.count > 1 for each in self.rounds)
+
+    def value(self, statistic: Statistic) -> float:
+        """Return the median over the rounds of a statistic of each."""
+        return statistics.median(_statistic(each.values, statistic) for each in self.rounds)
+
+
+@dataclass(slots=True)
+class Window:
+    """A stretch of time in which something was measured, and how busy the machine was; filled by `Recorder.window`."""
+
+    seconds: float = 0.0
+    load: tuple[float, float] = (0.0, 0.0)
+    others: float = 0.0
+
+
+class Recorder:
+    """Collects the figures of one subject; `quick` asks for tiny sizes that prove the code and measure nothing."""
+
+    def __init__(self, subject: str, *, quick: bool) -> None:
+        self.subject = subject
+        self.quick = quick
+        self.figures: dict[str, Figure] = {}
+        self.lab: dict[str, str] = {}
+        self._began = datetime.now(UTC)
+        self._load = os.getloadavg()[0]
+
+    def size(self, normal: int, quick: int) -> int:
+        """Return how much of something: `quick` when that was asked for."""
+        return quick if self.quick else normal
+
+    @contextmanager
+    def window(self) -> Iterator[Window]:
+        """Remember the machine around a measurement."""
+        window = Window()
+        load, began = os.getloadavg()[0], time.monotonic()
+        busy, ours = machine_cpu(), _ours()
+        yield window
+        window.seconds = time.monotonic() - began
+        window.load = (round(load, 2), round(os.getloadavg()[0], 2))
+        used = (machine_cpu() - busy) - (_ours() - ours)
+        window.others = round(max(used, 0.0) / max(window.seconds, 0.01), 2)
+
+    def add(
+        self, name: str, unit: Unit, values: Iterable[float] | float, window: Window, *,
+        targets: Sequence[Target] = (), bounds: Sequence[str] = (), is_bound: bool = False, note: str = "",
+    ) -> Figure:  # fmt: skip
+        """Add one round to a figure, made on first use."""
+        figure = self.figures.setdefault(name, Figure(name, unit, targets, bounds, is_bound, note))
+        found = [float(values)] if isinstance(values, int | float) else sorted(values)
+        if not found:
+            raise ValueError(f"{name}: nothing was measured")
+        kept = _thin(found)
+        figure.rounds.append(
+            Round([float(f"{v:.4g}") for v in kept], len(found), round(window.seconds, 1), window.load, window.others)
+        )
+        return figure
+
+    def say(self, line: str) -> None:
+        """Show how far it is."""
+        seconds = (datetime.now(UTC) - self._began).total_seconds()
+        print(f"{seconds:6.1f} s  {self.subject}: {line}", flush=True)
+
+    def write(self, folder: Path) -> Path:
+        """Write the result and return its path."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{self.subject}.json"
+        body = {
+            "subject": self.subject,
+            "command": f"python -m benchmarks {self.subject}" + (" --quick" if self.quick else ""),
+            **_commit(),
+            "began": self._began.isoformat(timespec="seconds"),
+            "seconds": round((datetime.now(UTC) - self._began).total_seconds()),
+            "load_average": [round(self._load, 2), round(os.getloadavg()[0], 2)],
+            "environment": environment(),
+            "lab": self.lab,
+            "figures": [asdict(figure) for figure in self.figures.values()],
+        }
+        # One line per round: a reader can see the samples, and a diff stays short.
+        path.write_text(_dump(body) + "\n")
+        return path
+
+
+def read(path: Path) -> tuple[dict[str, Any], list[Figure]]:
+    """Return a result's facts and figures."""
+    body = json.loads(path.read_text())
+    figures = [
+        Figure(
+            **{
+                **each,
+                "targets": tuple(Target(**target) for target in each["targets"]),
+                "bounds": tuple(each["bounds"]),
+                "rounds": [Round(**{**one, "load": tuple(one["load"])}) for one in each["rounds"]],
+            }
+        )
+        for each in body.pop("figures")
+    ]
+    return body, figures
+
+
+def environment() -> dict[str, str]:
+    """Return what the figures depend on and a reader cannot see."""
+    cpu = next(
+        (line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
+         if line.startswith("model name")),
+        platform.machine(),
+    )  # fmt: skip
+    memory = int(Path("/proc/meminfo").read_text().split()[1]) // 1024
+    return {
+        "cpu": cpu,
+        "cores": str(os.cpu_count()),
+        "memory": f"{memory} MiB",
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in PACKAGES},
+    }
+
+
+def _commit() -> dict[str, Any]:
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.rstrip()
+
+    changed = [line[3:] for line in git("status", "--porcelain").splitlines()]
+    return {
+        "commit": git("rev-parse", "HEAD"),
+        "uncommitted": sorted(path for path in changed if not path.startswith(("benchmarks/results", "docs/"))),
+    }
+
+
+def _ours() -> float:
+    return cpu_of(descendants(os.getpid()))
+
+
+def _thin(values: Sequence[float]) -> list[float]:
+    if len(values) <= KEPT:
+        return list(values)
+    last = len(values) - 1
+    return [values[round(number * last / (KEPT - 1))] for number in range(KEPT)]
+
+
+def _statistic(values: Sequence[float], statistic: Statistic) -> float:
+    """Return a statistic of sorted values, percentiles by nearest rank."""
+    if statistic == "max":
+        return values[-1]
+    share = {"p50": 0.5, "median": 0.5, "p99": 0.99}[statistic]
+    return values[min(len(values) - 1, int(share * len(values)))]
+
+
+def _dump(body: dict[str, Any]) -> str:
+    """Return JSON with the rounds on one line each."""
+    rounds: list[str] = []
+
+    def hide(figure: dict[str, Any]) -> dict[str, Any]:
+        held = []
+        for one in figure["rounds"]:
+            rounds.append(json.dumps(one, separators=(",", ":"), ensure_ascii=False))
+            held.append(f"@{len(rounds) - 1}@")
+        return {**figure, "rounds": held}
+
+    text = json.dumps({**body, "figures": [hide(each) for each in body["figures"]]}, indent=1, ensure_ascii=False)
+    for number, line in enumerate(rounds):
+        text = text.replace(f'"@{number}@"', line)
+    return text

@@ -1,0 +1,1 @@
+"""Programs that load Ostler or stand for what is around it, each a process of its own."""

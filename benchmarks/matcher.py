@@ -1,0 +1,219 @@
+"""The matcher: how long one run takes, at few and many queued jobs, 1 and 1,000 accounts, batches of 1 and of 100.
+
+It runs in this process, against a real Postgres: its transaction is what is measured, no message, no chain. After
+each run new jobs and new Pods take the place of those it paired, so that every run meets as many; claims stay live.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, cast
+
+from benchmarks.frame import Recorder, Target, Window
+from benchmarks.load.tokens import BenchPod
+from benchmarks.stage import Stage
+from ostler.clock import utcnow
+from ostler.settings import Settings
+from tasks.dispatch import run_matcher
+
+_WEB = "web-bench"
+_PODS = 100
+_CONNECTIONS = 4
+
+# What a batch writes, when somebody has decided already.
+_SQL = """\
+SELECT nextval('bench') * :batch AS n \\gset
+BEGIN;
+SELECT pg_advisory_xact_lock(1);
+INSERT INTO claims (purpose, job_id, runner_pod_id, pod_uid, pool_id, account_id, scope, vcpu, memory, state,
+                    created_at, changed_at, due_at)
+    SELECT 'job', j.id, p.id, p.uid, j.pool_id, j.account_id, j.scope, 2000, 4096, 'claimed', now(), now(), now()
+    FROM jobs j JOIN runner_pods p ON p.name = 'bound-' || j.id WHERE j.id >= :n AND j.id < :n + :batch;
+INSERT INTO claim_events (claim_id, at, transition, to_state, who, why)
+    SELECT id, now(), 'claim', 'claimed', 'w', 'q' FROM claims WHERE job_id >= :n AND job_id < :n + :batch;
+UPDATE jobs SET state = 'claimed', changed_at = now() WHERE id >= :n AND id < :n + :batch AND state = 'queued';
+INSERT INTO job_events (job_id, at, transition, to_state, who, why)
+    SELECT id, now(), 'job_claim', 'claimed', 'w', 'q' FROM jobs WHERE id >= :n AND id < :n + :batch;
+COMMIT;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One cell: so many queued jobs of so many accounts, claims per run at most."""
+
+    queued: int
+    accounts: int
+    batch: int
+
+    @property
+    def name(self) -> str:
+        """Return what the case is called."""
+        return f"batch of {self.batch}, {_of(self.accounts, 'account')}, {self.queued:,} queued"
+
+
+def run(recorder: Recorder) -> None:
+    """Measure."""
+    deep, many = recorder.size(100_000, 2000), recorder.size(1000, 200)
+    shallow = {(1, 1): 10, (1, 100): 200, (many, 1): many, (many, 100): many}
+    with Stage() as stage:
+        matcher = _Matcher(stage)
+        for accounts in (1, many):
+            for batch in (1, 100):
+                for queued in (shallow[accounts, batch], deep):
+                    _measure(recorder, matcher, Case(queued, accounts, batch))
+                first, last = Case(shallow[accounts, batch], accounts, batch), Case(deep, accounts, batch)
+                _ratio(recorder, first, last)
+        _bound(recorder, stage)
+        recorder.lab = {
+            "Pods": f"{_PODS} offered and free at each run; up to 1,900 claims live, all of this round",
+            "few queued": "10 for a batch of one; 200 for a batch of 100; one job of each of the 1,000 accounts",
+            "Redis": "none: the wake key is deleted in memory",
+        }
+
+
+class _Keys:
+    """Wake keys in memory."""
+
+    def taken(self, _pool_id: int) -> None:
+        """Forget a key."""
+
+
+class _Matcher:
+    """One pool with its offered Pods, and the matcher before it."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.pool = stage.add_pool("bench")
+        stage.rows(
+            "INSERT INTO web_instances (id, started_at, beat_at) VALUES (:web, now(), now() + interval '1 day')",
+            web=_WEB,
+        )
+        stage.rows("CREATE SEQUENCE made")
+        self.offer(stage.add_pods(self.pool, _PODS))
+
+    def fill(self, case: Case) -> None:
+        """Have exactly so many queued jobs, spread over so many accounts, in no order of either."""
+        rows = self.stage.rows
+        rows("TRUNCATE claims, claim_events, jobs, job_events, accounts, executions, mint_attempts CASCADE")
+        rows(
+            """
+            INSERT INTO accounts (id, login, budget_count, budget_vcpu, budget_memory, created_at)
+            SELECT n, 'org-' || n, 100000, 1000000000, 1000000000, now() FROM generate_series(1, :accounts) n
+            """,
+            accounts=case.accounts,
+        )
+        rows(
+            """
+            INSERT INTO jobs (id, account_id, installation_id, repository, scope, run_id, run_attempt, name, labels,
+                              state, pool_id, priority, queued_at, changed_at)
+            SELECT n, 1 + n % :accounts, 1, 'org/app', 'orgs/org', 1, 1, 'build', '{}', 'queued', :pool, 0,
+                   now() - random() * interval '1 hour', now()
+            FROM generate_series(1, :queued) n ORDER BY random()
+            """,
+            accounts=case.accounts, queued=case.queued, pool=self.pool,
+        )  # fmt: skip
+
+    def once(self, batch: int) -> float:
+        """Run the matcher, put new jobs and Pods in the place of those it paired, and return the seconds of the run."""
+        settings = Settings.model_construct(
+            **{name: field.default for name, field in Settings.model_fields.items()} | {"match_batch": batch}
+        )
+        runtime = SimpleNamespace(engine=self.stage.engine, settings=settings, wake_keys=_Keys(), who="bench")
+        began = time.perf_counter()
+        matched = run_matcher(cast("Any", runtime), self.pool, now=utcnow())
+        seconds = time.perf_counter() - began
+        if len(matched.claims) != batch:
+            raise RuntimeError(f"{len(matched.claims)} claims instead of {batch}")
+        self._replenish(list(matched.claims))
+        return seconds
+
+    def calm(self) -> None:
+        """Forget every claim, and have statistics and caches as a server has them that runs for a while."""
+        self.stage.rows("DELETE FROM claims")
+        self.stage.system("VACUUM ANALYZE jobs, accounts, claims, offers, runner_pods")
+
+    def _replenish(self, claims: list[int]) -> None:
+        rows = self.stage.rows
+        rows(
+            """
+            INSERT INTO jobs (id, account_id, installation_id, repository, scope, run_id, run_attempt, name, labels,
+                              state, pool_id, priority, queued_at, changed_at)
+            SELECT 1000000 + nextval('made'), account_id, installation_id, repository, scope, 1, 1, 'build', '{}',
+                   'queued', pool_id, 0, now(), now()
+            FROM jobs WHERE id IN (SELECT job_id FROM claims WHERE id = ANY(:claims))
+            """,
+            claims=claims,
+        )
+        rows("DELETE FROM offers WHERE pod_uid IN (SELECT pod_uid FROM claims WHERE id = ANY(:claims))", claims=claims)
+        self.offer(self.stage.add_pods(self.pool, len(claims)))
+
+    def offer(self, pods: list[BenchPod]) -> None:
+        """Have Pods offered for a day."""
+        self.stage.rows(
+            "INSERT INTO offers (pod_uid, pool_id, web_id, poll_id, until) "
+            "SELECT uid, pool_id, :web, 'p', now() + interval '1 day' FROM runner_pods WHERE uid = ANY(:uids)",
+            web=_WEB, uids=[pod.uid for pod in pods],
+        )  # fmt: skip
+
+
+def _measure(recorder: Recorder, matcher: _Matcher, case: Case) -> None:
+    recorder.say(case.name)
+    matcher.fill(case)
+    for _ in range(recorder.size(3, 1)):
+        matcher.calm()
+        for _ in range(_CONNECTIONS):  # each connection reads the catalogue anew after a VACUUM
+            matcher.once(case.batch)
+        with recorder.window() as window:
+            times = [matcher.once(case.batch) for _ in range(recorder.size(15, 2))]
+        most = _most(case)
+        recorder.add(
+            case.name, "ms", [seconds * 1000 for seconds in times], window,
+            targets=() if most is None else (Target("p50", "≤", most),),
+            bounds=(f"raw SQL, batch of {case.batch}",),
+        )  # fmt: skip
+
+
+def _most(case: Case) -> float | None:
+    """Return the milliseconds that a run may take: 5,000 and 2,500 claims a second, or one claim in 6 and 20 ms."""
+    one_account = case.accounts == 1
+    if case.batch == 1:
+        return 6 if one_account else 20
+    return case.batch / (5000 if one_account else 2500) * 1000
+
+
+def _ratio(recorder: Recorder, few: Case, many: Case) -> None:
+    last = recorder.figures[many.name].rounds[-1]
+    window = Window(seconds=last.seconds, load=last.load, others=last.others)
+    ratio = recorder.figures[many.name].value("p50") / recorder.figures[few.name].value("p50")
+    recorder.add(
+        f"batch of {few.batch}, {_of(few.accounts, 'account')}: {many.queued:,} queued ÷ {few.queued:,}",
+        "ratio", ratio, window, targets=(Target("median", "≤", 1.5),),
+    )  # fmt: skip
+
+
+def _bound(recorder: Recorder, stage: Stage) -> None:
+    """Insert the same rows with raw SQL that was told which."""
+    stage.rows("CREATE SEQUENCE bench")
+    stage.rows("DELETE FROM offers")
+    stage.rows("TRUNCATE runner_pods CASCADE")
+    stage.rows(
+        """
+        INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at)
+        SELECT pool_id, 'n', 'bound-' || id, 'bound-' || id, 'a', 'h', now() FROM jobs
+        """
+    )
+    stage.rows("ANALYZE runner_pods")
+    for batch in (1, 100):  # in this order no job is taken twice
+        for _ in range(recorder.size(3, 1)):
+            with recorder.window() as window:
+                times, _ = stage.pgbench(
+                    _SQL.replace(":batch", str(batch)), clients=1, transactions=recorder.size(50, 3)
+                )
+            recorder.add(f"raw SQL, batch of {batch}", "ms", times, window, is_bound=True)
+
+
+def _of(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("" if count == 1 else "s")

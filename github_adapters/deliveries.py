@@ -1,0 +1,92 @@
+"""Reading GitHub's list of webhook deliveries (GitHub docs: "REST API endpoints for GitHub App webhooks").
+
+Every attempt is an entry of its own; the attempts of one event share its GUID.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from github_adapters import fields
+
+LONGEST_GUID = 128
+LONGEST_CURSOR = 512
+_LINK = re.compile(r"<([^<>]*)>\s*;[^<]*\brel=\"?next\b")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliverySeen:
+    """One attempt to deliver a webhook; `delivered_at` in UTC, `accepted` when it was answered with 2xx."""
+
+    id: int
+    guid: str
+    delivered_at: datetime
+    accepted: bool
+    event: str
+    action: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryPage:
+    """Attempts, newest first; `next_cursor` None on the last page. `malformed` counts entries left out."""
+
+    deliveries: tuple[DeliverySeen, ...]
+    next_cursor: str | None
+    malformed: int
+
+
+def read_page(body: bytes, headers: Mapping[str, str]) -> DeliveryPage:
+    """Return a page; an entry that makes no sense is left out and counted (law L14).
+
+    Raises `Malformed` when the page is no list, none of it makes sense, or its next page cannot be asked for.
+    """
+    try:
+        entries = json.loads(body)
+    except (ValueError, RecursionError):
+        raise fields.Malformed("the body is not JSON") from None
+    if not isinstance(entries, list):
+        raise fields.Malformed("the body is not a list")
+    seen = []
+    for entry in entries:
+        try:
+            seen.append(_delivery(entry))
+        except fields.Malformed:
+            continue
+    if entries and not seen:
+        raise fields.Malformed("deliveries")
+    return DeliveryPage(
+        deliveries=tuple(seen), next_cursor=_next_cursor(headers.get("link", "")), malformed=len(entries) - len(seen)
+    )
+
+
+def _delivery(source: Any) -> DeliverySeen:
+    if not isinstance(source, dict):
+        raise fields.Malformed("delivery")
+    guid, status = source.get("guid"), source.get("status_code")
+    if not isinstance(guid, str) or not 0 < len(guid) <= LONGEST_GUID or not guid.isprintable():
+        raise fields.Malformed("guid")
+    return DeliverySeen(
+        id=fields.number(source, "id"),
+        guid=guid,
+        delivered_at=fields.moment(source, "delivered_at"),
+        accepted=isinstance(status, int) and 200 <= status < 300,  # noqa: PLR2004
+        event=fields.word(source, "event"),
+        action=fields.optional_word(source, "action"),
+    )
+
+
+def _next_cursor(link: str) -> str | None:
+    """Return the cursor of the next page; only that is taken from the address, whose host is never asked."""
+    found = _LINK.search(link)
+    if found is None:
+        return None
+    cursors = parse_qs(urlsplit(found[1]).query).get("cursor", [])
+    if len(cursors) != 1 or len(cursors[0]) > LONGEST_CURSOR or not cursors[0].isprintable():
+        raise fields.Malformed("link")
+    return cursors[0]

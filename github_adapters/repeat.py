@@ -1,0 +1,49 @@
+"""The one retry layer of calls to GitHub: what `rules.retry` decides, within the deadline of the call.
+
+Only what leaves as `Retryable` is repeated. A rate limit is not: the governor, or the task, waits for it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from github_adapters.http import Deadline
+from ostler.errors import Retryable
+from rules.retry import Failure, Network, RetryPolicy, decide
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Sleep and randomness, so that tests can bring their own."""
+
+    sleep: Callable[[float], None] = time.sleep
+    roll: Callable[[], float] = random.random
+
+
+def repeat(once: Callable[[], T], *, policy: RetryPolicy, deadline: Deadline, timing: Timing) -> T:
+    """Return what `once` returns, repeated as `policy` says and `deadline` allows; raises its last error."""
+    endless = replace(policy, deadline=None)
+    attempt = 1
+    while True:
+        try:
+            return once()
+        except Retryable as error:
+            decision = decide(policy=endless, attempt=attempt, elapsed=0, failure=_failure(error), roll=timing.roll())
+            if not decision.retry or not deadline.allows(decision.wait):
+                raise
+        timing.sleep(decision.wait)
+        attempt += 1
+
+
+def _failure(error: Retryable) -> Failure:
+    if error.status is None:
+        return Failure(network=Network.RESET)
+    if 200 <= error.status < 300:  # noqa: PLR2004  an answer that makes no sense
+        return Failure(network=Network.TRUNCATED)
+    return Failure(status=error.status)

@@ -1,0 +1,81 @@
+"""What the server makes of an object that is created: defaults, first status, admission."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from lab.apiserver import pods, rules, schema
+from lab.apiserver.kinds import DEFINITION, NAMESPACE, NODE, POD, Json, Kind
+from lab.apiserver.refusals import invalid
+from lab.apiserver.store import Store
+
+_OPTIONAL = ("labels", "annotations", "finalizers", "ownerReferences")
+_NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+
+
+def prepare(kind: Kind, body: Json, *, namespace: str, store: Store) -> Json:
+    """Return the object to be stored. Raises `Refused`."""
+    given: Json = body.get("metadata") or {}
+    metadata: Json = {"name": given.get("name") or ""}
+    if namespace:
+        metadata["namespace"] = namespace
+    metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": timestamp()}
+    metadata |= {key: given[key] for key in _OPTIONAL if given.get(key)}
+    if kind.generation:
+        metadata["generation"] = 1
+    content = {key: value for key, value in body.items() if key not in {"kind", "apiVersion", "metadata"}}
+    content = {"metadata": metadata, **content}
+    if kind.custom:
+        content = shape(kind, content)
+        content.pop("status", None)
+    elif kind == POD:
+        content = pods.prepare(content, store=store)
+    elif kind == NODE:
+        spec = content.get("spec") or {}
+        content["spec"] = {**spec, "taints": [*(spec.get("taints") or ()), _NOT_READY]}
+        content.setdefault("status", {})
+    elif kind == NAMESPACE:
+        metadata["labels"] = {**metadata.get("labels", {}), "kubernetes.io/metadata.name": metadata["name"]}
+        content |= {"spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
+    elif kind == DEFINITION:
+        content["status"] = _accepted(content["spec"])
+    if causes := [*rules.of_metadata(metadata), *problems(kind, content)]:
+        raise invalid(kind, metadata["name"], causes)
+    return content
+
+
+def shape(kind: Kind, content: Json) -> Json:
+    """Return a custom resource as its definition's schema shapes it."""
+    shaped: Json = schema.shape(kind.schema, content)
+    return {"metadata": content["metadata"], **shaped}
+
+
+def problems(kind: Kind, content: Json) -> list[Json]:
+    """Return what is wrong with an object beside its metadata."""
+    if kind.custom:
+        return list(schema.problems(kind.schema, content, ""))
+    return list(pods.problems(content)) if kind == POD else []
+
+
+def timestamp(*, ahead: float = 0) -> str:
+    """Return the time `ahead` seconds from now as Kubernetes writes it."""
+    return (datetime.now(UTC) + timedelta(seconds=ahead)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _accepted(spec: Json) -> Json:
+    """Return the status of a definition that is served from now on."""
+
+    def condition(kind: str, reason: str, message: str) -> Json:
+        said: dict[str, Any] = {"type": kind, "status": "True", "lastTransitionTime": timestamp()}
+        return said | {"reason": reason, "message": message}
+
+    return {
+        "conditions": [
+            condition("NamesAccepted", "NoConflicts", "no conflicts found"),
+            condition("Established", "InitialNamesAccepted", "the initial names have been accepted"),
+        ],
+        "acceptedNames": spec["names"],
+        "storedVersions": [each["name"] for each in spec["versions"] if each.get("storage")],
+    }

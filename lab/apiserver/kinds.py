@@ -1,0 +1,79 @@
+"""The resources that are served: built-in ones, and those that a CustomResourceDefinition adds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One resource. `schema` is a custom one's; `generation` says whether its objects count their changes.
+
+    Two are the same when they are served under the same path, whatever their schema.
+    """
+
+    group: str
+    version: str
+    plural: str
+    name: str
+    namespaced: bool = True
+    generation: bool = False
+    returns_deleted: bool = False
+    """Whether a deletion is answered with the object, not with a Status."""
+    custom: bool = False
+    schema: Json = field(default_factory=dict, compare=False)
+    status: bool = field(default=True, compare=False)
+    """Whether `status` is a subresource, written apart from the rest."""
+
+    @property
+    def api_version(self) -> str:
+        """`v1`, or `group/version`."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def resource(self) -> str:
+        """The plural as messages name it: `pods`, `runnerpools.ostler.dev`."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def qualified(self) -> str:
+        """The kind as messages name it: `Pod`, `RunnerPool.ostler.dev`."""
+        return f"{self.name}.{self.group}" if self.group else self.name
+
+
+NAMESPACE = Kind(group="", version="v1", plural="namespaces", name="Namespace", namespaced=False, returns_deleted=True)
+NODE = Kind(group="", version="v1", plural="nodes", name="Node", namespaced=False)
+POD = Kind(group="", version="v1", plural="pods", name="Pod", generation=True, returns_deleted=True)
+SERVICE_ACCOUNT = Kind(
+    group="", version="v1", plural="serviceaccounts", name="ServiceAccount", returns_deleted=True, status=False
+)
+DEFINITION = Kind(
+    group="apiextensions.k8s.io",
+    version="v1",
+    plural="customresourcedefinitions",
+    name="CustomResourceDefinition",
+    namespaced=False,
+    generation=True,
+)
+TOKEN_REQUEST = Kind(group="authentication.k8s.io", version="v1", plural="tokenrequests", name="TokenRequest")
+BUILT_IN = (NAMESPACE, NODE, POD, SERVICE_ACCOUNT, DEFINITION)
+
+
+def defined_by(definition: Json) -> Kind:
+    """Return what a CustomResourceDefinition adds; KeyError or StopIteration where it says too little."""
+    spec: Json = definition["spec"]
+    version = next(each for each in spec["versions"] if each["served"])
+    return Kind(
+        group=spec["group"],
+        version=version["name"],
+        plural=spec["names"]["plural"],
+        name=spec["names"]["kind"],
+        namespaced=spec["scope"] == "Namespaced",
+        generation=True,
+        custom=True,
+        schema=version["schema"]["openAPIV3Schema"],
+        status="status" in version.get("subresources", {}),
+    )

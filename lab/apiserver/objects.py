@@ -1,0 +1,298 @@
+"""The verbs: create, change, bind, delete, and what a deletion drags along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from lab.apiserver import creation, pods, rules
+from lab.apiserver.creation import timestamp
+from lab.apiserver.kinds import BUILT_IN, DEFINITION, NAMESPACE, POD, SERVICE_ACCOUNT, Json, Kind, defined_by
+from lab.apiserver.refusals import (
+    already_exists,
+    bad_request,
+    cause,
+    invalid,
+    modified,
+    no_such_resource,
+    not_found,
+    precondition_failed,
+)
+from lab.apiserver.store import Store, Stored
+
+_KEPT = (
+    "namespace",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generation",
+    "resourceVersion",
+)
+_MAY_BE_EMPTY = ("labels", "annotations", "finalizers", "ownerReferences")
+_POLICIES = {"Background": None, "Orphan": "orphan", "Foreground": "foregroundDeletion"}
+_DELETE_OPTIONS = Kind(group="meta.k8s.io", version="v1", plural="", name="DeleteOptions")
+
+
+class Objects:
+    """The served kinds and their objects."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._kinds = {(kind.group, kind.version, kind.plural): kind for kind in BUILT_IN}
+
+    def serves(self, group: str, version: str) -> bool:
+        """Return whether anything of a group's version is served."""
+        return any(place[:2] == (group, version) for place in self._kinds)
+
+    def kind(self, group: str, version: str, plural: str) -> Kind:
+        """Return a kind. Raises `Refused`."""
+        found = self._kinds.get((group, version, plural))
+        if found is None:
+            raise no_such_resource()
+        return found
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Stored:
+        """Return an object. Raises `Refused`."""
+        stored = self.store.get(kind, namespace, name)
+        if stored is None:
+            raise not_found(kind, name)
+        return stored
+
+    def create(self, kind: Kind, namespace: str, body: Json) -> Stored:
+        """Create an object. Raises `Refused`."""
+        _check_type(kind, body)
+        if (body.get("metadata") or {}).get("namespace", namespace) != namespace:
+            raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+        if namespace:
+            self.get(NAMESPACE, "", namespace)
+        content = creation.prepare(kind, body, namespace=namespace, store=self.store)
+        name = content["metadata"]["name"]
+        if (taken := self.store.get(kind, namespace, name)) is not None:
+            raise already_exists(kind, name, terminating=taken.terminating)
+        stored = self.store.put(kind, content)
+        self._register(stored)
+        if kind == NAMESPACE:
+            self.create(SERVICE_ACCOUNT, name, {"metadata": {"name": "default"}})
+        if stored.metadata.get("ownerReferences") and not self._has_owner(stored):
+            self._delete(stored)
+        return stored
+
+    def change(
+        self, kind: Kind, namespace: str, name: str, edit: Callable[[Json], Any], *, status: bool = False
+    ) -> Stored:
+        """Write what `edit` makes of an object: all but its status, or that alone. Raises `Refused`."""
+        old = self.get(kind, namespace, name)
+        edited: Json = edit({"kind": kind.name, "apiVersion": kind.api_version, **old.copy()})
+        edited = {key: value for key, value in edited.items() if key not in {"kind", "apiVersion"}}
+        new = _changed(kind, old, edited, status=status)
+        if new == old.content:
+            return old
+        if _is_over(new["metadata"]):
+            last = Stored(kind, new)
+            self._remove(last)
+            return last
+        stored = self.store.put(kind, new)
+        self._register(stored)
+        return stored
+
+    def bind(self, namespace: str, name: str, binding: Json) -> None:
+        """Put a Pod on a node. Raises `Refused`."""
+        self.store.put(POD, pods.bound(self.get(POD, namespace, name), binding, now=timestamp()))
+
+    def delete(self, kind: Kind, namespace: str, name: str, options: Json) -> Stored:
+        """Begin or end a deletion and return the object as that left it. Raises `Refused`."""
+        stored = self.get(kind, namespace, name)
+        check_preconditions(stored, options.get("preconditions") or {})
+        policy = options.get("propagationPolicy") or "Background"
+        if policy not in _POLICIES:
+            known = ", ".join(f'"{each}"' for each in ("Foreground", "Background", "Orphan", "nil"))
+            why = f'Unsupported value: "{policy}": supported values: {known}'
+            raise invalid(_DELETE_OPTIONS, "", [cause("propagationPolicy", "NotSupported", why)])
+        if kind == NAMESPACE:
+            return self._delete_namespace(stored)
+        return self._delete(stored, grace=options.get("gracePeriodSeconds"), finalizer=_POLICIES[policy])
+
+    def _delete(self, stored: Stored, *, grace: int | None = None, finalizer: str | None = None) -> Stored:
+        stored = self._mark(stored, grace=grace, finalizer=finalizer)
+        metadata = stored.metadata
+        if not metadata.get("finalizers") and metadata.get("deletionGracePeriodSeconds", 0) == 0:
+            return self._remove(stored)
+        self._settle(stored)
+        return stored
+
+    def _mark(self, stored: Stored, *, grace: int | None, finalizer: str | None) -> Stored:
+        """Write into an object that it is being deleted, unless it goes at once without a trace."""
+        content = stored.copy()
+        metadata = content["metadata"]
+        if finalizer is not None and finalizer not in metadata.get("finalizers", ()):
+            metadata["finalizers"] = [*metadata.get("finalizers", ()), finalizer]
+        if stored.terminating:
+            if grace is None or grace >= metadata["deletionGracePeriodSeconds"]:
+                return stored
+            seconds = grace
+        else:
+            seconds = pods.grace(stored, grace) if stored.kind == POD else 0
+            if stored.kind != POD and not metadata.get("finalizers"):
+                return stored
+            if "generation" in metadata:
+                metadata["generation"] += 1
+        metadata |= {"deletionTimestamp": timestamp(ahead=seconds), "deletionGracePeriodSeconds": seconds}
+        return self.store.put(stored.kind, content)
+
+    def _delete_namespace(self, stored: Stored) -> Stored:
+        """Empty and remove a namespace at once; the answer shows it as it was in between."""
+        content = stored.copy()
+        content["metadata"]["deletionTimestamp"] = timestamp()
+        content["status"] = {"phase": "Terminating"}
+        terminating = self.store.put(NAMESPACE, content)
+        for each in self.store.within(stored.metadata["name"]):
+            self.store.remove(each)
+        self.store.remove(terminating)
+        return terminating
+
+    def _remove(self, stored: Stored) -> Stored:
+        """Take an object out, and what nobody owns any more."""
+        last = self.store.remove(stored)
+        if stored.kind == DEFINITION:
+            kind = defined_by(stored.content)
+            self._kinds.pop((kind.group, kind.version, kind.plural), None)
+            for each in self.store.all(kind):
+                self.store.remove(each)
+        for dependent in self.store.dependents(stored.uid):
+            if not dependent.terminating and not self._has_owner(dependent):
+                self._delete(dependent)
+        for reference in stored.metadata.get("ownerReferences") or ():
+            owner = self._owner(stored, reference)
+            if owner is not None:
+                self._settle(owner)
+        return last
+
+    def _settle(self, owner: Stored) -> None:
+        """Do what the collector's own finalizers on an owner ask for, and take them off when that is done."""
+        finalizers = owner.metadata.get("finalizers") or ()
+        if not owner.terminating or not {"orphan", "foregroundDeletion"} & set(finalizers):
+            return
+        if "orphan" in finalizers:
+            for each in self.store.dependents(owner.uid):
+                self._edit_metadata(each, "ownerReferences", lambda found: found["uid"] != owner.uid)
+        else:
+            for each in self.store.dependents(owner.uid):
+                if not each.terminating:
+                    self._delete(each)
+            if any(_blocks(each, owner.uid) for each in self.store.dependents(owner.uid)):
+                return
+        present = self.store.get(owner.kind, owner.metadata.get("namespace", ""), owner.metadata["name"])
+        if present is not None and present.uid == owner.uid:
+            self._edit_metadata(present, "finalizers", lambda found: found not in {"orphan", "foregroundDeletion"})
+
+    def _edit_metadata(self, stored: Stored, field: str, keep: Callable[[Any], bool]) -> None:
+        def edit(content: Json) -> Json:
+            content["metadata"][field] = [each for each in content["metadata"].get(field) or () if keep(each)]
+            return content
+
+        self.change(stored.kind, stored.metadata.get("namespace", ""), stored.metadata["name"], edit)
+
+    def _has_owner(self, stored: Stored) -> bool:
+        return any(self._owner(stored, each) is not None for each in stored.metadata.get("ownerReferences") or ())
+
+    def _owner(self, stored: Stored, reference: Json) -> Stored | None:
+        """Return the owner that a reference names, by kind, name and UID; None when it is gone."""
+        for kind in self._kinds.values():
+            if (kind.api_version, kind.name) == (reference["apiVersion"], reference["kind"]):
+                namespace = stored.metadata.get("namespace", "") if kind.namespaced else ""
+                found = self.store.get(kind, namespace, reference["name"])
+                return found if found is not None and found.uid == reference["uid"] else None
+        return None
+
+    def _register(self, stored: Stored) -> None:
+        if stored.kind == DEFINITION:
+            kind = defined_by(stored.content)
+            self._kinds[kind.group, kind.version, kind.plural] = kind
+
+
+def check_preconditions(stored: Stored, wanted: Json) -> None:
+    """Raise `Refused` unless the object is the one that the caller means."""
+    metadata = stored.metadata
+    for key, field in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+        if key in wanted and wanted[key] != metadata[key]:
+            raise precondition_failed(
+                stored.kind, metadata["name"], field=field, wanted=wanted[key], found=metadata[key]
+            )
+
+
+def _check_type(kind: Kind, body: Json) -> None:
+    name, version = body.get("kind", ""), body.get("apiVersion", "")
+    if kind.custom:
+        if not name:
+            raise bad_request(
+                f"the object provided is unrecognized (must be of type {kind.name}): Object 'Kind' is missing"
+            )
+        if version != kind.api_version:
+            what = f"the API version in the data ({version}) does not match the expected API version"
+            raise bad_request(f"{what} ({kind.api_version})")
+        if name != kind.name:
+            why = f'Invalid value: "{name}": must be {kind.name}'
+            raise invalid(
+                replace(kind, name=name), (body.get("metadata") or {}).get("name", ""), [cause("kind", "Invalid", why)]
+            )
+    elif name not in {"", kind.name}:
+        what = f'{name} in version "{version}" cannot be handled as a {kind.name}'
+        raise bad_request(f"{what}: converting (v1.{name}) to (core.{kind.name}): unknown conversion")
+
+
+def _changed(kind: Kind, old: Stored, edited: Json, *, status: bool) -> Json:
+    """Return the new content: what may be written of `edited`, the rest as it was. Raises `Refused`."""
+    metadata = _changed_metadata(kind, old, edited.get("metadata") or {})
+    before = old.copy()
+    if status:  # of a custom resource nothing else is written with it, not even labels
+        new = {**before, "metadata": before["metadata"] if kind.custom else metadata}
+        new["status"] = edited.get("status") or {}
+    else:
+        new = {**edited, "metadata": metadata}
+        if kind.status:
+            new.pop("status", None)
+            new |= {key: value for key, value in before.items() if key == "status"}
+    if kind.custom:
+        new = creation.shape(kind, new)
+    causes = creation.problems(kind, new)
+    if kind == POD:
+        causes += pods.forbidden_changes(old.content, new)
+    if causes:
+        raise invalid(kind, old.metadata["name"], causes)
+    if kind.generation and _rest(new) != _rest(before):
+        new["metadata"]["generation"] = old.metadata["generation"] + 1
+    return new
+
+
+def _changed_metadata(kind: Kind, old: Stored, edited: Json) -> Json:
+    """Return the new metadata: the server's own fields stay as they were. Raises `Refused`."""
+    name, revision = old.metadata["name"], old.metadata["resourceVersion"]
+    metadata = {key: value for key, value in edited.items() if value or key not in _MAY_BE_EMPTY}
+    if metadata.get("name") != name:
+        found = metadata.get("name", "")
+        raise bad_request(f"the name of the object ({found}) does not match the name on the URL ({name})")
+    if metadata.get("resourceVersion", revision) != revision:
+        raise modified(kind, name)
+    if causes := list(rules.of_change(old.metadata, metadata)):
+        raise invalid(kind, name, causes)
+    return metadata | {key: value for key, value in old.metadata.items() if key in _KEPT}
+
+
+def _rest(content: Json) -> Json:
+    return {key: value for key, value in content.items() if key not in {"metadata", "status"}}
+
+
+def _is_over(metadata: Json) -> bool:
+    """Return whether an object waited for its last finalizer only, and that is gone."""
+    return (
+        "deletionTimestamp" in metadata
+        and not metadata.get("finalizers")
+        and metadata.get("deletionGracePeriodSeconds", 0) == 0
+    )
+
+
+def _blocks(stored: Stored, uid: str) -> bool:
+    return any(
+        each["uid"] == uid and each.get("blockOwnerDeletion") for each in stored.metadata.get("ownerReferences") or ()
+    )

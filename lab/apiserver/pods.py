@@ -1,0 +1,85 @@
+"""What is special about Pods: defaults, the admission by ServiceAccount, which changes are allowed, how they end."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from http import HTTPStatus
+
+from lab.apiserver.kinds import POD, SERVICE_ACCOUNT, Json
+from lab.apiserver.refusals import Refused, cause, conflict, forbidden, required
+from lab.apiserver.store import Store, Stored
+
+_GRACE = 30
+_CHANGEABLE = ("tolerations", "activeDeadlineSeconds", "terminationGracePeriodSeconds")
+
+
+def prepare(content: Json, *, store: Store) -> Json:
+    """Return a new Pod with the defaults that its readers here know. Raises `Refused` without its ServiceAccount."""
+    metadata = content["metadata"]
+    spec = dict(content.get("spec") or {})
+    account = spec.get("serviceAccountName") or "default"
+    spec["serviceAccountName"] = spec["serviceAccount"] = account
+    spec.setdefault("restartPolicy", "Always")
+    spec.setdefault("terminationGracePeriodSeconds", _GRACE)
+    namespace = metadata["namespace"]
+    if store.get(SERVICE_ACCOUNT, namespace, account) is None:
+        why = f'error looking up service account {namespace}/{account}: serviceaccount "{account}" not found'
+        raise forbidden(POD.plural, {"name": metadata["name"], "kind": POD.plural}, metadata["name"], why)
+    return {**content, "spec": spec, "status": {"phase": "Pending"}}
+
+
+def problems(content: Json) -> Iterator[Json]:
+    """Yield what is wrong with a Pod's spec."""
+    containers = content["spec"].get("containers") or []
+    if not containers:
+        yield required("spec.containers")
+    for number, container in enumerate(containers):
+        for key in ("name", "image"):
+            if not container.get(key):
+                yield required(f"spec.containers[{number}].{key}")
+
+
+def forbidden_changes(old: Json, new: Json) -> Iterator[Json]:
+    """Yield that a change touches what cannot be changed in a Pod."""
+    if _fixed(old) != _fixed(new):
+        why = "pod updates may not change fields other than `spec.containers[*].image`"
+        yield cause("spec", "Forbidden", f"Forbidden: {why}")
+
+
+def grace(pod: Stored, asked: int | None) -> int:
+    """Return the seconds that a Pod is given to end: none without a node or after its end."""
+    if not pod.content["spec"].get("nodeName") or pod.content["status"].get("phase") in {"Succeeded", "Failed"}:
+        return 0
+    seconds = pod.content["spec"]["terminationGracePeriodSeconds"] if asked is None else asked
+    return 1 if seconds < 0 else int(seconds)
+
+
+def bound(pod: Stored, binding: Json, *, now: str) -> Json:
+    """Return the Pod on the node that a Binding names. Raises `Refused`."""
+    name = pod.metadata["name"]
+    node = (binding.get("target") or {}).get("name")
+    if not node:
+        raise Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "", "target.name: Required value")
+    wanted = (binding.get("metadata") or {}).get("uid")
+    if wanted and wanted != pod.uid:
+        why = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {pod.uid}"
+        raise conflict(POD.plural, {"name": name, "kind": POD.plural}, name, why)
+    binding_details = {"name": name, "kind": "pods/binding"}
+    if pod.terminating:
+        why = f"pod {name} is being deleted, cannot be assigned to a host"
+        raise conflict("pods/binding", binding_details, name, why)
+    content = pod.copy()
+    if taken := content["spec"].get("nodeName"):
+        raise conflict("pods/binding", binding_details, name, f'pod {name} is already assigned to node "{taken}"')
+    content["spec"]["nodeName"] = node
+    scheduled = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now}
+    content["status"]["conditions"] = [*content["status"].get("conditions", []), scheduled]
+    return content
+
+
+def _fixed(content: Json) -> Json:
+    spec = copy.deepcopy({key: value for key, value in content["spec"].items() if key not in _CHANGEABLE})
+    for container in spec.get("containers") or ():
+        container.pop("image", None)
+    return spec

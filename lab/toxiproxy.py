@@ -1,0 +1,101 @@
+"""Toxiproxy: TCP that goes silent, for Redis and Postgres. Built from its Go module, once per machine.
+
+`lab/toxiproxy/go.mod` names it; the build takes about half a minute. What HTTP can do wrong is `lab.faults`' concern.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+from lab.go_build import BuildUnavailable, GoPrograms, Say, quiet
+from lab.processes import Child, StartError, free_port
+
+_PROGRAM = GoPrograms(
+    name="toxiproxy",
+    what="toxiproxy",
+    module=Path(__file__).with_name("toxiproxy"),
+    packages={"toxiproxy-server": "github.com/Shopify/toxiproxy/v2/cmd/server"},
+)
+
+
+def build(say: Say = quiet) -> Path:
+    """Return the program, built first where it is not cached. Raises `StartError`."""
+    try:
+        folder = _PROGRAM.cached() or _PROGRAM.build(say)
+    except BuildUnavailable as error:
+        raise StartError(f"no toxiproxy: {error}; run `make toxiproxy` with Go or network at hand") from error
+    return folder / "toxiproxy-server"
+
+
+def main() -> None:
+    """Build it and say where it is."""
+    try:
+        sys.stdout.write(f"toxiproxy: {build(lambda line: print(line, flush=True))}\n")  # noqa: T201 - progress
+    except StartError as error:
+        sys.exit(str(error))
+
+
+class Toxiproxy:
+    """One server with a proxy per upstream; a context manager."""
+
+    def __init__(self, folder: Path, upstreams: Mapping[str, int]) -> None:
+        """`upstreams` names each with its port on the loopback."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._api = f"http://127.0.0.1:{(port := free_port())}"
+        self._upstreams = upstreams
+        self.ports: dict[str, int] = {}
+        self._child = Child(
+            "toxiproxy",
+            [str(build()), "-host", "127.0.0.1", "-port", str(port)],
+            log=folder / "toxiproxy.log",
+        )
+
+    def __enter__(self) -> Self:
+        self._child.start()
+        self._child.wait_until(self._answers, timeout=20)
+        for name, port in self._upstreams.items():
+            body = {"name": name, "listen": "127.0.0.1:0", "upstream": f"127.0.0.1:{port}", "enabled": True}
+            made = self._call("POST", "/proxies", body)
+            self.ports[name] = int(made["listen"].rpartition(":")[2])
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._child.stop(timeout=5)
+
+    def silence(self, name: str) -> None:
+        """Let nothing pass any more, in either direction, and end no connection; new ones are accepted and silent."""
+        known = {toxic["name"] for toxic in self._call("GET", f"/proxies/{name}/toxics")}
+        for stream in ("upstream", "downstream"):
+            toxic = {"name": stream, "type": "timeout", "stream": stream, "attributes": {"timeout": 0}, "toxicity": 1}
+            self._call("POST", f"/proxies/{name}/toxics" + (f"/{stream}" if stream in known else ""), toxic)
+
+    def refuse(self, name: str) -> None:
+        """End every connection and refuse new ones."""
+        self._call("POST", f"/proxies/{name}", {"enabled": False})
+
+    def restore(self, name: str) -> None:
+        """Let everything pass again, on connections that were silent too; what was said meanwhile is lost."""
+        self._call("POST", f"/proxies/{name}", {"enabled": True})
+        for toxic in self._call("GET", f"/proxies/{name}/toxics"):
+            # Deleting it would end its connections: the peers would be told, as a network never does.
+            self._call("POST", f"/proxies/{name}/toxics/{toxic['name']}", {"toxicity": 0})
+
+    def _answers(self) -> bool:
+        try:
+            return httpx.get(f"{self._api}/version", timeout=2).is_success
+        except httpx.TransportError:
+            return False
+
+    def _call(self, method: str, path: str, body: Any = None) -> Any:
+        answer = httpx.request(method, self._api + path, json=body, timeout=10)
+        answer.raise_for_status()
+        return answer.json() if answer.content else None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Accounts to look at: budget, weight, and what they use of it now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from models.accounts import usage_of
+from models.browse.page import Order, Page, read
+from rules.fairness import Usage
+
+_COLUMNS = "t.id, t.login, t.weight, t.budget_count, t.budget_vcpu, t.budget_memory, t.created_at"
+
+
+@dataclass(frozen=True, slots=True)
+class AccountFilter:
+    """Which accounts; None means all."""
+
+    login: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """One page of accounts, and by id what each uses now."""
+
+    page: Page
+    usage: Mapping[int, Usage]
+
+
+@dataclass(frozen=True, slots=True)
+class AccountStory:
+    """An account, what it uses now, and its jobs that wait in numbers."""
+
+    account: Row[Any]
+    usage: Usage
+    jobs: Row[Any]
+
+
+def list_accounts(db: Connection, wanted: AccountFilter, *, after: int | None = None, limit: int) -> Accounts:
+    """Return one page of accounts, by id. A login is found in any case, as on GitHub."""
+    conditions = {"lower(t.login) = lower(:value)": wanted.login}
+    page = read(db, _COLUMNS, table="accounts", conditions=conditions, order=Order.OLDEST, after=after, limit=limit)
+    return Accounts(page, usage_of(db, [row.id for row in page.rows]))
+
+
+def account_story(db: Connection, account_id: int, *, lock: bool = False) -> AccountStory | None:
+    """Return an account with its numbers, its row locked when it is to be changed; None when there is none."""
+    locking = "FOR NO KEY UPDATE" if lock else ""
+    account = db.execute(
+        text(f"SELECT {_COLUMNS} FROM accounts t WHERE t.id = :id {locking}"),  # noqa: S608
+        {"id": account_id},
+    ).one_or_none()
+    if account is None:
+        return None
+    jobs = db.execute(
+        text("""
+            SELECT count(*) FILTER (WHERE hold_reason IS NULL) AS queued,
+                   count(*) FILTER (WHERE hold_reason IS NOT NULL) AS held,
+                   min(queued_at) FILTER (WHERE hold_reason IS NULL) AS oldest_queued_at
+            FROM jobs WHERE account_id = :id AND state = 'queued'
+        """),
+        {"id": account_id},
+    ).one()
+    return AccountStory(account, usage_of(db, [account_id])[account_id], jobs)

@@ -1,0 +1,89 @@
+"""Claims to look at: their list, and one of them with its events and mint attempts. Never the JIT."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from models.browse.page import Order, Page, read
+from rules.machines import ClaimState, Purpose
+
+MOST_EVENTS = 500
+
+_COLUMNS = """
+    t.id, t.purpose, t.state, t.stamp, t.job_id, t.account_id,
+    (SELECT login FROM accounts WHERE id = t.account_id) AS account, t.pool_id,
+    (SELECT name FROM pools WHERE id = t.pool_id) AS pool,
+    (SELECT name FROM runner_pods WHERE id = t.runner_pod_id) AS pod, t.pod_uid, t.vcpu, t.memory, t.runner_name,
+    t.release_reason, t.last_error, t.created_at, t.changed_at, t.minted_at, t.delivered_at, t.spare_since,
+    t.ended_at, t.end_reason
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimFilter:
+    """Which claims; None means all of that kind."""
+
+    state: ClaimState | None = None
+    live: bool | None = None
+    purpose: Purpose | None = None
+    account_id: int | None = None
+    pool_id: int | None = None
+    job_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimStory:
+    """A claim with its events and mint attempts, oldest first."""
+
+    claim: Row[Any]
+    events: Sequence[Row[Any]]
+    attempts: Sequence[Row[Any]]
+
+
+def list_claims(db: Connection, wanted: ClaimFilter, *, after: int | None = None, limit: int) -> Page:
+    """Return one page of claims, newest first."""
+    conditions: dict[str, Any] = {
+        "t.state = :value": wanted.state,
+        "t.purpose = :value": wanted.purpose,
+        "t.account_id = :value": wanted.account_id,
+        "t.pool_id = :value": wanted.pool_id,
+        "t.job_id = :value": wanted.job_id,
+    }
+    live = wanted.live
+    if live is None and wanted.state is not None and wanted.state is not ClaimState.ENDED:
+        live = True  # says that the partial index will do
+    table_conditions = {"t.ended_at IS NULL": True if live else None, "t.ended_at IS NOT NULL": live is False or None}
+    return read(
+        db, _COLUMNS, table="claims", conditions=conditions | table_conditions, order=Order.NEWEST, after=after,
+        limit=limit,
+    )  # fmt: skip
+
+
+def claim_story(db: Connection, claim_id: int) -> ClaimStory | None:
+    """Return a claim with its events and mint attempts; None when there is none with this id."""
+    claim = db.execute(text(f"SELECT {_COLUMNS} FROM claims t WHERE t.id = :id"), {"id": claim_id}).one_or_none()  # noqa: S608
+    if claim is None:
+        return None
+    attempts = db.execute(
+        text("""
+            SELECT runner_name, outcome, created_at, closed_at FROM mint_attempts
+            WHERE claim_id = :id ORDER BY id LIMIT :most
+        """),
+        {"id": claim_id, "most": MOST_EVENTS},
+    ).all()
+    return ClaimStory(claim, claim_events(db, claim_id), attempts)
+
+
+def claim_events(db: Connection, claim_id: int) -> Sequence[Row[Any]]:
+    """Return the events of a claim, oldest first."""
+    return db.execute(
+        text("""
+            SELECT claim_id, at, transition, from_state, to_state, who, why, latency_ms FROM claim_events
+            WHERE claim_id = :id ORDER BY id LIMIT :most
+        """),
+        {"id": claim_id, "most": MOST_EVENTS},
+    ).all()

@@ -1,0 +1,192 @@
+"""Jobs to look at: their list, one of them with its story, and what explains why it waits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from models.accounts import usage_of
+from models.browse.page import Order, Page, read
+from models.matching import WEB_ALIVE
+from models.pools import routes
+from rules.fairness import Budget
+from rules.holds import HoldReason
+from rules.machines import ClaimState, JobState, Stamp
+from rules.waiting import ClaimFacts, JobFacts, PoolFacts, closest_pool
+
+MOST_EVENTS = 500
+FURTHEST = 1000
+"""Jobs ahead are counted up to this many."""
+
+_COLUMNS = """
+    t.id, t.account_id, (SELECT login FROM accounts WHERE id = t.account_id) AS account, t.repository, t.run_id,
+    t.run_attempt, t.name, t.workflow_name, t.head_branch, t.labels, t.state, t.conclusion, t.pool_id,
+    (SELECT name FROM pools WHERE id = t.pool_id) AS pool, t.hold_reason, t.hold_detail, t.not_before, t.priority,
+    t.queued_at, t.started_at, t.completed_at, t.changed_at
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs; None means all of that kind."""
+
+    state: JobState | None = None
+    hold_reason: HoldReason | None = None
+    held: bool | None = None
+    account_id: int | None = None
+    pool_id: int | None = None
+    repository: str | None = None
+
+
+def list_jobs(db: Connection, wanted: JobFilter, *, after: int | None = None, limit: int) -> Page:
+    """Return one page of jobs, newest first."""
+    conditions: dict[str, Any] = {
+        "t.state = :value": wanted.state,
+        "t.hold_reason = :value": wanted.hold_reason,
+        "t.account_id = :value": wanted.account_id,
+        "t.pool_id = :value": wanted.pool_id,
+        "t.repository = :value": wanted.repository,
+        "t.hold_reason IS NOT NULL": True if wanted.held else None,
+        "t.hold_reason IS NULL": True if wanted.held is False else None,
+    }
+    if wanted.state is not None and wanted.state is not JobState.COMPLETED:
+        conditions["t.state <> :value"] = JobState.COMPLETED  # says that the partial index will do
+    return read(db, _COLUMNS, table="jobs", conditions=conditions, order=Order.NEWEST, after=after, limit=limit)
+
+
+@dataclass(frozen=True, slots=True)
+class JobStory:
+    """A job with all that is known of its way, and the facts that explain where it stands."""
+
+    job: Row[Any]
+    events: Sequence[Row[Any]]
+    claims: Sequence[Row[Any]]
+    facts: JobFacts
+
+
+def job_story(db: Connection, job_id: int, *, now: datetime) -> JobStory | None:
+    """Return a job with its events and claims, oldest first; None when there is none with this id."""
+    job = db.execute(text(f"SELECT {_COLUMNS} FROM jobs t WHERE t.id = :id"), {"id": job_id}).one_or_none()  # noqa: S608
+    if job is None:
+        return None
+    events = db.execute(
+        text("""
+            SELECT at, transition, from_state, to_state, who, why, latency_ms FROM job_events
+            WHERE job_id = :id ORDER BY id LIMIT :most
+        """),
+        {"id": job_id, "most": MOST_EVENTS},
+    ).all()
+    claims = db.execute(
+        text("""
+            SELECT c.id, c.state, c.stamp, c.created_at, c.minted_at, c.delivered_at, c.ended_at, c.end_reason,
+                   c.runner_name, p.name AS pod
+            FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
+            WHERE c.job_id = :id ORDER BY c.id LIMIT :most
+        """),
+        {"id": job_id, "most": MOST_EVENTS},
+    ).all()
+    return JobStory(job, events, claims, _facts(db, job, claims, now=now))
+
+
+def _facts(db: Connection, job: Row[Any], claims: Sequence[Row[Any]], *, now: datetime) -> JobFacts:
+    account = db.execute(
+        text("SELECT login, budget_count, budget_vcpu, budget_memory FROM accounts WHERE id = :id"),
+        {"id": job.account_id},
+    ).one()
+    live = next((claim for claim in reversed(claims) if claim.ended_at is None), None)
+    runner = db.execute(
+        text("SELECT runner_name FROM executions WHERE job_id = :id"), {"id": job.id}
+    ).scalar_one_or_none()
+    queued = job.state == JobState.QUEUED
+    return JobFacts(
+        id=job.id,
+        state=JobState(job.state),
+        hold_reason=None if job.hold_reason is None else HoldReason(job.hold_reason),
+        hold_detail=job.hold_detail,
+        not_before=job.not_before,
+        labels=tuple(job.labels),
+        account_id=job.account_id,
+        account=account.login,
+        budget=Budget(
+            count=account.budget_count,
+            vcpu_millicores=account.budget_vcpu,
+            memory_mib=account.budget_memory,
+        ),
+        usage=usage_of(db, [job.account_id])[job.account_id],
+        pool=None if job.pool_id is None else _pool_facts(db, job.pool_id, now=now),
+        ahead=_ahead(db, job) if queued and job.hold_reason is None and job.pool_id is not None else None,
+        claim=None
+        if live is None
+        else ClaimFacts(
+            id=live.id, state=ClaimState(live.state), stamp=Stamp(live.stamp), pod=live.pod, runner=live.runner_name
+        ),
+        runner=runner,
+        conclusion=job.conclusion,
+        near=_near(db, job) if job.hold_reason in {HoldReason.NO_POOL, HoldReason.TWO_POOLS} else None,
+    )
+
+
+def _pool_facts(db: Connection, pool_id: int, *, now: datetime) -> PoolFacts:
+    row = db.execute(
+        text("""
+            SELECT p.id, p.name, p.vcpu, p.memory, p.replicas, p.draining, p.deleted_at IS NOT NULL AS deleted,
+                   (SELECT count(*) FROM claims c
+                    WHERE c.pool_id = p.id AND c.ended_at IS NULL AND c.purpose = 'job') AS taken,
+                   (SELECT count(*) FROM offers o
+                    JOIN web_instances w ON w.id = o.web_id AND w.beat_at > :alive
+                    WHERE o.pool_id = p.id AND o.until > :now
+                      AND NOT EXISTS (SELECT FROM claims c WHERE c.pod_uid = o.pod_uid
+                                      AND (c.ended_at IS NULL OR c.delivered_at IS NOT NULL))) AS warm
+            FROM pools p WHERE p.id = :id
+        """),
+        {"id": pool_id, "now": now, "alive": now - WEB_ALIVE},
+    ).one()
+    return PoolFacts(
+        id=row.id,
+        name=row.name,
+        vcpu_millicores=row.vcpu,
+        memory_mib=row.memory,
+        replicas=row.replicas,
+        draining=row.draining,
+        deleted=row.deleted,
+        taken=row.taken,
+        warm=row.warm,
+    )
+
+
+def _ahead(db: Connection, job: Row[Any]) -> int:
+    """Return how many jobs of the same account and pool come first, `FURTHEST` at most."""
+    found: int = db.execute(
+        text("""
+            SELECT count(*) FROM (
+                SELECT FROM jobs
+                WHERE pool_id = :pool AND account_id = :account AND state = 'queued' AND hold_reason IS NULL
+                  AND (-priority, queued_at, id) < (-:priority, CAST(:queued_at AS timestamptz), :id)
+                LIMIT :most) ahead
+        """),
+        {
+            "pool": job.pool_id,
+            "account": job.account_id,
+            "priority": job.priority,
+            "queued_at": job.queued_at,
+            "id": job.id,
+            "most": FURTHEST,
+        },
+    ).scalar_one()
+    return found
+
+
+def _near(db: Connection, job: Row[Any]) -> str | None:
+    names: dict[int, str] = {
+        row.id: row.name for row in db.execute(text("SELECT id, name FROM pools WHERE deleted_at IS NULL"))
+    }
+    return closest_pool(
+        [(names[pool.id], pool) for pool in routes(db) if pool.id in names],
+        labels=job.labels,
+        account_id=job.account_id,
+        repository=job.repository,
+    )

@@ -1,0 +1,60 @@
+"""One page of a list, by key: the rows after an id, in the order of ids.
+
+An id is unique, never changes and is indexed, so that a page costs the same at the front and far behind it,
+and what is inserted meanwhile neither repeats a row nor hides one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+LARGEST = 200
+"""Rows of one page at most."""
+
+
+class Order(StrEnum):
+    """Which end of a list comes first."""
+
+    NEWEST = "DESC"
+    OLDEST = "ASC"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some rows; `next_id` is where the next page goes on, None at the end."""
+
+    rows: Sequence[Row[Any]]
+    next_id: int | None
+
+
+def read(
+    db: Connection,
+    select: str,
+    *,
+    table: str,
+    conditions: Mapping[str, Any],
+    order: Order,
+    after: int | None,
+    limit: int,
+) -> Page:
+    """Return one page of `table`, called `t` in `select` and in the conditions.
+
+    `conditions` maps SQL with the parameter `:value` to its value; those whose value is None are left out.
+    """
+    chosen = {sql: value for sql, value in conditions.items() if value is not None}
+    clauses = [sql.replace(":value", f":value{number}") for number, sql in enumerate(chosen)]
+    values = {f"value{number}": value for number, value in enumerate(chosen.values())}
+    if after is not None:
+        clauses.append(f"t.id {'<' if order is Order.NEWEST else '>'} :after")
+        values["after"] = after
+    where = f"WHERE {' AND '.join(clauses)}" if clauses else ""
+    rows = db.execute(
+        text(f"SELECT {select} FROM {table} t {where} ORDER BY t.id {order} LIMIT :limit"),  # noqa: S608
+        values | {"limit": limit + 1},
+    ).all()
+    return Page(rows[:limit], rows[limit - 1].id if len(rows) > limit else None)

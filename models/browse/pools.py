@@ -1,0 +1,84 @@
+"""Pools to look at: their list, and one of them with its Pods and its queue in numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from models.browse.page import Order, Page, read
+from models.matching import WEB_ALIVE
+
+_COLUMNS = """
+    t.id, t.namespace, t.name, t.image, t.labels, t.vcpu, t.memory, t.replicas, t.allowed_accounts,
+    t.allowed_repositories, t.routing_priority, t.draining, t.created_at, t.deleted_at
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolFilter:
+    """Which pools; None means all of that kind."""
+
+    name: str | None = None
+    deleted: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStory:
+    """A pool with its runner Pods and its jobs in numbers."""
+
+    pool: Row[Any]
+    counts: Row[Any]
+
+
+def list_pools(db: Connection, wanted: PoolFilter, *, after: int | None = None, limit: int) -> Page:
+    """Return one page of pools, oldest first."""
+    conditions = {
+        "t.name = :value": wanted.name,
+        "t.deleted_at IS NULL": True if wanted.deleted is False else None,
+        "t.deleted_at IS NOT NULL": True if wanted.deleted else None,
+    }
+    return read(db, _COLUMNS, table="pools", conditions=conditions, order=Order.OLDEST, after=after, limit=limit)
+
+
+def pool_story(db: Connection, pool_id: int, *, now: datetime) -> PoolStory | None:
+    """Return a pool with its numbers; None when there is none with this id.
+
+    `warm`: offered now and free. `reserved`: a live job claim, nothing delivered. `busy`: delivered or executing.
+    """
+    pool = db.execute(text(f"SELECT {_COLUMNS} FROM pools t WHERE t.id = :id"), {"id": pool_id}).one_or_none()  # noqa: S608
+    if pool is None:
+        return None
+    counts = db.execute(
+        text("""
+            SELECT (SELECT count(*) FROM runner_pods WHERE pool_id = :id AND gone_at IS NULL) AS pods,
+                   (SELECT count(*) FROM offers o
+                    JOIN web_instances w ON w.id = o.web_id AND w.beat_at > :alive
+                    WHERE o.pool_id = :id AND o.until > :now
+                      AND NOT EXISTS (SELECT FROM claims c WHERE c.pod_uid = o.pod_uid
+                                      AND (c.ended_at IS NULL OR c.delivered_at IS NOT NULL))) AS warm,
+                   (SELECT count(*) FROM claims WHERE pool_id = :id AND ended_at IS NULL AND purpose = 'job'
+                      AND delivered_at IS NULL) AS reserved,
+                   (SELECT count(*) FROM claims WHERE pool_id = :id AND ended_at IS NULL AND purpose = 'job'
+                      AND delivered_at IS NOT NULL) AS busy,
+                   (SELECT count(*) FROM claims WHERE pool_id = :id AND ended_at IS NULL
+                      AND purpose = 'retire') AS retiring,
+                   (SELECT count(*) FROM jobs
+                    WHERE pool_id = :id AND state = 'queued' AND hold_reason IS NULL) AS queued,
+                   (SELECT count(*) FROM jobs
+                    WHERE pool_id = :id AND state = 'queued' AND hold_reason IS NOT NULL) AS held,
+                   (SELECT min(queued_at) FROM jobs
+                    WHERE pool_id = :id AND state = 'queued' AND hold_reason IS NULL) AS oldest_queued_at
+        """),
+        {"id": pool_id, "now": now, "alive": now - WEB_ALIVE},
+    ).one()
+    return PoolStory(pool, counts)
+
+
+def pool_names(db: Connection, name: str) -> list[int]:
+    """Return the ids of the pools of this name that are not deleted."""
+    rows: Any = db.execute(text("SELECT id FROM pools WHERE name = :name AND deleted_at IS NULL ORDER BY id"),
+                           {"name": name}).scalars()  # fmt: skip
+    return list(rows)

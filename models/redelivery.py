@@ -1,0 +1,231 @@
+"""What the sweep `redelivery` remembers: how far it has read GitHub's list, and which deliveries it asks for.
+
+A failed delivery has its row from the commit of the page that showed it until its GUID was accepted, or until
+GitHub keeps it no more. So the list may be read by pieces, and an ask repeated at a growing distance, without
+any of it being read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import CheckConstraint, Connection, Index, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from models.base import Base
+from models.matching import WEB_ALIVE
+from rules.redelivery import Progress
+
+LIMIT = 1000
+LEASE = 30.0
+"""Seconds of the sweep's lease: more than one execution may take."""
+
+
+class RedeliveryProgress(Base):
+    """The one row of the sweep: its lease, and what has been read. See `rules.redelivery.Progress`."""
+
+    __tablename__ = "redelivery_progress"
+    __table_args__ = (CheckConstraint("id = 1", name="one_row"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    looked_at: Mapped[datetime]
+    checkpoint: Mapped[datetime]
+    scan_began: Mapped[datetime | None]
+    scan_cursor: Mapped[str | None]
+    not_before: Mapped[datetime | None] = mapped_column(comment="GitHub asked to wait until then")
+    lease_no: Mapped[int] = mapped_column(server_default="0")
+    leased_until: Mapped[datetime | None]
+
+
+class Redelivery(Base):
+    """A delivery that failed and was not accepted since; `delivery_id` is its newest failed attempt."""
+
+    __tablename__ = "redeliveries"
+    __table_args__ = (
+        Index("ix_redeliveries_due_at", "due_at"),
+        Index("ix_redeliveries_first_failed_at", "first_failed_at"),
+    )
+
+    guid: Mapped[str] = mapped_column(primary_key=True)
+    delivery_id: Mapped[int]
+    first_failed_at: Mapped[datetime]
+    asks: Mapped[int] = mapped_column(server_default="0")
+    due_at: Mapped[datetime]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The newest failed attempt that a page showed of a GUID."""
+
+    guid: str
+    delivery_id: int
+    delivered_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A delivery to ask for; `asks` counts this one too."""
+
+    guid: str
+    delivery_id: int
+    asks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The lease of one execution, with what had been read when it began."""
+
+    lease_no: int
+    progress: Progress
+
+
+def take(db: Connection, *, overlap: timedelta, now: datetime) -> Taken | None:
+    """Take the sweep's lease, or return None while another has it or GitHub asked to wait.
+
+    The first time ever, what is older than `overlap` is left to the scan, which goes back two of them: what
+    failed before may have been meant for something else that had the webhook then.
+    """
+    row = db.execute(
+        text("""
+            INSERT INTO redelivery_progress AS p (id, looked_at, checkpoint, lease_no, leased_until)
+            VALUES (1, :first, :first, 1, :until)
+            ON CONFLICT (id) DO UPDATE SET lease_no = p.lease_no + 1, leased_until = :until
+            WHERE (p.leased_until IS NULL OR p.leased_until < :now) AND (p.not_before IS NULL OR p.not_before <= :now)
+            RETURNING lease_no, looked_at, checkpoint, scan_began, scan_cursor
+        """),
+        {"now": now, "first": now - overlap, "until": now + timedelta(seconds=LEASE)},
+    ).one_or_none()
+    if row is None:
+        return None
+    progress = Progress(
+        looked_at=row.looked_at, checkpoint=row.checkpoint, scan_began=row.scan_began, scan_cursor=row.scan_cursor
+    )
+    return Taken(row.lease_no, progress)
+
+
+def give_back(db: Connection, lease_no: int, *, not_before: datetime | None) -> None:
+    """End a lease, unless another has it by now; with `not_before` nobody gets one before."""
+    db.execute(
+        text("""
+            UPDATE redelivery_progress SET leased_until = NULL, not_before = CAST(:not_before AS timestamptz)
+            WHERE lease_no = :lease_no
+        """),
+        {"lease_no": lease_no, "not_before": not_before},
+    )
+
+
+def record_page(
+    db: Connection,
+    lease_no: int,
+    *,
+    failed: Sequence[Failed],
+    accepted: Sequence[str],
+    progress: Progress,
+    now: datetime,
+) -> bool:
+    """Commit what a page showed together with how far the reading has come, and renew the lease.
+
+    False, and nothing changed, when another has the lease by now.
+    """
+    mine = db.execute(
+        text("""
+            UPDATE redelivery_progress SET looked_at = :looked_at, checkpoint = :checkpoint,
+                   scan_began = CAST(:scan_began AS timestamptz), scan_cursor = CAST(:scan_cursor AS text),
+                   leased_until = :until
+            WHERE lease_no = :lease_no RETURNING id
+        """),
+        {
+            "lease_no": lease_no,
+            "until": now + timedelta(seconds=LEASE),
+            "looked_at": progress.looked_at,
+            "checkpoint": progress.checkpoint,
+            "scan_began": progress.scan_began,
+            "scan_cursor": progress.scan_cursor,
+        },
+    ).one_or_none()
+    if mine is None:
+        return False
+    db.execute(
+        text("""
+            INSERT INTO redeliveries AS r (guid, delivery_id, first_failed_at, due_at)
+            SELECT f.guid, f.delivery_id, f.at, :now
+            FROM unnest(CAST(:guids AS text[]), CAST(:ids AS bigint[]), CAST(:times AS timestamptz[]))
+                 AS f (guid, delivery_id, at)
+            WHERE NOT EXISTS (SELECT FROM deliveries d WHERE d.guid = f.guid)
+            ON CONFLICT (guid) DO UPDATE SET delivery_id = greatest(r.delivery_id, excluded.delivery_id),
+                   first_failed_at = least(r.first_failed_at, excluded.first_failed_at)
+        """),
+        {
+            "now": now,
+            "guids": [each.guid for each in failed],
+            "ids": [each.delivery_id for each in failed],
+            "times": [each.delivered_at for each in failed],
+        },
+    )
+    db.execute(text("DELETE FROM redeliveries WHERE guid = ANY(:guids)"), {"guids": list(accepted)})
+    return True
+
+
+def settle(db: Connection, *, kept: timedelta, now: datetime) -> tuple[int, Sequence[str]]:
+    """Forget what was accepted, and what GitHub keeps no more; return how many were accepted, and the lost GUIDs."""
+    accepted = db.execute(
+        text("""
+            DELETE FROM redeliveries
+            WHERE guid IN (SELECT guid FROM redeliveries JOIN deliveries USING (guid) LIMIT :limit)
+        """),
+        {"limit": LIMIT},
+    ).rowcount
+    lost = db.execute(
+        text("""
+            DELETE FROM redeliveries
+            WHERE guid IN (SELECT guid FROM redeliveries WHERE first_failed_at < :before LIMIT :limit) RETURNING guid
+        """),
+        {"before": now - kept, "limit": LIMIT},
+    ).scalars()
+    return accepted, lost.all()
+
+
+def web_beats(db: Connection, *, now: datetime) -> bool:
+    """Return whether a web process is there to take what is sent again."""
+    found = db.execute(
+        text("SELECT 1 FROM web_instances WHERE beat_at > :alive LIMIT 1"), {"alive": now - WEB_ALIVE}
+    ).one_or_none()
+    return found is not None
+
+
+def due(db: Connection, *, limit: int, now: datetime) -> Sequence[Due]:
+    """Return what is to be asked for; what was never asked for comes first, then the older."""
+    rows = db.execute(
+        text("""
+            SELECT guid, delivery_id, asks + 1 FROM redeliveries WHERE due_at <= :now
+            ORDER BY asks, first_failed_at, delivery_id LIMIT :limit
+        """),
+        {"now": now, "limit": limit},
+    )
+    return [Due(*row) for row in rows]
+
+
+def begin_ask(db: Connection, ask: Due, *, next_after: timedelta, now: datetime) -> bool:
+    """Commit an ask before it is made, so that a kill costs its distance and never a second one at once.
+
+    False when the delivery was accepted, or asked for, meanwhile.
+    """
+    begun = db.execute(
+        text("""
+            UPDATE redeliveries r SET asks = :asks, due_at = :due_at
+            WHERE guid = :guid AND asks = :asks - 1
+              AND NOT EXISTS (SELECT FROM deliveries d WHERE d.guid = r.guid) RETURNING guid
+        """),
+        {"guid": ask.guid, "asks": ask.asks, "due_at": now + next_after},
+    ).one_or_none()
+    return begun is not None
+
+
+def take_back(db: Connection, ask: Due, *, now: datetime) -> None:
+    """Undo `begin_ask`: GitHub said that it did nothing."""
+    db.execute(
+        text("UPDATE redeliveries SET asks = :asks - 1, due_at = :now WHERE guid = :guid AND asks = :asks"),
+        {"guid": ask.guid, "asks": ask.asks, "now": now},
+    )

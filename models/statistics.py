@@ -1,0 +1,49 @@
+"""The rows in numbers, for the gauges: a few counts over what is open, never over what is over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, text
+
+from models.matching import WEB_ALIVE
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What is open now. Jobs by (state, hold reason or None), claims by (purpose, state); an age in seconds."""
+
+    jobs: Mapping[tuple[str, str | None], int]
+    claims: Mapping[tuple[str, str], int]
+    offered_pods: int
+    oldest_queued_seconds: float
+
+
+def read(db: Connection, *, now: datetime) -> Statistics:
+    """Return the numbers of this moment."""
+    db.execute(text("SET LOCAL statement_timeout = 2000"))
+    jobs = db.execute(
+        text("""
+            SELECT state, hold_reason, count(*) AS jobs, min(queued_at) AS oldest FROM jobs
+            WHERE state <> 'completed' GROUP BY state, hold_reason
+        """)
+    ).all()
+    claims = db.execute(
+        text("SELECT purpose, state, count(*) AS claims FROM claims WHERE ended_at IS NULL GROUP BY purpose, state")
+    ).all()
+    offered: int = db.execute(
+        text("""
+            SELECT count(*) FROM offers o JOIN web_instances w ON w.id = o.web_id AND w.beat_at > :alive
+            WHERE o.until > :now
+        """),
+        {"now": now, "alive": now - WEB_ALIVE},
+    ).scalar_one()
+    oldest = [row.oldest for row in jobs if row.state == "queued" and row.hold_reason is None]
+    return Statistics(
+        jobs={(row.state, row.hold_reason): row.jobs for row in jobs},
+        claims={(row.purpose, row.state): row.claims for row in claims},
+        offered_pods=offered,
+        oldest_queued_seconds=max(0.0, (now - oldest[0]).total_seconds()) if oldest else 0.0,
+    )

@@ -1,0 +1,72 @@
+"""`ostler healthy`: what a container's health check asks of the process beside it, with that process's settings."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+from enum import StrEnum
+from pathlib import Path
+
+from ostler.settings import load, load_flower
+
+BEAT_LOCK = "redbeat::lock"
+WITHIN = 5.0
+"""Seconds that a process may take to answer."""
+
+ALIVE_FOR = 30.0
+"""Seconds after its last heartbeat for which a worker counts as alive; it sends one every two."""
+
+
+class Process(StrEnum):
+    """What can be asked."""
+
+    WEB = "web"
+    WORKER = "worker"
+    BEAT = "beat"
+    FLOWER = "flower"
+
+
+def problem_of(process: Process) -> str | None:
+    """Return what is wrong with the process, or None. Raises ConfigurationError when settings are missing."""
+    match process:
+        case Process.WEB:
+            return _answers(f"http://127.0.0.1:{load().web_port}/readyz")
+        case Process.FLOWER:
+            return _answers(f"http://127.0.0.1:{load_flower().flower_port}/healthcheck")
+        case Process.WORKER:
+            return _beats(load().alive_file)
+        case Process.BEAT:
+            return _is_locked(load().redis_url.reveal())
+
+
+def _answers(url: str) -> str | None:
+    try:
+        with urllib.request.urlopen(url, timeout=WITHIN):  # noqa: S310  our own address
+            return None
+    except urllib.error.HTTPError as error:
+        return f"{url} answers {error.code}"
+    except OSError as error:
+        return f"{url} does not answer: {error}"
+
+
+def _beats(alive_file: str | None) -> str | None:
+    if alive_file is None:
+        return "OSTLER_ALIVE_FILE is not set: the worker leaves no sign of life"
+    try:
+        age = time.time() - Path(alive_file).stat().st_mtime
+    except FileNotFoundError:
+        return f"there is no {alive_file}: the worker never reached Redis"
+    return None if age < ALIVE_FOR else f"the worker's last heartbeat is {age:.0f} s old"
+
+
+def _is_locked(redis_url: str) -> str | None:
+    from redis import Redis  # noqa: PLC0415  the other checks do without
+    from redis.exceptions import RedisError  # noqa: PLC0415
+
+    try:
+        with Redis.from_url(redis_url, socket_timeout=WITHIN, socket_connect_timeout=WITHIN) as redis:
+            held = redis.exists(BEAT_LOCK)
+    except RedisError as error:
+        return f"Redis does not answer: {type(error).__name__}"
+    return None if held else "no beat holds the lock"

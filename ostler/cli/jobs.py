@@ -1,0 +1,110 @@
+"""`ostler jobs` and `ostler job ID`: the queue, and why one job waits."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from ostler.cli.accounts import account_id
+from ostler.cli.output import BIGGEST_ID, Json, Limit, age, fail, object_of, print_json, print_table, query, tell_more
+from ostler.cli.pools import pool_id
+from ostler.clock import utcnow
+from rules.holds import HoldReason
+from rules.machines import JobState
+from rules.waiting import explain
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Row
+
+    from models.browse.jobs import JobStory
+    from models.browse.page import Page
+
+
+def jobs(
+    state: Annotated[JobState | None, typer.Option(help="only jobs in this state")] = None,
+    hold: Annotated[HoldReason | None, typer.Option(help="only jobs held for this reason")] = None,
+    held: Annotated[bool, typer.Option("--held", help="only held jobs")] = False,
+    account: Annotated[str | None, typer.Option(help="login or id")] = None,
+    pool: Annotated[str | None, typer.Option(help="name or id")] = None,
+    repository: Annotated[str | None, typer.Option(help="owner/name")] = None,
+    limit: Limit = 50,
+    as_json: Json = False,
+) -> None:
+    """List jobs, newest first."""
+    from models.browse.jobs import JobFilter, list_jobs  # noqa: PLC0415
+
+    def body(db: Connection) -> Page:
+        wanted = JobFilter(
+            state=state,
+            hold_reason=hold,
+            held=True if held else None,
+            account_id=account_id(db, account),
+            pool_id=pool_id(db, pool),
+            repository=repository,
+        )
+        return list_jobs(db, wanted, limit=limit)
+
+    page = query(body)
+    if as_json:
+        print_json(list(page.rows))
+        return
+    now = utcnow()
+    print_table(
+        ("job", "repository", "name", "state", "hold", "pool", "age", "account"),
+        (
+            (row.id, row.repository, row.name, row.conclusion or row.state, row.hold_reason, row.pool,
+             age(row.queued_at, now=now), row.account)
+            for row in page.rows
+        ),
+        empty="no jobs",
+    )  # fmt: skip
+    tell_more(page)
+
+
+def job(
+    job_id: Annotated[int, typer.Argument(min=1, max=BIGGEST_ID, metavar="ID", help="GitHub's id of the job")],
+    as_json: Json = False,
+) -> None:
+    """Explain one job: where it stands, why, what would help, and how it came there."""
+    from models.browse.claims import claim_events  # noqa: PLC0415
+    from models.browse.jobs import job_story  # noqa: PLC0415
+
+    now = utcnow()
+
+    def body(db: Connection) -> tuple[JobStory | None, list[Row[Any]]]:
+        story = job_story(db, job_id, now=now)
+        claims = [] if story is None else story.claims
+        return story, [event for claim in claims for event in claim_events(db, claim.id)]
+
+    story, of_claims = query(body)
+    if story is None:
+        fail(f"there is no job {job_id}; `ostler jobs` lists those that are known")
+    why = explain(story.facts)
+    if as_json:
+        print_json(
+            {**object_of(story.job), "why": asdict(why), "claims": list(story.claims), "events": list(story.events),
+             "claim_events": of_claims}
+        )  # fmt: skip
+        return
+    console = Console(highlight=False)
+    found = story.job
+    console.print(f"[bold]{escape(found.repository)}[/] {escape(found.name)} (job {found.id}, run {found.run_id})")
+    console.print(f"{found.conclusion or found.state}, {age(found.queued_at, now=now)} old, account {found.account}")
+    console.print(f"\n{escape(why.summary)}")
+    if why.cure is not None:
+        console.print(f"[bold]What helps:[/] {escape(why.cure)}")
+    console.print()
+    moves = [(event.at, "job", event) for event in story.events]
+    moves += [(event.at, f"claim {event.claim_id}", event) for event in of_claims]
+    print_table(
+        ("when", "what", "from", "to", "by", "why", "after ms"),
+        (
+            (f"{at:%Y-%m-%d %H:%M:%S}", what, event.from_state, event.to_state, event.who, event.why, event.latency_ms)
+            for at, what, event in sorted(moves, key=lambda move: move[0])
+        ),
+        empty="nothing was noted about it",
+    )

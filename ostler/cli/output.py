@@ -1,0 +1,121 @@
+"""How the operator's commands print: a table for people, JSON for scripts; and how they reach the database.
+
+What is slow to import (SQLAlchemy, Celery) is imported by the commands when they run, so that `--help` is quick.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ostler.errors import ConfigurationError
+from ostler.settings import load_stores
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Row
+
+    from models.browse.page import Page
+
+T = TypeVar("T")
+
+Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table")]
+Limit = Annotated[int, typer.Option(min=1, max=1000, help="rows at most")]
+
+BIGGEST_ID = 2**63 - 1
+NOT_FOUND = 1
+"""Exit status when there is nothing with the id or name that was given; 2 is a wrong use or a wrong setting."""
+
+_UNDEFINED_TABLE = "42P01"
+
+
+def query(body: Callable[[Connection], T]) -> T:
+    """Return what `body` returns from one transaction; only `OSTLER_DATABASE_URL` need be set.
+
+    Raises ConfigurationError, in one line, when the database cannot be used.
+    """
+    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415
+
+    from models.engine import make_engine, transaction  # noqa: PLC0415
+
+    engine = make_engine(load_stores().database_url, pool_size=1, application="ostler-cli")
+    try:
+        return transaction(engine, body)
+    except DBAPIError as error:
+        code = getattr(error.orig, "pgcode", None)
+        if code is None:
+            why = (str(error.orig).strip().splitlines() or ["no reason was given"])[0]
+            raise ConfigurationError(f"OSTLER_DATABASE_URL: the database does not answer: {why}") from None
+        if code == _UNDEFINED_TABLE:
+            raise ConfigurationError("the database lacks tables of this version; run `ostler migrate`") from None
+        raise
+    finally:
+        engine.dispose()
+
+
+def fail(message: str) -> NoReturn:
+    """End with one line on stderr: what was asked for is not there."""
+    sys.stderr.write(f"ostler: {message}\n")
+    raise typer.Exit(NOT_FOUND)
+
+
+def given_id(given: str) -> int | None:
+    """Return the id that was given, None when it is a name."""
+    if not (given.isascii() and given.isdecimal()):
+        return None
+    return min(int(given[:20]), BIGGEST_ID)
+
+
+def print_json(value: Any) -> None:
+    """Print JSON; rows become objects, times ISO 8601."""
+    sys.stdout.write(json.dumps(value, default=_plain, indent=2) + "\n")
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
+    """Print a table, or `empty` when it has no rows. A cell's markup is shown, not obeyed: it comes from others."""
+    table = Table(*columns, box=None, header_style="bold", pad_edge=False)
+    for row in rows:
+        table.add_row(*("-" if cell is None or cell == "" else escape(str(cell)) for cell in row))
+    # A pipe has no width; nothing of a cell may be cut off there.
+    console = Console() if sys.stdout.isatty() else Console(width=500)
+    if table.row_count:
+        console.print(table)
+    else:
+        console.print(empty)
+
+
+def tell_more(page: Page) -> None:
+    """Say on stderr that the list goes on."""
+    if page.next_id is not None:
+        typer.echo(f"there are more than {len(page.rows)}; use a filter or --limit", err=True)
+
+
+def object_of(row: Row[Any]) -> Mapping[str, Any]:
+    """Return a row as an object."""
+    return dict(row._mapping)  # noqa: SLF001
+
+
+def age(since: datetime | None, *, now: datetime) -> str:
+    """Return how long ago that was, in the two largest units."""
+    if since is None:
+        return "-"
+    seconds = int(max(timedelta(), now - since).total_seconds())
+    for size, unit, smaller, smaller_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if seconds >= size:
+            return f"{seconds // size}{unit}{seconds % size // smaller}{smaller_unit}"
+    return f"{seconds}s"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if hasattr(value, "_mapping"):
+        return object_of(value)
+    raise TypeError(f"no JSON for {type(value).__name__}")

@@ -1,0 +1,90 @@
+"""`ostler token create`, `list` and `revoke`: who may call the REST API."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from typing import Annotated
+
+import typer
+
+from ostler.cli.output import BIGGEST_ID, Json, age, fail, print_json, print_table, query
+from ostler.clock import utcnow
+from rules.token_scopes import TokenScope
+
+LONGEST_NAME = 100
+LONGEST_DAYS = 3650
+
+app = typer.Typer(no_args_is_help=True, help="Tokens of the REST API.")
+
+
+@app.command("create")
+def create(
+    name: Annotated[str, typer.Argument(help="whose it is or what for; shown in the list and in logs")],
+    scope: Annotated[
+        list[TokenScope] | None, typer.Option(help="`read` (the default) or `write`; may be given twice")
+    ] = None,
+    days: Annotated[
+        int | None, typer.Option(min=1, max=LONGEST_DAYS, help="ends after so many days; else never")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make a token and print it. It is shown this once: only its digest is kept."""
+    from models import api_tokens  # noqa: PLC0415
+
+    if re.fullmatch(rf"[\x20-\x7e]{{1,{LONGEST_NAME}}}", name) is None or not name.strip():
+        raise typer.BadParameter(f"a name has 1 to {LONGEST_NAME} printable ASCII characters", param_hint="NAME")
+    now = utcnow()
+    scopes = set(scope or [TokenScope.READ])
+    expires_at = None if days is None else now + timedelta(days=days)
+    token_id, token = query(lambda db: api_tokens.create(db, name=name, scopes=scopes, expires_at=expires_at, now=now))
+    if as_json:
+        print_json(
+            {"id": token_id, "name": name, "scopes": sorted(scopes), "expires_at": expires_at, "token": token.reveal()}
+        )
+        return
+    typer.echo(token.reveal())
+    typer.echo(
+        f"token {token_id}, {' and '.join(sorted(scopes))}, {_until(expires_at)}; it is not shown again", err=True
+    )
+
+
+@app.command("list")
+def list_(as_json: Json = False) -> None:
+    """List tokens, also those that hold no more."""
+    from models import api_tokens  # noqa: PLC0415
+
+    rows = query(api_tokens.list_tokens)
+    if as_json:
+        print_json(list(rows))
+        return
+    now = utcnow()
+    print_table(
+        ("id", "name", "scopes", "made", "last used", "state"),
+        (
+            (row.id, row.name, ",".join(row.scopes), age(row.created_at, now=now), age(row.last_used_at, now=now),
+             _state(row.revoked_at, row.expires_at, now=now))
+            for row in rows
+        ),
+        empty="no tokens; `ostler token create NAME` makes one",
+    )  # fmt: skip
+
+
+@app.command("revoke")
+def revoke(token_id: Annotated[int, typer.Argument(min=1, max=BIGGEST_ID, metavar="ID")]) -> None:
+    """Make a token useless from now on."""
+    from models import api_tokens  # noqa: PLC0415
+
+    if not query(lambda db: api_tokens.revoke(db, token_id, now=utcnow())):
+        fail(f"there is no token {token_id}; `ostler token list` lists them")
+    typer.echo(f"token {token_id} is revoked")
+
+
+def _state(revoked_at: datetime | None, expires_at: datetime | None, *, now: datetime) -> str:
+    if revoked_at is not None:
+        return "revoked"
+    return "expired" if expires_at is not None and expires_at <= now else _until(expires_at)
+
+
+def _until(expires_at: datetime | None) -> str:
+    return "no expiry" if expires_at is None else f"until {expires_at:%Y-%m-%d %H:%M} UTC"

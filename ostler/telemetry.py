@@ -1,0 +1,159 @@
+"""What is counted: every counter and histogram, each named once here and listed in `docs/metrics.md`.
+
+Code counts where something happens; what is read from rows or from a process's memory at the time of a scrape is in
+`web.metrics`. No label holds anything that grows with use (no job, claim, Pod, account, repository or token), and
+none holds a secret (law L13). All values of a label that are known beforehand are there from the start, as zeros.
+
+Where several processes share one port, `PROMETHEUS_MULTIPROC_DIR` has the client library keep values in that
+folder, and any of them answers with the sum.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from importlib.metadata import version
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+    multiprocess,
+    start_http_server,
+)
+
+from ostler.errors import ConfigurationError
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_SLOW = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20)
+_WAITS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 14400)
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a series each, which nobody asks for
+_registry = CollectorRegistry()
+ProcessCollector(registry=_registry)
+
+BUILD = Gauge(
+    "ostler_build_info", "1, with the version of Ostler and of Python", ("version", "python"), registry=_registry,
+    multiprocess_mode="max",
+)  # fmt: skip
+BUILD.labels(version("ostler"), platform.python_version()).set(1)
+
+WEBHOOKS = Counter("ostler_webhooks_total", "Webhooks answered", ("event", "outcome"), registry=_registry)
+WEBHOOK_SECONDS = Histogram(
+    "ostler_webhook_seconds", "From a webhook's first byte read to its answer", buckets=_FAST, registry=_registry
+)
+REMAPS = Counter("ostler_remaps_total", "Jobs that ran on another runner than the one minted for them",
+                 registry=_registry)  # fmt: skip
+JOB_WAIT_SECONDS = Histogram(
+    "ostler_job_wait_seconds", "From GitHub's time of a job to the delivery of its first JIT", buckets=_WAITS,
+    registry=_registry,
+)  # fmt: skip
+TRANSITIONS = Counter(
+    "ostler_transitions_total", "Committed transitions of claims, jobs, stamps and leases", ("machine", "transition"),
+    registry=_registry,
+)  # fmt: skip
+TRANSACTION_RETRIES = Counter(
+    "ostler_transaction_retries_total", "Transactions that were run again", ("why",), registry=_registry
+)
+STAMPS_MISSED = Counter("ostler_stamps_missed_total", "Stamps that were given up", registry=_registry)
+TASKS = Counter("ostler_task_runs_total", "Executions of tasks", ("task", "outcome"), registry=_registry)
+TASK_SECONDS = Histogram("ostler_task_seconds", "Duration of an execution of a task", ("task",), buckets=_SLOW,
+                         registry=_registry)  # fmt: skip
+SWEEP_SUCCESS = Gauge(
+    "ostler_sweep_last_success_timestamp_seconds", "When a sweep last came to its end here, Unix time; 0: never",
+    ("sweep",), registry=_registry, multiprocess_mode="max",
+)  # fmt: skip
+GITHUB_REQUESTS = Counter(
+    "ostler_github_requests_total", "Requests to GitHub by class of endpoint and status; `none`: no answer came",
+    ("endpoint", "status"), registry=_registry,
+)  # fmt: skip
+GITHUB_SECONDS = Histogram(
+    "ostler_github_request_seconds", "Duration of a request to GitHub", ("endpoint",), buckets=_SLOW, registry=_registry
+)
+API_REQUESTS = Counter(
+    "ostler_api_requests_total", "Requests to the REST API", ("method", "status"), registry=_registry
+)
+API_UNAUTHORIZED = Counter(
+    "ostler_api_unauthorized_total", "Requests to the REST API refused for their token", ("why",), registry=_registry
+)
+
+TASK_OUTCOMES = ("succeeded", "retried", "failed")
+WEBHOOK_OUTCOMES = {
+    "workflow_job": ("accepted", "duplicate", "ignored", "unsigned", "malformed", "refused", "unavailable", "failed"),
+    "ping": ("pong", "unsigned", "refused", "unavailable"),
+    "other": ("ignored", "unsigned", "refused", "unavailable"),
+}
+for _event, _outcomes in WEBHOOK_OUTCOMES.items():
+    for _outcome in _outcomes:
+        WEBHOOKS.labels(_event, _outcome)
+for _why in ("deadlock", "serialization", "start_over"):
+    TRANSACTION_RETRIES.labels(_why)
+for _why in ("missing", "malformed", "unknown", "expired", "revoked"):
+    API_UNAUTHORIZED.labels(_why)
+
+_ENDPOINTS = (
+    ("POST", re.compile(r"^/app/installations/\d+/access_tokens$"), "installation_token"),
+    ("POST", re.compile(r"/actions/runners/generate-jitconfig$"), "mint"),
+    ("DELETE", re.compile(r"/actions/runners/\d+$"), "delete_runner"),
+    ("GET", re.compile(r"/actions/runners$"), "list_runners"),
+    ("GET", re.compile(r"/actions/jobs/\d+$"), "get_job"),
+    ("GET", re.compile(r"^/app/hook/deliveries$"), "list_deliveries"),
+    ("POST", re.compile(r"^/app/hook/deliveries/\d+/attempts$"), "redeliver"),
+)
+for _verb, _form, _endpoint in _ENDPOINTS:
+    GITHUB_SECONDS.labels(_endpoint)
+    for _code in ("200" if _verb == "GET" else "201", "403", "404", "429", "500", "none"):
+        GITHUB_REQUESTS.labels(_endpoint, _code)
+
+
+def endpoint_of(method: str, path: str) -> str:
+    """Return the class of a GitHub endpoint, `other` for one that is not known."""
+    bare = path.partition("?")[0]
+    return next((name for verb, form, name in _ENDPOINTS if verb == method and form.search(bare)), "other")
+
+
+def github_answered(method: str, path: str, *, status: int | None, seconds: float) -> None:
+    """Count a request to GitHub; `status` is None when no answer came."""
+    endpoint = endpoint_of(method, path)
+    GITHUB_REQUESTS.labels(endpoint, "none" if status is None else str(status)).inc()
+    GITHUB_SECONDS.labels(endpoint).observe(seconds)
+
+
+def registry() -> CollectorRegistry:
+    """Return what a scrape of this process reads: its own values, or those of all that share the folder."""
+    if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+        return _registry
+    shared = CollectorRegistry()
+    multiprocess.MultiProcessCollector(shared)  # type: ignore[no-untyped-call]
+    return shared
+
+
+def exposition(found: CollectorRegistry | None = None) -> bytes:
+    """Return the values in Prometheus's text format."""
+    return generate_latest(registry() if found is None else found)
+
+
+def names() -> frozenset[str]:
+    """Return the names of all metrics that are defined here, as they are scraped."""
+    families = [family for family in _registry.collect() if family.name.startswith("ostler_")]
+    return frozenset(family.name + ("_total" if family.type == "counter" else "") for family in families)
+
+
+def serve(port: int) -> None:
+    """Serve this process's metrics from a thread until it ends; port 0 serves none.
+
+    Raises ConfigurationError when the port is taken.
+    """
+    if port == 0:
+        return
+    try:
+        start_http_server(port, registry=registry())
+    except OSError as error:
+        raise ConfigurationError(f"OSTLER_METRICS_PORT: found {port}; it cannot be listened on: {error}") from None

@@ -1,0 +1,86 @@
+"""Jobs that nothing of ours moves any more: what GitHub's answer makes of one, and when it is asked again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+from rules.fates import NO_SUCH_JOB, Fate, JobFate, from_github
+from rules.machines import JobState
+
+LONGEST_QUEUED = timedelta(hours=48)
+"""Twice what GitHub lets a job wait for a self-hosted runner ("Usage limits for self-hosted runners")."""
+
+LONGEST_WAITING = timedelta(days=35)
+"""What GitHub lets a workflow run last, its waits for an environment included (same page)."""
+
+
+class Adrift(StrEnum):
+    """Why a job is asked about.
+
+    - `unknown`: it has the hold `ask_github`.
+    - `waiting`: GitHub has held it for an environment for long.
+    - `set_aside`: it has been held with a backoff for long.
+    - `elsewhere`: it runs on a runner that is not ours, for long.
+    - `bug`: it is claimed or running and no claim is live; repaired and counted as a bug.
+    """
+
+    UNKNOWN = "unknown"
+    WAITING = "waiting"
+    SET_ASIDE = "set_aside"
+    ELSEWHERE = "elsewhere"
+    BUG = "bug"
+
+
+class Move(StrEnum):
+    """What becomes of the job.
+
+    - `keep`: it stands where GitHub says that it stands; asked again later.
+    - `ready`: its environment let it go; it is queued, for `rematch` to find it a pool.
+    - `lift`: it is queued already and its hold goes.
+    - `follow`: it goes where its fate says.
+    """
+
+    KEEP = "keep"
+    READY = "ready"
+    LIFT = "lift"
+    FOLLOW = "follow"
+
+
+@dataclass(frozen=True, slots=True)
+class AdriftVerdict:
+    """A move; `fate` says where to and why."""
+
+    move: Move
+    fate: JobFate
+
+
+def judge_adrift(
+    *, kind: Adrift, state: JobState, status: str | None, conclusion: str | None, started: bool, age: timedelta
+) -> AdriftVerdict:
+    """Return what becomes of a job of which GitHub says `status`; None is a 404.
+
+    A 404 finishes only what no longer can be queued there: a job that `started`, or one whose `age` (since it was
+    queued, or began to wait) is more than GitHub allows.
+    """
+    fate = from_github(status=status, conclusion=conclusion)
+    if status is None:
+        most = LONGEST_WAITING if state is JobState.WAITING else LONGEST_QUEUED
+        over = started or age > most
+        return AdriftVerdict(Move.FOLLOW, NO_SUCH_JOB) if over else AdriftVerdict(Move.KEEP, fate)
+    if fate.fate is Fate.FINISH:
+        return AdriftVerdict(Move.FOLLOW, fate)
+    if fate.fate is Fate.RUNNING:
+        known = state is JobState.RUNNING and kind in {Adrift.UNKNOWN, Adrift.ELSEWHERE}
+        return AdriftVerdict(Move.KEEP if known else Move.FOLLOW, fate)
+    if state is JobState.WAITING:
+        return AdriftVerdict(Move.READY if status == "queued" else Move.KEEP, fate)
+    if state is JobState.QUEUED:
+        return AdriftVerdict(Move.LIFT if kind is Adrift.UNKNOWN else Move.KEEP, fate)
+    return AdriftVerdict(Move.FOLLOW, fate)
+
+
+def next_ask_after(stood: timedelta, *, least: timedelta, most: timedelta) -> timedelta:
+    """Return the time to the next ask about a job that has stood where it is for `stood`: half of that, in bounds."""
+    return min(max(stood / 2, least), most)

@@ -1,0 +1,256 @@
+"""Why a job stands where it stands, in words that a person can act on.
+
+One answer for the API, the command and the dashboard: what the job waits for, a sentence that says so, and
+where something can be done about it the cure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from rules.fairness import AccountView, Budget, JobHead, SkipReason, Usage, refusal
+from rules.holds import HoldReason
+from rules.labels import PoolLabels
+from rules.machines import ClaimState, JobState, Stamp
+
+
+class WaitsFor(StrEnum):
+    """What has to happen next for a job to go on."""
+
+    NOTHING = "nothing"
+    ENVIRONMENT = "environment"
+    POOL = "pool"
+    ROUTING = "routing"
+    BUDGET = "budget"
+    TIME = "time"
+    GITHUB = "github"
+    POD = "pod"
+    MATCH = "match"
+    STAMP = "stamp"
+    MINT = "mint"
+    DELIVERY = "delivery"
+    START = "start"
+    RELEASE = "release"
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolFacts:
+    """The pool that a job is routed to. `warm`: Pods that poll and are free; `taken`: those with a live job claim."""
+
+    id: int
+    name: str
+    vcpu_millicores: int
+    memory_mib: int
+    replicas: int
+    draining: bool
+    deleted: bool
+    taken: int
+    warm: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimFacts:
+    """The live claim of a job."""
+
+    id: int
+    state: ClaimState
+    stamp: Stamp
+    pod: str
+    runner: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """What is known of a job. `ahead`: jobs of its account in its pool that come first; `near`: of `closest_pool`."""
+
+    id: int
+    state: JobState
+    hold_reason: HoldReason | None
+    hold_detail: str | None
+    not_before: datetime | None
+    labels: tuple[str, ...]
+    account_id: int
+    account: str
+    budget: Budget
+    usage: Usage
+    pool: PoolFacts | None
+    ahead: int | None
+    claim: ClaimFacts | None
+    runner: str | None
+    conclusion: str | None
+    near: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a job waits for, a sentence, and the cure where there is one."""
+
+    waits_for: WaitsFor
+    summary: str
+    cure: str | None = None
+
+
+def explain(job: JobFacts) -> Explanation:
+    """Return why a job stands where it stands."""
+    if job.state is JobState.COMPLETED:
+        return Explanation(WaitsFor.NOTHING, f"GitHub says that it is over: {job.conclusion or 'no conclusion'}.")
+    if job.state is JobState.WAITING:
+        return Explanation(
+            WaitsFor.ENVIRONMENT,
+            "GitHub holds it for an environment; it is not queued yet and uses nothing.",
+            "Approve the deployment on GitHub, or look at the environment's protection rules.",
+        )
+    if job.hold_reason is not None:
+        return _held(job, job.hold_reason)
+    if job.state is JobState.RUNNING:
+        return Explanation(WaitsFor.END, f"It runs on {job.runner or 'a runner that is not known'}.")
+    if job.state is JobState.CLAIMED:
+        return _claimed(job)
+    return _queued(job)
+
+
+def _held(job: JobFacts, reason: HoldReason) -> Explanation:
+    detail = job.hold_detail or "no detail was noted"
+    until = "a moment that is not known" if job.not_before is None else f"{job.not_before:%Y-%m-%d %H:%M:%S} UTC"
+    labels = ", ".join(job.labels) or "none"
+    match reason:
+        case HoldReason.NO_POOL:
+            return Explanation(
+                WaitsFor.POOL,
+                f"No pool serves it: its labels are {labels}. {job.near or 'There is no pool at all.'}",
+                "Add a RunnerPool whose runnerLabels hold all of these labels and which allows this account and "
+                "repository, or correct `runs-on` in the workflow. It goes on by itself within a minute.",
+            )
+        case HoldReason.TWO_POOLS:
+            return Explanation(
+                WaitsFor.ROUTING,
+                f"Several pools serve it equally well ({detail}), and Ostler does not guess.",
+                "Give one of them a higher routingPriority, or labels that tell them apart.",
+            )
+        case HoldReason.BUDGET_ZERO:
+            return Explanation(
+                WaitsFor.BUDGET,
+                f"The budget of account {job.account} allows no job at all.",
+                f"Raise it: `ostler account set {job.account_id} --count N`, or PUT "
+                f"/api/v1/accounts/{job.account_id}/budget.",
+            )
+        case HoldReason.BACKOFF:
+            return Explanation(
+                WaitsFor.TIME,
+                f"GitHub refused or asked to wait ({detail}); nothing is tried before {until}.",
+                "It goes on by itself then. If it comes back: see that the App is installed for this repository "
+                "with the permission to administer runners, and look at GitHub's status.",
+            )
+        case HoldReason.SET_ASIDE:
+            return Explanation(
+                WaitsFor.TIME,
+                f"It was set aside: {detail}. It is tried again at {until}.",
+                "Look at the pool's runnerGroup and runnerLabels: GitHub refused a runner made with them. Where no "
+                "installation is known, install the App for the account.",
+            )
+        case HoldReason.ASK_GITHUB:
+            return Explanation(
+                WaitsFor.GITHUB,
+                f"What became of it is not known ({detail}); GitHub is asked.",
+                "Nothing, unless GitHub cannot be reached or the App was removed from the account.",
+            )
+
+
+def _claimed(job: JobFacts) -> Explanation:
+    claim = job.claim
+    if claim is None:
+        return Explanation(
+            WaitsFor.GITHUB, "It is claimed, but no claim of it lives; the next look of the sweeps repairs that."
+        )
+    on = f"claim {claim.id} on Pod {claim.pod}"
+    match claim.state:
+        case ClaimState.CLAIMED if claim.stamp is Stamp.NONE:
+            found = WaitsFor.STAMP, f"It has {on}, which is about to be stamped."
+        case ClaimState.CLAIMED:
+            found = WaitsFor.MINT, f"It has {on}; GitHub is asked for a runner config."
+        case ClaimState.MINTED:
+            found = WaitsFor.DELIVERY, f"It has {on} and a runner config that the Pod has not fetched yet."
+        case ClaimState.DELIVERED:
+            found = WaitsFor.START, f"It has {on}; GitHub has not said yet that {claim.runner} executes it."
+        case ClaimState.RELEASING:
+            found = WaitsFor.RELEASE, f"It had {on}, which is being released; then it is queued again."
+        case _:
+            found = WaitsFor.END, f"It has {on}, whose runner executes."
+    return Explanation(*found)
+
+
+def _queued(job: JobFacts) -> Explanation:
+    pool = job.pool
+    if pool is None or pool.deleted or pool.draining:
+        what = "It has no pool" if pool is None else f"Its pool {pool.name} takes no new jobs"
+        return Explanation(WaitsFor.POOL, f"{what}; it is matched again within a minute.")
+    place = _place(job.ahead)
+    short = _short_of_budget(job, pool)
+    if short is not None:
+        return Explanation(
+            WaitsFor.BUDGET,
+            f"{place} Account {job.account} has no room in its budget: {short}.",
+            f"Wait for one of its jobs to end, or raise the budget: `ostler account set {job.account_id}`.",
+        )
+    if pool.warm == 0:
+        return Explanation(
+            WaitsFor.POD,
+            f"{place} No Pod of pool {pool.name} is warm: {pool.taken} of {pool.replicas} have a job.",
+            "Wait for a Pod, or raise the replicas of the pool.",
+        )
+    return Explanation(
+        WaitsFor.MATCH,
+        f"{place} Pool {pool.name} has {pool.warm} warm Pods, which go to the accounts that use least of their share.",
+    )
+
+
+def _place(ahead: int | None) -> str:
+    if not ahead:
+        return "It is the next of its account in its pool."
+    return f"{ahead} {'job' if ahead == 1 else 'jobs'} of its account in its pool come first."
+
+
+def _short_of_budget(job: JobFacts, pool: PoolFacts) -> str | None:
+    size = JobHead(
+        job_id=job.id, account_id=job.account_id, priority=0, queued_at=datetime.min, pool_id=pool.id,  # noqa: DTZ901
+        vcpu_millicores=pool.vcpu_millicores, memory_mib=pool.memory_mib,
+    )  # fmt: skip
+    account = AccountView(account_id=job.account_id, weight=1, budget=job.budget, usage=job.usage)
+    if refusal(size, account) not in {SkipReason.BUDGET_ZERO, SkipReason.OVER_BUDGET}:
+        return None
+    budget, usage = job.budget, job.usage
+    return (
+        f"it uses {usage.count} of {budget.count} jobs, {_cores(usage.vcpu_millicores)} of "
+        f"{_cores(budget.vcpu_millicores)} vCPU and {_gib(usage.memory_mib)} of {_gib(budget.memory_mib)} GiB, and "
+        f"this one needs {_cores(pool.vcpu_millicores)} vCPU and {_gib(pool.memory_mib)} GiB"
+    )
+
+
+def _cores(millicores: int) -> str:
+    return f"{millicores / 1000:g}"
+
+
+def _gib(mib: int) -> str:
+    return f"{mib / 1024:g}"
+
+
+def closest_pool(
+    pools: Sequence[tuple[str, PoolLabels]], *, labels: Iterable[str], account_id: int, repository: str
+) -> str | None:
+    """Return a sentence about the pool, of these (name, labels) pairs, that comes closest to serving a job."""
+    wanted = frozenset(label.lower() for label in labels)
+    if not pools:
+        return None
+    name, pool = min(pools, key=lambda pair: (len(wanted - pair[1].labels), pair[0]))
+    missing = sorted(wanted - pool.labels)
+    if missing:
+        return f"The closest is {name}, which lacks {', '.join(missing)}."
+    if pool.allowed_accounts and account_id not in pool.allowed_accounts:
+        return f"Pool {name} has these labels, but its allowedAccounts do not name account {account_id}."
+    if pool.allowed_repositories and repository.lower() not in pool.allowed_repositories:
+        return f"Pool {name} has these labels, but its allowedRepositories do not name {repository}."
+    return f"Pool {name} serves it now."

@@ -1,0 +1,74 @@
+"""`ostler flower`: Flower with the options that make it a view and nothing else.
+
+It is read-only (Flower answers every call that would change a worker or a task with 403), asks for a login,
+and needs no secret of Ostler's but the way to Redis. Options come from `FlowerSettings` alone: neither
+`FLOWER_…` variables nor a `flowerconfig.py` are read, so that nothing can open it by accident.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+
+import structlog
+from flower.app import Flower
+from flower.options import options
+from flower.urls import settings as handlers
+from tornado.ioloop import IOLoop
+
+from ostler.errors import ConfigurationError
+from ostler.settings import FlowerSettings
+from tasks.app import SETTINGS, app, assert_in_force
+
+MOST_TASKS = 10_000
+"""Tasks that are kept; the oldest go first."""
+
+SAVED_EVERY = 60_000
+"""Milliseconds between two writes of the state file."""
+
+FORGOTTEN_AFTER = 600
+"""Seconds after which a worker that is gone is no longer shown: every deploy brings new names."""
+
+COLUMNS = "name,kwargs,state,received,started,runtime,retries,worker"
+
+log = structlog.get_logger(__name__)
+
+
+def run_flower(settings: FlowerSettings) -> None:
+    """Serve Flower until SIGTERM or SIGINT. Raises ConfigurationError without a login, unless that is asked for."""
+    if not settings.flower_basic_auth and not settings.flower_without_login:
+        raise ConfigurationError(
+            "OSTLER_FLOWER_BASIC_AUTH: it is not set; give `user:password`, or set OSTLER_FLOWER_WITHOUT_LOGIN=true "
+            "where a proxy before Flower asks for a login"
+        )
+    app.conf.update(broker_url=settings.redis_url.reveal(), **SETTINGS)
+    assert_in_force(app)
+    _set_options(settings)
+    flower = Flower(capp=app, options=options, **handlers)
+    port = flower.start_http_server()
+    loop = IOLoop.current()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_event_loop().add_signal_handler(number, loop.stop)
+    log.info("flower.started", port=port, login=bool(settings.flower_basic_auth), state=settings.flower_state_file)
+    flower.start()
+    flower.stop()  # writes the state file
+    log.info("flower.stopped")
+
+
+def _set_options(settings: FlowerSettings) -> None:
+    # It would let any web page that a logged-in person visits read the API.
+    os.environ.pop("FLOWER_UNAUTHENTICATED_API", None)
+    logging.getLogger("tornado.access").setLevel(logging.ERROR)
+    options.address = settings.flower_host
+    options.port = settings.flower_port
+    options.basic_auth = [secret.reveal() for secret in settings.flower_basic_auth]
+    options.read_only = True
+    options.max_tasks = MOST_TASKS
+    options.purge_offline_workers = FORGOTTEN_AFTER
+    options.tasks_columns = COLUMNS
+    options.persistent = settings.flower_state_file is not None
+    if settings.flower_state_file is not None:
+        options.db = settings.flower_state_file
+        options.state_save_interval = SAVED_EVERY

@@ -1,0 +1,43 @@
+"""What the governor of GitHub's calls keeps in Postgres: the limits that a flush of Redis must not forget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import structlog
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from github_adapters.governor import Governor, paces
+from models import backoffs
+from models.engine import transaction
+from ostler.clock import utcnow
+from ostler.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+
+def make_governor(settings: Settings, engine: Engine) -> Governor:
+    """Return the governor of this process. Its queries are short transactions beside a call, never around it (L15)."""
+
+    def remember(installation_id: int, quota: str, seconds: float) -> None:
+        log.warning("github.limited", installation=installation_id, quota=quota, seconds=round(seconds))
+        try:
+            transaction(
+                engine,
+                lambda db: backoffs.remember_limit(
+                    db, installation_id=installation_id, quota=quota, seconds=seconds, now=utcnow()
+                ),
+            )
+        except SQLAlchemyError as error:  # Redis and this process know it; the call's own outcome matters more
+            log.warning("github.limit_not_kept", installation=installation_id, error=type(error).__name__)
+
+    def recall(installation_id: int) -> Mapping[str, float]:
+        return transaction(engine, lambda db: backoffs.limits_of(db, installation_id=installation_id, now=utcnow()))
+
+    return Governor(
+        settings.redis_url,
+        paces=paces(mints_per_minute=settings.github_mints_per_minute),
+        remember=remember,
+        recall=recall,
+    )

@@ -1,0 +1,242 @@
+"""`ostler.redelivery`: finds the webhooks that did not reach us in GitHub's list, and asks GitHub to send them again.
+
+GitHub never repeats a webhook by itself: one that met a killed `web`, a 503 or a cut connection is back only
+by this. What was accepted (its GUID is in `deliveries`) is never asked for. A list that fails or ends in doubt
+moves no checkpoint (L8). `docs/decisions/0009-redelivery-in-two-looks.md` says why it reads the list as it does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import structlog
+from sqlalchemy.exc import DBAPIError
+
+from github_adapters.client import PAGE
+from github_adapters.deliveries import DeliveryPage, DeliverySeen
+from models import redelivery as asks
+from models.engine import transaction
+from models.intake import ACTIONS
+from ostler.clock import utcnow
+from ostler.errors import Forbidden, Invalid, RateLimited, UpstreamError
+from rules.redelivery import PageEnd, Progress, look_floor, next_ask_after, page_end, scan_floor, scan_is_due
+from tasks.base import SWEEP, calls, remaining, task
+from tasks.runtime import Runtime, runtime
+
+log = structlog.get_logger(__name__)
+
+LOOK_RESERVE = 12.0
+SCAN_RESERVE = 8.0
+ASK_RESERVE = 2.0
+"""Seconds that the short look, the scan and the asks leave to what comes after them."""
+
+MOST_FAILURES = 3
+"""Asks in a row without an answer, after which the rest waits for the next tick."""
+
+
+@task("redelivery", queue="sweeps", policy=SWEEP)
+def redelivery() -> None:
+    """Read what is new in the list, go on with the scan, then ask; two executions never meet."""
+    rt = runtime()
+    overlap = timedelta(seconds=rt.settings.redelivery_overlap)
+    taken = transaction(rt.engine, lambda db: asks.take(db, overlap=overlap, now=utcnow()))
+    if taken is None:
+        log.info("redelivery.not_now")
+        return
+    counts: Counter[str] = Counter()
+    not_before = None
+    try:
+        sweep = _Sweep(rt, taken, counts)
+        sweep.look()
+        sweep.scan()
+        sweep.ask()
+    except _LeaseLost:
+        log.warning("redelivery.lease_lost")
+    except RateLimited as limited:
+        not_before = utcnow() + timedelta(seconds=limited.after)
+        log.warning("redelivery.rate_limited", after=limited.after)
+    finally:
+        transaction(rt.engine, lambda db: asks.give_back(db, taken.lease_no, not_before=not_before))
+    log.info("redelivery.done", **counts)
+
+
+class _LeaseLost(Exception):
+    """Another execution has begun: this one took too long."""
+
+
+class _Sweep:
+    """One execution; `progress` is what is committed."""
+
+    def __init__(self, rt: Runtime, taken: asks.Taken, counts: Counter[str]) -> None:
+        self._rt = rt
+        self._lease_no = taken.lease_no
+        self._progress = taken.progress
+        self._counts = counts
+        self._accepted: set[str] = set()
+        self._overlap = timedelta(seconds=rt.settings.redelivery_overlap)
+        self._kept = timedelta(seconds=rt.settings.redelivery_kept)
+
+    def look(self) -> None:
+        """Read from the newest delivery down to where the last look began."""
+        began = utcnow()
+        floor = look_floor(self._progress, overlap=self._overlap, now=began)
+        try:
+            cursor: str | None = None
+            while remaining() > LOOK_RESERVE:
+                page = self._page(cursor)
+                end = _end(page, is_first=cursor is None, floor=floor)
+                if end is PageEnd.WHOLE:
+                    self._record(page, floor, replace(self._progress, looked_at=began))
+                    return
+                self._record(page, floor, self._progress)
+                if end is PageEnd.DOUBT:
+                    break
+                cursor = page.next_cursor
+        except UpstreamError as error:
+            _failed(error)
+        log.warning("redelivery.look_incomplete")
+
+    def scan(self) -> None:
+        """Read on down to `overlap` before the last scan began, by as many ticks as it takes."""
+        now = utcnow()
+        if not scan_is_due(self._progress, overlap=self._overlap, now=now):
+            return
+        floor = scan_floor(self._progress, overlap=self._overlap, kept=self._kept, now=now)
+        began = self._progress.scan_began or now
+        cursor = self._progress.scan_cursor
+        try:
+            while remaining() > SCAN_RESERVE:
+                page = self._page(cursor)
+                end = _end(page, is_first=cursor is None, floor=floor)
+                cursor = page.next_cursor if end is PageEnd.MORE else None
+                done = end is PageEnd.WHOLE
+                self._record(page, floor, replace(
+                    self._progress,
+                    checkpoint=began if done else self._progress.checkpoint,
+                    scan_began=began if end is PageEnd.MORE else None,
+                    scan_cursor=cursor,
+                ))  # fmt: skip
+                if done:
+                    log.info("redelivery.scanned", floor=floor.isoformat())
+                    return
+                if end is PageEnd.DOUBT:
+                    log.warning("redelivery.scan_in_doubt", floor=floor.isoformat())
+                    return
+        except Invalid:  # the cursor is too old: from the head again
+            self._save(replace(self._progress, scan_began=None, scan_cursor=None))
+            log.warning("redelivery.cursor_refused")
+        except UpstreamError as error:
+            _failed(error)
+        log.info("redelivery.to_be_continued", floor=floor.isoformat())
+
+    def ask(self) -> None:
+        """Ask for what is due, as long as somebody is there to take it."""
+        accepted, lost = transaction(self._rt.engine, lambda db: asks.settle(db, kept=self._kept, now=utcnow()))
+        self._counts["recovered"] += accepted
+        for guid in lost:
+            log.error("redelivery.lost", guid=guid)
+        self._counts["lost"] += len(lost)
+        limit = self._rt.settings.redelivery_batch
+        due = transaction(self._rt.engine, lambda db: asks.due(db, limit=limit, now=utcnow()))
+        if due and not transaction(self._rt.engine, lambda db: asks.web_beats(db, now=utcnow())):
+            log.warning("redelivery.no_web", due=len(due))
+            return
+        failures = 0
+        for each in due:
+            if remaining() < ASK_RESERVE or failures >= MOST_FAILURES:
+                log.info("redelivery.to_be_continued", due=len(due))
+                return
+            try:
+                failures = 0 if self._ask_in_turn(each) else failures
+            except RateLimited:
+                raise
+            except (UpstreamError, DBAPIError) as error:  # one that fails stops no other (L14)
+                failures += 1
+                self._counts["ask_failed"] += 1
+                log.warning("redelivery.ask_failed", guid=each.guid, asks=each.asks, error=type(error).__name__)
+                if isinstance(error, Forbidden):
+                    return
+
+    def _ask_in_turn(self, due: asks.Due) -> bool:
+        """Ask, and wait for our own pace as long as there is time. Raises RateLimited, which costs no ask."""
+        while True:
+            try:
+                return self._ask_one(due)
+            except RateLimited as limited:
+                transaction(self._rt.engine, lambda db: asks.take_back(db, due, now=utcnow()))
+                if not limited.paced or remaining() - limited.after < ASK_RESERVE:
+                    raise
+                after = limited.after
+            time.sleep(after)
+
+    def _ask_one(self, due: asks.Due) -> bool:
+        after = next_ask_after(
+            due.asks, again_after=timedelta(seconds=self._rt.settings.redelivery_again_after), kept=self._kept
+        )
+        if not transaction(self._rt.engine, lambda db: asks.begin_ask(db, due, next_after=after, now=utcnow())):
+            return False
+        self._rt.github.redeliver(delivery_id=due.delivery_id, deadline_seconds=remaining())
+        self._counts["asked"] += 1
+        log.info("redelivery.asked", guid=due.guid, delivery=due.delivery_id, asks=due.asks)
+        return True
+
+    def _page(self, cursor: str | None) -> DeliveryPage:
+        page = self._rt.github.list_deliveries(cursor=cursor, policy=calls(SWEEP))
+        self._counts["pages"] += 1
+        self._counts["malformed"] += page.malformed
+        return page
+
+    def _record(self, page: DeliveryPage, floor: datetime, progress: Progress) -> None:
+        """Commit what a page showed, together with how far the reading has come."""
+        ours = [each for each in page.deliveries if each.event == "workflow_job" and each.action in ACTIONS]
+        self._counts["other_events"] += len(page.deliveries) - len(ours)
+        self._accepted.update(each.guid for each in ours if each.accepted)
+        failed = group(each for each in ours if each.guid not in self._accepted and each.delivered_at >= floor)
+        self._counts["failed"] += len(failed)
+        self._save(progress, failed)
+
+    def _save(self, progress: Progress, failed: Sequence[asks.Failed] = ()) -> None:
+        saved = transaction(
+            self._rt.engine,
+            lambda db: asks.record_page(
+                db, self._lease_no, failed=failed, accepted=sorted(self._accepted), progress=progress, now=utcnow()
+            ),
+        )
+        if not saved:
+            raise _LeaseLost
+        self._progress = progress
+
+
+def group(failed: Iterable[DeliverySeen]) -> list[asks.Failed]:
+    """Return one entry per GUID: its newest attempt, and when its oldest one failed."""
+    found: dict[str, asks.Failed] = {}
+    for each in failed:
+        before = found.get(each.guid)
+        found[each.guid] = asks.Failed(
+            guid=each.guid,
+            delivery_id=max(each.id, before.delivery_id if before else 0),
+            delivered_at=min(each.delivered_at, before.delivered_at if before else each.delivered_at),
+        )
+    return list(found.values())
+
+
+def _end(page: DeliveryPage, *, is_first: bool, floor: datetime) -> PageEnd:
+    seen = page.deliveries
+    return page_end(
+        oldest=seen[-1].delivered_at if seen else None,
+        is_first=is_first,
+        is_full=len(seen) + page.malformed >= PAGE,
+        has_next=page.next_cursor is not None,
+        floor=floor,
+    )
+
+
+def _failed(error: UpstreamError) -> None:
+    """Let a list that failed change nothing; a rate limit ends the execution."""
+    if isinstance(error, RateLimited):
+        raise error
+    log.warning("redelivery.list_failed", error=type(error).__name__)

@@ -1,0 +1,118 @@
+"""A process of the real client behind the real governor: mints on command, and says what became of it.
+
+Reads one JSON line of options, prints `ready`, and then for each line `mint N` tries N mints from four threads at
+once and prints one JSON line: how many were made, were denied, and why. What it is asked to remember stands in a
+folder that the processes share, as the rows of Postgres do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from github_adapters import governor as governing
+from github_adapters.client import GitHub
+from github_adapters.governor import CallClass, Governor, Pace
+from ostler.clock import utcnow
+from ostler.errors import RateLimited, UpstreamError
+from ostler.secrets import Secret
+from rules.scopes import Scope
+
+THREADS = 4
+
+
+class Memory:
+    """Limits kept in a folder, one file each."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def remember(self, installation_id: int, quota: str, seconds: float) -> None:
+        """Keep a limit."""
+        until = utcnow().timestamp() + seconds
+        (self._folder / f"{installation_id}-{quota or 'all'}").write_text(str(until))
+
+    def recall(self, installation_id: int) -> dict[str, float]:
+        """Return what is left of each limit."""
+        found = {}
+        for file in self._folder.glob(f"{installation_id}-*"):
+            quota = file.name.partition("-")[2]
+            found["" if quota == "all" else quota] = float(file.read_text()) - utcnow().timestamp()
+        return {quota: left for quota, left in found.items() if left > 0}
+
+
+def seed(name: str, governor: Governor) -> None:
+    """Put a known bug in."""
+    if name == "a bucket per process":
+        keys = governing._keys
+        governing._keys = lambda installation_id: keys(installation_id * 100_000 + os.getpid())
+    elif name == "read and write apart":
+        take = governor._take_script
+
+        def apart(keys: list[str], args: list[Any]) -> Any:
+            before = governor._redis.hgetall(keys[0])
+            answer = take(keys, args)
+            if before and answer[0] == "go":
+                token = f"{args[0]}.tokens"
+                governor._redis.hset(keys[0], token, str(float(before.get(token, args[2])) - 1))
+            return answer
+
+        governor._take_script = apart  # type: ignore[assignment]
+    elif name == "a flush forgets":
+        governor._recall = lambda _: {}
+
+
+def main() -> None:
+    """Serve until the end of the input."""
+    options = json.loads(sys.stdin.readline())
+    memory = Memory(Path(options["memory"]))
+    pace = Pace(rate=options["rate"], burst=options["burst"], at_once=90, quota="actions_runner_registration")
+    plenty = Pace(rate=1000, burst=1000, at_once=90, told=True)
+    governor = Governor(
+        Secret(options["redis_url"]),
+        paces=dict.fromkeys(CallClass, plenty) | {CallClass.MINT: pace},
+        remember=memory.remember,
+        recall=memory.recall,
+    )
+    seed(options.get("seed", ""), governor)
+    github = GitHub(
+        api_url=options["api_url"],
+        app_id=options["app_id"],
+        private_key=Secret(options["private_key"]),
+        governor=governor,
+    )
+    numbers = iter(range(1, sys.maxsize))
+
+    def mint(_: int) -> str:
+        try:
+            github.mint(
+                installation_id=options["installation_id"],
+                scope=Scope.organization("acme"),
+                name=f"r-{os.getpid()}-{next(numbers)}",
+                labels=["linux"],
+                runner_group_id=1,
+            )
+        except RateLimited as limited:
+            return "paced" if limited.paced else "limited"
+        except UpstreamError as error:
+            return type(error).__name__
+        return "made"
+
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    with ThreadPoolExecutor(THREADS) as threads:
+        for line in sys.stdin:
+            outcomes = Counter(threads.map(mint, range(int(line.split()[1]))))
+            sys.stdout.write(json.dumps(outcomes) + "\n")
+            sys.stdout.flush()
+    github.close()
+    governor.close()
+
+
+if __name__ == "__main__":
+    main()

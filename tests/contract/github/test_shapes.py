@@ -1,0 +1,125 @@
+"""Everything that the lab's GitHub answers or sends parses with models generated from GitHub's own description."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import githubkit.webhooks
+import jwt
+import pytest
+from githubkit_schemas.latest import models
+from pydantic import TypeAdapter
+
+from github_adapters.client import GitHub
+from github_adapters.webhooks import parse_installation
+from ostler.clock import utcnow
+from rules.scopes import Scope
+from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, Lab, eventually
+
+ACME = Scope.organization("acme")
+RUNNERS = "/orgs/acme/actions/runners"
+
+
+class Api:
+    """The lab's REST API, as a client without opinions sees it."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        now = int(utcnow().timestamp())
+        claims = {"iat": now - 60, "exp": now + 500, "iss": APP_ID}
+        self._app = jwt.encode(claims, lab.private_key.reveal(), algorithm="RS256")
+        self.token = ""
+
+    def call(self, method: str, path: str, body: Any = None, *, app: bool = False) -> tuple[int, Any]:
+        """Return status and content of one call."""
+        bearer = self._app if app else self.token
+        answer = self._lab.pool.request(
+            method, self._lab.url + path, json=body, headers={"Authorization": f"Bearer {bearer}"},
+            retries=False, redirect=False,
+        )  # fmt: skip
+        return answer.status, json.loads(answer.data) if answer.data else None
+
+
+def shaped(model: Any, content: Any) -> None:
+    """Fail unless the content is what the model says."""
+    TypeAdapter(model).validate_python(content)
+
+
+@pytest.fixture
+def api(lab: Lab) -> Api:
+    found = Api(lab)
+    status, content = found.call("POST", f"/app/installations/{ORG_INSTALLATION}/access_tokens", app=True)
+    assert status == 201
+    shaped(models.InstallationToken, content)
+    found.token = content["token"]
+    return found
+
+
+def test_runners_and_their_configs(api: Api) -> None:
+    body = {"name": "r", "runner_group_id": 1, "labels": ["linux"]}
+    status, minted = api.call("POST", f"{RUNNERS}/generate-jitconfig", body)
+    assert status == 201
+    shaped(models.OrgsOrgActionsRunnersGenerateJitconfigPostResponse201, minted)
+    shaped(models.OrgsOrgActionsRunnersGetResponse200, api.call("GET", RUNNERS)[1])
+    shaped(models.Runner, api.call("GET", f"{RUNNERS}/{minted['runner']['id']}")[1])
+
+
+def test_jobs_in_every_state(lab: Lab, api: Api, github: GitHub) -> None:
+    (job,) = lab.jobs()
+    path = f"/repos/acme/app/actions/jobs/{job}"
+    shaped(models.Job, api.call("GET", path)[1])
+    jit = github.mint(installation_id=ORG_INSTALLATION, scope=ACME, name="r", labels=["linux"], runner_group_id=1)
+    session = lab.start(jit.config)
+    assert lab.next_job(session) == job
+    lab.call("POST", f"/_runner/sessions/{session}/started", {"job_id": job})
+    shaped(models.Job, api.call("GET", path)[1])
+    lab.call("POST", f"/_runner/sessions/{session}/finished", {"job_id": job, "conclusion": "failure"})
+
+    shaped(models.Job, api.call("GET", path)[1])
+
+
+def test_the_app_and_its_deliveries(lab: Lab, api: Api) -> None:
+    lab.jobs()
+    eventually(lambda: lab.hooks.seen)
+
+    status, installation = api.call("GET", f"/app/installations/{ORG_INSTALLATION}", app=True)
+
+    assert status == 200
+    shaped(models.Installation, installation)
+    (delivery,) = eventually(lambda: api.call("GET", "/app/hook/deliveries", app=True)[1])
+    shaped(models.HookDeliveryItem, delivery)
+
+
+def test_refusals(lab: Lab, api: Api) -> None:
+    missing = api.call("GET", f"{RUNNERS}/5")
+    invalid = api.call("POST", f"{RUNNERS}/generate-jitconfig", {"name": "", "runner_group_id": 1, "labels": ["l"]})
+    forbidden = api.call("GET", "/repos/ada/app/actions/runners")
+    lab.settings(points_per_minute=0)
+    limited = api.call("GET", RUNNERS)
+    lab.settings(points_per_minute=1_000_000)
+    lab.call("PATCH", "/_lab/accounts/acme", {"suspended": True})
+    suspended = api.call("GET", RUNNERS)
+    api.token = "nonsense"
+    unknown = api.call("GET", RUNNERS)
+
+    refusals = [missing, invalid, forbidden, limited, suspended, unknown]
+    assert [status for status, _ in refusals] == [404, 422, 403, 403, 403, 401]
+    for _, content in refusals:
+        shaped(models.BasicError, content)
+
+
+def test_webhooks_about_an_installation(lab: Lab) -> None:
+    for change in ({"suspended": True}, {"suspended": False}, {"installed": False}, {"installed": True}):
+        assert lab.call("PATCH", "/_lab/accounts/acme", change)[0] == 200
+
+    hooks = eventually(lambda: lab.hooks.seen if len(lab.hooks.seen) == 4 else None)
+
+    assert {hook.headers["x-github-event"] for hook in hooks} == {"installation"}
+    for hook in hooks:
+        githubkit.webhooks.parse("installation", hook.body)
+    events = [parse_installation(hook.body) for hook in hooks]
+    assert {event.action for event in events} == {"suspend", "unsuspend", "deleted", "created"}
+    assert {(each.installation_id, each.owner_id, each.owner_login) for each in events} == {
+        (ORG_INSTALLATION, 1, "acme")
+    }

@@ -1,0 +1,72 @@
+"""Ctrl-C ends the demo, while it starts and while it runs, and leaves no process and no file behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+@contextmanager
+def demo(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A demo without end that keeps its files in `folder`."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ostler", "demo", "--cluster", "embedded"],
+        env={**os.environ, "TMPDIR": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def read_until(process: subprocess.Popen[str], words: str) -> None:
+    """Read what the demo says until it says `words`."""
+    assert process.stdout is not None
+    said = []
+    for line in process.stdout:
+        said.append(line)
+        if words in line:
+            return
+    raise AssertionError("".join(said))
+
+
+def left_behind(folder: Path) -> list[str]:
+    """Return the command lines of the processes that were started with `folder` in their environment."""
+    found = []
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"TMPDIR={folder}".encode() in environ.read_bytes():
+                found.append((environ.parent / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:  # it ended meanwhile
+            continue
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "status"), [("starting web", 130), ("sending jobs", 0)], ids=["while it starts", "while it runs"]
+)
+def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, words: str, status: int) -> None:
+    with demo(tmp_path) as process:
+        read_until(process, words)
+        time.sleep(1)
+        assert left_behind(tmp_path)
+
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=120)
+
+    assert process.returncode == status, said
+    assert left_behind(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []

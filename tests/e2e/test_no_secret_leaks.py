@@ -1,0 +1,335 @@
+"""No credential is seen anywhere it does not belong (law L13), in a full run of the real system.
+
+What is planted: every JIT and installation token that the lab's GitHub gave out, the App's private key, webhook secret,
+encryption key and API tokens. Where is looked: logs of all processes, what Redis was sent and holds, NOTIFY payloads,
+everything in Kubernetes, every column of Postgres, `/metrics` and the answers of the API. A canary put through each of
+these places proves that the look reaches it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import psycopg2
+import pytest
+from sqlalchemy import Engine, create_engine, text
+
+from k8s_adapters.client import KubeClient
+from lab.control_plane import ClusterAccess
+from lab.processes import free_port
+from lab.setup import LabPool
+from lab.system import Options, System
+from models.channel import CHANNEL
+
+pytestmark = pytest.mark.timeout(600)
+
+LABELS = ("self-hosted", "linux", "small")
+ORG = "/orgs/acme/actions/runners/generate-jitconfig"
+JOBS = 24
+PIECE = 40
+"""Characters of a secret that are enough to know it by; it may be cut short where it leaks."""
+
+JWT = re.compile(rb"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}")
+"""An App's JWT or the token of a ServiceAccount, whoever made it."""
+
+
+class Overhear:
+    """Writes down what a socket or a connection says, until it is stopped."""
+
+    def __init__(self, listen: Callable[[Overhear], None]) -> None:
+        self.heard: list[bytes] = []
+        self.stopping = threading.Event()
+        self._thread = threading.Thread(target=listen, args=(self,), daemon=True)
+        self._thread.start()
+
+    def stop(self) -> bytes:
+        self.stopping.set()
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+        return b"".join(self.heard)
+
+
+def monitor(port: int) -> Callable[[Overhear], None]:
+    """Return a listener of everything that is sent to Redis."""
+
+    def listen(to: Overhear) -> None:
+        with socket.create_connection(("127.0.0.1", port)) as redis:
+            redis.sendall(b"MONITOR\r\n")
+            redis.settimeout(0.2)
+            while not to.stopping.is_set():
+                try:
+                    to.heard.append(redis.recv(1 << 16))
+                except TimeoutError:
+                    continue
+
+    return listen
+
+
+def notices(url: str) -> Callable[[Overhear], None]:
+    """Return a listener of Ostler's NOTIFY channel."""
+
+    def listen(to: Overhear) -> None:
+        connection = psycopg2.connect(url.replace("postgresql+psycopg2", "postgresql"))
+        connection.autocommit = True
+        connection.cursor().execute(f"LISTEN {CHANNEL}")
+        while not to.stopping.is_set():
+            if select.select([connection], [], [], 0.2)[0]:
+                connection.poll()
+                to.heard += [f"{notice.payload}\n".encode() for notice in connection.notifies]
+                connection.notifies.clear()
+        connection.close()
+
+    return listen
+
+
+@dataclass
+class Stage:
+    """The running system, what is overheard of it, and samples of what is there only for a moment."""
+
+    system: System
+    kube: KubeClient
+    engine: Engine
+    metrics_port: int
+    redis: Overhear
+    notify: Overhear
+    token: str
+    samples: list[bytes] = field(default_factory=list)
+
+    def rows(self) -> bytes:
+        """Return every row of every table as text; binary columns in hex."""
+        with self.engine.connect() as db:
+            names = db.execute(text("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")).scalars().all()
+            found = [row for name in names for row in db.execute(text(f'SELECT t::text FROM "{name}" t')).scalars()]  # noqa: S608
+        return "\n".join(found).encode()
+
+    def objects(self) -> bytes:
+        """Return everything that Kubernetes shows of the namespace, events too."""
+        namespace = self.system.namespace
+        paths = [f"/api/v1/namespaces/{namespace}/{kind}" for kind in
+                 ("pods", "events", "serviceaccounts", "configmaps", "secrets")]  # fmt: skip
+        paths.append(f"/apis/ostler.dev/v1alpha1/namespaces/{namespace}/runnerpools")
+        return "\n".join(json.dumps(self.kube.request("GET", path)) for path in paths).encode()
+
+    def answers(self) -> bytes:
+        """Return what the API, the metrics and the health of all processes say."""
+        web = self.system.web_url
+        headers = {"Authorization": f"Bearer {self.token}"}
+        said = [httpx.get(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=20).content]
+        said += [httpx.get(f"{web}{path}", timeout=20).content for path in ("/metrics", "/readyz", "/healthz")]
+        with httpx.Client(base_url=f"{web}/api/v1", headers=headers, timeout=20) as api:
+            for kind in ("jobs", "claims", "pools", "accounts"):
+                answer = api.get(f"/{kind}", params={"limit": 200})
+                answer.raise_for_status()
+                said.append(answer.content)
+                said += [api.get(f"/{kind}/{item['id']}").content for item in answer.json()["items"]]
+            said += [api.get("/jobs", params={"limit": self.token}).content, api.get(f"/jobs/{self.token}").content]
+        return b"\n".join(said)
+
+    def logs(self) -> bytes:
+        """Return the logs of all processes, the lab's Postgres and Redis too."""
+        return b"\n".join(log.read_bytes() for log in sorted(self.system.folder.rglob("*.log")))
+
+    def sample(self) -> None:
+        """Look at the rows and objects of this moment: a claim has its JIT for a second or two only."""
+        self.samples += [self.rows(), self.objects()]
+
+    def places(self) -> Mapping[str, bytes]:
+        """Return all that was seen, by place; what else can be looked at is one more entry here."""
+        return {
+            "rows of Postgres": b"\n".join([*self.samples[::2], self.rows()]),
+            "Kubernetes": b"\n".join([*self.samples[1::2], self.objects()]),
+            "answers of API and metrics": self.answers(),
+            "logs": self.logs(),
+            "commands to Redis": b"".join(self.redis.heard),
+            "NOTIFY": b"".join(self.notify.heard),
+        }
+
+
+def found_in(place: bytes, secret: str) -> bool:
+    """Return whether a secret, or a piece of it that is long enough, is there: as it is, or in hex."""
+    pieces = {secret[:PIECE], secret[-PIECE:], secret[len(secret) // 2 :][:PIECE]}
+    return any(piece.encode() in place or piece.encode().hex().encode() in place for piece in pieces)
+
+
+def leaks(places: Mapping[str, bytes], planted: Mapping[str, list[str]]) -> list[str]:
+    """Return which kind of secret was seen where, never the secret."""
+    seen = [
+        f"{kind} in {name}"
+        for name, place in places.items()
+        for kind, values in planted.items()
+        if any(found_in(place, value) for value in values)
+    ]
+    return seen + [f"a JWT in {name}" for name, place in places.items() if JWT.search(place)]
+
+
+@pytest.fixture(scope="module")
+def stage(control_plane: ClusterAccess, admin: KubeClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """A system that logs all it can, with everybody listening."""
+    namespace = f"leaks-{secrets.token_hex(4)}"
+    admin.request("POST", "/api/v1/namespaces", body={"metadata": {"name": namespace}})
+    port = free_port()
+    options = Options(
+        pools=(LabPool("small", LABELS, 6),),
+        beats=1,
+        real_pods=2,
+        settings={"OSTLER_SWEEP_EVERY": "3", "OSTLER_LOG_LEVEL": "DEBUG", "OSTLER_METRICS_PORT": str(port)},
+    )
+    folder = tmp_path_factory.mktemp("system")
+    with System(folder, options, say=print, namespace=namespace, control_plane=control_plane) as system:
+        url = system.postgres.url("ostler")
+        engine = create_engine(url)
+        stage = Stage(
+            system=system,
+            kube=admin,
+            engine=engine,
+            metrics_port=port,
+            redis=Overhear(monitor(system.redis.port)),
+            notify=Overhear(notices(url)),
+            token=command(system, "token", "create", "leaks", "--scope", "read"),
+        )
+        system.wait_for_warm_pods(6, timeout=180)
+        yield stage
+        stage.redis.stop()
+        stage.notify.stop()
+        engine.dispose()
+    admin.request("DELETE", f"/api/v1/namespaces/{namespace}")
+
+
+def command(system: System, *arguments: str) -> str:
+    """Run one of the operator's commands, its stderr into a log of the run, and return what it printed."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("OSTLER_", "PYTEST"))}
+    with (system.folder / "command.log").open("ab") as log:
+        done = subprocess.run(
+            [sys.executable, "-m", "ostler", *arguments],
+            env=env | {"OSTLER_DATABASE_URL": system.postgres.url("ostler")},
+            stdout=subprocess.PIPE,
+            stderr=log,
+            check=True,
+            timeout=60,
+        )
+    return done.stdout.decode().strip()
+
+
+def run_jobs(stage: Stage, count: int) -> None:
+    """Run jobs to their end while every kind of answer of a mint goes wrong once, and look all the time."""
+    system = stage.system
+    for fault in (
+        {"status": 500},
+        {"status": 502, "after_apply": True},
+        {"reset": True, "after_apply": True},
+        {"status": 409},
+        {"status": 422},
+        {"status": 403, "headers": {"Retry-After": "1"}},
+    ):
+        system.lab("POST", "/faults", [{"method": "POST", "path_regex": ORG, "times": 1, **fault}])
+    body = {"repository": "acme/shop", "labels": list(LABELS), "duration_seconds": 0.5}
+    wanted = set(system.lab("POST", "/jobs", [body] * count)["ids"])
+    web, hook = system.web_url, {"content-type": "application/json", "x-hub-signature-256": "sha256=00"}
+    end = time.monotonic() + 240
+    while True:
+        stage.sample()
+        httpx.post(f"{web}/webhooks/github", content=b"{}", headers=hook)
+        httpx.get(f"{web}/api/v1/jobs", headers={"Authorization": f"Bearer {stage.token[:-2]}xx"})
+        over = {job["id"] for job in system.lab("GET", "/jobs?status=completed")["jobs"]}
+        with stage.engine.begin() as db:  # a job whose mint was refused need not wait for its hour
+            db.execute(text("UPDATE jobs SET not_before = now() WHERE not_before > now()"))
+            db.execute(text("DELETE FROM backoffs"))
+        if wanted <= over:
+            return
+        assert time.monotonic() < end, f"{len(wanted - over)} of {count} jobs are not over"
+        time.sleep(0.2)
+
+
+def test_no_secret_is_seen_where_it_does_not_belong(stage: Stage) -> None:
+    system = stage.system
+    run_jobs(stage, JOBS)
+    given: dict[str, Any] = system.lab("GET", "/secrets")
+    webhook, encryption, *key_lines = system.secrets()
+    planted = {
+        "JIT": given["jits"],
+        "installation token": given["installation_tokens"],
+        "webhook secret": [webhook],
+        "encryption key": [encryption],
+        "private key": [line for line in key_lines if len(line) >= PIECE],
+        "API token": [stage.token],
+    }
+    assert len(planted["JIT"]) >= JOBS
+    assert all(planted.values())
+
+    assert leaks(stage.places(), planted) == []
+
+
+def test_the_run_was_counted_where_it_happened(stage: Stage) -> None:
+    web = series(httpx.get(f"{stage.system.web_url}/metrics", timeout=20).text)
+    worker = series(httpx.get(f"http://127.0.0.1:{stage.metrics_port}/metrics", timeout=20).text)
+    assert web['ostler_webhooks_total{event="workflow_job",outcome="accepted"}'] >= 3 * JOBS
+    assert web['ostler_webhooks_total{event="other",outcome="unsigned"}'] >= 1
+    assert web["ostler_webhook_seconds_count"] >= 3 * JOBS
+    assert web['ostler_deliveries_total{outcome="first"}'] >= JOBS
+    assert web["ostler_job_wait_seconds_count"] >= JOBS
+    assert web['ostler_transitions_total{machine="job",transition="job_finish"}'] >= JOBS
+    assert web['ostler_api_unauthorized_total{why="unknown"}'] >= 1
+    assert web['ostler_api_requests_total{method="GET",status="422"}'] >= 1
+    assert web["ostler_database_up"] == 1
+    assert worker['ostler_github_requests_total{endpoint="mint",status="201"}'] >= JOBS
+    for status in ("403", "409", "422", "500", "502", "none"):
+        assert worker[f'ostler_github_requests_total{{endpoint="mint",status="{status}"}}'] >= 1, status
+    assert worker['ostler_task_runs_total{outcome="succeeded",task="stamp"}'] >= JOBS
+    assert worker['ostler_task_runs_total{outcome="retried",task="mint"}'] >= 1
+    assert worker['ostler_transitions_total{machine="claim",transition="mint"}'] >= JOBS
+    assert worker['ostler_sweep_last_success_timestamp_seconds{sweep="resume"}'] > time.time() - 60
+
+
+def series(scrape: str) -> dict[str, float]:
+    """Return a scrape: series → value."""
+    lines = [line for line in scrape.splitlines() if not line.startswith("#")]
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+
+def test_a_canary_is_seen_in_every_place(stage: Stage) -> None:
+    canary = f"canary{secrets.token_hex(40)}"
+    system = stage.system
+    with system.redis.client() as redis:
+        redis.set("canary", canary)
+        redis.delete("canary")
+    with stage.engine.begin() as db:
+        db.execute(text("SELECT pg_notify(:channel, :canary)"), {"channel": CHANNEL, "canary": canary})
+        db.execute(
+            text("UPDATE jobs SET hold_detail = :canary WHERE id = (SELECT min(id) FROM jobs)"), {"canary": canary}
+        )
+    stage.kube.request(
+        "POST",
+        f"/api/v1/namespaces/{system.namespace}/events",
+        body={
+            "metadata": {"name": "canary"},
+            "involvedObject": {"kind": "Pod", "namespace": system.namespace, "name": "x"},
+            "message": canary,
+        },
+    )
+    with (system.folder / "command.log").open("a") as log:
+        log.write(f"{canary[:60]}\n")  # cut short: a piece is enough
+    end = time.monotonic() + 10
+    expected = {f"canary in {name}" for name in stage.places()}
+    while (seen := set(leaks(stage.places(), {"canary": [canary]}))) != expected:
+        assert time.monotonic() < end, expected - seen
+        time.sleep(0.2)
+
+
+def test_a_secret_in_a_binary_column_and_a_jwt_are_seen() -> None:
+    secret = secrets.token_urlsafe(60)
+    assert leaks({"rows": f"(1,\\x{secret.encode().hex()})".encode()}, {"JIT": [secret]}) == ["JIT in rows"]
+    jwt = b"eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJsYWIifQ.c2lnbmF0dXJlLW9m"
+    assert leaks({"logs": b"token " + jwt}, {}) == ["a JWT in logs"]

@@ -1,0 +1,35 @@
+"""Every subject runs, in tiny sizes: what breaks a benchmark is seen before somebody needs its figures."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.frame import ROOT, read
+from benchmarks.report import SUBJECTS, render
+
+QUICK = {"matcher"}
+"""Those that take seconds; the others start a web process, workers or a whole cluster."""
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "subject", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SUBJECTS]
+)
+def test_a_subject_runs_and_reports(subject: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", subject, "--quick", "--results", str(tmp_path)],
+        cwd=ROOT, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    _, figures = read(tmp_path / f"{subject}.json")
+    assert any(figure.targets for figure in figures)
+    assert any(figure.is_bound for figure in figures)
+    for figure in figures:
+        assert set(figure.bounds) <= {each.name for each in figures}, "a bound is of the same run"
+        if figure.unit == "rows" and figure.targets:
+            assert figure.value("max") == 0, f"{figure.name}: lost or doubled"
+    assert SUBJECTS[subject] in render(tmp_path)

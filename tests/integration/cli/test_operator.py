@@ -1,0 +1,231 @@
+"""The operator's commands: only the database's URL is set."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import pytest
+from sqlalchemy import text
+
+from lab.redis import Redis
+from models import api_tokens
+from models.engine import transaction
+from ostler.cli import main
+from ostler.clock import utcnow
+from ostler.secrets import Secret
+from ostler.wakes import wake_key
+from tests.database import Database
+from tests.integration.models.webhook_rows import add_claim, add_pool, deliver, queued
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command did."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@dataclass
+class Operator:
+    """Somebody at a shell."""
+
+    database: Database
+    redis_url: str | None = None
+
+    def environment(self) -> dict[str, str]:
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("OSTLER_", "PYTEST"))}
+        env["OSTLER_DATABASE_URL"] = self.database.url.reveal()
+        return env if self.redis_url is None else env | {"OSTLER_REDIS_URL": self.redis_url}
+
+    def run(self, *arguments: str, **changes: str) -> Done:
+        """Run a command in this process: starting one for each costs a second."""
+        out, err = io.StringIO(), io.StringIO()
+        status = 0
+        with (
+            mock.patch.dict(os.environ, self.environment() | changes, clear=True),
+            mock.patch.object(sys, "argv", ["ostler", *arguments]),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            try:
+                main()
+            except SystemExit as end:
+                status = int(end.code or 0)
+        return Done(status, out.getvalue(), err.getvalue())
+
+    def json(self, *arguments: str) -> Any:
+        done = self.run(*arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def execute(self, statement: str, **values: Any) -> Any:
+        with self.database.engine.begin() as db:
+            result = db.execute(text(statement), values)
+            return result.all() if result.returns_rows else None
+
+
+@pytest.fixture
+def operator(database: Database) -> Operator:
+    pool = add_pool(database.engine, "linux")
+    deliver(database.engine, queued(11), queued(12, name="[red]deploy[/red]"))
+    deliver(database.engine, queued(13, labels=("gpu",), owner_id=88, owner_login="globex", repository="globex/r"))
+    add_claim(database.engine, pool, 11)
+    return Operator(database)
+
+
+def test_jobs_are_listed_and_filtered_for_people_and_for_scripts(operator: Operator) -> None:
+    shown = operator.run("jobs")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.splitlines()[0].split() == [
+        "job",
+        "repository",
+        "name",
+        "state",
+        "hold",
+        "pool",
+        "age",
+        "account",
+    ]
+    assert "[red]deploy[/red]" in shown.stdout  # what others wrote is shown, not obeyed
+    assert [job["id"] for job in operator.json("jobs")] == [13, 12, 11]
+    assert [job["id"] for job in operator.json("jobs", "--held")] == [13]
+    assert [job["id"] for job in operator.json("jobs", "--account", "GLOBEX")] == [13]
+    assert [job["id"] for job in operator.json("jobs", "--state", "queued", "--account", "77")] == [12]
+    assert [job["id"] for job in operator.json("jobs", "--repository", "acme/app", "--limit", "1")] == [12]
+
+
+def test_a_job_is_explained_with_its_story(operator: Operator) -> None:
+    held = operator.run("job", "13")
+    assert held.returncode == 0, held.stderr
+    words = " ".join(held.stdout.split())
+    assert "No pool serves it: its labels are gpu." in words
+    assert "which lacks gpu" in words
+    assert "What helps: Add a RunnerPool" in words
+    assert "webhook" in held.stdout
+    story = operator.json("job", "11")
+    assert story["why"]["waits_for"] == "start"
+    assert [claim["state"] for claim in story["claims"]] == ["delivered"]
+    assert [event["transition"] for event in story["events"]] == ["job_seen"]
+
+
+def test_claims_and_pools_are_listed(operator: Operator) -> None:
+    (claim,) = operator.json("claims")
+    assert (claim["job_id"], claim["state"]) == (11, "delivered")
+    assert "jit" not in claim
+    assert operator.json("claims", "--state", "ended") == []
+    assert operator.json("claims", "--job", "11") == [claim]
+    (pool,) = operator.json("pools")
+    assert (pool["counts"]["busy"], pool["counts"]["queued"]) == (1, 1)
+    assert operator.json("claims", "--pool", pool["name"]) == [claim]
+    for command in ("claims", "pools"):
+        assert operator.run(command).returncode == 0
+
+
+def test_a_process_needs_nothing_but_the_database(operator: Operator) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ostler", "jobs", "--json"],
+        env=operator.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(json.loads(done.stdout)) == 3
+
+
+def test_what_is_not_there_is_said_with_where_to_look_and_status_1(operator: Operator) -> None:
+    for arguments, where in (
+        (("job", "999"), "ostler jobs"),
+        (("jobs", "--account", "nobody"), "ostler account list"),
+        (("jobs", "--pool", "none"), "ostler pools"),
+        (("account", "set", "nobody", "--count", "1"), "ostler account list"),
+        (("account", "set", "999999999999999999999", "--count", "1"), "ostler account list"),
+        (("token", "revoke", "999"), "ostler token list"),
+    ):
+        done = operator.run(*arguments)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert where in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("jobs", "--state", "asleep"),
+        ("jobs", "--limit", "0"),
+        ("job", "x"),
+        ("account", "set", "acme"),
+        ("account", "set", "acme", "--weight", "0"),
+        ("account", "set", "acme", "--weight", "nan"),
+        ("account", "set", "acme", "--count", "-1"),
+        ("account", "set", "acme", "--vcpu", "inf"),
+        ("token", "create", ""),
+        ("token", "create", "x", "--scope", "root"),
+        ("token", "create", "x", "--days", "0"),
+    ],
+)
+def test_a_wrong_use_is_status_2(operator: Operator, arguments: tuple[str, ...]) -> None:
+    done = operator.run(*arguments)
+    assert done.returncode == 2, done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_a_database_that_is_away_or_empty_is_one_line(operator: Operator) -> None:
+    away = operator.run("jobs", OSTLER_DATABASE_URL="postgresql+psycopg2://u:hunter2@127.0.0.1:1/x")
+    assert away.returncode == 2
+    assert away.stderr.startswith("ostler: OSTLER_DATABASE_URL: the database does not answer: ")
+    assert "hunter2" not in away.stderr
+    operator.execute("DROP TABLE api_tokens")
+    empty = operator.run("token", "list")
+    assert (empty.returncode, "ostler migrate" in empty.stderr) == (2, True)
+
+
+def test_a_budget_is_changed_in_part_and_felt_at_once_where_redis_is(operator: Operator, redis_server: Redis) -> None:
+    operator.redis_url = redis_server.url
+    done = operator.run("account", "set", "ACME", "--count", "3", "--memory", "1.5")
+    assert (done.returncode, done.stderr) == (0, "")
+    (row,) = operator.execute("SELECT budget_count, budget_vcpu, budget_memory, weight FROM accounts WHERE id = 77")
+    assert tuple(row) == (3, 80_000, 1536, 1)
+    (pool,) = operator.execute("SELECT DISTINCT pool_id FROM jobs WHERE id = 12")
+    with redis_server.client() as redis:
+        assert redis.exists(wake_key(pool[0]))
+        assert redis.llen("dispatch") == 1
+        assert b"ostler.rematch" in redis.lindex("sweeps", 0)
+
+
+def test_a_budget_is_changed_without_redis_too(operator: Operator) -> None:
+    done = operator.run("account", "set", "77", "--weight", "2")
+    assert done.returncode == 0
+    assert "within a minute" in done.stderr
+    operator.redis_url = "redis://127.0.0.1:1/0"
+    assert "Redis does not answer" in operator.run("account", "set", "77", "--count", "4").stderr
+    (acme,) = operator.json("account", "list", "--login", "acme")
+    assert (acme["weight"], acme["budget"]["count"], acme["usage"]["count"]) == (2, 4, 1)
+
+
+def test_a_token_is_shown_once_works_and_can_be_taken_back(operator: Operator) -> None:
+    made = operator.run("token", "create", "ci dashboards", "--scope", "read", "--scope", "write", "--days", "30")
+    token = made.stdout.strip()
+    assert api_tokens.well_formed(token)
+    assert token not in made.stderr
+    holder = transaction(operator.database.engine, lambda db: api_tokens.verify(db, Secret(token), now=utcnow()))
+    assert isinstance(holder, api_tokens.Holder)
+    assert holder.scopes == {"read", "write"}
+    listed = operator.run("token", "list")
+    assert "ci dashboards" in listed.stdout
+    assert token.rpartition("_")[2] not in listed.stdout + json.dumps(operator.json("token", "list"))
+    assert operator.run("token", "revoke", str(holder.id)).returncode == 0
+    after = transaction(operator.database.engine, lambda db: api_tokens.verify(db, Secret(token), now=utcnow()))
+    assert after is api_tokens.Refused.REVOKED
+    assert "revoked" in operator.run("token", "list").stdout

@@ -1,0 +1,126 @@
+"""The connection budget: who fits is let in, who does not ends at its start with one line that says what to change."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography.fernet import Fernet
+from sqlalchemy import Engine
+
+from lab.postgres import Postgres
+from models.connections import RESERVE, admit, worker_pool
+from models.engine import make_engine
+from ostler.errors import ConfigurationError, StoreUnreachable
+from ostler.secrets import Secret
+from tests.database import Database
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def most(database: Database) -> int:
+    """What the real server has."""
+    with database.engine.connect() as db:
+        return int(db.exec_driver_sql("SHOW max_connections").scalar_one())
+
+
+@pytest.mark.parametrize(
+    ("queues", "connections"),
+    [
+        (["dispatch", "github", "pools", "sweeps"], 16),
+        (["dispatch"], 16),
+        (["sweeps", "github"], 16),
+        (["github"], 8),
+        (["pools"], 8),
+        (["github", "pools"], 8),
+    ],
+)
+def test_a_worker_takes_one_per_thread_and_half_where_it_waits_for_others(queues: list[str], connections: int) -> None:
+    assert worker_pool(threads=16, queues=queues) == connections
+    assert worker_pool(threads=1, queues=queues) == 1
+
+
+def test_a_budget_that_leaves_the_reserve_is_let_in_and_one_more_is_not(database: Database, most: int) -> None:
+    admit(database.engine, needs=16, share=16, budget=most - RESERVE)
+
+    with pytest.raises(ConfigurationError) as error:
+        admit(database.engine, needs=16, share=16, budget=most - RESERVE + 1)
+
+    assert str(error.value).startswith(f"OSTLER_CONNECTION_BUDGET: found {most - RESERVE + 1}, and Postgres has")
+    assert f"it must be {most - RESERVE} at most" in str(error.value)
+
+
+def test_a_pool_greater_than_its_share_is_refused_before_anything_is_opened(database: Database) -> None:
+    with pytest.raises(ConfigurationError, match="OSTLER_CONNECTION_SHARE: found 15, but this process takes 16"):
+        admit(database.engine, needs=16, share=15, budget=25)
+    assert database.engine.pool.checkedin() == 0  # type: ignore[attr-defined]
+
+
+def test_a_share_greater_than_the_budget_is_refused(database: Database) -> None:
+    with pytest.raises(ConfigurationError, match="OSTLER_CONNECTION_BUDGET: found 20, less than the 21"):
+        admit(database.engine, needs=9, share=21, budget=20)
+
+
+@pytest.fixture
+def nobody(tmp_path: Path) -> Iterator[Engine]:
+    """An engine whose server is not there."""
+    engine = make_engine(Secret(f"postgresql+psycopg2://ostler@/ostler?host={tmp_path}"), pool_size=1, application="x")
+    yield engine
+    engine.dispose()
+
+
+def test_a_postgres_that_does_not_come_ends_the_start_with_one_line(nobody: Engine) -> None:
+    waits: list[float] = []
+
+    with pytest.raises(StoreUnreachable) as error:
+        admit(nobody, needs=1, share=1, budget=1, within=5, sleep=waits.append, monotonic=lambda: sum(waits))
+
+    assert str(error.value).startswith("Postgres did not answer for 5 s: ")
+    assert "\n" not in str(error.value)
+    assert sum(waits) == 5
+
+
+def run(postgres: Postgres, database: Database, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Run a process of Ostler to its end."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OSTLER_", "PYTEST"))}
+    environment |= {
+        "OSTLER_DATABASE_URL": database.url.reveal(),
+        "OSTLER_REDIS_URL": "redis://127.0.0.1:1/0",
+        "OSTLER_GITHUB_APP_ID": "1",
+        "OSTLER_GITHUB_PRIVATE_KEY": "unused",
+        "OSTLER_WEBHOOK_SECRETS": "unused",
+        "OSTLER_ENCRYPTION_KEYS": Fernet.generate_key().decode(),
+        "OSTLER_WEB_HOST": "127.0.0.1",
+        "OSTLER_WEB_PORT": "0",
+    }
+    assert postgres.answers()
+    return subprocess.run(
+        [sys.executable, "-m", "ostler", *arguments],
+        env=environment | settings, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "line"),
+    [
+        (["web"], {"OSTLER_CONNECTION_BUDGET": "1000"}, "OSTLER_CONNECTION_BUDGET: found 1000, and Postgres has"),
+        (
+            ["worker", "--queues=github,pools"], {"OSTLER_WORKER_THREADS": "34"},
+            "OSTLER_CONNECTION_SHARE: found 16, but this process takes 17 connections",
+        ),
+    ],
+    ids=["web, budget", "worker on the network's queues, share"],
+)  # fmt: skip
+def test_a_process_that_does_not_fit_ends_with_one_line_and_status_2(
+    postgres: Postgres, database: Database, arguments: list[str], settings: dict[str, str], line: str
+) -> None:
+    done = run(postgres, database, *arguments, **settings)
+
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith(f"ostler: {line}")
+    assert done.stderr.count("\n") == 1

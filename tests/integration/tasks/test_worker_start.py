@@ -1,0 +1,22 @@
+"""A worker that has just started has the pools looked at, and does not wait for beat's first tick."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+from lab.redis import Redis
+from ostler.secrets import Secret
+from ostler.wakes import producer
+from tasks.processes import look_at_the_pools
+
+
+def test_a_worker_that_is_ready_asks_for_the_pools(redis_server: Redis) -> None:
+    app = producer(Secret(redis_server.url))
+
+    look_at_the_pools(sender=SimpleNamespace(app=app))
+
+    with redis_server.client() as client:
+        (message,) = client.lrange("pools", 0, -1)
+    assert json.loads(message)["headers"]["task"] == "ostler.pools"
+    app.close()

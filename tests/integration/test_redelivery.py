@@ -1,0 +1,154 @@
+"""Webhooks that do not reach web come back: the lab's GitHub, a bad line, a real web, and the sweep between them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from github_adapters.client import GitHub
+from lab.faults import Fault, FaultProxy
+from lab.redis import Redis
+from tasks import runtime as current
+from tasks.sweeps.redelivery import redelivery
+from tests.contract.github.conftest import APP_ID, Lab, eventually, make_app_key, running
+from tests.database import Database
+from tests.integration.tasks.conftest import StubRuntime
+from tests.integration.web.polls.stage import Stage as WebStage
+from tests.integration.web.polls.stage import make_settings
+
+WEBHOOKS = "/webhooks/github"
+
+
+@dataclass
+class Stage:
+    """GitHub, its way to web, and web's rows."""
+
+    lab: Lab
+    line: FaultProxy
+    database: Database
+
+    def jobs(self) -> dict[int, str]:
+        """Return the jobs that we know, with their states."""
+        with self.database.engine.connect() as db:
+            return {row.id: row.state for row in db.execute(text("SELECT id, state FROM jobs"))}
+
+    def accepted(self) -> list[str]:
+        """Return the GUIDs that were committed."""
+        with self.database.engine.connect() as db:
+            return list(db.execute(text("SELECT guid FROM deliveries ORDER BY guid")).scalars())
+
+    def quiet(self) -> None:
+        """Return when no webhook is under way."""
+        eventually(lambda: self.lab.call("GET", "/_lab/stats")[1]["webhooks_in_flight"] == 0)
+
+    def attempts(self) -> dict[str, list[int]]:
+        """Return the statuses of each GUID's attempts, oldest first."""
+        found: dict[str, list[int]] = {}
+        for each in reversed(self.lab.deliveries()):
+            found.setdefault(each["guid"], []).append(each["status_code"])
+        return found
+
+    def later(self) -> None:
+        """Let the distance of the asks pass."""
+        with self.database.engine.begin() as db:
+            db.execute(text("UPDATE redeliveries SET due_at = now()"))
+
+
+@pytest.fixture
+def stage(database: Database, redis_server: Redis, tmp_path: Path) -> Iterator[Stage]:
+    settings = make_settings(database_url=database.url, redis_url=redis_server.url)
+    web = WebStage(engine=database.engine, settings=settings)
+    process = web.start_web()
+    key, secret = make_app_key(tmp_path), settings.webhook_secrets[0].reveal()
+    with (
+        FaultProxy(process.url) as line,
+        running(key, tmp_path, webhook_url=line.url + WEBHOOKS, secret=secret) as lab,
+    ):
+        rt = StubRuntime(database, None, "none")
+        rt.github = GitHub(api_url=lab.url, app_id=APP_ID, private_key=lab.private_key)
+        current.install(rt)  # type: ignore[arg-type]
+        yield Stage(lab, line, database)
+        current.install(None)
+        rt.github.close()
+    web.stop_web(process)
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "committed"),
+    [
+        (Fault(kind="status", status=503, path_regex=WEBHOOKS), 503, False),
+        (Fault(kind="reset_before", path_regex=WEBHOOKS), 0, False),
+        (Fault(kind="reset_after", path_regex=WEBHOOKS), 0, True),
+    ],
+    ids=["503", "reset before the commit", "the answer is lost"],
+)
+def test_webhooks_that_failed_come_back_once_each_and_what_was_committed_does_not(
+    stage: Stage, fault: Fault, status: int, *, committed: bool
+) -> None:
+    stage.line.add(fault)
+    lost = stage.lab.jobs(count=12)
+    stage.quiet()
+    stage.line.clear()
+    fine = stage.lab.jobs(count=3)
+    stage.quiet()
+    assert set(stage.jobs()) == {*fine, *(lost if committed else ())}
+
+    redelivery.run()
+    stage.quiet()
+    redelivery.run()
+    stage.quiet()
+
+    assert stage.jobs() == dict.fromkeys([*lost, *fine], "queued")
+    assert len(stage.accepted()) == 15
+    again = [status] if committed else [status, 202]
+    assert sorted(stage.attempts().values()) == sorted([*([again] * 12), *([[202]] * 3)])
+
+
+def test_a_webhook_that_fails_again_is_asked_for_again_until_it_is_accepted(stage: Stage) -> None:
+    stage.lab.call("POST", "/_lab/webhooks", {"drop_rate": 1})
+    (job,) = stage.lab.jobs()
+    redelivery.run()
+    redelivery.run()
+    (attempts,) = stage.attempts().values()
+    assert attempts == [0, 0]
+    stage.later()
+    stage.line.add(Fault(kind="status", path_regex=WEBHOOKS, times=1))
+    stage.lab.call("POST", "/_lab/webhooks", {"drop_rate": 0})
+    for _ in range(2):
+        redelivery.run()
+        stage.quiet()
+        stage.later()
+    redelivery.run()
+    assert stage.jobs() == {job: "queued"}
+    (attempts,) = stage.attempts().values()
+    assert attempts == [0, 0, 503, 202]
+    with stage.database.engine.connect() as db:
+        assert db.execute(text("SELECT count(*) FROM redeliveries")).scalar_one() == 0
+
+
+def test_the_events_of_one_job_may_all_come_back_together(stage: Stage) -> None:
+    stage.lab.call("POST", "/_lab/webhooks", {"drop_rate": 1})
+    (job,) = stage.lab.jobs()
+    assert stage.lab.call("POST", f"/_lab/jobs/{job}/cancel")[0] == 204
+    stage.lab.call("POST", "/_lab/webhooks", {"drop_rate": 0})
+    redelivery.run()
+    stage.quiet()
+    assert stage.jobs() == {job: "completed"}
+    assert len(stage.accepted()) == 2
+
+
+def test_several_pages_of_lost_webhooks_all_come_back(stage: Stage) -> None:
+    stage.lab.call("POST", "/_lab/webhooks", {"drop_rate": 1})
+    lost = stage.lab.jobs(count=230)
+    stage.lab.call("POST", "/_lab/webhooks", {"drop_rate": 0})
+    for _ in range(3):
+        redelivery.run()
+        stage.quiet()
+    assert set(stage.jobs()) == set(lost)
+    tries = Counter(each["guid"] for each in stage.lab.log() if each["event"] in {"webhook_sent", "webhook_lost"})
+    assert set(tries.values()) == {2}

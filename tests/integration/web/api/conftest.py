@@ -1,0 +1,154 @@
+"""One web application with its API, called without a socket; rows are put in place by each story."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+from cryptography.fernet import Fernet
+from fastapi import FastAPI
+from sqlalchemy import Engine, text
+
+from models import api_tokens
+from models.engine import transaction
+from ostler.clock import utcnow
+from ostler.secrets import Secret
+from ostler.settings import Settings
+from rules.token_scopes import TokenScope
+from tests.database import Database
+from web.api.app import build_api, mount_api
+from web.api.database import Database as ApiDatabase
+
+
+class Outbox:
+    """A publisher that writes down what it was told."""
+
+    def __init__(self) -> None:
+        self.wakes: list[int] = []
+        self.sent: list[str] = []
+
+    def wake(self, pool_ids: list[int]) -> None:
+        self.wakes += pool_ids
+
+    def send(self, name: str, *, queue: str, **_: Any) -> None:
+        assert queue == "sweeps"
+        self.sent.append(name)
+
+
+class Client:
+    """A synchronous client of the ASGI application, with one event loop of its own."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._client = httpx.AsyncClient(
+            transport=httpx.ASGITransport(app=app, raise_app_exceptions=False), base_url="http://ostler"
+        )
+
+    def call(self, method: str, path: str, *, token: str | None = None, **how: Any) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
+        headers |= how.pop("headers", {})
+        return self._loop.run_until_complete(self._client.request(method, path, headers=headers, **how))
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._client.aclose())
+        self._loop.close()
+
+
+@dataclass
+class Stage:
+    """The API over a database, and tokens for it."""
+
+    engine: Engine
+    client: Client
+    outbox: Outbox
+    reader: str
+    writer: str
+
+    def get(self, path: str, **query: Any) -> httpx.Response:
+        return self.client.call("GET", f"/api/v1{path}", token=self.reader, params=query)
+
+    def put(self, path: str, body: Any) -> httpx.Response:
+        return self.client.call("PUT", f"/api/v1{path}", token=self.writer, json=body)
+
+    def token(self, *scopes: TokenScope, **how: Any) -> str:
+        return make_token(self.engine, *scopes, **how)
+
+    def execute(self, statement: str, **values: Any) -> Any:
+        with self.engine.begin() as db:
+            result = db.execute(text(statement), values)
+            return result.all() if result.returns_rows else None
+
+    def account(self, account_id: int = 7, login: str = "acme", *, count: int = 10) -> None:
+        self.execute(
+            "INSERT INTO accounts VALUES (:id, :login, 1, :count, 80000, 81920, '[]', now())",
+            id=account_id,
+            login=login,
+            count=count,
+        )
+
+    def pool(self, name: str = "small", *, labels: str = "{linux,small}") -> int:
+        rows = self.execute(
+            """
+            INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
+                               allowed_accounts, allowed_repositories, routing_priority, template_hash, created_at)
+            VALUES (:name, 'runners', :name, 'i', CAST(:labels AS text[]), 1, 2000, 4096, 3, '{}', '{}', 0, 'h', now())
+            RETURNING id
+            """,
+            name=name,
+            labels=labels,
+        )
+        pool_id: int = rows[0].id
+        return pool_id
+
+    def job(self, job_id: int, *, pool_id: int | None = None, state: str = "queued", **columns: Any) -> None:
+        values = {
+            "id": job_id, "account_id": 7, "repository": "acme/shop", "scope": "orgs/acme", "run_id": 1,
+            "run_attempt": 1, "name": "build", "labels": ["linux"], "state": state, "pool_id": pool_id,
+            "queued_at": utcnow(), "changed_at": utcnow(), **columns,
+        }  # fmt: skip
+        self.execute(
+            f"INSERT INTO jobs ({', '.join(values)}) VALUES ({', '.join(f':{name}' for name in values)})",  # noqa: S608
+            **values,
+        )
+
+
+def make_token(engine: Engine, *scopes: TokenScope, name: str = "test", **how: Any) -> str:
+    now = utcnow()
+    _, token = transaction(
+        engine,
+        lambda db: api_tokens.create(db, name=name, scopes=scopes, expires_at=how.get("expires_at"), now=now),
+    )
+    return token.reveal()
+
+
+def make_settings(database: Database) -> Settings:
+    return Settings(
+        database_url=database.url,
+        redis_url=Secret("redis://unused"),
+        github_app_id="1",
+        github_private_key=Secret("unused"),
+        webhook_secrets=(Secret("hook"),),
+        encryption_keys=(Secret(Fernet.generate_key().decode()),),
+    )
+
+
+@pytest.fixture
+def stage(database: Database) -> Iterator[Stage]:
+    outbox = Outbox()
+    pool = ApiDatabase(database.engine)
+    app = FastAPI()
+    mount_api(app, build_api(make_settings(database), database=lambda: pool, publisher=lambda: outbox))
+    client = Client(app)
+    yield Stage(
+        engine=database.engine,
+        client=client,
+        outbox=outbox,
+        reader=make_token(database.engine, TokenScope.READ, name="reader"),
+        writer=make_token(database.engine, TokenScope.WRITE, name="writer"),
+    )
+    client.close()
+    pool.stop()

@@ -1,0 +1,171 @@
+"""Single items: why a job waits, how it came there, and what a changed budget wakes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from ostler.clock import utcnow
+from ostler.wakes import REMATCH
+from tests.integration.models.webhook_rows import add_claim
+from tests.integration.web.api.conftest import Stage
+
+
+def test_a_job_without_a_pool_says_what_is_missing_and_how_to_mend_it(stage: Stage) -> None:
+    stage.account()
+    stage.pool()
+    stage.job(1, labels=["linux", "gpu"], hold_reason="no_pool", queued_at=utcnow() - timedelta(minutes=5))
+    body = stage.get("/jobs/1").json()
+    assert body["why"]["waits_for"] == "pool"
+    assert "The closest is small, which lacks gpu." in body["why"]["summary"]
+    assert "runnerLabels" in body["why"]["cure"]
+    assert 300 <= body["age_seconds"] < 330
+
+
+def test_an_account_that_may_run_nothing_is_told_the_command(stage: Stage) -> None:
+    stage.account(count=0)
+    stage.job(1, pool_id=stage.pool(), hold_reason="budget_zero")
+    why = stage.get("/jobs/1").json()["why"]
+    assert why["waits_for"] == "budget"
+    assert "ostler account set 7 --count" in why["cure"]
+
+
+def test_a_job_over_budget_says_what_is_used_and_how_many_come_first(stage: Stage) -> None:
+    stage.account(count=1)
+    pool = stage.pool()
+    now = utcnow()
+    stage.job(1, pool_id=pool)
+    add_claim(stage.engine, pool, 1, account_id=7)
+    for number in range(3):
+        stage.job(10 + number, pool_id=pool, queued_at=now + timedelta(seconds=number))
+    stage.job(20, pool_id=pool, queued_at=now + timedelta(seconds=9), priority=5)
+    why = stage.get("/jobs/12").json()["why"]
+    assert (why["waits_for"], why["ahead"]) == ("budget", 3)
+    assert "it uses 1 of 1 jobs" in why["summary"]
+    assert stage.get("/jobs/20").json()["why"]["ahead"] == 0
+
+
+def test_a_queued_job_with_room_waits_for_a_pod(stage: Stage) -> None:
+    stage.account()
+    stage.job(1, pool_id=stage.pool())
+    why = stage.get("/jobs/1").json()["why"]
+    assert why["waits_for"] == "pod"
+    assert "No Pod of pool small is warm: 0 of 3 have a job." in why["summary"]
+
+
+def test_a_claimed_job_shows_its_claim_and_a_claim_its_events_and_no_jit(stage: Stage) -> None:
+    stage.account()
+    pool = stage.pool()
+    stage.job(1, pool_id=pool)
+    stage.execute(
+        """
+        INSERT INTO job_events (job_id, at, transition, from_state, to_state, who, why, latency_ms)
+        VALUES (1, now(), 'job_seen', NULL, 'queued', 'webhook', 'queued', NULL),
+               (1, now(), 'job_claim', 'queued', 'claimed', 'dispatch', 'matched', 42)
+        """
+    )
+    claim = add_claim(stage.engine, pool, 1, state="minted", runner="small-1", account_id=7)
+    body = stage.get("/jobs/1").json()
+    assert body["why"]["waits_for"] == "delivery"
+    assert [event["transition"] for event in body["events"]] == ["job_seen", "job_claim"]
+    assert body["events"][1]["latency_ms"] == 42
+    assert [each["id"] for each in body["claims"]] == [claim]
+    shown = stage.get(f"/claims/{claim}")
+    assert shown.json()["attempts"][0]["runner_name"] == "small-1"
+    assert "jit" not in shown.text
+    assert "encrypted" not in shown.text
+    assert [item["id"] for item in stage.get("/claims", live="true", state="minted").json()["items"]] == [claim]
+    assert stage.get("/claims", live="false").json()["items"] == []
+    assert stage.get("/claims", state="ended", live="true").json()["items"] == []
+
+
+def test_a_pool_shows_its_numbers(stage: Stage) -> None:
+    stage.account()
+    pool = stage.pool()
+    stage.job(1, pool_id=pool)
+    stage.job(2, pool_id=pool)
+    stage.job(3, pool_id=pool, hold_reason="backoff", not_before=datetime(2030, 1, 1, tzinfo=UTC))
+    add_claim(stage.engine, pool, 1, account_id=7)
+    body = stage.get(f"/pools/{pool}").json()
+    assert (body["vcpu"], body["memory_gib"]) == (2.0, 4.0)
+    counts = body["counts"]
+    assert (counts["pods"], counts["busy"], counts["queued"], counts["held"]) == (1, 1, 1, 1)
+
+
+def test_a_new_budget_is_kept_shown_and_wakes_where_the_account_waits(stage: Stage) -> None:
+    stage.account(count=0)
+    stage.account(8, "globex")
+    small, large, other = stage.pool(), stage.pool("large"), stage.pool("other")
+    stage.job(1, pool_id=small)
+    stage.job(2, pool_id=large, hold_reason="budget_zero")
+    stage.job(3, pool_id=other, account_id=8)
+    answer = stage.put("/accounts/7/budget", {"count": 3, "vcpu": 1.5, "memory_gib": 0.5})
+    assert answer.status_code == 200
+    assert answer.json()["budget"] == {"count": 3, "vcpu": 1.5, "memory_gib": 0.5}
+    (row,) = stage.execute("SELECT budget_count, budget_vcpu, budget_memory FROM accounts WHERE id = 7")
+    assert tuple(row) == (3, 1500, 512)
+    assert stage.outbox.wakes == [small]
+    assert stage.outbox.sent == [REMATCH]  # it lifts the hold of job 2 and wakes its pool
+
+
+def test_a_new_weight_is_kept_and_wakes_too(stage: Stage) -> None:
+    stage.account()
+    pool = stage.pool()
+    stage.job(1, pool_id=pool)
+    assert stage.put("/accounts/7/weight", {"weight": 2.5}).json()["weight"] == 2.5
+    assert stage.outbox.wakes == [pool]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("budget", {"count": -1, "vcpu": 1, "memory_gib": 1}, "count"),
+        ("budget", {"count": 1.5, "vcpu": 1, "memory_gib": 1}, "count"),
+        ("budget", {"count": "1", "vcpu": 1, "memory_gib": 1}, "count"),
+        ("budget", {"count": True, "vcpu": 1, "memory_gib": 1}, "count"),
+        ("budget", {"count": 2**70, "vcpu": 1, "memory_gib": 1}, "count"),
+        ("budget", {"count": 1, "vcpu": 1e300, "memory_gib": 1}, "vcpu"),
+        ("budget", {"count": 1, "vcpu": 1}, "memory_gib"),
+        ("budget", {"count": 1, "vcpu": 1, "memory_gib": 1, "memory": 1}, "memory"),
+        ("budget", [], "body"),
+        ("budget", None, "body"),
+        ("weight", {"weight": 0}, "weight"),
+        ("weight", {"weight": 1e9}, "weight"),
+        ("weight", {"weight": None}, "weight"),
+    ],
+)
+def test_a_wild_budget_or_weight_is_422_and_changes_nothing(stage: Stage, path: str, body: object, field: str) -> None:
+    stage.account()
+    answer = stage.put(f"/accounts/7/{path}", body)
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["errors"][0]["field"] == field
+    (row,) = stage.execute("SELECT budget_count, weight FROM accounts WHERE id = 7")
+    assert tuple(row) == (10, 1)
+    assert stage.outbox.wakes == []
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b'{"weight": NaN}', b'{"weight": Infinity}', b"[" * 9000,
+                                     b'{"weight": 1' + b"0" * 5000 + b"}"])  # fmt: skip
+def test_a_body_that_is_no_json_is_a_problem_and_no_failure(stage: Stage, content: bytes) -> None:
+    stage.account()
+    answer = stage.client.call(
+        "PUT", "/api/v1/accounts/7/weight", token=stage.writer, content=content,
+        headers={"content-type": "application/json"},
+    )  # fmt: skip
+    assert answer.status_code in {400, 422}, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_an_account_that_is_not_there_cannot_be_changed(stage: Stage) -> None:
+    assert stage.put("/accounts/7/weight", {"weight": 1}).status_code == 404
+    assert stage.outbox.sent == []
+
+
+def test_accounts_show_what_they_use(stage: Stage) -> None:
+    stage.account()
+    pool = stage.pool()
+    stage.job(1, pool_id=pool)
+    add_claim(stage.engine, pool, 1, account_id=7)
+    (item,) = stage.get("/accounts", login="ACME").json()["items"]
+    assert item["usage"] == {"count": 1, "vcpu": 2.0, "memory_gib": 4.0}

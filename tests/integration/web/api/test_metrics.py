@@ -1,0 +1,131 @@
+"""`/metrics`: rows in numbers, counters as things happen, and a page that lists them all."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event, text
+from sqlalchemy.exc import DBAPIError
+
+from models.engine import make_engine, transaction
+from models.transitions import move_jobs
+from ostler import telemetry
+from ostler.clock import utcnow
+from ostler.secrets import Secret
+from tests.integration.models.webhook_rows import add_claim
+from tests.integration.web.api.conftest import Stage
+from web.api.database import Database
+from web.metrics import Held, Metrics
+
+DOCS = Path(__file__).parents[4] / "docs" / "metrics.md"
+
+
+def scrape(metrics: Metrics) -> dict[str, float]:
+    """Return a scrape: series → value."""
+    answer = asyncio.run(metrics.serve(None))  # type: ignore[arg-type]
+    lines = bytes(answer.body).decode().splitlines()
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+
+
+def make(database: Database, **counts: int) -> Metrics:
+    held = Held(polls=3, webhooks=2, messages=1, messages_dropped=0)
+    return Metrics(database=database, counts=Counter(counts), held=lambda: held)
+
+
+def test_rows_are_shown_in_numbers_and_zeros_are_shown_too(stage: Stage) -> None:
+    stage.account()
+    pool = stage.pool()
+    for number in range(1, 4):
+        stage.job(number, pool_id=pool)
+    stage.job(5, hold_reason="no_pool")
+    stage.job(6, pool_id=pool, state="completed")
+    add_claim(stage.engine, pool, 1, account_id=7)
+    database = Database(stage.engine)
+    found = scrape(make(database, **{"poll.204": 9, "delivery.first": 4}))
+    assert found["ostler_database_up"] == 1
+    assert found['ostler_jobs{hold_reason="none",state="queued"}'] == 2
+    assert found['ostler_jobs{hold_reason="no_pool",state="queued"}'] == 1
+    assert found['ostler_jobs{hold_reason="set_aside",state="queued"}'] == 0
+    assert found['ostler_claims{purpose="job",state="delivered"}'] == 1
+    assert found['ostler_claims{purpose="retire",state="claimed"}'] == 0
+    assert found["ostler_oldest_queued_job_seconds"] > 0
+    assert (found["ostler_polls_held"], found["ostler_webhooks_waiting"]) == (3, 2)
+    assert (found['ostler_polls_total{status="204"}'], found['ostler_polls_total{status="410"}']) == (9, 0)
+    assert found['ostler_deliveries_total{outcome="first"}'] == 4
+    database.stop()
+
+
+def test_the_rows_are_asked_once_however_many_scrape(stage: Stage) -> None:
+    asked: list[str] = []
+
+    def note(_conn: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        asked.append(statement)
+
+    event.listen(stage.engine, "before_cursor_execute", note)
+    database = Database(stage.engine)
+    metrics = make(database)
+
+    async def many() -> None:
+        await asyncio.gather(*(metrics.serve(None) for _ in range(20)))  # type: ignore[arg-type]
+        await metrics.serve(None)  # type: ignore[arg-type]
+
+    asyncio.run(many())
+    event.remove(stage.engine, "before_cursor_execute", note)
+    assert len([statement for statement in asked if "FROM jobs" in statement]) == 1
+    database.stop()
+
+
+def test_without_postgres_the_rows_are_missing_rather_than_wrong(stage: Stage) -> None:
+    del stage
+    away = make_engine(Secret("postgresql+psycopg2://u@127.0.0.1:1/x"), pool_size=1, application="test")
+    database = Database(away)
+    found = scrape(make(database))
+    assert found["ostler_database_up"] == 0
+    assert not [name for name in found if name.startswith(("ostler_jobs", "ostler_claims", "ostler_oldest"))]
+    assert "ostler_remaps_total" in found
+    database.stop()
+
+
+def test_a_transition_is_counted_when_it_is_committed_and_by_rows(stage: Stage) -> None:
+    stage.account()
+    for number in (1, 2):
+        stage.job(number, pool_id=stage.pool(f"p{number}"))
+
+    def counted() -> float:
+        value = telemetry.TRANSITIONS.labels("job", "job_claim")._value.get()
+        return float(value)
+
+    def claim(db: Any, *, fail: bool) -> None:
+        move_jobs(db, "job_claim", [1, 2], now=utcnow(), who="test", why="test")
+        if fail:
+            db.execute(text("SELECT 1 / 0"))
+
+    before = counted()
+    with pytest.raises(DBAPIError, match="division"):
+        transaction(stage.engine, lambda db: claim(db, fail=True))
+    assert counted() == before
+    transaction(stage.engine, lambda db: claim(db, fail=False))
+    assert counted() == before + 2
+
+
+def test_refused_tokens_and_answers_of_the_api_are_counted(stage: Stage) -> None:
+    def counted() -> float:
+        return float(telemetry.API_UNAUTHORIZED.labels("unknown")._value.get())
+
+    before = counted()
+    assert stage.client.call("GET", "/api/v1/jobs", token=f"ostler_{'0' * 16}_{'A' * 43}").status_code == 401
+    assert counted() == before + 1
+
+
+def test_the_page_lists_every_metric_and_no_other(stage: Stage) -> None:
+    database = Database(stage.engine)
+    answer = asyncio.run(make(database).serve(None))  # type: ignore[arg-type]
+    types = dict(re.findall(r"^# TYPE (ostler_\w+) (\w+)$", bytes(answer.body).decode(), flags=re.MULTILINE))
+    documented = dict(re.findall(r"^\| `(ostler_\w+)` \| (\w+)", DOCS.read_text(), flags=re.MULTILINE))
+    assert documented == types
+    database.stop()

@@ -1,0 +1,148 @@
+"""A real Pod's token, a real API server behind a proxy that breaks it, the real poller, a real web process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from k8s_adapters.client import KubeClient, make_client, object_path
+from k8s_adapters.identity import TokenVerifier
+from k8s_adapters.pools import create_pool
+from k8s_adapters.runners import create_runner, delete_runner
+from lab.control_plane import ClusterAccess
+from lab.faults import Fault, FaultProxy, Kind
+from tests.integration.web.polls.stage import Pod, Stage, WebProcess, eventually
+from tests.integration.web.polls.test_answer_table import left_by, run_poller
+from web.cluster import KubernetesCluster
+
+AUDIENCE = "ostler-dispatch"
+NAME = "small-0000000a"
+REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
+KEYS = "/openid/v1/jwks"
+
+
+@dataclass(frozen=True, slots=True)
+class RealPod(Pod):
+    """A Pod that the cluster knows, with a token as its kubelet would project it."""
+
+    projected: str
+
+    @property
+    def token(self) -> str:
+        return self.projected
+
+
+@pytest.fixture
+def pod(stage: Stage, admin: KubeClient, namespace: str) -> RealPod:
+    pool = create_pool(admin, namespace=namespace, name="small", spec={"image": "i", "runnerLabels": ["linux"]})
+    uid = create_runner(
+        admin, pool=pool, name=NAME, attempt="a", dispatch_url="http://web/", audience=AUDIENCE
+    ).uid  # fmt: skip
+    answer = admin.request(
+        "POST",
+        f"{object_path('serviceaccounts', namespace=namespace, name=NAME)}/token",
+        body={
+            "spec": {
+                "audiences": [AUDIENCE],
+                "expirationSeconds": 3600,
+                "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": NAME, "uid": uid},
+            }
+        },
+    )
+    pool_id = stage.pool()
+    stage.execute("UPDATE pools SET namespace = :namespace", namespace=namespace)
+    pod_id = stage.scalar(
+        """
+        INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at)
+        VALUES (:pool_id, :namespace, :name, :uid, 'a', 'h', now()) RETURNING id
+        """,
+        pool_id=pool_id,
+        namespace=namespace,
+        name=NAME,
+        uid=uid,
+    )
+    return RealPod(pod_id, uid, NAME, pool_id, answer["status"]["token"])
+
+
+@pytest.fixture
+def proxy(control_plane: ClusterAccess) -> Iterator[FaultProxy]:
+    with FaultProxy(control_plane.url, ca_file=control_plane.ca_file) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def web(
+    stage: Stage, proxy: FaultProxy, control_plane: ClusterAccess, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[WebProcess]:
+    # A review that a busy machine delays would be a missed one (law L10), and these tests are about its answer.
+    monkeypatch.setattr("web.handover.REVIEW_WITHIN", 20)
+    patient = stage.settings.model_copy(update={"token_review_timeout": 10.0})
+    client = make_client(kubeconfig=str(proxy.kubeconfig(control_plane.kubeconfig)))
+    verifier = TokenVerifier(client=client, audience=AUDIENCE)
+    yield stage.start_web(
+        cluster=KubernetesCluster(client=client, verifier=verifier, settings=patient), namespace=namespace
+    )
+    client.close()
+
+
+def test_a_living_pods_token_is_confirmed_and_gets_its_jit(
+    stage: Stage, pod: RealPod, web: WebProcess, tmp_path: Path
+) -> None:
+    claim_id = stage.claim(pod)
+    ended = run_poller(tmp_path, pod, web)
+    assert (ended.code, ended.message) == (0, str(claim_id))
+    assert web.web.counts["token_review.missed"] == 0
+
+
+def test_the_stolen_token_of_a_deleted_pod_gets_nothing(
+    stage: Stage, pod: RealPod, web: WebProcess, admin: KubeClient, namespace: str, tmp_path: Path
+) -> None:
+    web.begin_poll(pod.token)
+    eventually(lambda: stage.is_offered(pod))  # remembered as good, and good offline until it expires
+    claim_id = stage.claim(pod)
+    delete_runner(admin, namespace=namespace, name=NAME, uid=pod.uid)
+
+    ended = run_poller(tmp_path, pod, web)
+
+    assert (ended.code, ended.message) == (1, "refused: status 401")
+    assert left_by(tmp_path) == ["no-work"]
+    assert stage.state(claim_id) == "minted"
+    assert web.web.counts["token_review.refused"] == 1
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(kind=Kind.STATUS, path_regex=REVIEWS, status=503),
+        Fault(kind=Kind.STATUS, path_regex=REVIEWS, status=403),
+        Fault(kind=Kind.STATUS, path_regex=REVIEWS, status=201, body='{"kind":"TokenReview"}'),
+        Fault(kind=Kind.RESET_BEFORE, path_regex=REVIEWS),
+        Fault(kind=Kind.RESET_AFTER, path_regex=REVIEWS),
+    ],
+    ids=["503", "403", "no verdict", "reset before", "reset after"],
+)
+def test_a_review_that_cannot_be_had_is_counted_and_refuses_nobody(
+    stage: Stage, pod: RealPod, web: WebProcess, proxy: FaultProxy, fault: Fault, tmp_path: Path
+) -> None:
+    claim_id = stage.claim(pod)
+    proxy.add(fault)
+    ended = run_poller(tmp_path, pod, web)
+    assert (ended.code, ended.message) == (0, str(claim_id))
+    assert stage.state(claim_id) == "delivered"
+    assert web.web.counts["token_review.missed"] == 1
+
+
+def test_keys_that_are_away_at_the_start_make_pods_wait_and_end_none(
+    stage: Stage, pod: RealPod, web: WebProcess, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    claim_id = stage.claim(pod)
+    fault = proxy.add(Fault(kind=Kind.STATUS, path_regex=KEYS, status=503, times=2))
+    ended = run_poller(tmp_path, pod, web, give_up_after=1000)
+    assert (ended.code, ended.message) == (0, str(claim_id))
+    assert ended.slept
+    assert all(1 <= slept <= 1.5 for slept in ended.slept)
+    assert fault.times == 2
+    assert web.web.counts["keys.missed"] >= 1

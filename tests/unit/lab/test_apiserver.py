@@ -1,0 +1,102 @@
+"""What the embedded API server does where the real one cannot be brought to do it on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from lab.apiserver import store as stores
+from lab.apiserver.kinds import NAMESPACE, SERVICE_ACCOUNT, Json
+from lab.apiserver.lists import list_page, watch
+from lab.apiserver.objects import Objects
+from lab.apiserver.refusals import Refused
+from lab.apiserver.store import Store
+
+
+@pytest.fixture
+def objects() -> Objects:
+    made = Objects(Store())
+    made.create(NAMESPACE, "", {"metadata": {"name": "n"}})  # brings the ServiceAccount `default`
+    return made
+
+
+def account(objects: Objects, name: str) -> None:
+    objects.create(SERVICE_ACCOUNT, "n", {"metadata": {"name": name}})
+
+
+def page(objects: Objects, **query: str) -> Json:
+    found: Json = json.loads(list_page(objects.store, SERVICE_ACCOUNT, "n", query, partial=False))
+    return found
+
+
+def names(found: Json) -> list[str]:
+    return [each["metadata"]["name"] for each in found["items"]]
+
+
+async def following(lines: AsyncIterator[bytes]) -> Json:
+    event: Json = json.loads(await anext(lines))
+    return event
+
+
+def events_of(objects: Objects, **query: str) -> AsyncIterator[bytes]:
+    return watch(objects.store, SERVICE_ACCOUNT, "n", query, partial=False)
+
+
+def test_the_bookmark_after_the_initial_events_is_not_ahead_of_what_is_still_to_come(objects: Objects) -> None:
+    async def story() -> tuple[Json, Json]:
+        lines = events_of(objects, sendInitialEvents="true", allowWatchBookmarks="true")
+        await following(lines)
+        account(objects, "meanwhile")
+        return await following(lines), await following(lines)
+
+    bookmark, event = asyncio.run(story())
+
+    assert bookmark["type"] == "BOOKMARK"
+    assert event["object"]["metadata"]["name"] == "meanwhile"
+    assert int(bookmark["object"]["metadata"]["resourceVersion"]) < int(event["object"]["metadata"]["resourceVersion"])
+
+
+def test_a_watch_from_a_revision_that_is_forgotten_says_expired(
+    objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "HISTORY", 2)
+    objects = Objects(Store())
+    objects.create(NAMESPACE, "", {"metadata": {"name": "n"}})
+    since = page(objects)["metadata"]["resourceVersion"]
+    for name in ("a", "b", "c"):
+        account(objects, name)
+
+    event = asyncio.run(following(events_of(objects, resourceVersion=since)))
+
+    assert (event["type"], event["object"]["code"], event["object"]["reason"]) == ("ERROR", 410, "Expired")
+
+
+def test_lists_of_two_kinds_at_one_moment_keep_their_own_pages(objects: Objects) -> None:
+    for name in ("a", "b"):
+        account(objects, name)
+    objects.create(NAMESPACE, "", {"metadata": {"name": "other"}})
+    first = page(objects, limit="1")
+    list_page(objects.store, NAMESPACE, "", {"limit": "1"}, partial=False)
+
+    rest = page(objects, **{"continue": first["metadata"]["continue"]})
+
+    assert [*names(first), *names(rest)] == ["a", "b", "default"]
+
+
+def test_a_page_of_a_list_that_was_given_up_is_expired(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "SNAPSHOTS", 1)
+    for name in ("a", "b", "c"):
+        account(objects, name)
+    first = page(objects, limit="1")
+    account(objects, "d")
+    page(objects, limit="1")
+
+    with pytest.raises(Refused) as refused:
+        page(objects, **{"continue": first["metadata"]["continue"]})
+
+    body: Any = refused.value.body()
+    assert (body["code"], body["reason"]) == (410, "Expired")

@@ -1,0 +1,91 @@
+"""What is counted has a documented name, no label that grows with use, and its zeros from the start."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ostler import telemetry
+from ostler.errors import ConfigurationError
+
+ROOT = Path(__file__).parents[3]
+BOUNDED = {
+    "version", "python", "event", "outcome", "machine", "transition", "why", "task", "sweep", "endpoint", "status",
+    "method", "state", "hold_reason", "purpose", "le",
+}  # fmt: skip
+
+
+def test_every_metric_is_named_by_convention() -> None:
+    for name in telemetry.names():
+        assert re.fullmatch(r"ostler_[a-z_]+", name)
+        assert not name.endswith(("_count", "_sum", "_ms", "_milliseconds"))
+
+
+def test_no_label_grows_with_use() -> None:
+    labels = set(re.findall(r'[{,]([a-z_]+)="', telemetry.exposition().decode()))
+    assert labels - {"implementation", "major", "minor", "patchlevel"} <= BOUNDED
+
+
+def test_what_is_known_beforehand_is_there_as_zero() -> None:
+    import tasks.sweeps.resume  # noqa: F401, PLC0415  registers its tasks
+
+    text = telemetry.exposition().decode()
+    for line in (
+        'ostler_webhooks_total{event="workflow_job",outcome="duplicate"}',
+        'ostler_github_requests_total{endpoint="mint",status="429"}',
+        'ostler_task_runs_total{outcome="failed",task="resume"}',
+        'ostler_transitions_total{machine="claim",transition="deliver"}',
+        'ostler_sweep_last_success_timestamp_seconds{sweep="resume"}',
+        'ostler_api_unauthorized_total{why="revoked"}',
+        "ostler_stamps_missed_total",
+        "ostler_remaps_total",
+    ):
+        assert f"\n{line} " in text, line
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "endpoint"),
+    [
+        ("POST", "/app/installations/5/access_tokens", "installation_token"),
+        ("POST", "/orgs/acme/actions/runners/generate-jitconfig", "mint"),
+        ("POST", "/repos/acme/shop/actions/runners/generate-jitconfig", "mint"),
+        ("DELETE", "/orgs/acme/actions/runners/7", "delete_runner"),
+        ("GET", "/orgs/acme/actions/runners?name=x&per_page=100", "list_runners"),
+        ("GET", "/repos/acme/shop/actions/jobs/7", "get_job"),
+        ("GET", "/app/hook/deliveries?per_page=100", "list_deliveries"),
+        ("POST", "/app/hook/deliveries/7/attempts", "redeliver"),
+        ("GET", "/repos/acme/secret-project", "other"),
+    ],
+)
+def test_endpoints_of_github_are_counted_by_class(method: str, path: str, endpoint: str) -> None:
+    assert telemetry.endpoint_of(method, path) == endpoint
+
+
+def test_processes_that_share_a_folder_are_summed(tmp_path: Path) -> None:
+    program = "from ostler import telemetry; telemetry.REMAPS.inc(3); print(telemetry.exposition().decode())"
+    said = ""
+    for _ in range(2):
+        said = subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout
+    assert "\nostler_remaps_total 6.0\n" in said
+
+
+def test_a_port_that_is_taken_is_said_by_its_variable() -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        with pytest.raises(ConfigurationError, match="OSTLER_METRICS_PORT"):
+            telemetry.serve(taken.getsockname()[1])

@@ -1,0 +1,76 @@
+"""What becomes of a job that nothing moves, by what GitHub says of it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from rules.adrift import Adrift, Move, judge_adrift, next_ask_after
+from rules.fates import Fate
+from rules.machines import JobState
+
+_A, _J, _M = Adrift, JobState, Move
+HELD, SET_ASIDE, WAITING = (_A.UNKNOWN, _J.RUNNING), (_A.SET_ASIDE, _J.QUEUED), (_A.WAITING, _J.WAITING)
+ELSEWHERE, LOST, CLAIMED = (_A.ELSEWHERE, _J.RUNNING), (_A.BUG, _J.RUNNING), (_A.BUG, _J.CLAIMED)
+HELD_QUEUED = (_A.UNKNOWN, _J.QUEUED)
+EVERY = [HELD, SET_ASIDE, WAITING, ELSEWHERE, LOST, CLAIMED, HELD_QUEUED]
+
+
+@pytest.mark.parametrize(("kind", "state"), EVERY)
+def test_what_is_over_is_finished(kind: Adrift, state: JobState) -> None:
+    verdict = judge_adrift(
+        kind=kind, state=state, status="completed", conclusion="failure", started=False, age=timedelta(0)
+    )
+    assert (verdict.move, verdict.fate.fate, verdict.fate.conclusion) == (Move.FOLLOW, Fate.FINISH, "failure")
+
+
+@pytest.mark.parametrize(("kind", "state"), EVERY)
+@pytest.mark.parametrize("started", [False, True])
+@pytest.mark.parametrize("hours", [0, 24, 47, 49, 24 * 36])
+def test_a_404_finishes_only_what_started_or_cannot_be_queued_any_more(
+    kind: Adrift, state: JobState, started: bool, hours: int
+) -> None:
+    verdict = judge_adrift(
+        kind=kind, state=state, status=None, conclusion=None, started=started, age=timedelta(hours=hours)
+    )
+    over = started or hours > (24 * 35 if state is _J.WAITING else 48)
+    assert verdict.move is (Move.FOLLOW if over else Move.KEEP)
+    assert verdict.fate.fate is (Fate.FINISH if over else Fate.RUNNING)
+    assert verdict.fate.conclusion == ("unknown" if over else None)
+
+
+@pytest.mark.parametrize(
+    ("job", "status", "move", "fate"),
+    [
+        (HELD, "queued", _M.FOLLOW, Fate.REQUEUE),
+        (LOST, "queued", _M.FOLLOW, Fate.REQUEUE),
+        (CLAIMED, "queued", _M.FOLLOW, Fate.REQUEUE),
+        (ELSEWHERE, "queued", _M.FOLLOW, Fate.REQUEUE),
+        (HELD_QUEUED, "queued", _M.LIFT, Fate.REQUEUE),
+        (SET_ASIDE, "queued", _M.KEEP, Fate.REQUEUE),
+        (WAITING, "waiting", _M.KEEP, Fate.REQUEUE),
+        (WAITING, "pending", _M.KEEP, Fate.REQUEUE),
+        (WAITING, "queued", _M.READY, Fate.REQUEUE),
+        (HELD, "in_progress", _M.KEEP, Fate.RUNNING),
+        (ELSEWHERE, "in_progress", _M.KEEP, Fate.RUNNING),
+        (LOST, "in_progress", _M.FOLLOW, Fate.RUNNING),
+        (CLAIMED, "in_progress", _M.FOLLOW, Fate.RUNNING),
+        (WAITING, "in_progress", _M.FOLLOW, Fate.RUNNING),
+        (SET_ASIDE, "in_progress", _M.FOLLOW, Fate.RUNNING),
+        (HELD_QUEUED, "in_progress", _M.FOLLOW, Fate.RUNNING),
+    ],
+)
+def test_what_is_not_over_stands_where_github_says(
+    job: tuple[Adrift, JobState], status: str, move: Move, fate: Fate
+) -> None:
+    verdict = judge_adrift(
+        kind=job[0], state=job[1], status=status, conclusion=None, started=False, age=timedelta(days=99)
+    )
+    assert (verdict.move, verdict.fate.fate) == (move, fate)
+
+
+@pytest.mark.parametrize(("stood", "after"), [(0, 2), (3, 2), (10, 5), (60, 30), (120, 60), (10_000, 60)])
+def test_a_job_is_asked_about_ever_more_seldom(stood: float, after: float) -> None:
+    least, most = timedelta(minutes=2), timedelta(hours=1)
+    assert next_ask_after(timedelta(minutes=stood), least=least, most=most) == timedelta(minutes=after)

@@ -1,0 +1,164 @@
+"""`/v1/accounts`: budgets and weights. A change is felt at once: it wakes the pools where the account waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Any, Protocol
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import Connection, Row
+
+from models.accounts import pools_waiting, set_budget, set_weight
+from models.browse.accounts import AccountFilter, account_story, list_accounts
+from ostler.logging import get_logger
+from ostler.wakes import REMATCH
+from rules.fairness import Budget, Usage
+from web.api.cursors import Cursors
+from web.api.database import Database
+from web.api.gate import HOLDER
+from web.api.problems import not_found
+from web.api.schema import Id, Listing, Name, Page, Shown, cores, gib
+
+MOST_JOBS = 1_000_000
+MOST_VCPU = 10_000_000
+MOST_MEMORY_GIB = 100_000_000
+MOST_WEIGHT = 1000
+
+log = get_logger(__name__)
+
+
+class Accounts(Listing):
+    """Which accounts; by id."""
+
+    login: Name | None = Field(default=None, description="in any case", examples=["acme"])
+
+
+class Amount(BaseModel):
+    """A budget, or what is used of one."""
+
+    count: int = Field(description="jobs at the same time", examples=[20])
+    vcpu: float = Field(examples=[80])
+    memory_gib: float = Field(examples=[320])
+
+
+class NewBudget(BaseModel):
+    """What an account may use at the same time, over all pools. A lower budget ends nothing."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [
+        {"count": 20, "vcpu": 80, "memory_gib": 320}]})  # fmt: skip
+
+    count: int = Field(ge=0, le=MOST_JOBS, strict=True, description="jobs; 0 holds all of its jobs")
+    vcpu: float = Field(ge=0, le=MOST_VCPU, allow_inf_nan=False, strict=True, description="vCPU, to the millicore")
+    memory_gib: float = Field(ge=0, le=MOST_MEMORY_GIB, allow_inf_nan=False, strict=True, description="GiB, to the MiB")
+
+
+class NewWeight(BaseModel):
+    """An account's part beside others: twice the weight, twice the share."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"weight": 2}]})
+
+    weight: float = Field(gt=0, ge=0.001, le=MOST_WEIGHT, allow_inf_nan=False, strict=True)
+
+
+class Account(Shown):
+    """The owner that jobs are charged to."""
+
+    id: int = Field(description="GitHub's id of the organisation or user", examples=[1001])
+    login: str = Field(examples=["acme"])
+    weight: float = Field(examples=[1])
+    budget: Amount
+    usage: Amount
+    created_at: datetime
+
+
+class AccountJobs(Shown):
+    """Its jobs that wait, in numbers."""
+
+    queued: int
+    held: int
+    oldest_queued_at: datetime | None
+
+
+class AccountDetail(Account):
+    """An account with its numbers."""
+
+    jobs: AccountJobs
+
+
+class Publisher(Protocol):
+    """What sends after the commit; see `web.publisher`."""
+
+    def wake(self, pool_ids: list[int]) -> None:
+        """Wake the matchers of these pools."""
+
+    def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
+        """Send a task by name."""
+
+
+def shown(row: Row[Any], usage: Usage) -> dict[str, Any]:
+    """Return an account's row and usage as the API shows them."""
+    return {
+        "id": row.id,
+        "login": row.login,
+        "weight": row.weight,
+        "budget": _amount(row.budget_count, row.budget_vcpu, row.budget_memory),
+        "usage": _amount(usage.count, usage.vcpu_millicores, usage.memory_mib),
+        "created_at": row.created_at,
+    }
+
+
+def _amount(count: int, vcpu: int, memory: int) -> dict[str, float]:
+    return {"count": count, "vcpu": cores(vcpu), "memory_gib": gib(memory)}
+
+
+def router(database: Callable[[], Database], cursors: Cursors, publisher: Callable[[], Publisher]) -> APIRouter:
+    """Return the routes of accounts."""
+    routes = APIRouter(prefix="/v1/accounts", tags=["accounts"])
+
+    @routes.get("", summary="List accounts", response_model=Page[Account])
+    async def accounts(query: Annotated[Accounts, Query()]) -> dict[str, Any]:
+        listing = query.identity()
+        after = cursors.read(listing, query.cursor)
+        wanted = AccountFilter(login=query.login)
+        found = await database().run(lambda db: list_accounts(db, wanted, after=after, limit=query.limit))
+        return {
+            "items": [shown(row, found.usage[row.id]) for row in found.page.rows],
+            "next_cursor": cursors.make(listing, found.page.next_id),
+        }
+
+    @routes.get("/{account_id}", summary="Show an account with its numbers", response_model=AccountDetail)
+    async def account(account_id: Id) -> dict[str, Any]:
+        story = await database().run(lambda db: account_story(db, account_id))
+        if story is None:
+            raise not_found("account")
+        return shown(story.account, story.usage) | {"jobs": story.jobs}
+
+    async def change(
+        request: Request, account_id: int, write: Callable[[Connection], bool], **what: Any
+    ) -> dict[str, Any]:
+        def body(db: Connection) -> tuple[list[int], Any] | None:
+            return (pools_waiting(db, account_id), account_story(db, account_id)) if write(db) else None
+
+        done = await database().run(body)
+        if done is None:
+            raise not_found("account")
+        pools, story = done
+        log.info("account.changed", account=account_id, token=request.scope[HOLDER].name, **what)
+        publisher().wake(pools)
+        publisher().send(REMATCH, queue="sweeps")  # lifts the holds of an account that could run nothing
+        return shown(story.account, story.usage) | {"jobs": story.jobs}
+
+    @routes.put("/{account_id}/budget", summary="Set an account's budget", response_model=AccountDetail)
+    async def budget(account_id: Id, new: NewBudget, request: Request) -> dict[str, Any]:
+        wanted = Budget(
+            count=new.count, vcpu_millicores=round(new.vcpu * 1000), memory_mib=round(new.memory_gib * 1024)
+        )
+        return await change(request, account_id, lambda db: set_budget(db, account_id, wanted), **new.model_dump())
+
+    @routes.put("/{account_id}/weight", summary="Set an account's weight", response_model=AccountDetail)
+    async def weight(account_id: Id, new: NewWeight, request: Request) -> dict[str, Any]:
+        return await change(request, account_id, lambda db: set_weight(db, account_id, new.weight), **new.model_dump())
+
+    return routes

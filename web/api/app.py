@@ -1,0 +1,68 @@
+"""The API as one application, to be mounted at `/api`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import Depends, FastAPI
+from fastapi.security import HTTPBearer
+from starlette.routing import Mount
+from starlette.types import ASGIApp
+
+from ostler.settings import Settings
+from web.api import accounts, claims, docs, jobs, pools, problems
+from web.api.cursors import Cursors
+from web.api.database import Database
+from web.api.gate import Gate
+from web.api.problems import MEDIA_TYPE, Problem
+from web.api.schema import RESPONSES
+
+_DESCRIPTION = """
+Jobs, claims, pools and accounts of an Ostler, to read, and budgets and weights to set.
+
+Every call needs `Authorization: Bearer TOKEN`. `ostler token create NAME --scope read` makes a token and shows it
+once. GET needs the scope `read`, PUT the scope `write`.
+
+Lists are pages: pass `next_cursor` as `cursor`, with the same filters, until it is null. Errors are
+`application/problem+json` (RFC 9457) and name the field that they are about.
+"""
+
+
+def build_api(
+    settings: Settings, *, database: Callable[[], Database], publisher: Callable[[], accounts.Publisher]
+) -> ASGIApp:
+    """Return the API behind its gate; `database` and `publisher` are asked for when a request comes."""
+    cursors = Cursors(settings.encryption_keys)
+    api = FastAPI(
+        title="Ostler",
+        version=version("ostler"),
+        description=_DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        # The gate has judged the token by the time that a route is found: this only describes it.
+        dependencies=[Depends(HTTPBearer(auto_error=False, description="made by `ostler token create`"))],
+        responses={status: _problem(told["description"]) for status, told in RESPONSES.items()},
+    )
+    problems.install(api)
+    missing: dict[int | str, dict[str, Any]] = {404: _problem("There is nothing with this id")}
+    api.include_router(jobs.router(database, cursors), responses=missing)
+    api.include_router(claims.router(database, cursors), responses=missing)
+    api.include_router(pools.router(database, cursors), responses=missing)
+    api.include_router(accounts.router(database, cursors, publisher), responses=missing)
+    api.include_router(docs.router())
+    return Gate(api, database=database)
+
+
+def mount_api(app: FastAPI, api: ASGIApp) -> None:
+    """Put the API at `/api` of `app`, paths with a line end too, which Starlette's own mount leaves to `app`."""
+    mount = Mount("/api", app=api)
+    mount.path_regex = re.compile(mount.path_regex.pattern, re.DOTALL)
+    app.router.routes.append(mount)
+
+
+def _problem(description: str) -> dict[str, Any]:
+    return {"description": description, "content": {MEDIA_TYPE: {"schema": Problem.model_json_schema()}}}

@@ -1,0 +1,107 @@
+"""`/v1/claims`: the reservations of Pods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+from sqlalchemy import Row
+
+from models.browse.claims import ClaimFilter, claim_story, list_claims
+from rules.machines import ClaimState, EndReason, Purpose, Stamp
+from web.api.cursors import Cursors
+from web.api.database import Database
+from web.api.problems import not_found
+from web.api.schema import Event, FilterId, Id, Listing, Page, Shown, cores, gib
+
+
+class Claims(Listing):
+    """Which claims; newest first."""
+
+    state: ClaimState | None = None
+    live: bool | None = Field(default=None, description="only those that have not ended, or only those that have")
+    purpose: Purpose | None = None
+    account_id: FilterId | None = None
+    pool_id: FilterId | None = None
+    job_id: FilterId | None = None
+
+
+class Claim(Shown):
+    """One reservation of a Pod."""
+
+    id: int = Field(examples=[7])
+    purpose: Purpose
+    state: ClaimState
+    stamp: Stamp
+    job_id: int | None = Field(description="null for a retirement and for a spare")
+    account_id: int | None
+    account: str | None = Field(examples=["acme"])
+    pool_id: int
+    pool: str = Field(examples=["small"])
+    pod: str = Field(examples=["small-0a1b2c3d"])
+    pod_uid: str
+    vcpu: float = Field(examples=[2])
+    memory_gib: float = Field(examples=[4])
+    runner_name: str | None
+    release_reason: str | None
+    last_error: str | None
+    created_at: datetime
+    changed_at: datetime
+    minted_at: datetime | None
+    delivered_at: datetime | None
+    spare_since: datetime | None
+    ended_at: datetime | None
+    end_reason: EndReason | None
+
+
+class MintAttempt(Shown):
+    """One runner name that GitHub was asked for."""
+
+    runner_name: str
+    outcome: str = Field(examples=["minted"])
+    created_at: datetime
+    closed_at: datetime | None
+
+
+class ClaimDetail(Claim):
+    """A claim with its story."""
+
+    attempts: list[MintAttempt]
+    events: list[Event]
+
+
+def shown(row: Row[Any]) -> dict[str, Any]:
+    """Return a claim's row as the API shows it."""
+    return {**row._mapping, "vcpu": cores(row.vcpu), "memory_gib": gib(row.memory)}  # noqa: SLF001
+
+
+def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
+    """Return the routes of claims."""
+    routes = APIRouter(prefix="/v1/claims", tags=["claims"])
+
+    @routes.get("", summary="List claims", response_model=Page[Claim])
+    async def claims(query: Annotated[Claims, Query()]) -> dict[str, Any]:
+        listing = query.identity()
+        after = cursors.read(listing, query.cursor)
+        wanted = ClaimFilter(
+            state=query.state,
+            live=query.live,
+            purpose=query.purpose,
+            account_id=query.account_id,
+            pool_id=query.pool_id,
+            job_id=query.job_id,
+        )
+        page = await database().run(lambda db: list_claims(db, wanted, after=after, limit=query.limit))
+        return {"items": [shown(row) for row in page.rows], "next_cursor": cursors.make(listing, page.next_id)}
+
+    @routes.get("/{claim_id}", summary="Show a claim and how it came there", response_model=ClaimDetail)
+    async def claim(claim_id: Id) -> dict[str, Any]:
+        story = await database().run(lambda db: claim_story(db, claim_id))
+        if story is None:
+            raise not_found("claim")
+        return shown(story.claim) | {"attempts": story.attempts, "events": story.events}
+
+    return routes

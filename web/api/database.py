@@ -1,0 +1,51 @@
+"""The API's own few threads for Postgres, so that no list of a person delays the delivery of a job."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from sqlalchemy import Connection, Engine, text
+
+from models.engine import transaction
+from web.api.problems import unavailable
+
+T = TypeVar("T")
+
+THREADS = 2
+MOST_WAITING = 64
+"""Requests that may wait for a thread; more are answered 503."""
+
+STATEMENT_MS = 4000
+
+
+class Database:
+    """Runs the API's transactions."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="api")
+        self._waiting = 0
+
+    async def run(self, body: Callable[[Connection], T]) -> T:
+        """Return what `body` returns from one transaction. Raises Refusal (503) and what Postgres raises."""
+        if self._waiting >= MOST_WAITING:
+            raise unavailable()
+
+        def bounded(db: Connection) -> T:
+            db.execute(text(f"SET LOCAL statement_timeout = {STATEMENT_MS}"))
+            return body(db)
+
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._threads, lambda: transaction(self._engine, bounded)
+            )
+        finally:
+            self._waiting -= 1
+
+    def stop(self) -> None:
+        """Let running calls end and the threads go."""
+        self._threads.shutdown(cancel_futures=True)

@@ -1,0 +1,181 @@
+"""What every request below `/api` passes before anything else looks at it.
+
+Its body is read here, to a limit in bytes and seconds. All but the description and its pages need a token, also
+paths that do not exist: a route cannot be forgotten, and nobody learns which there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from models import api_tokens
+from models.api_tokens import Holder, Refused
+from ostler import telemetry
+from ostler.clock import utcnow
+from ostler.logging import get_logger
+from ostler.secrets import Secret
+from rules.token_scopes import needed_for
+from web.api.database import Database
+from web.api.problems import Refusal, database_failed
+from web.limits import BODY_WITHIN
+
+LARGEST_BODY = 16 * 1024
+OPEN = frozenset(
+    {"/docs", "/docs/init.js", "/docs/swagger-ui-bundle.js", "/docs/swagger-ui.css", "/docs/favicon.png",
+     "/openapi.json"}
+)  # fmt: skip
+"""Paths that need no token: they say what stands in the repository, and nothing of rows."""
+
+LOG_EVERY = 1.0
+"""Seconds between two log lines about refused tokens."""
+
+_SCHEME = "bearer "
+_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "POST", "PATCH", "DELETE"})
+HOLDER = "ostler.holder"
+
+log = get_logger(__name__)
+
+
+class Gate:
+    """The application behind its gate. `database` is asked for when a request comes: it exists by then."""
+
+    def __init__(self, inner: ASGIApp, *, database: Callable[[], Database]) -> None:
+        self._inner = inner
+        self._database = database
+        self._unlogged = 0
+        self._logged_at = 0.0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            raise RuntimeError(f"nothing below /api speaks {scope['type']}")
+        reply = _Reply(scope["method"], send)
+        try:
+            await self._pass(scope, receive, reply)
+        except ClientDisconnect:
+            return
+        except Exception as error:  # noqa: BLE001  whatever it is, its caller gets a problem and our log the rest
+            answer = _refusal_of(error, path=_path(scope)).response()
+            if not reply.started:
+                await answer(scope, receive, reply)
+
+    async def _pass(self, scope: Scope, receive: Receive, reply: _Reply) -> None:
+        inner_scope = {**scope, "method": "GET"} if scope["method"] == "HEAD" else dict(scope)
+        if _path(scope) not in OPEN:
+            inner_scope[HOLDER] = await self._admit(Request(scope))
+        body = await _read(Request(scope, receive))
+        await self._inner(inner_scope, _replay(body, receive), reply)
+
+    async def _admit(self, request: Request) -> Holder:
+        """Return who calls. Raises Refusal: 401 without a token that holds, 403 without the scope."""
+        header = request.headers.get("authorization", "")
+        if not header.lower().startswith(_SCHEME):
+            raise self._unauthorized("missing", request)
+        token = header[len(_SCHEME) :].strip()
+        if not api_tokens.well_formed(token):
+            raise self._unauthorized(Refused.MALFORMED, request)
+        secret = Secret(token)
+        found = await self._database().run(lambda db: api_tokens.verify(db, secret, now=utcnow()))
+        if isinstance(found, Refused):
+            raise self._unauthorized(found, request)
+        needed = needed_for(request.method)
+        if needed not in found.scopes:
+            raise Refusal(
+                HTTPStatus.FORBIDDEN,
+                "insufficient-scope",
+                f"This token lacks the scope {needed}",
+                f"Make one that has it: `ostler token create NAME --scope {needed}`.",
+                headers={"WWW-Authenticate": f'Bearer realm="ostler", error="insufficient_scope", scope="{needed}"'},
+            )
+        return found
+
+    def _unauthorized(self, why: str, request: Request) -> Refusal:
+        """Count a refused token and log it, at most a line each `LOG_EVERY`. The caller never learns why."""
+        telemetry.API_UNAUTHORIZED.labels(why).inc()
+        self._unlogged += 1
+        now = time.monotonic()
+        if now - self._logged_at >= LOG_EVERY:
+            client = request.client.host if request.client is not None else None
+            log.warning("api.unauthorized", why=str(why), client=client, count=self._unlogged)
+            self._logged_at, self._unlogged = now, 0
+        return Refusal(
+            HTTPStatus.UNAUTHORIZED,
+            "unauthorized",
+            "A valid API token is needed",
+            "Send `Authorization: Bearer TOKEN`; `ostler token create NAME` makes one.",
+            headers={"WWW-Authenticate": 'Bearer realm="ostler"'},
+        )
+
+
+class _Reply:
+    """Sends an answer, counts it, knows whether it began, and leaves the body of a HEAD's out."""
+
+    def __init__(self, method: str, send: Send) -> None:
+        self.started = False
+        self._method = method
+        self._send = send
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.started = True
+            method = self._method if self._method in _METHODS else "other"
+            telemetry.API_REQUESTS.labels(method, str(message["status"])).inc()
+        elif self._method == "HEAD":
+            message = {**message, "body": b""}
+        await self._send(message)
+
+
+def _refusal_of(error: Exception, *, path: str) -> Refusal:
+    """Return what to answer to a request that ended with an error, and log what is ours."""
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, DBAPIError | PoolTimeout):  # while the token was looked up
+        return database_failed(error)
+    log.error("api.failed", path=path, error=type(error).__name__, exc_info=error)
+    return Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "Ostler failed; its log says more")
+
+
+def _path(scope: Scope) -> str:
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
+
+
+async def _read(request: Request) -> bytes:
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_WITHIN):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > LARGEST_BODY:  # counted: Content-Length may lie
+                    raise Refusal(
+                        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                        "body-too-large",
+                        "The body is too large",
+                        f"At most {LARGEST_BODY} bytes are read.",
+                        headers={"Connection": "close"},
+                    )
+    except TimeoutError:
+        raise Refusal(
+            HTTPStatus.REQUEST_TIMEOUT,
+            "body-too-slow",
+            "The body did not come in time",
+            headers={"Connection": "close"},
+        ) from None
+    return bytes(body)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    pending = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> Message:
+        return pending.pop() if pending else await receive()
+
+    return again

@@ -1,0 +1,138 @@
+"""`/v1/jobs`: the queue, and why a job waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+from sqlalchemy import Row
+
+from models.browse.jobs import JobFilter, job_story, list_jobs
+from ostler.clock import utcnow
+from rules.holds import HoldReason
+from rules.machines import JobState
+from rules.waiting import WaitsFor, explain
+from web.api.cursors import Cursors
+from web.api.database import Database
+from web.api.problems import not_found
+from web.api.schema import Event, FilterId, Id, Listing, Name, Page, Shown
+
+
+class Jobs(Listing):
+    """Which jobs; newest first."""
+
+    state: JobState | None = None
+    hold_reason: HoldReason | None = None
+    held: bool | None = Field(default=None, description="only those with a hold reason, or only those without")
+    account_id: FilterId | None = None
+    pool_id: FilterId | None = None
+    repository: Name | None = Field(default=None, description="`owner/name`", examples=["acme/shop"])
+
+
+class Job(Shown):
+    """One `workflow_job` of GitHub."""
+
+    id: int = Field(description="GitHub's id of the job", examples=[31415926535])
+    account_id: int
+    account: str = Field(examples=["acme"])
+    repository: str = Field(examples=["acme/shop"])
+    run_id: int
+    run_attempt: int
+    name: str = Field(examples=["build"])
+    workflow_name: str | None = Field(examples=["CI"])
+    head_branch: str | None = Field(examples=["main"])
+    labels: list[str] = Field(examples=[["self-hosted", "linux"]])
+    state: JobState
+    conclusion: str | None
+    pool_id: int | None
+    pool: str | None = Field(examples=["small"])
+    hold_reason: HoldReason | None
+    hold_detail: str | None
+    not_before: datetime | None
+    priority: int
+    queued_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+    age_seconds: float = Field(description="from `queued_at` to now, or to its end", examples=[12.5])
+
+
+class Why(BaseModel):
+    """Why a job stands where it stands."""
+
+    waits_for: WaitsFor
+    summary: str = Field(examples=["The budget of account acme allows no job at all."])
+    cure: str | None = Field(examples=["Raise it: `ostler account set 1001 --count N`."])
+    ahead: int | None = Field(
+        description="jobs of its account in its pool that come first, 1000 at most; null unless it is queued and free"
+    )
+
+
+class JobClaim(Shown):
+    """One claim that the job has, or had until its end."""
+
+    id: int
+    state: str = Field(examples=["executing"])
+    pod: str = Field(examples=["small-0a1b2c3d"])
+    runner_name: str | None
+    created_at: datetime
+    delivered_at: datetime | None
+    ended_at: datetime | None
+    end_reason: str | None
+
+
+class JobDetail(Job):
+    """A job with its story."""
+
+    why: Why
+    claims: list[JobClaim]
+    events: list[Event]
+
+
+def shown(row: Row[Any], *, now: datetime) -> dict[str, Any]:
+    """Return a job's row as the API shows it."""
+    ended = row.completed_at if row.state == JobState.COMPLETED and row.completed_at is not None else now
+    return {**row._mapping, "age_seconds": max(timedelta(), ended - row.queued_at).total_seconds()}  # noqa: SLF001
+
+
+def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
+    """Return the routes of jobs."""
+    routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+    @routes.get("", summary="List jobs", response_model=Page[Job])
+    async def jobs(query: Annotated[Jobs, Query()]) -> dict[str, Any]:
+        listing = query.identity()
+        after = cursors.read(listing, query.cursor)
+        wanted = JobFilter(
+            state=query.state,
+            hold_reason=query.hold_reason,
+            held=query.held,
+            account_id=query.account_id,
+            pool_id=query.pool_id,
+            repository=query.repository,
+        )
+        page = await database().run(lambda db: list_jobs(db, wanted, after=after, limit=query.limit))
+        now = utcnow()
+        return {
+            "items": [shown(row, now=now) for row in page.rows],
+            "next_cursor": cursors.make(listing, page.next_id),
+        }
+
+    @routes.get(
+        "/{job_id}", summary="Show a job: where it stands, why, and how it came there", response_model=JobDetail
+    )
+    async def job(job_id: Id) -> dict[str, Any]:
+        now = utcnow()
+        story = await database().run(lambda db: job_story(db, job_id, now=now))
+        if story is None:
+            raise not_found("job")
+        return shown(story.job, now=now) | {
+            "why": {**asdict(explain(story.facts)), "ahead": story.facts.ahead},
+            "claims": story.claims,
+            "events": story.events,
+        }
+
+    return routes

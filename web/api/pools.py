@@ -1,0 +1,90 @@
+"""`/v1/pools`: the pools as Ostler sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+from sqlalchemy import Row
+
+from models.browse.pools import PoolFilter, list_pools, pool_story
+from ostler.clock import utcnow
+from web.api.cursors import Cursors
+from web.api.database import Database
+from web.api.problems import not_found
+from web.api.schema import Id, Listing, Name, Page, Shown, cores, gib
+
+
+class Pools(Listing):
+    """Which pools; oldest first."""
+
+    name: Name | None = Field(default=None, examples=["small"])
+    deleted: bool | None = Field(default=None, description="only those whose RunnerPool is gone, or only the others")
+
+
+class Pool(Shown):
+    """One RunnerPool."""
+
+    id: int = Field(examples=[1])
+    namespace: str = Field(examples=["ostler-runners"])
+    name: str = Field(examples=["small"])
+    image: str
+    labels: list[str] = Field(examples=[["self-hosted", "linux"]])
+    vcpu: float = Field(description="of one Pod", examples=[2])
+    memory_gib: float = Field(description="of one Pod", examples=[4])
+    replicas: int
+    allowed_accounts: list[int]
+    allowed_repositories: list[str]
+    routing_priority: int
+    draining: bool
+    created_at: datetime
+    deleted_at: datetime | None
+
+
+class PoolCounts(Shown):
+    """Its runner Pods and its jobs in numbers."""
+
+    pods: int = Field(description="that are not known to be gone")
+    warm: int = Field(description="that poll and are free")
+    reserved: int = Field(description="with a job claim of which nothing was delivered")
+    busy: int = Field(description="with a job claim that was delivered")
+    retiring: int
+    queued: int = Field(description="jobs that wait for one of its Pods")
+    held: int = Field(description="queued jobs of it with a hold reason")
+    oldest_queued_at: datetime | None
+
+
+class PoolDetail(Pool):
+    """A pool with its numbers."""
+
+    counts: PoolCounts
+
+
+def shown(row: Row[Any]) -> dict[str, Any]:
+    """Return a pool's row as the API shows it."""
+    return {**row._mapping, "vcpu": cores(row.vcpu), "memory_gib": gib(row.memory)}  # noqa: SLF001
+
+
+def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
+    """Return the routes of pools."""
+    routes = APIRouter(prefix="/v1/pools", tags=["pools"])
+
+    @routes.get("", summary="List pools", response_model=Page[Pool])
+    async def pools(query: Annotated[Pools, Query()]) -> dict[str, Any]:
+        listing = query.identity()
+        after = cursors.read(listing, query.cursor)
+        wanted = PoolFilter(name=query.name, deleted=query.deleted)
+        page = await database().run(lambda db: list_pools(db, wanted, after=after, limit=query.limit))
+        return {"items": [shown(row) for row in page.rows], "next_cursor": cursors.make(listing, page.next_id)}
+
+    @routes.get("/{pool_id}", summary="Show a pool with its numbers", response_model=PoolDetail)
+    async def pool(pool_id: Id) -> dict[str, Any]:
+        story = await database().run(lambda db: pool_story(db, pool_id, now=utcnow()))
+        if story is None:
+            raise not_found("pool")
+        return shown(story.pool) | {"counts": story.counts}
+
+    return routes

@@ -1,0 +1,175 @@
+"""Errors as RFC 9457 says: `application/problem+json`, whatever went wrong below `/api`.
+
+A problem names the field and the cure. It never repeats a value that was sent, nor says anything of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from ostler.logging import get_logger
+
+MEDIA_TYPE = "application/problem+json"
+RETRY_AFTER = 2
+"""Seconds that a 503 asks for."""
+
+log = get_logger(__name__)
+
+
+class FieldProblem(BaseModel):
+    """What is wrong with one field."""
+
+    field: str = Field(examples=["limit"])
+    detail: str = Field(examples=["Input should be less than or equal to 200"])
+
+
+class Problem(BaseModel):
+    """A problem, as RFC 9457 describes it."""
+
+    type: str = Field(examples=["urn:ostler:problem:invalid-field"])
+    title: str = Field(examples=["A field is invalid"])
+    status: int = Field(examples=[422])
+    detail: str | None = Field(default=None, examples=["limit: Input should be less than or equal to 200"])
+    errors: list[FieldProblem] = []
+
+
+class Refusal(Exception):
+    """Ends a request with a problem."""
+
+    def __init__(
+        self,
+        status: HTTPStatus,
+        kind: str,
+        title: str,
+        detail: str | None = None,
+        *,
+        field: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(title)
+        self.status = status
+        self.kind = kind
+        self.title = title
+        self.detail = detail
+        self.field = field
+        self.headers = headers
+
+    def response(self) -> Response:
+        """Return it as the answer."""
+        errors = [FieldProblem(field=self.field, detail=self.detail or self.title)] if self.field is not None else []
+        return problem(self.status, self.kind, self.title, self.detail, errors=errors, headers=self.headers)
+
+
+def problem(
+    status: int,
+    kind: str,
+    title: str,
+    detail: str | None = None,
+    *,
+    errors: Sequence[FieldProblem] = (),
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Return the answer to a request that failed."""
+    body = Problem(type=f"urn:ostler:problem:{kind}", title=title, status=status, detail=detail, errors=list(errors))
+    return JSONResponse(
+        body.model_dump(exclude_none=True, exclude_defaults=True),
+        status_code=status,
+        headers={**(headers or {}), "Cache-Control": "no-store"},
+        media_type=MEDIA_TYPE,
+    )
+
+
+def not_found(what: str) -> Refusal:
+    """Return the refusal of an id that names nothing."""
+    return Refusal(HTTPStatus.NOT_FOUND, "not-found", f"There is no {what} with this id")
+
+
+def unavailable() -> Refusal:
+    """Return the refusal of what cannot be answered now."""
+    return Refusal(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "unavailable",
+        "This cannot be answered now",
+        "The database is away or has too much to do; ask again later, or for less at once.",
+        headers={"Retry-After": str(RETRY_AFTER)},
+    )
+
+
+def install(api: FastAPI) -> None:
+    """Have every error of `api` answered as a problem."""
+    api.add_exception_handler(Refusal, _refused)
+    api.add_exception_handler(RequestValidationError, _invalid)
+    api.add_exception_handler(HTTPException, _refused_by_framework)
+    api.add_exception_handler(DBAPIError, _database_away)
+    api.add_exception_handler(PoolTimeout, _database_away)
+    api.add_exception_handler(Exception, _failed)
+
+
+async def _refused(_request: Request, error: Exception) -> Response:
+    if not isinstance(error, Refusal):
+        raise error
+    return error.response()
+
+
+async def _invalid(_request: Request, error: Exception) -> Response:
+    if not isinstance(error, RequestValidationError):
+        raise error
+    errors = [_field_problem(each) for each in error.errors()]
+    first = errors[0]
+    return problem(
+        HTTPStatus.UNPROCESSABLE_ENTITY,
+        "invalid-field",
+        "A field is invalid",
+        f"{first.field}: {first.detail}",
+        errors=errors,
+    )
+
+
+async def _refused_by_framework(request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    status = HTTPStatus(error.status_code)
+    headers = dict(error.headers or {})
+    if status is HTTPStatus.METHOD_NOT_ALLOWED:
+        allowed = {name.strip() for name in headers.get("Allow", headers.get("allow", "")).split(",")} - {""}
+        allowed |= {"OPTIONS"} | ({"HEAD"} if "GET" in allowed else set())
+        headers = {"Allow": ", ".join(sorted(allowed))}
+        if request.method == "OPTIONS":
+            return Response(status_code=HTTPStatus.NO_CONTENT, headers=headers)
+    return problem(status, status.name.lower().replace("_", "-"), status.phrase, headers=headers)
+
+
+async def _database_away(_request: Request, error: Exception) -> Response:
+    return database_failed(error).response()
+
+
+def database_failed(error: Exception) -> Refusal:
+    """Log that Postgres did not do what was asked, and return the refusal (503) for it."""
+    log.warning(
+        "api.database_failed",
+        error=type(error).__name__,
+        code=getattr(getattr(error, "orig", None), "pgcode", None),
+    )
+    return unavailable()
+
+
+async def _failed(_request: Request, _error: Exception) -> Response:
+    return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "Ostler failed; its log says more")
+
+
+def _field_problem(error: Mapping[str, Any]) -> FieldProblem:
+    where = [str(part) for part in error["loc"][1:]]
+    if error["type"] == "json_invalid" or not where:
+        return FieldProblem(field=str(error["loc"][0]), detail=str(error["msg"]))
+    detail = "There is no such field" if error["type"] == "extra_forbidden" else str(error["msg"])
+    return FieldProblem(field=".".join(where), detail=detail)

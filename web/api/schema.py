@@ -1,0 +1,78 @@
+"""The shapes that several resources of the API share."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Generic, TypeVar
+
+from fastapi import Path
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from models.browse.page import LARGEST
+
+BIGGEST_ID = 2**63 - 1
+DEFAULT_LIMIT = 50
+
+Id = Annotated[int, Path(ge=1, le=BIGGEST_ID, description="id", examples=[42])]
+FilterId = Annotated[int, Field(ge=1, le=BIGGEST_ID)]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[\x20-\x7e]+$")]
+
+Item = TypeVar("Item", bound=BaseModel)
+
+
+class Listing(BaseModel):
+    """What every list takes; a field that the list does not know is refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=LARGEST, description="items of this page at most")
+    cursor: str | None = Field(
+        default=None, max_length=100, description="`next_cursor` of the page before, asked for with the same filters"
+    )
+
+    def identity(self) -> str:
+        """Return the list and its filters, as a cursor is bound to them."""
+        return f"{type(self).__name__} {self.model_dump_json(exclude={'limit', 'cursor'}, exclude_none=True)}"
+
+
+class Shown(BaseModel):
+    """Something that is made from a row."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+
+class Page(BaseModel, Generic[Item]):
+    """One page of a list."""
+
+    items: list[Item]
+    next_cursor: str | None = Field(description="where the next page begins; null at the end")
+
+
+class Event(Shown):
+    """One transition: what happened, who did it, why, and how long it stood where it was before."""
+
+    at: datetime
+    transition: str = Field(examples=["job_claim"])
+    from_state: str | None = Field(examples=["queued"])
+    to_state: str = Field(examples=["claimed"])
+    who: str = Field(examples=["dispatch"])
+    why: str = Field(examples=["matched"])
+    latency_ms: int | None = Field(description="milliseconds in `from_state`", examples=[180])
+
+
+def gib(mib: int) -> float:
+    """Return MiB as GiB."""
+    return mib / 1024
+
+
+def cores(millicores: int) -> float:
+    """Return millicores as vCPU."""
+    return millicores / 1000
+
+
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    401: {"description": "No token, or none that holds"},
+    403: {"description": "The token lacks the scope"},
+    422: {"description": "A field is invalid; `errors` names it"},
+    503: {"description": "Not now; `Retry-After` says when"},
+}

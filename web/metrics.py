@@ -1,0 +1,137 @@
+"""`GET /metrics` of the web process: its counters, what it holds in memory, and the rows in numbers.
+
+The rows are asked for once in five seconds at most, however many scrape. When Postgres does not answer its gauges are
+missing, rather than wrong, and `ostler_database_up` is 0.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from models import statistics
+from models.statistics import Statistics
+from ostler import telemetry
+from ostler.clock import utcnow
+from rules.holds import HoldReason
+from rules.machines import ClaimState, JobState, Purpose
+from web.api.database import Database
+from web.api.problems import Refusal
+from web.health import Kept
+
+EVERY = 5.0
+"""Seconds for which the rows' numbers are used again."""
+
+WITHIN = 3.0
+"""Seconds that a scrape waits for the rows."""
+
+POLL_STATUSES = (200, 204, 401, 403, 408, 410, 413, 429, 503)
+_DELIVERIES = ("first", "again", "moved_on")
+_REVIEWS = ("missed", "refused")
+_OPEN_JOBS = tuple(state for state in JobState if state is not JobState.COMPLETED)
+_LIVE_CLAIMS = tuple(state for state in ClaimState if state is not ClaimState.ENDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the process holds in memory."""
+
+    polls: int
+    webhooks: int
+    messages: int
+    messages_dropped: int
+
+
+class Metrics:
+    """The route."""
+
+    def __init__(self, *, database: Database, counts: Counter[str], held: Callable[[], Held]) -> None:
+        self._database = database
+        self._counts = counts
+        self._held = held
+        self._kept: Kept[Statistics | None] = Kept(self._ask, silent=None, within=WITHIN, kept=EVERY)
+
+    async def serve(self, _request: Request) -> Response:
+        """Answer a scrape."""
+        found = CollectorRegistry()
+        found.register(Rows(await self._kept.get()))
+        found.register(Memory(self._held(), self._counts))
+        return Response(telemetry.exposition() + telemetry.exposition(found), media_type=telemetry.CONTENT_TYPE)
+
+    async def _ask(self) -> Statistics | None:
+        try:
+            return await self._database.run(lambda db: statistics.read(db, now=utcnow()))
+        except (SQLAlchemyError, Refusal):
+            return None
+
+
+class Memory(Collector):
+    """What the process counted and holds."""
+
+    def __init__(self, held: Held, counts: Counter[str]) -> None:
+        self._held = held
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the families."""
+        held, counts = self._held, self._counts
+        yield GaugeMetricFamily("ostler_polls_held", "Polls of runner Pods held now", held.polls)
+        yield GaugeMetricFamily("ostler_webhooks_waiting", "Webhooks that wait for their transaction", held.webhooks)
+        yield GaugeMetricFamily("ostler_messages_waiting", "Wake-ups and tasks that wait to be sent", held.messages)
+        yield CounterMetricFamily(
+            "ostler_messages_dropped", "Wake-ups and tasks that did not fit", held.messages_dropped
+        )
+        polls = CounterMetricFamily("ostler_polls", "Polls answered", labels=("status",))
+        for status in POLL_STATUSES:
+            polls.add_metric((str(status),), counts[f"poll.{status}"])
+        yield polls
+        deliveries = CounterMetricFamily(
+            "ostler_deliveries", "Handovers of a JIT; `moved_on`: the claim had gone elsewhere", labels=("outcome",)
+        )
+        for outcome in _DELIVERIES:
+            deliveries.add_metric((outcome,), counts[f"delivery.{outcome}"])
+        yield deliveries
+        reviews = CounterMetricFamily(
+            "ostler_token_reviews", "Token reviews that did not confirm a Pod's token", labels=("outcome",)
+        )
+        for outcome in _REVIEWS:
+            reviews.add_metric((outcome,), counts[f"token_review.{outcome}"])
+        yield reviews
+
+
+class Rows(Collector):
+    """The rows in numbers."""
+
+    def __init__(self, found: Statistics | None) -> None:
+        self._found = found
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the families; only the first when Postgres did not answer."""
+        found = self._found
+        yield GaugeMetricFamily("ostler_database_up", "Whether Postgres answered", 0 if found is None else 1)
+        if found is None:
+            return
+        jobs = GaugeMetricFamily("ostler_jobs", "Jobs that are not completed", labels=("state", "hold_reason"))
+        for state in _OPEN_JOBS:
+            for hold in (None, *HoldReason):
+                jobs.add_metric((state, hold or "none"), found.jobs.get((state, hold), 0))
+        yield jobs
+        claims = GaugeMetricFamily("ostler_claims", "Live claims", labels=("purpose", "state"))
+        for purpose in Purpose:
+            for claim_state in _LIVE_CLAIMS:
+                claims.add_metric((purpose, claim_state), found.claims.get((purpose, claim_state), 0))
+        yield claims
+        yield GaugeMetricFamily("ostler_offered_pods", "Runner Pods that can be given work", found.offered_pods)
+        yield GaugeMetricFamily(
+            "ostler_oldest_queued_job_seconds",
+            "Age of the oldest queued job that is not held; 0 when there is none",
+            found.oldest_queued_seconds,
+        )
