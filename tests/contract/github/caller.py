@@ -7,10 +7,14 @@ folder that the processes share, as the rows of Postgres do.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
+import threading
+import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,6 +28,8 @@ from ostler.secrets import Secret
 from rules.scopes import Scope
 
 THREADS = 4
+PROCESSES = 2
+PATIENCE = 30.0
 
 
 class Memory:
@@ -52,19 +58,40 @@ def seed(name: str, governor: Governor) -> None:
         keys = governing._keys
         governing._keys = lambda installation_id: keys(installation_id * 100_000 + os.getpid())
     elif name == "read and write apart":
-        take = governor._take_script
+        governor._take_script = apart(governor)  # type: ignore[assignment]
 
-        def apart(keys: list[str], args: list[Any]) -> Any:
-            before = governor._redis.hgetall(keys[0])
+
+def apart(governor: Governor) -> Callable[[list[str], list[Any]], Any]:
+    """Return a take of mints that reads the tokens, and writes back one less than it read when the call is allowed.
+
+    Two processes do so in step: both read before either writes, and none reads again before both have written.
+    """
+    take, redis = governor._take_script, governor._redis
+    turn, rounds = threading.Lock(), itertools.count()
+
+    def meet(where: str) -> None:
+        """Return when both processes are here."""
+        redis.incr(where)
+        end = time.monotonic() + PATIENCE
+        while int(redis.get(where) or 0) < PROCESSES:
+            assert time.monotonic() < end, f"the other process never came to {where}"
+            time.sleep(0.001)
+
+    def broken(keys: list[str], args: list[Any]) -> Any:
+        token = f"{args[0]}.tokens"
+        with turn:
+            before = redis.hget(keys[0], token) if args[0] == CallClass.MINT else None
+            if before is None:
+                return take(keys, args)
+            now = next(rounds)
+            meet(f"read-{now}")
             answer = take(keys, args)
-            if before and answer[0] == "go":
-                token = f"{args[0]}.tokens"
-                governor._redis.hset(keys[0], token, str(float(before.get(token, args[2])) - 1))
+            if answer[0] == "go":
+                redis.hset(keys[0], token, str(float(before) - 1))
+            meet(f"written-{now}")
             return answer
 
-        governor._take_script = apart  # type: ignore[assignment]
-    elif name == "a flush forgets":
-        governor._recall = lambda _: {}
+    return broken
 
 
 def main() -> None:

@@ -76,6 +76,11 @@ def test_the_oldest_held_job_alone_is_let_through(stage: Stage) -> None:
 
 @pytest.mark.parametrize("seed", ["", "the backoff is not locked"])
 def test_two_matchers_send_one_probe(stage: Stage, seed: str) -> None:
+    """Two threads stand for two workers: a matcher keeps nothing in its process.
+
+    All that two of them share is the backoff's row, and what keeps them apart is its lock. That belongs to a
+    connection, and each thread has its own.
+    """
     first, second = held(stage, 2, pools=2)
     if seed:
         _change(stage, "FROM backoffs b", lambda sql: sql.replace("LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED", "LIMIT 1"))

@@ -1,0 +1,44 @@
+"""`ostler worker`, but for one number that no setting gives: how many mints its bucket holds, none of which comes back.
+
+Nothing else of the command is changed, unless `GOVERNOR_SEED` names a known bug to put in.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from github_adapters import governor as governing
+from github_adapters.governor import CallClass, Pace
+from ostler.cli import main
+
+SLOW = 1 / 1000
+"""Tokens a second: none comes back while a test runs."""
+
+
+def narrow(burst: float) -> None:
+    """Let the bucket of mints hold so many; the worker's own modules are imported later, and find this."""
+    usual = governing.paces
+    pace = Pace(rate=SLOW, burst=burst, at_once=90, quota="actions_runner_registration")
+    governing.paces = lambda **given: usual(**given) | {CallClass.MINT: pace}
+
+
+def seed(name: str) -> None:
+    """Put a known bug in: what one worker learns is its own secret."""
+    if name == "a bucket per worker":
+        keys = governing._keys
+        governing._keys = lambda installation_id: keys(installation_id * 100_000 + os.getpid())
+    if name in {"a bucket per worker", "a flush forgets"}:
+        make: Callable[..., governing.Governor] = governing.Governor
+
+        def forgetful(*arguments: Any, **given: Any) -> governing.Governor:
+            return make(*arguments, **(given | {"recall": lambda _: {}}))
+
+        governing.Governor = forgetful  # type: ignore[assignment,misc]
+
+
+if __name__ == "__main__":
+    narrow(float(os.environ["GOVERNOR_BURST"]))
+    seed(os.environ.get("GOVERNOR_SEED", ""))
+    main()
