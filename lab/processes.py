@@ -86,6 +86,10 @@ class Child:
                 preexec_fn=die_with_parent,  # noqa: PLW1509  it calls one function of libc
             )
 
+    def send(self, number: signal.Signals) -> None:
+        """Send the process a signal: SIGSTOP holds it where it is, SIGCONT lets it go on."""
+        os.kill(self.pid, number)
+
     def kill(self) -> None:
         """SIGKILL the process group and reap it."""
         if self._process is None:

@@ -104,7 +104,7 @@ def configure(settings: Settings) -> Celery:
     app.conf.update(
         broker_url=settings.redis_url.reveal(),
         redbeat_redis_options={
-            "socket_timeout": 10, "socket_connect_timeout": 5, "health_check_interval": 10, "retry_period": 30,
+            "socket_timeout": 10, "socket_connect_timeout": 5, "health_check_interval": 10, "retry_period": 10,
         },
         beat_schedule=schedule(
             resume_every=settings.resume_every, pools_every=settings.pools_every, sweep_every=settings.sweep_every

@@ -67,9 +67,9 @@ def worker(
 def beat() -> None:
     """Run beat: sends the sweeps on time. Start two; one is active, the other takes over."""
     settings = _start("beat")
-    from tasks.processes import run_beat  # noqa: PLC0415
+    from tasks.beat import run_beat  # noqa: PLC0415
 
-    raise typer.Exit(run_beat(settings))
+    run_beat(settings)
 
 
 @app.command()
