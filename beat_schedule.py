@@ -1,6 +1,7 @@
-"""Every periodic task, one line each: name, period in seconds, queue. Beat's only input.
+"""Every periodic task, one line each: name, the setting that holds its period, queue. Beat's only input.
 
-A message that waited longer than `expires` is dropped: the next one finds the same rows.
+A message that waited longer than `expires` is dropped: the next one finds the same rows. `spread` is for how many
+seconds at most a sweep waits before it begins, so that those of one period do not all begin at once.
 """
 
 from __future__ import annotations
@@ -8,26 +9,38 @@ from __future__ import annotations
 from typing import Any
 
 MINIMUM_EXPIRES = 60.0
+SPREAD = 2.0
+
+_LINES = (
+    ("resume", "resume_every", "sweeps"),
+    ("pools", "pools_every", "pools"),
+    ("rematch", "sweep_every", "sweeps"),
+    ("stale_claims", "sweep_every", "sweeps"),
+    ("unused_runners", "sweep_every", "sweeps"),
+    ("missing_pods", "sweep_every", "sweeps"),
+    ("missing_stamps", "sweep_every", "sweeps"),
+    ("redelivery", "sweep_every", "sweeps"),
+    ("adrift_jobs", "sweep_every", "sweeps"),
+)
+
+SWEEPS = tuple(name for name, _, queue in _LINES if queue == "sweeps")
+"""The sweeps that run in the frame (`tasks.sweeps.frame`)."""
 
 
-def schedule(*, resume_every: float, pools_every: float, sweep_every: float) -> dict[str, dict[str, Any]]:
+def periods(**every: float) -> dict[str, float]:
+    """Return the period of each task in seconds; `every` holds the settings that `_LINES` names."""
+    return {name: every[setting] for name, setting, _ in _LINES}
+
+
+def schedule(**every: float) -> dict[str, dict[str, Any]]:
     """Return the beat schedule; the periods are settings, so that a fault test need not wait for minutes."""
-    lines = (
-        ("resume", resume_every, "sweeps"),
-        ("pools", pools_every, "pools"),
-        ("rematch", sweep_every, "sweeps"),
-        ("stale_claims", sweep_every, "sweeps"),
-        ("unused_runners", sweep_every, "sweeps"),
-        ("missing_pods", sweep_every, "sweeps"),
-        ("missing_stamps", sweep_every, "sweeps"),
-        ("redelivery", sweep_every, "sweeps"),
-        ("adrift_jobs", sweep_every, "sweeps"),
-    )
+    seconds = periods(**every)
     return {
         name: {
             "task": f"ostler.{name}",
-            "schedule": every,
-            "options": {"queue": queue, "expires": max(every, MINIMUM_EXPIRES)},
+            "schedule": seconds[name],
+            "kwargs": {"spread": min(SPREAD, seconds[name] / 20)} if setting == "sweep_every" else {},
+            "options": {"queue": queue, "expires": max(seconds[name], MINIMUM_EXPIRES)},
         }
-        for name, every, queue in lines
+        for name, setting, queue in _LINES
     }

@@ -19,12 +19,10 @@ from models.matching import WEB_ALIVE
 from rules.redelivery import Progress
 
 LIMIT = 1000
-LEASE = 30.0
-"""Seconds of the sweep's lease: more than one execution may take."""
 
 
 class RedeliveryProgress(Base):
-    """The one row of the sweep: its lease, and what has been read. See `rules.redelivery.Progress`."""
+    """The one row of the sweep: what has been read. See `rules.redelivery.Progress`."""
 
     __tablename__ = "redelivery_progress"
     __table_args__ = (CheckConstraint("id = 1", name="one_row"),)
@@ -35,8 +33,6 @@ class RedeliveryProgress(Base):
     scan_began: Mapped[datetime | None]
     scan_cursor: Mapped[str | None]
     not_before: Mapped[datetime | None] = mapped_column(comment="GitHub asked to wait until then")
-    lease_no: Mapped[int] = mapped_column(server_default="0")
-    leased_until: Mapped[datetime | None]
 
 
 class Redelivery(Base):
@@ -73,46 +69,38 @@ class Due:
     asks: int
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """The lease of one execution, with what had been read when it began."""
-
-    lease_no: int
-    progress: Progress
-
-
-def take(db: Connection, *, overlap: timedelta, now: datetime) -> Taken | None:
-    """Take the sweep's lease, or return None while another has it or GitHub asked to wait.
+def begin(db: Connection, *, overlap: timedelta, now: datetime) -> Progress | None:
+    """Return what has been read so far, or None while GitHub asked to wait.
 
     The first time ever, what is older than `overlap` is left to the scan, which goes back two of them: what
     failed before may have been meant for something else that had the webhook then.
     """
+    db.execute(
+        text("""
+            INSERT INTO redelivery_progress (id, looked_at, checkpoint) VALUES (1, :first, :first)
+            ON CONFLICT (id) DO NOTHING
+        """),
+        {"first": now - overlap},
+    )
     row = db.execute(
         text("""
-            INSERT INTO redelivery_progress AS p (id, looked_at, checkpoint, lease_no, leased_until)
-            VALUES (1, :first, :first, 1, :until)
-            ON CONFLICT (id) DO UPDATE SET lease_no = p.lease_no + 1, leased_until = :until
-            WHERE (p.leased_until IS NULL OR p.leased_until < :now) AND (p.not_before IS NULL OR p.not_before <= :now)
-            RETURNING lease_no, looked_at, checkpoint, scan_began, scan_cursor
+            SELECT looked_at, checkpoint, scan_began, scan_cursor FROM redelivery_progress
+            WHERE not_before IS NULL OR not_before <= :now
         """),
-        {"now": now, "first": now - overlap, "until": now + timedelta(seconds=LEASE)},
+        {"now": now},
     ).one_or_none()
     if row is None:
         return None
-    progress = Progress(
+    return Progress(
         looked_at=row.looked_at, checkpoint=row.checkpoint, scan_began=row.scan_began, scan_cursor=row.scan_cursor
     )
-    return Taken(row.lease_no, progress)
 
 
-def give_back(db: Connection, lease_no: int, *, not_before: datetime | None) -> None:
-    """End a lease, unless another has it by now; with `not_before` nobody gets one before."""
+def wait(db: Connection, *, not_before: datetime | None) -> None:
+    """Let no tick read or ask before this time, or lift that."""
     db.execute(
-        text("""
-            UPDATE redelivery_progress SET leased_until = NULL, not_before = CAST(:not_before AS timestamptz)
-            WHERE lease_no = :lease_no
-        """),
-        {"lease_no": lease_no, "not_before": not_before},
+        text("UPDATE redelivery_progress SET not_before = CAST(:not_before AS timestamptz)"),
+        {"not_before": not_before},
     )
 
 
@@ -125,20 +113,18 @@ def record_page(
     progress: Progress,
     now: datetime,
 ) -> bool:
-    """Commit what a page showed together with how far the reading has come, and renew the lease.
+    """Commit what a page showed together with how far the reading has come.
 
-    False, and nothing changed, when another has the lease by now.
+    False, and nothing changed, when another tick has the sweep's lease by now.
     """
     mine = db.execute(
         text("""
             UPDATE redelivery_progress SET looked_at = :looked_at, checkpoint = :checkpoint,
-                   scan_began = CAST(:scan_began AS timestamptz), scan_cursor = CAST(:scan_cursor AS text),
-                   leased_until = :until
-            WHERE lease_no = :lease_no RETURNING id
+                   scan_began = CAST(:scan_began AS timestamptz), scan_cursor = CAST(:scan_cursor AS text)
+            WHERE (SELECT lease_no FROM sweeps WHERE name = 'redelivery') = :lease_no RETURNING id
         """),
         {
             "lease_no": lease_no,
-            "until": now + timedelta(seconds=LEASE),
             "looked_at": progress.looked_at,
             "checkpoint": progress.checkpoint,
             "scan_began": progress.scan_began,

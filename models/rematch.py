@@ -21,11 +21,21 @@ RECENTLY = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
+class Lifted:
+    """A job that was held and is not any more."""
+
+    job_id: int
+    hold: str
+    pool_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Rematched:
-    """One page: where to go on (None at the end), and the pools that got jobs."""
+    """One page: where to go on (None at the end), the pools that got jobs, and the jobs that were held."""
 
     next_id: int | None
     pools: frozenset[int]
+    lifted: tuple[Lifted, ...]
 
 
 def unroute(db: Connection, pool_id: int, *, now: datetime) -> None:
@@ -71,6 +81,7 @@ def rematch_page(db: Connection, *, after_id: int, limit: int, now: datetime) ->
     ).all()  # fmt: skip
     pools = routes(db)
     woken: set[int] = set()
+    lifted: list[Lifted] = []
     for row in rows:
         choice = choose_pool(pools, labels=row.labels, account_id=row.account_id, repository=row.repository)
         hold: HoldReason | None = choice.hold_reason
@@ -98,4 +109,6 @@ def rematch_page(db: Connection, *, after_id: int, limit: int, now: datetime) ->
         )
         if hold is None and choice.pool_id is not None:
             woken.add(choice.pool_id)
-    return Rematched(next_id=rows[-1].id if len(rows) == limit else None, pools=frozenset(woken))
+            if row.hold_reason is not None:
+                lifted.append(Lifted(row.id, row.hold_reason, choice.pool_id))
+    return Rematched(next_id=rows[-1].id if len(rows) == limit else None, pools=frozenset(woken), lifted=tuple(lifted))

@@ -13,11 +13,16 @@ from models import (
     offers,
     pools,
     redelivery,
+    repairs,
     runner_pods,
+    sweep_runs,
 )
 from models.base import Base
 
 metadata = Base.metadata
 
-MODULES = (accounts, api_tokens, backoffs, claims, deliveries, executions, jobs, offers, pools, redelivery, runner_pods)
+MODULES = (
+    accounts, api_tokens, backoffs, claims, deliveries, executions, jobs, offers, pools, redelivery, repairs,
+    runner_pods, sweep_runs,
+)  # fmt: skip
 """The modules that hold tables; the list keeps their imports from looking unused."""

@@ -1,4 +1,4 @@
-"""What the thin sweeps of the claim path select. Their frame (leases, budgets, ledger) grows around them."""
+"""What the sweeps of the claim path select. Leases and runs are in `models.sweep_runs`, the ledger in `repairs`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,27 @@ from models.transitions import move_claim, move_jobs
 from rules.fates import JobFate
 
 
-def never_delivered(db: Connection, *, older_than: float, now: datetime) -> list[int]:
+@dataclass(frozen=True, slots=True)
+class StaleClaim:
+    """A claim that was never delivered."""
+
+    id: int
+    job_id: int | None
+    pod_uid: str
+    state: str
+
+
+def never_delivered(db: Connection, *, older_than: float, now: datetime) -> list[StaleClaim]:
     """Return claims that were inserted `older_than` seconds ago and whose JIT never left us."""
     rows = db.execute(
         text("""
-            SELECT id FROM claims WHERE ended_at IS NULL AND purpose = 'job' AND state IN ('claimed', 'minted')
-              AND created_at < :before ORDER BY id LIMIT 1000
+            SELECT id, job_id, pod_uid, state FROM claims
+            WHERE ended_at IS NULL AND purpose = 'job' AND state IN ('claimed', 'minted') AND created_at < :before
+            ORDER BY id LIMIT 1000
         """),
         {"before": now - timedelta(seconds=older_than)},
     )
-    return list(rows.scalars())
+    return [StaleClaim(*row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +64,14 @@ def live_pods(db: Connection) -> list[LivePod]:
     return [LivePod(*row) for row in rows]
 
 
+def lacks_its_stamp(db: Connection, claim_id: int) -> bool:
+    """Return whether a claim is still one whose Pod has to carry its stamp."""
+    found = db.execute(
+        text("SELECT 1 FROM claims WHERE id = :id AND ended_at IS NULL AND delivered_at IS NOT NULL"), {"id": claim_id}
+    ).one_or_none()
+    return found is not None
+
+
 def unused(db: Connection, *, older_than: float, spares_older_than: float, now: datetime) -> Sequence[Row[Any]]:
     """Return delivered claims of which no execution was seen, and spares, that are old enough to be looked at.
 
@@ -60,7 +79,7 @@ def unused(db: Connection, *, older_than: float, spares_older_than: float, now: 
     """
     return db.execute(
         text("""
-            SELECT c.id, c.job_id, c.installation_id, c.account_id, c.scope, c.runner_id, c.runner_name,
+            SELECT c.id, c.job_id, c.pod_uid, c.installation_id, c.account_id, c.scope, c.runner_id, c.runner_name,
                    c.delivered_at, c.spare_since, c.runner_absent_at, c.pool_id, j.repository
             FROM claims c LEFT JOIN jobs j ON j.id = c.job_id
             WHERE c.ended_at IS NULL AND c.state = 'delivered'
@@ -87,8 +106,8 @@ def set_absent(db: Connection, claim_id: int, *, absent: bool, now: datetime) ->
 
 def set_executing(
     db: Connection, claim_id: int, *, job_id: int | None, fate: JobFate | None, now: datetime, who: str, why: str
-) -> None:
-    """GitHub shows the runner busy: the claim executes.
+) -> bool:
+    """GitHub shows the runner busy: the claim executes. False when it had moved on.
 
     With `fate` None it executes its own job, and is bound to it. Otherwise it executes another, which a webhook
     may name yet, and its own job goes where GitHub said (L4).
@@ -102,10 +121,10 @@ def set_executing(
         job_id=job_id,
     )  # fmt: skip
     if moved is None or job_id is None:
-        return
+        return moved is not None
     if fate is not None:
         move_fate(db, job_id, fate, now=now, who=who)
-        return
+        return True
     move_jobs(db, "job_run", [job_id], now=now, who=who, why=why)
     db.execute(
         text("""
@@ -115,12 +134,13 @@ def set_executing(
         """),
         {"job_id": job_id, "id": claim_id, "now": now},
     )
+    return True
 
 
-def make_spare(db: Connection, claim_id: int, *, job_id: int, fate: JobFate, now: datetime, who: str) -> None:
+def make_spare(db: Connection, claim_id: int, *, job_id: int, fate: JobFate, now: datetime, who: str) -> bool:
     """The claimed job needs this claim no more: it is a spare from now on, and still counts in its budget.
 
-    `fate` is what GitHub said of the job, which moves with it: nobody else would (L4).
+    False when it had moved on. `fate` is what GitHub said of the job, which moves with it: nobody else would (L4).
     """
     lock_job(db, job_id)
     taken = db.execute(
@@ -132,3 +152,4 @@ def make_spare(db: Connection, claim_id: int, *, job_id: int, fate: JobFate, now
     ).one_or_none()
     if taken is not None:
         move_fate(db, job_id, fate, now=now, who=who)
+    return taken is not None

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from beat_schedule import SWEEPS
 from ostler.errors import ConfigurationError
 from ostler.secrets import Secret
 
@@ -148,6 +149,20 @@ class Settings(Stores):
     pools_every: float = Field(default=10, gt=0, description="period of `pools`, the keeper")
     sweep_every: float = Field(default=60, gt=0, description="period of the sweeps that run once a minute")
 
+    # Bounds of repairs
+    sweeps_paused: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), description="sweeps that may not run, comma-separated, or `all`; or use `ostler sweep pause`"
+    )
+    repair_budget_least: int = Field(
+        default=5, ge=1, description="repairs that kill which one tick of a sweep may make, however few it listed"
+    )
+    repair_budget_percent: float = Field(
+        default=10, ge=0, le=100, description="the same as a part of the Pods or runners that the tick listed"
+    )
+    repair_settle_after: float = Field(
+        default=600, gt=0, description="a repair that was not seen to come to what it was for has failed"
+    )
+
     # Matching
     match_batch: int = Field(default=100, ge=1, le=1000, description="claims of one matcher run at most")
 
@@ -167,6 +182,18 @@ class Settings(Stores):
     @classmethod
     def _some_secrets(cls, value: Any) -> Any:
         return _secrets(value)
+
+    @field_validator("sweeps_paused", mode="before")
+    @classmethod
+    def _some_names(cls, value: Any) -> Any:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("sweeps_paused")
+    @classmethod
+    def _known_sweeps(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if unknown := [name for name in value if name not in {*SWEEPS, "all"}]:
+            raise ValueError(f"there is no sweep {unknown[0]!r}; there are {', '.join(SWEEPS)}, and all")
+        return value
 
     @field_validator("webhook_secrets", "encryption_keys")
     @classmethod

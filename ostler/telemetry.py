@@ -70,6 +70,14 @@ SWEEP_SUCCESS = Gauge(
     "ostler_sweep_last_success_timestamp_seconds", "When a sweep last came to its end here, Unix time; 0: never",
     ("sweep",), registry=_registry, multiprocess_mode="max",
 )  # fmt: skip
+REPAIRS = Counter(
+    "ostler_repairs_total", "Repairs of sweeps, counted at each outcome that they come to", ("sweep", "outcome"),
+    registry=_registry,
+)  # fmt: skip
+REPAIR_OVERFLOW = Counter(
+    "ostler_repair_overflow_total", "Repairs that a budget or a closed gate left to a later tick", ("sweep",),
+    registry=_registry,
+)  # fmt: skip
 GITHUB_REQUESTS = Counter(
     "ostler_github_requests_total", "Requests to GitHub by class of endpoint and status; `none`: no answer came",
     ("endpoint", "status"), registry=_registry,

@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 from celery import Task
 from celery.exceptions import Retry
+from celery.worker import state
 
 from ostler import telemetry
 from ostler.errors import Retryable
@@ -73,6 +74,16 @@ def calls(policy: Policy) -> RetryPolicy:
 def remaining(most: float = DEADLINE) -> float:
     """Return the seconds that the current task has left, `most` at most and 0.05 at least."""
     return max(0.05, min(most, _ends_at.get(time.monotonic() + DEADLINE) - time.monotonic()))
+
+
+def begin_page() -> None:
+    """Give the current task a new deadline: a sweep that goes through pages has one for each."""
+    _ends_at.set(time.monotonic() + DEADLINE)
+
+
+def stopping() -> bool:
+    """Return whether this worker was told to end: what it has begun may finish, nothing more is to be begun."""
+    return state.should_stop is not None and state.should_stop is not False
 
 
 def task(name: str, *, queue: str, policy: Policy, bind: bool = False) -> Callable[[Callable[..., None]], Task]:

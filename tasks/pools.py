@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -312,41 +312,65 @@ def see_silent(rt: Runtime, row: keeper.PodRow, pod: PodSeen, *, now: datetime) 
     return 1
 
 
-def end_claim(rt: Runtime, claim_id: int, *, spent: bool, silent: set[int | None]) -> None:
+def _nothing_else(_db: Connection) -> None:
+    """Write nothing more."""
+
+
+def end_claim(
+    rt: Runtime,
+    claim_id: int,
+    *,
+    spent: bool,
+    silent: set[int | None],
+    also: Callable[[Connection], None] = _nothing_else,
+) -> bool:
     """End a job claim whose Pod is proven gone or terminal, after asking GitHub about its job.
 
     One that is not executing is released instead, which also deregisters its runner; where GitHub will never
     answer that release (the App was removed), the end of the Pod ends the claim.
     `silent` are the installations for which GitHub did not answer in this run: their claims wait for the next one.
+    `also` is called in the transaction that ends it or begins its release. False when neither was done.
     """
     claim = transaction(rt.engine, lambda db: keeper.claim_facts(db, claim_id))
     if claim is None:
-        return
+        return False
     if not claim.executing and not (claim.releasing and claim.delivered):
-        begun = transaction(
-            rt.engine,
-            lambda db: releases.request_release(db, claim_id, reason="its Pod has ended", now=utcnow(), who=rt.who),
-        )
-        if begun:
-            send_release(rt, claim_id)
-        return
+        return _begin_release(rt, claim_id, also)
     fate = fate_of(rt, claim_id, claim, spent=spent, silent=silent)
     if fate is None:
-        return
+        return False
     if fate.fate is Fate.REQUEUE and not runner_removed(rt, claim_id, claim, silent=silent):
-        return
-    ended = transaction(
-        rt.engine,
-        lambda db: releases.end_without_pod(
+        return False
+
+    def end(db: Connection) -> bool:
+        ended = releases.end_without_pod(
             db, claim_id, job_id=claim.job_id, fate=fate, spent=spent, now=utcnow(), who=rt.who
-        ),
-    )
+        )
+        if ended:
+            also(db)
+        return ended
+
+    ended = transaction(rt.engine, end)
     if ended:
         log.info("claim.ended_without_pod", claim=claim_id, spent=spent, fate=fate.fate)
         for pool_id in transaction(
             rt.engine, lambda db: releases.pools_to_wake(db, pool_id=claim.pool_id, account_id=claim.account_id)
         ):
             rt.waker.wake(pool_id)
+    return ended
+
+
+def _begin_release(rt: Runtime, claim_id: int, also: Callable[[Connection], None]) -> bool:
+    def body(db: Connection) -> bool:
+        begun = releases.request_release(db, claim_id, reason="its Pod has ended", now=utcnow(), who=rt.who)
+        if begun:
+            also(db)
+        return begun
+
+    begun = transaction(rt.engine, body)
+    if begun:
+        send_release(rt, claim_id)
+    return begun
 
 
 def fate_of(

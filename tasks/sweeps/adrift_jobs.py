@@ -8,13 +8,14 @@ asked about again, ever more seldom, and stands in no other job's way (L14).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import structlog
 from sqlalchemy.exc import DBAPIError
 
 from models import adrift
 from models.engine import transaction
+from models.repairs import Case
 from ostler.clock import utcnow
 from ostler.errors import (
     Busy,
@@ -28,50 +29,51 @@ from ostler.errors import (
 )
 from rules.adrift import Adrift, Move, judge_adrift, next_ask_after
 from rules.fates import Fate
-from tasks.base import SWEEP, calls, remaining, task
+from rules.reaping import Source, Witness
+from tasks.base import SWEEP, calls
 from tasks.github import deregister
-from tasks.runtime import Runtime, runtime
+from tasks.sweeps.frame import sweep
+from tasks.sweeps.tick import Tick
 
 log = structlog.get_logger(__name__)
 
-RESERVE = 3.0
 
-
-@task("adrift_jobs", queue="sweeps", policy=SWEEP)
-def adrift_jobs() -> None:
+@sweep("adrift_jobs")
+def adrift_jobs(tick: Tick) -> None:
     """Ask about one job after the other; an installation that does not answer is left alone for this tick."""
-    rt = runtime()
-    soon = timedelta(seconds=rt.settings.adrift_after)
-    late = timedelta(seconds=rt.settings.adrift_late_after)
-    found = transaction(rt.engine, lambda db: adrift.adrift_jobs(db, soon=soon, late=late, now=utcnow()))
+    settings = tick.rt.settings
+    soon = timedelta(seconds=settings.adrift_after)
+    late = timedelta(seconds=settings.adrift_late_after)
+    found = tick.read(lambda db: adrift.adrift_jobs(db, soon=soon, late=late, now=utcnow()))
     silent: set[int | None] = set()
     for job in found:
-        if remaining() < RESERVE:
-            log.info("adrift_jobs.to_be_continued", jobs=len(found))
+        if not tick.goes_on():
             return
         if job.installation_id in silent:
             continue
         try:
-            look(rt, job)
+            look(tick, job)
         except RateLimited as error:
             log.info("adrift_jobs.rate_limited", installation=job.installation_id, after=error.after)
+            tick.skipped(error, row=job.id)
             silent.add(job.installation_id)
-            make_room(rt, found, job.installation_id, after=error.after)
+            make_room(tick, found, job.installation_id, after=error.after)
         except (Retryable, Suspended, NotInstalled) as error:
-            log.warning("adrift_jobs.installation_silent", job=job.id, error=type(error).__name__)
+            tick.skipped(error, row=job.id)
             silent.add(job.installation_id)
-            make_room(rt, found, job.installation_id)
-            ask_later(rt, job)  # later than its neighbours: it may be what fails
+            make_room(tick, found, job.installation_id)
+            ask_later(tick, job)  # later than its neighbours: it may be what fails
         except (UpstreamError, DBAPIError) as error:
-            log.warning("adrift_jobs.job_skipped", job=job.id, error=type(error).__name__)
-            ask_later(rt, job)
+            tick.skipped(error, row=job.id)
+            ask_later(tick, job)
 
 
-def look(rt: Runtime, job: adrift.AdriftJob) -> None:
+def look(tick: Tick, job: adrift.AdriftJob) -> None:
     """Ask about one job and do what the answer says."""
+    rt = tick.rt
     if job.installation_id is None:
         log.warning("adrift_jobs.no_installation", job=job.id)
-        ask_later(rt, job)
+        ask_later(tick, job)
         return
     seen = rt.github.get_job(
         installation_id=job.installation_id, repository=job.repository, job_id=job.id, policy=calls(SWEEP)
@@ -82,43 +84,64 @@ def look(rt: Runtime, job: adrift.AdriftJob) -> None:
         started=job.runner_name is not None, age=utcnow() - job.ready_at,
     )  # fmt: skip
     if verdict.move is Move.KEEP:
-        ask_later(rt, job)
+        ask_later(tick, job)
         return
-    if verdict.move is Move.FOLLOW and verdict.fate.fate is Fate.REQUEUE:
-        # GitHub may have given it to the runner of a Pod that is over; nobody else removes that one.
-        left = transaction(rt.engine, lambda db: adrift.left_runners(db, job.id))
-        try:
-            deregister(rt, left)
-        except Busy:
-            ask_later(rt, job)
-            return
-        except (Suspended, NotInstalled):
-            raise
-        except (Forbidden, Gone) as error:  # its scope is out of reach: the job need not wait for that
-            log.warning("adrift_jobs.runner_left", job=job.id, error=type(error).__name__)
-    moved = transaction(rt.engine, lambda db: adrift.settle(db, job, verdict, now=utcnow(), who=rt.who))
+    case = Case(
+        what=verdict.move, why=f"{job.kind}: {verdict.fate.why}", job_id=job.id, before=job.state,
+        after=verdict.fate.fate, runner_name=job.runner_name,
+        witnesses=(Witness(Source.GITHUB, f"the job is {status or 'unknown'}"),),
+    )  # fmt: skip
+    requeued = verdict.move is Move.FOLLOW and verdict.fate.fate is Fate.REQUEUE
+    try:
+        moved = tick.repair(
+            case,
+            lambda db: adrift.settle(db, job, verdict, now=utcnow(), who=rt.who),
+            call=(lambda: remove_left(tick, job)) if requeued else None,
+        )
+    except Busy:
+        ask_later(tick, job)
+        return
     if not moved:
         return  # by itself: it is found anew if that left it adrift
-    tell = log.error if job.kind is Adrift.BUG else log.info
-    tell("adrift_jobs.settled", job=job.id, kind=job.kind, move=verdict.move, fate=verdict.fate.fate)
+    if job.kind is Adrift.BUG:
+        log.error("adrift_jobs.bug", job=job.id, move=verdict.move, fate=verdict.fate.fate)
     if job.pool_id is not None and verdict.fate.fate is Fate.REQUEUE:
         rt.waker.wake(job.pool_id)
 
 
-def ask_later(rt: Runtime, job: adrift.AdriftJob) -> None:
+def remove_left(tick: Tick, job: adrift.AdriftJob) -> None:
+    """Deregister the runners of Pods that are over: GitHub may have given the job to one, and nobody else does it.
+
+    Raises `Busy` while one of them executes, and what GitHub's adapter raises.
+    """
+    left = tick.read(lambda db: adrift.left_runners(db, job.id))
+    try:
+        deregister(tick.rt, left)
+    except (Suspended, NotInstalled):
+        raise
+    except (Forbidden, Gone) as error:  # its scope is out of reach: the job need not wait for that
+        log.warning("adrift_jobs.runner_left", job=job.id, error=type(error).__name__)
+
+
+def ask_later(tick: Tick, job: adrift.AdriftJob) -> None:
     """Ask about a job again, the later the longer it has stood there."""
-    now = utcnow()
+    now, settings = utcnow(), tick.rt.settings
     after = next_ask_after(
         now - job.changed_at,
-        least=timedelta(seconds=rt.settings.adrift_after),
-        most=timedelta(seconds=rt.settings.adrift_late_after),
+        least=timedelta(seconds=settings.adrift_after),
+        most=timedelta(seconds=settings.adrift_late_after),
     )
-    transaction(rt.engine, lambda db: adrift.ask_later(db, [job.id], ask_after=now + after))
+    _postpone(tick, [job.id], ask_after=now + after)
 
 
-def make_room(rt: Runtime, found: Sequence[adrift.AdriftJob], installation_id: int | None, *, after: float = 0) -> None:
+def make_room(tick: Tick, found: Sequence[adrift.AdriftJob], installation_id: int | None, *, after: float = 0) -> None:
     """Postpone all jobs found of an installation that does not answer, so that they fill no later tick (L14)."""
-    seconds = min(max(after, rt.settings.adrift_after / 2), rt.settings.adrift_late_after)
+    settings = tick.rt.settings
+    seconds = min(max(after, settings.adrift_after / 2), settings.adrift_late_after)
     ids = [job.id for job in found if job.installation_id == installation_id]
-    until = utcnow() + timedelta(seconds=seconds)
-    transaction(rt.engine, lambda db: adrift.ask_later(db, ids, ask_after=until))
+    _postpone(tick, ids, ask_after=utcnow() + timedelta(seconds=seconds))
+
+
+def _postpone(tick: Tick, job_ids: Sequence[int], *, ask_after: datetime) -> None:
+    if not tick.dry:
+        transaction(tick.rt.engine, lambda db: adrift.ask_later(db, job_ids, ask_after=ask_after))

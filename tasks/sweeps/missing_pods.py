@@ -4,47 +4,42 @@ from __future__ import annotations
 
 import random
 
-import structlog
-from sqlalchemy.exc import DBAPIError
-
 from k8s_adapters.pods import get_pod, list_pods
 from models import sweeps
-from models.engine import transaction
-from ostler.errors import UpstreamError
-from tasks.base import SWEEP, SWEEP_ROW, calls, remaining, task
+from models.repairs import Case
+from rules.reaping import Expect, Source, Witness
+from tasks.base import SWEEP, SWEEP_ROW, calls
 from tasks.pools import end_claim
-from tasks.runtime import Runtime, runtime
-
-log = structlog.get_logger(__name__)
-RESERVE = 3.0
+from tasks.sweeps.frame import sweep
+from tasks.sweeps.tick import Tick
 
 
-@task("missing_pods", queue="sweeps", policy=SWEEP)
-def missing_pods() -> None:
+@sweep("missing_pods")
+def missing_pods(tick: Tick) -> None:
     """List the cluster first, read claims second; a failed or empty list changes nothing (L8)."""
-    rt = runtime()
-    seen = {pod.uid for pod in list_pods(rt.kube, namespace=rt.settings.namespace, policy=calls(SWEEP))}
-    claims = transaction(rt.engine, sweeps.live_pods)
-    if not seen and claims:
-        log.warning("missing_pods.empty_list", claims=len(claims))
-        return
-    random.shuffle(claims)  # those of which GitHub says nothing are not always the first (L14)
+    rt = tick.rt
+    listed = tick.listing("Pods", lambda: list_pods(rt.kube, namespace=rt.settings.namespace, policy=calls(SWEEP)))
+    seen = {pod.uid for pod in listed}
+    claims = tick.read(sweeps.live_pods)
+    tick.doubt(not seen and bool(claims), f"no Pods, and {len(claims)} claims are live")
+    missing = [claim for claim in claims if claim.pod_uid not in seen]
+    random.shuffle(missing)  # those of which GitHub says nothing are not always the first (L14)
     silent: set[int | None] = set()
-    for claim in claims:
-        if claim.pod_uid in seen:
-            continue
-        if remaining() < RESERVE:
-            log.info("missing_pods.to_be_continued")
-            return
-        try:
-            look(rt, claim, silent)
-        except (UpstreamError, DBAPIError) as error:  # one claim that fails stops no other (L14)
-            log.warning("missing_pods.claim_skipped", claim=claim.claim_id, error=type(error).__name__)
+    tick.each(missing, lambda claim: look(tick, claim, silent))
 
 
-def look(rt: Runtime, claim: sweeps.LivePod, silent: set[int | None]) -> None:
-    """Prove by one GET that the Pod is gone, and end its claim."""
+def look(tick: Tick, claim: sweeps.LivePod, silent: set[int | None]) -> None:
+    """Prove by one GET that the Pod is gone, and end its claim.
+
+    Nothing is killed: what ran in it is over. GitHub is asked for the job, and its runner is deregistered.
+    """
+    rt = tick.rt
     pod = get_pod(rt.kube, namespace=claim.namespace, name=claim.pod_name, policy=calls(SWEEP_ROW))
-    if pod is None or pod.uid != claim.pod_uid:
-        log.warning("missing_pods.gone", claim=claim.claim_id, pod=claim.pod_name)
-        end_claim(rt, claim.claim_id, spent=False, silent=silent)
+    if pod is not None and pod.uid == claim.pod_uid:
+        return
+    case = Case(
+        what="end claim", why="its Pod is gone", claim_id=claim.claim_id, pod_uid=claim.pod_uid, before=claim.state,
+        expects=Expect.CLAIM_ENDED,
+        witnesses=(Witness(Source.KUBERNETES, "not in the list, nor under its name and UID"),),
+    )  # fmt: skip
+    tick.repair_by(case, lambda write: end_claim(rt, claim.claim_id, spent=False, silent=silent, also=write))

@@ -4,33 +4,45 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import structlog
-
-from k8s_adapters.pods import list_pods
+from k8s_adapters.pods import PodSeen, list_pods
 from models import sweeps
-from models.engine import transaction
+from models.repairs import Case
 from ostler.clock import utcnow
 from ostler.wakes import STAMP
+from rules.reaping import Expect, Source, Witness
 from rules.stamps import owned_by
-from tasks.base import SWEEP, calls, task
-from tasks.runtime import runtime
+from tasks.base import SWEEP, calls
+from tasks.sweeps.frame import sweep
+from tasks.sweeps.tick import Tick
 
-log = structlog.get_logger(__name__)
 _STATES = {"delivered", "executing"}
 
 
-@task("missing_stamps", queue="sweeps", policy=SWEEP)
-def missing_stamps() -> None:
+@sweep("missing_stamps")
+def missing_stamps(tick: Tick) -> None:
     """Stamp where the Pod carries no stamp, or another claim's, for `OSTLER_MISSING_STAMP_AFTER`."""
-    rt = runtime()
-    seen = {pod.uid: pod for pod in list_pods(rt.kube, namespace=rt.settings.namespace, policy=calls(SWEEP))}
+    rt = tick.rt
+    listed = tick.listing("Pods", lambda: list_pods(rt.kube, namespace=rt.settings.namespace, policy=calls(SWEEP)))
+    seen = {pod.uid: pod for pod in listed}
     before = utcnow() - timedelta(seconds=rt.settings.missing_stamp_after)
-    for claim in transaction(rt.engine, sweeps.live_pods):
-        pod = seen.get(claim.pod_uid)
-        if pod is None or pod.terminating or pod.is_terminal or claim.state not in _STATES:
-            continue
-        if claim.delivered_at is None or claim.delivered_at > before:
-            continue
-        if pod.owner != claim.account_id or not owned_by(pod.stamp, claim.claim_id):
-            log.warning("missing_stamps.stamped", claim=claim.claim_id, pod=claim.pod_name)
-            rt.waker.send(STAMP, queue="dispatch", claim_id=claim.claim_id)
+    old = [
+        claim
+        for claim in tick.read(sweeps.live_pods)
+        if claim.state in _STATES and claim.delivered_at is not None and claim.delivered_at <= before
+    ]
+    tick.each(old, lambda claim: look(tick, claim, seen.get(claim.pod_uid)))
+
+
+def look(tick: Tick, claim: sweeps.LivePod, pod: PodSeen | None) -> None:
+    """Have one Pod stamped that is there and lacks the stamp of its claim."""
+    if pod is None or pod.terminating or pod.is_terminal:
+        return
+    if pod.owner == claim.account_id and owned_by(pod.stamp, claim.claim_id):
+        return
+    case = Case(
+        what="stamp", why="its Pod lacks the claim's stamp", claim_id=claim.claim_id, pod_uid=claim.pod_uid,
+        before=pod.stamp, expects=Expect.STAMPED,
+        witnesses=(Witness(Source.KUBERNETES, f"the stamp is {pod.stamp}, the owner {pod.owner}"),),
+    )  # fmt: skip
+    if tick.repair(case, lambda db: sweeps.lacks_its_stamp(db, claim.claim_id)):
+        tick.rt.waker.send(STAMP, queue="dispatch", claim_id=claim.claim_id)

@@ -21,11 +21,14 @@ from github_adapters.deliveries import DeliveryPage, DeliverySeen
 from models import redelivery as asks
 from models.engine import transaction
 from models.intake import ACTIONS
+from models.repairs import Case
 from ostler.clock import utcnow
 from ostler.errors import Forbidden, Invalid, RateLimited, UpstreamError
+from rules.reaping import Expect, Repaired, Source, Witness
 from rules.redelivery import PageEnd, Progress, look_floor, next_ask_after, page_end, scan_floor, scan_is_due
-from tasks.base import SWEEP, calls, remaining, task
-from tasks.runtime import Runtime, runtime
+from tasks.base import SWEEP, calls, remaining
+from tasks.sweeps.frame import sweep
+from tasks.sweeps.tick import Overtaken, Tick
 
 log = structlog.get_logger(__name__)
 
@@ -38,43 +41,39 @@ MOST_FAILURES = 3
 """Asks in a row without an answer, after which the rest waits for the next tick."""
 
 
-@task("redelivery", queue="sweeps", policy=SWEEP)
-def redelivery() -> None:
-    """Read what is new in the list, go on with the scan, then ask; two executions never meet."""
-    rt = runtime()
+@sweep("redelivery")
+def redelivery(tick: Tick) -> None:
+    """Read what is new in the list, go on with the scan, then ask."""
+    rt = tick.rt
     overlap = timedelta(seconds=rt.settings.redelivery_overlap)
-    taken = transaction(rt.engine, lambda db: asks.take(db, overlap=overlap, now=utcnow()))
-    if taken is None:
-        log.info("redelivery.not_now")
+    progress = tick.read(lambda db: asks.begin(db, overlap=overlap, now=utcnow()))
+    if progress is None:
+        tick.incomplete("GitHub asked to wait")
         return
     counts: Counter[str] = Counter()
     not_before = None
+    sweep = _Sweep(tick, progress, counts)
     try:
-        sweep = _Sweep(rt, taken, counts)
         sweep.look()
         sweep.scan()
         sweep.ask()
-    except _LeaseLost:
-        log.warning("redelivery.lease_lost")
     except RateLimited as limited:
         not_before = utcnow() + timedelta(seconds=limited.after)
+        tick.incomplete("rate limited")
         log.warning("redelivery.rate_limited", after=limited.after)
-    finally:
-        transaction(rt.engine, lambda db: asks.give_back(db, taken.lease_no, not_before=not_before))
+    if not tick.dry:
+        transaction(rt.engine, lambda db: asks.wait(db, not_before=not_before))
     log.info("redelivery.done", **counts)
-
-
-class _LeaseLost(Exception):
-    """Another execution has begun: this one took too long."""
 
 
 class _Sweep:
     """One execution; `progress` is what is committed."""
 
-    def __init__(self, rt: Runtime, taken: asks.Taken, counts: Counter[str]) -> None:
+    def __init__(self, tick: Tick, progress: Progress, counts: Counter[str]) -> None:
+        rt = tick.rt
+        self._tick = tick
         self._rt = rt
-        self._lease_no = taken.lease_no
-        self._progress = taken.progress
+        self._progress = progress
         self._counts = counts
         self._accepted: set[str] = set()
         self._overlap = timedelta(seconds=rt.settings.redelivery_overlap)
@@ -86,7 +85,7 @@ class _Sweep:
         floor = look_floor(self._progress, overlap=self._overlap, now=began)
         try:
             cursor: str | None = None
-            while remaining() > LOOK_RESERVE:
+            while remaining() > LOOK_RESERVE and self._tick.goes_on(reserve=0):
                 page = self._page(cursor)
                 end = _end(page, is_first=cursor is None, floor=floor)
                 if end is PageEnd.WHOLE:
@@ -109,7 +108,7 @@ class _Sweep:
         began = self._progress.scan_began or now
         cursor = self._progress.scan_cursor
         try:
-            while remaining() > SCAN_RESERVE:
+            while remaining() > SCAN_RESERVE and self._tick.goes_on(reserve=0):
                 page = self._page(cursor)
                 end = _end(page, is_first=cursor is None, floor=floor)
                 cursor = page.next_cursor if end is PageEnd.MORE else None
@@ -135,11 +134,8 @@ class _Sweep:
 
     def ask(self) -> None:
         """Ask for what is due, as long as somebody is there to take it."""
-        accepted, lost = transaction(self._rt.engine, lambda db: asks.settle(db, kept=self._kept, now=utcnow()))
-        self._counts["recovered"] += accepted
-        for guid in lost:
-            log.error("redelivery.lost", guid=guid)
-        self._counts["lost"] += len(lost)
+        if not self._tick.dry:
+            self._settle()
         limit = self._rt.settings.redelivery_batch
         due = transaction(self._rt.engine, lambda db: asks.due(db, limit=limit, now=utcnow()))
         if due and not transaction(self._rt.engine, lambda db: asks.web_beats(db, now=utcnow())):
@@ -147,8 +143,8 @@ class _Sweep:
             return
         failures = 0
         for each in due:
-            if remaining() < ASK_RESERVE or failures >= MOST_FAILURES:
-                log.info("redelivery.to_be_continued", due=len(due))
+            if remaining() < ASK_RESERVE or failures >= MOST_FAILURES or not self._tick.goes_on(reserve=0):
+                self._tick.incomplete("its time was up, or GitHub did not answer")
                 return
             try:
                 failures = 0 if self._ask_in_turn(each) else failures
@@ -157,9 +153,17 @@ class _Sweep:
             except (UpstreamError, DBAPIError) as error:  # one that fails stops no other (L14)
                 failures += 1
                 self._counts["ask_failed"] += 1
-                log.warning("redelivery.ask_failed", guid=each.guid, asks=each.asks, error=type(error).__name__)
+                self._tick.skipped(error, guid=each.guid, asks=each.asks)
                 if isinstance(error, Forbidden):
                     return
+
+    def _settle(self) -> None:
+        """Forget what was accepted, and what GitHub keeps no more."""
+        accepted, lost = transaction(self._rt.engine, lambda db: asks.settle(db, kept=self._kept, now=utcnow()))
+        self._counts["recovered"] += accepted
+        for guid in lost:
+            log.error("redelivery.lost", guid=guid)
+        self._counts["lost"] += len(lost)
 
     def _ask_in_turn(self, due: asks.Due) -> bool:
         """Ask, and wait for our own pace as long as there is time. Raises RateLimited, which costs no ask."""
@@ -167,6 +171,7 @@ class _Sweep:
             try:
                 return self._ask_one(due)
             except RateLimited as limited:
+                self._tick.settle(self._tick.written, Repaired.FAILED, "rate limited")
                 transaction(self._rt.engine, lambda db: asks.take_back(db, due, now=utcnow()))
                 if not limited.paced or remaining() - limited.after < ASK_RESERVE:
                     raise
@@ -177,7 +182,12 @@ class _Sweep:
         after = next_ask_after(
             due.asks, again_after=timedelta(seconds=self._rt.settings.redelivery_again_after), kept=self._kept
         )
-        if not transaction(self._rt.engine, lambda db: asks.begin_ask(db, due, next_after=after, now=utcnow())):
+        case = Case(
+            what="ask again", why=f"GitHub could not deliver it, ask {due.asks}", subject=due.guid,
+            expects=Expect.ACCEPTED, witnesses=(Witness(Source.GITHUB, f"delivery {due.delivery_id} failed"),),
+        )  # fmt: skip
+        begun = self._tick.repair(case, lambda db: asks.begin_ask(db, due, next_after=after, now=utcnow()))
+        if not begun:
             return False
         self._rt.github.redeliver(delivery_id=due.delivery_id, deadline_seconds=remaining())
         self._counts["asked"] += 1
@@ -200,14 +210,16 @@ class _Sweep:
         self._save(progress, failed)
 
     def _save(self, progress: Progress, failed: Sequence[asks.Failed] = ()) -> None:
-        saved = transaction(
-            self._rt.engine,
-            lambda db: asks.record_page(
-                db, self._lease_no, failed=failed, accepted=sorted(self._accepted), progress=progress, now=utcnow()
-            ),
-        )
-        if not saved:
-            raise _LeaseLost
+        if not self._tick.dry:
+            saved = transaction(
+                self._rt.engine,
+                lambda db: asks.record_page(
+                    db, self._tick.lease_no, failed=failed, accepted=sorted(self._accepted), progress=progress,
+                    now=utcnow(),
+                ),
+            )  # fmt: skip
+            if not saved:
+                raise Overtaken
         self._progress = progress
 
 

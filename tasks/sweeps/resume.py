@@ -1,41 +1,62 @@
-"""`ostler.resume`: re-sends the next step of every claim that is past its due time, and wakes idle matches."""
+"""`ostler.resume`: re-sends the next step of every claim that is past its due time, and wakes idle matches.
+
+It runs every few seconds, so it is quiet: a tick that finds nothing leaves no row but its lease
+(`docs/decisions/0012-the-frame-of-the-sweeps.md`).
+"""
 
 from __future__ import annotations
 
 import structlog
 
 from models import resume as due
-from models.engine import transaction
+from models.repairs import Case
 from ostler.clock import utcnow
 from ostler.wakes import RELEASE, RETIRE, UNSTAMP
 from rules.machines import ClaimState, Purpose, Stamp
-from tasks.base import SWEEP, task
+from rules.reaping import Expect
 from tasks.dispatch import start_chains
-from tasks.runtime import Runtime, runtime
+from tasks.runtime import Runtime
+from tasks.sweeps.frame import sweep
+from tasks.sweeps.tick import Tick
 
 log = structlog.get_logger(__name__)
 
+LEASE = 6.0
+"""Seconds: it repairs the kills of others, so its own must not be felt for long. Two that meet do no harm."""
 
-@task("resume", queue="sweeps", policy=SWEEP)
-def resume() -> None:
+
+@sweep("resume", quiet=True, lease=LEASE)
+def resume(tick: Tick) -> None:
     """Take what is due, raise its chain number in the same commit, then send the step that comes next."""
-    rt = runtime()
-    settings = rt.settings
-    found = transaction(rt.engine, lambda db: due.take_due(db, due_after=settings.due_after, now=utcnow()))
+    rt, settings = tick.rt, tick.rt.settings
+    found = tick.repair_all(lambda db: due.take_due(db, due_after=settings.due_after, now=utcnow()), _overdue)
     for claim in found:
         log.info("resume.claim", claim=claim.claim_id, state=claim.state, purpose=claim.purpose)
         send_next(rt, claim)
-    removing = transaction(
-        rt.engine,
-        lambda db: due.begin_unstamps(db, unstamp_after=settings.unstamp_after, now=utcnow(), who=rt.who),
+    removing = tick.repair_all(
+        lambda db: due.begin_unstamps(db, unstamp_after=settings.unstamp_after, now=utcnow(), who=rt.who), _cut_off
     )
     for claim_id in removing:
         log.warning("resume.unstamp", claim=claim_id)
         rt.waker.send(UNSTAMP, queue="dispatch", claim_id=claim_id)
-    for pool_id in transaction(
-        rt.engine, lambda db: due.pools_with_work(db, probe_every=settings.probe_every, now=utcnow())
-    ):
+    if tick.dry:
+        return
+    for pool_id in tick.read(lambda db: due.pools_with_work(db, probe_every=settings.probe_every, now=utcnow())):
         rt.waker.wake(pool_id)
+
+
+def _overdue(claim: due.Due) -> Case:
+    return Case(
+        what="repeat", why="its step was not done in time", claim_id=claim.claim_id, before=claim.state,
+        expects=Expect.CLAIM_MOVED,
+    )  # fmt: skip
+
+
+def _cut_off(claim_id: int) -> Case:
+    return Case(
+        what="un-stamp", why="its Pod stopped polling", claim_id=claim_id, before=Stamp.ON, after=Stamp.REMOVING,
+        expects=Expect.UNSTAMPED,
+    )  # fmt: skip
 
 
 def send_next(rt: Runtime, claim: due.Due) -> None:

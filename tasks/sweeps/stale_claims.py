@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
-import structlog
-from sqlalchemy.exc import DBAPIError
-
 from models import releases, sweeps
-from models.engine import transaction
+from models.repairs import Case
 from ostler.clock import utcnow
-from tasks.base import SWEEP, task
+from rules.reaping import Expect
 from tasks.release import send_release
-from tasks.runtime import Runtime, runtime
+from tasks.sweeps.frame import sweep
+from tasks.sweeps.tick import Tick
 
-log = structlog.get_logger(__name__)
 
-
-@task("stale_claims", queue="sweeps", policy=SWEEP)
-def stale_claims() -> None:
+@sweep("stale_claims")
+def stale_claims(tick: Tick) -> None:
     """Release what has not been delivered within `OSTLER_STALE_CLAIM_AFTER`."""
-    rt = runtime()
-    older = rt.settings.stale_claim_after
-    for claim_id in transaction(rt.engine, lambda db: sweeps.never_delivered(db, older_than=older, now=utcnow())):
-        try:
-            begun = begin(rt, claim_id)
-        except DBAPIError as error:  # one claim that fails stops no other (L14)
-            log.warning("stale_claims.claim_skipped", claim=claim_id, error=type(error).__name__)
-            continue
-        if begun:
-            log.warning("stale_claims.released", claim=claim_id)
-            send_release(rt, claim_id)
+    older = tick.rt.settings.stale_claim_after
+    found = tick.read(lambda db: sweeps.never_delivered(db, older_than=older, now=utcnow()))
+    tick.each(found, lambda claim: look(tick, claim))
 
 
-def begin(rt: Runtime, claim_id: int) -> bool:
-    """Commit the release of one claim, unless it was delivered meanwhile."""
-    return transaction(
-        rt.engine,
+def look(tick: Tick, claim: sweeps.StaleClaim) -> None:
+    """Release one claim, unless it was delivered meanwhile."""
+    case = Case(
+        what="release", why="never delivered", claim_id=claim.id, job_id=claim.job_id, pod_uid=claim.pod_uid,
+        before=claim.state, after="releasing", expects=Expect.CLAIM_ENDED,
+    )  # fmt: skip
+    begun = tick.repair(
+        case,
         lambda db: releases.request_release(
-            db, claim_id, reason="never delivered", undelivered=True, now=utcnow(), who=rt.who
+            db, claim.id, reason=case.why, undelivered=True, now=utcnow(), who=tick.rt.who
         ),
     )
+    if begun:
+        send_release(tick.rt, claim.id)

@@ -19,39 +19,39 @@ from sqlalchemy.exc import DBAPIError
 from github_adapters.client import RunnerSeen
 from models import releases, sweeps
 from models.engine import transaction
+from models.repairs import Case
 from ostler.clock import utcnow
 from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
 from rules.fates import NO_JOB, JobFate, from_github
+from rules.reaping import Expect, Source, Witness
 from rules.scopes import Scope
 from rules.unused import ClaimedJob, RunnerNow, UnusedAction, UnusedClaim, UnusedVerdict, judge_unused
-from tasks.base import SWEEP, SWEEP_LIST, SWEEP_ROW, calls, remaining, task
+from tasks.base import SWEEP_LIST, SWEEP_ROW, calls
 from tasks.release import send_release
-from tasks.runtime import Runtime, runtime
+from tasks.runtime import Runtime
+from tasks.sweeps.frame import sweep
+from tasks.sweeps.tick import Tick
 
 log = structlog.get_logger(__name__)
 
 LOOKS_APART = 60.0
 """Seconds between two looks that prove an absence; a call's distance, not a wait, so nothing scales it."""
 
-RESERVE = 3.0
-
 SILENT = (Retryable, RateLimited, Suspended, NotInstalled)
 """Errors that the next question about the same installation would meet too."""
 
 
-@task("unused_runners", queue="sweeps", policy=SWEEP)
-def unused_runners() -> None:
+@sweep("unused_runners")
+def unused_runners(tick: Tick) -> None:
     """Look at each scope once, in a random order; one that cannot be listed, or a claim that fails, stops no other.
 
     An installation for which GitHub does not answer is left alone for this tick (L14).
     """
-    rt = runtime()
-    settings = rt.settings
-    rows = transaction(
-        rt.engine,
+    settings = tick.rt.settings
+    rows = tick.read(
         lambda db: sweeps.unused(
             db, older_than=settings.unused_after, spares_older_than=settings.spare_after, now=utcnow()
-        ),
+        )
     )
     by_scope: dict[tuple[int, str], list[Row[Any]]] = defaultdict(list)
     for row in rows:
@@ -61,49 +61,49 @@ def unused_runners() -> None:
     random.shuffle(scopes)
     silent: set[int] = set()
     for (installation_id, scope), claims in scopes:
-        if remaining() < RESERVE:
-            log.info("unused_runners.to_be_continued")
+        if not tick.goes_on():
             return
         if installation_id in silent:
             continue
-        if not look_at_scope(rt, installation_id, scope, claims):
+        if not look_at_scope(tick, installation_id, scope, claims):
             silent.add(installation_id)
 
 
-def look_at_scope(rt: Runtime, installation_id: int, scope: str, claims: Sequence[Row[Any]]) -> bool:
+def look_at_scope(tick: Tick, installation_id: int, scope: str, claims: Sequence[Row[Any]]) -> bool:
     """Look at the claims of one scope; False when GitHub would not answer for its installation's others either."""
     try:
-        runners = rt.github.list_runners(
+        runners = tick.rt.github.list_runners(
             installation_id=installation_id, scope=Scope.parse(scope), policy=calls(SWEEP_LIST)
         )
     except UpstreamError as error:
-        log.warning("unused_runners.scope_skipped", scope=scope, error=type(error).__name__)
+        tick.skipped(error, scope=scope)
         return not isinstance(error, SILENT)
+    tick.listed(len(runners))
     by_name = {runner.name: runner for runner in runners}
     for claim in claims:
-        if remaining() < RESERVE:
+        if not tick.goes_on():
             break
         try:
-            look(rt, claim, by_name.get(claim.runner_name), now=utcnow())
+            look(tick, claim, by_name.get(claim.runner_name), now=utcnow())
         except (UpstreamError, DBAPIError) as error:
-            log.warning("unused_runners.claim_skipped", claim=claim.id, error=type(error).__name__)
+            tick.skipped(error, row=claim.id)
             if isinstance(error, SILENT):
                 return False
     return True
 
 
-def look(rt: Runtime, claim: Row[Any], runner: RunnerSeen | None, *, now: datetime) -> None:
+def look(tick: Tick, claim: Row[Any], runner: RunnerSeen | None, *, now: datetime) -> None:
     """Judge one claim and act."""
-    transaction(rt.engine, lambda db: sweeps.set_absent(db, claim.id, absent=runner is None, now=now))
+    if not tick.dry:
+        transaction(tick.rt.engine, lambda db: sweeps.set_absent(db, claim.id, absent=runner is None, now=now))
     verdict, fate = judge(claim, runner, job=ClaimedJob.NOT_ASKED, now=now), NO_JOB
     if verdict.action is UnusedAction.ASK_JOB:
-        job, fate = ask_job(rt, claim)
+        job, fate = ask_job(tick.rt, claim)
         verdict = judge(claim, runner, job=job, now=now)
     if verdict.action is UnusedAction.WAIT:
         log.debug("unused_runners.wait", claim=claim.id, reason=verdict.reason)
         return
-    log.info("unused_runners.act", claim=claim.id, action=verdict.action, reason=verdict.reason)
-    act(rt, claim, verdict, fate)
+    act(tick, claim, verdict, fate)
 
 
 def judge(claim: Row[Any], runner: RunnerSeen | None, *, job: ClaimedJob, now: datetime) -> UnusedVerdict:
@@ -149,27 +149,32 @@ def ask_job(rt: Runtime, claim: Row[Any]) -> tuple[ClaimedJob, JobFate]:
     return ClaimedJob.QUEUED, fate
 
 
-def act(rt: Runtime, claim: Row[Any], verdict: UnusedVerdict, fate: JobFate) -> None:
+def act(tick: Tick, claim: Row[Any], verdict: UnusedVerdict, fate: JobFate) -> None:
     """Carry a verdict out; each is one guarded transaction."""
+    who = tick.rt.who
+    executes = verdict.action in {UnusedAction.EXECUTE, UnusedAction.EXECUTE_UNBOUND}
+    releases_it = not executes and verdict.action is not UnusedAction.SPARE
 
     def body(db: Connection) -> bool:
         now = utcnow()
-        match verdict.action:
-            case UnusedAction.EXECUTE | UnusedAction.EXECUTE_UNBOUND:
-                own = verdict.action is UnusedAction.EXECUTE
-                sweeps.set_executing(
-                    db, claim.id, job_id=claim.job_id, fate=None if own else fate, now=now, who=rt.who,
-                    why=verdict.reason,
-                )  # fmt: skip
-                return False
-            case UnusedAction.SPARE:
-                sweeps.make_spare(db, claim.id, job_id=claim.job_id, fate=fate, now=now, who=rt.who)
-                return False
-            case _:
-                # The release asks GitHub for the job, so that `finish` and `requeue` need no way of their own.
-                return releases.request_release(
-                    db, claim.id, reason=verdict.reason, spare_since=claim.spare_since, now=now, who=rt.who
-                )
+        if executes:
+            own = verdict.action is UnusedAction.EXECUTE
+            return sweeps.set_executing(
+                db, claim.id, job_id=claim.job_id, fate=None if own else fate, now=now, who=who, why=verdict.reason
+            )
+        if verdict.action is UnusedAction.SPARE:
+            return sweeps.make_spare(db, claim.id, job_id=claim.job_id, fate=fate, now=now, who=who)
+        # The release asks GitHub for the job, so that `finish` and `requeue` need no way of their own.
+        return releases.request_release(
+            db, claim.id, reason=verdict.reason, spare_since=claim.spare_since, now=now, who=who
+        )
 
-    if transaction(rt.engine, body):
-        send_release(rt, claim.id)
+    case = Case(
+        what=verdict.action, why=verdict.reason, claim_id=claim.id, job_id=claim.job_id, pod_uid=claim.pod_uid,
+        runner_name=claim.runner_name, before="delivered", after="releasing" if releases_it else verdict.action,
+        expects=Expect.CLAIM_MOVED if releases_it else Expect.NOTHING, kills=releases_it,
+        witnesses=(Witness(Source.GITHUB, verdict.reason),),
+        proof="the release deregisters the runner first and obeys a refusal" if releases_it else None,
+    )  # fmt: skip
+    if tick.repair(case, body) and releases_it:
+        send_release(tick.rt, claim.id)

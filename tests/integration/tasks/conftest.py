@@ -64,6 +64,10 @@ class StubSettings:
     redelivery_overlap: float = 900
     redelivery_kept: float = 259200
     redelivery_batch: int = 100
+    sweeps_paused: tuple[str, ...] = ()
+    repair_budget_least: int = 5
+    repair_budget_percent: float = 10
+    repair_settle_after: float = 600
 
 
 class StubRuntime:

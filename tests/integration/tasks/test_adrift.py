@@ -389,11 +389,18 @@ def test_a_job_that_starts_elsewhere_while_github_is_asked_is_not_queued_again(w
 def test_two_executions_settle_a_job_once(world: World) -> None:
     world.job(7, "running", hold="ask_github")
     world.github.jobs[7] = "queued"
-    barrier = threading.Barrier(2, timeout=10)
-    world.github.meanwhile = barrier.wait
+    asked, barrier = threading.Event(), threading.Barrier(2, timeout=10)
+
+    def meanwhile() -> None:
+        asked.set()
+        barrier.wait()
+
+    world.github.meanwhile = meanwhile
     threads = [threading.Thread(target=adrift_jobs.run) for _ in range(2)]
-    for thread in threads:
-        thread.start()
+    threads[0].start()
+    assert asked.wait(10)
+    world.stage.rows("UPDATE sweeps SET leased_until = now() - interval '1 s'")  # it took too long
+    threads[1].start()
     for thread in threads:
         thread.join()
     assert world.shown(7) == ("queued", None, None)

@@ -14,12 +14,15 @@ from sqlalchemy import Row, text
 
 from github_adapters.deliveries import DeliveryPage, DeliverySeen
 from models import redelivery as asks
+from models import sweep_runs
 from models.engine import in_transaction, transaction
 from ostler.clock import utcnow
 from ostler.errors import Forbidden, Gone, Invalid, RateLimited, Retryable
+from rules.reaping import Outcome
 from rules.retry import RetryPolicy
 from tasks import runtime as current
 from tasks.sweeps import redelivery as module
+from tasks.sweeps.frame import LEASE
 from tasks.sweeps.redelivery import redelivery
 from tests.database import Database
 from tests.integration.tasks.conftest import StubRuntime
@@ -106,10 +109,11 @@ class Stage:
         self.rows(
             """
             UPDATE redelivery_progress SET looked_at = looked_at - :by, checkpoint = checkpoint - :by,
-                   scan_began = scan_began - :by, not_before = not_before - :by, leased_until = leased_until - :by
+                   scan_began = scan_began - :by, not_before = not_before - :by
             """,
             by=by,
         )
+        self.rows("UPDATE sweeps SET leased_until = leased_until - :by", by=by)
         self.github.attempts = [
             dataclasses.replace(each, delivered_at=each.delivered_at - by) for each in self.github.attempts
         ]
@@ -427,24 +431,36 @@ def test_two_executions_never_meet(stage: Stage, monkeypatch: pytest.MonkeyPatch
 
 
 def test_one_that_outlived_its_lease_writes_nothing_more(stage: Stage) -> None:
-    first = transaction(stage.rt.engine, lambda db: asks.take(db, overlap=timedelta(seconds=900), now=utcnow()))
-    assert first is not None
-    late: datetime = utcnow() + timedelta(seconds=asks.LEASE + 1)
-    second = transaction(stage.rt.engine, lambda db: asks.take(db, overlap=timedelta(seconds=900), now=late))
-    assert second is not None
+    def take(now: datetime) -> int:
+        taken = transaction(
+            stage.rt.engine,
+            lambda db: sweep_runs.take(db, "redelivery", holder="test", lease=LEASE, dry=False, again=False, now=now),
+        )
+        assert isinstance(taken, sweep_runs.Taken)
+        return taken.lease_no
 
     def record(lease_no: int) -> bool:
         found = asks.Failed("a", 1, late)
         return transaction(
             stage.rt.engine,
-            lambda db: asks.record_page(db, lease_no, failed=[found], accepted=[], progress=first.progress, now=late),
+            lambda db: asks.record_page(db, lease_no, failed=[found], accepted=[], progress=progress, now=late),
         )
 
-    assert record(first.lease_no) is False
+    begun = transaction(stage.rt.engine, lambda db: asks.begin(db, overlap=timedelta(seconds=900), now=utcnow()))
+    assert begun is not None
+    progress = begun
+    first = take(utcnow())
+    late = utcnow() + timedelta(seconds=LEASE + 1)
+    second = take(late)
+    assert record(first) is False
     assert stage.rows("SELECT * FROM redeliveries") == []
-    assert record(second.lease_no) is True
-    transaction(stage.rt.engine, lambda db: asks.give_back(db, first.lease_no, not_before=None))
-    assert stage.progress.leased_until is not None
+    assert record(second) is True
+    transaction(
+        stage.rt.engine,
+        lambda db: sweep_runs.end(db, "redelivery", first, outcome=Outcome.DONE, why=None, dry=False, now=late),
+    )
+    (row,) = stage.rows("SELECT leased_until FROM sweeps")
+    assert row.leased_until is not None
 
 
 def test_a_kill_between_the_commit_of_an_ask_and_the_ask_costs_its_distance(

@@ -1,0 +1,430 @@
+"""One tick of a sweep: what it may still do, what it does, and what it writes down. See `tasks.sweeps.frame`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NoReturn, TypeVar
+
+import structlog
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from models import repairs, sweep_runs
+from models.engine import transaction
+from models.repairs import Case
+from models.sweep_runs import Counts, Standing
+from ostler import telemetry
+from ostler.clock import utcnow
+from ostler.errors import UpstreamError
+from rules.reaping import SUCCESSES, Outcome, Repaired, allowance, enough
+from tasks.base import DEADLINE, begin_page, remaining, stopping
+from tasks.runtime import Runtime
+
+T = TypeVar("T")
+log = structlog.get_logger(__name__)
+
+RENEW_AFTER = 5.0
+"""Seconds after which a lease is renewed before the next row."""
+
+RESERVE = 3.0
+"""Seconds of a tick that are left for the row that is looked at."""
+
+OBSTACLES: list[Callable[[Runtime], str | None]] = []
+"""Asked once a tick: a reason for which nothing may be killed now (a closed gate, a database that was put back)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What the frame knows of a sweep.
+
+    `quiet`: its ticks are so frequent that only those that repaired something, or went wrong, have a run row.
+    `again`: a tick that finds another at work has the sweep run once more after that. `longest`: seconds of all pages
+    of one tick together.
+    """
+
+    name: str
+    quiet: bool
+    again: bool
+    lease: float
+    longest: float
+
+
+class Aborted(Exception):
+    """Ends a tick in which nothing more may be changed, because what was read cannot be trusted (law L8)."""
+
+
+class Overtaken(Exception):
+    """Another tick has the lease."""
+
+
+class Paused(Exception):
+    """The sweep was paused while it ran."""
+
+
+class _Undone(Exception):
+    """Carries what a transaction would have done out of it, and so rolls it back."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self.result = result
+
+
+class Tick:
+    """One tick of a sweep. Everything that a sweep changes, it changes through this."""
+
+    def __init__(self, rt: Runtime, spec: Sweep, *, lease_no: int, dry: bool, asked: str | None) -> None:
+        self.rt = rt
+        self.dry = dry
+        self.trouble: str | None = None
+        self.written: int | None = None
+        """The ledger row of the last repair."""
+        self._spec = spec
+        self._lease_no = lease_no
+        self._asked = asked
+        self._began = utcnow()
+        self._renewed_at = time.monotonic()
+        self._ends_at = time.monotonic() + spec.longest
+        self._run_id: int | None = None
+        self._opened: int | None = None
+        self._killed = 0
+        self._counts = Counts()
+        self._obstacle = next((why for ask in OBSTACLES if (why := ask(rt)) is not None), None)
+
+    @property
+    def lease_no(self) -> int:
+        """The number that fences what this tick writes outside the ledger."""
+        return self._lease_no
+
+    # Reading
+
+    def read(self, query: Callable[[Connection], T]) -> T:
+        """Return what a query finds."""
+        return transaction(self.rt.engine, query)
+
+    def listing(
+        self, what: str, call: Callable[[], Iterable[T]], *, counted: Callable[[T], bool] = lambda _: True
+    ) -> list[T]:
+        """Return a whole list of an upstream; one that fails ends the tick (law L8).
+
+        Those that are `counted` (default: all) are what the budget is a part of.
+        """
+        try:
+            found = list(call())
+        except UpstreamError as error:
+            raise Aborted(f"{what} could not be listed: {type(error).__name__}") from error
+        self.listed(sum(1 for each in found if counted(each)))
+        return found
+
+    def listed(self, many: int) -> None:
+        """Add to what the tick listed: the budget is a part of that."""
+        self._counts.listed += many
+
+    def doubt(self, suspicious: bool, why: str) -> None:
+        """End the tick when what was read is suspicious, as an empty list while rows are open (law L8)."""
+        if suspicious:
+            raise Aborted(why)
+
+    def abort(self, why: str) -> NoReturn:
+        """End the tick: what was read cannot be trusted."""
+        raise Aborted(why)
+
+    def incomplete(self, why: str) -> None:
+        """Say that this tick leaves something to the next, without ending it."""
+        self.trouble = self.trouble or why
+
+    # Going on
+
+    def each(self, rows: Iterable[T], look: Callable[[T], object], *, reserve: float = RESERVE) -> bool:
+        """Look at one row after the other while there is time; one that fails stops no other (law L14).
+
+        False when rows were left to the next tick.
+        """
+        for row in rows:
+            if not self.goes_on(reserve=reserve):
+                return False
+            try:
+                look(row)
+            except (UpstreamError, DBAPIError) as error:
+                self.skipped(error, row=_named(row))
+        return True
+
+    def skipped(self, error: Exception, **what: Any) -> None:
+        """Count and log a row that could not be looked at or repaired."""
+        self._counts.skipped += 1
+        log.warning("sweep.row_skipped", sweep=self._spec.name, error=type(error).__name__, **what)
+
+    def goes_on(self, *, reserve: float = RESERVE) -> bool:
+        """Return whether there is time for another row, and keep the lease until then."""
+        if remaining() < reserve or time.monotonic() > self._ends_at:
+            self.incomplete("its time was up")
+            return False
+        if stopping():
+            self.incomplete("its process stops")
+            return False
+        if time.monotonic() - self._renewed_at > RENEW_AFTER:
+            self._renew()
+        return True
+
+    def page(self) -> bool:
+        """Begin another page: renew the lease, and give it a deadline of its own while `longest` lasts."""
+        if stopping() or time.monotonic() + RESERVE > self._ends_at:
+            return self.goes_on(reserve=DEADLINE)
+        self._renew()
+        begin_page()
+        return True
+
+    def _renew(self) -> None:
+        held = transaction(
+            self.rt.engine,
+            lambda db: sweep_runs.renew(db, self._spec.name, self._lease_no, lease=self._spec.lease, now=utcnow()),
+        )
+        self._stand(held)
+        self._renewed_at = time.monotonic()
+
+    def _stand(self, standing: Standing) -> None:
+        if not standing.held:
+            raise Overtaken
+        if standing.paused and not self.dry:
+            raise Paused
+
+    # Repairing
+
+    def repair(
+        self, case: Case, body: Callable[[Connection], T | None], *, call: Callable[[], object] | None = None
+    ) -> T | None:
+        """Repair one thing: `body` does it in one transaction, in which the ledger is written too.
+
+        Returns what `body` returned, or None when nothing was done: its row had moved on (`body` returned something
+        false), the budget is used up, this is a dry run. `call` is an outside call that has to precede it; when that
+        raises, the repair has failed and the error goes on.
+        """
+        if not self._may(case):
+            return None
+        if self.dry:
+            self._counts.moved_on += 1 - self._pretend(lambda db: [case] if body(db) else [])
+            return None
+        begun = None if call is None else self._begin(case)
+        if call is not None:
+            self._make(begun, call)
+
+        def commit(db: Connection) -> tuple[T | None, int | None]:
+            self._fence(db)
+            result = body(db)
+            if not result:
+                return None, None
+            if begun is not None:
+                repairs.settle(db, begun, outcome=Repaired.DONE, note=None, now=utcnow())
+                return result, begun
+            return result, self._write(db, [case], Repaired.DONE)
+
+        result, written = self._commit(commit)
+        if written is None:
+            self._counts.moved_on += 1
+            if begun is not None:
+                self.settle(begun, Repaired.MOVED_ON)
+            else:
+                telemetry.REPAIRS.labels(self._spec.name, Repaired.MOVED_ON).inc()
+            log.info("sweep.moved_on", sweep=self._spec.name, what=case.what, **_subject(case))
+            return None
+        self._did(case, written)
+        return result
+
+    def repair_all(self, body: Callable[[Connection], Sequence[T]], case_of: Callable[[T], Case | None]) -> Sequence[T]:
+        """Repair many things that one statement finds and moves; return those, none in a dry run.
+
+        `case_of` gives the ledger's entry of each, None for one that needs none. Nothing that kills goes this way.
+        """
+        if self.dry:
+            self._counts.found += self._pretend(lambda db: _cases(body(db), case_of))
+            return []
+
+        def commit(db: Connection) -> tuple[Sequence[T], int]:
+            self._fence(db)
+            rows = body(db)
+            cases = _cases(rows, case_of)
+            self._write(db, cases, Repaired.DONE, once=True)
+            return rows, len(cases)
+
+        rows, many = self._commit(commit)
+        self._counts.found += many
+        self._counts.repaired += many
+        telemetry.REPAIRS.labels(self._spec.name, Repaired.DONE).inc(many)
+        return rows
+
+    def repair_by(self, case: Case, act: Callable[[Callable[[Connection], None]], bool]) -> bool:
+        """Repair one thing by steps that commit by themselves.
+
+        `act` gets a function to be called in the transaction that does it, which writes the ledger; it returns whether
+        it was done. It is not called in a dry run.
+        """
+        if not self._may(case):
+            return False
+        if self.dry:
+            self._pretend(lambda _db: [case])
+            return False
+
+        def write(db: Connection) -> None:
+            self._fence(db)
+            self.written = self._write(db, [case], Repaired.DONE)
+
+        if not act(write):
+            self._counts.moved_on += 1
+            return False
+        self._run_id = self._run_id or self._opened
+        self._did(case, self.written)
+        return True
+
+    def settle(self, repair_id: int | None, outcome: Repaired, note: str | None = None) -> None:
+        """Write down what became of a repair, where the sweep knows it before any later tick."""
+        if repair_id is None:
+            return
+        settled = transaction(
+            self.rt.engine,
+            lambda db: repairs.settle(db, repair_id, outcome=outcome, note=note, now=utcnow()),
+        )
+        if settled:
+            telemetry.REPAIRS.labels(self._spec.name, outcome).inc()
+
+    def _may(self, case: Case) -> bool:
+        """Count a verdict that asks for a repair; return whether it may be made."""
+        self._counts.found += 1
+        if not case.kills:
+            return True
+        if not (case.proof or enough(case.witnesses)):
+            log.error("sweep.unproven", sweep=self._spec.name, what=case.what, why=case.why, **_subject(case))
+            self._counts.skipped += 1
+            return False
+        settings = self.rt.settings
+        most = allowance(
+            self._counts.listed, least=settings.repair_budget_least, percent=settings.repair_budget_percent
+        )
+        if self._obstacle is None and self._killed < most:
+            self._killed += 1
+            return True
+        self._counts.overflow += 1
+        if not self.dry:
+            telemetry.REPAIR_OVERFLOW.labels(self._spec.name).inc()
+        self.incomplete(self._obstacle or f"its budget of {most} was used up")
+        return False
+
+    def _pretend(self, body: Callable[[Connection], list[Case]]) -> int:
+        """Run a transaction, roll it back, and write down what it would have repaired; return how many that is."""
+
+        def undone(db: Connection) -> NoReturn:
+            raise _Undone(body(db))
+
+        try:
+            transaction(self.rt.engine, undone)
+        except _Undone as told:
+            cases: list[Case] = told.result
+        self._commit(lambda db: self._write(db, cases, Repaired.DRY))
+        self._counts.repaired += len(cases)
+        telemetry.REPAIRS.labels(self._spec.name, Repaired.DRY).inc(len(cases))
+        for case in cases:
+            log.info("sweep.would_repair", sweep=self._spec.name, what=case.what, why=case.why, **_subject(case))
+        return len(cases)
+
+    def _begin(self, case: Case) -> int:
+        """Commit that a call is about to be made."""
+
+        def body(db: Connection) -> int | None:
+            self._fence(db)
+            return self._write(db, [case], Repaired.BEGUN)
+
+        begun = self._commit(body)
+        if begun is None:
+            raise AssertionError("a case has one row")
+        return begun
+
+    def _make(self, begun: int | None, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except UpstreamError as error:
+            self.settle(begun, Repaired.FAILED, type(error).__name__)
+            raise
+
+    def _fence(self, db: Connection) -> None:
+        """Let nothing be repaired by a tick that was overtaken, or whose sweep was paused meanwhile."""
+        self._stand(sweep_runs.standing(db, self._spec.name, self._lease_no))
+
+    def _write(self, db: Connection, cases: Sequence[Case], outcome: Repaired, *, once: bool = False) -> int | None:
+        """Write the ledger; return the id of a row of it."""
+        if not cases:
+            return None
+        run_id = self._run_id or self._open(db)  # a quiet sweep has a row once it has something to tell
+        ids = repairs.write(
+            db,
+            repairs.Page(sweep=self._spec.name, run_id=run_id, dry=self.dry),
+            cases,
+            outcome=outcome,
+            settle_after=self.rt.settings.repair_settle_after,
+            now=utcnow(),
+            once=once,
+        )
+        return ids[-1] if ids else None
+
+    def _did(self, case: Case, written: int | None) -> None:
+        self.written = written
+        self._counts.repaired += 1
+        telemetry.REPAIRS.labels(self._spec.name, Repaired.DONE).inc()
+        log.warning("sweep.repaired", sweep=self._spec.name, what=case.what, why=case.why, **_subject(case))
+
+    # Its own row
+
+    def open_run(self) -> None:
+        """Write down that this tick runs."""
+        self._commit(self._open)
+
+    def close(self, outcome: Outcome, why: str | None) -> None:
+        """Give the lease back and write down how the tick ended; a quiet one that did nothing leaves no row."""
+
+        def body(db: Connection) -> bool:
+            now = utcnow()
+            run_id = self._run_id
+            if run_id is None and outcome not in SUCCESSES:
+                run_id = self._open(db)
+            if run_id is not None:
+                sweep_runs.end_run(db, run_id, outcome=outcome, why=why, counts=self._counts, now=now)
+            return sweep_runs.end(db, self._spec.name, self._lease_no, outcome=outcome, why=why, dry=self.dry, now=now)
+
+        try:
+            again = transaction(self.rt.engine, body)
+        except DBAPIError as error:  # the lease runs out by itself
+            log.warning("sweep.not_closed", sweep=self._spec.name, outcome=outcome, error=type(error).__name__)
+            return
+        counts = {name: many for name, many in asdict(self._counts).items() if many}
+        if outcome is not Outcome.DONE:
+            log.warning("sweep.ended", sweep=self._spec.name, outcome=outcome, why=why, dry=self.dry, **counts)
+        elif counts or not self._spec.quiet:
+            log.info("sweep.ended", sweep=self._spec.name, outcome=outcome, dry=self.dry, **counts)
+        if again and self._spec.again:
+            self.rt.waker.send(f"ostler.{self._spec.name}", queue="sweeps")
+
+    def _open(self, db: Connection) -> int:
+        self._opened = sweep_runs.begin_run(
+            db, self._spec.name, lease_no=self._lease_no, who=self.rt.who, asked=self._asked, dry=self.dry,
+            now=self._began,
+        )  # fmt: skip
+        return self._opened
+
+    def _commit(self, body: Callable[[Connection], T]) -> T:
+        """Run a transaction that may write the run's row; its id counts from the commit on."""
+        result = transaction(self.rt.engine, body)
+        self._run_id = self._run_id or self._opened
+        return result
+
+
+def _cases(rows: Sequence[T], case_of: Callable[[T], Case | None]) -> list[Case]:
+    return [case for row in rows if (case := case_of(row)) is not None]
+
+
+def _subject(case: Case) -> dict[str, Any]:
+    named = {"claim": case.claim_id, "job": case.job_id, "pod": case.pod_uid, "runner": case.runner_name,
+             "subject": case.subject}  # fmt: skip
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _named(row: Any) -> Any:
+    return next((value for name in ("claim_id", "id", "guid") if (value := getattr(row, name, None)) is not None), None)
