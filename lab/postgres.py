@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import pwd
 import shutil
@@ -9,12 +11,13 @@ import signal
 import subprocess
 import tempfile
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg2
 
-from lab.processes import Child
+from lab.processes import Child, StartError
 
 with warnings.catch_warnings():
     # It looks for a runtime folder that it does not use here, and warns where a machine has none.
@@ -35,8 +38,19 @@ _OPTIONS = {
 }
 
 
-def _socket_folder() -> Path:
-    """Return a new folder for the unix socket: its path may have 107 bytes, that of a clone or TMPDIR more."""
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Let one process of this machine at a time add the user: of two at once the later gives it another number."""
+    lock = os.open("/etc", os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _private_folder() -> Path:
+    """Return a new folder, for the unix socket too: its path may have 107 bytes, that of a clone or TMPDIR more."""
     folder = Path(tempfile.mkdtemp(prefix="ostler-pg-"))
     if len(str(folder)) <= _LONGEST_FOLDER:
         return folder
@@ -47,6 +61,9 @@ def _socket_folder() -> Path:
 class Postgres:
     """One server; `start` makes the data folder. Postgres refuses root, so root runs it as another user.
 
+    As that user must reach its data whatever becomes of `folder` and those above it (a second run of pytest shuts
+    what both have in common), they lie in a folder of their own, which `stop` removes; `folder` has the log.
+
     Without `fsync` a crash of the machine (never one of the server alone) may lose data: for tests. With `port` it
     listens there on the loopback too, where everybody is trusted, so that a proxy can stand before it.
     """
@@ -54,15 +71,15 @@ class Postgres:
     def __init__(self, folder: Path, *, fsync: bool = True, port: int | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._user = _SYSTEM_USER if os.geteuid() == 0 else None
-        self._data = folder / "data"
         self._log = folder / "postgres.log"
-        self._socket = _socket_folder()
+        self._socket = _private_folder()
+        self._data = self._socket / "data"
         if self._user is not None:
-            ensure_user_exists(self._user)
+            with _alone():
+                ensure_user_exists(self._user)
             ensure_prefix_permissions(_BIN)
-            ensure_prefix_permissions(folder)
+            ensure_prefix_permissions(self._socket)
             record = pwd.getpwnam(self._user)
-            os.chown(folder, record.pw_uid, record.pw_gid)
             os.chown(self._socket, record.pw_uid, record.pw_gid)
         options = {**_OPTIONS, "unix_socket_directories": str(self._socket), "fsync": "on" if fsync else "off"}
         if port is not None:
@@ -74,13 +91,16 @@ class Postgres:
             [str(_BIN / "postgres"), "-D", str(self._data), *settings],
             log=self._log,
             user=self._user,
-            cwd=folder,
+            cwd=self._socket,
         )
 
     def start(self) -> None:
-        """Make the data folder when there is none, start the server, and return when it answers."""
+        """Make the data folder when there is none, start the server, and return when it answers.
+
+        Raises `StartError` with what Postgres said.
+        """
         if not (self._data / "PG_VERSION").exists():
-            subprocess.run(
+            made = subprocess.run(
                 [
                     str(_BIN / "initdb"),
                     "--auth=trust",
@@ -91,13 +111,16 @@ class Postgres:
                     "-D",
                     str(self._data),
                 ],
-                check=True,
+                check=False,
                 capture_output=True,
+                text=True,
                 user=self._user,
-                cwd=self._data.parent,
+                cwd=self._socket,
             )
+            if made.returncode != 0:
+                raise StartError(f"initdb ended with {made.returncode}:\n{made.stderr}")
         self.child.start()
-        self.child.wait_until(self.answers, timeout=30)
+        self.child.wait_until(self.answers, timeout=120)
 
     def answers(self) -> bool:
         """Return whether a connection can be made now."""
@@ -127,7 +150,7 @@ class Postgres:
 
     @property
     def socket(self) -> Path:
-        """The folder of the unix socket: what libpq's programs take as host."""
+        """The folder of the unix socket: what libpq's programs take as host. The data lie there too."""
         return self._socket
 
     @staticmethod
@@ -141,6 +164,6 @@ class Postgres:
         self.start()
 
     def stop(self) -> None:
-        """Stop the server, cutting its connections, and remove the socket's folder."""
+        """Stop the server, cutting its connections, and remove its data."""
         self.child.stop(how=signal.SIGINT, timeout=20)
         shutil.rmtree(self._socket, ignore_errors=True)

@@ -22,17 +22,26 @@ def die_with_parent() -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return TCP ports of the loopback that nothing listens on now; all are held until the last one is known."""
-    with contextlib.ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
+    """Return TCP ports of the loopback that nothing listens on, and that are ours until this process ends.
+
+    Each stays bound here, without listening: nobody else is given it, and connections to it are refused. A program
+    that sets SO_REUSEADDR, as every server does, may listen there, end and listen again.
+    """
+    return [_reserve() for _ in range(count)]
 
 
 def free_port() -> int:
     """Return one such port."""
-    return free_ports(1)[0]
+    return _reserve()
+
+
+def _reserve() -> int:
+    probe = socket.socket()
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    probe.bind(("127.0.0.1", 0))
+    port = int(probe.getsockname()[1])
+    probe.detach()  # closed by the end of the process
+    return port
 
 
 class StartError(RuntimeError):
@@ -70,11 +79,6 @@ class Child:
     def running(self) -> bool:
         """Return whether the process lives (a stopped one does)."""
         return self._process is not None and self._process.poll() is None
-
-    @property
-    def status(self) -> int | None:
-        """The exit status of a program that has ended (a signal's number, negated), else None."""
-        return None if self._process is None else self._process.poll()
 
     def start(self) -> None:
         """Start the program; its output is appended to the log."""

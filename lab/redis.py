@@ -21,7 +21,7 @@ def find_server() -> str:
     ):
         if found:
             return found
-    raise StartError("no Redis server: install redis-server or valkey-server")
+    raise StartError("no Redis server: install redis-server or valkey-server, or set REDIS_URL")
 
 
 class Redis:
@@ -66,7 +66,7 @@ class Redis:
     def start(self) -> None:
         """Start the server and return when it answers."""
         self.child.start()
-        self.child.wait_until(self.answers, timeout=10)
+        self.child.wait_until(self.answers, timeout=60)
 
     def flush(self) -> None:
         """Lose everything, as a restart without persistence would."""

@@ -22,6 +22,9 @@ WHO = "dispatch"
 WEB_ALIVE = timedelta(seconds=15)
 """A web process that has not beaten for this long has no offers."""
 
+POOL_LOCK_WITHIN = "2s"
+"""How long a matcher waits for another of its pool; a duration of Postgres."""
+
 _FREE_PODS = """
     FROM offers o
     JOIN web_instances w ON w.id = o.web_id AND w.beat_at > :web_alive
@@ -69,7 +72,7 @@ def lock_pool(db: Connection, pool_id: int) -> PoolShape | None:
 
     Raises what Postgres raises when another matcher holds the lock for more than 2 s.
     """
-    db.execute(text("SET LOCAL lock_timeout = '2s'"))
+    db.execute(text(f"SET LOCAL lock_timeout = '{POOL_LOCK_WITHIN}'"))
     db.execute(text("SELECT pg_advisory_xact_lock(:pool_id)"), {"pool_id": pool_id})
     row = db.execute(
         text("""

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, event
 
 from lab.postgres import Postgres
 from lab.redis import Redis
-from models import migrate
+from models import migrate, patience
 from models.engine import make_engine
 from ostler.secrets import Secret
 
@@ -32,28 +30,35 @@ class Database:
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
     """A real server with a migrated template database."""
-    # Not below pytest's own folder: another run sets that to 0700, and Postgres may run as another user.
-    folder = Path(tempfile.mkdtemp(prefix="ostler-test-"))
-    server = Postgres(folder, fsync=False)
-    server.start()
-    server.create_database(_TEMPLATE)
-    engine = make_engine(Secret(server.url(_TEMPLATE)), pool_size=2, application="migrations")
-    migrate.upgrade(engine)
-    engine.dispose()
-    yield server
-    server.stop()
-    shutil.rmtree(folder, ignore_errors=True)
+    server = Postgres(tmp_path_factory.mktemp("postgres"), fsync=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(patience, "CONNECT", 60.0)  # a busy machine is slow to fork; what 5 s do is a test of its own
+        server.start()
+        server.create_database(_TEMPLATE)
+        engine = make_engine(Secret(server.url(_TEMPLATE)), pool_size=2, application="migrations")
+        migrate.upgrade(engine)
+        engine.dispose()
+        yield server
+        server.stop()
+
+
+def _wait_for_locks(connection: Any, _record: Any) -> None:
+    """Let a connection wait for locks for longer than the 5 s of a real process, which a busy machine may take."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = '60s'")
+    connection.commit()
 
 
 @pytest.fixture
 def database(postgres: Postgres) -> Iterator[Database]:
-    """A fresh copy of the template, with an engine of 20 connections."""
+    """A fresh copy of the template, with an engine of 20 connections that wait for locks for as long as a test does."""
     name = f"test_{os.getpid()}_{next(_numbers)}"
     postgres.create_database(name, template=_TEMPLATE)
     url = Secret(postgres.url(name))
     engine = make_engine(url, pool_size=20, application="test")
+    event.listen(engine, "connect", _wait_for_locks)
     yield Database(engine, url)
     engine.dispose()
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,18 +56,25 @@ def left_behind(folder: Path) -> list[str]:
     return found
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """The demo's TMPDIR. Not below pytest's, which another run of it shuts: the demo's Postgres may be another user."""
+    with tempfile.TemporaryDirectory(prefix="ostler-demo-ends-") as name:
+        yield Path(name)
+
+
 @pytest.mark.parametrize(
     ("words", "status"), [("starting web", 130), ("sending jobs", 0)], ids=["while it starts", "while it runs"]
 )
-def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, words: str, status: int) -> None:
-    with demo(tmp_path) as process:
+def test_ctrl_c_leaves_nothing_behind(folder: Path, words: str, status: int) -> None:
+    with demo(folder) as process:
         read_until(process, words)
         time.sleep(1)
-        assert left_behind(tmp_path)
+        assert left_behind(folder)
 
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate(timeout=120)
 
     assert process.returncode == status, said
-    assert left_behind(tmp_path) == []
-    assert list(tmp_path.iterdir()) == []
+    assert left_behind(folder) == []
+    assert list(folder.iterdir()) == []

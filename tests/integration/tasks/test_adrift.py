@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from sqlalchemy import Row, text
+from sqlalchemy import Row, event, text
 
 from github_adapters.client import JobSeen
 from models import adrift, installations
@@ -248,11 +248,20 @@ def test_what_is_wrong_with_one_job_leaves_the_rest_of_its_installation(world: W
     assert world.tick() == []
 
 
+def _wait_a_second_for_locks(connection: Any, _record: Any) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = '1s'")
+    connection.commit()
+
+
 def test_a_job_that_is_locked_leaves_the_rest_of_its_installation(world: World) -> None:
     for job in (1, 2):
         world.job(job, "running", hold="ask_github")
     world.github.jobs = {1: "completed/success", 2: "completed/success"}
-    with world.stage.rt.engine.connect() as other:
+    engine = world.stage.rt.engine
+    engine.dispose()
+    event.listen(engine, "connect", _wait_a_second_for_locks)
+    with engine.connect() as other:
         other.execute(text("SELECT 1 FROM jobs WHERE id = 1 FOR UPDATE"))
         assert world.tick() == [1, 2]
     assert [world.shown(job)[0] for job in (1, 2)] == ["running", "completed"]
@@ -389,7 +398,7 @@ def test_a_job_that_starts_elsewhere_while_github_is_asked_is_not_queued_again(w
 def test_two_executions_settle_a_job_once(world: World) -> None:
     world.job(7, "running", hold="ask_github")
     world.github.jobs[7] = "queued"
-    asked, barrier = threading.Event(), threading.Barrier(2, timeout=10)
+    asked, barrier = threading.Event(), threading.Barrier(2, timeout=90)
 
     def meanwhile() -> None:
         asked.set()
@@ -398,7 +407,7 @@ def test_two_executions_settle_a_job_once(world: World) -> None:
     world.github.meanwhile = meanwhile
     threads = [threading.Thread(target=adrift_jobs.run) for _ in range(2)]
     threads[0].start()
-    assert asked.wait(10)
+    assert asked.wait(90)
     world.stage.rows("UPDATE sweeps SET leased_until = now() - interval '1 s'")  # it took too long
     threads[1].start()
     for thread in threads:
