@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,9 +18,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Fault:
-    """What to do to the next `times` requests that match."""
+    """What to do to the next `times` requests that match; one that it delays is let go when it is removed."""
 
     method: str
     path_regex: str
@@ -48,6 +49,9 @@ class AbortableProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.app_state = {**self.app_state, "transport": transport}
 
+
+LOOK_EVERY = 0.2
+"""Seconds between two looks of a delayed request at whether its fault is still in force."""
 
 _NOT_THE_API = ("/_lab", "/_runner")
 _NAMES = ((r"^/orgs/[^/]+", "/orgs/{org}"), (r"^/repos/[^/]+/[^/]+", "/repos/{owner}/{repo}"), (r"/\d+", "/{id}"))
@@ -79,14 +83,19 @@ class Faults:
             await self._app(scope, receive, send)
             return
         fault.hits += 1
-        if fault.delay_seconds:
-            await asyncio.sleep(fault.delay_seconds)
+        await self._delay(fault)
         if fault.after_apply:
             await self._app(scope, receive, _discard)
         if fault.reset:
             await _abort(scope, receive)
         else:
             await _answer(fault, send)
+
+    async def _delay(self, fault: Fault) -> None:
+        """Wait for as long as the fault says and is in force."""
+        until = time.monotonic() + fault.delay_seconds
+        while (left := until - time.monotonic()) > 0 and fault in self.active:  # noqa: ASYNC110 - a list tells nobody
+            await asyncio.sleep(min(left, LOOK_EVERY))
 
 
 async def _discard(message: Message) -> None:

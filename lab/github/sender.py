@@ -33,9 +33,13 @@ REORDER_SECONDS = 0.2
 
 @dataclass(kw_only=True)
 class Weather:
-    """How bad the network between this GitHub and its listener is."""
+    """How bad the network between this GitHub and its listener is.
+
+    `drop_action` names an action whose webhooks are all dropped.
+    """
 
     drop_rate: float = 0
+    drop_action: str = ""
     duplicate_rate: float = 0
     delay_max_seconds: float = 0
     reorder: bool = False
@@ -152,7 +156,7 @@ class Sender:
         self.deliveries[delivery.guid] = delivery
         if len(self.deliveries) > KEPT_DELIVERIES:
             self.deliveries.popitem(last=False)
-        if self._drops():
+        if self._drops(action):
             self._note(delivery, self._next_id(), time.monotonic(), 0)
             self._lost(delivery, "dropped")
             return
@@ -181,7 +185,7 @@ class Sender:
         delivery = self.deliveries.get(attempt["guid"]) if attempt else None
         if delivery is None:
             return False
-        if self._drops():
+        if self._drops(delivery.action):
             self._note(delivery, self._next_id(), time.monotonic(), 0, redelivery=True)
             self._lost(delivery, "dropped")
         else:
@@ -205,8 +209,9 @@ class Sender:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _drops(self) -> bool:
-        return self._url is None or self._rng.random() < self.weather.drop_rate
+    def _drops(self, action: str) -> bool:
+        by_chance = self._rng.random() < self.weather.drop_rate
+        return self._url is None or by_chance or action == self.weather.drop_action
 
     def _next_id(self) -> int:
         self._last_id += 1

@@ -31,7 +31,7 @@ def a_job(stage: Stage) -> Iterator[list[int]]:
 @contextmanager
 def a_long_job(stage: Stage) -> Iterator[list[int]]:
     """Jobs that run for longer than it takes to delete their Pods."""
-    yield stage.send(stage.copies, seconds=10)
+    yield stage.send(stage.copies, seconds=30)
 
 
 @contextmanager
@@ -47,22 +47,28 @@ def an_approved_job(stage: Stage) -> Iterator[list[int]]:
 @contextmanager
 def a_cancelled_job(stage: Stage) -> Iterator[list[int]]:
     """Jobs that are cancelled while their claims wait for a JIT."""
-    with stage.mints_fail(2 * stage.copies):
+    with stage.mints_held(then=stage.copies):
         jobs = stage.send(stage.copies)
         stage.claims_in(jobs, {"claimed"})
         for job in jobs:
             stage.cancel(job)
+    try:
         yield jobs
+    finally:
+        stage.no_faults()
 
 
 @contextmanager
 def a_pod_deleted_too_early(stage: Stage) -> Iterator[list[int]]:
     """Pods deleted while their claims wait for a JIT."""
-    with stage.mints_fail(2 * stage.copies):
+    with stage.mints_held(then=stage.copies):
         jobs = stage.send(stage.copies)
         for claim in stage.claims_in(jobs, {"claimed"}):
             stage.delete_pod(claim.pod_name, claim.pod_uid)
+    try:
         yield jobs
+    finally:
+        stage.no_faults()
 
 
 @contextmanager
@@ -70,32 +76,31 @@ def a_pod_deleted_while_it_runs(stage: Stage) -> Iterator[list[int]]:
     """Pods deleted while Ostler knows that they execute: their jobs fail."""
     jobs = stage.send(stage.copies, seconds=120)
     stage.claims_in(jobs, {"executing"})
-    running = stage.started(jobs)
-    for job in jobs:
-        stage.delete_pod(*running[job])
+    stage.until(lambda: len(stage.started(jobs)) == len(jobs), what="the kubelet's word for it")
+    for name, uid in stage.started(jobs).values():
+        stage.delete_pod(name, uid)
     yield jobs
 
 
 @contextmanager
 def a_pod_deleted_while_it_runs_unseen(stage: Stage) -> Iterator[list[int]]:
     """Pods deleted while they run a job of which no `in_progress` came: GitHub calls their runners busy for a while."""
-    with stage.mints_fail(stage.copies):
+    with stage.mints_held():
         jobs = stage.send(stage.copies, seconds=120)
         stage.claims_in(jobs, {"claimed"})
-        with stage.webhooks_lost():
-            stage.until(lambda: len(stage.started(jobs)) == len(jobs), what="the start of the jobs")
-            for name, uid in stage.started(jobs).values():
-                stage.delete_pod(name, uid)
-            yield jobs
+        stage.system.lab("POST", "/webhooks", {"drop_rate": 1})  # before the first runner can be minted
+    with stage.webhooks_lost():
+        stage.until(lambda: len(stage.started(jobs)) == len(jobs), what="the start of the jobs")
+        for name, uid in stage.started(jobs).values():
+            stage.delete_pod(name, uid)
+        yield jobs
 
 
 @contextmanager
 def a_spent_pod_without_its_webhook(stage: Stage) -> Iterator[list[int]]:
     """Pods that end their jobs while GitHub loses every `completed`."""
-    jobs = stage.send(stage.copies, seconds=4)
-    stage.claims_in(jobs, {"executing"})
-    with stage.webhooks_lost():
-        yield jobs
+    with stage.webhooks_lost("completed"):
+        yield stage.send(stage.copies, seconds=1)
 
 
 @contextmanager
@@ -122,7 +127,7 @@ def a_refused_stamp(stage: Stage) -> Iterator[list[int]]:
 @contextmanager
 def a_pod_that_cannot_reach_us(stage: Stage) -> Iterator[list[int]]:
     """Pods whose way to web is cut between their claim and its JIT."""
-    with stage.mints_fail(stage.copies):
+    with stage.mints_held():
         jobs = stage.send(stage.copies)
         stage.claims_in(jobs, {"claimed"})
         stage.line.cut()

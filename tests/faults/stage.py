@@ -26,8 +26,8 @@ from k8s_adapters.client import make_client
 from k8s_adapters.pods import get_pod, list_pods
 from k8s_adapters.pools import patch_pool_replicas
 from lab.control_plane import ClusterAccess
-from lab.faults import FaultProxy
-from lab.processes import Child
+from lab.faults import Fault, FaultProxy
+from lab.processes import Child, free_port
 from lab.setup import ACCOUNTS, LabAccount, LabPool
 from lab.system import Options, System, read_log
 from lab.verdict import Verdict, judge
@@ -60,6 +60,11 @@ PATIENCE = 180.0
 """Seconds that a wait lasts at most: a machine with other work to do is slow, and only a failure waits so long."""
 
 
+HOLD = 5.0
+"""Seconds that a mint is held at most: less than its call may take, so that it is answered. Then it is tried again,
+five times in all: a claim stays `claimed` for half a minute."""
+
+
 class TooLate(AssertionError):
     """Something that a test waits for did not happen in time."""
 
@@ -78,8 +83,8 @@ class Line:
     def __init__(self, upstream: str) -> None:
         self._upstream = upstream
         self._stack = ExitStack()
-        self.proxy = self._stack.enter_context(FaultProxy(upstream))
-        self._port = int(self.proxy.url.rpartition(":")[2])
+        self._port = free_port()  # ours while it is cut, too
+        self.mend()
 
     @property
     def url(self) -> str:
@@ -90,9 +95,12 @@ class Line:
         """Cut every connection; new ones are refused until `mend`."""
         self._stack.close()
 
-    def mend(self) -> None:
-        """Let the Pods through again, at the same address."""
-        self.proxy = self._stack.enter_context(FaultProxy(self._upstream, port=self._port))
+    def mend(self, *faults: Fault) -> None:
+        """Let the Pods through again, at the same address; the faults meet the first of them, too."""
+        self.proxy = FaultProxy(self._upstream, port=self._port)
+        for fault in faults:
+            self.proxy.add(fault)
+        self._stack.enter_context(self.proxy)
 
     def close(self) -> None:
         """End the proxy."""
@@ -352,26 +360,35 @@ class Stage:
     # GitHub's weather
 
     @contextmanager
-    def mints_fail(self, times: int, *, after: float = 1.5) -> Iterator[None]:
-        """Let the next mints be answered with 502, late, so that their claims stay `claimed` for a while."""
-        fault = {"method": "POST", "path_regex": "generate-jitconfig", "status": 502, "delay_seconds": after}
-        self.system.lab("POST", "/faults", fault | {"times": times})
+    def mints_held(self, then: int = 0) -> Iterator[None]:
+        """Let no mint be made until the end of the block; each is held, and then answered with 502.
+
+        What is to happen to claims that wait for a JIT happens within. `then` so many mints more are answered so, late.
+        """
+        fault = {"method": "POST", "path_regex": "generate-jitconfig", "status": 502}
+        self.system.lab("POST", "/faults", fault | {"delay_seconds": HOLD, "times": 100_000})
         try:
             yield
         finally:
             self.system.lab("DELETE", "/faults")
+            if then:
+                self.system.lab("POST", "/faults", fault | {"delay_seconds": 1.5, "times": then})
 
     @contextmanager
-    def webhooks_lost(self) -> Iterator[None]:
-        """Let GitHub lose every webhook, and not tell which."""
-        fault = {"method": "GET", "path_regex": "/app/hook/deliveries", "status": 502, "times": 1000}
-        self.system.lab("POST", "/webhooks", {"drop_rate": 1})
+    def webhooks_lost(self, action: str = "") -> Iterator[None]:
+        """Let GitHub lose every webhook, or every one of an action, and not tell which."""
+        fault = {"method": "GET", "path_regex": "/app/hook/deliveries", "status": 502, "times": 100_000}
+        self.system.lab("POST", "/webhooks", {"drop_action": action} if action else {"drop_rate": 1})
         self.system.lab("POST", "/faults", fault)
         try:
             yield
         finally:
-            self.system.lab("DELETE", "/faults")
-            self.system.lab("POST", "/webhooks", {"drop_rate": 0})
+            self.no_faults()
+            self.system.lab("POST", "/webhooks", {"drop_rate": 0, "drop_action": ""})
+
+    def no_faults(self) -> None:
+        """Take every fault of GitHub's API back."""
+        self.system.lab("DELETE", "/faults")
 
     # The end
 
