@@ -22,6 +22,8 @@ class World:
     refuse: int | None = None
     """Answer every poll with this status."""
     job_seconds: float = 0.2
+    take_away: bool = False
+    """Tell runners that beat that their job is not theirs any more: they end."""
     tokens: list[str] = field(default_factory=list)
     accepts: set[str] = field(default_factory=set)
     calls: list[tuple[str, str]] = field(default_factory=list)
@@ -31,9 +33,9 @@ class World:
     lock: threading.Condition = field(default_factory=threading.Condition)
 
     def wait_for(self, reached: Callable[[], bool]) -> None:
-        """Return once a fact holds; AssertionError after 60 s."""
+        """Return once a fact holds; AssertionError after 120 s."""
         with self.lock:
-            assert self.lock.wait_for(reached, timeout=60)
+            assert self.lock.wait_for(reached, timeout=120)
 
     def give(self, *jits: str) -> None:
         """Add work."""
@@ -108,8 +110,9 @@ class Handler(BaseHTTPRequestHandler):
             self.world.calls.append((what, session))
             if what == "finished":
                 self.world.finished[session] = body["conclusion"]
+            taken = what == "heartbeat" and self.world.take_away
             self.world.lock.notify_all()
-        self._send(404 if heard_before else 204)
+        self._send(404 if heard_before or taken else 204)
 
     def _body(self) -> dict[str, Any]:
         raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))

@@ -33,6 +33,8 @@ from lab.processes import Child, free_port
 from models.connections import RESERVE, WEB
 from ostler.settings import FlowerSettings, Settings
 
+pytestmark = pytest.mark.timeout(900)
+
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "compose"
 SCRIPTS = Path(sys.executable).parent
@@ -345,7 +347,7 @@ class Host:
             if how["condition"] == "service_completed_successfully":
                 if needed not in self._completed:
                     child = self.children[needed]
-                    assert child.wait(timeout=120) == 0, child.tail()
+                    assert child.wait(timeout=240) == 0, child.tail()
                     self._completed.add(needed)
             else:
                 assert how["condition"] == "service_healthy"
@@ -365,7 +367,7 @@ class Host:
         test = [self._here(service, word) for word in test]
         command = ["sh", "-c", *test] if kind == "CMD-SHELL" else test
         env = self.environment(service)
-        ran = subprocess.run(command, env=env, cwd=self.folder, capture_output=True, check=False, timeout=60)
+        ran = subprocess.run(command, env=env, cwd=self.folder, capture_output=True, check=False, timeout=180)
         return ran.returncode == 0
 
 
@@ -387,7 +389,7 @@ def lab(tmp_path: Path) -> Iterator[Host]:
         host.stop()
 
 
-def eventually(condition: Callable[[], bool], *, within: float = 90) -> None:
+def eventually(condition: Callable[[], bool], *, within: float = 180) -> None:
     end = time.monotonic() + within
     while not condition():
         assert time.monotonic() < end, "it never came true"
@@ -414,7 +416,7 @@ def _turns_green(host: Host, names: Sequence[str]) -> None:
 def test_every_command_runs_and_its_health_check_turns_green_and_red(host: Host) -> None:
     assert not any(host.is_healthy(name) for name in WATCHED)
     _turns_green(host, ["postgres", "redis"])
-    assert host.start("migrate").wait(timeout=90) == 0
+    assert host.start("migrate").wait(timeout=240) == 0
     _turns_green(host, ["web", "worker", "beat", "flower"])
     assert host.children["worker"].stop() == 0
     _grown_old(host.folder / "worker-tmp" / "worker-alive")
@@ -429,7 +431,7 @@ def test_jobs_flow_through_the_lab_and_each_completes_exactly_once(lab: Host) ->
     assert not any(lab.is_healthy(name) for name in watched)
     traffic = lab.up("lab-traffic")
 
-    status = traffic.wait(timeout=150)
+    status = traffic.wait(timeout=400)
 
     assert status == 0, traffic.tail()
     assert "8 of 8 jobs completed exactly once" in traffic.tail()
@@ -473,6 +475,6 @@ def test_the_clusters_certificate_and_kubeconfig_bear_its_services_name(lab: Hos
 
 
 def test_a_second_setup_leaves_what_is_there(lab: Host) -> None:
-    assert lab.up("lab-setup").wait(timeout=60) == 0
+    assert lab.up("lab-setup").wait(timeout=240) == 0
     again = lab.start("lab-setup")
-    assert again.wait(timeout=60) == 0, again.tail()
+    assert again.wait(timeout=240) == 0, again.tail()

@@ -88,7 +88,8 @@ class Lab:
 
     def journal(self, *, pod: str | None = None) -> list[dict[str, Any]]:
         """Return the kubelet's journal, or what it says of one Pod."""
-        lines = [json.loads(line) for line in (self.folder / "log").read_text().splitlines()]
+        text = (self.folder / "log").read_text()
+        lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]  # the last may be half written
         return [line for line in lines if pod is None or line.get("pod") == pod]
 
     def events(self, pod: str) -> list[str]:
@@ -125,8 +126,9 @@ def test_a_pod_runs_a_job_from_its_binding_to_its_end(lab: Lab, kubelet: str) ->
     assert lab.container("one", "runner")["ready"] is False
     lab.stubs.world.give("jit-7")
 
-    _until(lambda: lab.phase("one") == "Succeeded")
+    _until(lambda: "pod_ended" in lab.events("one"))  # written once the status is reported
 
+    assert lab.phase("one") == "Succeeded"
     ended = lab.container("one", "poller")["state"]["terminated"]
     assert (ended["exitCode"], ended["message"]) == (0, "claim-jit-7")
     assert lab.container("one", "runner")["state"]["terminated"]["exitCode"] == 0
@@ -151,13 +153,14 @@ def test_a_pod_runs_a_job_from_its_binding_to_its_end(lab: Lab, kubelet: str) ->
 
 
 def test_an_executing_runner_is_ready_and_beats(lab: Lab, kubelet: str) -> None:
-    lab.stubs.world.job_seconds = 3
+    lab.stubs.world.job_seconds = 3600
     lab.create("busy")
     lab.stubs.world.give("jit-1")
 
     _until(lambda: bool(lab.container("busy", "runner").get("ready")))
     lab.stubs.world.wait_for(lambda: ("heartbeat", "s1") in lab.stubs.world.calls)
-    _until(lambda: lab.phase("busy") == "Succeeded")
+    lab.stubs.world.take_away = True
+    _until(lambda: lab.phase("busy") == "Failed")
 
     assert lab.container("busy", "runner")["ready"] is False
     assert kubelet in {"processes", "simulated"}
@@ -187,8 +190,9 @@ def test_a_pod_that_is_replaced_ends_without_a_runner(lab: Lab, kubelet: str) ->
     lab.stubs.world.refuse = 410
     lab.create("old")
 
-    _until(lambda: lab.phase("old") == "Failed")
+    _until(lambda: "pod_ended" in lab.events("old"))
 
+    assert lab.phase("old") == "Failed"
     ended = lab.container("old", "poller")["state"]["terminated"]
     assert (ended["exitCode"], ended["message"]) == (10, "replaced: status 410")
     assert lab.container("old", "runner")["state"]["terminated"]["exitCode"] == 0
@@ -204,6 +208,7 @@ def test_a_deleted_warm_pod_goes(lab: Lab, kubelet: str) -> None:
     lab.delete("warm")
 
     _until(lambda: lab.get("warm") is None)
+    _until(lambda: lab.events("warm")[-1] == "pod_deleted")
     last = lab.journal(pod="warm")[-1]
     assert (last["event"], last["phase"], last["job"]) == ("pod_deleted", "Running", None)
     assert kubelet in {"processes", "simulated"}
@@ -219,6 +224,7 @@ def test_a_deleted_busy_pod_abandons_its_job_and_says_so(lab: Lab, kubelet: str)
     lab.delete("busy")
 
     _until(lambda: lab.get("busy") is None)
+    _until(lambda: lab.events("busy")[-1] == "pod_deleted")
     last = lab.journal(pod="busy")[-1]
     assert (last["event"], last["phase"], last["job"]) == ("pod_deleted", "Running", 5)
     assert lab.stubs.world.finished == {}
@@ -298,7 +304,8 @@ def test_a_lost_answer_of_github_does_not_lose_the_job(lab: Lab, real: int) -> N
         process = lab.kubelet(real=real, github=github.url)
         lab.create("one")
         lab.stubs.world.give("jit-4")
-        _until(lambda: lab.phase("one") == "Succeeded")
+        _until(lambda: "pod_ended" in lab.events("one"))
+        assert lab.phase("one") == "Succeeded"
         assert github.counts["reset_after"] == 2
         assert _stop(process) == 0
 
@@ -337,7 +344,7 @@ def _exists(admin: KubeClient, path: str) -> bool:
     return True
 
 
-def _until(reached: Callable[[], bool], *, seconds: float = 60) -> None:
+def _until(reached: Callable[[], bool], *, seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not reached():
         assert time.monotonic() < deadline, "it never came to pass"
@@ -347,4 +354,4 @@ def _until(reached: Callable[[], bool], *, seconds: float = 60) -> None:
 def _stop(process: "subprocess.Popen[str]") -> int:
     with process:
         process.terminate()
-        return process.wait(timeout=30)
+        return process.wait(timeout=90)

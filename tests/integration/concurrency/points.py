@@ -17,7 +17,7 @@ from sqlalchemy import Engine, event, text
 
 T = TypeVar("T")
 
-DEADLINE = 30.0
+DEADLINE = 120.0
 """Seconds after which a race that does not come about fails its test."""
 
 

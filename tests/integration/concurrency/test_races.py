@@ -30,7 +30,8 @@ LOCK_ACCOUNTS = "FROM accounts WHERE id = ANY"
 
 
 @pytest.fixture
-def stage(database: Database) -> Stage:
+def stage(database: Database, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    monkeypatch.setattr(matching, "POOL_LOCK_WITHIN", "60s")  # who is stopped here holds it for longer than in earnest
     return make_stage(database)
 
 

@@ -17,7 +17,7 @@ from ostler.errors import Retryable
 
 T = TypeVar("T")
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 """Seconds that a step may run until its next call; more means that it waits for a lock of a stopped one."""
 
 

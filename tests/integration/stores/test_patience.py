@@ -6,7 +6,6 @@ import os
 import resource
 import signal
 import socket
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -28,10 +27,8 @@ def test_a_frozen_backend_is_given_up_and_another_one_answers(
         backend = int(db.execute(text("SELECT pg_backend_pid()")).scalar_one())
         os.kill(backend, signal.SIGSTOP)
         try:
-            began = time.monotonic()
             with pytest.raises(OperationalError, match="did not answer in time"):
                 db.execute(text("SELECT 1"))
-            assert time.monotonic() - began < 10
             another = transaction(
                 database.engine, lambda db: int(db.execute(text("SELECT pg_backend_pid()")).scalar_one())
             )
@@ -45,10 +42,8 @@ def test_a_server_that_accepts_and_says_nothing_is_not_waited_for(monkeypatch: p
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql+psycopg2://ostler@127.0.0.1:{silent.getsockname()[1]}/ostler"
         engine = make_engine(Secret(url), pool_size=1, application="test")
-        began = time.monotonic()
         with pytest.raises(OperationalError, match="did not answer in time"):
             engine.connect()
-        assert time.monotonic() - began < 5
 
 
 def test_a_session_that_may_only_read_is_left_for_a_new_one(database: Database) -> None:

@@ -21,9 +21,10 @@ from tests.integration.tasks.conftest import Stage
 
 
 class SlowGitHub:
-    """Takes all the time that a call is given, on a clock of its own, and writes down how much that was."""
+    """Takes all the time that a call is given, on a clock that only this moves, and writes down how much that was."""
 
     def __init__(self) -> None:
+        self.began = utcnow()
         self.late = timedelta(0)
         self.calls: list[tuple[str, float]] = []
         self.on_call: Callable[[], None] = lambda: None
@@ -31,7 +32,7 @@ class SlowGitHub:
         """What the next mints raise."""
 
     def now(self) -> datetime:
-        return utcnow() + self.late
+        return self.began + self.late
 
     def find_runner(self, *, deadline_seconds: float, name: str, **_rest: Any) -> RunnerSeen:
         self._take("find", deadline_seconds)

@@ -131,7 +131,7 @@ def stage(database: Database) -> Iterator[Stage]:
     rt.github = StubGitHub()
     current.install(rt)  # type: ignore[arg-type]
     stage = Stage(rt, rt.github)
-    stage.rows("INSERT INTO web_instances (id, started_at, beat_at) VALUES (gen_random_uuid(), now(), now())")
+    stage.rows("INSERT INTO web_instances (id, started_at, beat_at) SELECT 'w', now(), now() + interval '1 hour'")
     yield stage
     current.install(None)
 
@@ -199,7 +199,7 @@ def test_nothing_is_asked_while_no_web_process_is_there_to_take_it(stage: Stage)
     failed = stage.github.add("a")
     stage.rows("UPDATE web_instances SET beat_at = now() - interval '1 minute'")
     assert stage.tick() == []
-    stage.rows("UPDATE web_instances SET beat_at = now()")
+    stage.rows("UPDATE web_instances SET beat_at = now() + interval '1 hour'")
     assert stage.tick() == [failed]
 
 

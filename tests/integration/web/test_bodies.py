@@ -29,7 +29,7 @@ def stage(database: Database, redis_server: Redis) -> Iterator[Stage]:
 def begin(web: WebProcess, path: str, *, sent: bytes, promised: int, token: str = "") -> socket.socket:
     """Send the head of a request and some of its body."""
     address = urlsplit(web.url)
-    connection = socket.create_connection((str(address.hostname), address.port or 80), timeout=20)
+    connection = socket.create_connection((str(address.hostname), address.port or 80), timeout=90)
     head = (
         f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nAuthorization: Bearer {token}\r\n"
         f"Content-Length: {promised}\r\n\r\n"

@@ -19,10 +19,18 @@ from ostler.clock import utcnow
 from ostler.secrets import Secret
 from tests.integration.models.webhook_rows import add_claim
 from tests.integration.web.api.conftest import Stage
+from web import metrics as web_metrics
 from web.api.database import Database
 from web.metrics import Held, Metrics
 
 DOCS = Path(__file__).parents[4] / "docs" / "metrics.md"
+
+
+@pytest.fixture(autouse=True)
+def _patient_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the rows take as long as a busy machine needs, and keep them for the whole of a test."""
+    monkeypatch.setattr(web_metrics, "WITHIN", 90.0)
+    monkeypatch.setattr(web_metrics, "EVERY", 3600.0)
 
 
 def scrape(metrics: Metrics) -> dict[str, float]:

@@ -28,7 +28,7 @@ NAMESPACE = "runners"
 JIT = "c2VjcmV0LWppdC1vZi1hLXJ1bm5lcg=="
 
 
-def eventually(condition: Callable[[], bool], *, within: float = 15.0) -> None:
+def eventually(condition: Callable[[], bool], *, within: float = 90.0) -> None:
     deadline = time.monotonic() + within
     while not condition():
         assert time.monotonic() < deadline, "it never came true"
@@ -134,7 +134,7 @@ class WebProcess:
         eventually(lambda: self.web.listener.is_hearing)
 
     def poll(self, token: str, *, accept: str = "application/json", headers: dict[str, str] | None = None) -> Any:
-        with httpx.Client(timeout=60) as client:
+        with httpx.Client(timeout=240) as client:
             return client.post(
                 f"{self.url}/runners/v1/dispatch",
                 headers={"Authorization": f"Bearer {token}".strip(), "Accept": accept} | (headers or {}),
@@ -144,11 +144,11 @@ class WebProcess:
         return self._clients.submit(self.poll, token, accept=accept)
 
     def get(self, path: str) -> httpx.Response:
-        return httpx.get(f"{self.url}{path}", timeout=10)
+        return httpx.get(f"{self.url}{path}", timeout=90)
 
     def stop(self) -> None:
         self._server.should_exit = True
-        self._thread.join(20)
+        self._thread.join(90)
         assert not self._thread.is_alive(), "the web process does not stop"
         self._clients.shutdown()
 
@@ -284,6 +284,6 @@ def make_settings(*, database_url: Secret, redis_url: str) -> Settings:
         namespace=NAMESPACE,
         web_host="127.0.0.1",
         web_port=0,
-        poll_hold_min=20,
-        poll_hold_max=20,
+        poll_hold_min=180,
+        poll_hold_max=180,
     )

@@ -187,6 +187,9 @@ def test_a_body_larger_than_a_polls_is_refused(stage: Stage) -> None:
     pod = stage.pod(stage.pool())
     web = stage.start_web()
     response = httpx.post(
-        f"{web.url}/runners/v1/dispatch", headers={"Authorization": f"Bearer {pod.token}"}, content=b"x" * 2000
+        f"{web.url}/runners/v1/dispatch",
+        headers={"Authorization": f"Bearer {pod.token}"},
+        content=b"x" * 2000,
+        timeout=90,
     )
     assert response.status_code == 413

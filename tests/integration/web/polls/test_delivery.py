@@ -91,11 +91,14 @@ def test_a_review_that_cannot_be_had_is_counted_and_the_delivery_goes_on(stage: 
     assert web.web.counts["token_review.missed"] == 1
 
 
-def test_a_review_that_hangs_is_waited_for_no_longer_than_allowed(stage: Stage) -> None:
+def test_a_review_that_hangs_is_waited_for_no_longer_than_allowed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handover, "REVIEW_WITHIN", 0.3)
     pod = stage.pod(stage.pool())
     claim_id = stage.claim(pod)
     hanging = threading.Event()
-    stage.cluster.on_review = lambda: hanging.wait(10)  # type: ignore[assignment]
+    stage.cluster.on_review = lambda: hanging.wait(120)  # type: ignore[assignment]
     web = stage.start_web()
 
     assert web.poll(pod.token).status_code == 200
@@ -105,13 +108,16 @@ def test_a_review_that_hangs_is_waited_for_no_longer_than_allowed(stage: Stage) 
     hanging.set()
 
 
-def test_a_review_for_which_there_is_no_thread_is_waited_for_no_longer_than_allowed(stage: Stage) -> None:
+def test_a_review_for_which_there_is_no_thread_is_waited_for_no_longer_than_allowed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handover, "REVIEW_WITHIN", 0.3)
     pod = stage.pod(stage.pool())
     claim_id = stage.claim(pod)
     web = stage.start_web()
     hanging = threading.Event()
     for _ in range(CLUSTER_THREADS):
-        web.web.threads._cluster.submit(hanging.wait, 10)
+        web.web.threads._cluster.submit(hanging.wait, 120)
 
     assert web.poll(pod.token).status_code == 200
     assert stage.state(claim_id) == "delivered"
@@ -170,7 +176,7 @@ def test_nothing_is_delivered_while_the_stamp_comes_off_and_a_new_one_is_asked_f
     stage.execute("UPDATE claims SET stamp = 'off'")
     stage.execute("SELECT pg_notify('ostler', :payload)", payload=f"minted {claim_id} {pod.uid}")
 
-    assert answer.result(15).status_code == 200
+    assert answer.result(90).status_code == 200
     eventually(lambda: web.sender.sent == [("ostler.stamp", {"claim_id": claim_id, "chain_no": None})])
 
 
@@ -195,7 +201,7 @@ def test_a_claim_of_another_pod_is_not_delivered(stage: Stage) -> None:
 
     stage.execute("SELECT pg_notify('ostler', :payload)", payload=f"minted {claim_id} {pod.uid}")
 
-    assert answer.result(15).status_code == 204
+    assert answer.result(90).status_code == 204
     assert stage.state(claim_id) == "minted"
 
 

@@ -42,26 +42,28 @@ def test_many_who_ask_for_readiness_cost_postgres_one_question_a_second(stage: S
             asked.append(statement)
 
     event.listen(web.web.engine, "before_cursor_execute", note)
+    began = time.monotonic()
     with ThreadPoolExecutor(16) as clients:
         statuses = set(clients.map(lambda _: web.get("/readyz").status_code, range(200)))
 
     assert statuses == {200}
-    # As many as seconds went by; 200 would be one each.
-    assert 1 <= len(asked) <= 20
+    seconds = (time.monotonic() - began) / health.KEPT
+    assert 1 <= len(asked) <= seconds + 2
 
 
 def test_a_postgres_that_does_not_answer_is_asked_by_one_thread_only(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(health, "KEPT", 0)
+    monkeypatch.setattr(health, "_POSTGRES_WITHIN", 0.5)
     web = stage.start_web()
     asked, answer, current = threading.Semaphore(0), threading.Event(), migrate.current
 
     def silent(engine: Engine) -> str | None:
         asked.release()
-        answer.wait(60)
+        answer.wait(120)
         return current(engine)
 
-    monkeypatch.setattr(health, "KEPT", 0)
     monkeypatch.setattr(migrate, "current", silent)
     with ThreadPoolExecutor(8) as clients:
         found = list(clients.map(lambda _: web.get("/readyz"), range(24)))
@@ -81,18 +83,15 @@ def test_redis_being_away_is_told_and_no_reason_to_send_pods_elsewhere(stage: St
     assert response.json()["redis"] is False
 
 
-def test_a_redis_that_says_nothing_does_not_make_readiness_late(stage: Stage) -> None:
+def test_a_redis_that_says_nothing_does_not_make_readiness_late(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "_REDIS_WITHIN", 0.3)
+    monkeypatch.setattr(health, "_REDIS_TIMEOUT", 3600.0)  # an answer that waited for Redis would not come
     with socket.create_server(("127.0.0.1", 0)) as silent:
         web = stage.start_web(redis_url=Secret(f"redis://127.0.0.1:{silent.getsockname()[1]}/0"))
-        web.get("/healthz")
-        took = []
-        for _ in range(5):
-            began = time.monotonic()
+        for _ in range(3):
             response = web.get("/readyz")
-            took.append(time.monotonic() - began)
             assert response.status_code == 200
             assert response.json()["redis"] is False
-        assert min(took) < 0.9  # a probe gives up after a second; the least, as this machine may be busy
 
 
 def test_an_older_schema_is_not_ready_and_a_newer_one_is(stage: Stage) -> None:

@@ -15,7 +15,7 @@ def test_a_held_poll_is_answered_when_a_mint_is_notified(stage: Stage) -> None:
     claim_id = stage.claim(pod, state="claimed")
     stage.mint(claim_id)
 
-    response = answer.result(15)
+    response = answer.result(90)
 
     assert response.status_code == 200
     assert response.json() == {

@@ -28,11 +28,11 @@ def test_a_killed_listener_comes_back_and_offers_its_pods_again(stage: Stage) ->
 
     stage.execute(f"{KILL} AND datname = current_database()")
 
-    eventually(lambda: web.web.listener.connects == 2)
+    eventually(lambda: web.web.listener.connects >= 2)
     eventually(lambda: stage.is_offered(pod))
     claim_id = stage.claim(pod, state="claimed")
     stage.mint(claim_id)
-    assert answer.result(15).json()["claim_id"] == claim_id
+    assert answer.result(90).json()["claim_id"] == claim_id
 
 
 def test_a_mint_that_was_notified_while_we_were_deaf_is_delivered_on_return(stage: Stage) -> None:
@@ -45,7 +45,7 @@ def test_a_mint_that_was_notified_while_we_were_deaf_is_delivered_on_return(stag
 
     stage.execute(f"{KILL} AND datname = current_database()")
 
-    assert answer.result(15).json()["claim_id"] == claim_id
+    assert answer.result(90).json()["claim_id"] == claim_id
 
 
 def test_a_lost_notice_is_found_by_asking(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +58,7 @@ def test_a_lost_notice_is_found_by_asking(stage: Stage, monkeypatch: pytest.Monk
 
     stage.mint(claim_id, notify=False)
 
-    assert answer.result(15).json()["claim_id"] == claim_id
+    assert answer.result(90).json()["claim_id"] == claim_id
 
 
 def test_a_held_pod_that_gets_a_retire_claim_is_told_410(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,7 @@ def test_a_held_pod_that_gets_a_retire_claim_is_told_410(stage: Stage, monkeypat
 
     stage.claim(pod, state="claimed", purpose="retire")
 
-    assert answer.result(15).status_code == 410
+    assert answer.result(90).status_code == 410
 
 
 def test_a_deaf_process_offers_nothing_and_does_not_beat(stage: Stage) -> None:
@@ -136,11 +136,11 @@ def test_postgres_that_crashes_and_forgets_all_offers_is_told_them_again(stage: 
 
     postgres.restart()
 
-    eventually(lambda: all(stage.is_offered(pod, web) for pod in pods), within=30)
+    eventually(lambda: all(stage.is_offered(pod, web) for pod in pods))
     assert web.web.counts["offers.statements"] == statements + 1
     claim_id = stage.claim(pods[0], state="claimed")
     stage.mint(claim_id)
-    assert answers[0].result(15).json()["claim_id"] == claim_id
+    assert answers[0].result(90).json()["claim_id"] == claim_id
     assert not any(answer.done() for answer in answers[1:])
 
 
@@ -165,5 +165,5 @@ def test_one_pod_with_an_unreadable_row_does_not_keep_others_from_being_offered(
 
     web.web.listener._loop.call_soon_threadsafe(web.web.polls.hearing)
 
-    assert answers[bad.uid].result(15).status_code == 503
+    assert answers[bad.uid].result(90).status_code == 503
     eventually(lambda: all(stage.is_offered(pod) for pod in pods if pod is not bad))

@@ -67,7 +67,7 @@ def test_a_stopping_process_ends_its_polls_and_withdraws_its_offers(stage: Stage
 
     stage.stop_web(web)
 
-    response = answer.result(1)
+    response = answer.result(90)
     assert response.status_code == 204
     assert "Retry-After" in response.headers
     assert not stage.is_offered(pod)
