@@ -12,6 +12,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.base import Base, GitHubId
+from models.prepared import Prepared
 from rules.fairness import Budget, Usage
 
 
@@ -159,26 +160,30 @@ def rename_owner(db: Connection, *, account_id: int, login: str) -> bool:
     return changed > 0
 
 
+_USAGE = Prepared(
+    "usage",
+    """
+    SELECT account_id, count(*) AS jobs, sum(vcpu) AS vcpu, sum(memory) AS memory
+    FROM (
+        SELECT account_id, vcpu, memory FROM claims
+        WHERE ended_at IS NULL AND purpose = 'job' AND account_id = ANY(:ids)
+        UNION ALL
+        SELECT account_id, vcpu, memory FROM executions
+        WHERE ended_at IS NULL AND account_id = ANY(:ids) AND claim_id IS NULL
+          AND EXISTS (SELECT FROM mint_attempts m WHERE m.runner_name = executions.runner_name)
+    ) used
+    GROUP BY account_id
+    """,
+    ids="bigint[]",
+)
+
+
 def usage_of(db: Connection, account_ids: Sequence[int]) -> Mapping[int, Usage]:
     """Return what each account uses: live job claims plus executions without a claim (law L2).
 
     Only those on runners that we registered: what an account runs elsewhere is not ours to ration.
     """
-    rows = db.execute(
-        text("""
-            SELECT account_id, count(*) AS jobs, sum(vcpu) AS vcpu, sum(memory) AS memory
-            FROM (
-                SELECT account_id, vcpu, memory FROM claims
-                WHERE ended_at IS NULL AND purpose = 'job' AND account_id = ANY(:ids)
-                UNION ALL
-                SELECT account_id, vcpu, memory FROM executions
-                WHERE ended_at IS NULL AND account_id = ANY(:ids) AND claim_id IS NULL
-                  AND EXISTS (SELECT FROM mint_attempts m WHERE m.runner_name = executions.runner_name)
-            ) used
-            GROUP BY account_id
-        """),
-        {"ids": list(account_ids)},
-    )
+    rows = _USAGE.execute(db, ids=list(account_ids))
     used = {
         row.account_id: Usage(count=row.jobs, vcpu_millicores=int(row.vcpu), memory_mib=int(row.memory)) for row in rows
     }

@@ -27,9 +27,11 @@ class Job(Base):
             postgresql_where=text("state = 'queued' AND hold_reason IS NULL"),
         ),
         Index(
-            "ix_jobs_account_queued",
+            "ix_jobs_account_pool_queued",
             "account_id",
+            "pool_id",
             "queued_at",
+            "id",
             postgresql_where=text("state = 'queued' AND hold_reason IS NULL"),
         ),
         Index("ix_jobs_held", "hold_reason", "id", postgresql_where=text("hold_reason IS NOT NULL")),

@@ -13,9 +13,11 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, text
 
 from models.accounts import usage_of
-from models.transitions import insert_events, move_jobs
-from rules.fairness import AccountView, Budget, JobHead, Reservation, Usage
-from rules.machines import ClaimState
+from models.engine import note
+from models.prepared import Prepared
+from models.transitions import move_jobs, move_many_jobs
+from rules.fairness import AccountView, Budget, JobHead
+from rules.machines import ClaimState, allowed
 
 WHO = "dispatch"
 
@@ -35,7 +37,12 @@ _FREE_PODS = """
         WHERE c.pod_uid = o.pod_uid AND (c.ended_at IS NULL OR c.delivered_at IS NOT NULL))
 """
 
-_QUEUED = "pool_id = :pool_id AND state = 'queued' AND hold_reason IS NULL"
+_SPARE = """
+    ended_at IS NULL AND pool_id = :pool_id AND state = 'delivered' AND job_id IS NULL AND spare_since > :spare_before
+"""
+
+QUEUED = "pool_id = :pool_id AND state = 'queued' AND hold_reason IS NULL"
+"""Of a job: it can be dispatched in this pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +65,12 @@ class FreePod:
 
 
 @dataclass(frozen=True, slots=True)
-class Heads:
-    """The heads of the accounts' queues, and what the fairness rule needs to order them."""
+class Outlook:
+    """What a run meets: free Pods (up to the batch), and whether a probe may be due or spares may be there."""
 
-    jobs: tuple[JobHead, ...]
-    accounts: Mapping[int, AccountView]
-    reservations: Mapping[int, Reservation]
-    totals: Budget
+    free: int
+    probes: bool
+    spares: bool
 
 
 def lock_pool(db: Connection, pool_id: int) -> PoolShape | None:
@@ -72,138 +78,69 @@ def lock_pool(db: Connection, pool_id: int) -> PoolShape | None:
 
     Raises what Postgres raises when another matcher holds the lock for more than 2 s.
     """
-    db.execute(text(f"SET LOCAL lock_timeout = '{POOL_LOCK_WITHIN}'"))
-    db.execute(text("SELECT pg_advisory_xact_lock(:pool_id)"), {"pool_id": pool_id})
+    # One message, but statements of their own: the last one's snapshot is taken when the lock is held.
     row = db.execute(
-        text("""
+        text(f"""
+            SET LOCAL lock_timeout = '{POOL_LOCK_WITHIN}';
+            SELECT pg_advisory_xact_lock(:pool_id);
             SELECT id, vcpu, memory, template_hash, wants_pods FROM pools
             WHERE id = :pool_id AND deleted_at IS NULL AND NOT draining
-        """),
+        """),  # noqa: S608  a literal of this package
         {"pool_id": pool_id},
     ).one_or_none()
     return None if row is None else PoolShape(*row)
 
 
-def free_pods(db: Connection, pool: PoolShape, *, limit: int, now: datetime) -> int:
-    """Return how many Pods of the pool could be claimed now, up to `limit`."""
-    found: int = db.execute(
-        text(f"SELECT count(*) FROM (SELECT 1 {_FREE_PODS} LIMIT :limit) free"),  # noqa: S608
-        {"pool_id": pool.id, "now": now, "web_alive": now - WEB_ALIVE, "limit": limit},
-    ).scalar_one()
-    return found
+_OUTLOOK = Prepared(
+    "outlook",
+    f"""
+    SELECT (SELECT count(*) FROM (SELECT 1 {_FREE_PODS} LIMIT :batch) free) AS free,
+           EXISTS (SELECT FROM backoffs WHERE kind = 'installation' AND failures > 0) AS probes,
+           EXISTS (SELECT FROM claims WHERE {_SPARE}) AS spares
+    """,  # noqa: S608  the parts stand above
+    pool_id="bigint", batch="bigint", now="timestamptz", web_alive="timestamptz", spare_before="timestamptz",
+)  # fmt: skip
 
 
-def read_heads(db: Connection, pool: PoolShape, *, batch: int, spare_after: float, reserve_after: float,
-               now: datetime) -> Heads:  # fmt: skip
-    """Return at most about twice `batch` jobs: the heads of the accounts that come first and have room.
+def outlook(db: Connection, pool: PoolShape, *, batch: int, spare_after: float, now: datetime) -> Outlook:
+    """Return what this run meets; most runs meet neither failed installations nor spares and need ask no further."""
+    row = _OUTLOOK.execute(
+        db, pool_id=pool.id, batch=batch, now=now, web_alive=now - WEB_ALIVE,
+        spare_before=now - timedelta(seconds=spare_after),
+    ).one()  # fmt: skip
+    return Outlook(free=row.free, probes=row.probes, spares=row.spares)
 
-    The index on dispatchable jobs is walked account by account, so held jobs and deep queues cost nothing.
-    """
-    rows = db.execute(
-        text(f"""
-            WITH RECURSIVE walk AS (
-                (SELECT account_id FROM jobs WHERE {_QUEUED} ORDER BY account_id LIMIT 1)
-                UNION ALL
-                SELECT (SELECT account_id FROM jobs WHERE {_QUEUED} AND account_id > walk.account_id
-                        ORDER BY account_id LIMIT 1)
-                FROM walk WHERE walk.account_id IS NOT NULL
-            ), used AS (
-                SELECT account_id, count(*) AS count, sum(vcpu) AS vcpu, sum(memory) AS memory
-                FROM (SELECT account_id, vcpu, memory FROM claims WHERE ended_at IS NULL AND purpose = 'job'
-                      UNION ALL
-                      SELECT account_id, vcpu, memory FROM executions WHERE ended_at IS NULL AND claim_id IS NULL
-                      AND EXISTS (SELECT FROM mint_attempts m WHERE m.runner_name = executions.runner_name)) u
-                GROUP BY account_id
-            ), totals AS (
-                SELECT sum(budget_count) AS count, sum(budget_vcpu) AS vcpu, sum(budget_memory) AS memory FROM accounts
-            ), ranked AS (
-                SELECT a.id AS account_id, a.weight, a.budget_count, a.budget_vcpu, a.budget_memory,
-                       coalesce(u.count, 0) AS used_count, coalesce(u.vcpu, 0) AS used_vcpu,
-                       coalesce(u.memory, 0) AS used_memory,
-                       t.count AS total_count, t.vcpu AS total_vcpu, t.memory AS total_memory
-                FROM walk
-                JOIN accounts a ON a.id = walk.account_id
-                CROSS JOIN totals t
-                LEFT JOIN used u ON u.account_id = a.id
-                CROSS JOIN LATERAL (
-                    SELECT queued_at FROM jobs WHERE {_QUEUED} AND account_id = a.id
-                    ORDER BY priority DESC, queued_at, id LIMIT 1) head
-                WHERE (coalesce(u.count, 0) < a.budget_count
-                       AND coalesce(u.vcpu, 0) + :vcpu <= a.budget_vcpu
-                       AND coalesce(u.memory, 0) + :memory <= a.budget_memory)
-                   OR EXISTS (SELECT FROM claims s WHERE s.ended_at IS NULL AND s.pool_id = :pool_id
-                              AND s.account_id = a.id AND s.spare_since > :spare_before)
-                ORDER BY greatest(coalesce(u.count, 0) / nullif(t.count, 0)::float,
-                                  coalesce(u.vcpu, 0) / nullif(t.vcpu, 0)::float,
-                                  coalesce(u.memory, 0) / nullif(t.memory, 0)::float) / a.weight NULLS FIRST,
-                         head.queued_at, a.id
-                LIMIT :batch
-            )
-            SELECT ranked.*, job.id AS job_id, job.priority, job.queued_at, reserved.*
-            FROM ranked
-            CROSS JOIN LATERAL (
-                SELECT id, priority, queued_at FROM jobs WHERE {_QUEUED} AND account_id = ranked.account_id
-                ORDER BY priority DESC, queued_at, id
-                LIMIT (SELECT ceil(2.0 * :batch / count(*)) FROM ranked)) job
-            LEFT JOIN LATERAL (
-                SELECT p.id AS other_pool_id, p.vcpu AS other_vcpu, p.memory AS other_memory,
-                       j.queued_at AS other_queued_at, j.id AS other_job_id
-                FROM jobs j JOIN pools p ON p.id = j.pool_id
-                WHERE j.account_id = ranked.account_id AND p.id <> :pool_id AND j.state = 'queued'
-                  AND j.hold_reason IS NULL AND j.queued_at < :reserve_before
-                  AND EXISTS (SELECT FROM offers o WHERE o.pool_id = j.pool_id AND o.until > :now)
-                ORDER BY j.queued_at, j.id LIMIT 1) reserved ON true
-            ORDER BY job.priority DESC, job.queued_at, job.id
-        """),  # noqa: S608
-        {
-            "pool_id": pool.id,
-            "vcpu": pool.vcpu,
-            "memory": pool.memory,
-            "batch": batch,
-            "now": now,
-            "spare_before": now - timedelta(seconds=spare_after),
-            "reserve_before": now - timedelta(seconds=reserve_after),
-        },
-    ).all()
-    accounts: dict[int, AccountView] = {}
-    reservations: dict[int, Reservation] = {}
-    totals = Budget(count=0, vcpu_millicores=0, memory_mib=0)
-    for row in rows:
-        totals = Budget(
-            count=int(row.total_count), vcpu_millicores=int(row.total_vcpu), memory_mib=int(row.total_memory)
-        )
-        accounts[row.account_id] = AccountView(
-            account_id=row.account_id,
-            weight=row.weight,
-            budget=Budget(count=row.budget_count, vcpu_millicores=row.budget_vcpu, memory_mib=row.budget_memory),
-            usage=Usage(count=int(row.used_count), vcpu_millicores=int(row.used_vcpu), memory_mib=int(row.used_memory)),
-        )
-        if row.other_pool_id is not None:
-            reservations[row.account_id] = Reservation(
-                pool_id=row.other_pool_id,
-                count=1,
-                vcpu_millicores=row.other_vcpu,
-                memory_mib=row.other_memory,
-                queued_at=row.other_queued_at,
-                job_id=row.other_job_id,
-            )
-    jobs = tuple(
-        JobHead(
-            job_id=row.job_id, account_id=row.account_id, priority=row.priority, queued_at=row.queued_at,
-            vcpu_millicores=pool.vcpu, memory_mib=pool.memory, pool_id=pool.id,
-        )
-        for row in rows
-    )  # fmt: skip
-    return Heads(jobs=jobs, accounts=accounts, reservations=reservations, totals=totals)
+
+_LOCK_JOBS = Prepared(
+    "lock_jobs",
+    f"SELECT id FROM jobs WHERE id = ANY(:ids) AND {QUEUED} ORDER BY id FOR NO KEY UPDATE SKIP LOCKED",  # noqa: S608
+    ids="bigint[]", pool_id="bigint",
+)  # fmt: skip
 
 
 def lock_jobs(db: Connection, pool: PoolShape, job_ids: Sequence[int]) -> frozenset[int]:
     """Lock those of the jobs that are still dispatchable and that nobody else has locked."""
-    rows = db.execute(
-        text(f"SELECT id FROM jobs WHERE id = ANY(:ids) AND {_QUEUED} ORDER BY id FOR NO KEY UPDATE SKIP LOCKED"),  # noqa: S608
-        {"ids": list(job_ids), "pool_id": pool.id},
-    )
+    rows = _LOCK_JOBS.execute(db, ids=list(job_ids), pool_id=pool.id)
     return frozenset(rows.scalars())
+
+
+_LOCK_PODS = Prepared(
+    "lock_pods",
+    f"""
+    WITH chosen AS (
+        SELECT p.id {_FREE_PODS}
+        ORDER BY p.template_hash <> :template_hash, p.id LIMIT :most)
+    SELECT id, uid FROM runner_pods WHERE id IN (SELECT id FROM chosen)
+    ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+    """,  # noqa: S608  the parts stand above
+    pool_id="bigint", now="timestamptz", web_alive="timestamptz", template_hash="text", most="bigint",
+)  # fmt: skip
+
+_TAKEN = Prepared(
+    "taken",
+    "SELECT pod_uid FROM claims WHERE pod_uid = ANY(:uids) AND (ended_at IS NULL OR delivered_at IS NOT NULL)",
+    uids="text[]",
+)
 
 
 def lock_pods(db: Connection, pool: PoolShape, *, limit: int, now: datetime) -> list[FreePod]:
@@ -212,40 +149,26 @@ def lock_pods(db: Connection, pool: PoolShape, *, limit: int, now: datetime) -> 
     The locks are taken in order of id; whoever inserts a claim holds the Pod's row, so the second look,
     which sees all that was committed before the lock, is final.
     """
-    rows = db.execute(
-        text(f"""
-            WITH chosen AS (
-                SELECT p.id {_FREE_PODS}
-                ORDER BY p.template_hash <> :template_hash, p.id LIMIT :limit)
-            SELECT id, uid FROM runner_pods WHERE id IN (SELECT id FROM chosen)
-            ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
-        """),  # noqa: S608
-        {
-            "pool_id": pool.id, "now": now, "web_alive": now - WEB_ALIVE, "limit": limit,
-            "template_hash": pool.template_hash,
-        },
-    ).all()  # fmt: skip
-    taken = set(
-        db.execute(
-            text("""
-                SELECT pod_uid FROM claims
-                WHERE pod_uid = ANY(:uids) AND (ended_at IS NULL OR delivered_at IS NOT NULL)
-            """),
-            {"uids": [row.uid for row in rows]},
-        ).scalars()
-    )
+    rows = _LOCK_PODS.execute(
+        db, pool_id=pool.id, now=now, web_alive=now - WEB_ALIVE, template_hash=pool.template_hash, most=limit
+    ).all()
+    taken = set(_TAKEN.execute(db, uids=[row.uid for row in rows]).scalars()) if rows else set()
     return [FreePod(row.id, row.uid) for row in rows if row.uid not in taken]
+
+
+_LOCK_ACCOUNTS = Prepared(
+    "lock_accounts",
+    """
+    SELECT id, weight, budget_count, budget_vcpu, budget_memory FROM accounts
+    WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+    """,
+    ids="bigint[]",
+)
 
 
 def lock_accounts(db: Connection, accounts: Mapping[int, AccountView]) -> dict[int, AccountView]:
     """Lock those of the accounts that nobody else has locked, and count what they use after that."""
-    rows = db.execute(
-        text("""
-            SELECT id, weight, budget_count, budget_vcpu, budget_memory FROM accounts
-            WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
-        """),
-        {"ids": list(accounts)},
-    ).all()
+    rows = _LOCK_ACCOUNTS.execute(db, ids=list(accounts)).all()
     usage = usage_of(db, [row.id for row in rows])
     return {
         row.id: AccountView(
@@ -265,14 +188,15 @@ def give_to_spares(
 
     A spare is a registered runner that waits at GitHub: the job needs no Pod, no mint and no further budget.
     """
+    if not job_ids:
+        return {}
     spares = db.execute(
-        text("""
+        text(f"""
             SELECT id, account_id, scope FROM claims
-            WHERE ended_at IS NULL AND pool_id = :pool_id AND state = 'delivered' AND job_id IS NULL
-              AND spare_since > :spare_before
+            WHERE {_SPARE}
               AND account_id IN (SELECT account_id FROM jobs WHERE id = ANY(:job_ids))
             ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
-        """),
+        """),  # noqa: S608  as above
         {"pool_id": pool.id, "job_ids": list(job_ids), "spare_before": now - timedelta(seconds=spare_after)},
     ).all()
     if not spares:
@@ -300,41 +224,56 @@ def give_to_spares(
     return given
 
 
+_INSERT_CLAIMS = Prepared(
+    "insert_claims",
+    """
+    WITH made AS (
+        INSERT INTO claims (purpose, job_id, runner_pod_id, pod_uid, pool_id, account_id, installation_id, scope,
+                            vcpu, memory, state, created_at, changed_at, due_at)
+        SELECT 'job', j.id, pair.pod_id, pair.uid, :pool_id, j.account_id, j.installation_id, j.scope,
+               :vcpu, :memory, :state, :now, :now, :due
+        FROM unnest(:jobs, :pods, :uids) WITH ORDINALITY AS pair (job_id, pod_id, uid, place)
+        JOIN jobs j ON j.id = pair.job_id
+        ORDER BY pair.place
+        RETURNING id
+    ), events AS (
+        INSERT INTO claim_events (claim_id, at, transition, from_state, to_state, who, why)
+        SELECT id, :now, :transition, NULL, :state, :who, :why FROM made
+    )
+    SELECT id FROM made
+    """,
+    pool_id="bigint", vcpu="bigint", memory="bigint", state="text", now="timestamptz", due="timestamptz",
+    jobs="bigint[]", pods="bigint[]", uids="text[]", transition="text", who="text", why="text",
+)  # fmt: skip
+
+
 def insert_claims(
     db: Connection, pool: PoolShape, pairs: Sequence[tuple[int, FreePod]], *, due_after: float, now: datetime
 ) -> list[int]:
-    """Insert one job claim per (job, Pod) and move the jobs; return the claims' ids.
+    """Insert one job claim per (job, Pod), with its event, and move the jobs; return the claims' ids.
 
     The caller holds the rows of the jobs, the Pods and the accounts.
     """
     if not pairs:
         return []
-    rows = db.execute(
-        text("""
-            INSERT INTO claims (purpose, job_id, runner_pod_id, pod_uid, pool_id, account_id, installation_id, scope,
-                                vcpu, memory, state, created_at, changed_at, due_at)
-            SELECT 'job', j.id, pair.pod_id, pair.uid, :pool_id, j.account_id, j.installation_id, j.scope,
-                   :vcpu, :memory, :state, :now, :now, :due
-            FROM unnest(CAST(:jobs AS bigint[]), CAST(:pods AS bigint[]), CAST(:uids AS text[]))
-                 AS pair (job_id, pod_id, uid)
-            JOIN jobs j ON j.id = pair.job_id
-            RETURNING id
-        """),
-        {
-            "jobs": [job_id for job_id, _ in pairs],
-            "pods": [pod.id for _, pod in pairs],
-            "uids": [pod.uid for _, pod in pairs],
-            "pool_id": pool.id,
-            "vcpu": pool.vcpu,
-            "memory": pool.memory,
-            "state": ClaimState.CLAIMED,
-            "now": now,
-            "due": now + timedelta(seconds=due_after),
-        },
+    rows = _INSERT_CLAIMS.execute(
+        db,
+        pool_id=pool.id,
+        vcpu=pool.vcpu,
+        memory=pool.memory,
+        state=ClaimState.CLAIMED,
+        now=now,
+        due=now + timedelta(seconds=due_after),
+        jobs=[job_id for job_id, _ in pairs],
+        pods=[pod.id for _, pod in pairs],
+        uids=[pod.uid for _, pod in pairs],
+        transition="claim",
+        who=WHO,
+        why="matched",
     )
     ids = list(rows.scalars())
-    insert_events(db, "claim", ids, name="claim", state=ClaimState.CLAIMED, now=now, who=WHO, why="matched")
-    move_jobs(db, "job_claim", [job_id for job_id, _ in pairs], now=now, who=WHO, why="matched")
+    note(db, "claim", machine=allowed("claim").machine, rows=len(ids))
+    move_many_jobs(db, "job_claim", [job_id for job_id, _ in pairs], now=now, who=WHO, why="matched")
     return ids
 
 
@@ -351,12 +290,11 @@ def spare_candidates(
 ) -> frozenset[int]:
     """Return the jobs that spares of their accounts could take, as many as there are spares."""
     rows = db.execute(
-        text("""
+        text(f"""
             SELECT account_id, count(*) AS spares FROM claims
-            WHERE ended_at IS NULL AND pool_id = :pool_id AND state = 'delivered' AND job_id IS NULL
-              AND spare_since > :spare_before
+            WHERE {_SPARE}
             GROUP BY account_id
-        """),
+        """),  # noqa: S608  as above
         {"pool_id": pool.id, "spare_before": now - timedelta(seconds=spare_after)},
     )
     left = {row.account_id: row.spares for row in rows}

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, TextClause, text
 
 from models.engine import note
+from models.prepared import Prepared
 from ostler import telemetry
 from rules.machines import TRANSITIONS, Machine, allowed
 
@@ -20,10 +21,10 @@ def _sets(values: Mapping[str, str]) -> str:
     return "".join(f", {column} = {expression}" for column, expression in values.items())
 
 
-def _moving(table: str, guard: str, state: str, values: Mapping[str, str]) -> TextClause:
+def _moving(table: str, guard: str, state: str, values: Mapping[str, str], *, columns: str = "t.*") -> str:
     event = table.removesuffix("s")
     # The row is locked first, so that the event's from_state is the one that was left.
-    return text(f"""
+    return f"""
         WITH old AS (
             SELECT id, {state} AS from_state, changed_at FROM {table}
             WHERE id = ANY(:ids) AND {state} = ANY(:sources) {guard}
@@ -31,7 +32,7 @@ def _moving(table: str, guard: str, state: str, values: Mapping[str, str]) -> Te
         ), moved AS (
             UPDATE {table} t SET {state} = :target, changed_at = :now {_sets(values)}
             FROM old WHERE t.id = old.id
-            RETURNING t.*, old.from_state, old.changed_at AS left_at
+            RETURNING {columns}, old.from_state, old.changed_at AS left_at
         ), events AS (
             INSERT INTO {event}_events ({event}_id, at, transition, from_state, to_state, who, why, latency_ms)
             SELECT id, :now, :transition, from_state, :target, :who, :why,
@@ -39,7 +40,7 @@ def _moving(table: str, guard: str, state: str, values: Mapping[str, str]) -> Te
             FROM moved
         )
         SELECT * FROM moved ORDER BY id
-    """)  # noqa: S608  every part comes from this package, never from input
+    """  # noqa: S608  every part comes from this package, never from input
 
 
 _STATEMENTS: dict[tuple[str, str, str, tuple[tuple[str, str], ...]], TextClause] = {}
@@ -65,7 +66,8 @@ def _move(
         if transition.machine is Machine.CLAIM:
             guard += f" AND purpose = '{transition.purpose}'"
     key = (table, state, guard, tuple(values.items()))
-    statement = _STATEMENTS.setdefault(key, _moving(table, guard, state, values))
+    if (statement := _STATEMENTS.get(key)) is None:
+        statement = _STATEMENTS.setdefault(key, text(_moving(table, guard, state, values)))
     rows = db.execute(
         statement,
         {
@@ -105,6 +107,31 @@ def move_jobs(
         # Its pool may have gone or changed while the job was claimed: `unroute` left it without one.
         columns["hold_reason"] = "CASE WHEN t.pool_id IS NULL THEN 'no_pool' ELSE t.hold_reason END"
     return _move(db, name, job_ids, now=now, who=who, why=why, guard=guard, values=columns, parameters=parameters)
+
+
+_MOVE_JOBS = Prepared(
+    "move_jobs",
+    _moving("jobs", "", "state", {}, columns="t.id"),
+    ids="bigint[]", sources="text[]", target="text", transition="text", now="timestamptz", who="text", why="text",
+)  # fmt: skip
+
+
+def move_many_jobs(
+    db: Connection, name: str, job_ids: Sequence[int], *, now: datetime, who: str, why: str
+) -> Sequence[int]:
+    """Apply one transition to the jobs that it is allowed for, as `move_jobs`; return only the ids of those that moved.
+
+    Not for `job_requeue`, which also looks at the job's pool.
+    """
+    transition = allowed(name)
+    rows = _MOVE_JOBS.execute(
+        db, ids=list(job_ids), sources=sorted(transition.sources), target=transition.target, transition=name, now=now,
+        who=who, why=why,
+    )  # fmt: skip
+    moved = [row.id for row in rows]
+    if moved:
+        note(db, name, machine=transition.machine, rows=len(moved))
+    return moved
 
 
 def move_claim(

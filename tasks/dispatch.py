@@ -14,6 +14,7 @@ from sqlalchemy.exc import OperationalError
 
 from models import backoffs, matching
 from models.engine import transaction
+from models.heads import read_heads
 from ostler.clock import utcnow
 from rules.fairness import plan_batch
 from tasks.base import DISPATCH, task
@@ -92,18 +93,21 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
     """Choose, lock, count, insert: in that order, each in a statement of its own (laws L1 and L2)."""
     settings = rt.settings
     batch = settings.match_batch
-    if matching.free_pods(db, pool, limit=1, now=now):
+    seen = matching.outlook(db, pool, batch=batch, spare_after=settings.spare_after, now=now)
+    free = seen.free
+    if free and seen.probes:
         backoffs.let_one_through(db, pool_id=pool.id, probe_every=settings.probe_every, now=now)
-    heads = matching.read_heads(
+    heads = read_heads(
         db, pool, batch=batch, spare_after=settings.spare_after, reserve_after=settings.reserve_after, now=now
     )
     if not heads.jobs:
         matching.set_wants_pods(db, pool, wants=False)
         return Matched((), 0, again=False)
-    free = matching.free_pods(db, pool, limit=batch, now=now)
     # Jobs that spares may take are locked with the rest; those without a Pod are simply left again.
     first = plan_batch(heads.jobs, heads.accounts, totals=heads.totals, slots=free, reservations=heads.reservations)
-    spares = matching.spare_candidates(db, pool, heads.jobs, spare_after=settings.spare_after, now=now)
+    spares: frozenset[int] = frozenset()
+    if seen.spares:
+        spares = matching.spare_candidates(db, pool, heads.jobs, spare_after=settings.spare_after, now=now)
     locked = matching.lock_jobs(db, pool, sorted({job.job_id for job in first.picks} | spares))
     pods = matching.lock_pods(db, pool, limit=len(first.picks), now=now) if first.picks else []
     jobs = [job for job in heads.jobs if job.job_id in locked]

@@ -76,7 +76,7 @@ def test_eight_matchers_fill_a_budget_of_two_exactly(
         flat = " ".join(statement.split())
         if LOCK_ACCOUNTS in flat and "FOR NO KEY UPDATE" in flat:
             together.wait(DEADLINE)
-        elif flat.startswith(INSERT):
+        elif INSERT in flat:
             until(lambda: len(over) + waiting_for_locks(stage.engine) >= MATCHERS - 1, "the others end or wait")
 
     def run(pool: int) -> None:

@@ -1,0 +1,99 @@
+"""What a run of the matcher costs Postgres: statements, plans, rows read. Counted, never timed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, event, text
+
+from models.heads import read_heads
+from models.matching import PoolShape
+from tests.database import Database
+from tests.integration.matching.stage import Stage, make_stage
+from tests.integration.models.webhook_rows import NOW
+
+DEEP = 3000
+STATEMENTS = 10
+"""Of a run that pairs jobs and meets neither spares nor failed installations."""
+
+
+@pytest.fixture
+def stage(database: Database) -> Stage:
+    return make_stage(database)
+
+
+def nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a node of a plan and all below it."""
+    yield node
+    for child in node.get("Plans", []):
+        yield from nodes(child)
+
+
+def deep_queue(stage: Stage, account: int, pool: int, *, age: int) -> None:
+    """Queue many jobs of an account in a pool, all older than `age` seconds."""
+    first = stage.job(account, pool, age=age)
+    with stage.engine.begin() as db:
+        db.execute(
+            text("""
+                INSERT INTO jobs (id, account_id, installation_id, repository, scope, run_id, run_attempt, name, labels,
+                                  state, pool_id, priority, queued_at, changed_at)
+                SELECT 1000000 * :pool + n, account_id, 1, repository, scope, 1, 1, name, labels, 'queued', pool_id, 0,
+                       queued_at - n * interval '1 second', changed_at
+                FROM jobs, generate_series(1, :count) n WHERE jobs.id = :first
+            """),
+            {"first": first, "count": DEEP, "pool": pool},
+        )
+
+
+@pytest.mark.parametrize("plan", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize("second_pool", [False, True], ids=["one pool", "deep in two pools"])
+def test_no_deep_queue_is_walked(stage: Stage, plan: str, second_pool: bool) -> None:
+    account, pool, other = stage.account(1), stage.pool(), stage.pool()
+    # The other pool's jobs are the younger: whoever looks for them by age alone meets all of this pool's first.
+    deep_queue(stage, account, pool, age=100_000)
+    stage.pod(pool)
+    if second_pool:
+        deep_queue(stage, account, other, age=10_000)
+        stage.pod(other)
+    with stage.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
+        db.execute(text("VACUUM ANALYZE jobs, offers, pools, accounts"))
+    with stage.engine.connect() as db:
+        db.execute(text("SELECT set_config('plan_cache_mode', :plan, true)"), {"plan": plan})
+        heads, read = _plan_of_heads(db, PoolShape(pool, 2000, 4096, "hash", wants_pods=False))
+    assert len(heads.jobs) == 2
+    assert (1 in heads.reservations) is second_pool
+    assert read < 20, f"{read} rows of jobs were read for {len(heads.jobs)} heads"
+
+
+def _plan_of_heads(db: Connection, pool: PoolShape) -> tuple[Any, float]:
+    """Return the heads, and how many rows of `jobs` were looked at for them."""
+    sent: list[tuple[str, Any]] = []
+    event.listen(db, "before_cursor_execute", lambda _db, _cur, sql, values, *_: sent.append((sql, values)))
+    heads = read_heads(db, pool, batch=1, spare_after=60, reserve_after=300, now=NOW)
+    statement, values = sent[-1]
+    (found,) = db.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", values).one()
+    return heads, sum(
+        float(node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)))
+        for node in nodes(found[0]["Plan"])
+        if node.get("Relation Name") == "jobs"
+    )
+
+
+def test_a_run_is_few_statements_and_the_second_on_a_connection_plans_none_of_them(stage: Stage) -> None:
+    account, pool = stage.account(1), stage.pool()
+    for _ in range(3):
+        stage.job(account, pool)
+        stage.pod(pool)
+    sent: list[str] = []
+    stage.engine.pool.dispose()
+    stage.settings.__dict__["match_batch"] = 1
+    event.listen(stage.engine, "before_cursor_execute", lambda _db, _cur, sql, *_: sent.append(sql))
+    assert len(stage.match(pool).claims) == 1
+    assert [sql for sql in sent if sql.startswith("PREPARE ")]
+    sent.clear()
+    assert len(stage.match(pool, now=NOW + timedelta(seconds=1)).claims) == 1
+    assert not [sql for sql in sent if sql.startswith("PREPARE ")]
+    assert len(sent) <= STATEMENTS, sent
