@@ -21,6 +21,10 @@ _LINES = (
     ("missing_stamps", "sweep_every", "sweeps"),
     ("redelivery", "sweep_every", "sweeps"),
     ("adrift_jobs", "sweep_every", "sweeps"),
+    ("orphaned_stamps", "sweep_every", "sweeps"),
+    ("finished_jobs", "sweep_every", "sweeps"),
+    ("orphaned_runners", "slow_sweep_every", "sweeps"),
+    ("orphaned_service_accounts", "slow_sweep_every", "sweeps"),
 )
 
 SWEEPS = tuple(name for name, _, queue in _LINES if queue == "sweeps")
@@ -39,7 +43,7 @@ def schedule(**every: float) -> dict[str, dict[str, Any]]:
         name: {
             "task": f"ostler.{name}",
             "schedule": seconds[name],
-            "kwargs": {"spread": min(SPREAD, seconds[name] / 20)} if setting == "sweep_every" else {},
+            "kwargs": {"spread": min(SPREAD, seconds[name] / 20)} if setting.endswith("sweep_every") else {},
             "options": {"queue": queue, "expires": max(seconds[name], MINIMUM_EXPIRES)},
         }
         for name, setting, queue in _LINES

@@ -100,7 +100,7 @@ def delete_runner(
     if known is None:
         known = _service_account_of(client, namespace, name, uid, attempt, policy)
     if known is not None:
-        _delete_service_account(client, namespace, name, known, policy)
+        delete_service_account(client, namespace=namespace, name=name, uid=known, policy=policy)
     return Deletion.GONE if answer is None else Deletion.ACCEPTED
 
 
@@ -123,9 +123,10 @@ def _service_account_of(
     return None if living is not None and living.uid != uid else str(account["uid"])
 
 
-def _delete_service_account(
-    client: KubeClient, namespace: str, name: str, uid: str, policy: RetryPolicy | None
+def delete_service_account(
+    client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None = None
 ) -> None:
+    """Delete a runner's ServiceAccount of this UID; one that is gone, or a successor, is left alone."""
     path = object_path("serviceaccounts", namespace=namespace, name=name)
     try:
         client.request("DELETE", path, body={"preconditions": {"uid": uid}}, policy=policy)

@@ -82,6 +82,9 @@ class Claim(Base):
     delivered_at: Mapped[datetime | None]
     spare_since: Mapped[datetime | None]
     runner_absent_at: Mapped[datetime | None] = mapped_column(comment="first of two looks that did not find its runner")
+    runner_free_at: Mapped[datetime | None] = mapped_column(
+        comment="first of two looks, after its job, that found its runner absent or idle"
+    )
     end_reason: Mapped[str | None]
     ended_at: Mapped[datetime | None]
 

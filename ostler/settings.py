@@ -144,10 +144,25 @@ class Settings(Stores):
         default=100, ge=1, le=1000, description="webhooks that GitHub is asked for in one tick at most"
     )
 
+    # What nothing leads to any more
+    orphaned_stamp_after: float = Field(
+        default=300, ge=0, description="since its last claim ended, before a stamped Pod without one is looked at"
+    )
+    finished_job_after: float = Field(
+        default=900, ge=0, description="since its job ended, before a Pod that lives on is looked at"
+    )
+    orphaned_runner_after: float = Field(
+        default=900, ge=0, description="since its claim ended, before an offline runner is deregistered"
+    )
+    orphaned_account_after: float = Field(
+        default=600, ge=0, description="age of a ServiceAccount without a Pod before it is deleted"
+    )
+
     # Periods of beat
     resume_every: float = Field(default=5, gt=0, description="period of `resume`")
     pools_every: float = Field(default=10, gt=0, description="period of `pools`, the keeper")
     sweep_every: float = Field(default=60, gt=0, description="period of the sweeps that run once a minute")
+    slow_sweep_every: float = Field(default=600, gt=0, description="period of the sweeps over what merely lies about")
 
     # Bounds of repairs
     sweeps_paused: Annotated[tuple[str, ...], NoDecode] = Field(

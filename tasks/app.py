@@ -34,6 +34,10 @@ MODULES = (
     "tasks.sweeps.unused_runners",
     "tasks.sweeps.redelivery",
     "tasks.sweeps.adrift_jobs",
+    "tasks.sweeps.orphaned_stamps",
+    "tasks.sweeps.finished_jobs",
+    "tasks.sweeps.orphaned_runners",
+    "tasks.sweeps.orphaned_service_accounts",
 )
 
 VISIBILITY_TIMEOUT = 300
@@ -107,7 +111,8 @@ def configure(settings: Settings) -> Celery:
             "socket_timeout": 10, "socket_connect_timeout": 5, "health_check_interval": 10, "retry_period": 10,
         },
         beat_schedule=schedule(
-            resume_every=settings.resume_every, pools_every=settings.pools_every, sweep_every=settings.sweep_every
+            resume_every=settings.resume_every, pools_every=settings.pools_every, sweep_every=settings.sweep_every,
+            slow_sweep_every=settings.slow_sweep_every,
         ),
         **SETTINGS,
     )  # fmt: skip

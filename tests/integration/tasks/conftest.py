@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 from sqlalchemy import Row, text
 
+from github_adapters.client import InstallationSeen, JobSeen, RunnerSeen
 from k8s_adapters.client import KubeClient, make_client
 from k8s_adapters.pods import PodSeen, list_pods
 from k8s_adapters.pools import PoolSeen, create_pool
 from lab.control_plane import ClusterAccess
 from models.engine import in_transaction
+from ostler.errors import Busy, Forbidden, Gone, NotInstalled, Retryable
+from rules.scopes import Scope
 from tasks import runtime as current
+from tasks.pools import keep, pools
+from tasks.release import release
 from tests.database import Database
+
+RUNNER = "small-0-abcdef01"
 
 
 class Outbox:
@@ -49,6 +56,10 @@ class StubSettings:
     """The settings that these tasks read."""
 
     namespace: str
+    orphaned_stamp_after: float = 300
+    finished_job_after: float = 900
+    orphaned_runner_after: float = 900
+    orphaned_account_after: float = 600
     dispatch_url: str = "http://127.0.0.1:1/runners/v1/dispatch"
     token_audience: str = "ostler-dispatch"
     due_after: float = 10
@@ -169,6 +180,15 @@ class Stage:
             )
         return claim_id
 
+    def with_settings(self, **changed: Any) -> None:
+        """Change settings for this test."""
+        self.rt.settings = replace(self.rt.settings, **changed)
+
+    def released(self) -> None:
+        """Run the releases that were sent."""
+        for message in self.outbox.take("ostler.release"):
+            release.run(**message)
+
     def see(self, claim_id: int) -> Row[Any]:
         """Return a claim with the state of the job that it has or had."""
         (row,) = self.rows(
@@ -211,3 +231,88 @@ def stage(database: Database, control_plane: ClusterAccess, namespace: str) -> I
     yield Stage(rt, namespace, kube)
     current.install(None)
     kube.close()
+
+
+@dataclass(slots=True)
+class StubGitHub:
+    """A GitHub with at most one runner and one job; `broken` fails every call, `keeps` every deletion.
+
+    The App is gone from the installation `without_app`; the organisation of all others is called `login`.
+    """
+
+    runner: str | None = None
+    job: tuple[str, str | None, str | None] | None = ("queued", None, None)
+    broken: bool = False
+    removed: bool = False
+    keeps: bool = False
+    without_app: int | None = None
+    login: str = "acme"
+    deleted: list[int] = field(default_factory=list)
+
+    def _answer(self) -> None:
+        if self.broken:
+            raise Retryable("down")
+        if self.removed:
+            raise Gone("the App is not installed there any more")
+
+    def list_runners(self, **_: Any) -> list[RunnerSeen]:
+        """Return the runner in the state that the test set."""
+        self._answer()
+        if self.runner is None:
+            return []
+        status = "offline" if self.runner == "offline" else "online"
+        return [RunnerSeen(id=77, name=RUNNER, status=status, busy=self.runner == "busy", labels=())]
+
+    def find_runner(self, **_: Any) -> RunnerSeen | None:
+        """Return the runner."""
+        return next(iter(self.list_runners()), None)
+
+    def get_installation(self, **_: Any) -> InstallationSeen:
+        """Return the installation of account 1."""
+        self._answer()
+        return InstallationSeen(account_id=1, login=self.login, suspended=False)
+
+    def delete_runner(self, *, installation_id: int, scope: Scope, runner_id: int, **_: Any) -> None:
+        """Delete it, unless it is busy."""
+        self._answer()
+        if installation_id == self.without_app:
+            raise NotInstalled("the App is not installed there any more")
+        if scope.login != self.login:
+            raise Gone("GitHub answered 404")
+        if self.keeps:
+            raise Forbidden("the App may not delete runners")
+        if self.runner == "busy":
+            raise Busy("busy")
+        self.deleted.append(runner_id)
+        self.runner = None
+
+    def get_job(self, *, job_id: int, **_: Any) -> JobSeen | None:
+        """Return the job."""
+        self._answer()
+        if self.job is None:
+            return None
+        status, conclusion, runner = self.job
+        return JobSeen(
+            id=job_id, run_id=1, run_attempt=1, status=status, conclusion=conclusion, labels=(), runner_id=None,
+            runner_name=runner, created_at=None, started_at=None, completed_at=None,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def github(stage: Stage) -> StubGitHub:
+    """The stage's GitHub."""
+    stub = StubGitHub()
+    stage.rt.github = stub
+    return stub
+
+
+@pytest.fixture
+def pod(stage: Stage, github: StubGitHub) -> str:
+    """A Pod of a pool of two."""
+    del github
+    stage.pool(replicas=2)
+    pools.run()
+    for message in stage.outbox.take("ostler.keep"):
+        keep.run(**message)
+    stage.outbox.sent.clear()
+    return min(stage.pods())

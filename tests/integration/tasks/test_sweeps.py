@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from github_adapters.client import InstallationSeen, JobSeen, RunnerSeen
 from models.accounts import usage_of
-from ostler.errors import Busy, Forbidden, Gone, NotInstalled, Retryable
-from rules.scopes import Scope
-from tasks.pools import keep, pools
+from ostler.errors import Gone, NotInstalled
+from tasks.pools import keep
 from tasks.release import release
 from tasks.retire import retire
 from tasks.sweeps.adrift_jobs import adrift_jobs
@@ -19,100 +16,7 @@ from tasks.sweeps.missing_pods import missing_pods
 from tasks.sweeps.missing_stamps import missing_stamps
 from tasks.sweeps.stale_claims import stale_claims
 from tasks.sweeps.unused_runners import unused_runners
-from tests.integration.tasks.conftest import Stage
-
-RUNNER = "small-0-abcdef01"
-
-
-@dataclass(slots=True)
-class StubGitHub:
-    """A GitHub with at most one runner and one job; `broken` fails every call, `keeps` every deletion.
-
-    The App is gone from the installation `without_app`; the organisation of all others is called `login`.
-    """
-
-    runner: str | None = None
-    job: tuple[str, str | None, str | None] | None = ("queued", None, None)
-    broken: bool = False
-    removed: bool = False
-    keeps: bool = False
-    without_app: int | None = None
-    login: str = "acme"
-    deleted: list[int] = field(default_factory=list)
-
-    def _answer(self) -> None:
-        if self.broken:
-            raise Retryable("down")
-        if self.removed:
-            raise Gone("the App is not installed there any more")
-
-    def list_runners(self, **_: Any) -> list[RunnerSeen]:
-        """Return the runner in the state that the test set."""
-        self._answer()
-        if self.runner is None:
-            return []
-        status = "offline" if self.runner == "offline" else "online"
-        return [RunnerSeen(id=77, name=RUNNER, status=status, busy=self.runner == "busy", labels=())]
-
-    def find_runner(self, **_: Any) -> RunnerSeen | None:
-        """Return the runner."""
-        return next(iter(self.list_runners()), None)
-
-    def get_installation(self, **_: Any) -> InstallationSeen:
-        """Return the installation of account 1."""
-        self._answer()
-        return InstallationSeen(account_id=1, login=self.login, suspended=False)
-
-    def delete_runner(self, *, installation_id: int, scope: Scope, runner_id: int, **_: Any) -> None:
-        """Delete it, unless it is busy."""
-        self._answer()
-        if installation_id == self.without_app:
-            raise NotInstalled("the App is not installed there any more")
-        if scope.login != self.login:
-            raise Gone("GitHub answered 404")
-        if self.keeps:
-            raise Forbidden("the App may not delete runners")
-        if self.runner == "busy":
-            raise Busy("busy")
-        self.deleted.append(runner_id)
-        self.runner = None
-
-    def get_job(self, *, job_id: int, **_: Any) -> JobSeen | None:
-        """Return the job."""
-        self._answer()
-        if self.job is None:
-            return None
-        status, conclusion, runner = self.job
-        return JobSeen(
-            id=job_id, run_id=1, run_attempt=1, status=status, conclusion=conclusion, labels=(), runner_id=None,
-            runner_name=runner, created_at=None, started_at=None, completed_at=None,
-        )  # fmt: skip
-
-
-@pytest.fixture
-def github(stage: Stage) -> StubGitHub:
-    """The stage's GitHub."""
-    stub = StubGitHub()
-    stage.rt.github = stub
-    return stub
-
-
-@pytest.fixture
-def pod(stage: Stage, github: StubGitHub) -> str:
-    """A Pod of a pool of two."""
-    del github
-    stage.pool(replicas=2)
-    pools.run()
-    for message in stage.outbox.take("ostler.keep"):
-        keep.run(**message)
-    stage.outbox.sent.clear()
-    return min(stage.pods())
-
-
-def released(stage: Stage) -> None:
-    """Run the releases that were sent."""
-    for message in stage.outbox.take("ostler.release"):
-        release.run(**message)
+from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 
 
 @pytest.mark.parametrize(
@@ -125,7 +29,7 @@ def test_only_a_claim_that_was_never_delivered_gets_stale(
     stage.job(7)
     claim = stage.claim(pod, job_id=7, state=state, age=age)
     stale_claims.run()
-    released(stage)
+    stage.released()
     after = stage.see(claim)
     assert (after.state, after.end_reason) == (("ended", "released") if ends else (state, None))
     assert after.job_state == ("queued" if ends else "claimed")
@@ -138,7 +42,7 @@ def test_a_release_before_delivery_takes_the_stamp_off_and_deregisters_what_was_
     claim = stage.claim(pod, job_id=7, state="minted", age=400, runner=RUNNER)
     github.runner = "offline"
     stale_claims.run()
-    released(stage)
+    stage.released()
     assert stage.see(claim).end_reason == "released"
     assert github.deleted == [77]
     after = stage.pods()[pod]
@@ -298,7 +202,7 @@ def test_an_absent_runner_is_released_only_after_two_looks_a_minute_apart(
     assert stage.see(claim).state == "delivered"
     stage.rows("UPDATE claims SET runner_absent_at = now() - interval '61 s'")
     unused_runners.run()
-    released(stage)
+    stage.released()
     after = stage.see(claim)
     assert (after.state, after.end_reason, after.job_state) == ("ended", "never_started", "queued")
     assert github.job is not None
@@ -331,7 +235,7 @@ def test_a_spare_that_got_no_job_is_deregistered_and_its_pod_retired_under_a_cla
     claim = stage.claim(pod, job_id=None, state="delivered", age=90, runner=RUNNER)
     github.runner = "online"
     unused_runners.run()
-    released(stage)
+    stage.released()
     assert stage.see(claim).end_reason == "never_started"
     assert github.deleted == [77]
     assert pod in stage.pods()
@@ -347,7 +251,7 @@ def test_a_pod_whose_runner_turns_out_busy_is_not_deleted_by_its_retirement(
     claim = stage.claim(pod, job_id=None, state="delivered", age=90, runner=RUNNER)
     github.runner = "online"
     unused_runners.run()
-    released(stage)
+    stage.released()
     stage.rows("UPDATE mint_attempts SET outcome = 'minted' WHERE claim_id = :id", id=claim)
     github.runner = "busy"
     for message in stage.outbox.take("ostler.retire"):
@@ -451,7 +355,7 @@ def test_a_claim_that_was_never_delivered_is_released_although_the_app_was_remov
     claim = stage.claim(pod, job_id=7, state="minted", age=400, runner=RUNNER)
     github.removed = True
     stale_claims.run()
-    released(stage)
+    stage.released()
     after = stage.see(claim)
     assert (after.state, after.job_state) == ("ended", "queued")
     assert stage.pods()[pod].owner is None

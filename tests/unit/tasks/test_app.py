@@ -31,6 +31,10 @@ NAMES = {
     "ostler.unused_runners": "sweeps",
     "ostler.redelivery": "sweeps",
     "ostler.adrift_jobs": "sweeps",
+    "ostler.orphaned_stamps": "sweeps",
+    "ostler.finished_jobs": "sweeps",
+    "ostler.orphaned_runners": "sweeps",
+    "ostler.orphaned_service_accounts": "sweeps",
 }
 
 
@@ -51,7 +55,7 @@ def test_task_names_and_queues_are_stable() -> None:
 
 
 def test_every_periodic_task_exists_and_expires_after_its_period() -> None:
-    for line in schedule(resume_every=5, pools_every=10, sweep_every=60).values():
+    for line in schedule(resume_every=5, pools_every=10, sweep_every=60, slow_sweep_every=600).values():
         assert line["task"] in NAMES
         assert line["options"]["queue"] == NAMES[line["task"]]
         assert line["options"]["expires"] >= max(line["schedule"], 60)
@@ -60,7 +64,11 @@ def test_every_periodic_task_exists_and_expires_after_its_period() -> None:
 def test_what_workers_show_of_their_settings_hides_a_password_of_redis() -> None:
     before = app.conf.broker_url
     settings: Any = SimpleNamespace(
-        redis_url=Secret("redis://:hunter2@host:6379/0"), resume_every=5, pools_every=10, sweep_every=60
+        redis_url=Secret("redis://:hunter2@host:6379/0"),
+        resume_every=5,
+        pools_every=10,
+        sweep_every=60,
+        slow_sweep_every=600,
     )
     try:
         configure(settings)

@@ -1,0 +1,199 @@
+"""What the sweeps over orphans read of Pods and claims, and the retirements that they commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, text
+
+from models.releases import insert_retire, lock_claim, request_release
+from models.transitions import move_claim, move_jobs
+from rules.machines import ClaimState, EndReason
+
+LIMIT = 1000
+"""Rows that one tick takes at most; the rest is the next one's."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodClaims:
+    """What Postgres says of one Pod UID. `last_claim_id`: the newest of any purpose, 0 when it never had one."""
+
+    runner_pod_id: int
+    has_live_claim: bool
+    ever_delivered: bool
+    last_claim_id: int
+    last_ended_at: datetime | None
+
+
+_CLAIMS_OF_PODS = text("""
+    SELECT p.uid, p.id, coalesce(bool_or(c.ended_at IS NULL) FILTER (WHERE c.id IS NOT NULL), false) AS live,
+           coalesce(bool_or(c.delivered_at IS NOT NULL), false) AS delivered,
+           coalesce(max(c.id), 0) AS last_claim_id, max(c.ended_at) AS last_ended_at
+    FROM runner_pods p LEFT JOIN claims c ON c.pod_uid = p.uid
+    WHERE p.uid = ANY(:uids) GROUP BY p.id
+""")
+
+
+def claims_of_pods(db: Connection, uids: Sequence[str]) -> Mapping[str, PodClaims]:
+    """Return what is known of these Pods, by UID; one without a row is missing."""
+    return {row.uid: PodClaims(*row[1:]) for row in db.execute(_CLAIMS_OF_PODS, {"uids": list(uids)})}
+
+
+def retire_stamped(
+    db: Connection, uid: str, seen: PodClaims, *, why: str, due_after: float, now: datetime, who: str
+) -> int | None:
+    """Insert the retire claim of a Pod that was judged by `seen`; None when it had a claim since then."""
+    db.execute(text("SELECT 1 FROM runner_pods WHERE id = :id FOR NO KEY UPDATE"), {"id": seen.runner_pod_id})
+    if claims_of_pods(db, [uid]).get(uid) != seen:
+        return None
+    return insert_retire(db, seen.runner_pod_id, now=now, who=who, why=why, due_after=due_after)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A Pod that is not terminal though the job of its latest delivered claim is over, with that claim.
+
+    `executed`: the job that is over was seen to run on this claim's runner. `free_since`: the first look that found
+    its runner absent or idle.
+    """
+
+    claim_id: int
+    state: str
+    runner_pod_id: int
+    pod_uid: str
+    namespace: str
+    pod_name: str
+    job_id: int | None
+    job_over: bool
+    installation_id: int
+    scope: str
+    runner_name: str
+    free_since: datetime | None
+
+
+_FINISHED = text("""
+    SELECT c.id, c.state, p.id AS runner_pod_id, c.pod_uid, p.namespace, p.name, c.job_id,
+           coalesce(j.state = 'completed', false) AS job_over, c.installation_id, c.scope, c.runner_name,
+           c.runner_free_at
+    FROM runner_pods p
+    JOIN LATERAL (SELECT * FROM claims d WHERE d.pod_uid = p.uid AND d.delivered_at IS NOT NULL
+                  ORDER BY d.id DESC LIMIT 1) c ON true
+    LEFT JOIN LATERAL (SELECT x.job_id FROM executions x WHERE x.claim_id = c.id ORDER BY x.id DESC LIMIT 1) x ON true
+    LEFT JOIN jobs j ON j.id = coalesce(x.job_id, c.job_id)
+    WHERE p.gone_at IS NULL AND p.terminal_at IS NULL AND p.uid IS NOT NULL
+      AND c.installation_id IS NOT NULL AND c.scope IS NOT NULL AND c.runner_name IS NOT NULL
+      AND c.state <> 'releasing'
+      AND ((j.state = 'completed' AND j.completed_at < :before)
+           OR (c.ended_at < :before AND c.end_reason <> 'completed'))
+      AND NOT EXISTS (SELECT FROM claims r WHERE r.pod_uid = p.uid AND r.ended_at IS NULL AND r.id <> c.id)
+    ORDER BY random() LIMIT :limit
+""")
+
+
+def finished(db: Connection, *, before: datetime) -> list[Finished]:
+    """Return the Pods whose job was over at `before`; in no order, so that none is always the last (L14)."""
+    return [Finished(*row) for row in db.execute(_FINISHED, {"before": before, "limit": LIMIT})]
+
+
+def set_free(db: Connection, claim_id: int, *, free: bool, now: datetime) -> None:
+    """Remember the first look that found a runner absent or idle, or forget it when it was seen busy."""
+    db.execute(
+        text("""
+            UPDATE claims SET runner_free_at = CASE WHEN :free THEN coalesce(runner_free_at, :now) END
+            WHERE id = :id
+        """),
+        {"id": claim_id, "free": free, "now": now},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """What was committed for a finished Pod: a claim to release, or a retire claim. One of them is None."""
+
+    release_id: int | None
+    retire_id: int | None
+
+
+def reap_finished(
+    db: Connection, pod: Finished, *, why: str, due_after: float, now: datetime, who: str
+) -> Reaped | None:
+    """Begin the end of a finished Pod; None when its claim is not what it was.
+
+    A delivered claim is released, which asks GitHub first. One that executed has ended with its job, as `completed`
+    would have ended it, and its Pod is retired, which asks as well.
+    """
+    if pod.state == ClaimState.DELIVERED:
+        begun = request_release(db, pod.claim_id, reason=why, now=now, who=who)
+        return Reaped(pod.claim_id, None) if begun else None
+    if pod.state == ClaimState.EXECUTING:
+        claim = lock_claim(db, pod.claim_id)
+        if claim is None or claim.job_id != pod.job_id:
+            return None
+        moved = move_claim(
+            db, "end_completed", pod.claim_id, now=now, who=who, why=why, guard="AND state = 'executing'",
+            values={"end_reason": ":end_reason", "spare_since": "NULL"}, end_reason=EndReason.COMPLETED,
+        )  # fmt: skip
+        if moved is None:
+            return None
+        if moved.job_id is not None:  # it executed another: its own must not stay claimed by nobody (L4)
+            move_jobs(db, "job_requeue", [moved.job_id], now=now, who=who, why=why, guard="AND state = 'claimed'")
+    retire_id = insert_retire(db, pod.runner_pod_id, now=now, who=who, why=why, due_after=due_after)
+    return None if retire_id is None else Reaped(None, retire_id)
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeOfRunners:
+    """Where runners of ours were registered lately, by an installation that may still be asked."""
+
+    installation_id: int
+    scope: str
+
+
+def scopes_of_runners(db: Connection, *, since: datetime) -> list[ScopeOfRunners]:
+    """Return the scopes in which a runner was named since then that is not known to be gone; in no order (L14)."""
+    rows = db.execute(
+        text("""
+            SELECT installation_id, scope FROM (
+                SELECT DISTINCT c.installation_id, c.scope FROM mint_attempts m JOIN claims c ON c.id = m.claim_id
+                WHERE m.created_at > :since AND m.outcome IN ('open', 'minted')
+                  AND c.installation_id IS NOT NULL AND c.scope IS NOT NULL
+            ) s ORDER BY random() LIMIT :limit
+        """),
+        {"since": since, "limit": LIMIT},
+    )
+    return [ScopeOfRunners(*row) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRunner:
+    """A runner of ours by its name. `ended_at`: when its claim ended; None while that is live."""
+
+    attempt_id: int
+    claim_id: int
+    pod_uid: str
+    ended_at: datetime | None
+
+
+def known_runners(db: Connection, names: Sequence[str]) -> Mapping[str, KnownRunner]:
+    """Return those of the names that stand in our mint attempts (never by a pattern), by name."""
+    rows = db.execute(
+        text("""
+            SELECT m.runner_name, m.id, m.claim_id, c.pod_uid, c.ended_at
+            FROM mint_attempts m JOIN claims c ON c.id = m.claim_id WHERE m.runner_name = ANY(:names)
+        """),
+        {"names": list(names)},
+    )
+    return {row.runner_name: KnownRunner(*row[1:]) for row in rows}
+
+
+def open_pod_names(db: Connection, *, namespace: str, names: Sequence[str]) -> set[str]:
+    """Return those names of Pods that are wanted, or not known to be gone."""
+    rows = db.execute(
+        text("""
+            SELECT name FROM runner_pods WHERE namespace = :namespace AND name = ANY(:names) AND gone_at IS NULL
+        """),
+        {"namespace": namespace, "names": list(names)},
+    )
+    return set(rows.scalars())

@@ -1,0 +1,157 @@
+"""What nothing of ours leads to any more: when it is an orphan, and who bears witness that it may go.
+
+The verdicts of `orphaned_stamps`, `finished_jobs`, `orphaned_runners` and `orphaned_service_accounts`. A verdict
+without witnesses keeps, and says why. Whoever acts on one that does not makes a retire claim first (L7), and obeys
+GitHub's refusal to remove a busy runner (L3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rules.busy import PodEvidence, may_hold_jit
+from rules.reaping import Source, Witness
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether the thing stays, why, and what was seen by whom when it does not."""
+
+    keep: bool
+    reason: str
+    witnesses: tuple[Witness, ...] = ()
+
+
+def _keep(reason: str) -> Verdict:
+    return Verdict(keep=True, reason=reason)
+
+
+@dataclass(frozen=True, slots=True)
+class StampedPod:
+    """A stamped Pod in the list. `has_row`: Postgres knows its UID.
+
+    `idle_seconds`: since its last claim ended, since its creation when it never had one.
+    """
+
+    has_row: bool
+    has_live_claim: bool
+    ever_delivered: bool
+    idle_seconds: float
+
+
+def judge_stamped(pod: StampedPod, *, grace_seconds: float) -> Verdict | None:
+    """Return why a stamped Pod is left alone; None when the Pod itself has to be looked at."""
+    if not pod.has_row:
+        return _keep("it has no row yet, and without one it cannot be claimed for its retirement")
+    if pod.has_live_claim:
+        return _keep("it has a live claim")
+    if pod.ever_delivered:
+        return _keep("a claim of it was delivered: `finished_jobs` looks after it")
+    if pod.idle_seconds < grace_seconds:
+        return _keep("its last claim ended a moment ago")
+    return None
+
+
+def judge_orphaned_stamp(
+    *, same_uid: bool, stamped: bool, terminating: bool, terminal: bool, poller_exit_code: int | None,
+    runner_ready: bool,
+) -> Verdict:  # fmt: skip
+    """Return what becomes of a stamped Pod that Postgres says was never given a JIT, after one GET of it."""
+    if not same_uid or terminating or terminal:
+        return _keep("it is ending by itself")
+    if not stamped:
+        return _keep("its stamp is off by now")
+    busy = may_hold_jit(
+        PodEvidence(
+            any_delivered=False,
+            poller_exit_code=poller_exit_code,
+            runner_ever_ready=runner_ready,
+            github_runner_seen="unknown",
+            terminal=False,
+            gone=False,
+            runner_removed_proof=False,
+            executed_job_terminal_for_seconds=None,
+            runner_absent_or_idle_in_two_looks=False,
+        )
+    )
+    if busy.busy:
+        return _keep("it may hold a JIT: " + ", ".join(busy.reasons))
+    waits = "its poller still runs" if poller_exit_code is None else f"its poller exited {poller_exit_code}"
+    return Verdict(
+        keep=False,
+        reason="stamped, without a claim, and never given a JIT",
+        witnesses=(Witness(Source.POSTGRES, "nothing was delivered"), Witness(Source.KUBERNETES, waits)),
+    )
+
+
+RunnerLook = Literal["absent", "idle", "busy"]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedPod:
+    """A Pod that is not terminal though the job of its latest delivered claim is over.
+
+    `runner`: GitHub's word on its runner now. `free_for_seconds`: since the first look that found it absent or idle
+    with none in between that did not; None when this is the first.
+    """
+
+    job_over: bool
+    runner: RunnerLook
+    free_for_seconds: float | None
+
+
+def judge_finished(pod: FinishedPod, *, looks_apart: float) -> Verdict:
+    """Return whether such a Pod is over: its runner was absent or idle in two looks, `looks_apart` seconds apart."""
+    if pod.runner == "busy":
+        return _keep("its runner is busy")
+    if pod.free_for_seconds is None or pod.free_for_seconds < looks_apart:
+        return _keep(f"its runner is {pod.runner} for the first time")
+    what = "its job is over" if pod.job_over else "its claim was released"
+    return Verdict(
+        keep=False,
+        reason=f"{what}, its runner is {pod.runner}, and it has not ended",
+        witnesses=(Witness(Source.GITHUB, f"its runner was absent or idle in two looks, {pod.runner} now"),
+                   Witness(Source.POSTGRES, what)),
+    )  # fmt: skip
+
+
+def judge_runner(
+    *, ours: bool, online: bool, busy: bool, has_live_claim: bool, idle_seconds: float, grace_seconds: float
+) -> Verdict:
+    """Return whether a registered runner is left over; `idle_seconds`: since its claim ended.
+
+    A runner that is `ours` has its name in our mint attempts; what only looks like ours is somebody's (L3).
+    """
+    if not ours:
+        return _keep("it is not ours")
+    if online or busy:
+        return _keep("it is online" if online else "it is busy")
+    if has_live_claim:
+        return _keep("its claim is live")
+    if idle_seconds < grace_seconds:
+        return _keep("its claim ended a moment ago")
+    return Verdict(
+        keep=False,
+        reason="registered, offline, and its claim has ended",
+        witnesses=(Witness(Source.GITHUB, "the runner is offline"), Witness(Source.POSTGRES, "its claim has ended")),
+    )
+
+
+def judge_service_account(
+    *, row_is_open: bool, pod_exists: bool, terminating: bool, age_seconds: float, grace_seconds: float
+) -> Verdict:
+    """Return whether a runner's ServiceAccount outlived its Pod; `row_is_open`: we still want or have that Pod."""
+    if terminating:
+        return _keep("it is being deleted")
+    if age_seconds < grace_seconds:
+        return _keep("it is young: its Pod is created after it")
+    if row_is_open:
+        return _keep("its Pod is known, or about to be created")
+    if pod_exists:
+        return _keep("its Pod is there")
+    return Verdict(
+        keep=False,
+        reason="its Pod is gone",
+        witnesses=(Witness(Source.KUBERNETES, "no Pod has its name"), Witness(Source.POSTGRES, "its row is closed")),
+    )

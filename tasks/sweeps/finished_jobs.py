@@ -1,0 +1,107 @@
+"""`ostler.finished_jobs`: ends Pods that live on though the job of their latest delivered claim is long over.
+
+That the *claimed* job ended proves nothing (GitHub gives a job to any runner that fits), so GitHub is asked for the
+runner itself, twice, a minute apart; and every way from here deregisters the runner first and obeys a refusal (L3).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from datetime import timedelta
+
+import structlog
+
+from github_adapters.client import RunnerSeen
+from k8s_adapters.pods import get_pod
+from models import orphans
+from models.engine import transaction
+from models.repairs import Case
+from ostler.clock import utcnow
+from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
+from rules.orphans import FinishedPod, RunnerLook, judge_finished
+from rules.reaping import Expect
+from rules.scopes import Scope
+from tasks.base import SWEEP_LIST, SWEEP_ROW, calls
+from tasks.release import send_release
+from tasks.retire import send_retire
+from tasks.sweeps.frame import sweep
+from tasks.sweeps.tick import Tick
+
+log = structlog.get_logger(__name__)
+
+LOOKS_APART = 60.0
+"""Seconds between two looks that prove something; nothing scales it."""
+
+SILENT = (Retryable, RateLimited, Suspended, NotInstalled)
+"""Errors that the next question about the same installation would meet too."""
+
+LONGEST = 60.0
+
+
+@sweep("finished_jobs", longest=LONGEST)
+def finished_jobs(tick: Tick) -> None:
+    """Look at each scope once; an installation that does not answer is left alone for this tick (L14)."""
+    before = utcnow() - timedelta(seconds=tick.rt.settings.finished_job_after)
+    found = tick.read(lambda db: orphans.finished(db, before=before))
+    by_scope: dict[tuple[int, str], list[orphans.Finished]] = defaultdict(list)
+    for pod in found:
+        by_scope[pod.installation_id, pod.scope].append(pod)
+    silent: set[int] = set()
+    for (installation_id, scope), pods in by_scope.items():
+        if installation_id not in silent:
+            try:
+                seen = tick.rt.github.list_runners(
+                    installation_id=installation_id, scope=Scope.parse(scope), policy=calls(SWEEP_LIST)
+                )
+            except UpstreamError as error:
+                tick.skipped(error, scope=scope)
+                if isinstance(error, SILENT):
+                    silent.add(installation_id)
+            else:
+                tick.listed(len(seen))
+                by_name = {runner.name: runner for runner in seen}
+                tick.each(pods, lambda pod: look(tick, pod, by_name))  # noqa: B023  called at once
+        if not tick.page():
+            return
+
+
+def look(tick: Tick, pod: orphans.Finished, runners: Mapping[str, RunnerSeen]) -> None:
+    """Judge one Pod, remember the look, and begin its end after the second."""
+    rt = tick.rt
+    now = utcnow()
+    runner = runners.get(pod.runner_name)
+    seen: RunnerLook = "absent" if runner is None else "busy" if runner.busy else "idle"
+    verdict = judge_finished(
+        FinishedPod(
+            job_over=pod.job_over,
+            runner=seen,
+            free_for_seconds=None if pod.free_since is None else (now - pod.free_since).total_seconds(),
+        ),
+        looks_apart=LOOKS_APART,
+    )
+    if not tick.dry:
+        transaction(rt.engine, lambda db: orphans.set_free(db, pod.claim_id, free=seen != "busy", now=now))
+    if verdict.keep:
+        log.info("finished_jobs.kept", pod=pod.pod_name, why=verdict.reason)
+        return
+    living = get_pod(rt.kube, namespace=pod.namespace, name=pod.pod_name, policy=calls(SWEEP_ROW))
+    if living is None or living.uid != pod.pod_uid or living.is_terminal or living.terminating:
+        return  # it has ended by itself: the keeper sees to it
+    case = Case(
+        what="retire", why=verdict.reason, claim_id=pod.claim_id, job_id=pod.job_id, pod_uid=pod.pod_uid,
+        runner_name=pod.runner_name, before=pod.state, kills=True, witnesses=verdict.witnesses,
+        expects=Expect.POD_GONE,
+    )  # fmt: skip
+    reaped = tick.repair(
+        case,
+        lambda db: orphans.reap_finished(
+            db, pod, why=verdict.reason, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
+        ),
+    )
+    if reaped is None:
+        return
+    if reaped.release_id is not None:
+        send_release(rt, reaped.release_id)
+    if reaped.retire_id is not None:
+        send_retire(rt, reaped.retire_id)

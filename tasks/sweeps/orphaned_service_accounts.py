@@ -1,0 +1,59 @@
+"""`ostler.orphaned_service_accounts`: deletes the ServiceAccounts of runners whose Pods are gone."""
+
+from __future__ import annotations
+
+from k8s_adapters.metadata import OF_POOLS, ObjectSeen, metadata_pages
+from k8s_adapters.pods import get_pod
+from k8s_adapters.runners import delete_service_account
+from models import orphans
+from models.repairs import Case
+from ostler.clock import utcnow
+from rules.orphans import judge_service_account
+from tasks.base import SWEEP_LIST, SWEEP_ROW, calls
+from tasks.sweeps.frame import sweep
+from tasks.sweeps.tick import Tick
+
+LONGEST = 300.0
+"""Seconds of all pages of one tick together."""
+
+
+@sweep("orphaned_service_accounts", longest=LONGEST)
+def orphaned_service_accounts(tick: Tick) -> None:
+    """Go through the ServiceAccounts of runners: each page first, the rows of their Pods second (L8)."""
+    rt = tick.rt
+    namespace = rt.settings.namespace
+    pages = metadata_pages(rt.kube, "serviceaccounts", namespace=namespace, selector=OF_POOLS, policy=calls(SWEEP_LIST))
+    for page in pages:
+        tick.listed(len(page))
+        names = [account.name for account in page]
+        still_open = tick.read(lambda db: orphans.open_pod_names(db, namespace=namespace, names=names))  # noqa: B023
+        left = [account for account in page if account.name not in still_open]
+        tick.each(left, lambda account: look(tick, account))
+        if not tick.page():
+            return
+
+
+def look(tick: Tick, account: ObjectSeen) -> None:
+    """Prove by a GET that no Pod has its name, and delete the ServiceAccount of that UID."""
+    rt = tick.rt
+    namespace, name = rt.settings.namespace, account.name
+    age = (utcnow() - account.created_at).total_seconds()
+    grace = rt.settings.orphaned_account_after
+    if age < grace:
+        return
+    pod = get_pod(rt.kube, namespace=namespace, name=name, policy=calls(SWEEP_ROW))
+    verdict = judge_service_account(
+        row_is_open=False, pod_exists=pod is not None, terminating=account.terminating, age_seconds=age,
+        grace_seconds=grace,
+    )  # fmt: skip
+    if verdict.keep:
+        return
+    case = Case(what="delete service account", why=verdict.reason, subject=name, kills=True,
+                witnesses=verdict.witnesses)  # fmt: skip
+    tick.repair(
+        case,
+        lambda db: name not in orphans.open_pod_names(db, namespace=namespace, names=[name]),
+        call=lambda: delete_service_account(
+            rt.kube, namespace=namespace, name=name, uid=account.uid, policy=calls(SWEEP_ROW)
+        ),
+    )

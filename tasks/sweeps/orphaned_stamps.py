@@ -1,0 +1,82 @@
+"""`ostler.orphaned_stamps`: retires stamped Pods that no claim leads to and that were never given a JIT.
+
+Such a Pod can reach nothing of ours and would wait for ever. One that was ever given a JIT is `finished_jobs`' alone.
+The list is read page by page, metadata only; what it does not show means nothing here, so that a part of it does.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import structlog
+
+from k8s_adapters.metadata import STAMPED, ObjectSeen, metadata_pages
+from k8s_adapters.pods import get_pod
+from models import orphans
+from models.repairs import Case
+from ostler.clock import utcnow
+from rules.orphans import StampedPod, judge_orphaned_stamp, judge_stamped
+from rules.reaping import Expect
+from tasks.base import SWEEP_LIST, SWEEP_ROW, calls
+from tasks.retire import send_retire
+from tasks.sweeps.frame import sweep
+from tasks.sweeps.tick import Tick
+
+log = structlog.get_logger(__name__)
+
+LONGEST = 300.0
+"""Seconds of all pages of one tick together."""
+
+
+@sweep("orphaned_stamps", longest=LONGEST)
+def orphaned_stamps(tick: Tick) -> None:
+    """Go through the stamped Pods: each page first, the rows of its Pods second (L8)."""
+    rt = tick.rt
+    pages = metadata_pages(rt.kube, "pods", namespace=rt.settings.namespace, selector=STAMPED, policy=calls(SWEEP_LIST))
+    for page in pages:
+        tick.listed(len(page))
+        pods = [pod for pod in page if not pod.terminating]
+        uids = [pod.uid for pod in pods]
+        known = tick.read(lambda db: orphans.claims_of_pods(db, uids))  # noqa: B023  called at once
+        tick.each(pods, lambda pod: look(tick, pod, known.get(pod.uid), now=utcnow()))  # noqa: B023
+        if not tick.page():
+            return
+
+
+def look(tick: Tick, listed: ObjectSeen, known: orphans.PodClaims | None, *, now: datetime) -> None:
+    """Judge one Pod by its rows, and what is left by a GET of the Pod itself."""
+    since = listed.created_at if known is None else known.last_ended_at or listed.created_at
+    kept = judge_stamped(
+        StampedPod(
+            has_row=known is not None,
+            has_live_claim=known is not None and known.has_live_claim,
+            ever_delivered=known is not None and known.ever_delivered,
+            idle_seconds=(now - since).total_seconds(),
+        ),
+        grace_seconds=tick.rt.settings.orphaned_stamp_after,
+    )
+    if kept is not None or known is None:
+        return
+    rt = tick.rt
+    pod = get_pod(rt.kube, namespace=rt.settings.namespace, name=listed.name, policy=calls(SWEEP_ROW))
+    if pod is None:
+        return
+    verdict = judge_orphaned_stamp(
+        same_uid=pod.uid == listed.uid, stamped=pod.owner is not None, terminating=pod.terminating,
+        terminal=pod.is_terminal, poller_exit_code=pod.poller_exit_code, runner_ready=pod.runner_ready,
+    )  # fmt: skip
+    if verdict.keep:
+        log.info("orphaned_stamps.kept", pod=pod.name, why=verdict.reason)
+        return
+    case = Case(
+        what="retire", why=verdict.reason, pod_uid=pod.uid, before="stamped", after="retiring", kills=True,
+        witnesses=verdict.witnesses, expects=Expect.POD_GONE,
+    )  # fmt: skip
+    retire_id = tick.repair(
+        case,
+        lambda db: orphans.retire_stamped(
+            db, pod.uid, known, why=verdict.reason, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
+        ),
+    )
+    if retire_id is not None:
+        send_retire(rt, retire_id)

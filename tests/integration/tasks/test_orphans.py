@@ -1,0 +1,426 @@
+"""The sweeps over orphans, on a real API server and a real Postgres: what they leave alone, and what goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from k8s_adapters import metadata
+from k8s_adapters.metadata import metadata_pages
+from k8s_adapters.names import OWNER_LABEL
+from ostler.errors import Retryable
+from tasks.sweeps import orphaned_stamps as of_stamps
+from tasks.sweeps.finished_jobs import finished_jobs
+from tasks.sweeps.orphaned_runners import orphaned_runners
+from tasks.sweeps.orphaned_service_accounts import orphaned_service_accounts
+from tasks.sweeps.orphaned_stamps import orphaned_stamps
+from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
+
+MERGE = "application/merge-patch+json"
+
+
+def stamp(stage: Stage, pod: str) -> None:
+    """Put an owner on a Pod, and let it be old."""
+    path = f"/api/v1/namespaces/{stage.namespace}/pods/{pod}"
+    stage.kube.request("PATCH", path, body={"metadata": {"labels": {OWNER_LABEL: "1"}}}, content_type=MERGE)
+    stage.with_settings(orphaned_stamp_after=0)
+
+
+def retirements(stage: Stage) -> list[str]:
+    """Return the Pods that have a live retire claim."""
+    return [
+        row.name
+        for row in stage.rows("""
+            SELECT p.name FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
+            WHERE c.purpose = 'retire' AND c.ended_at IS NULL ORDER BY p.name
+        """)
+    ]
+
+
+def ended(stage: Stage, claim: int, *, ago: float = 3600, reason: str = "released") -> None:
+    """Let a claim have ended."""
+    stage.rows(
+        """
+        UPDATE claims SET state = 'ended', end_reason = :reason, jit = NULL, due_at = NULL,
+               ended_at = now() - make_interval(secs => :ago) WHERE id = :id
+        """,
+        id=claim,
+        ago=ago,
+        reason=reason,
+    )
+
+
+class TestOrphanedStamps:
+    def test_a_stamped_pod_that_no_claim_leads_to_is_retired(self, stage: Stage, pod: str) -> None:
+        stamp(stage, pod)
+
+        orphaned_stamps.run()
+
+        assert retirements(stage) == [pod]
+        assert len(stage.outbox.take("ostler.retire")) == 1
+        (repair,) = stage.rows("SELECT * FROM repairs")
+        assert (repair.sweep, repair.what, repair.kills, len(repair.witnesses)) == (
+            "orphaned_stamps",
+            "retire",
+            True,
+            2,
+        )
+
+    def test_what_is_not_stamped_or_has_a_claim_stays(self, stage: Stage, pod: str) -> None:
+        stamp(stage, pod)
+        stage.job(7)
+        stage.claim(pod, job_id=7, state="claimed")
+
+        orphaned_stamps.run()
+
+        assert retirements(stage) == []
+
+    def test_a_pod_that_was_given_a_jit_is_left_to_another_sweep(self, stage: Stage, pod: str) -> None:
+        stamp(stage, pod)
+        stage.job(7)
+        ended(stage, stage.claim(pod, job_id=7, state="delivered"))
+
+        orphaned_stamps.run()
+
+        assert retirements(stage) == []
+
+    def test_the_grace_counts_from_the_end_of_its_last_claim(self, stage: Stage, pod: str) -> None:
+        stamp(stage, pod)
+        stage.job(7)
+        ended(stage, stage.claim(pod, job_id=7, state="claimed", age=4000), ago=100)
+        stage.with_settings(orphaned_stamp_after=300)
+        orphaned_stamps.run()
+        assert retirements(stage) == []
+
+        stage.rows("UPDATE claims SET ended_at = ended_at - interval '201 s'")
+        orphaned_stamps.run()
+
+        assert retirements(stage) == [pod]
+
+    def test_a_pod_whose_poller_wrote_a_jit_stays_whatever_postgres_says(self, stage: Stage, pod: str) -> None:
+        stamp(stage, pod)
+        stage.finish(pod, phase="Running", poller=0, runner=None)
+
+        orphaned_stamps.run()
+
+        assert retirements(stage) == []
+
+    def test_a_pod_that_has_no_row_stays(self, stage: Stage, pod: str) -> None:
+        stamp(stage, pod)
+        stage.rows("DELETE FROM runner_pods WHERE name = :name", name=pod)
+
+        orphaned_stamps.run()
+
+        assert retirements(stage) == []
+
+    def test_a_pod_that_is_claimed_between_the_verdict_and_the_action_stays(
+        self, stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stamp(stage, pod)
+        stage.job(7)
+        during(monkeypatch, of_stamps, "get_pod", lambda: stage.claim(pod, job_id=7, state="claimed"))
+
+        orphaned_stamps.run()
+
+        assert retirements(stage) == []
+
+    def test_a_pod_that_was_claimed_and_let_go_since_the_verdict_stays(
+        self, stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stamp(stage, pod)
+        stage.job(7)
+        during(monkeypatch, of_stamps, "get_pod", lambda: ended(stage, stage.claim(pod, job_id=7, state="claimed")))
+
+        orphaned_stamps.run()
+
+        assert retirements(stage) == []
+
+    def test_a_list_that_breaks_off_changes_nothing_after_its_break(
+        self, stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in stage.pods():
+            stamp(stage, name)
+        monkeypatch.setattr(metadata, "PAGE", 1)
+        breaking(monkeypatch, after=1)
+
+        orphaned_stamps.run()
+
+        assert retirements(stage) == [pod]  # it was on the page that came
+        (run,) = stage.rows("SELECT outcome FROM sweep_runs")
+        assert run.outcome == "aborted"
+
+    def test_a_dry_run_tells_and_changes_nothing(self, stage: Stage, pod: str) -> None:
+        stamp(stage, pod)
+
+        orphaned_stamps.run(dry=True)
+
+        assert retirements(stage) == []
+        (repair,) = stage.rows("SELECT outcome, dry FROM repairs")
+        assert tuple(repair) == ("dry", True)
+
+    def test_a_pod_that_is_being_retired_is_not_retired_again(self, stage: Stage, pod: str) -> None:
+        stamp(stage, pod)
+        orphaned_stamps.run()
+        orphaned_stamps.run()
+
+        assert len(stage.rows("SELECT 1 FROM claims")) == 1
+
+
+class TestServiceAccounts:
+    def test_one_that_outlived_its_pod_goes_and_one_with_a_pod_stays(self, stage: Stage, pod: str) -> None:
+        stage.with_settings(orphaned_account_after=0)
+        other = max(stage.pods())
+        remove(stage, pod)
+
+        orphaned_service_accounts.run()
+
+        assert accounts(stage) == [other]
+
+    def test_one_whose_pod_is_still_to_be_created_stays(self, stage: Stage, pod: str) -> None:
+        stage.with_settings(orphaned_account_after=0)
+        remove(stage, pod)
+        stage.rows("UPDATE runner_pods SET gone_at = NULL, uid = NULL WHERE name = :name", name=pod)
+
+        orphaned_service_accounts.run()
+
+        assert pod in accounts(stage)
+
+    def test_a_young_one_stays(self, stage: Stage, pod: str) -> None:
+        remove(stage, pod)
+
+        orphaned_service_accounts.run()
+
+        assert pod in accounts(stage)
+
+    def test_a_namesake_that_came_meanwhile_stays(
+        self, stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stage.with_settings(orphaned_account_after=0)
+        remove(stage, pod)
+        path = f"/api/v1/namespaces/{stage.namespace}/serviceaccounts"
+
+        def replace() -> None:
+            stage.kube.request("DELETE", f"{path}/{pod}")
+            body = {"metadata": {"name": pod, "labels": {"ostler.dev/pool": "small"}}}
+            stage.kube.request("POST", path, body=body)
+
+        from tasks.sweeps import orphaned_service_accounts as module  # noqa: PLC0415  the module, not its task
+
+        during(monkeypatch, module, "get_pod", replace)
+
+        orphaned_service_accounts.run()
+
+        assert pod in accounts(stage)
+
+
+class TestOrphanedRunners:
+    def test_an_offline_runner_of_an_ended_claim_is_deregistered(
+        self, stage: Stage, pod: str, github: StubGitHub
+    ) -> None:
+        stage.job(7)
+        ended(stage, stage.claim(pod, job_id=7, state="minted", runner=RUNNER))
+        github.runner = "offline"
+
+        orphaned_runners.run()
+
+        assert github.deleted == [77]
+        (attempt,) = stage.rows("SELECT outcome FROM mint_attempts")
+        assert attempt.outcome == "removed"
+
+    @pytest.mark.parametrize("state", ["online", "busy"])
+    def test_a_runner_that_is_online_or_busy_stays(
+        self, stage: Stage, pod: str, github: StubGitHub, state: str
+    ) -> None:
+        stage.job(7)
+        ended(stage, stage.claim(pod, job_id=7, state="minted", runner=RUNNER))
+        github.runner = state
+
+        orphaned_runners.run()
+
+        assert github.deleted == []
+
+    def test_the_runner_of_a_live_claim_stays(self, stage: Stage, pod: str, github: StubGitHub) -> None:
+        stage.job(7)
+        stage.claim(pod, job_id=7, state="delivered", age=4000, runner=RUNNER)
+        github.runner = "offline"
+
+        orphaned_runners.run()
+
+        assert github.deleted == []
+
+    def test_a_runner_that_is_only_named_like_ours_stays(self, stage: Stage, pod: str, github: StubGitHub) -> None:
+        stage.job(7)
+        ended(stage, stage.claim(pod, job_id=7, state="minted", runner=RUNNER.replace("-0-", "-1-")))
+        github.runner = "offline"
+
+        orphaned_runners.run()
+
+        assert github.deleted == []
+
+    def test_a_github_that_is_down_changes_nothing(self, stage: Stage, pod: str, github: StubGitHub) -> None:
+        stage.job(7)
+        ended(stage, stage.claim(pod, job_id=7, state="minted", runner=RUNNER))
+        github.runner, github.broken = "offline", True
+
+        orphaned_runners.run()
+
+        assert github.deleted == []
+
+
+class TestFinishedJobs:
+    @pytest.fixture
+    def over(self, stage: Stage, pod: str, github: StubGitHub) -> int:
+        """A claim whose job has ended, and with it the claim, while its Pod lives on."""
+        stage.job(7)
+        claim = stage.claim(pod, job_id=7, state="executing", age=4000, runner=RUNNER)
+        finish_job(stage)
+        ended(stage, claim, reason="completed")
+        github.runner = "online"
+        return claim
+
+    def test_a_pod_that_does_not_end_is_retired_after_two_looks(self, stage: Stage, pod: str, over: int) -> None:
+        finished_jobs.run()
+        assert retirements(stage) == []
+        finished_jobs.run()
+        assert retirements(stage) == []  # the second look came too early
+
+        a_minute_later(stage, over)
+        finished_jobs.run()
+
+        assert retirements(stage) == [pod]
+        assert len(stage.outbox.take("ostler.retire")) == 1
+
+    def test_a_look_that_finds_its_runner_busy_begins_anew(self, stage: Stage, over: int, github: StubGitHub) -> None:
+        finished_jobs.run()
+        a_minute_later(stage, over)
+        github.runner = "busy"
+        finished_jobs.run()
+        github.runner = "online"
+        finished_jobs.run()
+
+        assert retirements(stage) == []
+
+    def test_a_job_that_ended_a_moment_ago_is_not_looked_at(self, stage: Stage, over: int) -> None:
+        stage.rows("UPDATE jobs SET completed_at = now() - interval '14 min'")
+        finished_jobs.run()
+
+        assert stage.see(over).runner_free_at is None
+
+    def test_the_end_of_the_claimed_job_proves_nothing_while_another_runs(
+        self, stage: Stage, over: int, github: StubGitHub
+    ) -> None:
+        stage.job(8, state="running")
+        stage.rows(
+            """
+            INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at)
+            VALUES (8, :runner, :claim, 1, 2000, 4096, now())
+            """,
+            runner=RUNNER,
+            claim=over,
+        )
+        github.runner = None
+
+        finished_jobs.run()
+
+        assert stage.see(over).runner_free_at is None
+
+    def test_a_live_delivered_claim_is_released_and_obeys_a_refusal(
+        self, stage: Stage, pod: str, github: StubGitHub
+    ) -> None:
+        stage.job(7)
+        claim = stage.claim(pod, job_id=7, state="delivered", age=4000, runner=RUNNER)
+        finish_job(stage)
+        github.runner = "online"
+        finished_jobs.run()
+        a_minute_later(stage, claim)
+
+        finished_jobs.run()
+        assert stage.see(claim).state == "releasing"
+        github.runner = "busy"  # it took a job right then
+        stage.released()
+
+        assert stage.see(claim).state == "executing"
+        assert retirements(stage) == []
+
+    def test_a_live_executing_claim_ends_as_completed_would_have_ended_it(
+        self, stage: Stage, pod: str, github: StubGitHub
+    ) -> None:
+        stage.job(7)
+        claim = stage.claim(pod, job_id=7, state="executing", age=4000, runner=RUNNER)
+        finish_job(stage)
+        github.runner = None
+        finished_jobs.run()
+        a_minute_later(stage, claim)
+
+        finished_jobs.run()
+
+        after = stage.see(claim)
+        assert (after.state, after.end_reason, after.job_state) == ("ended", "completed", "completed")
+        assert retirements(stage) == [pod]
+
+    def test_a_pod_that_has_ended_is_the_keepers(self, stage: Stage, pod: str, over: int) -> None:
+        finished_jobs.run()
+        a_minute_later(stage, over)
+        stage.finish(pod)
+
+        finished_jobs.run()
+
+        assert retirements(stage) == []
+
+    def test_a_github_that_is_down_changes_nothing(self, stage: Stage, over: int, github: StubGitHub) -> None:
+        finished_jobs.run()
+        a_minute_later(stage, over)
+        github.broken = True
+
+        finished_jobs.run()
+
+        assert retirements(stage) == []
+
+
+def finish_job(stage: Stage) -> None:
+    """Let the job have ended an hour ago."""
+    stage.rows("UPDATE jobs SET state = 'completed', conclusion = 'success', completed_at = now() - interval '1 h'")
+
+
+def a_minute_later(stage: Stage, claim: int) -> None:
+    """Let the first look be a minute old."""
+    stage.rows("UPDATE claims SET runner_free_at = runner_free_at - interval '61 s' WHERE id = :id", id=claim)
+
+
+def remove(stage: Stage, pod: str) -> None:
+    """Delete a Pod behind our back, and let its row know."""
+    stage.kube.request("DELETE", f"/api/v1/namespaces/{stage.namespace}/pods/{pod}", body={"gracePeriodSeconds": 0})
+    stage.rows("UPDATE runner_pods SET gone_at = now() WHERE name = :name", name=pod)
+
+
+def accounts(stage: Stage) -> list[str]:
+    """Return the ServiceAccounts of runners."""
+    pages = metadata_pages(stage.kube, "serviceaccounts", namespace=stage.namespace, selector=metadata.OF_POOLS)
+    return sorted(account.name for page in pages for account in page)
+
+
+def during(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, act: Callable[[], object]) -> None:
+    """Do something once, right before a function of a module answers."""
+    real = getattr(module, name)
+    todo = [act]
+
+    def first(*args: Any, **kwargs: Any) -> Any:
+        if todo:
+            todo.pop()()
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(module, name, first)
+
+
+def breaking(monkeypatch: pytest.MonkeyPatch, *, after: int) -> None:
+    """Let the lists of metadata fail after some pages."""
+
+    def pages(*args: Any, **kwargs: Any) -> Any:
+        for number, page in enumerate(metadata_pages(*args, **kwargs)):
+            if number == after:
+                raise Retryable("the list expired")
+            yield page
+
+    monkeypatch.setattr(of_stamps, "metadata_pages", pages)

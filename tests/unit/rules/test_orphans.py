@@ -1,0 +1,108 @@
+"""What is an orphan, and what only looks like one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rules.orphans import (
+    FinishedPod,
+    StampedPod,
+    judge_finished,
+    judge_orphaned_stamp,
+    judge_runner,
+    judge_service_account,
+    judge_stamped,
+)
+from rules.reaping import enough
+
+ORPHAN = StampedPod(has_row=True, has_live_claim=False, ever_delivered=False, idle_seconds=301)
+WAITING: dict[str, Any] = {
+    "same_uid": True,
+    "stamped": True,
+    "terminating": False,
+    "terminal": False,
+    "poller_exit_code": None,
+    "runner_ready": False,
+}
+LEFT: dict[str, Any] = {"ours": True, "online": False, "busy": False, "has_live_claim": False, "idle_seconds": 901.0}
+LONELY: dict[str, Any] = {"row_is_open": False, "pod_exists": False, "terminating": False, "age_seconds": 601.0}
+
+
+def test_a_stamped_pod_without_a_claim_is_looked_at_after_its_grace() -> None:
+    assert judge_stamped(ORPHAN, grace_seconds=300) is None
+
+
+@pytest.mark.parametrize(
+    "change", [{"has_row": False}, {"has_live_claim": True}, {"ever_delivered": True}, {"idle_seconds": 299}]
+)
+def test_a_stamped_pod_is_left_alone(change: dict[str, Any]) -> None:
+    kept = judge_stamped(replace(ORPHAN, **change), grace_seconds=300)
+
+    assert kept is not None
+    assert kept.keep
+
+
+@pytest.mark.parametrize("code", [None, 1, 10, 143])
+def test_a_pod_whose_poller_never_wrote_a_jit_goes_by_two_witnesses(code: int | None) -> None:
+    verdict = judge_orphaned_stamp(**{**WAITING, "poller_exit_code": code})
+
+    assert not verdict.keep
+    assert enough(verdict.witnesses)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"poller_exit_code": 0}, {"runner_ready": True}, {"same_uid": False}, {"stamped": False}, {"terminating": True},
+     {"terminal": True}],
+)  # fmt: skip
+def test_a_pod_that_may_hold_a_jit_or_is_another_stays(change: dict[str, Any]) -> None:
+    assert judge_orphaned_stamp(**{**WAITING, **change}).keep
+
+
+@given(
+    job_over=st.booleans(),
+    runner=st.sampled_from(["absent", "idle", "busy"]),
+    free_for=st.none() | st.floats(min_value=0, max_value=1000),
+)
+def test_a_finished_pod_goes_only_by_two_looks_at_a_runner_that_is_not_busy(
+    job_over: bool,
+    runner: Any,
+    free_for: float | None,
+) -> None:
+    verdict = judge_finished(FinishedPod(job_over=job_over, runner=runner, free_for_seconds=free_for), looks_apart=60)
+
+    assert verdict.keep == (runner == "busy" or free_for is None or free_for < 60)
+    assert verdict.keep or enough(verdict.witnesses)
+
+
+def test_a_runner_of_an_ended_claim_goes() -> None:
+    verdict = judge_runner(**LEFT, grace_seconds=900)
+
+    assert not verdict.keep
+    assert enough(verdict.witnesses)
+
+
+@pytest.mark.parametrize(
+    "change", [{"ours": False}, {"online": True}, {"busy": True}, {"has_live_claim": True}, {"idle_seconds": 899.0}]
+)
+def test_a_runner_stays(change: dict[str, Any]) -> None:
+    assert judge_runner(**{**LEFT, **change}, grace_seconds=900).keep
+
+
+def test_a_service_account_without_a_pod_goes() -> None:
+    verdict = judge_service_account(**LONELY, grace_seconds=600)
+
+    assert not verdict.keep
+    assert enough(verdict.witnesses)
+
+
+@pytest.mark.parametrize(
+    "change", [{"row_is_open": True}, {"pod_exists": True}, {"terminating": True}, {"age_seconds": 599.0}]
+)
+def test_a_service_account_stays(change: dict[str, Any]) -> None:
+    assert judge_service_account(**{**LONELY, **change}, grace_seconds=600).keep
