@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CheckConstraint, Connection, ForeignKey, Index, text
+from sqlalchemy import CheckConstraint, Connection, ForeignKey, Index
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.base import Base, GitHubId
 from models.prepared import Prepared
+from models.sql import text
 from rules.fairness import Budget, Usage
 
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from models.releases import Registration, lock_job, move_fate
+from models.sql import text
 from models.transitions import move_jobs
 from rules.adrift import Adrift, AdriftVerdict, Move
 from rules.holds import HoldReason

@@ -17,10 +17,11 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import CheckConstraint, Connection, LargeBinary, Row, text
+from sqlalchemy import CheckConstraint, Connection, LargeBinary, Row
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.base import Base, Serial
+from models.sql import text
 from ostler.secrets import Secret
 from rules.token_scopes import TokenScope
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import CheckConstraint, Connection, text
+from sqlalchemy import CheckConstraint, Connection
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.base import Base
+from models.sql import text
 from rules.holds import HoldReason
 
 BASE = {"installation": 10.0, "account": 60.0, "repository": 60.0}

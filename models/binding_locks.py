@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from models.engine import StartOver
+from models.sql import text
 from rules.bindings import ClaimView, JobEvent, JobView
 from rules.machines import ClaimState
 

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from models.binding_locks import ExecutionView, Locked
 from models.releases import request_release
+from models.sql import text
 from models.transitions import move_claim, move_jobs
 from ostler.logging import get_logger
 from rules.bindings import ClaimView, JobEvent, JobView, Loss, Runner, judge_runner, loss_of, may_swap

@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 
 import structlog
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
 from models.engine import assert_isolation
+from models.sql import text
 from ostler.errors import ConfigurationError, StoreUnreachable
 
 WEB_POOL = 8

@@ -1,7 +1,7 @@
 """The engine and the one way to open a transaction.
 
-`transaction` retries deadlocks and serialization failures (the only place that does), halts at the
-kill points of the transitions that ran in it, and marks its thread as inside a transaction, so that
+`transaction` retries deadlocks, serialization failures and statements that met a dead connection (the only place that
+does), halts at the kill points of the transitions that ran in it, and marks its thread as inside a transaction, so that
 `forbid_in_transaction` (called by every adapter call in the tests) proves law L15.
 """
 
@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+import psycopg2
 import structlog
-from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import DBAPIError, InvalidatePoolError
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from models import patience
+from models.sql import text
 from ostler import telemetry
 from ostler.errors import ConfigurationError
 from ostler.halt import halt
@@ -33,6 +38,9 @@ class StartOver(Exception):
 ATTEMPTS = 4
 """Runs of a transaction at most: the first and three retries (DESIGN section 4, Locks)."""
 
+PING_AFTER = 1.0
+"""Seconds in the pool after which a connection is asked whether it lives, before it is used again."""
+
 READ_ONLY = "25006"  # read_only_sql_transaction
 _RETRYABLE = {"40001": "serialization", "40P01": "deadlock"}
 _local = threading.local()
@@ -46,7 +54,7 @@ def make_engine(url: Secret, *, pool_size: int, application: str) -> Engine:
         url.reveal(),
         pool_size=pool_size,
         max_overflow=0,
-        pool_pre_ping=True,
+        pool_use_lifo=True,  # the latest used first: it needs no ping
         pool_timeout=10,
         hide_parameters=True,  # a JIT never appears in an exception text (L13)
         connect_args={
@@ -61,7 +69,30 @@ def make_engine(url: Secret, *, pool_size: int, application: str) -> Engine:
         },
     )
     event.listen(engine, "handle_error", _leave_a_read_only_server)
+    _ping_after_a_while(engine)
     return engine
+
+
+def _ping_after_a_while(engine: Engine) -> None:
+    """Have a connection that was idle for a while asked whether it lives; a dead one takes all that are as old with it.
+
+    One that was used a moment ago is believed: where it has died meanwhile, `transaction` begins anew.
+    """
+
+    def remember(_: object, record: ConnectionPoolEntry) -> None:
+        record.info["in_pool_since"] = time.monotonic()
+
+    def ping(connection: DBAPIConnection, record: ConnectionPoolEntry, _: object) -> None:
+        since = record.info.get("in_pool_since")  # None: it was just made
+        if since is None or time.monotonic() - since < PING_AFTER:
+            return
+        try:
+            engine.dialect.do_ping(connection)
+        except psycopg2.Error as error:
+            raise InvalidatePoolError from error
+
+    event.listen(engine, "checkin", remember)
+    event.listen(engine, "checkout", ping)
 
 
 def _leave_a_read_only_server(context: ExceptionContext) -> None:
@@ -105,21 +136,33 @@ def note(db: Connection, point: str, *, machine: str, rows: int) -> None:
 def transaction(engine: Engine, body: Callable[[Connection], T]) -> T:
     """Run `body` in one transaction and return what it returns.
 
-    A deadlock or serialization failure runs it again, up to `ATTEMPTS` times: `body` must not do
-    anything outside Postgres. Raises whatever else the database raised.
+    A deadlock or serialization failure runs it again, up to `ATTEMPTS` times, and so does, once, a statement of it that
+    met a dead connection: `body` must not do anything outside Postgres. A commit that met one is not repeated: it may
+    have been made. Raises whatever else the database raised.
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return _once(engine, body)
         except (DBAPIError, StartOver) as error:
-            code = getattr(getattr(error, "orig", None), "pgcode", None)
-            if attempt == ATTEMPTS or not (isinstance(error, StartOver) or code in _RETRYABLE):
+            why = _why_again(error, attempt)
+            if attempt == ATTEMPTS or why is None:
                 raise
+            telemetry.TRANSACTION_RETRIES.labels(why).inc()
             # Starting over is part of how a webhook locks what it may touch; a deadlock is not.
-            telemetry.TRANSACTION_RETRIES.labels(_RETRYABLE.get(code or "", "start_over")).inc()
             level = logging.INFO if isinstance(error, StartOver) else logging.WARNING
-            log.log(level, "transaction.retried", code=code, attempt=attempt)
+            log.log(level, "transaction.retried", why=why, attempt=attempt)
     raise AssertionError("unreachable")
+
+
+def _why_again(error: DBAPIError | StartOver, attempt: int) -> str | None:
+    """Return why a transaction that failed so is run again, or None."""
+    if isinstance(error, StartOver):
+        return "start_over"
+    code = getattr(error.orig, "pgcode", None)
+    # A commit is no statement. Once: the pool makes every connection anew then, and what waits longest waits 25 s.
+    if error.connection_invalidated and error.statement is not None and code != READ_ONLY and attempt == 1:
+        return "lost_connection"
+    return _RETRYABLE.get(code or "")
 
 
 def _once(engine: Engine, body: Callable[[Connection], T]) -> T:

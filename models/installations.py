@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from models import backoffs
 from models.accounts import NewAccount, ensure_accounts
+from models.sql import text
 from rules.fairness import Budget
 
 OUT_OF_REACH = timedelta(hours=1)

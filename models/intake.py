@@ -16,12 +16,13 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
 from models import binding_locks, bindings
 from models.accounts import NewAccount, ensure_accounts
 from models.engine import note
 from models.pools import routes
+from models.sql import text
 from models.transitions import move_jobs
 from rules.bindings import JobEvent
 from rules.fairness import Budget

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
 from models.matching import WEB_ALIVE
 from models.releases import Registration, insert_retire, registrations_of
 from models.rematch import unroute
+from models.sql import text
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from models.accounts import usage_of
 from models.engine import note
 from models.prepared import Prepared
+from models.sql import text
 from models.transitions import move_jobs, move_many_jobs
 from rules.fairness import AccountView, Budget, JobHead
 from rules.machines import ClaimState, allowed

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, ForeignKey, Index, Row, text
+from sqlalchemy import Connection, ForeignKey, Index, Row
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.base import Base
 from models.channel import CHANNEL
+from models.sql import text
 from rules.machines import ClaimState, Purpose, Stamp
 from rules.poll_answers import PolledClaim, PollFacts
 

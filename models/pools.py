@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import Connection, Index, text
+from sqlalchemy import Connection, Index
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.base import Base, Serial
+from models.sql import text
 from rules.labels import PoolLabels
 
 

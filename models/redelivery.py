@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import CheckConstraint, Connection, Index, text
+from sqlalchemy import CheckConstraint, Connection, Index
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.base import Base
 from models.matching import WEB_ALIVE
+from models.sql import text
 from rules.redelivery import Progress
 
 LIMIT = 1000

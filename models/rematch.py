@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from models.pools import routes
+from models.sql import text
 from rules.holds import HoldReason
 from rules.labels import choose_pool
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from models.backoffs import PROBE_DUE, PROBE_JOB
 from models.matching import WEB_ALIVE
+from models.sql import text
 from models.steps import notify_minted
 from models.transitions import move_claim
 

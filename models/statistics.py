@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from models.matching import WEB_ALIVE
+from models.sql import text
 
 
 @dataclass(frozen=True, slots=True)

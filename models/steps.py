@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
 from models.backoffs import forget
 from models.engine import note
+from models.sql import text
 from models.transitions import move_claim
 from rules.machines import allowed
 from rules.runner_names import make_runner_name

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
 from models.releases import lock_job, move_fate
+from models.sql import text
 from models.transitions import move_claim, move_jobs
 from rules.fates import JobFate
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, TextClause, text
+from sqlalchemy import Connection, Row, TextClause
 
 from models.engine import note
 from models.prepared import Prepared
+from models.sql import text
 from ostler import telemetry
 from rules.machines import TRANSITIONS, Machine, allowed
 

@@ -101,7 +101,7 @@ WEBHOOK_OUTCOMES = {
 for _event, _outcomes in WEBHOOK_OUTCOMES.items():
     for _outcome in _outcomes:
         WEBHOOKS.labels(_event, _outcome)
-for _why in ("deadlock", "serialization", "start_over"):
+for _why in ("deadlock", "lost_connection", "serialization", "start_over"):
     TRANSACTION_RETRIES.labels(_why)
 for _why in ("missing", "malformed", "unknown", "expired", "revoked"):
     API_UNAUTHORIZED.labels(_why)

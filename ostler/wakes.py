@@ -14,6 +14,7 @@ from typing import Any
 import redis
 from celery import Celery
 
+from ostler import transport
 from ostler.secrets import Secret
 
 DISPATCH = "ostler.dispatch"
@@ -44,6 +45,7 @@ def keep_key(pool_id: int) -> str:
 
 def producer(redis_url: Secret) -> Celery:
     """Return a Celery app that only sends: one quick try, JSON, no results."""
+    transport.install()
     app = Celery("ostler-producer", broker=redis_url.reveal(), set_as_current=False)
     app.conf.update(
         task_serializer="json",

@@ -23,7 +23,6 @@ class JobFate:
     conclusion: str | None = None
 
 
-NEVER_LEFT = JobFate(Fate.REQUEUE, "its JIT never left us")
 NO_JOB = JobFate(Fate.REQUEUE, "the claim had no job")
 NOT_SHOWN = JobFate(Fate.RUNNING, "GitHub answers 404, which may be for want of access: asked again")
 NO_SUCH_JOB = JobFate(Fate.FINISH, "GitHub has no such job", "unknown")

@@ -14,8 +14,10 @@ from celery.signals import setup_logging
 from kombu.entity import Queue
 
 from beat_schedule import schedule
+from ostler import transport
 from ostler.errors import ConfigurationError
 from ostler.settings import Settings
+from tasks.events import BatchedEvents
 
 QUEUES = ("dispatch", "github", "pools", "sweeps")
 
@@ -43,7 +45,9 @@ MODULES = (
 VISIBILITY_TIMEOUT = 300
 """Seconds after which Redis gives a message of a dead worker to another."""
 
+transport.install()
 app = Celery("ostler", include=list(MODULES), set_as_current=True)
+app.steps["consumer"].add(BatchedEvents)
 
 ROUTES: dict[str, dict[str, str]] = {}
 """Task name → queue, filled by `tasks.base.task`."""

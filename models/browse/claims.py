@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
 from models.browse.page import Order, Page, read
+from models.sql import text
 from rules.machines import ClaimState, Purpose
 
 MOST_EVENTS = 500

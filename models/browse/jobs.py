@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
 from models.accounts import usage_of
 from models.browse.page import Order, Page, read
 from models.matching import WEB_ALIVE
 from models.pools import routes
+from models.sql import text
 from rules.fairness import Budget
 from rules.holds import HoldReason
 from rules.machines import ClaimState, JobState, Stamp

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 
 from models.engine import transaction
+from models.sql import text
 from web.api.problems import unavailable
 
 T = TypeVar("T")

@@ -1,0 +1,135 @@
+"""Connections that die in the pool: which are asked before use, and what a transaction makes of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import OperationalError
+
+from lab.postgres import Postgres
+from models import engine as engines
+from models.engine import make_engine, transaction
+from ostler.secrets import Secret
+from tests.database import Database
+
+ME = "pool-test"
+
+
+@pytest.fixture
+def pool(database: Database) -> Iterator[Engine]:
+    engine = make_engine(database.url, pool_size=3, application=ME)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def pings(pool: Engine, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Every connection that was asked."""
+    asked: list[object] = []
+    ask = pool.dialect.do_ping
+
+    def noted(connection: object) -> bool:
+        asked.append(connection)
+        return ask(connection)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(pool.dialect, "do_ping", noted)
+    return asked
+
+
+def backend(db: Connection) -> int:
+    return int(db.execute(text("SELECT pg_backend_pid()")).scalar_one())
+
+
+def kill(database: Database) -> None:
+    """End the pool's backends and see them gone."""
+    with database.engine.connect() as db:
+        ended = db.execute(
+            text("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = :me"),
+            {"me": ME},
+        )
+        assert all(ended.scalars())
+
+
+def fill(pool: Engine) -> set[int]:
+    """Have the pool hold three connections; return their backends."""
+    with pool.connect() as one, pool.connect() as two, pool.connect() as three:
+        return {backend(one), backend(two), backend(three)}
+
+
+def test_a_connection_that_was_just_used_is_not_asked(pool: Engine, pings: list[object]) -> None:
+    transaction(pool, backend)
+    transaction(pool, backend)
+    assert pings == []
+
+
+def test_one_that_was_idle_is_asked(pool: Engine, pings: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    first = transaction(pool, backend)
+    monkeypatch.setattr(engines, "PING_AFTER", 0)
+    assert transaction(pool, backend) == first
+    assert len(pings) == 1
+
+
+@pytest.mark.parametrize("ping_after", [0, 3600])
+def test_connections_that_died_in_the_pool_are_replaced(
+    database: Database, pool: Engine, pings: list[object], ping_after: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "PING_AFTER", ping_after)
+    dead = fill(pool)
+    kill(database)
+    pings.clear()
+
+    assert transaction(pool, backend) not in dead
+    # The first that was found dead took the others with it: no further one is met.
+    assert not fill(pool) & dead
+    assert bool(pings) == (ping_after == 0)
+
+
+def test_what_a_lost_transaction_did_is_done_once(database: Database, pool: Engine) -> None:
+    transaction(pool, lambda db: db.execute(text("CREATE TABLE runs (number int)")))
+    runs: list[int] = []
+
+    def body(db: Connection) -> None:
+        runs.append(len(runs))
+        db.execute(text("INSERT INTO runs VALUES (:number)"), {"number": len(runs)})
+        if len(runs) == 1:
+            kill(database)
+        db.execute(text("SELECT 1"))
+
+    transaction(pool, body)
+
+    assert runs == [0, 1]
+    assert transaction(pool, lambda db: db.execute(text("SELECT number FROM runs")).scalars().all()) == [2]
+
+
+def test_a_commit_that_was_lost_is_not_repeated(database: Database, pool: Engine) -> None:
+    runs: list[int] = []
+
+    def body(db: Connection) -> None:
+        runs.append(backend(db))
+        kill(database)
+
+    with pytest.raises(OperationalError):
+        transaction(pool, body)
+    assert len(runs) == 1
+
+
+def test_a_connection_that_dies_each_time_is_told(database: Database, pool: Engine) -> None:
+    runs: list[int] = []
+
+    def body(db: Connection) -> None:
+        runs.append(backend(db))
+        kill(database)
+        db.execute(text("SELECT 1"))
+
+    with pytest.raises(OperationalError):
+        transaction(pool, body)
+    assert len(runs) == 2
+
+
+def test_a_server_that_is_gone_is_told(postgres: Postgres) -> None:
+    url = postgres.url("ostler_template")
+    engine = make_engine(Secret(url.replace("ostler_template", "never_made")), pool_size=1, application=ME)
+    with pytest.raises(OperationalError, match="never_made"):
+        transaction(engine, backend)
