@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from models.releases import insert_retire, lock_claim, request_release
+from models.sql import text
 from models.transitions import move_claim, move_jobs
 from rules.machines import ClaimState, EndReason
 

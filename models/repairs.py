@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import CheckConstraint, Connection, Index, text
+from sqlalchemy import CheckConstraint, Connection, Index
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.base import Base, Serial
+from models.sql import text
 from rules.reaping import Expect, Repaired, Witness
 
 LIMIT = 2000

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import CheckConstraint, Connection, Index, text
+from sqlalchemy import CheckConstraint, Connection, Index
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.base import Base, Serial
+from models.sql import text
 from rules.reaping import SUCCESSES, Outcome
 
 

@@ -9,6 +9,8 @@ queue="dispatch")`; without the key it costs an extra run of the matcher and not
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import redis
@@ -28,6 +30,7 @@ REMATCH = "ostler.rematch"
 
 WAKE_MS = 2000
 KEEP_MS = 10_000
+ALONE_MS = 5_000
 EXPIRES = 60
 _TIMEOUT = 0.5
 _TIMEOUT_UNDER_LOCK = 0.2
@@ -92,6 +95,26 @@ class Waker:
     def kept(self, pool_id: int) -> None:
         """Delete the key that says that a reconcile of this pool waits; its task calls it before it looks."""
         self._redis.delete(keep_key(pool_id))
+
+    @contextmanager
+    def alone(self, what: str) -> Iterator[bool]:
+        """Yield whether nobody else does `what` now, or did it within the last 5 s.
+
+        So those who saw the same work share it. It is no lock: Redis may forget it, and without Redis all do all of
+        it. What fails may be done by others at once.
+        """
+        key = f"ostler:alone:{what}"
+        try:
+            first = bool(self._redis.set(key, "1", nx=True, px=ALONE_MS))
+        except redis.RedisError:
+            first = True
+        try:
+            yield first
+        except BaseException:
+            if first:
+                with suppress(redis.RedisError):
+                    self._redis.delete(key)
+            raise
 
     def send(self, name: str, *, queue: str, after: float = 0, **kwargs: Any) -> None:
         """Send a task by name, to run in `after` seconds; arguments are ids only (law L13).

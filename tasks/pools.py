@@ -1,5 +1,6 @@
 """`ostler.pools` and `ostler.keep(pool_id)`: the keeper. It mirrors the pools and keeps their `replicas` Pods.
 
+Under load several runs look at one pool at once, and see the same work: they share it (`Waker.alone`).
 Rows are written before Pods are created. A spent Pod is recorded, replaced at once, and deleted when no claim
 needs it any more; a Pod that is not terminal is only ever deleted under a retire claim (L7).
 """
@@ -230,10 +231,10 @@ def fill(rt: Runtime, pool_id: int, namespace: str, name: str) -> None:
     for row_id, pod_name, attempt in plan.create:
         if remaining() < RESERVE:
             return
-        if not still_wanted(rt, row_id):
-            continue
         try:
-            create(rt, pool, row_id=row_id, pod_name=pod_name, attempt=attempt)
+            with rt.waker.alone(f"create:{row_id}") as alone:
+                if alone and still_wanted(rt, row_id):
+                    create(rt, pool, row_id=row_id, pod_name=pod_name, attempt=attempt)
         except UpstreamError as error:
             log.warning("pod.not_created", pod=pod_name, error=type(error).__name__)
             return
@@ -275,17 +276,24 @@ def see_missing(rt: Runtime, row: keeper.PodRow, *, namespace: str, silent: set[
 def see_spent(rt: Runtime, row: keeper.PodRow, pod: PodSeen, *, silent: set[int | None], now: datetime) -> None:
     """A terminal Pod: wait for its `completed`, then ask GitHub; delete it when no claim needs it."""
     if row.claim_id is None:
-        delete_runner(
-            rt.kube, namespace=pod.namespace, name=pod.name, uid=pod.uid, attempt=pod.attempt, policy=calls(SWEEP_ROW)
-        )
-        if get_pod(rt.kube, namespace=pod.namespace, name=pod.name, policy=calls(SWEEP_ROW)) is None:
-            transaction(rt.engine, lambda db: releases.mark_gone(db, pod.uid, now=now))
+        with rt.waker.alone(f"delete:{pod.uid}") as alone:
+            if alone:
+                remove(rt, pod, now=now)
         return
     if row.claim_purpose == Purpose.RETIRE:
         return
     waited = row.terminal_at is not None and now - row.terminal_at > timedelta(seconds=rt.settings.spent_after)
     if waited:
         end_claim(rt, row.claim_id, spent=True, silent=silent)
+
+
+def remove(rt: Runtime, pod: PodSeen, *, now: datetime) -> None:
+    """Delete a terminal Pod, and record that it is gone when a GET shows so."""
+    delete_runner(
+        rt.kube, namespace=pod.namespace, name=pod.name, uid=pod.uid, attempt=pod.attempt, policy=calls(SWEEP_ROW)
+    )
+    if get_pod(rt.kube, namespace=pod.namespace, name=pod.name, policy=calls(SWEEP_ROW)) is None:
+        transaction(rt.engine, lambda db: releases.mark_gone(db, pod.uid, now=now))
 
 
 def see_silent(rt: Runtime, row: keeper.PodRow, pod: PodSeen, *, now: datetime) -> int:

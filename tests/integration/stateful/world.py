@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import SimpleNamespace
@@ -121,6 +122,10 @@ class World:
 
     def kept(self, _pool_id: int) -> None:
         """The keeper has begun."""
+
+    @contextmanager
+    def alone(self, _what: str) -> Iterator[bool]:
+        yield True
 
     def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
         assert queue in {"dispatch", "github", "pools", "sweeps"}

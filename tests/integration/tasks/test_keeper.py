@@ -9,6 +9,10 @@ import pytest
 
 from k8s_adapters.pools import delete_pool, patch_pool_replicas
 from k8s_adapters.runners import create_runner
+from lab.redis import Redis
+from ostler.errors import Retryable
+from ostler.secrets import Secret
+from ostler.wakes import Waker
 from tasks.pools import keep, pools
 from tasks.retire import retire
 from tests.integration.tasks.conftest import Stage
@@ -241,3 +245,39 @@ def test_a_pod_about_to_end_is_looked_for_again_so_that_its_successor_need_not_w
 
     again = [message for message in stage.outbox.take("ostler.keep") if message.get("after")]
     assert bool(again) == looks
+
+
+def test_what_another_keeper_does_is_left_to_it(stage: Stage) -> None:
+    stage.pool(replicas=2)
+    reconcile(stage)
+    spent = min(stage.pods())
+    stage.finish(spent)
+    stage.outbox.done_by_others = {"create", "delete"}
+    reconcile(stage)
+    assert len(stage.pods()) == 2
+    assert spent in stage.pods()
+    # The other one was killed: its word holds for seconds only.
+    stage.outbox.done_by_others = set()
+    reconcile(stage)
+    assert len(stage.pods()) == 2
+    assert spent not in stage.pods()
+
+
+def test_a_creation_that_failed_is_left_to_whoever_comes_next(
+    stage: Stage, redis_server: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waker = Waker(Secret(redis_server.url))
+    monkeypatch.setattr(stage.outbox, "alone", waker.alone)
+    stage.pool(replicas=2)
+    with monkeypatch.context() as broken:
+        broken.setattr("tasks.pools.create_runner", refuse)
+        reconcile(stage)
+    assert len(stage.pods()) == 0
+    reconcile(stage)
+    assert len(stage.pods()) == 2
+    waker.close()
+
+
+def refuse(*_: Any, **__: Any) -> None:
+    """Be an API server that does not answer."""
+    raise Retryable("no answer")

@@ -1,0 +1,53 @@
+"""Of many who see the same work one does it, and nothing of that outlives Redis, a failure, or seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lab.processes import free_port
+from lab.redis import Redis
+from ostler.secrets import Secret
+from ostler.wakes import ALONE_MS, Waker
+
+
+@pytest.fixture
+def waker(redis_server: Redis) -> Iterator[Waker]:
+    found = Waker(Secret(redis_server.url))
+    yield found
+    found.close()
+
+
+def does(waker: Waker, what: str) -> bool:
+    with waker.alone(what) as alone:
+        return alone
+
+
+def test_the_first_does_it(waker: Waker) -> None:
+    assert [does(waker, "delete:1"), does(waker, "delete:1"), does(waker, "delete:2")] == [True, False, True]
+
+
+def test_another_may_after_a_failure(waker: Waker) -> None:
+    with pytest.raises(ValueError, match="no"), waker.alone("delete:1"):
+        raise ValueError("no")
+    assert does(waker, "delete:1")
+
+
+def test_who_was_not_first_gives_nothing_free(waker: Waker) -> None:
+    with waker.alone("delete:1"):
+        with pytest.raises(ValueError, match="no"), waker.alone("delete:1"):
+            raise ValueError("no")
+        assert not does(waker, "delete:1")
+
+
+def test_the_word_of_one_who_was_killed_holds_for_seconds(waker: Waker, redis_server: Redis) -> None:
+    does(waker, "delete:1")
+    with redis_server.client() as client:
+        assert 0 < client.pttl("ostler:alone:delete:1") <= ALONE_MS
+
+
+def test_without_redis_all_do_it() -> None:
+    waker = Waker(Secret(f"redis://127.0.0.1:{free_port()}/0"))
+    assert [does(waker, "delete:1"), does(waker, "delete:1")] == [True, True]
+    waker.close()
