@@ -108,6 +108,10 @@ class ControlPlane:
                 return cls(folder=folder, access=access, programs=running)
         raise AssertionError("unreachable")
 
+    def running(self) -> bool:
+        """Return whether all three live."""
+        return all(program.poll() is None for program in self._programs)
+
     def stop(self) -> None:
         """End controllers, API server and etcd, in this order, and delete etcd's data.
 

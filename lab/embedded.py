@@ -83,6 +83,10 @@ class EmbeddedCluster:
         say(f"the embedded API server is ready after {time.monotonic() - began:.1f} s: {access.url}")
         return cls(access=access, child=child)
 
+    def running(self) -> bool:
+        """Return whether the server lives."""
+        return self._child.running()
+
     def stop(self) -> None:
         """Kill it: there is nothing that it would save."""
         self._child.kill()

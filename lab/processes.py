@@ -80,6 +80,11 @@ class Child:
         """Return whether the process lives (a stopped one does)."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def status(self) -> int | None:
+        """The exit status of a program that has ended (a signal's number, negated), else None."""
+        return None if self._process is None else self._process.poll()
+
     def start(self) -> None:
         """Start the program; its output is appended to the log."""
         with self.log.open("ab") as log:

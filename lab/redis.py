@@ -21,7 +21,7 @@ def find_server() -> str:
     ):
         if found:
             return found
-    raise StartError("no Redis server: install redis-server or valkey-server, or set REDIS_URL")
+    raise StartError("no Redis server: install redis-server or valkey-server")
 
 
 class Redis:

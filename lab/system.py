@@ -36,6 +36,9 @@ from models import migrate
 from models.connections import WEB
 
 Say = Callable[[str], None]
+_SAY_EVERY = 3.0
+"""Seconds between two words on how many Pods are warm."""
+
 CLUSTERS = ("embedded", "real")
 """The clusters that a system can start: the lab's API server in memory, or a real control plane."""
 
@@ -151,6 +154,7 @@ class System:
             self._child(f"beat-{number}", ["beat"], {})
         for number, port in enumerate(self._web_ports):
             self.children[f"web-{number}"].wait_until(lambda port=port: self._healthy(port), timeout=120)  # type: ignore[misc]
+        self._say("web answers; Pods start")
 
     def stop(self) -> None:
         """Stop what was started, the last first, and leave nothing running."""
@@ -175,6 +179,10 @@ class System:
         """Start a process again that was killed."""
         self.children[name].start()
 
+    def cluster_runs(self) -> bool:
+        """Return whether the cluster that was started here lives; a borrowed one is its lender's."""
+        return self._control_plane is None or self._control_plane.running()
+
     def lab(self, method: str, path: str, body: Any = None) -> Any:
         """Call the control interface of the lab's GitHub."""
         return pull(self.github_url, method, path, body)
@@ -198,12 +206,16 @@ class System:
         """Return when so many Pods hold polls; StartError says how far it came."""
         engine = create_engine(self.postgres.url("ostler"))
         end = time.monotonic() + timeout
+        said_at = time.monotonic()
         try:
             while True:
                 with engine.connect() as db:
                     warm = db.execute(text("SELECT count(*) FROM offers WHERE until > now()")).scalar_one()
                 if warm >= count:
                     return
+                if time.monotonic() - said_at > _SAY_EVERY:
+                    said_at = time.monotonic()
+                    self._say(f"{warm} Pods are warm, {count} are needed to begin")
                 if time.monotonic() > end:
                     raise StartError(
                         f"{warm} of {count} Pods poll after {timeout:.0f} s; see the logs in {self.folder}"

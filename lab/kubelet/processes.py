@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.kubelet.events import Events
+from lab.processes import die_with_parent
 
 SCRIPTS = Path(__file__).parents[2] / "poller"
 RUNNER_HOME = Path(__file__).parent / "runner"
@@ -141,6 +142,7 @@ class Containers:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
                 start_new_session=True,
+                preexec_fn=die_with_parent,
             )
         try:
             async for line in _lines(process.stdout):

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
-from rich.console import Group, RenderableType
+from rich.console import ConsoleDimensions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 from sqlalchemy import Engine, Row, text
@@ -18,6 +18,19 @@ from sqlalchemy.exc import SQLAlchemyError
 from ostler.clock import utcnow
 
 LATEST = 10
+
+NARROWEST, WIDEST = 80, 110
+"""Columns of a screen for which the picture is made."""
+
+_BEFORE_STATE = 15 + 26 + 14 + 7 + 4 * 2
+"""Columns before the last one of the latest jobs, gaps included."""
+
+SWAPPED = "swapped"
+LEGEND = (
+    "to JIT: from `queued` to the runner's credential in a Pod, waiting for a free\n"
+    f"Pod included; p50, p99: of the last minute; {SWAPPED}: on another job's runner"
+)
+
 STYLES = {"queued": "yellow", "waiting": "yellow", "claimed": "cyan", "running": "blue", "completed": "green"}
 
 _ACCOUNTS = text("""
@@ -80,13 +93,27 @@ class View:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def render(self, *, header: str) -> RenderableType:
-        """Return the picture of this moment."""
+    def render(self, *, header: str, size: ConsoleDimensions) -> RenderableType:
+        """Return the picture of this moment; the latest jobs get the lines that a screen of this size has left."""
+        title = Text(header, style="bold")
         try:
             accounts, pools, latest = self._read(utcnow())
         except SQLAlchemyError as error:
-            return Group(Text(header, style="bold"), Text(f"Postgres does not answer ({type(error).__name__})", "red"))
-        return Group(Text(header, style="bold"), _accounts(accounts), _pools(pools), _latest(latest))
+            return Group(title, Text(f"Postgres does not answer ({type(error).__name__})", "red"))
+        width = max(NARROWEST, min(size.width, WIDEST))
+        parts: list[RenderableType] = [
+            title,
+            _accounts(accounts),
+            Text(LEGEND, style="dim"),
+            Text(),
+            _pools(pools),
+            Text(),
+        ]
+        taken = len(accounts) + len(pools) + len(parts) + 1 + 2  # a second line of the legend; a head and the cursor
+        left = min(LATEST, size.height - taken)
+        if left > 0:
+            parts.append(_latest(latest[:left], width))
+        return Group(*parts)
 
     def line(self) -> str:
         """Return the same in one line, for a log."""
@@ -111,25 +138,35 @@ def milliseconds(seconds: float | None) -> str:
     """Return a time as people read it; nothing for none."""
     if seconds is None:
         return "-"
-    return f"{seconds * 1000:.0f} ms" if seconds < 10 else f"{seconds:.1f} s"  # noqa: PLR2004  five figures are too many
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def _table(*columns: tuple[str, int, Literal["left", "right"]]) -> Table:
+    """Return an empty table whose columns are as wide as told, whatever comes into them, so that nothing moves."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name, cells, justify in columns:
+        table.add_column(name, width=cells, justify=justify, no_wrap=True)
+    return table
 
 
 def _accounts(rows: Sequence[Row[Any]]) -> Table:
-    table = Table(title="accounts", title_justify="left", min_width=88)
-    for name in ("account", "claims / budget", "queued", "claimed", "running", "done", "to JIT p50", "p99"):
-        table.add_column(name, justify="left" if name == "account" else "right")
+    table = _table(
+        ("account", 14, "left"), ("claims", 8, "right"), ("queued", 6, "right"), ("claimed", 7, "right"),
+        ("running", 7, "right"), ("done", 6, "right"), ("to JIT p50", 10, "right"), ("p99", 6, "right"),
+    )  # fmt: skip
     for row in rows:
         table.add_row(
-            row.login, f"{row.claims} / {row.budget}", str(row.queued), str(row.claimed), str(row.running),
+            row.login, f"{row.claims} of {row.budget}", str(row.queued), str(row.claimed), str(row.running),
             str(row.done), milliseconds(row.p50), milliseconds(row.p99),
         )  # fmt: skip
     return table
 
 
 def _pools(rows: Sequence[Row[Any]]) -> Table:
-    table = Table(title="runner Pods", title_justify="left", min_width=88)
-    for name in ("pool", "replicas", "starting", "warm", "reserved", "busy"):
-        table.add_column(name, justify="left" if name == "pool" else "right")
+    table = _table(
+        ("pool", 14, "left"), ("Pods", 8, "right"), ("starting", 8, "right"), ("warm", 6, "right"),
+        ("reserved", 8, "right"), ("busy", 6, "right"),
+    )  # fmt: skip
     for row in rows:
         table.add_row(
             row.name, str(row.replicas), str(row.starting), str(row.warm), str(row.reserved), str(row.busy)
@@ -137,15 +174,17 @@ def _pools(rows: Sequence[Row[Any]]) -> Table:
     return table
 
 
-def _latest(rows: Sequence[Row[Any]]) -> Table:
-    table = Table(title="latest jobs", title_justify="left", min_width=88)
-    for name in ("repository", "job", "state", "Pod", "to JIT"):
-        table.add_column(name, justify="right" if name == "to JIT" else "left", no_wrap=True)
+def _latest(rows: Sequence[Row[Any]], width: int) -> Table:
+    table = _table(
+        ("repository", 15, "left"), ("job", 26, "left"), ("Pod", 14, "left"), ("to JIT", 7, "right"),
+        ("state", width - _BEFORE_STATE, "left"),
+    )  # fmt: skip
     for row in rows:
         state = row.conclusion or row.state
         why = f" ({row.hold_reason})" if row.hold_reason else ""
         table.add_row(
-            row.repository, f"{row.workflow_name} / {row.name}", Text(state + why, STYLES[row.state]), row.pod or "",
-            "another's" if row.to_jit is not None and row.to_jit < 0 else milliseconds(row.to_jit),
+            row.repository, f"{row.workflow_name} / {row.name}", row.pod or "",
+            SWAPPED if row.to_jit is not None and row.to_jit < 0 else milliseconds(row.to_jit),
+            Text(state + why, STYLES[row.state]),
         )  # fmt: skip
     return table

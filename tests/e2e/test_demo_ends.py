@@ -1,4 +1,7 @@
-"""Ctrl-C ends the demo, while it starts and while it runs, and leaves no process and no file behind."""
+"""Ctrl-C ends the demo, while it starts and while it runs, and leaves no process and no file behind.
+
+A kill leaves no process, and the next demo removes the files.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from ostler.cli.demo_folder import remove_killed
 
 
 @contextmanager
@@ -45,11 +50,11 @@ def read_until(process: subprocess.Popen[str], words: str) -> None:
 
 
 def left_behind(folder: Path) -> list[str]:
-    """Return the command lines of the processes that were started with `folder` in their environment."""
+    """Return the command lines of the processes that have `folder` in their environment, as the scripts in Pods too."""
     found = []
     for environ in Path("/proc").glob("[0-9]*/environ"):
         try:
-            if f"TMPDIR={folder}".encode() in environ.read_bytes():
+            if str(folder).encode() in environ.read_bytes():
                 found.append((environ.parent / "cmdline").read_bytes().replace(b"\0", b" ").decode())
         except OSError:  # it ended meanwhile
             continue
@@ -77,4 +82,22 @@ def test_ctrl_c_leaves_nothing_behind(folder: Path, words: str, status: int) -> 
 
     assert process.returncode == status, said
     assert left_behind(folder) == []
+    assert list(folder.iterdir()) == []
+
+
+def test_a_kill_leaves_no_process_and_the_next_demo_removes_the_files(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with demo(folder) as process:
+        read_until(process, "sending jobs")
+        process.kill()
+        process.wait()
+
+    end = time.monotonic() + 60
+    while left := left_behind(folder):
+        assert time.monotonic() < end, left
+        time.sleep(0.1)
+    assert list(folder.iterdir())
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    assert remove_killed() == 1
     assert list(folder.iterdir()) == []

@@ -12,7 +12,8 @@ import pytest
 from rich.console import Console
 
 from lab.verdict import Verdict
-from ostler.cli.demo import RETRY, Figures, _report, read_logs
+from ostler.cli import demo_report
+from ostler.cli.demo_report import RETRY, Figures, read_logs
 
 GOOD = Verdict(
     problems=(),
@@ -27,14 +28,24 @@ GOOD = Verdict(
     remaps=None,
     leftover_runners=(),
 )
-FIGURES = Figures(p50=0.1, p99=0.2, remaps=7, retries=0, resumed=0, real_pods=10, pods=200, unusual=Counter())
+FIGURES = Figures(
+    p50=0.1,
+    p99=0.2,
+    remaps=7,
+    retries=0,
+    resumed=0,
+    real_pods=10,
+    pods=200,
+    unusual=Counter(),
+    restarts=Counter(),
+)
 
 
 def report(
     verdict: Verdict, figures: Figures = FIGURES, *, jobs: int = 200, interrupted: bool = False
 ) -> tuple[int, str]:
     out = io.StringIO()
-    status = _report(Console(file=out, width=120), verdict, figures, jobs=jobs, interrupted=interrupted)
+    status = demo_report.report(Console(file=out, width=120), verdict, figures, jobs=jobs, interrupted=interrupted)
     return status, out.getvalue()
 
 
