@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from jwt.algorithms import RSAAlgorithm
 
+from k8s_adapters import identity
 from k8s_adapters.client import KubeClient, make_client, object_path
 from k8s_adapters.identity import TokenVerifier
 from k8s_adapters.pools import create_pool
@@ -15,7 +20,7 @@ from k8s_adapters.runners import create_runner, delete_runner
 from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultProxy, Kind
 from tests.integration.web.polls.stage import Pod, Stage, WebProcess, eventually
-from tests.integration.web.polls.test_answer_table import left_by, run_poller
+from tests.integration.web.polls.test_answer_table import left_by, prepared, run_poller
 from web.cluster import KubernetesCluster
 
 AUDIENCE = "ostler-dispatch"
@@ -74,18 +79,27 @@ def proxy(control_plane: ClusterAccess) -> Iterator[FaultProxy]:
 
 
 @pytest.fixture
-def web(
-    stage: Stage, proxy: FaultProxy, control_plane: ClusterAccess, namespace: str, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[WebProcess]:
+def client(proxy: FaultProxy, control_plane: ClusterAccess) -> Iterator[KubeClient]:
+    """Web's own client, which reaches the API server through the proxy."""
+    client = make_client(kubeconfig=str(proxy.kubeconfig(control_plane.kubeconfig)))
+    yield client
+    client.close()
+
+
+def start(stage: Stage, client: KubeClient, namespace: str, **settings: float) -> WebProcess:
+    """Return a web process; keys that a token asks for are fetched each time."""
+    verifier = TokenVerifier(client=client, audience=AUDIENCE, refetch_every=0.0)
+    own = stage.settings.model_copy(update=settings)
+    return stage.start_web(
+        cluster=KubernetesCluster(client=client, verifier=verifier, settings=own), namespace=namespace
+    )
+
+
+@pytest.fixture
+def web(stage: Stage, client: KubeClient, namespace: str, monkeypatch: pytest.MonkeyPatch) -> WebProcess:
     # A review that a busy machine delays would be a missed one (law L10), and these tests are about its answer.
     monkeypatch.setattr("web.handover.REVIEW_WITHIN", 20)
-    patient = stage.settings.model_copy(update={"token_review_timeout": 10.0})
-    client = make_client(kubeconfig=str(proxy.kubeconfig(control_plane.kubeconfig)))
-    verifier = TokenVerifier(client=client, audience=AUDIENCE)
-    yield stage.start_web(
-        cluster=KubernetesCluster(client=client, verifier=verifier, settings=patient), namespace=namespace
-    )
-    client.close()
+    return start(stage, client, namespace, token_review_timeout=10.0)
 
 
 def test_a_living_pods_token_is_confirmed_and_gets_its_jit(
@@ -146,3 +160,88 @@ def test_keys_that_are_away_at_the_start_make_pods_wait_and_end_none(
     assert all(1 <= slept <= 1.5 for slept in ended.slept)
     assert fault.times == 2
     assert web.web.counts["keys.missed"] >= 1
+
+
+def test_a_review_that_takes_longer_than_its_limit_is_counted_and_the_jit_delivered(
+    stage: Stage, pod: RealPod, client: KubeClient, namespace: str, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    """With the limits of every day: 0.3 s for the call. The review is still out when the poller has its JIT."""
+    web = start(stage, client, namespace)
+    claim_id = stage.claim(pod)
+    proxy.add(Fault(kind=Kind.DELAY, path_regex=REVIEWS, delay_seconds=3600))
+
+    ended = run_poller(tmp_path, pod, web)
+
+    assert (ended.code, ended.message) == (0, str(claim_id))
+    assert stage.state(claim_id) == "delivered"
+    assert web.web.counts["token_review.missed"] == 1
+    assert proxy.counts["delay"] == 1
+
+
+def test_a_pod_whose_pool_has_no_row_yet_waits_and_is_then_adopted_and_served(
+    stage: Stage, pod: RealPod, web: WebProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("web.admission.STRANGER_CACHED", 0.0)
+    stage.execute("DELETE FROM runner_pods")
+    stage.execute("UPDATE pools SET name = 'not yet'")
+    script = prepared(tmp_path, pod, give_up_after=100_000)
+    process = script.start("poll.sh", url=f"{web.url}/runners/v1/dispatch")
+    eventually(lambda: web.web.counts["poll.503"] >= 2)
+
+    stage.execute("UPDATE pools SET name = 'small'")
+    eventually(lambda: stage.is_offered(pod))
+    adopted = replace(pod, id=stage.scalar("SELECT id FROM runner_pods WHERE uid = :uid", uid=pod.uid))
+    claim_id = stage.claim(adopted, state="claimed")
+    stage.mint(claim_id)
+
+    ended = script.end(process)
+    assert (ended.code, ended.message) == (0, str(claim_id))
+    assert all(1 <= slept <= 1.5 for slept in ended.slept), ended.slept
+
+
+def keys_of(*keys: rsa.RSAPrivateKey) -> Fault:
+    """Publish these keys in place of the API server's own."""
+    published = [RSAAlgorithm.to_jwk(key.public_key(), as_dict=True) | {"kid": "before"} for key in keys]
+    kind = {"Content-Type": "application/jwk-set+json"}
+    return Fault(kind=Kind.STATUS, path_regex=KEYS, status=200, headers=kind, body=json.dumps({"keys": published}))
+
+
+@pytest.mark.parametrize("published", [True, False], ids=["published meanwhile", "never published"])
+def test_a_token_of_a_key_that_was_not_known_is_taken_once_the_cluster_publishes_it_and_refused_else(
+    stage: Stage, pod: RealPod, web: WebProcess, proxy: FaultProxy, tmp_path: Path, *, published: bool
+) -> None:
+    """A rotation as web sees it: the keys it fetched first have not the one that the real API server signs with.
+
+    What stands for the time before is played by the proxy; the key that comes, its publication, the token and its
+    review are the API server's own. A rotation there is its restart with other key files.
+    """
+    proxy.add(keys_of(rsa.generate_private_key(public_exponent=65537, key_size=2048)))
+    client_of_old = web.poll(jwt.encode({}, "x" * 32, headers={"kid": "stranger"}))
+    assert client_of_old.status_code == 401
+    assert web.web.counts["keys.fetched"] == 1
+    claim_id = stage.claim(pod)
+    if published:
+        proxy.clear()
+
+    ended = run_poller(tmp_path, pod, web)
+
+    assert (ended.code, ended.message) == ((0, str(claim_id)) if published else (1, "refused: status 401"))
+    assert stage.state(claim_id) == ("delivered" if published else "minted")
+    assert web.web.counts["keys.fetched"] == 2
+
+
+def test_a_key_that_the_cluster_withdrew_ends_the_poller_though_its_token_was_good(
+    stage: Stage, pod: RealPod, web: WebProcess, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity, "KEYS_FOR", -1.0)  # old at once: each poll has them fetched beside it
+    web.begin_poll(pod.token)
+    eventually(lambda: stage.is_offered(pod))
+    proxy.add(keys_of(rsa.generate_private_key(public_exponent=65537, key_size=2048)))
+    fetched = web.web.counts["keys.fetched"]
+    web.begin_poll(pod.token)
+    eventually(lambda: web.web.counts["keys.fetched"] > fetched)
+
+    ended = run_poller(tmp_path, pod, web)
+
+    assert (ended.code, ended.message) == (1, "refused: status 401")
+    assert left_by(tmp_path) == ["no-work"]
