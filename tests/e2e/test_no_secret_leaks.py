@@ -1,9 +1,9 @@
 """No credential is seen anywhere it does not belong (law L13), in a full run of the real system.
 
 What is planted: every JIT and installation token that the lab's GitHub gave out, the App's private key, webhook secret,
-encryption key and API tokens. Where is looked: logs of all processes, what Redis was sent and holds, NOTIFY payloads,
-everything in Kubernetes, every column of Postgres, `/metrics` and the answers of the API. A canary put through each of
-these places proves that the look reaches it.
+encryption key, Flower's password and API tokens. Where is looked: logs of all processes, what Redis was sent and holds,
+NOTIFY payloads, everything in Kubernetes, every column of Postgres, `/metrics`, the answers of the API, and Flower's
+pages and API. A canary put through each of these places proves that the look reaches it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,15 @@ from lab.processes import free_port
 from lab.setup import LabPool
 from lab.system import Options, System
 from models.channel import CHANNEL
+from ostler.secrets import Secret
+from ostler.wakes import producer
 
 pytestmark = pytest.mark.timeout(600)
 
 LABELS = ("self-hosted", "linux", "small")
 ORG = "/orgs/acme/actions/runners/generate-jitconfig"
 JOBS = 24
+TASK_PAGES = 20
 PIECE = 40
 """Characters of a secret that are enough to know it by; it may be cut short where it leaks."""
 
@@ -138,6 +141,17 @@ class Stage:
             said += [api.get("/jobs", params={"limit": self.token}).content, api.get(f"/jobs/{self.token}").content]
         return b"\n".join(said)
 
+    def flower(self) -> bytes:
+        """Return what Flower's API and pages say of the workers and of every task that it saw."""
+        with httpx.Client(base_url=self.system.flower_url, auth=self.system.flower_login, timeout=30) as flower:
+            tasks = flower.get("/api/tasks", params={"limit": 100_000})
+            mints = [uuid for uuid, task in tasks.json().items() if task["name"] == "ostler.mint"][:TASK_PAGES]
+            paths = ["/api/workers?refresh=1", "/api/task/types", "/api/queues/length", "/tasks", "/workers", "/broker"]
+            paths += [f"{page}/{uuid}" for uuid in mints for page in ("/task", "/api/task/info")]
+            answers = [tasks, *(flower.get(path) for path in [*paths, "/metrics"])]
+        assert {answer.url.path: answer.status_code for answer in answers if answer.status_code != 200} == {}
+        return b"\n".join(answer.content for answer in answers)
+
     def logs(self) -> bytes:
         """Return the logs of all processes, the lab's Postgres and Redis too."""
         return b"\n".join(log.read_bytes() for log in sorted(self.system.folder.rglob("*.log")))
@@ -152,6 +166,7 @@ class Stage:
             "rows of Postgres": b"\n".join([*self.samples[::2], self.rows()]),
             "Kubernetes": b"\n".join([*self.samples[1::2], self.objects()]),
             "answers of API and metrics": self.answers(),
+            "Flower": self.flower(),
             "logs": self.logs(),
             "commands to Redis": b"".join(self.redis.heard),
             "NOTIFY": b"".join(self.notify.heard),
@@ -200,12 +215,30 @@ def stage(control_plane: ClusterAccess, admin: KubeClient, tmp_path_factory: pyt
             notify=Overhear(notices(url)),
             token=command(system, "token", "create", "leaks", "--scope", "read"),
         )
+        system.start_flower()  # it shows what it hears from now on
         system.wait_for_warm_pods(6, timeout=180)
+        eventually(lambda: knows_a_worker(system))
         yield stage
         stage.redis.stop()
         stage.notify.stop()
         engine.dispose()
     admin.request("DELETE", f"/api/v1/namespaces/{namespace}")
+
+
+def eventually(condition: Callable[[], bool], *, timeout: float = 90) -> None:
+    """Return when the condition holds."""
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.2)
+
+
+def knows_a_worker(system: System) -> bool:
+    """Return whether Flower has begun to hear."""
+    try:
+        return bool(httpx.get(f"{system.flower_url}/api/workers?status=1", auth=system.flower_login, timeout=30).json())
+    except httpx.TransportError:
+        return False
 
 
 def command(system: System, *arguments: str) -> str:
@@ -257,7 +290,7 @@ def test_no_secret_is_seen_where_it_does_not_belong(stage: Stage) -> None:
     system = stage.system
     run_jobs(stage, JOBS)
     given: dict[str, Any] = system.lab("GET", "/secrets")
-    webhook, encryption, *key_lines = system.secrets()
+    webhook, encryption, password, *key_lines = system.secrets()
     planted = {
         "JIT": given["jits"],
         "installation token": given["installation_tokens"],
@@ -265,9 +298,11 @@ def test_no_secret_is_seen_where_it_does_not_belong(stage: Stage) -> None:
         "encryption key": [encryption],
         "private key": [line for line in key_lines if len(line) >= PIECE],
         "API token": [stage.token],
+        "Flower's password": [password],
     }
     assert len(planted["JIT"]) >= JOBS
     assert all(planted.values())
+    assert b"ostler.mint" in stage.flower()
 
     assert leaks(stage.places(), planted) == []
 
@@ -334,6 +369,10 @@ def test_a_canary_is_seen_in_every_place(stage: Stage) -> None:
     )
     with (system.folder / "command.log").open("a") as log:
         log.write(f"{canary[:60]}\n")  # cut short: a piece is enough
+    app = producer(Secret(system.redis.url))
+    # A task takes no notice of an argument that it does not know, but Flower does.
+    app.send_task("ostler.rematch", kwargs={"note": canary}, queue="sweeps", ignore_result=True)
+    app.close()
     end = time.monotonic() + 120
     expected = {f"canary in {name}" for name in stage.places()}
     while (seen := set(leaks(stage.places(), {"canary": [canary]}))) != expected:
