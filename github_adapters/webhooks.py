@@ -68,6 +68,33 @@ class InstallationEvent:
     owner_login: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerRenamed:
+    """An organisation or user has another login: `organization` or `installation_target`, action `renamed`."""
+
+    action: str
+    owner_id: int
+    former: str
+    login: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepositoryRenamed:
+    """A repository has another name (`repository`, action `renamed`); `full_name` is `owner/name` of now.
+
+    `at`: GitHub's time of its last change, which this is, if it says.
+    """
+
+    action: str
+    owner_id: int
+    former: str
+    full_name: str
+    at: datetime | None
+
+
+RENAMED = "renamed"
+
+
 def verify_signature(secrets: Sequence[Secret], body: bytes, header: str | None) -> bool:
     """Return whether `X-Hub-Signature-256` is right for the raw body under any of the secrets.
 
@@ -109,6 +136,51 @@ def parse_installation(body: bytes) -> InstallationEvent:
             installation_id=fields.number(installation, "id"),
             owner_id=fields.number(account, "id"),
             owner_login=fields.login(account, "login"),
+        )
+    except fields.Malformed as error:
+        raise MalformedPayload(str(error)) from None
+
+
+def parse_owner(body: bytes) -> OwnerRenamed | None:
+    """Return what a webhook `organization` or `installation_target` says of a new login; None: it is not about one.
+
+    Which of them comes depends on the App's subscriptions; both may. The first shows an organisation as `organization`,
+    the second an organisation or user as `account`. Raises `MalformedPayload`.
+    """
+    try:
+        payload = fields.decode(body)
+        action = fields.word(payload, "action")
+        changes = payload.get("changes")
+        if action != RENAMED or not isinstance(changes, dict) or not changes.get("login"):
+            return None
+        owner = fields.section(payload, "account" if "account" in payload else "organization")
+        return OwnerRenamed(
+            action=action,
+            owner_id=fields.number(owner, "id"),
+            former=fields.login(fields.section(changes, "login"), "from"),
+            login=fields.login(owner, "login"),
+        )
+    except fields.Malformed as error:
+        raise MalformedPayload(str(error)) from None
+
+
+def parse_repository(body: bytes) -> RepositoryRenamed | None:
+    """Return what a webhook `repository` says of a new name; None: it is not about one. Raises `MalformedPayload`."""
+    try:
+        payload = fields.decode(body)
+        action = fields.word(payload, "action")
+        if action != RENAMED:
+            return None
+        repository = fields.section(payload, "repository")
+        full_name = fields.full_name(repository, "full_name")
+        changed = fields.section(fields.section(fields.section(payload, "changes"), "repository"), "name")
+        former = f"{full_name.partition('/')[0]}/{fields.word(changed, 'from')}"
+        return RepositoryRenamed(
+            action=action,
+            owner_id=fields.number(fields.section(repository, "owner"), "id"),
+            former=fields.full_name({"from": former}, "from"),
+            full_name=full_name,
+            at=fields.optional_moment(repository, "updated_at"),
         )
     except fields.Malformed as error:
         raise MalformedPayload(str(error)) from None

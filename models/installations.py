@@ -28,7 +28,16 @@ def leave(db: Connection, *, installation_id: int, reason: str, now: datetime) -
 def come_back(
     db: Connection, *, installation_id: int, account_id: int, login: str, budget: Budget, now: datetime
 ) -> None:
-    """End what held the jobs of an account whose installation works (again), which may have another id now."""
+    """End what held the jobs of an account whose installation works (again), which may have another id now.
+
+    GitHub numbers installations upwards, and an account has one: what is told late of an older one changes nothing.
+    """
+    newer = db.execute(
+        text("SELECT 1 FROM installations WHERE account_id = :account AND id > :installation LIMIT 1"),
+        {"installation": installation_id, "account": account_id},
+    ).one_or_none()
+    if newer is not None:
+        return
     ensure_accounts(
         db, [NewAccount(id=account_id, login=login, installation_id=installation_id)], budget=budget, now=now
     )

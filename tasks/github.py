@@ -63,8 +63,10 @@ def remove_runner(rt: Runtime, registration: releases.Registration, *, policy: P
 
 def owner_renamed(rt: Runtime, work: releases.ReleaseWork) -> bool:
     """GitHub knows no such scope: write its owner's name of today down; return whether that is another one."""
+    if work.installation_id is None:
+        return False
     try:
-        seen = rt.github.get_installation(installation_id=int(work.installation_id or 0), deadline_seconds=remaining())
+        seen = rt.github.get_installation(installation_id=work.installation_id, deadline_seconds=remaining())
     except UpstreamError as error:
         log.warning("github.installation_unknown", error=type(error).__name__)
         return False

@@ -10,6 +10,7 @@ sweep brings it back.
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -19,21 +20,14 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from github_adapters.webhooks import (
-    InstallationEvent,
-    MalformedPayload,
-    WorkflowJobEvent,
-    parse_installation,
-    parse_workflow_job,
-    verify_signature,
-)
-from models import installations, intake
+from github_adapters.webhooks import MalformedPayload, WorkflowJobEvent, parse_workflow_job, verify_signature
+from models import intake
 from models.engine import StartOver, transaction
 from ostler import telemetry
 from ostler.clock import utcnow
@@ -41,6 +35,7 @@ from ostler.logging import get_logger
 from ostler.settings import Settings
 from ostler.wakes import KEEP, RELEASE, REMATCH
 from rules.fairness import Budget
+from web import announcements
 from web.limits import BODY_WITHIN
 
 BATCH = 200
@@ -222,10 +217,10 @@ class Intake:
         kind = request.headers.get("x-github-event", "")
         if kind == "ping":
             return _Accepted("pong")
-        if kind == "installation":
-            return await self._install(guid, body)
+        if kind in announcements.EVENTS:
+            return await self._announce(kind, guid, body)
         if kind != "workflow_job":
-            return _Accepted("ignored", "only workflow_job and installation events are used")
+            return _Accepted("ignored", "only workflow_job, installation and rename events are used")
         try:
             event: WorkflowJobEvent = await _near(body, parse_workflow_job, body)
         except MalformedPayload as error:
@@ -235,45 +230,31 @@ class Intake:
             return _Accepted("ignored", "this action is not known")
         return await self._enqueue(intake.Received(guid=guid, event=event))
 
-    async def _install(self, guid: str, body: bytes) -> _Accepted:
-        """Apply what became of an installation of the App. Doing so twice, or late, changes nothing that lasts."""
+    async def _announce(self, kind: str, guid: str, body: bytes) -> _Accepted:
+        """Apply what is about no job."""
         try:
-            event: InstallationEvent = await _near(body, parse_installation, body)
+            announced = await _near(body, announcements.parse, kind, body)
         except MalformedPayload as error:
             log.warning("webhook.malformed", guid=guid, reason=error.reason)
             raise _Refused(HTTPStatus.BAD_REQUEST, f"The payload is malformed: {error.reason}") from None
-        if event.action not in installations.LEFT and event.action not in installations.BACK:
-            return _Accepted("ignored", "this action is not known")
+        if announced is None:
+            return _Accepted("ignored", "this action is not used")
         if self._thread is None:
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "This process is not taking webhooks")
+        apply = functools.partial(
+            announcements.apply, announced=announced, guid=guid, event=kind, budget=self._budget, now=self._clock()
+        )
         try:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._apply_installation, event)
+            outcome, rematch = await asyncio.get_running_loop().run_in_executor(
+                self._thread, lambda: transaction(self._engine, apply)
+            )
         except (DBAPIError, PoolTimeoutError) as error:
-            log.warning("webhook.installation_failed", guid=guid, error=type(error).__name__)
+            log.warning("webhook.announcement_failed", guid=guid, kind=kind, error=type(error).__name__)
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "The delivery cannot be stored now") from None
-        log.info("webhook.installation", installation=event.installation_id, action=event.action)
-        if event.action in installations.BACK:
+        log.info("webhook.announced", kind=kind, action=announced.action, account=announced.owner_id, outcome=outcome)
+        if rematch:
             self._publisher.send(REMATCH, queue="sweeps")
-        return _Accepted(intake.Outcome.ACCEPTED)
-
-    def _apply_installation(self, event: InstallationEvent) -> None:
-        now = self._clock()
-
-        def body(db: Connection) -> None:
-            if event.action in installations.LEFT:
-                reason = installations.LEFT[event.action]
-                installations.leave(db, installation_id=event.installation_id, reason=reason, now=now)
-            else:
-                installations.come_back(
-                    db,
-                    installation_id=event.installation_id,
-                    account_id=event.owner_id,
-                    login=event.owner_login,
-                    budget=self._budget,
-                    now=now,
-                )
-
-        transaction(self._engine, body)
+        return _Accepted(outcome)
 
     async def _enqueue(self, received: intake.Received) -> _Accepted:
         if self._consumer is None:

@@ -11,11 +11,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from lab.github.entities import Job
+from lab.github.entities import Job, now, stamp
 from lab.github.faults import Fault, Faults
 from lab.github.identity import Identity
 from lab.github.limits import Limits
-from lab.github.payloads import installation_webhook, tail_of
+from lab.github.payloads import (
+    installation_webhook,
+    renamed_webhook,
+    repository_renamed_webhook,
+    tail_of,
+    target_renamed_webhook,
+)
 from lab.github.sender import Sender, Weather
 from lab.github.world import Knobs, World
 
@@ -71,13 +77,17 @@ class Control:
         return JSONResponse({"login": account.login, "repositories": names}, status_code=HTTPStatus.CREATED)
 
     async def change_account(self, request: Request) -> Response:
-        """Rename an owner (`login`), or suspend or remove the App there (`suspended`, `installed`) and announce it."""
+        """Rename an owner (`login`), or suspend or remove the App there (`suspended`, `installed`); announce it."""
         account = self._world.accounts.get(request.path_params["login"].lower())
         if account is None:
             return _refuse(HTTPStatus.NOT_FOUND, "no such account")
         body = await request.json()
         if "login" in body:
+            former = account.login
             self._world.rename_account(account, str(body["login"]))
+            self._sender.announce("installation_target", account, target_renamed_webhook(former, account))
+            if account.type == "Organization":
+                self._sender.announce("organization", account, renamed_webhook(former, account))
         action = None
         if "suspended" in body:
             account.suspended = bool(body["suspended"])
@@ -94,11 +104,14 @@ class Control:
         return JSONResponse({"login": account.login, "installation_id": account.installation_id})
 
     async def rename_repository(self, request: Request) -> Response:
-        """Rename a repository to `name`."""
+        """Rename a repository to `name` and announce it."""
         repository = self._world.repository("{owner}/{repo}".format(**request.path_params))
         if repository is None:
             return _refuse(HTTPStatus.NOT_FOUND, "no such repository")
+        former = repository.name
         self._world.rename_repository(repository, str((await request.json())["name"]))
+        hook = repository_renamed_webhook(former, repository, at=str(stamp(now())))
+        self._sender.announce("repository", repository.account, hook)
         return JSONResponse({"full_name": repository.full_name})
 
     async def add_jobs(self, request: Request) -> Response:

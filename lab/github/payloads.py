@@ -211,6 +211,57 @@ def installation_webhook(action: str, account: Account, *, app_id: str) -> dict[
     }
 
 
+def renamed_webhook(former: str, account: Account) -> dict[str, Any]:
+    """Return the body of an `organization` webhook about a new login."""
+    member = user(user_id=1001, login="lab-developer", kind="User")
+    return {
+        "action": "renamed",
+        "changes": {"login": {"from": former}},
+        "membership": {
+            "url": f"{API}/orgs/{account.login}/memberships/lab-developer",
+            "state": "active",
+            "role": "admin",
+            "organization_url": f"{API}/orgs/{account.login}",
+            "user": member,
+        },
+        "organization": organization(account),
+        "sender": member,
+        "installation": _installation_reference(account),
+    }
+
+
+def target_renamed_webhook(former: str, account: Account) -> dict[str, Any]:
+    """Return the body of an `installation_target` webhook about a new login."""
+    return {
+        "action": "renamed",
+        "account": user(user_id=account.id, login=account.login, kind=account.type),
+        "changes": {"login": {"from": former}},
+        "target_type": account.type,
+        "sender": user(user_id=1001, login="lab-developer", kind="User"),
+        "installation": _installation_reference(account),
+    }
+
+
+def repository_renamed_webhook(former: str, repository: Repository, *, at: str) -> dict[str, Any]:
+    """Return the body of a `repository` webhook about a new name."""
+    account = repository.account
+    body = {
+        "action": "renamed",
+        "changes": {"repository": {"name": {"from": former}}},
+        "repository": repository_view(repository) | {"updated_at": at},
+        "sender": user(user_id=1001, login="lab-developer", kind="User"),
+        "installation": _installation_reference(account),
+    }
+    return body | ({"organization": organization(account)} if account.type == "Organization" else {})
+
+
+def _installation_reference(account: Account) -> dict[str, Any]:
+    return {
+        "id": account.installation_id,
+        "node_id": node_id("MDIzOkludGVncmF0aW9uSW5zdGFsbGF0aW9u", account.installation_id),
+    }
+
+
 def tail_of(repository: Repository) -> bytes:
     """Return the constant end of a webhook body, from the comma after `workflow_job` to the last brace."""
     account = repository.account
@@ -218,10 +269,7 @@ def tail_of(repository: Repository) -> bytes:
     if account.type == "Organization":
         tail["organization"] = organization(account)
     tail["sender"] = user(user_id=1001, login="lab-developer", kind="User")
-    tail["installation"] = {
-        "id": account.installation_id,
-        "node_id": node_id("MDIzOkludGVncmF0aW9uSW5zdGFsbGF0aW9u", account.installation_id),
-    }
+    tail["installation"] = _installation_reference(account)
     return b"," + json.dumps(tail).encode()[1:]
 
 

@@ -123,7 +123,7 @@ class Sender:
             await self._session.close()
 
     def announce(self, event: str, account: Account, body: dict[str, Any]) -> None:
-        """Send a webhook about an installation in the background."""
+        """Send a webhook that is about no job in the background."""
         delivery = Delivery(
             id=0,
             guid=str(uuid.uuid4()),
@@ -136,7 +136,8 @@ class Sender:
             event=event,
         )
         self.deliveries[delivery.guid] = delivery
-        if self._url is None or self._rng.random() < self.weather.drop_rate:
+        if self._drops(delivery.action):
+            self._note(delivery, self._next_id(), time.monotonic(), 0)
             self._lost(delivery, "dropped")
             return
         self._send(delivery, 0)

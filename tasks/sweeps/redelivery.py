@@ -19,8 +19,8 @@ from sqlalchemy.exc import DBAPIError
 from github_adapters.client import PAGE
 from github_adapters.deliveries import DeliveryPage, DeliverySeen
 from models import redelivery as asks
+from models.announcements import TAKEN
 from models.engine import transaction
-from models.intake import ACTIONS
 from models.repairs import Case
 from ostler.clock import utcnow
 from ostler.errors import Forbidden, Invalid, RateLimited, UpstreamError
@@ -202,7 +202,7 @@ class _Sweep:
 
     def _record(self, page: DeliveryPage, floor: datetime, progress: Progress) -> None:
         """Commit what a page showed, together with how far the reading has come."""
-        ours = [each for each in page.deliveries if each.event == "workflow_job" and each.action in ACTIONS]
+        ours = [each for each in page.deliveries if each.action in TAKEN.get(each.event, ())]
         self._counts["other_events"] += len(page.deliveries) - len(ours)
         self._accepted.update(each.guid for each in ours if each.accepted)
         failed = group(each for each in ours if each.guid not in self._accepted and each.delivered_at >= floor)

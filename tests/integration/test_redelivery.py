@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -15,7 +16,7 @@ from lab.faults import Fault, FaultProxy
 from lab.redis import Redis
 from tasks import runtime as current
 from tasks.sweeps.redelivery import redelivery
-from tests.contract.github.conftest import APP_ID, Lab, eventually, make_app_key, running
+from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, Lab, eventually, make_app_key, running
 from tests.database import Database
 from tests.integration.tasks.conftest import StubRuntime
 from tests.integration.web.polls.stage import Stage as WebStage
@@ -36,6 +37,11 @@ class Stage:
         """Return the jobs that we know, with their states."""
         with self.database.engine.connect() as db:
             return {row.id: row.state for row in db.execute(text("SELECT id, state FROM jobs"))}
+
+    def known(self, columns: str) -> list[tuple[Any, ...]]:
+        """Return these columns of all jobs."""
+        with self.database.engine.connect() as db:
+            return [tuple(row) for row in db.execute(text(f"SELECT {columns} FROM jobs ORDER BY id"))]  # noqa: S608
 
     def accepted(self) -> list[str]:
         """Return the GUIDs that were committed."""
@@ -152,3 +158,49 @@ def test_several_pages_of_lost_webhooks_all_come_back(stage: Stage) -> None:
     assert set(stage.jobs()) == set(lost)
     tries = Counter(each["guid"] for each in stage.lab.log() if each["event"] in {"webhook_sent", "webhook_lost"})
     assert set(tries.values()) == {2}
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_new_names_are_heard_and_when_lost_heard_again(stage: Stage, *, lost: bool) -> None:
+    stage.lab.jobs()
+    stage.lab.jobs(repository="ada/app")
+    stage.quiet()
+    if lost:
+        stage.line.add(Fault(kind="status", path_regex=WEBHOOKS))
+
+    assert stage.lab.call("PATCH", "/_lab/repositories/acme/app", {"name": "tool"})[0] == 200
+    assert stage.lab.call("PATCH", "/_lab/repositories/ada/app", {"name": "tool"})[0] == 200
+    stage.quiet()
+    for login in ("acme", "ada"):
+        assert stage.lab.call("PATCH", f"/_lab/accounts/{login}", {"login": f"{login}-two"})[0] == 200
+    stage.quiet()
+
+    names = stage.known("repository, scope")
+    if lost:
+        assert names == [("acme/app", "orgs/acme"), ("ada/app", "repos/ada/app")]
+        stage.line.clear()
+        redelivery.run()
+        stage.quiet()
+        # In any order the owner is right; a repository's former name is redirected.
+        assert next(scope for (scope,) in stage.known("scope")) == "orgs/acme-two"
+    else:
+        assert names == [("acme-two/tool", "orgs/acme-two"), ("ada-two/tool", "repos/ada-two/tool")]
+
+
+def test_a_lost_installation_comes_back_and_frees_the_jobs_of_the_one_before(stage: Stage) -> None:
+    (job,) = stage.lab.jobs()
+    stage.quiet()
+    assert stage.known("id, installation_id") == [(job, ORG_INSTALLATION)]
+    stage.lab.call("POST", "/_lab/webhooks", {"drop_rate": 1})
+    for change in ({"installed": False}, {"installed": True, "installation_id": 612}):
+        assert stage.lab.call("PATCH", "/_lab/accounts/acme", change)[0] == 200
+    stage.lab.call("POST", "/_lab/webhooks", {"drop_rate": 0})
+    assert stage.known("installation_id") == [(ORG_INSTALLATION,)]
+
+    redelivery.run()
+    stage.quiet()
+
+    assert stage.known("id, installation_id") == [(job, 612)]
+    with stage.database.engine.connect() as db:
+        told = db.execute(text("SELECT action FROM deliveries WHERE event = 'installation'")).scalars().all()
+    assert told == ["created"], "that it was removed is not asked for again"

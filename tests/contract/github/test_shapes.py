@@ -12,7 +12,7 @@ from githubkit_schemas.latest import models
 from pydantic import TypeAdapter
 
 from github_adapters.client import GitHub
-from github_adapters.webhooks import parse_installation
+from github_adapters.webhooks import RepositoryRenamed, parse_installation, parse_owner, parse_repository
 from ostler.clock import utcnow
 from rules.scopes import Scope
 from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, Lab, eventually
@@ -122,4 +122,29 @@ def test_webhooks_about_an_installation(lab: Lab) -> None:
     assert {event.action for event in events} == {"suspend", "unsuspend", "deleted", "created"}
     assert {(each.installation_id, each.owner_id, each.owner_login) for each in events} == {
         (ORG_INSTALLATION, 1, "acme")
+    }
+
+
+def test_webhooks_about_a_new_name(lab: Lab) -> None:
+    assert lab.call("PATCH", "/_lab/repositories/acme/app", {"name": "tool"})[0] == 200
+    assert lab.call("PATCH", "/_lab/repositories/ada/app", {"name": "tool"})[0] == 200
+    for login in ("acme", "ada"):
+        assert lab.call("PATCH", f"/_lab/accounts/{login}", {"login": f"{login}-two"})[0] == 200
+
+    hooks = eventually(lambda: lab.hooks.seen if len(lab.hooks.seen) == 5 else None)
+
+    parsed = {}
+    for hook in hooks:
+        event = hook.headers["x-github-event"]
+        githubkit.webhooks.parse(event, hook.body)
+        read = parse_repository(hook.body) if event == "repository" else parse_owner(hook.body)
+        assert read is not None
+        name = read.full_name if isinstance(read, RepositoryRenamed) else read.login
+        parsed[event, read.owner_id] = (read.former, name)
+    assert parsed == {
+        ("repository", 1): ("acme/app", "acme/tool"),
+        ("repository", 2): ("ada/app", "ada/tool"),
+        ("organization", 1): ("acme", "acme-two"),
+        ("installation_target", 1): ("acme", "acme-two"),
+        ("installation_target", 2): ("ada", "ada-two"),
     }

@@ -188,11 +188,27 @@ def test_attempts_of_one_guid_in_one_list_are_one_ask(stage: Stage) -> None:
 
 
 def test_other_events_are_none_of_ours(stage: Stage) -> None:
-    stage.github.add("a", event="installation", action="created")
+    stage.github.add("a", event="installation", action="suspend")
     stage.github.add("b", action="invented")
+    stage.github.add("d", event="repository", action="created")
     failed = stage.github.add("c")
     assert stage.tick() == [failed]
     assert len(stage.rows("SELECT * FROM redeliveries")) == 1
+
+
+@pytest.mark.parametrize(
+    ("event", "action"),
+    [
+        ("installation", "created"),
+        ("installation", "unsuspend"),
+        ("installation_target", "renamed"),
+        ("organization", "renamed"),
+        ("repository", "renamed"),
+    ],
+)
+def test_a_lost_installation_or_new_name_is_asked_for_like_a_job(stage: Stage, event: str, action: str) -> None:
+    failed = stage.github.add("a", event=event, action=action)
+    assert stage.tick() == [failed]
 
 
 def test_nothing_is_asked_while_no_web_process_is_there_to_take_it(stage: Stage) -> None:
