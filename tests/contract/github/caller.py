@@ -98,6 +98,7 @@ def main() -> None:
     """Serve until the end of the input."""
     options = json.loads(sys.stdin.readline())
     memory = Memory(Path(options["memory"]))
+    governing.TIMEOUT = 60.0  # a busy machine may make Redis late
     pace = Pace(rate=options["rate"], burst=options["burst"], at_once=90, quota="actions_runner_registration")
     plenty = Pace(rate=1000, burst=1000, at_once=90, told=True)
     governor = Governor(

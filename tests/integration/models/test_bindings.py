@@ -521,7 +521,7 @@ def test_a_job_claimed_while_its_cancellation_locks_is_released_too(database: Da
 
 
 def _wait_for_a_blocked_backend(engine: Engine) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 90
     while time.monotonic() < deadline:
         with engine.connect() as db:
             blocked = db.execute(

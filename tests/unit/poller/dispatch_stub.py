@@ -88,7 +88,7 @@ class DispatchStub:
     def wait_for_polls(self, count: int) -> None:
         """Return when `count` polls have come in; AssertionError after 30 s."""
         with self.polled:
-            assert self.polled.wait_for(lambda: len(self.polls) >= count, timeout=30)
+            assert self.polled.wait_for(lambda: len(self.polls) >= count, timeout=120)
 
     def __enter__(self) -> Self:
         self._thread.start()

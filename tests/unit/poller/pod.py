@@ -66,7 +66,7 @@ class Pod:
         """Wait for a script and gather what it left; TimeoutExpired after 30 s."""
         with process:
             try:
-                output, _ = process.communicate(timeout=30)
+                output, _ = process.communicate(timeout=120)
             finally:
                 process.kill()
         slept_file = self.root / "slept"
