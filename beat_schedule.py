@@ -25,6 +25,7 @@ _LINES = (
     ("finished_jobs", "sweep_every", "sweeps"),
     ("orphaned_runners", "slow_sweep_every", "sweeps"),
     ("orphaned_service_accounts", "slow_sweep_every", "sweeps"),
+    ("unbound_executions", "sweep_every", "sweeps"),
 )
 
 SWEEPS = tuple(name for name, _, queue in _LINES if queue == "sweeps")

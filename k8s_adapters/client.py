@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -19,7 +20,7 @@ from kubernetes import config
 from kubernetes.client import ApiClient, Configuration
 from yaml import YAMLError
 
-from k8s_adapters.retry import Answer, RetryPolicy, Timing, TruncatedAnswer, call
+from k8s_adapters.retry import ONCE, Answer, RetryPolicy, Timing, TruncatedAnswer, call
 from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, Conflict, Forbidden, Gone, Invalid, Retryable, UpstreamError
 from rules.retry import parse_retry_after
@@ -96,6 +97,29 @@ class KubeClient:
         except Answer as answer:
             raise _by_meaning(what, answer) from answer
 
+    def open(self, path: str, *, query: Mapping[str, str | int], read_timeout: float) -> urllib3.BaseHTTPResponse:
+        """Return an answer to a GET that is to be read piece by piece, and closed; one attempt.
+
+        `read_timeout` bounds the wait for each piece. Raises as `request` does.
+        """
+        what = f"GET {path}"
+        address = f"{path}?{urlencode(query)}"
+
+        def attempt(_left: float | None) -> urllib3.BaseHTTPResponse:
+            api, token = self._credentials(self.timing.clock())
+            try:
+                return self._stream(api, token, address, read_timeout)
+            except Answer as answer:
+                if answer.status != _UNAUTHORIZED or not self._renewed(api, token):
+                    raise
+            api, token = self._credentials(self.timing.clock())
+            return self._stream(api, token, address, read_timeout)
+
+        try:
+            return call(attempt, what=what, policy=ONCE, timing=self.timing)
+        except Answer as answer:
+            raise _by_meaning(what, answer) from answer
+
     def close(self) -> None:
         """Close the idle connections."""
         self._api.rest_client.pool_manager.clear()
@@ -154,6 +178,22 @@ class KubeClient:
             redirect=False,
         )
         return _read(answer)
+
+    def _stream(self, api: ApiClient, token: str | None, address: str, read_timeout: float) -> urllib3.BaseHTTPResponse:
+        headers = {"Accept": JSON, "User-Agent": "ostler"} | ({} if token is None else {"Authorization": token})
+        answer = api.rest_client.pool_manager.urlopen(
+            "GET",
+            api.configuration.host + address,
+            headers=headers,
+            timeout=urllib3.Timeout(connect=self._connect_timeout, read=read_timeout),
+            retries=False,
+            redirect=False,
+            preload_content=False,
+        )
+        if answer.status not in _OK:
+            with closing(answer):
+                _read(answer)
+        return answer
 
     def _renewed(self, refused: ApiClient, token: str | None) -> bool:
         """Read the credentials again after a 401; return whether they differ from the refused ones.

@@ -70,6 +70,13 @@ def list_pods(
 
     Raises `Retryable` when a page could not be had or the list expired between two pages.
     """
+    return list_pods_at(client, namespace=namespace, pool=pool, policy=policy)[0]
+
+
+def list_pods_at(
+    client: KubeClient, *, namespace: str, pool: str | None = None, policy: RetryPolicy | None = None
+) -> tuple[list[PodSeen], str]:
+    """Return what `list_pods` does, and the version from which a watch goes on."""
     selector = POOL_LABEL if pool is None else f"{POOL_LABEL}={pool}"
     query: dict[str, str | int] = {"limit": _PAGE, "labelSelector": selector}
     pods: list[PodSeen] = []
@@ -83,7 +90,7 @@ def list_pods(
         pods.extend(read_pod(item) for item in items)
         following = (page.get("metadata") or {}).get("continue")
         if not following:
-            return pods
+            return pods, str((page.get("metadata") or {}).get("resourceVersion") or "")
         query = {**query, "continue": following}
 
 

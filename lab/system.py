@@ -39,6 +39,7 @@ Say = Callable[[str], None]
 _SAY_EVERY = 3.0
 """Seconds between two words on how many Pods are warm."""
 
+OURS = ("web", "worker", "beat", "watch", "flower")
 CLUSTERS = ("embedded", "real")
 """The clusters that a system can start: the lab's API server in memory, or a real control plane."""
 
@@ -55,6 +56,7 @@ class Options:
     webs: int = 1
     workers: int = 1
     beats: int = 2
+    watches: int = 1
     real_pods: int = 10
     seed: int = 1
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -144,7 +146,7 @@ class System:
         self._add_accounts()
         self._start_proxies()
         self._env = self._environment(keys)
-        self._say("starting web, worker, beat and the lab's kubelet")
+        self._say("starting web, worker, beat, watch and the lab's kubelet")
         for number, port in enumerate(self._web_ports):
             self._child(f"web-{number}", ["web"], {"OSTLER_WEB_PORT": str(port)})
         for number in range(self.options.workers):
@@ -152,13 +154,15 @@ class System:
         self._start_kubelet()
         for number in range(self.options.beats):
             self._child(f"beat-{number}", ["beat"], {})
+        for number in range(self.options.watches):
+            self.start_watch(number)
         for number, port in enumerate(self._web_ports):
             self.children[f"web-{number}"].wait_until(lambda port=port: self._healthy(port), timeout=120)  # type: ignore[misc]
         self._say("web answers; Pods start")
 
     def stop(self) -> None:
         """Stop what was started, the last first, and leave nothing running."""
-        ours = [child for name, child in self.children.items() if name.startswith(("web", "worker", "beat", "flower"))]
+        ours = [child for name, child in self.children.items() if name.startswith(OURS)]
         with ThreadPoolExecutor(8) as side_by_side:
             list(side_by_side.map(lambda child: child.stop(timeout=35), ours))
         for name in ("kubelet", "github-faults", "kubernetes-faults", "github"):
@@ -340,6 +344,24 @@ class System:
             env={**self._env, **env},
         )
         self.children[name] = child
+        child.start()
+        return child
+
+    def start_watch(self, number: int) -> Child:
+        """Start a watch, which no job needs; it is given the ways to Redis and to the cluster, and no secret else."""
+        mine = {
+            name: value
+            for name, value in self._env.items()
+            if not name.startswith("OSTLER_")
+            or name.startswith(("OSTLER_REDIS", "OSTLER_KUBECONFIG", "OSTLER_NAMESPACE", "OSTLER_WATCH", "OSTLER_LOG"))
+        }
+        child = Child(
+            f"watch-{number}",
+            [sys.executable, "-m", "ostler", "watch"],
+            log=self.folder / f"watch-{number}.log",
+            env=mine,
+        )
+        self.children[child.name] = child
         child.start()
         return child
 

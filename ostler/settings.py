@@ -29,7 +29,7 @@ class Stores(BaseSettings):
     @field_validator("database_url", "redis_url", mode="before")
     @classmethod
     def _url(cls, value: Any) -> Any:
-        return _secret(value)
+        return secret(value)
 
     @field_validator("database_url")
     @classmethod
@@ -41,7 +41,7 @@ class Stores(BaseSettings):
     @field_validator("redis_url")
     @classmethod
     def _redis(cls, value: Secret | None) -> Secret | None:
-        return None if value is None else _redis_address(value)
+        return None if value is None else redis_address(value)
 
 
 class Settings(Stores):
@@ -191,7 +191,7 @@ class Settings(Stores):
     @field_validator("github_private_key", mode="before")
     @classmethod
     def _one_secret(cls, value: Any) -> Any:
-        return _secret(value)
+        return secret(value)
 
     @field_validator("webhook_secrets", "encryption_keys", mode="before")
     @classmethod
@@ -241,12 +241,12 @@ class FlowerSettings(BaseSettings):
     @field_validator("redis_url", mode="before")
     @classmethod
     def _one_secret(cls, value: Any) -> Any:
-        return _secret(value)
+        return secret(value)
 
     @field_validator("redis_url")
     @classmethod
     def _redis(cls, value: Secret) -> Secret:
-        return _redis_address(value)
+        return redis_address(value)
 
     @field_validator("flower_basic_auth", mode="before")
     @classmethod
@@ -263,7 +263,8 @@ class FlowerSettings(BaseSettings):
         return value
 
 
-def _secret(value: Any) -> Any:
+def secret(value: Any) -> Any:
+    """Return a text as a secret, anything else as it is, to be refused."""
     return Secret(value) if isinstance(value, str) else value
 
 
@@ -273,21 +274,22 @@ def _secrets(value: Any) -> Any:
     return value
 
 
-def _redis_address(value: Secret) -> Secret:
+def redis_address(value: Secret) -> Secret:
+    """Return the address of a Redis. Raises ValueError for any other."""
     if not value.reveal().startswith(("redis://", "rediss://")):
         raise ValueError("must begin with redis:// or rediss://")
     return value
 
 
-def describe(error: ValidationError) -> str:
-    """Return one line for the first problem: variable, what was found, what would be right."""
+def describe(error: ValidationError, read: type[BaseSettings]) -> str:
+    """Return one line for the first problem of what was `read`: variable, what was found, what would be right."""
     problem = error.errors()[0]
     name = str(problem["loc"][0])
-    field = (FlowerSettings.model_fields | Settings.model_fields)[name]
-    secret = "Secret" in str(field.annotation)
+    field = read.model_fields[name]
+    hidden = "Secret" in str(field.annotation)
     if problem["type"] == "missing":
         found = "it is not set"
-    elif secret:
+    elif hidden:
         found = "found a value that does not fit (hidden)"
     else:
         found = f"found {problem['input']!r}"
@@ -305,7 +307,7 @@ def load() -> Settings:
     try:
         return Settings()
     except ValidationError as error:
-        raise ConfigurationError(describe(error)) from None
+        raise ConfigurationError(describe(error, Settings)) from None
 
 
 def load_stores() -> Stores:
@@ -313,7 +315,7 @@ def load_stores() -> Stores:
     try:
         return Stores()
     except ValidationError as error:
-        raise ConfigurationError(describe(error)) from None
+        raise ConfigurationError(describe(error, Stores)) from None
 
 
 def load_flower() -> FlowerSettings:
@@ -321,4 +323,4 @@ def load_flower() -> FlowerSettings:
     try:
         return FlowerSettings()
     except ValidationError as error:
-        raise ConfigurationError(describe(error)) from None
+        raise ConfigurationError(describe(error, FlowerSettings)) from None

@@ -92,6 +92,25 @@ API_UNAUTHORIZED = Counter(
     "ostler_api_unauthorized_total", "Requests to the REST API refused for their token", ("why",), registry=_registry
 )
 
+WATCH_LEADER = Gauge(
+    "ostler_watch_leader", "1 when this process holds the Lease of the watch", registry=_registry,
+    multiprocess_mode="max",
+)  # fmt: skip
+WATCH_CONNECTED = Gauge(
+    "ostler_watch_connected", "1 while this process has a watch of the Pods", registry=_registry,
+    multiprocess_mode="max",
+)  # fmt: skip
+WATCH_EVENTS = Counter("ostler_watch_events_total", "Events of the watch, by type", ("type",), registry=_registry)
+WATCH_LAST_EVENT = Gauge(
+    "ostler_watch_last_event_timestamp_seconds", "When the watch last brought an event or a bookmark, Unix time",
+    registry=_registry, multiprocess_mode="max",
+)  # fmt: skip
+WATCH_RESTARTS = Counter(
+    "ostler_watch_restarts_total", "Watches that were begun again, by why", ("why",), registry=_registry
+)
+WATCH_LISTS = Counter("ostler_watch_lists_total", "Lists from which a watch began", registry=_registry)
+WATCH_HINTS = Counter("ostler_watch_hints_total", "What the watch had to tell, by kind", ("hint",), registry=_registry)
+
 TASK_OUTCOMES = ("succeeded", "retried", "failed")
 WEBHOOK_OUTCOMES = {
     "workflow_job": ("accepted", "duplicate", "ignored", "unsigned", "malformed", "refused", "unavailable", "failed"),
@@ -103,6 +122,13 @@ for _event, _outcomes in WEBHOOK_OUTCOMES.items():
         WEBHOOKS.labels(_event, _outcome)
 for _why in ("deadlock", "lost_connection", "serialization", "start_over"):
     TRANSACTION_RETRIES.labels(_why)
+_EVENTS = ("ADDED", "MODIFIED", "DELETED", "BOOKMARK")
+for _event in _EVENTS:
+    WATCH_EVENTS.labels(_event.lower())
+for _why in ("ended", "expired", "silent", "failed"):
+    WATCH_RESTARTS.labels(_why)
+for _hint in ("gone", "spent", "executing"):
+    WATCH_HINTS.labels(_hint)
 for _why in ("missing", "malformed", "unknown", "expired", "revoked"):
     API_UNAUTHORIZED.labels(_why)
 
@@ -119,6 +145,13 @@ for _verb, _form, _endpoint in _ENDPOINTS:
     GITHUB_SECONDS.labels(_endpoint)
     for _code in ("200" if _verb == "GET" else "201", "403", "404", "429", "500", "none"):
         GITHUB_REQUESTS.labels(_endpoint, _code)
+
+
+def watch_event(kind: str) -> None:
+    """Count an event of the watch."""
+    if kind in _EVENTS:
+        WATCH_EVENTS.labels(kind.lower()).inc()
+    WATCH_LAST_EVENT.set_to_current_time()
 
 
 def endpoint_of(method: str, path: str) -> str:

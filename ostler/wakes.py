@@ -27,6 +27,9 @@ KEEP = "ostler.keep"
 UNSTAMP = "ostler.unstamp"
 RETIRE = "ostler.retire"
 REMATCH = "ostler.rematch"
+MISSING_PODS = "ostler.missing_pods"
+PODS_CHANGED = "ostler.pods_changed"
+POD_GONE = "ostler.pod_gone"
 
 WAKE_MS = 2000
 KEEP_MS = 10_000
@@ -44,6 +47,11 @@ def wake_key(pool_id: int) -> str:
 def keep_key(pool_id: int) -> str:
     """Return the Redis key that says that a reconcile of this pool waits."""
     return f"ostler:keep:{pool_id}"
+
+
+def watch_key(namespace: str) -> str:
+    """Return the Redis key that says that the Pods of a namespace are watched."""
+    return f"ostler:watched:{namespace}"
 
 
 def producer(redis_url: Secret) -> Celery:
@@ -95,6 +103,14 @@ class Waker:
     def kept(self, pool_id: int) -> None:
         """Delete the key that says that a reconcile of this pool waits; its task calls it before it looks."""
         self._redis.delete(keep_key(pool_id))
+
+    def watching(self, namespace: str, *, seconds: float) -> None:
+        """Say that whoever keeps a pool of this namespace will be woken when a Pod ends, for so long."""
+        self._redis.set(watch_key(namespace), "1", px=round(seconds * 1000))
+
+    def watched(self, namespace: str) -> bool:
+        """Return whether somebody says so."""
+        return bool(self._redis.exists(watch_key(namespace)))
 
     @contextmanager
     def alone(self, what: str) -> Iterator[bool]:

@@ -28,6 +28,7 @@ MODULES = (
     "tasks.release",
     "tasks.retire",
     "tasks.pools",
+    "tasks.watched",
     "tasks.sweeps.resume",
     "tasks.sweeps.rematch",
     "tasks.sweeps.stale_claims",
@@ -40,6 +41,7 @@ MODULES = (
     "tasks.sweeps.finished_jobs",
     "tasks.sweeps.orphaned_runners",
     "tasks.sweeps.orphaned_service_accounts",
+    "tasks.sweeps.unbound_executions",
 )
 
 VISIBILITY_TIMEOUT = 300

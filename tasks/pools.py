@@ -117,7 +117,8 @@ def keep(*, pool_id: int) -> None:
     fill(rt, pool_id, namespace, name)
     random.shuffle(asking)
     see_all(rt, asking, by_uid, namespace=namespace, now=now)
-    if any(is_ending(row, now=now) for row in rows):
+    # While the Pods are watched, the end of this one wakes us.
+    if any(is_ending(row, now=now) for row in rows) and not rt.waker.watched(namespace):
         rt.waker.send(KEEP, queue="pools", after=LOOK_AGAIN, pool_id=pool_id)
 
 

@@ -50,6 +50,7 @@ POD = Kind(group="", version="v1", plural="pods", name="Pod", generation=True, r
 SERVICE_ACCOUNT = Kind(
     group="", version="v1", plural="serviceaccounts", name="ServiceAccount", returns_deleted=True, status=False
 )
+LEASE = Kind(group="coordination.k8s.io", version="v1", plural="leases", name="Lease", status=False)
 DEFINITION = Kind(
     group="apiextensions.k8s.io",
     version="v1",
@@ -59,7 +60,7 @@ DEFINITION = Kind(
     generation=True,
 )
 TOKEN_REQUEST = Kind(group="authentication.k8s.io", version="v1", plural="tokenrequests", name="TokenRequest")
-BUILT_IN = (NAMESPACE, NODE, POD, SERVICE_ACCOUNT, DEFINITION)
+BUILT_IN = (NAMESPACE, NODE, POD, SERVICE_ACCOUNT, LEASE, DEFINITION)
 
 
 def defined_by(definition: Json) -> Kind:

@@ -73,6 +73,19 @@ def beat() -> None:
 
 
 @app.command()
+def watch() -> None:
+    """Run the watch: tells workers at once when something happens to a Pod. Start two; one leads."""
+    from ostler import logging  # noqa: PLC0415
+    from ostler.watch.settings import load_watch  # noqa: PLC0415
+
+    settings = load_watch()
+    logging.configure(process="watch", level=settings.log_level, style=settings.log_style)
+    from ostler.watch.process import run_watch  # noqa: PLC0415
+
+    raise typer.Exit(run_watch(settings))
+
+
+@app.command()
 def flower() -> None:
     """Serve Flower, a live and read-only view of workers and tasks, behind a login."""
     from ostler import logging  # noqa: PLC0415

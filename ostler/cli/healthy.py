@@ -9,13 +9,14 @@ from enum import StrEnum
 from pathlib import Path
 
 from ostler.settings import load, load_flower
+from ostler.watch.settings import load_watch
 
 BEAT_LOCK = "redbeat::lock"
 WITHIN = 5.0
 """Seconds that a process may take to answer."""
 
 ALIVE_FOR = 30.0
-"""Seconds after its last heartbeat for which a worker counts as alive; it sends one every two."""
+"""Seconds after its last sign of life for which a process counts as alive; it gives one every two or so."""
 
 
 class Process(StrEnum):
@@ -24,6 +25,7 @@ class Process(StrEnum):
     WEB = "web"
     WORKER = "worker"
     BEAT = "beat"
+    WATCH = "watch"
     FLOWER = "flower"
 
 
@@ -35,7 +37,9 @@ def problem_of(process: Process) -> str | None:
         case Process.FLOWER:
             return _answers(f"http://127.0.0.1:{load_flower().flower_port}/healthcheck")
         case Process.WORKER:
-            return _beats(load().alive_file)
+            return _beats(load().alive_file, never="the worker never reached Redis")
+        case Process.WATCH:
+            return _beats(load_watch().alive_file, never="the watch never reached the cluster")
         case Process.BEAT:
             return _is_locked(load().redis_url.reveal())
 
@@ -50,14 +54,14 @@ def _answers(url: str) -> str | None:
         return f"{url} does not answer: {error}"
 
 
-def _beats(alive_file: str | None) -> str | None:
+def _beats(alive_file: str | None, *, never: str) -> str | None:
     if alive_file is None:
-        return "OSTLER_ALIVE_FILE is not set: the worker leaves no sign of life"
+        return "OSTLER_ALIVE_FILE is not set: the process leaves no sign of life"
     try:
         age = time.time() - Path(alive_file).stat().st_mtime
     except FileNotFoundError:
-        return f"there is no {alive_file}: the worker never reached Redis"
-    return None if age < ALIVE_FOR else f"the worker's last heartbeat is {age:.0f} s old"
+        return f"there is no {alive_file}: {never}"
+    return None if age < ALIVE_FOR else f"its last sign of life is {age:.0f} s old"
 
 
 def _is_locked(redis_url: str) -> str | None:

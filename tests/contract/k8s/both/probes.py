@@ -296,6 +296,29 @@ def statuses(it: Recorder) -> None:
 
 
 @probe
+def leases(it: Recorder) -> None:
+    """A Lease is made once, and written only as it was read."""
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{it.namespace}/leases"
+    spec: Json = {"holderIdentity": "a", "leaseDurationSeconds": 10, "renewTime": "2026-01-01T00:00:00.000000Z"}
+    body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"}, "spec": spec}
+
+    def write(version: str, spec: Json, name: str = "l") -> Json:
+        patch = {"metadata": {"resourceVersion": version}, "spec": spec}
+        answer: Json = it.ask("PATCH", f"{path}/{name}", patch, content_type=MERGE)
+        return answer
+
+    it.ask("GET", f"{path}/l")
+    made = it.ask("POST", path, body)
+    it.ask("POST", path, body)
+    read = it.ask("GET", f"{path}/l")
+    write(read["metadata"]["resourceVersion"], {"holderIdentity": "b", "leaseTransitions": 1})
+    write(made["metadata"]["resourceVersion"], {"holderIdentity": "c"})
+    taken = it.ask("GET", f"{path}/l")
+    write(taken["metadata"]["resourceVersion"], {"holderIdentity": ""})
+    write(taken["metadata"]["resourceVersion"], {"holderIdentity": "c"}, name="nobody")
+
+
+@probe
 def bindings(it: Recorder) -> None:
     """A Pod is put on a node once."""
     account(it)

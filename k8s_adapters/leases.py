@@ -1,0 +1,86 @@
+"""Leases of the cluster (`coordination.k8s.io/v1`): read, made, and written only as they were read.
+
+Every write names the resourceVersion that was read, so of two candidates one succeeds. Merge patches, as everywhere.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
+from k8s_adapters.retry import RetryPolicy
+from ostler.clock import utcnow
+from ostler.errors import Conflict, Gone
+from rules.leadership import LeaseSeen
+
+
+def read_lease(client: KubeClient, *, namespace: str, name: str, policy: RetryPolicy) -> LeaseSeen | None:
+    """Return a Lease, or None when there is none. Raises what the client raises."""
+    try:
+        return _seen(client.request("GET", _path(namespace, name), policy=policy))
+    except Gone:
+        return None
+
+
+def create_lease(
+    client: KubeClient, *, namespace: str, name: str, holder: str, duration: float, policy: RetryPolicy
+) -> LeaseSeen | None:
+    """Make a Lease and hold it; None when another was quicker."""
+    body = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": _spec(holder, duration=duration, transitions=0, taken=True),
+    }
+    try:
+        return _seen(client.request("POST", _path(namespace), body=body, policy=policy))
+    except Conflict:
+        return None
+
+
+def write_lease(
+    client: KubeClient,
+    *,
+    namespace: str,
+    name: str,
+    seen: LeaseSeen,
+    holder: str,
+    duration: float,
+    policy: RetryPolicy,
+) -> LeaseSeen | None:
+    """Make `holder` hold the Lease, or go on holding it (empty: nobody does); None when it is no longer as `seen`."""
+    taken = holder != seen.holder and bool(holder)
+    spec = _spec(holder, duration=duration, transitions=seen.transitions + taken, taken=taken)
+    body = {"metadata": {"resourceVersion": seen.version}, "spec": spec}
+    try:
+        return _seen(
+            client.request("PATCH", _path(namespace, name), body=body, content_type=MERGE_PATCH, policy=policy)
+        )
+    except (Conflict, Gone):
+        return None
+
+
+def _spec(holder: str, *, duration: float, transitions: int, taken: bool) -> Json:
+    now = utcnow().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    spec: Json = {
+        "holderIdentity": holder,
+        "leaseDurationSeconds": max(1, round(duration)),
+        "renewTime": now,
+        "leaseTransitions": transitions,
+    }
+    return spec | ({"acquireTime": now} if taken else {})
+
+
+def _seen(lease: Json) -> LeaseSeen:
+    spec = lease.get("spec") or {}
+    return LeaseSeen(
+        holder=spec.get("holderIdentity") or "",
+        duration=float(spec.get("leaseDurationSeconds") or 1),
+        version=lease["metadata"]["resourceVersion"],
+        transitions=spec.get("leaseTransitions") or 0,
+    )
+
+
+def _path(namespace: str, name: str | None = None) -> str:
+    collection = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace, safe='')}/leases"
+    return collection if name is None else f"{collection}/{quote(name, safe='')}"

@@ -1,0 +1,180 @@
+"""What has been seen and not told yet: hints are gathered for a moment, then sent as one message.
+
+A pool's keeper is woken at once when a Pod has ended, and once a second at most while more of them do. Of a job that
+began nothing is told before its webhook had time to come. While Redis is away hints wait, up to a bound; beyond it the
+sweeps are asked to look at everything.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ostler import telemetry
+from ostler.logging import get_logger
+from ostler.wakes import MISSING_PODS, PODS_CHANGED, POOLS, Waker
+from rules.watching import Hint
+
+GATHER = 0.1
+"""Seconds between two messages at least."""
+
+KEEPER_EVERY = 1.0
+"""Seconds between two wakes of one pool's keeper at least: it lists all Pods of its pool."""
+
+EVERYTHING_EVERY = 10.0
+"""Seconds between two times that the sweeps are asked to look at everything at least."""
+
+BATCH = 500
+"""Pods that one message names at most."""
+
+MOST = 10_000
+"""Pods that wait to be named at most."""
+
+AGAIN = 1.0
+"""Seconds after a message that could not be sent."""
+
+log = get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one message tells, and whether the sweeps are to look at everything."""
+
+    pools: list[str] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    executing: list[str] = field(default_factory=list)
+    everything: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.pools or self.gone or self.executing or self.everything)
+
+
+class Hints:
+    """Hints on their way; every method may be called from any thread."""
+
+    def __init__(self, *, executing_after: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._executing_after = executing_after
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._gone: dict[str, None] = {}
+        self._executing: dict[str, float] = {}
+        self._pools: dict[str, None] = {}
+        self._kept: dict[str, float] = {}
+        self._everything = False
+        self._everything_at = -EVERYTHING_EVERY
+        self._closed = False
+
+    def note(self, hint: Hint, *, uid: str, pool: str) -> None:
+        """Take one hint."""
+        telemetry.WATCH_HINTS.labels(hint).inc()
+        with self._changed:
+            match hint:
+                case Hint.GONE:
+                    self._gone[uid] = None
+                    self._executing.pop(uid, None)
+                case Hint.SPENT:
+                    self._pools[pool] = None
+                    self._executing.pop(uid, None)
+                case Hint.EXECUTING:
+                    self._executing[uid] = self._clock() + self._executing_after
+            if len(self._gone) + len(self._executing) > MOST:
+                log.warning("watch.hints_dropped", gone=len(self._gone), executing=len(self._executing))
+                self._gone.clear()
+                self._executing.clear()
+                self._everything = True
+            self._changed.notify()
+
+    def look_at_everything(self) -> None:
+        """Events may have been missed: let the sweeps look."""
+        with self._changed:
+            self._everything = True
+            self._changed.notify()
+
+    def forget(self) -> None:
+        """Drop what was not sent: another process leads now, and sees the same Pods."""
+        with self._changed:
+            for waiting in (self._gone, self._executing, self._pools):
+                waiting.clear()
+            self._everything = False
+
+    def close(self) -> None:
+        """Let `next_batch` return what is due, and then None."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def next_batch(self) -> Batch | None:
+        """Wait until something is due and take it; None once it is closed and nothing is."""
+        with self._changed:
+            while True:
+                batch = self._take(self._clock())
+                if batch or self._closed:
+                    return batch or None
+                self._changed.wait(self._wait(self._clock()))
+
+    def put_back(self, batch: Batch) -> None:
+        """Take back a batch that could not be sent."""
+        with self._changed:
+            self._gone.update(dict.fromkeys(batch.gone))
+            self._pools.update(dict.fromkeys(batch.pools))
+            for pool in batch.pools:
+                self._kept.pop(pool, None)
+            for uid in batch.executing:
+                self._executing.setdefault(uid, self._clock())
+            if batch.everything:
+                self._everything, self._everything_at = True, -EVERYTHING_EVERY
+
+    def _take(self, now: float) -> Batch:
+        batch = Batch(
+            pools=[pool for pool in self._pools if self._pool_due(pool) <= now],
+            gone=list(self._gone)[:BATCH],
+            executing=[uid for uid, due in self._executing.items() if due <= now][:BATCH],
+        )
+        for uid in batch.gone:
+            del self._gone[uid]
+        for uid in batch.executing:
+            del self._executing[uid]
+        for pool in batch.pools:
+            del self._pools[pool]
+            self._kept[pool] = now
+        if self._everything and now >= self._everything_at + EVERYTHING_EVERY:
+            batch.everything, self._everything, self._everything_at = True, False, now
+        return batch
+
+    def _pool_due(self, pool: str) -> float:
+        return self._kept.get(pool, -KEEPER_EVERY) + KEEPER_EVERY
+
+    def _wait(self, now: float) -> float | None:
+        """Return the seconds until something is due; None when nothing waits."""
+        due = [*self._executing.values(), *map(self._pool_due, self._pools)]
+        if self._everything:
+            due.append(self._everything_at + EVERYTHING_EVERY)
+        return max(0.0, min(due) - now) if due else None
+
+
+def send(waker: Waker, batch: Batch, *, namespace: str) -> None:
+    """Send a batch. Raises what the waker raises."""
+    if batch.everything:
+        waker.send(POOLS, queue="pools")
+        waker.send(MISSING_PODS, queue="sweeps")
+    if batch.pools or batch.gone or batch.executing:
+        waker.send(
+            PODS_CHANGED, queue="dispatch", namespace=namespace, pools=batch.pools, gone=batch.gone,
+            executing=batch.executing,
+        )  # fmt: skip
+
+
+def send_all(hints: Hints, waker: Waker, *, namespace: str, stopped: threading.Event) -> None:
+    """Send batches as they become due, until `hints` are closed; the body of a thread."""
+    while (batch := hints.next_batch()) is not None:
+        try:
+            send(waker, batch, namespace=namespace)
+        except Exception as error:  # noqa: BLE001 - redis and kombu raise anything; nothing may end this thread
+            log.warning("watch.not_sent", error=type(error).__name__)
+            hints.put_back(batch)
+            if stopped.wait(AGAIN):
+                return
+        else:
+            stopped.wait(GATHER)

@@ -1,0 +1,79 @@
+"""Leadership by Lease: one step at a time, each at most one read and one write of the Lease."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from k8s_adapters.client import KubeClient
+from k8s_adapters.leases import create_lease, read_lease, write_lease
+from k8s_adapters.retry import RetryPolicy
+from rules.leadership import RENEW, LeaseSeen, LeaseStep, leads, next_step
+
+LEASE = "ostler-watch"
+
+
+class Candidate:
+    """One process that would lead; steps come from one thread."""
+
+    def __init__(
+        self, client: KubeClient, *, namespace: str, me: str, duration: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._client = client
+        self._namespace = namespace
+        self._me = me
+        self._duration = duration
+        self._clock = clock
+        self._policy = RetryPolicy(attempts=1, deadline=max(1.0, duration * RENEW))
+        self._seen: LeaseSeen | None = None
+        self._seen_at = 0.0
+        self._renewed_at: float | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether we may act as the leader now: nobody else can hold the Lease yet."""
+        since = None if self._renewed_at is None else self._clock() - self._renewed_at
+        return leads(renewed_before=since, duration=self._duration)
+
+    def step(self) -> None:
+        """Renew the Lease, take it when it is free, or look at it. Raises what the client raises."""
+        began = self._clock()
+        held = self._seen is not None and self._seen.holder == self._me
+        lease = self._seen if held else self._read(began)
+        match next_step(lease, me=self._me, unchanged_for=began - self._seen_at):
+            case LeaseStep.WAIT:
+                self._renewed_at = None
+                return
+            case LeaseStep.CREATE:
+                written = create_lease(
+                    self._client, namespace=self._namespace, name=LEASE, holder=self._me, duration=self._duration,
+                    policy=self._policy,
+                )  # fmt: skip
+            case LeaseStep.TAKE | LeaseStep.RENEW:
+                written = self._write(self._me, lease)
+        self._seen, self._seen_at = written, began
+        # None: it was not as we had read it. Another wrote it, or we did and the reply was lost: the next step reads.
+        if written is not None:
+            self._renewed_at = began
+
+    def give_back(self) -> None:
+        """Stop leading, and let a standby take over at once. Raises what the client raises."""
+        self._renewed_at = None
+        if self._seen is not None and self._seen.holder == self._me:
+            self._write("", self._seen)
+
+    def _read(self, now: float) -> LeaseSeen | None:
+        lease = read_lease(self._client, namespace=self._namespace, name=LEASE, policy=self._policy)
+        if lease is None or self._seen is None or lease.version != self._seen.version:
+            self._seen_at = now
+        self._seen = lease
+        return lease
+
+    def _write(self, holder: str, lease: LeaseSeen | None) -> LeaseSeen | None:
+        if lease is None:
+            raise AssertionError("a Lease is written only as it was read")
+        return write_lease(
+            self._client, namespace=self._namespace, name=LEASE, seen=lease, holder=holder,
+            duration=self._duration, policy=self._policy,
+        )  # fmt: skip

@@ -1,0 +1,38 @@
+"""What a change of a runner Pod is worth telling: a pure decision. A hint follows from it, never an act (law L6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What the watch remembers of a Pod. `ready`: its container `runner` shows that a job has begun."""
+
+    pool: str
+    terminal: bool
+    ready: bool
+
+
+class Hint(StrEnum):
+    """What a worker is told to look at."""
+
+    GONE = "gone"
+    """The Pod may be no more: its claim, if it has one, is to be looked at."""
+    SPENT = "spent"
+    """The Pod has ended: its pool wants a successor."""
+    EXECUTING = "executing"
+    """The Pod's runner has begun a job."""
+
+
+def hints_of(before: Sight | None, after: Sight | None) -> frozenset[Hint]:
+    """Return what follows from two sights of one Pod; None is a Pod that is not known, or not there any more."""
+    if after is None:
+        return frozenset({Hint.GONE})
+    hints = set()
+    if after.terminal and not (before is not None and before.terminal):
+        hints.add(Hint.SPENT)
+    if after.ready and not (before is not None and before.ready):
+        hints.add(Hint.EXECUTING)
+    return frozenset(hints)

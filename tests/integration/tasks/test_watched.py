@@ -1,0 +1,235 @@
+"""What follows from the watch's hints: nothing that a GET or a row does not prove, and nothing twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tasks.pools import keep, pools
+from tasks.retire import retire
+from tasks.sweeps.unbound_executions import unbound_executions
+from tasks.watched import pod_gone, pods_changed
+from tests.integration.tasks.conftest import Stage
+from tests.integration.tasks.test_sweeps import RUNNER, StubGitHub
+
+
+@pytest.fixture
+def github(stage: Stage) -> StubGitHub:
+    """The stage's GitHub."""
+    stub = StubGitHub()
+    stage.rt.github = stub
+    return stub
+
+
+@pytest.fixture
+def pod(stage: Stage, github: StubGitHub) -> str:
+    """A Pod of a pool of two."""
+    del github
+    stage.pool(replicas=2)
+    pools.run()
+    kept(stage)
+    stage.outbox.sent.clear()
+    return min(stage.pods())
+
+
+def kept(stage: Stage) -> None:
+    """Run the reconciles that were sent."""
+    for message in stage.outbox.take("ostler.keep"):
+        keep.run(**message)
+
+
+def told(stage: Stage, **what: list[str]) -> None:
+    """Be the watch, and the worker that hears it."""
+    pods_changed.run(namespace=stage.namespace, **what)
+    for message in stage.outbox.take("ostler.pod_gone"):
+        pod_gone.run(**message)
+
+
+def uid_of(stage: Stage, pod: str) -> str:
+    return stage.pods()[pod].uid
+
+
+def delete(stage: Stage, pod: str) -> None:
+    stage.kube.request("DELETE", f"/api/v1/namespaces/{stage.namespace}/pods/{pod}")
+
+
+def test_a_claim_ends_when_a_get_proves_its_pod_gone_and_the_pool_is_filled_again(stage: Stage, pod: str) -> None:
+    stage.job(7, state="running")
+    claim = stage.claim(pod, job_id=7, state="executing", runner=RUNNER)
+    uid = uid_of(stage, pod)
+    delete(stage, pod)
+
+    told(stage, gone=[uid])
+
+    after = stage.see(claim)
+    assert (after.state, after.end_reason, after.job_state) == ("ended", "pod_gone", "queued")
+    kept(stage)
+    assert len(stage.pods()) == 2
+
+
+def test_a_hint_about_a_pod_that_is_there_ends_nothing(stage: Stage, pod: str) -> None:
+    stage.job(7, state="running")
+    claim = stage.claim(pod, job_id=7, state="executing", runner=RUNNER)
+
+    told(stage, gone=[uid_of(stage, pod)])
+
+    assert stage.see(claim).state == "executing"
+
+
+def test_an_event_that_is_late_does_nothing_to_a_namesake_with_another_uid(stage: Stage, pod: str) -> None:
+    old = uid_of(stage, pod)
+    delete(stage, pod)
+    # A Pod of that name again, with a row and a claim of its own.
+    body = {
+        "metadata": {"name": pod, "labels": {"ostler.dev/pool": "small"}},
+        "spec": {"serviceAccountName": pod, "containers": [{"name": "runner", "image": "runner:1"}]},
+    }
+    stage.kube.request("POST", f"/api/v1/namespaces/{stage.namespace}/pods", body=body)
+    stage.rows("UPDATE runner_pods SET uid = :uid WHERE name = :pod", uid=uid_of(stage, pod), pod=pod)
+    stage.job(7, state="running")
+    claim = stage.claim(pod, job_id=7, state="delivered", runner=RUNNER)
+
+    for _ in range(2):
+        told(stage, gone=[old], executing=[old])
+
+    after = stage.see(claim)
+    assert (after.state, after.job_state) == ("delivered", "running")
+    assert stage.outbox.sent == []
+
+
+def test_a_doubled_hint_ends_a_claim_once(stage: Stage, pod: str, github: StubGitHub) -> None:
+    stage.job(7, state="running")
+    claim = stage.claim(pod, job_id=7, state="executing", runner=RUNNER)
+    uid = uid_of(stage, pod)
+    delete(stage, pod)
+
+    told(stage, gone=[uid])
+    github.job = ("in_progress", None, "another")
+    told(stage, gone=[uid, uid])
+
+    assert stage.see(claim).job_state == "queued"
+    ends = stage.rows("SELECT 1 FROM claim_events WHERE claim_id = :id AND to_state = 'ended'", id=claim)
+    assert len(ends) == 1
+
+
+def test_a_retirement_ends_as_soon_as_its_pod_is_gone(stage: Stage, pod: str) -> None:
+    stage.rows(
+        """
+        INSERT INTO claims (purpose, runner_pod_id, pod_uid, pool_id, vcpu, memory, state, created_at, changed_at,
+                            due_at)
+        SELECT 'retire', id, uid, pool_id, 0, 0, 'claimed', now(), now(), now() + interval '1 hour'
+        FROM runner_pods WHERE name = :pod
+        """,
+        pod=pod,
+    )
+    uid = uid_of(stage, pod)
+    delete(stage, pod)
+
+    told(stage, gone=[uid])
+    for message in stage.outbox.take("ostler.retire"):
+        retire.run(**message)
+
+    assert stage.rows("SELECT 1 FROM claims WHERE purpose = 'retire' AND ended_at IS NULL") == []
+
+
+def test_a_pod_that_ended_wakes_the_keeper_of_its_pool(stage: Stage, pod: str) -> None:
+    stage.finish(pod)
+    told(stage, pools=["small", "of nobody"])
+    kept(stage)
+    assert pod not in stage.pods()
+    assert len(stage.pods()) == 2
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_keeper_looks_again_by_itself_only_where_nobody_watches(stage: Stage, pod: str, *, watched: bool) -> None:
+    stage.outbox.pods_are_watched = watched
+    stage.job(7, state="completed")
+    claim = stage.claim(pod, job_id=7, state="executing", runner=RUNNER)
+    stage.rows("UPDATE claims SET state = 'ended', ended_at = now(), end_reason = 'completed' WHERE id = :id", id=claim)
+    pools.run()
+    kept(stage)
+    assert len(stage.outbox.take("ostler.keep")) == (0 if watched else 1)
+
+
+@pytest.mark.parametrize("state", ["delivered", "releasing"])
+def test_a_runner_that_began_a_job_marks_its_claim_and_leaves_open_which(stage: Stage, pod: str, state: str) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="delivered", runner=RUNNER)
+    stage.rows("UPDATE claims SET state = :state, due_at = now() WHERE id = :id", state=state, id=claim)
+
+    for _ in range(2):
+        told(stage, executing=[uid_of(stage, pod)])
+
+    after = stage.see(claim)
+    assert (after.state, after.job_id, after.job_state, after.due_at) == ("executing", 7, "claimed", None)
+    assert stage.rows("SELECT 1 FROM executions") == []
+    events = stage.rows("SELECT transition, why FROM claim_events WHERE claim_id = :id", id=claim)
+    assert [tuple(event) for event in events] == [("execute", "its runner has begun a job")]
+
+
+@pytest.mark.parametrize("state", ["claimed", "minted", "releasing"])
+def test_a_claim_whose_jit_never_left_us_is_not_marked(stage: Stage, pod: str, state: str) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state=state)
+    told(stage, executing=[uid_of(stage, pod)])
+    assert stage.see(claim).state == state
+
+
+def executing_unbound(stage: Stage, pod: str, *, age: float = 100) -> int:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="delivered", runner=RUNNER, age=age)
+    told(stage, executing=[uid_of(stage, pod)])
+    stage.rows("UPDATE claims SET changed_at = now() - make_interval(secs => :age) WHERE id = :id", id=claim, age=age)
+    return claim
+
+
+def test_github_says_that_the_runner_executes_the_job_it_was_claimed_for(
+    stage: Stage, pod: str, github: StubGitHub
+) -> None:
+    claim = executing_unbound(stage, pod)
+    github.job = ("in_progress", None, RUNNER)
+
+    for _ in range(2):
+        unbound_executions.run()
+
+    after = stage.see(claim)
+    assert (after.state, after.job_id, after.job_state) == ("executing", 7, "running")
+    assert [tuple(row) for row in stage.rows("SELECT job_id, runner_name, claim_id FROM executions")] == [
+        (7, RUNNER, claim)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "job_state", "hold"),
+    [
+        (("queued", None, None), "queued", None),
+        (("in_progress", None, "another"), "running", "ask_github"),
+        (("completed", "success", "another"), "completed", None),
+    ],
+    ids=["queued", "elsewhere", "over"],
+)
+def test_a_job_whose_runner_executes_another_does_not_wait_for_that_ones_end(
+    stage: Stage, pod: str, github: StubGitHub, answer: Any, job_state: str, hold: str | None
+) -> None:
+    claim = executing_unbound(stage, pod)
+    github.job = answer
+
+    unbound_executions.run()
+
+    after = stage.see(claim)
+    assert (after.state, after.job_id) == ("executing", None)
+    (job,) = stage.rows("SELECT state, hold_reason FROM jobs WHERE id = 7")
+    assert tuple(job) == (job_state, hold)
+    unbound_executions.run()  # there is nothing left to ask
+
+
+@pytest.mark.parametrize("age", [10, 100])
+def test_a_young_mark_and_a_github_that_does_not_answer_change_nothing(
+    stage: Stage, pod: str, github: StubGitHub, age: float
+) -> None:
+    claim = executing_unbound(stage, pod, age=age)
+    github.broken = age > 60
+    unbound_executions.run()
+    after = stage.see(claim)
+    assert (after.state, after.job_id, after.job_state) == ("executing", 7, "claimed")

@@ -1,0 +1,189 @@
+"""Processes of `ostler watch` on the real control plane, with the ways to it that a test breaks, and their messages."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from k8s_adapters.client import KubeClient, object_path
+from k8s_adapters.leases import read_lease
+from k8s_adapters.pools import PoolSeen, create_pool
+from k8s_adapters.resources import Created
+from k8s_adapters.retry import ONCE
+from k8s_adapters.runners import create_runner
+from lab.control_plane import ClusterAccess
+from lab.faults import FaultProxy
+from lab.faults.proxy import kubeconfig_through
+from lab.processes import Child, free_port
+from lab.redis import Redis
+from tests.integration.watch.relay import Relay
+
+PATIENCE = 60.0
+QUEUES = ("dispatch", "pools", "sweeps")
+Message = tuple[str, dict[str, Any]]
+
+
+def until(happened: Callable[[], bool], *, what: str) -> None:
+    """Return when it happened."""
+    end = time.monotonic() + PATIENCE
+    while not happened():
+        assert time.monotonic() < end, f"{what}: not within {PATIENCE:.0f} s"
+        time.sleep(0.05)
+
+
+@dataclass(slots=True)
+class Watch:
+    """One process, its way to the API server, and what it says."""
+
+    child: Child
+    relay: Relay
+    proxy: FaultProxy
+    metrics_port: int
+
+    def said(self) -> list[Mapping[str, Any]]:
+        """Return its log."""
+        lines = self.child.log.read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def events(self, name: str) -> list[Mapping[str, Any]]:
+        """Return the lines of one name."""
+        return [line for line in self.said() if line["event"] == name]
+
+    def leads(self) -> bool:
+        """Return whether it ever began to lead and has listed."""
+        return bool(self.events("watch.listed"))
+
+    def metrics_up(self) -> bool:
+        """Return whether it has started."""
+        try:
+            return "ostler_watch_leader" in self.metrics()
+        except httpx.TransportError:
+            return False
+
+    def metrics(self) -> dict[str, float]:
+        """Return a scrape: series → value."""
+        answer = httpx.get(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10)
+        lines = (line.rpartition(" ") for line in answer.text.splitlines() if line.startswith("ostler_watch"))
+        return {name: float(value) for name, _, value in lines}
+
+
+@dataclass(slots=True)
+class Scene:
+    """A namespace with a pool, a Redis, and the processes that a test starts."""
+
+    namespace: str
+    kube: KubeClient
+    pool: PoolSeen
+    redis: Redis
+    start: Callable[..., Watch]
+    heard: list[Message] = field(default_factory=list)
+
+    def runner(self, name: str) -> Created:
+        """Create a Pod of the pool."""
+        return create_runner(
+            self.kube, pool=self.pool, name=name, attempt="a1", dispatch_url="http://web/", audience="ostler-dispatch"
+        )
+
+    def report(self, name: str, *, phase: str, ready: bool = False) -> None:
+        """Be the kubelet."""
+        runner = {"name": "runner", "image": "runner:1", "imageID": "", "ready": ready, "restartCount": 0}
+        self.kube.request(
+            "PATCH",
+            f"{object_path('pods', namespace=self.namespace, name=name)}/status",
+            body={"status": {"phase": phase, "containerStatuses": [runner]}},
+            content_type="application/merge-patch+json",
+        )
+
+    def delete(self, name: str) -> None:
+        """Delete a Pod, which is gone at once."""
+        body = {"gracePeriodSeconds": 0}
+        self.kube.request("DELETE", object_path("pods", namespace=self.namespace, name=name), body=body)
+
+    def holder(self) -> str:
+        """Return who holds the Lease."""
+        lease = read_lease(self.kube, namespace=self.namespace, name="ostler-watch", policy=ONCE)
+        return "" if lease is None else lease.holder
+
+    def messages(self) -> list[Message]:
+        """Return what was sent so far, in no order over the queues."""
+        with self.redis.client() as client:
+            for queue in QUEUES:
+                while (raw := client.rpop(queue)) is not None:
+                    message = json.loads(raw)
+                    _, arguments, _ = json.loads(base64.b64decode(message["body"]))
+                    self.heard.append((message["headers"]["task"], arguments))
+        return self.heard
+
+    def told(self, what: str) -> list[str]:
+        """Return what the hints named as `gone`, `executing` or `pools`, doubles too."""
+        return [
+            each for name, arguments in self.messages() if name == "ostler.pods_changed" for each in arguments[what]
+        ]
+
+    def asked_sweeps(self) -> int:
+        """Return how often the sweeps were asked to look at everything."""
+        return sum(1 for name, _ in self.messages() if name == "ostler.missing_pods")
+
+
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+    """A Redis for the module."""
+    server = Redis(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def scene(
+    control_plane: ClusterAccess, admin: KubeClient, namespace: str, redis_server: Redis, tmp_path: Path
+) -> Iterator[Scene]:
+    """An empty scene."""
+    redis_server.flush()
+    with ExitStack() as stack:
+
+        def start(*, lease: float = 30, timeout: int = 30, executing_after: float = 0) -> Watch:
+            name = f"watch-{secrets.token_hex(3)}"
+            proxy = stack.enter_context(FaultProxy(control_plane.url, ca_file=control_plane.ca_file))
+            relay = stack.enter_context(Relay(urlsplit(proxy.url).port or 0))
+            folder = tmp_path / name
+            folder.mkdir()
+            kubeconfig = folder / "kubeconfig"
+            kubeconfig.write_bytes(control_plane.kubeconfig.read_bytes())
+            port = free_port()
+            environment = {
+                **{key: value for key, value in os.environ.items() if not key.startswith("OSTLER_")},
+                "PYTHONWARNINGS": "ignore",
+                "OSTLER_REDIS_URL": redis_server.url,
+                "OSTLER_KUBECONFIG": str(kubeconfig_through(kubeconfig, f"http://127.0.0.1:{relay.port}")),
+                "OSTLER_NAMESPACE": namespace,
+                "OSTLER_METRICS_PORT": str(port),
+                "OSTLER_WATCH_LEASE": str(lease),
+                "OSTLER_WATCH_TIMEOUT": str(timeout),
+                "OSTLER_WATCH_EXECUTING_AFTER": str(executing_after),
+            }
+            child = Child(name, _command(), log=tmp_path / f"{name}.log", env=environment)
+            child.start()
+            stack.callback(child.stop, timeout=10)
+            return Watch(child, relay, proxy, port)
+
+        spec = {"image": "runner:1", "runnerLabels": ["linux"]}
+        pool = create_pool(admin, namespace=namespace, name="small", spec=spec)
+        yield Scene(namespace, admin, pool, redis_server, start)
+
+
+def _command() -> Sequence[str]:
+    return [sys.executable, "-m", "ostler", "watch"]

@@ -1,0 +1,108 @@
+"""`ostler watch` as processes on the real control plane: what it tells, and that nothing keeps it from telling it."""
+
+from __future__ import annotations
+
+from lab.faults import Fault
+from tests.integration.watch.conftest import Scene, Watch, until
+
+WATCHES = r"/api/v1/namespaces/[^/]+/pods\?watch=1.*"
+EXPIRED = '{"type":"ERROR","object":{"kind":"Status","status":"Failure","reason":"Expired","code":410}}\n'
+"""As the real server says it, with status 200: tests/contract/k8s/test_watch.py."""
+
+
+def led(scene: Scene, **settings: float) -> Watch:
+    """Return a process that leads, has listed and asked the sweeps."""
+    watch = scene.start(**settings)
+    until(watch.leads, what="a leader")
+    until(lambda: scene.asked_sweeps() > 0, what="sweeps asked")
+    return watch
+
+
+def test_what_happens_to_a_pod_is_told_and_shown(scene: Scene) -> None:
+    before = scene.runner("small-0000000a")
+    watch = led(scene, lease=10)
+    ends, runs = scene.runner("small-0000000b"), scene.runner("small-0000000c")
+
+    scene.report("small-0000000c", phase="Running", ready=True)
+    until(lambda: scene.told("executing") == [runs.uid], what="an execution told")
+    scene.report("small-0000000b", phase="Succeeded")
+    until(lambda: scene.told("pools") == ["small"], what="a spent Pod told")
+    assert scene.told("gone") == []
+    for name in ("small-0000000a", "small-0000000b"):
+        scene.delete(name)
+    until(lambda: len(scene.told("gone")) == 2, what="two deletions told")
+
+    assert set(scene.told("gone")) == {before.uid, ends.uid}
+    assert scene.asked_sweeps() == 1
+    shown = watch.metrics()
+    assert (shown["ostler_watch_leader"], shown["ostler_watch_connected"]) == (1, 1)
+    assert shown["ostler_watch_last_event_timestamp_seconds"] > 1.7e9
+    assert (shown['ostler_watch_hints_total{hint="gone"}'], shown["ostler_watch_lists_total"]) == (2, 1)
+    for why in ("ended", "expired", "silent", "failed"):
+        assert shown[f'ostler_watch_restarts_total{{why="{why}"}}'] == 0
+    with scene.redis.client() as redis:
+        until(lambda: bool(redis.exists(f"ostler:watched:{scene.namespace}")), what="a sign for the keepers")
+
+
+def test_a_standby_takes_over_from_a_leader_that_was_killed(scene: Scene) -> None:
+    both = [scene.start(lease=3), scene.start(lease=3)]
+    until(lambda: all(watch.metrics_up() for watch in both), what="two processes")
+    until(lambda: scene.asked_sweeps() > 0, what="a leader")
+    holder = scene.holder()
+    # By the Lease: on a machine that is slow it may have changed hands already.
+    (leader,) = [watch for watch in both if f"-{watch.child.pid}-" in holder]
+    (standby,) = [watch for watch in both if watch is not leader]
+    before = len(standby.events("watch.listed"))
+
+    leader.child.kill()
+
+    until(lambda: scene.holder() not in {"", holder}, what="another holder")
+    assert f"-{standby.child.pid}-" in scene.holder()
+    # What went while nobody led is known to the rows alone, so the new leader has the sweeps look.
+    until(lambda: len(standby.events("watch.listed")) > before, what="a list of the new leader")
+    seen = scene.runner("small-0000000b")
+    scene.report("small-0000000b", phase="Running", ready=True)
+    until(lambda: seen.uid in scene.told("executing"), what="an execution told by the new leader")
+    until(lambda: scene.asked_sweeps() > 1, what="the sweeps asked again")
+
+
+def test_a_leader_that_ends_gives_its_lease_back(scene: Scene) -> None:
+    watch = led(scene, lease=300)
+    assert scene.holder()
+    assert watch.child.stop() == 0
+    assert scene.holder() == ""
+    led_again = scene.start(lease=300)
+    until(led_again.leads, what="a leader that did not wait for the Lease to run out")
+
+
+def test_a_forgotten_version_has_the_pods_listed_again_and_what_is_missing_told(scene: Scene) -> None:
+    gone = scene.runner("small-0000000a")
+    watch = led(scene)
+    # Every new watch is answered as expired until the fault is taken away; the one that stands is cut.
+    watch.proxy.add(Fault(kind="status", status=200, body=EXPIRED, path_regex=WATCHES))
+    watch.relay.cut()
+    until(lambda: watch.metrics()['ostler_watch_restarts_total{why="expired"}'] > 0, what="an expired watch")
+
+    scene.delete("small-0000000a")
+    until(lambda: scene.told("gone") == [gone.uid], what="a deletion told from a list")
+
+    watch.proxy.clear()
+    later = scene.runner("small-0000000b")
+    scene.report("small-0000000b", phase="Running", ready=True)
+    until(lambda: later.uid in scene.told("executing"), what="an execution told")  # so the Pod is known
+    scene.delete("small-0000000b")
+    until(lambda: later.uid in scene.told("gone"), what="another deletion told")
+    assert scene.told("gone").count(gone.uid) == 1
+
+
+def test_a_watch_that_went_silent_is_found_out_and_what_it_kept_to_itself_is_told(scene: Scene) -> None:
+    gone = scene.runner("small-0000000a")
+    watch = led(scene, timeout=2)
+    until(lambda: watch.relay.silence_watches() == 1, what="a watch to silence")
+
+    scene.delete("small-0000000a")
+
+    until(lambda: scene.told("gone") == [gone.uid], what="a deletion told")
+    assert watch.metrics()['ostler_watch_restarts_total{why="silent"}'] >= 1
+    assert watch.metrics()["ostler_watch_leader"] == 1  # its other connections were well all the time
+    assert watch.metrics()["ostler_watch_lists_total"] == 1

@@ -1,0 +1,143 @@
+"""Hints on their way: gathered, paced, kept while they cannot be sent, and never without a bound."""
+
+from __future__ import annotations
+
+import threading
+
+from ostler.watch import hints as module
+from ostler.watch.hints import BATCH, EVERYTHING_EVERY, KEEPER_EVERY, Batch, Hints, send_all
+from rules.watching import Hint
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def made() -> tuple[Hints, Clock]:
+    clock = Clock()
+    return Hints(executing_after=5, clock=clock), clock
+
+
+def due(hints: Hints) -> Batch | None:
+    """Return what is due now, without waiting for more."""
+    hints.close()
+    return hints.next_batch()
+
+
+def test_what_is_gone_is_told_at_once_and_once() -> None:
+    hints, _ = made()
+    for _ in range(3):
+        hints.note(Hint.GONE, uid="a", pool="")
+    assert due(hints) == Batch(gone=["a"])
+    assert due(hints) is None
+
+
+def test_a_keeper_is_woken_at_once_and_then_once_a_second() -> None:
+    hints, clock = made()
+    hints.note(Hint.SPENT, uid="a", pool="small")
+    assert due(hints) == Batch(pools=["small"])
+    hints.note(Hint.SPENT, uid="b", pool="small")
+    hints.note(Hint.SPENT, uid="c", pool="large")
+    assert due(hints) == Batch(pools=["large"])
+    clock.now += KEEPER_EVERY
+    assert due(hints) == Batch(pools=["small"])
+
+
+def test_a_job_that_began_is_told_after_its_webhook_had_time_and_not_when_the_pod_ended_meanwhile() -> None:
+    hints, clock = made()
+    for uid in ("stays", "ends", "goes"):
+        hints.note(Hint.EXECUTING, uid=uid, pool="small")
+    assert due(hints) is None
+    clock.now += 4.9
+    hints.note(Hint.SPENT, uid="ends", pool="small")
+    hints.note(Hint.GONE, uid="goes", pool="")
+    assert due(hints) == Batch(pools=["small"], gone=["goes"])
+    clock.now += 0.2
+    assert due(hints) == Batch(executing=["stays"])
+
+
+def test_a_message_names_so_many_pods_at_most_and_the_next_one_the_others() -> None:
+    hints, _ = made()
+    for number in range(BATCH + 1):
+        hints.note(Hint.GONE, uid=str(number), pool="")
+    first, second = due(hints), due(hints)
+    assert first is not None
+    assert second is not None
+    assert (len(first.gone), second.gone) == (BATCH, [str(BATCH)])
+
+
+def test_what_could_not_be_sent_waits_and_beyond_a_bound_everything_is_looked_at() -> None:
+    hints, _ = made()
+    batch = Batch(pools=["small"], gone=["a"], executing=["b"], everything=True)
+    hints.put_back(batch)
+    assert due(hints) == batch
+    for number in range(module.MOST + 1):
+        hints.note(Hint.GONE, uid=str(number), pool="")
+    found = due(hints)
+    assert found is None or not found.gone  # everything was looked at a moment ago
+    hints, _ = made()
+    for number in range(module.MOST + 1):
+        hints.note(Hint.GONE, uid=str(number), pool="")
+    assert due(hints) == Batch(everything=True)
+
+
+def test_lists_that_follow_each_other_do_not_make_the_sweeps_run_without_a_pause() -> None:
+    hints, clock = made()
+    hints.look_at_everything()
+    assert due(hints) == Batch(everything=True)
+    hints.look_at_everything()
+    assert due(hints) is None
+    clock.now += EVERYTHING_EVERY
+    assert due(hints) == Batch(everything=True)
+
+
+def test_who_leads_no_more_tells_nothing() -> None:
+    hints, _ = made()
+    for hint in Hint:
+        hints.note(hint, uid=f"of {hint}", pool="small")
+    hints.look_at_everything()
+    hints.forget()
+    assert due(hints) is None
+
+
+class Redis:
+    """Stands for a waker whose Redis is away at first."""
+
+    def __init__(self, *, fails: int) -> None:
+        self.fails = fails
+        self.sent: list[tuple[str, object]] = []
+        self.told = threading.Event()
+
+    def send(self, name: str, *, queue: str, **kwargs: object) -> None:
+        del queue
+        if self.fails:
+            self.fails -= 1
+            raise ConnectionError
+        self.sent.append((name, kwargs.get("gone")))
+        self.told.set()
+
+
+def test_a_redis_that_is_away_loses_no_hint() -> None:
+    class Pause(threading.Event):
+        """No second passes between two tries."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            del timeout
+            return self.is_set()
+
+    hints, _ = made()
+    redis = Redis(fails=2)
+    hints.note(Hint.GONE, uid="a", pool="")
+    sender = threading.Thread(
+        target=send_all, args=(hints, redis), kwargs={"namespace": "here", "stopped": Pause()}, daemon=True
+    )
+    sender.start()
+    assert redis.told.wait(20)
+    hints.close()
+    sender.join(20)
+    assert not sender.is_alive()
+    assert redis.sent == [("ostler.pods_changed", ["a"])]
