@@ -10,27 +10,7 @@ from tasks.pools import keep, pools
 from tasks.retire import retire
 from tasks.sweeps.unbound_executions import unbound_executions
 from tasks.watched import pod_gone, pods_changed
-from tests.integration.tasks.conftest import Stage
-from tests.integration.tasks.test_sweeps import RUNNER, StubGitHub
-
-
-@pytest.fixture
-def github(stage: Stage) -> StubGitHub:
-    """The stage's GitHub."""
-    stub = StubGitHub()
-    stage.rt.github = stub
-    return stub
-
-
-@pytest.fixture
-def pod(stage: Stage, github: StubGitHub) -> str:
-    """A Pod of a pool of two."""
-    del github
-    stage.pool(replicas=2)
-    pools.run()
-    kept(stage)
-    stage.outbox.sent.clear()
-    return min(stage.pods())
+from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 
 
 def kept(stage: Stage) -> None:
