@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rules.leadership import GIVE_UP, RENEW, LeaseSeen, LeaseStep, leads, next_step
@@ -35,6 +35,7 @@ def test_a_leader_that_cannot_renew_stops_before_another_may_begin() -> None:
     assert not leads(renewed_before=None, duration=10)
 
 
+@settings(deadline=None)
 @given(renewed=st.floats(0, 100), looked_after=st.floats(0, 100), duration=st.floats(1, 50))
 def test_nobody_takes_a_lease_while_its_holder_leads(renewed: float, looked_after: float, duration: float) -> None:
     """The other saw the renewal `looked_after` seconds later at the soonest, so it waits from then."""
