@@ -32,6 +32,11 @@ SWEEPS = tuple(name for name, _, queue in _LINES if queue == "sweeps")
 """The sweeps that run in the frame (`tasks.sweeps.frame`)."""
 
 
+def settings_of(settings: Any) -> dict[str, float]:
+    """Return the settings that hold periods, as `periods` and `schedule` take them."""
+    return {setting: getattr(settings, setting) for _, setting, _ in _LINES}
+
+
 def periods(**every: float) -> dict[str, float]:
     """Return the period of each task in seconds; `every` holds the settings that `_LINES` names."""
     return {name: every[setting] for name, setting, _ in _LINES}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 
@@ -118,3 +119,15 @@ class Expect(StrEnum):
     POD_GONE = "pod_gone"
     ACCEPTED = "accepted"
     OWN = "own"
+
+
+MISSED = 3
+"""Periods without a success, after which a sweep is reported."""
+
+
+def is_late(*, last: datetime, since: datetime, period: float, paused: bool, now: datetime) -> bool:
+    """Return whether a sweep missed three periods since its last success, and since somebody watches (`since`).
+
+    One that was paused on purpose is not late.
+    """
+    return not paused and now - max(last, since) > timedelta(seconds=MISSED * period)

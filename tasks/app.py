@@ -13,7 +13,7 @@ from celery import Celery
 from celery.signals import setup_logging
 from kombu.entity import Queue
 
-from beat_schedule import schedule
+from beat_schedule import schedule, settings_of
 from ostler import transport
 from ostler.errors import ConfigurationError
 from ostler.settings import Settings
@@ -116,10 +116,7 @@ def configure(settings: Settings) -> Celery:
         redbeat_redis_options={
             "socket_timeout": 10, "socket_connect_timeout": 5, "health_check_interval": 10, "retry_period": 10,
         },
-        beat_schedule=schedule(
-            resume_every=settings.resume_every, pools_every=settings.pools_every, sweep_every=settings.sweep_every,
-            slow_sweep_every=settings.slow_sweep_every,
-        ),
+        beat_schedule=schedule(**settings_of(settings)),
         **SETTINGS,
     )  # fmt: skip
     assert_in_force(app)

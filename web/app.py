@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
+from beat_schedule import periods, settings_of
 from k8s_adapters.client import make_client
 from k8s_adapters.identity import TokenVerifier
 from models.connections import WEB_POOL
@@ -31,6 +32,7 @@ from web.offering import Offering
 from web.polls import Polls
 from web.publisher import Publisher, Sender
 from web.threads import CLUSTER_THREADS, Threads
+from web.watchdog import Watchdog
 from web.webhooks import Intake
 
 log = structlog.get_logger(__name__)
@@ -72,8 +74,10 @@ class Web:
             loop=asyncio.get_running_loop(),
             hearer=self.polls,
         )
+        self.watchdog = Watchdog(periods(**settings_of(settings)))
         self.metrics = Metrics(
             database=self.api_database,
+            watchdog=self.watchdog,
             counts=self.counts,
             held=lambda: Held(
                 polls=self.polls.held,
@@ -82,7 +86,9 @@ class Web:
                 messages_dropped=self.publisher.dropped,
             ),
         )
-        self.health = Health(engine=self.engine, redis_url=settings.redis_url, vitals=self.vitals)
+        self.health = Health(
+            engine=self.engine, redis_url=settings.redis_url, watchdog=self.watchdog, vitals=self.vitals
+        )
 
     def vitals(self) -> Vitals:
         """Return what the process knows of itself."""

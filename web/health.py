@@ -2,7 +2,7 @@
 
 `/healthz` looks at nothing outside its own process: a restart cures no database. `/readyz` is 503 only
 for what makes this process useless: Postgres out of reach, an older schema, a deaf listener, stopping.
-Redis and beat are in its body; without them the process still takes webhooks and delivers.
+Redis, beat and late sweeps are in its body; without them the process still takes webhooks and delivers.
 
 Anybody may ask, so an answer costs the stores nothing: what they said is kept for a second, one question is out at a
 time however many ask, in a thread of its own, and the body tells nothing of the fleet or of what it runs.
@@ -25,13 +25,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from models import migrate
+from models.engine import transaction
 from ostler.secrets import Secret
+from web.watchdog import Watchdog
 
 T = TypeVar("T")
 
 BEAT_LOCK = "redbeat::lock"
 KEPT = 1.0
 """Seconds for which an answer of a store is used again."""
+SWEEPS_KEPT = 5.0
+"""The same for what the sweeps wrote; they are late by minutes, not by seconds."""
 _POSTGRES_WITHIN = 2.0
 _REDIS_WITHIN = 0.3
 """Redis is no reason to be late: a probe gives up after a second by default."""
@@ -52,6 +56,14 @@ class Redis:
 
     answers: bool = False
     beat_lock_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sweeps:
+    """Which sweeps are late and which are paused; None where Postgres did not say."""
+
+    late: tuple[str, ...] | None = None
+    paused: tuple[str, ...] | None = None
 
 
 class Kept(Generic[T]):
@@ -90,8 +102,9 @@ class Kept(Generic[T]):
 class Health:
     """Both routes."""
 
-    def __init__(self, *, engine: Engine, redis_url: Secret, vitals: Callable[[], Vitals]) -> None:
+    def __init__(self, *, engine: Engine, redis_url: Secret, watchdog: Watchdog, vitals: Callable[[], Vitals]) -> None:
         self._engine = engine
+        self._watchdog = watchdog
         self._vitals = vitals
         self._head = migrate.head()
         self._known = frozenset(migrate.revisions())
@@ -100,6 +113,7 @@ class Health:
         )
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="health")
         self._schema = Kept(self._ask_postgres, silent=(False, False), within=_POSTGRES_WITHIN)
+        self._sweeps = Kept(self._ask_sweeps, silent=Sweeps(), within=_POSTGRES_WITHIN, kept=SWEEPS_KEPT)
         self._redis = Kept(self._ask_redis, silent=Redis(), within=_REDIS_WITHIN)
 
     async def close(self) -> None:
@@ -113,7 +127,9 @@ class Health:
 
     async def ready(self, _request: Request) -> Response:
         """Answer whether requests should come here, and what is known of the rest."""
-        (reachable, migrated), broker = await asyncio.gather(self._schema.get(), self._redis.get())
+        (reachable, migrated), sweeps, broker = await asyncio.gather(
+            self._schema.get(), self._sweeps.get(), self._redis.get()
+        )
         vitals = self._vitals()
         checks = {
             "postgres": reachable,
@@ -127,6 +143,8 @@ class Health:
             "checks": checks,
             "redis": broker.answers,
             "beat_lock_seconds": broker.beat_lock_seconds,
+            "sweeps_late": sweeps.late,
+            "sweeps_paused": sweeps.paused,
         }
         return JSONResponse(body, status_code=200 if ready else 503)
 
@@ -140,6 +158,19 @@ class Health:
             return False, False
         # A revision that this program does not know is a newer one: migrations go before a deploy.
         return True, revision is not None and (revision == self._head or revision not in self._known)
+
+    async def _ask_sweeps(self) -> Sweeps:
+        """Return which sweeps are late or paused."""
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(
+                self._thread, lambda: transaction(self._engine, self._watchdog.look)
+            )
+        except SQLAlchemyError:
+            return Sweeps()
+        return Sweeps(
+            late=tuple(each.name for each in found if each.late),
+            paused=tuple(each.name for each in found if each.paused),
+        )
 
     async def _ask_redis(self) -> Redis:
         try:

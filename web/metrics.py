@@ -7,7 +7,7 @@ missing, rather than wrong, and `ostler_database_up` is 0.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Metric
@@ -26,6 +26,7 @@ from rules.machines import ClaimState, JobState, Purpose
 from web.api.database import Database
 from web.api.problems import Refusal
 from web.health import Kept
+from web.watchdog import Watchdog, Watched
 
 EVERY = 5.0
 """Seconds for which the rows' numbers are used again."""
@@ -50,14 +51,25 @@ class Held:
     messages_dropped: int
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The rows in numbers, and the sweeps."""
+
+    statistics: Statistics
+    sweeps: Sequence[Watched]
+
+
 class Metrics:
     """The route."""
 
-    def __init__(self, *, database: Database, counts: Counter[str], held: Callable[[], Held]) -> None:
+    def __init__(
+        self, *, database: Database, watchdog: Watchdog, counts: Counter[str], held: Callable[[], Held]
+    ) -> None:
         self._database = database
+        self._watchdog = watchdog
         self._counts = counts
         self._held = held
-        self._kept: Kept[Statistics | None] = Kept(self._ask, silent=None, within=WITHIN, kept=EVERY)
+        self._kept: Kept[Found | None] = Kept(self._ask, silent=None, within=WITHIN, kept=EVERY)
 
     async def serve(self, _request: Request) -> Response:
         """Answer a scrape."""
@@ -66,9 +78,11 @@ class Metrics:
         found.register(Memory(self._held(), self._counts))
         return Response(telemetry.exposition() + telemetry.exposition(found), media_type=telemetry.CONTENT_TYPE)
 
-    async def _ask(self) -> Statistics | None:
+    async def _ask(self) -> Found | None:
         try:
-            return await self._database.run(lambda db: statistics.read(db, now=utcnow()))
+            return await self._database.run(
+                lambda db: Found(statistics.read(db, now=utcnow()), self._watchdog.look(db))
+            )
         except (SQLAlchemyError, Refusal):
             return None
 
@@ -110,15 +124,16 @@ class Memory(Collector):
 class Rows(Collector):
     """The rows in numbers."""
 
-    def __init__(self, found: Statistics | None) -> None:
+    def __init__(self, found: Found | None) -> None:
         self._found = found
 
     def collect(self) -> Iterator[Metric]:
         """Return the families; only the first when Postgres did not answer."""
-        found = self._found
-        yield GaugeMetricFamily("ostler_database_up", "Whether Postgres answered", 0 if found is None else 1)
-        if found is None:
+        yield GaugeMetricFamily("ostler_database_up", "Whether Postgres answered", 0 if self._found is None else 1)
+        if self._found is None:
             return
+        yield from _sweeps(self._found.sweeps)
+        found = self._found.statistics
         jobs = GaugeMetricFamily("ostler_jobs", "Jobs that are not completed", labels=("state", "hold_reason"))
         for state in _OPEN_JOBS:
             for hold in (None, *HoldReason):
@@ -135,3 +150,14 @@ class Rows(Collector):
             "Age of the oldest queued job that is not held; 0 when there is none",
             found.oldest_queued_seconds,
         )
+
+
+def _sweeps(sweeps: Sequence[Watched]) -> Iterator[Metric]:
+    lag = GaugeMetricFamily("ostler_sweep_lag_seconds", "Since the last success of a sweep", labels=("sweep",))
+    late = GaugeMetricFamily("ostler_sweep_late", "Whether a sweep missed three periods", labels=("sweep",))
+    paused = GaugeMetricFamily("ostler_sweep_paused", "Whether a sweep is paused", labels=("sweep",))
+    for each in sweeps:
+        lag.add_metric((each.name,), each.lag)
+        late.add_metric((each.name,), each.late)
+        paused.add_metric((each.name,), each.paused)
+    yield from (lag, late, paused)

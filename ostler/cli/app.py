@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ostler.cli import accounts, claims, jobs, pools, tokens
+from ostler.cli import accounts, claims, jobs, pools, sweeps, tokens
 from ostler.cli.healthy import Process, problem_of
 from ostler.settings import Settings, load
 
@@ -21,10 +21,12 @@ app = typer.Typer(
 
 app.add_typer(accounts.app, name="account")
 app.add_typer(tokens.app, name="token")
+app.add_typer(sweeps.app, name="sweep")
 app.command()(jobs.jobs)
 app.command()(jobs.job)
 app.command()(claims.claims)
 app.command()(pools.pools)
+app.command()(sweeps.repairs)
 
 
 def _start(process: str) -> Settings:

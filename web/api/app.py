@@ -13,7 +13,7 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp
 
 from ostler.settings import Settings
-from web.api import accounts, claims, docs, jobs, pools, problems
+from web.api import accounts, claims, docs, jobs, pools, problems, sweeps
 from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.gate import Gate
@@ -21,7 +21,7 @@ from web.api.problems import MEDIA_TYPE, Problem
 from web.api.schema import RESPONSES
 
 _DESCRIPTION = """
-Jobs, claims, pools and accounts of an Ostler, to read, and budgets and weights to set.
+Jobs, claims, pools, accounts and repairs of an Ostler, to read; budgets and weights to set, and sweeps to pause.
 
 Every call needs `Authorization: Bearer TOKEN`. `ostler token create NAME --scope read` makes a token and shows it
 once. GET needs the scope `read`, PUT the scope `write`.
@@ -53,6 +53,7 @@ def build_api(
     api.include_router(claims.router(database, cursors), responses=missing)
     api.include_router(pools.router(database, cursors), responses=missing)
     api.include_router(accounts.router(database, cursors, publisher), responses=missing)
+    api.include_router(sweeps.router(database, cursors), responses=missing)
     api.include_router(docs.router())
     return Gate(api, database=database)
 

@@ -76,6 +76,8 @@ class StubSettings:
     dispatch_url: str = "http://127.0.0.1:1/runners/v1/dispatch"
     token_audience: str = "ostler-dispatch"
     due_after: float = 10
+    unstamp_after: float = 15
+    probe_every: float = 10
     spent_after: float = 30
     start_timeout: float = 300
     stale_claim_after: float = 300

@@ -13,10 +13,12 @@ from models.browse.accounts import AccountFilter, list_accounts
 from models.browse.claims import ClaimFilter, list_claims
 from models.browse.jobs import JobFilter, list_jobs
 from models.browse.pools import PoolFilter, list_pools
+from models.browse.repairs import RepairFilter, list_repairs
 from models.engine import make_engine
 from ostler.secrets import Secret
 from rules.holds import HoldReason
 from rules.machines import ClaimState, JobState, Purpose
+from rules.reaping import Repaired
 
 ROWS = 100_000
 FEW = 1000
@@ -41,6 +43,11 @@ _FILL = """
     SELECT CASE WHEN n % 3 = 0 THEN 'retire' ELSE 'job' END, CASE WHEN n % 3 > 0 THEN n END, n, 'pod-' || n,
            1 + n % 500, CASE WHEN n % 3 > 0 THEN 1 + n % 1000 END, 1000, 1024,
            CASE WHEN n % 200 > 0 THEN 'ended' ELSE 'executing' END, now(), now(), CASE WHEN n % 200 > 0 THEN now() END
+    FROM generate_series(1, :rows) n;
+    INSERT INTO repairs (sweep, run_id, at, what, why, witnesses, kills, dry, pod_uid, claim_id, job_id, expects,
+                         outcome, settle_by)
+    SELECT 'sweep-' || n % 15, n / 10, now(), 'w', 'w', '{}', false, n % 500 = 0, 'pod-' || n % 3000, n % 3000,
+           n % 3000, 'own', CASE WHEN n % 500 = 0 THEN 'dry' WHEN n % 200 = 1 THEN 'failed' ELSE 'verified' END, now()
     FROM generate_series(1, :rows) n;
 """
 
@@ -98,6 +105,10 @@ def claims(wanted: ClaimFilter, after: int | None = None) -> Callable[[Connectio
     return lambda db: list_claims(db, wanted, after=after, limit=50)
 
 
+def repairs(wanted: RepairFilter, after: int | None = None) -> Callable[[Connection], Any]:
+    return lambda db: list_repairs(db, wanted, after=after, limit=50)
+
+
 LISTS: dict[str, Callable[[Connection], Any]] = {
     "jobs": jobs(JobFilter()),
     "jobs, a page far behind": jobs(JobFilter(), ROWS // 2),
@@ -120,6 +131,17 @@ LISTS: dict[str, Callable[[Connection], Any]] = {
     "claims of an account": claims(ClaimFilter(account_id=7)),
     "claims of a pool": claims(ClaimFilter(pool_id=7)),
     "claims of a job": claims(ClaimFilter(job_id=7)),
+    "repairs": repairs(RepairFilter()),
+    "repairs, a page far behind": repairs(RepairFilter(), ROWS // 2),
+    "repairs of a sweep": repairs(RepairFilter(sweep="sweep-7")),
+    "repairs of no sweep": repairs(RepairFilter(sweep="none")),
+    **{f"repairs {outcome}": repairs(RepairFilter(outcome=outcome)) for outcome in Repaired},
+    "repairs of dry runs": repairs(RepairFilter(dry=True)),
+    "repairs that were made": repairs(RepairFilter(dry=False)),
+    "repairs of a claim": repairs(RepairFilter(claim_id=7)),
+    "repairs of a job": repairs(RepairFilter(job_id=7)),
+    "repairs of a Pod": repairs(RepairFilter(pod_uid="pod-7")),
+    "repairs of a run": repairs(RepairFilter(run_id=7)),
     "pools": lambda db: list_pools(db, PoolFilter(), limit=50),
     "pools by name": lambda db: list_pools(db, PoolFilter(name="pool-7"), limit=50),
     "pools that are there": lambda db: list_pools(db, PoolFilter(deleted=False), limit=50),

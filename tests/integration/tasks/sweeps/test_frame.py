@@ -162,7 +162,7 @@ def test_a_paused_sweep_does_nothing_but_dry_runs_until_it_is_resumed(stage: Sta
     stage.subjects(1)
     pause(stage)
     assert stage.tick(stage.every(), asked="me").outcome == "paused"
-    assert (stage.row.outcome, stage.row.succeeded_at) == ("paused", None)
+    assert (stage.seen, stage.row.outcome, stage.row.succeeded_at) == ([], "paused", None)
     assert stage.tick(stage.every(), dry=True).outcome == "done"
     assert stage.repaired() == []
     transaction(stage.rt.engine, lambda db: sweep_runs.resume(db, "stub"))

@@ -23,7 +23,7 @@ def ids(stage: Stage, path: str, **query: Any) -> list[int]:
 
 
 def test_an_empty_list_is_an_empty_page(stage: Stage) -> None:
-    for path in ("/jobs", "/claims", "/pools", "/accounts"):
+    for path in ("/jobs", "/claims", "/pools", "/accounts", "/repairs"):
         assert stage.get(path).json() == {"items": [], "next_cursor": None}
 
 
@@ -98,6 +98,9 @@ def test_a_filter_that_fits_nothing_is_an_empty_page(stage: Stage) -> None:
         ("/claims", {"job_id": "1.5"}, "job_id"),
         ("/pools", {"name": "n\u00e4me"}, "name"),
         ("/accounts", {"login": ""}, "login"),
+        ("/repairs", {"sweep": "broom"}, "sweep"),
+        ("/repairs", {"outcome": "fine"}, "outcome"),
+        ("/repairs", {"pod_uid": ""}, "pod_uid"),
         ("/jobs/x", {}, "job_id"),
         (f"/claims/{2**63}", {}, "claim_id"),
         ("/pools/0", {}, "pool_id"),

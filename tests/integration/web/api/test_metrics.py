@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.exc import DBAPIError
 
+from beat_schedule import SWEEPS
 from models.engine import make_engine, transaction
 from models.transitions import move_jobs
 from ostler import telemetry
@@ -22,6 +24,7 @@ from tests.integration.web.api.conftest import Stage
 from web import metrics as web_metrics
 from web.api.database import Database
 from web.metrics import Held, Metrics
+from web.watchdog import Watchdog
 
 DOCS = Path(__file__).parents[4] / "docs" / "metrics.md"
 
@@ -42,7 +45,8 @@ def scrape(metrics: Metrics) -> dict[str, float]:
 
 def make(database: Database, **counts: int) -> Metrics:
     held = Held(polls=3, webhooks=2, messages=1, messages_dropped=0)
-    return Metrics(database=database, counts=Counter(counts), held=lambda: held)
+    watchdog = Watchdog(dict.fromkeys(SWEEPS, 60.0), since=utcnow() - timedelta(seconds=200))
+    return Metrics(database=database, watchdog=watchdog, counts=Counter(counts), held=lambda: held)
 
 
 def test_rows_are_shown_in_numbers_and_zeros_are_shown_too(stage: Stage) -> None:
@@ -65,6 +69,21 @@ def test_rows_are_shown_in_numbers_and_zeros_are_shown_too(stage: Stage) -> None
     assert (found["ostler_polls_held"], found["ostler_webhooks_waiting"]) == (3, 2)
     assert (found['ostler_polls_total{status="204"}'], found['ostler_polls_total{status="410"}']) == (9, 0)
     assert found['ostler_deliveries_total{outcome="first"}'] == 4
+    database.stop()
+
+
+def test_a_sweep_that_missed_three_periods_is_late_and_a_paused_one_is_not(stage: Stage) -> None:
+    stage.execute("INSERT INTO sweeps (name, succeeded_at) VALUES ('rematch', now() - interval '179 s')")
+    stage.execute("INSERT INTO sweeps (name, succeeded_at) VALUES ('resume', now() - interval '181 s')")
+    stage.execute("INSERT INTO sweeps (name, paused_at, paused_by) VALUES ('redelivery', now(), 'bo')")
+    database = Database(stage.engine)
+    found = scrape(make(database))
+    late = {name: found[f'ostler_sweep_late{{sweep="{name}"}}'] for name in SWEEPS}
+    assert late == {name: float(name not in {"rematch", "redelivery"}) for name in SWEEPS}
+    assert 179 <= found['ostler_sweep_lag_seconds{sweep="rematch"}'] < 200
+    assert found['ostler_sweep_lag_seconds{sweep="stale_claims"}'] >= 200
+    assert found['ostler_sweep_paused{sweep="redelivery"}'] == 1
+    assert found['ostler_sweep_paused{sweep="resume"}'] == 0
     database.stop()
 
 

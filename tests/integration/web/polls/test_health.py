@@ -6,10 +6,11 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, event, text
 
 from models import migrate
 from ostler.secrets import Secret
@@ -26,11 +27,26 @@ def test_a_process_that_works_is_alive_and_ready(stage: Stage) -> None:
     assert body["checks"] == {"postgres": True, "migrations": True, "listener": True, "not_stopping": True}
     assert body["redis"] is True
     assert body["beat_lock_seconds"] is None
+    assert (body["sweeps_late"], body["sweeps_paused"]) == ([], [])
+
+
+def test_a_process_stays_ready_and_names_the_sweeps_that_are_late_or_paused(stage: Stage) -> None:
+    web = stage.start_web()
+    with stage.engine.begin() as db:
+        db.execute(text("INSERT INTO sweeps (name, succeeded_at) VALUES ('resume', now() - interval '1 h')"))
+        db.execute(text("INSERT INTO sweeps (name, paused_at, paused_by) VALUES ('redelivery', now(), 'bo')"))
+    web.web.watchdog._since -= timedelta(seconds=30)
+    response = web.get("/readyz")
+    assert response.status_code == 200
+    body = response.json()
+    assert (body["sweeps_late"], body["sweeps_paused"]) == (["resume"], ["redelivery"])
 
 
 def test_readiness_tells_anybody_nothing_of_the_fleet(stage: Stage) -> None:
     web = stage.start_web()
-    assert set(web.get("/readyz").json()) == {"status", "checks", "redis", "beat_lock_seconds"}
+    assert set(web.get("/readyz").json()) == {
+        "status", "checks", "redis", "beat_lock_seconds", "sweeps_late", "sweeps_paused",
+    }  # fmt: skip
 
 
 def test_many_who_ask_for_readiness_cost_postgres_one_question_a_second(stage: Stage) -> None:

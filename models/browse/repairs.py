@@ -1,0 +1,45 @@
+"""The ledger to look at, newest first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection
+
+from models.browse.page import Order, Page, read
+from rules.reaping import Repaired
+
+_COLUMNS = """
+    t.id, t.sweep, t.run_id, t.at, t.what, t.why, t.witnesses, t.kills, t.dry, t.pod_uid,
+    (SELECT name FROM runner_pods WHERE uid = t.pod_uid) AS pod, t.claim_id, t.job_id, t.runner_name, t.subject,
+    t.before, t.after, t.expects, t.outcome, t.verified_at, t.note
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairFilter:
+    """Which repairs; None means all of that kind."""
+
+    sweep: str | None = None
+    outcome: Repaired | None = None
+    dry: bool | None = None
+    claim_id: int | None = None
+    job_id: int | None = None
+    pod_uid: str | None = None
+    run_id: int | None = None
+
+
+def list_repairs(db: Connection, wanted: RepairFilter, *, after: int | None = None, limit: int) -> Page:
+    """Return one page of repairs, newest first."""
+    conditions: dict[str, Any] = {
+        "t.sweep = :value": wanted.sweep,
+        "t.outcome = :value": wanted.outcome,
+        "t.dry": wanted.dry or None,
+        "NOT t.dry": wanted.dry is False or None,
+        "t.claim_id = :value": wanted.claim_id,
+        "t.job_id = :value": wanted.job_id,
+        "t.pod_uid = :value": wanted.pod_uid,
+        "t.run_id = :value": wanted.run_id,
+    }
+    return read(db, _COLUMNS, table="repairs", conditions=conditions, order=Order.NEWEST, after=after, limit=limit)

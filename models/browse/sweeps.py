@@ -1,0 +1,57 @@
+"""Sweeps to look at, as the list of all of them: also of those that have not run yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from beat_schedule import SWEEPS
+
+
+@dataclass(frozen=True, slots=True)
+class SweepSeen:
+    """One sweep: its switch, its last tick, and its last 24 hours in repairs. None where nothing is known yet."""
+
+    name: str
+    paused_at: datetime | None
+    paused_by: str | None
+    paused_why: str | None
+    runs_in: str | None
+    began_at: datetime | None
+    succeeded_at: datetime | None
+    outcome: str | None
+    why: str | None
+
+
+_COLUMNS = "name, paused_at, paused_by, paused_why, lease_holder, leased_until, began_at, succeeded_at, outcome, why"
+
+
+def list_sweeps(db: Connection, *, now: datetime) -> Sequence[SweepSeen]:
+    """Return every sweep, in the order of the schedule."""
+    rows = {row.name: row for row in db.execute(text(f"SELECT {_COLUMNS} FROM sweeps"))}  # noqa: S608
+    return [_seen(name, rows.get(name), now=now) for name in SWEEPS]
+
+
+def one_sweep(db: Connection, name: str, *, now: datetime) -> SweepSeen | None:
+    """Return one sweep; None when there is none of this name."""
+    return next((each for each in list_sweeps(db, now=now) if each.name == name), None)
+
+
+def _seen(name: str, row: Row[Any] | None, *, now: datetime) -> SweepSeen:
+    if row is None:
+        return SweepSeen(name, *[None] * 8)
+    runs = row.leased_until is not None and row.leased_until > now
+    return SweepSeen(
+        name=name, paused_at=row.paused_at, paused_by=row.paused_by, paused_why=row.paused_why,
+        runs_in=row.lease_holder if runs else None, began_at=row.began_at, succeeded_at=row.succeeded_at,
+        outcome=row.outcome, why=row.why,
+    )  # fmt: skip
+
+
+def run_asked(db: Connection, asked: str) -> Row[Any] | None:
+    """Return the run that an operator asked for; None while it has not begun."""
+    return db.execute(text("SELECT * FROM sweep_runs WHERE asked = :asked"), {"asked": asked}).one_or_none()

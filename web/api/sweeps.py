@@ -1,0 +1,138 @@
+"""`/v1/sweeps` and `/v1/repairs`: the switches of the sweeps, and the ledger of what they repaired."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import Connection
+
+from beat_schedule import SWEEPS
+from models import sweep_runs
+from models.browse.repairs import RepairFilter, list_repairs
+from models.browse.sweeps import SweepSeen, list_sweeps, one_sweep
+from ostler.clock import utcnow
+from ostler.logging import get_logger
+from rules.reaping import Expect, Outcome, Repaired
+from web.api.cursors import Cursors
+from web.api.database import Database
+from web.api.gate import HOLDER
+from web.api.problems import not_found
+from web.api.schema import FilterId, Listing, Name, Page, Shown
+
+SweepName = Annotated[str, Path(max_length=100, description="name", examples=["stale_claims"])]
+
+log = get_logger(__name__)
+
+
+class Sweep(Shown):
+    """One sweep: its switch and its last tick."""
+
+    name: str = Field(examples=["stale_claims"])
+    paused_at: datetime | None
+    paused_by: str | None
+    paused_why: str | None
+    runs_in: str | None = Field(description="the worker that runs it now")
+    began_at: datetime | None = Field(description="its last tick")
+    succeeded_at: datetime | None = Field(description="the end of its last tick that counts as having run")
+    outcome: Outcome | None = Field(description="of its last tick")
+    why: str | None
+
+
+class Sweeps(BaseModel):
+    """All sweeps."""
+
+    items: list[Sweep]
+
+
+class Switch(BaseModel):
+    """Whether a sweep may run. Pausing one that is paused changes nothing; nor does resuming one that runs."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"paused": True, "why": "we restore Postgres"}]}
+    )
+
+    paused: bool = Field(strict=True)
+    why: str = Field(default="", max_length=200, pattern=r"^[^\x00]*$", description="shown to everybody who looks")
+
+
+class Repairs(Listing):
+    """Which repairs; newest first."""
+
+    sweep: Literal[SWEEPS] | None = None  # type: ignore[valid-type]  # the names stand in beat_schedule.py
+    outcome: Repaired | None = None
+    dry: bool | None = Field(default=None, description="only those of dry runs, or none of them")
+    claim_id: FilterId | None = None
+    job_id: FilterId | None = None
+    run_id: FilterId | None = None
+    pod_uid: Name | None = None
+
+
+class Repair(Shown):
+    """What one sweep repaired, on what grounds, and whether it came to what it was for."""
+
+    id: int
+    sweep: str = Field(examples=["stale_claims"])
+    run_id: int
+    at: datetime
+    what: str = Field(examples=["release"])
+    why: str = Field(examples=["never delivered"])
+    witnesses: list[str]
+    kills: bool
+    dry: bool
+    pod_uid: str | None
+    pod: str | None
+    claim_id: int | None
+    job_id: int | None
+    runner_name: str | None
+    subject: str | None
+    before: str | None
+    after: str | None
+    expects: Expect
+    outcome: Repaired
+    verified_at: datetime | None
+    note: str | None
+
+
+def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
+    """Return the routes of sweeps and repairs."""
+    routes = APIRouter(prefix="/v1", tags=["sweeps"])
+
+    @routes.get("/sweeps", summary="List sweeps", response_model=Sweeps)
+    async def sweeps() -> dict[str, Any]:
+        return {"items": await database().run(lambda db: list_sweeps(db, now=utcnow()))}
+
+    @routes.put("/sweeps/{name}", summary="Pause or resume a sweep", response_model=Sweep)
+    async def switch(name: SweepName, new: Switch, request: Request) -> SweepSeen:
+        if name not in SWEEPS:
+            raise not_found("sweep")
+        holder = request.scope[HOLDER].name
+
+        def body(db: Connection) -> SweepSeen | None:
+            if new.paused:
+                sweep_runs.pause(db, name, who=f"{holder} (API)", why=new.why, now=utcnow())
+            else:
+                sweep_runs.resume(db, name)
+            return one_sweep(db, name, now=utcnow())
+
+        seen = await database().run(body)
+        if seen is None:
+            raise not_found("sweep")
+        log.warning("sweep.switched", sweep=name, paused=new.paused, token=holder)
+        return seen
+
+    @routes.get("/repairs", summary="List repairs", response_model=Page[Repair])
+    async def repairs(query: Annotated[Repairs, Query()]) -> dict[str, Any]:
+        listing = query.identity()
+        after = cursors.read(listing, query.cursor)
+        wanted = RepairFilter(
+            sweep=query.sweep, outcome=query.outcome, dry=query.dry, claim_id=query.claim_id, job_id=query.job_id,
+            pod_uid=query.pod_uid, run_id=query.run_id,
+        )  # fmt: skip
+        page = await database().run(lambda db: list_repairs(db, wanted, after=after, limit=query.limit))
+        return {"items": list(page.rows), "next_cursor": cursors.make(listing, page.next_id)}
+
+    return routes

@@ -1,0 +1,56 @@
+"""The watchdog of the sweeps: which of them missed three periods, whoever is to blame (beat, Redis, the workers).
+
+It reads what the sweeps themselves wrote last, so it works wherever web and Postgres do. It reports, in `/readyz`'s
+body and as metrics, and never makes web unready: a restart of web cures no sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from models.browse.sweeps import list_sweeps
+from ostler.clock import utcnow
+from ostler.logging import get_logger
+from rules.reaping import is_late
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """One sweep: seconds since its last success (or since this process began, when there was none)."""
+
+    name: str
+    lag: float
+    late: bool
+    paused: bool
+
+
+class Watchdog:
+    """Looks at the sweeps; `periods` are theirs in seconds."""
+
+    def __init__(self, periods: Mapping[str, float], *, since: datetime | None = None) -> None:
+        self._periods = periods
+        self._since = since if since is not None else utcnow()
+        self._told: frozenset[str] = frozenset()
+
+    def look(self, db: Connection) -> Sequence[Watched]:
+        """Return every sweep, and log which have become late or are late no more."""
+        now = utcnow()
+        found = []
+        for each in list_sweeps(db, now=now):
+            last = each.succeeded_at if each.succeeded_at is not None else self._since
+            paused = each.paused_at is not None
+            late = is_late(last=last, since=self._since, period=self._periods[each.name], paused=paused, now=now)
+            found.append(Watched(each.name, max(0.0, (now - last).total_seconds()), late, paused))
+        late_now = frozenset(each.name for each in found if each.late)
+        for name in sorted(late_now - self._told):
+            log.error("sweep.late", sweep=name)
+        for name in sorted(self._told - late_now):
+            log.info("sweep.on_time_again", sweep=name)
+        self._told = late_now
+        return found
