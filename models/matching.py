@@ -80,9 +80,11 @@ def lock_pool(db: Connection, pool_id: int) -> PoolShape | None:
     Raises what Postgres raises when another matcher holds the lock for more than 2 s.
     """
     # One message, but statements of their own: the last one's snapshot is taken when the lock is held.
+    # A prepared plan outlives the size of the tables it was made for: none may rest on a table being small.
     row = db.execute(
         text(f"""
             SET LOCAL lock_timeout = '{POOL_LOCK_WITHIN}';
+            SET LOCAL enable_seqscan = off;
             SELECT pg_advisory_xact_lock(:pool_id);
             SELECT id, vcpu, memory, template_hash, wants_pods FROM pools
             WHERE id = :pool_id AND deleted_at IS NULL AND NOT draining
@@ -92,22 +94,19 @@ def lock_pool(db: Connection, pool_id: int) -> PoolShape | None:
     return None if row is None else PoolShape(*row)
 
 
-_OUTLOOK = Prepared(
-    "outlook",
-    f"""
-    SELECT (SELECT count(*) FROM (SELECT 1 {_FREE_PODS} LIMIT :batch) free) AS free,
-           EXISTS (SELECT FROM backoffs WHERE kind = 'installation' AND failures > 0) AS probes,
-           EXISTS (SELECT FROM claims WHERE {_SPARE}) AS spares
-    """,  # noqa: S608  the parts stand above
-    pool_id="bigint", batch="bigint", now="timestamptz", web_alive="timestamptz", spare_before="timestamptz",
-)  # fmt: skip
-
-
 def outlook(db: Connection, pool: PoolShape, *, batch: int, spare_after: float, now: datetime) -> Outlook:
     """Return what this run meets; most runs meet neither failed installations nor spares and need ask no further."""
-    row = _OUTLOOK.execute(
-        db, pool_id=pool.id, batch=batch, now=now, web_alive=now - WEB_ALIVE,
-        spare_before=now - timedelta(seconds=spare_after),
+    # Planned anew each time, as `lock_pods` is: the best way to the free Pods depends on how many are offered.
+    row = db.execute(
+        text(f"""
+            SELECT (SELECT count(*) FROM (SELECT 1 {_FREE_PODS} LIMIT :batch) free) AS free,
+                   EXISTS (SELECT FROM backoffs WHERE kind = 'installation' AND failures > 0) AS probes,
+                   EXISTS (SELECT FROM claims WHERE {_SPARE}) AS spares
+        """),  # noqa: S608  the parts stand above
+        {
+            "pool_id": pool.id, "batch": batch, "now": now, "web_alive": now - WEB_ALIVE,
+            "spare_before": now - timedelta(seconds=spare_after),
+        },
     ).one()  # fmt: skip
     return Outlook(free=row.free, probes=row.probes, spares=row.spares)
 
@@ -125,18 +124,6 @@ def lock_jobs(db: Connection, pool: PoolShape, job_ids: Sequence[int]) -> frozen
     return frozenset(rows.scalars())
 
 
-_LOCK_PODS = Prepared(
-    "lock_pods",
-    f"""
-    WITH chosen AS (
-        SELECT p.id {_FREE_PODS}
-        ORDER BY p.template_hash <> :template_hash, p.id LIMIT :most)
-    SELECT id, uid FROM runner_pods WHERE id IN (SELECT id FROM chosen)
-    ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
-    """,  # noqa: S608  the parts stand above
-    pool_id="bigint", now="timestamptz", web_alive="timestamptz", template_hash="text", most="bigint",
-)  # fmt: skip
-
 _TAKEN = Prepared(
     "taken",
     "SELECT pod_uid FROM claims WHERE pod_uid = ANY(:uids) AND (ended_at IS NULL OR delivered_at IS NOT NULL)",
@@ -150,9 +137,19 @@ def lock_pods(db: Connection, pool: PoolShape, *, limit: int, now: datetime) -> 
     The locks are taken in order of id; whoever inserts a claim holds the Pod's row, so the second look,
     which sees all that was committed before the lock, is final.
     """
-    rows = _LOCK_PODS.execute(
-        db, pool_id=pool.id, now=now, web_alive=now - WEB_ALIVE, template_hash=pool.template_hash, most=limit
-    ).all()
+    rows = db.execute(
+        text(f"""
+            WITH chosen AS (
+                SELECT p.id {_FREE_PODS}
+                ORDER BY p.template_hash <> :template_hash, p.id LIMIT :limit)
+            SELECT id, uid FROM runner_pods WHERE id IN (SELECT id FROM chosen)
+            ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+        """),  # noqa: S608  the parts stand above
+        {
+            "pool_id": pool.id, "now": now, "web_alive": now - WEB_ALIVE, "limit": limit,
+            "template_hash": pool.template_hash,
+        },
+    ).all()  # fmt: skip
     taken = set(_TAKEN.execute(db, uids=[row.uid for row in rows]).scalars()) if rows else set()
     return [FreePod(row.id, row.uid) for row in rows if row.uid not in taken]
 

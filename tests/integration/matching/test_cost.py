@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection, event, text
 
 from models.heads import read_heads
-from models.matching import PoolShape
+from models.matching import PoolShape, lock_pool
 from tests.database import Database
 from tests.integration.matching.stage import Stage, make_stage
 from tests.integration.models.webhook_rows import NOW
@@ -66,6 +66,23 @@ def test_no_deep_queue_is_walked(stage: Stage, plan: str, second_pool: bool) -> 
     assert len(heads.jobs) == 2
     assert (1 in heads.reservations) is second_pool
     assert read < 20, f"{read} rows of jobs were read for {len(heads.jobs)} heads"
+
+
+@pytest.mark.parametrize("seed", [None, "a plan may rest on a table being small"])
+def test_a_plan_made_while_the_tables_were_empty_walks_no_queue_either(stage: Stage, seed: str | None) -> None:
+    account, pool = stage.account(1), stage.pool()
+    with stage.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
+        db.execute(text("VACUUM ANALYZE jobs, offers, pools, accounts, claims"))
+    with stage.engine.connect() as db:
+        shape = lock_pool(db, pool)
+        assert shape is not None
+        if seed is not None:
+            db.execute(text("SET LOCAL enable_seqscan = on"))
+        db.execute(text("SET LOCAL plan_cache_mode = force_generic_plan"))
+        read_heads(db, shape, batch=1, spare_after=60, reserve_after=300, now=NOW)
+        deep_queue(stage, account, pool, age=100_000)
+        _, read = _plan_of_heads(db, shape)
+    assert (read < 20) is (seed is None), f"{read} rows of jobs were read"
 
 
 def _plan_of_heads(db: Connection, pool: PoolShape) -> tuple[Any, float]:
