@@ -63,7 +63,8 @@ from ostler.errors import UpstreamError
 from rules.reaping import Outcome, Repaired, switched_off
 from tasks.base import DEADLINE, SWEEP, begin_page, task
 from tasks.runtime import Runtime, runtime
-from tasks.sweeps.tick import Aborted, Overtaken, Paused, Sweep, Tick
+from tasks.sweeps.pace import Aborted, Overtaken, Paused, Sweep
+from tasks.sweeps.tick import Tick
 
 log = structlog.get_logger(__name__)
 

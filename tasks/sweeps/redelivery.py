@@ -28,7 +28,8 @@ from rules.reaping import Expect, Repaired, Source, Witness
 from rules.redelivery import PageEnd, Progress, look_floor, next_ask_after, page_end, scan_floor, scan_is_due
 from tasks.base import SWEEP, calls, remaining
 from tasks.sweeps.frame import sweep
-from tasks.sweeps.tick import Overtaken, Tick
+from tasks.sweeps.pace import Overtaken
+from tasks.sweeps.tick import Tick
 
 log = structlog.get_logger(__name__)
 

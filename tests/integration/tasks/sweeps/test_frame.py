@@ -19,7 +19,8 @@ from ostler.errors import Retryable
 from rules.reaping import Expect, Source, Witness
 from tasks import runtime as current
 from tasks.sweeps.frame import LEASE, run_tick
-from tasks.sweeps.tick import OBSTACLES, Sweep, Tick
+from tasks.sweeps.pace import Sweep
+from tasks.sweeps.tick import OBSTACLES, Tick
 from tests.database import Database
 from tests.integration.tasks.conftest import StubRuntime
 
@@ -323,7 +324,7 @@ def test_a_tick_whose_time_is_up_or_whose_process_stops_leaves_the_rest(
 ) -> None:
     stage.subjects(3)
     if why == "time":
-        monkeypatch.setattr("tasks.sweeps.tick.remaining", lambda: 0.1 if stage.seen else 20.0)
+        monkeypatch.setattr("tasks.sweeps.pace.remaining", lambda: 0.1 if stage.seen else 20.0)
     else:
         monkeypatch.setattr("celery.worker.state.should_stop", None)
         original = stage.seen.append
@@ -342,7 +343,7 @@ def test_a_tick_whose_time_is_up_or_whose_process_stops_leaves_the_rest(
 def test_a_lease_is_renewed_on_the_way_and_each_page_has_a_deadline_of_its_own(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks.sweeps.tick.RENEW_AFTER", 0.0)
+    monkeypatch.setattr("tasks.sweeps.pace.RENEW_AFTER", 0.0)
     until: list[Any] = []
 
     def body(tick: Tick) -> None:
