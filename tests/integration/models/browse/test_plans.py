@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Connection, Engine, event, text
 
 from lab.postgres import Postgres
+from models import patience
 from models.browse.accounts import AccountFilter, list_accounts
 from models.browse.claims import ClaimFilter, list_claims
 from models.browse.jobs import JobFilter, list_jobs
@@ -56,13 +57,16 @@ _FILL = """
 def filled(postgres: Postgres) -> Iterator[Engine]:
     """A database of its own with 100,000 rows of each."""
     postgres.create_database("browse_plans", template="ostler_template")
-    engine = make_engine(Secret(postgres.url("browse_plans")), pool_size=2, application="test")
-    with engine.begin() as db:
-        for statement in _FILL.split(";\n"):
-            if statement.strip():
-                db.execute(text(statement), {"rows": ROWS})
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
-        db.execute(text("VACUUM ANALYZE"))
+    with pytest.MonkeyPatch.context() as patch:
+        for limit in ("STATEMENT", "ANSWER"):
+            patch.setattr(patience, limit, 900.0)  # a busy machine fills the tables for longer than one may take
+        engine = make_engine(Secret(postgres.url("browse_plans")), pool_size=2, application="test")
+        with engine.begin() as db:
+            for statement in _FILL.split(";\n"):
+                if statement.strip():
+                    db.execute(text(statement), {"rows": ROWS})
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
+            db.execute(text("VACUUM ANALYZE"))
     yield engine
     engine.dispose()
 
