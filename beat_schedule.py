@@ -14,6 +14,7 @@ SPREAD = 2.0
 _LINES = (
     ("resume", "resume_every", "sweeps"),
     ("pools", "pools_every", "pools"),
+    ("gates", "gates_every", "sweeps"),
     ("rematch", "sweep_every", "sweeps"),
     ("stale_claims", "sweep_every", "sweeps"),
     ("unused_runners", "sweep_every", "sweeps"),

@@ -304,6 +304,17 @@ class GitHub:
 
         return repeat(once, policy=policy, deadline=deadline, timing=self._timing)
 
+    def probe(self, *, deadline_seconds: float | None = None) -> None:
+        """Ask for one delivery at most, as the App itself, only to see whether GitHub answers."""
+        answer = self._call_as_app(
+            call_class=CallClass.READ,
+            method="GET",
+            path="/app/hook/deliveries?per_page=1",
+            deadline=Deadline(deadline_seconds),
+        )
+        if answer.status != HTTPStatus.OK:
+            raise refusal(answer, what="probe", now=self._clock())
+
     def redeliver(self, *, delivery_id: int, deadline_seconds: float | None = None) -> None:
         """Ask GitHub to deliver once more, under the same GUID; it does so later, as an attempt of its own.
 

@@ -15,6 +15,7 @@ import urllib3
 
 from ostler import telemetry
 from ostler.errors import Retryable
+from ostler.upstreams import PATIENCE, SERVER_ERROR, TALLY, Upstream
 
 CONNECTIONS = 32
 MOST_REDIRECTS = 2
@@ -120,7 +121,8 @@ class Http:
         }
         if body is not None:
             headers["Content-Type"] = "application/json"
-        call = Deadline(deadline.left(self._timeout))
+        allowed = deadline.left(self._timeout)
+        call = Deadline(allowed)
         began = time.monotonic()
         status = None
         try:
@@ -141,6 +143,8 @@ class Http:
             raise Retryable(f"GitHub did not answer: {type(error).__name__}") from None
         finally:
             telemetry.github_answered(method, path, status=status, seconds=time.monotonic() - began)
+            if status is not None or allowed >= PATIENCE:
+                TALLY.note(Upstream.GITHUB, failed=status is None or status >= SERVER_ERROR)
         return Answer(status=response.status, headers=response.headers, body=content)
 
     def moved_repository(self, answer: Answer) -> str | None:

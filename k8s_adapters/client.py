@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -20,9 +20,10 @@ from kubernetes import config
 from kubernetes.client import ApiClient, Configuration
 from yaml import YAMLError
 
-from k8s_adapters.retry import ONCE, Answer, RetryPolicy, Timing, TruncatedAnswer, call
+from k8s_adapters.retry import ONCE, Answer, RetryPolicy, Timing, TruncatedAnswer, call, find_failure
 from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, Conflict, Forbidden, Gone, Invalid, Retryable, UpstreamError
+from ostler.upstreams import PATIENCE, SERVER_ERROR, TALLY, Upstream
 from rules.retry import parse_retry_after
 
 Json = dict[str, Any]
@@ -45,6 +46,7 @@ _MEANINGS: dict[int, type[UpstreamError]] = {
 _UNAUTHORIZED = 401
 _TOKEN_KEPT = 1.0  # seconds; asking the package costs as much as a quarter of a whole call
 _EXPIRED = 410
+_OVERLOADED = 429
 _OK = range(200, 300)
 
 
@@ -168,16 +170,17 @@ class KubeClient:
             headers["Authorization"] = token
         if content is not None:
             headers["Content-Type"] = content_type
-        answer = api.rest_client.pool_manager.urlopen(
-            method,
-            api.configuration.host + address,
-            body=content,
-            headers=headers,
-            timeout=urllib3.Timeout(connect=self._connect_timeout, read=self._read_timeout, total=seconds),
-            retries=False,
-            redirect=False,
-        )
-        return _read(answer)
+        with _counted(seconds):
+            answer = api.rest_client.pool_manager.urlopen(
+                method,
+                api.configuration.host + address,
+                body=content,
+                headers=headers,
+                timeout=urllib3.Timeout(connect=self._connect_timeout, read=self._read_timeout, total=seconds),
+                retries=False,
+                redirect=False,
+            )
+            return _read(answer)
 
     def _stream(self, api: ApiClient, token: str | None, address: str, read_timeout: float) -> urllib3.BaseHTTPResponse:
         headers = {"Accept": JSON, "User-Agent": "ostler"} | ({} if token is None else {"Authorization": token})
@@ -262,6 +265,21 @@ def _authorization(api: ApiClient) -> str | None:
     value = str(settings["value"])
     kind, _, token = value.partition(" ")
     return f"Bearer {token.strip()}" if kind.lower() == "bearer" else f"Bearer {value}"
+
+
+@contextmanager
+def _counted(seconds: float | None) -> Iterator[None]:
+    """Count an attempt that was given `seconds` for the gate of Kubernetes. One that says nothing of it is left out."""
+    try:
+        yield
+    except Exception as error:
+        failure = find_failure(error)
+        if failure is None or (failure.status is None and seconds is not None and seconds < PATIENCE):
+            raise
+        failed = failure.status is None or failure.status >= SERVER_ERROR or failure.status == _OVERLOADED
+        TALLY.note(Upstream.KUBERNETES, failed=failed)
+        raise
+    TALLY.note(Upstream.KUBERNETES, failed=False)
 
 
 def _read(answer: urllib3.BaseHTTPResponse) -> Json:

@@ -9,6 +9,7 @@ from models import (
     claims,
     deliveries,
     executions,
+    gates,
     jobs,
     offers,
     pools,
@@ -22,7 +23,7 @@ from models.base import Base
 metadata = Base.metadata
 
 MODULES = (
-    accounts, api_tokens, backoffs, claims, deliveries, executions, jobs, offers, pools, redelivery, repairs,
-    runner_pods, sweep_runs,
+    accounts, api_tokens, backoffs, claims, deliveries, executions, gates, jobs, offers, pools, redelivery,
+    repairs, runner_pods, sweep_runs,
 )  # fmt: skip
 """The modules that hold tables; the list keeps their imports from looking unused."""

@@ -8,18 +8,24 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
+from models import gates, sweep_runs
 from models.matching import WEB_ALIVE
 from models.sql import text
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What is open now. Jobs by (state, hold reason or None), claims by (purpose, state); an age in seconds."""
+    """What is open now. Jobs by (state, hold reason or None), claims by (purpose, state); an age in seconds.
+
+    `closed_seconds`: of each gate, 0 while it is open. `last_tick`: when a sweep last began, None when none ever did.
+    """
 
     jobs: Mapping[tuple[str, str | None], int]
     claims: Mapping[tuple[str, str], int]
     offered_pods: int
     oldest_queued_seconds: float
+    closed_seconds: Mapping[str, float]
+    last_tick: datetime | None
 
 
 def read(db: Connection, *, now: datetime) -> Statistics:
@@ -47,4 +53,8 @@ def read(db: Connection, *, now: datetime) -> Statistics:
         claims={(row.purpose, row.state): row.claims for row in claims},
         offered_pods=offered,
         oldest_queued_seconds=max(0.0, (now - oldest[0]).total_seconds()) if oldest else 0.0,
+        closed_seconds={
+            row.upstream: 0.0 if row.open else max(0.0, (now - row.closed_at).total_seconds()) for row in gates.read(db)
+        },
+        last_tick=sweep_runs.last_tick(db),
     )

@@ -230,6 +230,12 @@ def end(
     return row is not None and bool(row.wanted_again)
 
 
+def last_tick(db: Connection) -> datetime | None:
+    """Return when any sweep last began, None when none ever did."""
+    found: datetime | None = db.execute(text("SELECT max(began_at) FROM sweeps")).scalar_one()
+    return found
+
+
 def pause(db: Connection, name: str, *, who: str, why: str, now: datetime) -> None:
     """Let a sweep repair nothing from now on; one that runs stops before its next repair. Twice keeps the first."""
     db.execute(

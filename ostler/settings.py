@@ -178,6 +178,19 @@ class Settings(Stores):
         default=600, gt=0, description="a repair that was not seen to come to what it was for has failed"
     )
 
+    # Gates
+    gates_every: float = Field(default=15, gt=0, description="period of `gates`")
+    gate_window: float = Field(default=60, gt=0, description="the calls of so long ago count at a look")
+    gate_least_errors: int = Field(default=5, ge=1, description="fewer failed calls close no gate")
+    gate_closes_at: float = Field(
+        default=0.5, ge=0.5, le=1, description="a gate closes when this part of the calls failed"
+    )
+    gate_opens_at: float = Field(
+        default=0.2, ge=0, lt=0.5, description="a look at a closed gate is good when no larger part failed"
+    )
+    gate_good_looks: int = Field(default=4, ge=1, description="good looks in a row that open a gate")
+    gate_more_looks: int = Field(default=4, ge=0, description="up to so many more, drawn when it closes")
+
     # Matching
     match_batch: int = Field(default=100, ge=1, le=1000, description="claims of one matcher run at most")
 

@@ -85,6 +85,14 @@ GITHUB_REQUESTS = Counter(
 GITHUB_SECONDS = Histogram(
     "ostler_github_request_seconds", "Duration of a request to GitHub", ("endpoint",), buckets=_SLOW, registry=_registry
 )
+UPSTREAM_CALLS = Counter(
+    "ostler_upstream_calls_total", "Attempts of calls to GitHub and Kubernetes that say something of their health",
+    ("upstream", "outcome"), registry=_registry,
+)  # fmt: skip
+GATE_CHANGES = Counter(
+    "ostler_gate_changes_total", "Gates of upstreams closed and opened by this process", ("upstream", "to"),
+    registry=_registry,
+)  # fmt: skip
 API_REQUESTS = Counter(
     "ostler_api_requests_total", "Requests to the REST API", ("method", "status"), registry=_registry
 )
@@ -129,6 +137,11 @@ for _why in ("ended", "expired", "silent", "failed"):
     WATCH_RESTARTS.labels(_why)
 for _hint in ("gone", "spent", "executing"):
     WATCH_HINTS.labels(_hint)
+for _upstream in ("github", "kubernetes"):
+    for _outcome in ("answered", "failed"):
+        UPSTREAM_CALLS.labels(_upstream, _outcome)
+    for _to in ("closed", "opened"):
+        GATE_CHANGES.labels(_upstream, _to)
 for _why in ("missing", "malformed", "unknown", "expired", "revoked"):
     API_UNAUTHORIZED.labels(_why)
 

@@ -42,6 +42,7 @@ MODULES = (
     "tasks.sweeps.orphaned_runners",
     "tasks.sweeps.orphaned_service_accounts",
     "tasks.sweeps.unbound_executions",
+    "tasks.sweeps.gates",
 )
 
 VISIBILITY_TIMEOUT = 300

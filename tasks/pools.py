@@ -20,10 +20,11 @@ from sqlalchemy.exc import DBAPIError
 from k8s_adapters.pods import PodSeen, get_pod, list_pods
 from k8s_adapters.pools import PoolSeen, get_pool, list_pools
 from k8s_adapters.runners import create_runner, delete_runner
-from models import keeper, releases
+from models import gates, keeper, releases
 from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import Busy, Conflict, RateLimited, Retryable, UpstreamError
+from ostler.upstreams import Upstream
 from ostler.wakes import KEEP, REMATCH
 from rules.fates import Fate, JobFate
 from rules.machines import Purpose
@@ -309,6 +310,8 @@ def see_silent(rt: Runtime, row: keeper.PodRow, pod: PodSeen, *, now: datetime) 
 
     def body(db: Connection) -> int | None:
         if not failed and not keeper.web_beats(db, since=limit, now=now):
+            return None
+        if not gates.is_open(db, Upstream.KUBERNETES):
             return None
         why = "its poller failed" if failed else "it does not poll"
         return releases.insert_retire(db, row.id, now=now, who=rt.who, why=why, due_after=rt.settings.due_after)

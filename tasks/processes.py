@@ -10,6 +10,7 @@ from typing import Any
 
 from celery.signals import heartbeat_sent, worker_ready
 
+from models.reporter import Reporter
 from ostler import telemetry
 from ostler.settings import Settings
 from ostler.wakes import EXPIRES, POOLS
@@ -24,7 +25,9 @@ def run_worker(settings: Settings, *, queues: Sequence[str] = QUEUES) -> None:
     """
     app = configure(settings)
     telemetry.serve(settings.metrics_port)
-    install(Runtime(settings, queues=queues))
+    rt = Runtime(settings, queues=queues)
+    install(rt)
+    Reporter(rt.engine).start()
     if settings.alive_file is not None:
         leave_signs_of_life(Path(settings.alive_file))
     group = "all" if tuple(queues) == QUEUES else "+".join(queues)

@@ -19,6 +19,7 @@ from k8s_adapters.client import make_client
 from k8s_adapters.identity import TokenVerifier
 from models.connections import WEB_POOL
 from models.engine import assert_isolation, make_engine
+from models.reporter import Reporter
 from ostler.encryption import Cipher
 from ostler.settings import Settings
 from web.admission import Admission
@@ -70,6 +71,7 @@ class Web:
             ),
             counts=self.counts,
         )
+        self.reporter = Reporter(self.engine)
         self.listener = Listener(
             engine=self.engine,
             url=settings.database_url,
@@ -107,6 +109,7 @@ class Web:
         self.intake.start()
         self.offering.start()
         self.listener.start()
+        self.reporter.start()
         log.info("web.started", web=self.id)
 
     async def end_polls(self) -> None:
@@ -122,6 +125,7 @@ class Web:
         await self.offering.stop()
         await self.intake.stop()
         await asyncio.to_thread(self.publisher.stop)
+        await asyncio.to_thread(self.reporter.stop)
         await self.health.close()
         self.api_database.stop()
         self.threads.stop()

@@ -2,7 +2,7 @@
 
 `/healthz` looks at nothing outside its own process: a restart cures no database. `/readyz` is 503 only
 for what makes this process useless: Postgres out of reach, an older schema, a deaf listener, stopping.
-Redis, beat and late sweeps are in its body; without them the process still takes webhooks and delivers.
+Redis, beat, late sweeps and gates are in its body; without them the process still takes webhooks and delivers.
 
 Anybody may ask, so an answer costs the stores nothing: what they said is kept for a second, one question is out at a
 time however many ask, in a thread of its own, and the body tells nothing of the fleet or of what it runs.
@@ -15,18 +15,21 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from datetime import datetime
+from typing import Any, Generic, TypeVar
 
 import redis.asyncio
 from redis.exceptions import RedisError
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from models import migrate
+from models import gates, migrate, sweep_runs
 from models.engine import transaction
+from ostler.clock import utcnow
 from ostler.secrets import Secret
+from ostler.upstreams import Upstream
 from web.watchdog import Watchdog
 
 T = TypeVar("T")
@@ -60,10 +63,28 @@ class Redis:
 
 @dataclass(frozen=True, slots=True)
 class Sweeps:
-    """Which sweeps are late and which are paused; None where Postgres did not say."""
+    """Which sweeps are late and which are paused, and the closed gates; None where Postgres did not say.
+
+    `last_tick` is when any sweep last began; None also when none ever did.
+    """
 
     late: tuple[str, ...] | None = None
     paused: tuple[str, ...] | None = None
+    shut: tuple[gates.Shut, ...] | None = None
+    last_tick: datetime | None = None
+
+    def gates(self) -> dict[str, Any] | None:
+        """Return each gate as the body shows it."""
+        if self.shut is None:
+            return None
+        shown: dict[str, Any] = {upstream: {"open": True} for upstream in Upstream}
+        for each in self.shut:
+            shown[each.upstream] = {"open": False, "closed_at": each.since.isoformat(), "why": each.why}
+        return shown
+
+    def last_tick_seconds(self, *, now: datetime) -> float | None:
+        """Return how long ago a sweep last began."""
+        return None if self.last_tick is None else max(0.0, round((now - self.last_tick).total_seconds(), 1))
 
 
 class Kept(Generic[T]):
@@ -143,8 +164,10 @@ class Health:
             "checks": checks,
             "redis": broker.answers,
             "beat_lock_seconds": broker.beat_lock_seconds,
+            "last_tick_seconds": sweeps.last_tick_seconds(now=utcnow()),
             "sweeps_late": sweeps.late,
             "sweeps_paused": sweeps.paused,
+            "gates": sweeps.gates(),
         }
         return JSONResponse(body, status_code=200 if ready else 503)
 
@@ -160,17 +183,23 @@ class Health:
         return True, revision is not None and (revision == self._head or revision not in self._known)
 
     async def _ask_sweeps(self) -> Sweeps:
-        """Return which sweeps are late or paused."""
-        try:
-            found = await asyncio.get_running_loop().run_in_executor(
-                self._thread, lambda: transaction(self._engine, self._watchdog.look)
+        """Return which sweeps are late or paused, and what the gates are."""
+
+        def read(db: Connection) -> Sweeps:
+            found = self._watchdog.look(db)
+            return Sweeps(
+                late=tuple(each.name for each in found if each.late),
+                paused=tuple(each.name for each in found if each.paused),
+                shut=tuple(gates.shut(db)),
+                last_tick=sweep_runs.last_tick(db),
             )
-        except SQLAlchemyError:
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._thread, lambda: transaction(self._engine, read)
+            )
+        except SQLAlchemyError:  # or an older schema
             return Sweeps()
-        return Sweeps(
-            late=tuple(each.name for each in found if each.late),
-            paused=tuple(each.name for each in found if each.paused),
-        )
 
     async def _ask_redis(self) -> Redis:
         try:

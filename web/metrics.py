@@ -144,6 +144,20 @@ class Rows(Collector):
             for claim_state in _LIVE_CLAIMS:
                 claims.add_metric((purpose, claim_state), found.claims.get((purpose, claim_state), 0))
         yield claims
+        gates = GaugeMetricFamily("ostler_gate_open", "Whether the gate of an upstream is open", labels=("upstream",))
+        closed = GaugeMetricFamily(
+            "ostler_gate_closed_seconds", "For how long it has been closed; 0 while it is open", labels=("upstream",)
+        )
+        for upstream, seconds in found.closed_seconds.items():
+            gates.add_metric((upstream,), 0 if seconds else 1)
+            closed.add_metric((upstream,), seconds)
+        yield gates
+        yield closed
+        yield GaugeMetricFamily(
+            "ostler_last_tick_timestamp_seconds",
+            "When any sweep last began, Unix time; 0: never",
+            0 if found.last_tick is None else found.last_tick.timestamp(),
+        )
         yield GaugeMetricFamily("ostler_offered_pods", "Runner Pods that can be given work", found.offered_pods)
         yield GaugeMetricFamily(
             "ostler_oldest_queued_job_seconds",

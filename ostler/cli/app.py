@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ostler.cli import accounts, claims, jobs, pools, sweeps, tokens
+from ostler.cli import accounts, claims, gates, jobs, pools, sweeps, tokens
 from ostler.cli.healthy import Process, problem_of
 from ostler.settings import Settings, load
 
@@ -27,6 +27,7 @@ app.command()(jobs.job)
 app.command()(claims.claims)
 app.command()(pools.pools)
 app.command()(sweeps.repairs)
+app.command()(gates.gates)
 
 
 def _start(process: str) -> Settings:

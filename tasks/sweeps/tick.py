@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from typing import Any, NoReturn, TypeVar
 
 import structlog
@@ -18,13 +19,14 @@ from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from rules.reaping import SUCCESSES, Outcome, Repaired, allowance, enough
 from tasks.runtime import Runtime
+from tasks.sweeps.obstacles import closed_gate
 from tasks.sweeps.pace import Pace, Sweep
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
-OBSTACLES: list[Callable[[Runtime], str | None]] = []
-"""Asked once a tick: a reason for which nothing may be killed now (a closed gate, a database that was put back)."""
+OBSTACLES: list[Callable[[Runtime], str | None]] = [closed_gate]
+"""Asked once a tick, at its first repair that kills: a reason for which nothing may be killed now."""
 
 
 class _Undone(Exception):
@@ -46,7 +48,10 @@ class Tick(Pace):
         self._run_id: int | None = None
         self._opened: int | None = None
         self._killed = 0
-        self._obstacle = next((why for ask in OBSTACLES if (why := ask(rt)) is not None), None)
+
+    @cached_property
+    def _obstacle(self) -> str | None:
+        return next((why for ask in OBSTACLES if (why := ask(self.rt)) is not None), None)
 
     # Repairing
 

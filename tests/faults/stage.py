@@ -182,12 +182,6 @@ class Stage:
     def _has_halted(self, child: Child) -> bool:
         return any(halted.name.endswith(f".{child.pid}") for halted in self._halted.iterdir())
 
-    def restart_what_ended(self) -> None:
-        """Start the processes again that have ended by themselves, as Kubernetes would."""
-        for child in self.system.children.values():
-            if not child.running():
-                child.start()
-
     def web_answers(self) -> bool:
         """Return whether web is ready for work."""
         try:

@@ -13,7 +13,7 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp
 
 from ostler.settings import Settings
-from web.api import accounts, claims, docs, jobs, pools, problems, sweeps
+from web.api import accounts, claims, docs, gates, jobs, pools, problems, sweeps
 from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.gate import Gate
@@ -54,6 +54,7 @@ def build_api(
     api.include_router(pools.router(database, cursors), responses=missing)
     api.include_router(accounts.router(database, cursors, publisher), responses=missing)
     api.include_router(sweeps.router(database, cursors), responses=missing)
+    api.include_router(gates.router(database))
     api.include_router(docs.router())
     return Gate(api, database=database)
 

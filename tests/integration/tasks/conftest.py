@@ -94,6 +94,13 @@ class StubSettings:
     repair_budget_least: int = 5
     repair_budget_percent: float = 10
     repair_settle_after: float = 600
+    gates_every: float = 15
+    gate_window: float = 60
+    gate_least_errors: int = 5
+    gate_closes_at: float = 0.5
+    gate_opens_at: float = 0.2
+    gate_good_looks: int = 4
+    gate_more_looks: int = 4
 
 
 class StubRuntime:

@@ -125,10 +125,16 @@ def test_pods_that_do_not_poll_are_retired_a_few_at_a_time_and_only_while_web_pr
     assert [row.release_reason for row in retirements] == (["it does not poll"] * 5 if beating else [])
 
 
-def test_a_pod_whose_poller_failed_while_its_runner_waits_is_retired(stage: Stage) -> None:
+def test_a_pod_whose_poller_failed_while_its_runner_waits_is_retired_when_the_clusters_gate_is_open(
+    stage: Stage,
+) -> None:
     stage.pool(replicas=1)
     reconcile(stage)
     stage.finish(min(stage.pods()), phase="Running", poller=1, runner=None)
+    stage.rows("INSERT INTO gates (upstream, closed_at, why) VALUES ('kubernetes', now(), 'the story')")
+    reconcile(stage)
+    assert stage.rows("SELECT FROM claims WHERE purpose = 'retire'") == []
+    stage.rows("UPDATE gates SET closed_at = NULL")
     reconcile(stage)
     retirements = stage.rows("SELECT release_reason FROM claims WHERE purpose = 'retire'")
     assert [row.release_reason for row in retirements] == ["its poller failed"]

@@ -17,7 +17,7 @@ from ostler.errors import ConfigurationError
 ROOT = Path(__file__).parents[3]
 BOUNDED = {
     "version", "python", "event", "outcome", "machine", "transition", "why", "task", "sweep", "endpoint", "status",
-    "method", "state", "hold_reason", "purpose", "le", "type", "hint",
+    "method", "state", "hold_reason", "purpose", "le", "type", "hint", "upstream", "to",
 }  # fmt: skip
 
 

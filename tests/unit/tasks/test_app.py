@@ -38,6 +38,7 @@ NAMES = {
     "ostler.unbound_executions": "sweeps",
     "ostler.pods_changed": "dispatch",
     "ostler.pod_gone": "dispatch",
+    "ostler.gates": "sweeps",
 }
 
 
@@ -58,7 +59,8 @@ def test_task_names_and_queues_are_stable() -> None:
 
 
 def test_every_periodic_task_exists_and_expires_after_its_period() -> None:
-    for line in schedule(resume_every=5, pools_every=10, sweep_every=60, slow_sweep_every=600).values():
+    every = {"resume_every": 5, "pools_every": 10, "sweep_every": 60, "slow_sweep_every": 600, "gates_every": 15}
+    for line in schedule(**every).values():
         assert line["task"] in NAMES
         assert line["options"]["queue"] == NAMES[line["task"]]
         assert line["options"]["expires"] >= max(line["schedule"], 60)
@@ -72,6 +74,7 @@ def test_what_workers_show_of_their_settings_hides_a_password_of_redis() -> None
         pools_every=10,
         sweep_every=60,
         slow_sweep_every=600,
+        gates_every=15,
     )
     try:
         configure(settings)

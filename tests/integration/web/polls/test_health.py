@@ -42,10 +42,25 @@ def test_a_process_stays_ready_and_names_the_sweeps_that_are_late_or_paused(stag
     assert (body["sweeps_late"], body["sweeps_paused"]) == (["resume"], ["redelivery"])
 
 
+def test_a_process_stays_ready_and_says_which_gate_is_closed_since_when_and_why(stage: Stage) -> None:
+    web = stage.start_web()
+    with stage.engine.begin() as db:
+        db.execute(text("INSERT INTO gates (upstream, closed_at, why) VALUES ('github', '2026-11-21', 'the story')"))
+        db.execute(text("INSERT INTO sweeps (name, began_at) VALUES ('resume', now() - interval '100 s')"))
+    response = web.get("/readyz")
+    assert response.status_code == 200
+    body = response.json()
+    assert body["last_tick_seconds"] >= 100
+    assert body["gates"]["kubernetes"] == {"open": True}
+    github = body["gates"]["github"]
+    assert (github["open"], github["closed_at"][:10], github["why"]) == (False, "2026-11-21", "the story")
+
+
 def test_readiness_tells_anybody_nothing_of_the_fleet(stage: Stage) -> None:
     web = stage.start_web()
     assert set(web.get("/readyz").json()) == {
-        "status", "checks", "redis", "beat_lock_seconds", "sweeps_late", "sweeps_paused",
+        "status", "checks", "redis", "beat_lock_seconds", "sweeps_late", "sweeps_paused", "gates",
+        "last_tick_seconds",
     }  # fmt: skip
 
 

@@ -1,0 +1,100 @@
+"""`ostler.gates`: closes the gate of an upstream of which most calls fail, and opens it when it has come back.
+
+What a closed gate stops asks `models.gates.shut`. An upstream behind a closed gate is asked something cheap at each
+look: were nothing else going on, nobody would learn that it answers again.
+"""
+
+from __future__ import annotations
+
+import random
+
+import structlog
+
+from k8s_adapters.probe import probe
+from models import gates as rows
+from models.engine import transaction
+from models.gates import Looked
+from models.reporter import report
+from ostler import telemetry
+from ostler.clock import utcnow
+from ostler.errors import UpstreamError
+from ostler.settings import Settings
+from ostler.upstreams import Upstream
+from rules.gates import GateRule
+from tasks.runtime import Runtime
+from tasks.sweeps.frame import sweep
+from tasks.sweeps.tick import Tick
+
+log = structlog.get_logger(__name__)
+
+PROBE = 5.0
+"""Seconds of a probe of GitHub."""
+
+
+@sweep("gates", quiet=True)
+def gates(tick: Tick) -> None:
+    """Look at each upstream, at most once in half a period however many ticks come."""
+    if tick.dry:
+        return
+    rt = tick.rt
+    for shut in transaction(rt.engine, rows.shut):
+        ask(rt, shut.upstream)
+    report(rt.engine)
+    rule = rule_of(rt.settings)
+    for upstream in Upstream:
+        look(rt, upstream, rule)
+    transaction(rt.engine, lambda db: rows.forget(db, now=utcnow()))
+
+
+def ask(rt: Runtime, upstream: Upstream) -> None:
+    """Ask an upstream whether it answers; the client counts what came of it."""
+    try:
+        match upstream:
+            case Upstream.GITHUB:
+                rt.github.probe(deadline_seconds=PROBE)
+            case Upstream.KUBERNETES:
+                probe(rt.kube, namespace=rt.settings.namespace)
+    except UpstreamError as error:
+        log.info("gate.probe_failed", upstream=upstream, error=type(error).__name__)
+
+
+def look(rt: Runtime, upstream: Upstream, rule: GateRule) -> None:
+    """Judge one gate, and say so when it is closed or opens."""
+    settings = rt.settings
+    roll = random.random()  # noqa: S311  it only has to differ
+    looked = transaction(
+        rt.engine,
+        lambda db: rows.look(
+            db, upstream, rule=rule, window=settings.gate_window, apart=settings.gates_every / 2, roll=roll,
+            now=utcnow(),
+        ),
+    )  # fmt: skip
+    if looked is not None:
+        tell(looked)
+
+
+def tell(looked: Looked) -> None:
+    """Log a gate that is closed at each look, so that it is never forgotten, and one that opens."""
+    facts = {
+        "upstream": looked.upstream, "calls": looked.look.calls, "errors": looked.look.errors,
+        "since": None if looked.since is None else looked.since.isoformat(),
+    }  # fmt: skip
+    if looked.after.closed and not looked.before.closed:
+        telemetry.GATE_CHANGES.labels(looked.upstream, "closed").inc()
+        log.warning("gate.closed", **facts, stopped="reaping and demand growth; dispatch goes on")
+    elif looked.after.closed:
+        log.warning("gate.stays_closed", **facts, good_looks=looked.after.good_looks, needs=looked.after.needs)
+    elif looked.before.closed:
+        telemetry.GATE_CHANGES.labels(looked.upstream, "opened").inc()
+        log.warning("gate.opened", **facts)
+
+
+def rule_of(settings: Settings) -> GateRule:
+    """Return the thresholds in force."""
+    return GateRule(
+        least_errors=settings.gate_least_errors,
+        closes_at=settings.gate_closes_at,
+        opens_at=settings.gate_opens_at,
+        good_looks=settings.gate_good_looks,
+        more_looks=settings.gate_more_looks,
+    )

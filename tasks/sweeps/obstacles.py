@@ -1,0 +1,16 @@
+"""Reasons for which no sweep may kill anything now, whatever its own witnesses say."""
+
+from __future__ import annotations
+
+from models import gates
+from models.engine import transaction
+from tasks.runtime import Runtime
+
+
+def closed_gate(rt: Runtime) -> str | None:
+    """Return which gate is closed, since when and why; None when all are open.
+
+    Any of them: what is killed is killed on the word of both upstreams, and by asking both.
+    """
+    shut = transaction(rt.engine, gates.shut)
+    return "; ".join(map(str, shut)) or None

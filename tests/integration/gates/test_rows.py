@@ -1,0 +1,131 @@
+"""The rows of a gate: counts of all processes together, one look at a time, and what asks whether it is open."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Engine, text
+
+from models import gates, reporter
+from models.engine import transaction
+from models.gates import Looked, Shut
+from ostler.upstreams import Counts, Tally, Upstream
+from rules.gates import GateRule
+from tests.database import Database
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+RULE = GateRule(more_looks=0)
+GITHUB, KUBERNETES = Upstream.GITHUB, Upstream.KUBERNETES
+
+
+def seconds(number: float) -> datetime:
+    """Return a moment of the story."""
+    return NOW + timedelta(seconds=number)
+
+
+def saw(engine: Engine, upstream: Upstream, *, calls: int, errors: int, at: float) -> None:
+    """Be a process that reports."""
+    transaction(engine, lambda db: gates.report(db, {upstream: Counts(calls, errors)}, now=seconds(at)))
+
+
+def look(engine: Engine, upstream: Upstream, *, at: float) -> Looked | None:
+    """Look at a gate."""
+    return transaction(
+        engine, lambda db: gates.look(db, upstream, rule=RULE, window=60, apart=7.5, roll=0, now=seconds(at))
+    )
+
+
+def shut(engine: Engine, *upstreams: Upstream) -> list[Shut]:
+    """Ask what is closed."""
+    return transaction(engine, lambda db: gates.shut(db, *upstreams))
+
+
+def test_errors_that_are_few_in_each_process_close_the_gate_together(database: Database) -> None:
+    engine = database.engine
+    for _ in range(3):
+        saw(engine, GITHUB, calls=2, errors=2, at=0)
+    looked = look(engine, GITHUB, at=1)
+    assert looked is not None
+    assert looked.after.closed
+    assert shut(engine) == [Shut(GITHUB, seconds(1), "6 of 6 calls of the last minute failed")]
+    assert not transaction(engine, lambda db: gates.is_open(db, GITHUB))
+    assert transaction(engine, lambda db: gates.is_open(db, KUBERNETES))
+    assert shut(engine, KUBERNETES) == []
+
+
+def test_it_opens_when_the_bad_minute_is_over_and_enough_looks_were_good(database: Database) -> None:
+    engine = database.engine
+    saw(engine, KUBERNETES, calls=30, errors=30, at=0)
+    look(engine, KUBERNETES, at=1)
+    opened = []
+    for at in range(15, 200, 15):
+        saw(engine, KUBERNETES, calls=10, errors=0, at=at - 1)
+        looked = look(engine, KUBERNETES, at=at)
+        assert looked is not None
+        if looked.before.closed and not looked.after.closed:
+            opened.append(at)
+            assert looked.since == seconds(1)
+    # Bad for as long as the errors are within the minute, good at 60, 75, 90 and 105.
+    assert opened == [105]
+    assert shut(engine) == []
+
+
+def test_a_doubled_tick_is_no_second_look(database: Database) -> None:
+    engine = database.engine
+    saw(engine, GITHUB, calls=9, errors=9, at=-60)
+    look(engine, GITHUB, at=-55)
+    saw(engine, GITHUB, calls=10, errors=0, at=14)
+    assert look(engine, GITHUB, at=15) is not None
+    assert look(engine, GITHUB, at=16) is None
+    (row,) = [each for each in transaction(engine, gates.read) if each.upstream == GITHUB]
+    assert (row.good_looks, row.needs) == (1, 4)
+
+
+def test_two_copies_at_once_look_once(database: Database) -> None:
+    engine = database.engine
+    saw(engine, GITHUB, calls=9, errors=9, at=0)
+    together = threading.Barrier(4)
+
+    def copy(_: int) -> Looked | None:
+        together.wait(30)
+        return look(engine, GITHUB, at=1)
+
+    with ThreadPoolExecutor(4) as copies:
+        found = list(copies.map(copy, range(4)))
+    assert len([each for each in found if each is not None]) == 1
+
+
+def test_many_processes_that_report_at_once_lose_no_count(database: Database) -> None:
+    engine = database.engine
+    tallies = [Tally() for _ in range(8)]
+    for tally in tallies:
+        for upstream in Upstream:
+            for number in range(10):
+                tally.note(upstream, failed=number < 3)
+    with ThreadPoolExecutor(8) as processes:
+        list(processes.map(lambda tally: reporter.report(engine, tally=tally), tallies))
+    with engine.connect() as db:
+        found = db.execute(
+            text("SELECT upstream, sum(calls), sum(errors) FROM upstream_calls GROUP BY upstream ORDER BY upstream")
+        ).all()
+    assert [tuple(row) for row in found] == [("github", 80, 24), ("kubernetes", 80, 24)]
+
+
+def test_a_process_without_postgres_goes_on_and_counts_anew(database: Database) -> None:
+    tally = Tally()
+    tally.note(GITHUB, failed=True)
+    with database.engine.begin() as db:
+        db.execute(text("ALTER TABLE upstream_calls RENAME TO hidden"))
+    reporter.report(database.engine, tally=tally)
+    assert tally.take() == {}
+
+
+def test_counts_are_not_kept_for_ever(database: Database) -> None:
+    engine = database.engine
+    saw(engine, GITHUB, calls=1, errors=0, at=-4000)
+    saw(engine, GITHUB, calls=1, errors=0, at=0)
+    transaction(engine, lambda db: gates.forget(db, now=NOW))
+    with engine.connect() as db:
+        assert db.execute(text("SELECT count(*) FROM upstream_calls")).scalar_one() == 1

@@ -1,0 +1,46 @@
+"""`/v1/gates`: which upstreams can be trusted with a repair now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from models import gates
+from web.api.database import Database
+from web.api.schema import Shown
+
+
+class Gate(Shown):
+    """The gate of one upstream. A closed one stops reaping and the growth of demand, never dispatch."""
+
+    upstream: str = Field(examples=["github"])
+    open: bool
+    closed_at: datetime | None = Field(description="null while it is open")
+    why: str | None = Field(description="why it is closed", examples=["31 of 34 calls of the last minute failed"])
+    opened_at: datetime | None = Field(description="when it last opened")
+    good_looks: int = Field(description="good looks in a row since it closed")
+    needs: int = Field(description="good looks that will open it; 0 while it is open")
+    looked_at: datetime | None = Field(description="last look at it; null: never")
+    calls: int = Field(description="calls of all processes in the minute before that look")
+    errors: int = Field(description="those of them that failed")
+
+
+class Gates(BaseModel):
+    """All gates."""
+
+    items: list[Gate]
+
+
+def router(database: Callable[[], Database]) -> APIRouter:
+    """Return the route of gates."""
+    routes = APIRouter(prefix="/v1/gates", tags=["gates"])
+
+    @routes.get("", summary="List the gates of the upstreams", response_model=Gates)
+    async def list_gates() -> dict[str, Any]:
+        return {"items": await database().run(gates.read)}
+
+    return routes
