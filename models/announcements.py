@@ -1,8 +1,8 @@
 """What webhooks that are about no job change: who is installed where, and what owners and repositories are called.
 
 Each is applied once, by its GUID, and may come late: ids and the former name decide, and what moved on since is left
-alone. A name that is missed costs a redirect or a 404, after which the installation is asked; so what others hold
-locked is skipped here, not waited for.
+alone. A name that is missed costs a redirect or a 404, after which the installation is asked; so jobs that
+others hold locked are skipped here, not waited for.
 """
 
 from __future__ import annotations
@@ -95,16 +95,17 @@ def repository_renamed(db: Connection, event: RepositoryRenamed, *, now: datetim
             {"owner": event.owner_id, "former": event.former, "name": event.full_name, "at": event.at or now},
         ).scalars()
     )
-    if not moved:
-        return False
-    db.execute(
+    # Every claim that was made before, one without a job too: its runner must be looked for where it is.
+    parted = db.execute(
         text("""
             UPDATE claims SET scope = 'repos/' || :name
-            WHERE id IN (SELECT id FROM claims WHERE job_id = ANY(:jobs) AND ended_at IS NULL
-                           AND scope = 'repos/' || :former ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+            WHERE id IN (SELECT id FROM claims WHERE account_id = :owner AND ended_at IS NULL AND created_at <= :at
+                           AND scope = 'repos/' || :former ORDER BY id FOR NO KEY UPDATE)
         """),
-        {"jobs": moved, "former": event.former, "name": event.full_name},
-    )
+        {"owner": event.owner_id, "former": event.former, "name": event.full_name, "at": event.at or now},
+    ).rowcount
+    if not moved and not parted:
+        return False
     backoffs.forget(db, [("repository", event.former)])
     backoffs.end_waits(db, account_id=event.owner_id, now=now)
     return True

@@ -56,8 +56,8 @@ def retire_stamped(
 class Finished:
     """A Pod that is not terminal though the job of its latest delivered claim is over, with that claim.
 
-    `executed`: the job that is over was seen to run on this claim's runner. `free_since`: the first look that found
-    its runner absent or idle.
+    Or of which we know only that its claim executes, for as long. `free_since`: the first look that found its runner
+    absent or idle.
     """
 
     claim_id: int
@@ -87,7 +87,9 @@ _FINISHED = text("""
       AND c.installation_id IS NOT NULL AND c.scope IS NOT NULL AND c.runner_name IS NOT NULL
       AND c.state <> 'releasing'
       AND ((j.state = 'completed' AND j.completed_at < :before)
-           OR (c.ended_at < :before AND c.end_reason <> 'completed'))
+           OR (c.ended_at < :before AND c.end_reason <> 'completed')
+           -- it executes what GitHub never told us, and nothing else would ask for its runner
+           OR (c.state = 'executing' AND j.id IS NULL AND c.changed_at < :before))
       AND NOT EXISTS (SELECT FROM claims r WHERE r.pod_uid = p.uid AND r.ended_at IS NULL AND r.id <> c.id)
     ORDER BY random() LIMIT :limit
 """)

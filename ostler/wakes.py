@@ -35,6 +35,9 @@ WAKE_MS = 2000
 KEEP_MS = 10_000
 ALONE_MS = 5_000
 EXPIRES = 60
+HINTS = frozenset({KEEP, POOLS, MISSING_PODS, PODS_CHANGED, POD_GONE})
+"""Messages that are of no use after `EXPIRES` seconds: a sweep has found the same by then."""
+
 _TIMEOUT = 0.5
 _TIMEOUT_UNDER_LOCK = 0.2
 
@@ -140,7 +143,7 @@ class Waker:
         if name == KEEP and not self._redis.set(keep_key(kwargs["pool_id"]), "1", nx=True, px=KEEP_MS):
             return
         self._app.send_task(
-            name, kwargs=kwargs, queue=queue, countdown=after or None, expires=EXPIRES if name == KEEP else None,
+            name, kwargs=kwargs, queue=queue, countdown=after or None, expires=EXPIRES if name in HINTS else None,
             ignore_result=True,
         )  # fmt: skip
 

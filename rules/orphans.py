@@ -107,7 +107,7 @@ def judge_finished(pod: FinishedPod, *, looks_apart: float) -> Verdict:
         return _keep("its runner is busy")
     if pod.free_for_seconds is None or pod.free_for_seconds < looks_apart:
         return _keep(f"its runner is {pod.runner} for the first time")
-    what = "its job is over" if pod.job_over else "its claim was released"
+    what = "its job is over" if pod.job_over else "no job of it is known to run"
     return Verdict(
         keep=False,
         reason=f"{what}, its runner is {pod.runner}, and it has not ended",

@@ -121,7 +121,10 @@ def run_tick(rt: Runtime, spec: Sweep, body: Callable[[Tick], None], *, dry: boo
         tick.close(Outcome.FAILED, type(error).__name__)
         raise
     else:
-        tick.close(Outcome.UNFINISHED if tick.trouble else Outcome.DONE, tick.trouble)
+        if tick.got_nowhere:
+            tick.close(Outcome.ABORTED, "nothing could be looked at")
+        else:
+            tick.close(Outcome.UNFINISHED if tick.trouble else Outcome.DONE, tick.trouble)
 
 
 def _take(rt: Runtime, spec: Sweep, *, dry: bool, asked: str | None) -> Taken | Refused:
@@ -143,7 +146,7 @@ def _take(rt: Runtime, spec: Sweep, *, dry: bool, asked: str | None) -> Taken | 
                 run_id = sweep_runs.begin_run(db, spec.name, lease_no=0, who=rt.who, asked=asked, dry=dry, now=now)
                 sweep_runs.end_run(db, run_id, outcome=found.outcome, why=found.why, counts=Counts(), now=now)
             return found, {}
-        return found, dict(repairs.verify(db, spec.name, now=now))
+        return found, {} if dry else dict(repairs.verify(db, spec.name, now=now))
 
     taken, looked = transaction(rt.engine, body)
     for outcome, many in looked.items():

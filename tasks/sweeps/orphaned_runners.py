@@ -6,6 +6,7 @@ the scope. GitHub's refusal is obeyed.
 
 from __future__ import annotations
 
+import random
 from datetime import timedelta
 
 from sqlalchemy import Connection
@@ -55,6 +56,7 @@ def look_at_scope(tick: Tick, scope: orphans.ScopeOfRunners) -> None:
     )
     tick.listed(len(seen))
     offline = [runner for runner in seen if not runner.online and not runner.busy]
+    random.shuffle(offline)  # those that GitHub keeps are not always the first (L14)
     known = tick.read(lambda db: orphans.known_runners(db, [runner.name for runner in offline]))
     tick.each(offline, lambda runner: look(tick, scope, runner, known.get(runner.name)))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from k8s_adapters.metadata import OF_POOLS, ObjectSeen, metadata_pages
 from k8s_adapters.pods import get_pod
 from k8s_adapters.runners import delete_service_account
@@ -28,6 +30,7 @@ def orphaned_service_accounts(tick: Tick) -> None:
         names = [account.name for account in page]
         still_open = tick.read(lambda db: orphans.open_pod_names(db, namespace=namespace, names=names))  # noqa: B023
         left = [account for account in page if account.name not in still_open]
+        random.shuffle(left)  # what takes long is not always the last (L14)
         tick.each(left, lambda account: look(tick, account))
         if not tick.page():
             return

@@ -6,6 +6,7 @@ The list is read page by page, metadata only; what it does not show means nothin
 
 from __future__ import annotations
 
+import random
 from datetime import datetime
 
 import structlog
@@ -38,6 +39,7 @@ def orphaned_stamps(tick: Tick) -> None:
         pods = [pod for pod in page if not pod.terminating]
         uids = [pod.uid for pod in pods]
         known = tick.read(lambda db: orphans.claims_of_pods(db, uids))  # noqa: B023  called at once
+        random.shuffle(pods)  # what takes long is not always the last (L14)
         tick.each(pods, lambda pod: look(tick, pod, known.get(pod.uid), now=utcnow()))  # noqa: B023
         if not tick.page():
             return

@@ -70,6 +70,12 @@ class Pace:
         self._renewed_at = time.monotonic()
         self._ends_at = time.monotonic() + spec.longest
         self._counts = Counts()
+        self._looked = 0
+
+    @property
+    def got_nowhere(self) -> bool:
+        """Whether everything that the tick tried failed: it may not count as one that ran."""
+        return self._counts.skipped > 0 and self._looked == 0 and self._counts.listed == 0
 
     @property
     def lease_no(self) -> int:
@@ -127,6 +133,8 @@ class Pace:
                 look(row)
             except (UpstreamError, DBAPIError) as error:
                 self.skipped(error, row=_named(row))
+            else:
+                self._looked += 1
         return True
 
     def skipped(self, error: Exception, **what: Any) -> None:

@@ -58,6 +58,8 @@ def redelivery(tick: Tick) -> None:
         sweep.look()
         sweep.scan()
         sweep.ask()
+        if sweep.unread is not None:
+            tick.abort(f"GitHub's list could not be read: {sweep.unread}")
     except RateLimited as limited:
         not_before = utcnow() + timedelta(seconds=limited.after)
         tick.incomplete("rate limited")
@@ -76,6 +78,8 @@ class _Sweep:
         self._rt = rt
         self._progress = progress
         self._counts = counts
+        self.unread: str | None = None
+        """Why not even the newest page could be had."""
         self._accepted: set[str] = set()
         self._overlap = timedelta(seconds=rt.settings.redelivery_overlap)
         self._kept = timedelta(seconds=rt.settings.redelivery_kept)
@@ -84,8 +88,8 @@ class _Sweep:
         """Read from the newest delivery down to where the last look began."""
         began = utcnow()
         floor = look_floor(self._progress, overlap=self._overlap, now=began)
+        cursor: str | None = None
         try:
-            cursor: str | None = None
             while remaining() > LOOK_RESERVE and self._tick.goes_on(reserve=0):
                 page = self._page(cursor)
                 end = _end(page, is_first=cursor is None, floor=floor)
@@ -97,6 +101,8 @@ class _Sweep:
                     break
                 cursor = page.next_cursor
         except UpstreamError as error:
+            if cursor is None:
+                self.unread = type(error).__name__
             _failed(error)
         log.warning("redelivery.look_incomplete")
 

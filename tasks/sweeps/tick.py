@@ -26,7 +26,7 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 OBSTACLES: list[Callable[[Runtime], str | None]] = [closed_gate]
-"""Asked once a tick, at its first repair that kills: a reason for which nothing may be killed now."""
+"""Asked at a repair that kills, once between two renewals of the lease: why nothing may be killed now."""
 
 
 class _Undone(Exception):
@@ -52,6 +52,10 @@ class Tick(Pace):
     @cached_property
     def _obstacle(self) -> str | None:
         return next((why for ask in OBSTACLES if (why := ask(self.rt)) is not None), None)
+
+    def _renew(self) -> None:
+        super()._renew()
+        self.__dict__.pop("_obstacle", None)  # a gate may have closed meanwhile
 
     # Repairing
 
@@ -86,6 +90,7 @@ class Tick(Pace):
         result, written = self._commit(commit)
         if written is None:
             self._counts.moved_on += 1
+            self._killed -= case.kills  # nothing was, so that its place in the budget is another's
             if begun is not None:
                 self.settle(begun, Repaired.MOVED_ON)
             else:

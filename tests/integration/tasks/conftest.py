@@ -202,6 +202,12 @@ class Stage:
             )
         return claim_id
 
+    def claim_without_job(self, pod: str, **what: Any) -> int:
+        """Insert a live claim of the account `acme` that has no job (any more)."""
+        self.job(999)
+        self.rows("DELETE FROM jobs WHERE id = 999")
+        return self.claim(pod, job_id=None, **what)
+
     def with_settings(self, **changed: Any) -> None:
         """Change settings for this test."""
         self.rt.settings = replace(self.rt.settings, **changed)

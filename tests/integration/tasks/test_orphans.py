@@ -267,6 +267,8 @@ class TestOrphanedRunners:
         orphaned_runners.run()
 
         assert github.deleted == []
+        (run,) = stage.rows("SELECT outcome FROM sweep_runs")
+        assert run.outcome == "aborted"  # it may not count as one that ran
 
 
 class TestFinishedJobs:
@@ -358,6 +360,22 @@ class TestFinishedJobs:
 
         after = stage.see(claim)
         assert (after.state, after.end_reason, after.job_state) == ("ended", "completed", "completed")
+        assert retirements(stage) == [pod]
+
+    def test_a_claim_that_executes_what_nobody_told_us_is_found_too(
+        self, stage: Stage, pod: str, github: StubGitHub
+    ) -> None:
+        claim = stage.claim_without_job(pod, state="executing", age=4000, runner=RUNNER)
+        github.runner = "busy"
+        finished_jobs.run()
+        assert stage.see(claim).runner_free_at is None
+        github.runner = None
+        finished_jobs.run()
+        a_minute_later(stage, claim)
+
+        finished_jobs.run()
+
+        assert stage.see(claim).end_reason == "completed"
         assert retirements(stage) == [pod]
 
     def test_a_pod_that_has_ended_is_the_keepers(self, stage: Stage, pod: str, over: int) -> None:

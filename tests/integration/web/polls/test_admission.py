@@ -100,12 +100,19 @@ def test_the_time_of_a_poll_is_written_at_most_once_a_minute(stage: Stage) -> No
     pod = stage.pod(stage.pool())
     web = stage.start_web(poll_hold_min=0.1, poll_hold_max=0.1)
     polled = "SELECT first_polled_at, polled_at FROM runner_pods"
-    web.poll(pod.token)
+
+    def poll() -> None:
+        """Poll, and return when the offer of it is written: the answer does not wait for that."""
+        before = stage.scalar("SELECT max(until) FROM offers")
+        web.poll(pod.token)
+        eventually(lambda: stage.scalar("SELECT max(until) FROM offers") not in {None, before})
+
+    poll()
     first = stage.execute(polled)[0]
-    web.poll(pod.token)
+    poll()
     assert stage.execute(polled)[0] == first
     stage.execute("UPDATE runner_pods SET polled_at = polled_at - interval '2 min'")
-    web.poll(pod.token)
+    poll()
     again = stage.execute(polled)[0]
     assert again.polled_at > first.polled_at
     assert again.first_polled_at == first.first_polled_at
