@@ -102,7 +102,7 @@ def test_a_token_that_was_revoked_or_ran_out_is_nobodys(stage: Stage) -> None:
 
 
 def test_a_token_is_stored_as_a_digest_only(stage: Stage) -> None:
-    secret = stage.reader.rpartition("_")[2]
+    secret = stage.reader.split("_", 2)[2]  # it may have that character, too
     rows = stage.execute("SELECT t::text AS row FROM api_tokens t")
     assert rows
     assert all(secret not in row.row for row in rows)
