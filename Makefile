@@ -10,10 +10,13 @@ UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip
 CLUSTER ?= embedded
 SUBJECT ?= all
 JOBS ?=
+SEED ?= 1
 T ?= tests
+# Without caches each of the many processes of a demo or a test compiles what it imports anew: twice the CPU of a start.
+unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := beat_schedule.py poller ostler tasks models k8s_adapters github_adapters rules web lab tests benchmarks
 
-.PHONY: help demo bench test test-slow test-seeds lint fmt control-plane toxiproxy setup
+.PHONY: help demo chaos bench test test-slow test-seeds lint fmt control-plane toxiproxy setup
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +35,10 @@ setup: $(STAMP) ## install everything into .venv
 
 demo: $(STAMP) ## run the whole system and real jobs through it: CLUSTER=embedded|real JOBS=20
 	@$(BIN)/ostler demo --cluster $(CLUSTER) $(if $(JOBS),--jobs $(JOBS))
+
+chaos: $(STAMP) ## break everything while jobs run, and judge: JOBS=2000 SEED=1 CLUSTER=real|embedded
+	@$(BIN)/python -m lab.chaos --jobs $(or $(JOBS),2000) --seed $(SEED) \
+		--cluster $(if $(filter file,$(origin CLUSTER)),real,$(CLUSTER))
 
 bench: $(STAMP) ## measure, and write docs/performance.md: SUBJECT=webhooks for one, else all (about 20 minutes)
 	@$(BIN)/python -m benchmarks $(SUBJECT)

@@ -14,6 +14,7 @@ SPREAD = 2.0
 _LINES = (
     ("resume", "resume_every", "sweeps"),
     ("pools", "pools_every", "pools"),
+    ("epoch", "epoch_every", "dispatch"),
     ("gates", "gates_every", "sweeps"),
     ("rematch", "sweep_every", "sweeps"),
     ("stale_claims", "sweep_every", "sweeps"),
@@ -23,10 +24,13 @@ _LINES = (
     ("redelivery", "sweep_every", "sweeps"),
     ("adrift_jobs", "sweep_every", "sweeps"),
     ("orphaned_stamps", "sweep_every", "sweeps"),
+    ("silent_pods", "sweep_every", "sweeps"),
     ("finished_jobs", "sweep_every", "sweeps"),
     ("orphaned_runners", "slow_sweep_every", "sweeps"),
     ("orphaned_service_accounts", "slow_sweep_every", "sweeps"),
+    ("prune", "prune_every", "sweeps"),
     ("unbound_executions", "sweep_every", "sweeps"),
+    ("catch_up", "catch_up_every", "sweeps"),
 )
 
 SWEEPS = tuple(name for name, _, queue in _LINES if queue == "sweeps")

@@ -31,7 +31,7 @@ PACKAGES = (
     "celery", "kombu", "redis", "sqlalchemy", "psycopg2-binary", "starlette", "uvicorn", "uvloop", "kubernetes",
 )  # fmt: skip
 
-Unit = Literal["ms", "s", "/s", "MiB", "cores", "calls", "rows", "ratio", "kB", "%"]
+Unit = Literal["ms", "s", "/s", "MiB", "cores", "calls", "rows", "statements", "ratio", "kB", "%"]
 Statistic = Literal["p50", "p99", "max", "median"]
 
 

@@ -15,6 +15,7 @@ SUBJECTS = {
     "scaling": "Worker replicas with a slow GitHub",
     "matcher": "The matcher",
     "idle_pods": "Idle Pods",
+    "sweeps": "Sweeps over the whole cluster",
 }
 """Subject → heading; the order of the document."""
 

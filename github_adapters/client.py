@@ -12,8 +12,9 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from github_adapters import fields
@@ -23,11 +24,15 @@ from github_adapters.deliveries import DeliveryPage, read_page
 from github_adapters.governor import APP, CallClass, Governs, Ungoverned
 from github_adapters.http import Answer, Deadline, Http
 from github_adapters.repeat import Timing, repeat
+from github_adapters.runs import ListPage, RunSeen, read_list, read_listed_job, read_run, unchanged
+from github_adapters.webhooks import WorkflowJobEvent
 from ostler.clock import utcnow
 from ostler.errors import Busy, NotInstalled, Retryable
 from ostler.secrets import Secret
 from rules.retry import ONCE, RetryPolicy
 from rules.scopes import Scope
+
+T = TypeVar("T")
 
 PAGE = 100
 MOST_PAGES = 500
@@ -183,11 +188,13 @@ class GitHub:
         deadline_seconds: float | None = None,
         policy: RetryPolicy = ONCE,
         optional: bool = False,
+        between: Callable[[], RetryPolicy] | None = None,
     ) -> list[RunnerSeen]:
         """Return all runners of a scope; `Retryable` when GitHub showed fewer than it counted (law L8).
 
         An `optional` list is shed first when calls are scarce. A runner may be missing when others went between two
-        pages, so one look proves no absence.
+        pages, so one look proves no absence. `between` is called before each further page and returns its policy,
+        whose deadline is then that page's; without it the deadline is for all pages.
         """
         return self._list(
             installation_id=installation_id,
@@ -195,6 +202,7 @@ class GitHub:
             call_class=CallClass.OPTIONAL if optional else CallClass.READ,
             deadline=_deadline(deadline_seconds, policy),
             policy=policy,
+            between=between,
         )
 
     def delete_runner(
@@ -237,21 +245,24 @@ class GitHub:
         self,
         *,
         installation_id: int,
-        repository: str,
+        repository: str | int,
         job_id: int,
         deadline_seconds: float | None = None,
         policy: RetryPolicy = ONCE,
+        optional: bool = False,
     ) -> JobSeen | None:
-        """Return a job of the repository `owner/name`, or None when GitHub does not know it.
+        """Return a job of a repository, by its `owner/name` or its id, or None when GitHub does not know it.
 
-        Raises `Invalid` when the repository's name cannot be one.
+        An `optional` look-up is shed first when calls are scarce. Raises `Invalid` when the repository's name cannot be
+        one.
         """
-        path = f"{Scope.repository(repository).path}/actions/jobs/{job_id}"
+        path = f"{_home(repository)}/actions/jobs/{job_id}"
+        call_class = CallClass.OPTIONAL if optional else CallClass.READ
         deadline = _deadline(deadline_seconds, policy)
 
         def once() -> JobSeen | None:
             answer = self._call(
-                installation_id=installation_id, call_class=CallClass.READ, method="GET", path=path, deadline=deadline
+                installation_id=installation_id, call_class=call_class, method="GET", path=path, deadline=deadline
             )
             if answer.status == HTTPStatus.NOT_FOUND:
                 return None
@@ -261,6 +272,85 @@ class GitHub:
                 return _job(fields.decode(answer.body), job_id=job_id)
 
         return repeat(once, policy=policy, deadline=deadline, timing=self._timing)
+
+    def get_run(
+        self,
+        *,
+        installation_id: int,
+        repository: str | int,
+        run_id: int,
+        deadline_seconds: float | None = None,
+        policy: RetryPolicy = ONCE,
+        optional: bool = False,
+    ) -> RunSeen | None:
+        """Return a workflow run of a repository, as `get_job`, or None when GitHub does not know it.
+
+        An `optional` look-up is shed first when calls are scarce. Raises `Invalid` as `get_job` does.
+        """
+        path = f"{_home(repository)}/actions/runs/{run_id}"
+        deadline = _deadline(deadline_seconds, policy)
+
+        def once() -> RunSeen | None:
+            answer = self._call(
+                installation_id=installation_id,
+                call_class=CallClass.CATCH_UP if optional else CallClass.READ,
+                method="GET",
+                path=path,
+                deadline=deadline,
+            )
+            if answer.status == HTTPStatus.NOT_FOUND:
+                return None
+            if answer.status != HTTPStatus.OK:
+                raise refusal(answer, what="look-up of a run", now=self._clock())
+            with _sense(answer, "look-up of a run"):
+                found = read_run(fields.decode(answer.body))
+                if found.id != run_id:
+                    raise fields.Malformed("id")
+                return found
+
+        return repeat(once, policy=policy, deadline=deadline, timing=self._timing)
+
+    def list_runs(
+        self,
+        *,
+        installation_id: int,
+        repository: str,
+        status: str,
+        page: int = 1,
+        etag: str | None = None,
+        policy: RetryPolicy = ONCE,
+    ) -> ListPage[RunSeen]:
+        """Return a page of the workflow runs of a repository that have this status; shed first when calls are scarce.
+
+        GitHub shows no more than the newest 1,000 of such a list, however many it counts.
+        """
+        path = f"{Scope.repository(repository).path}/actions/runs?status={quote(status, safe='')}"
+        return self._list_page(
+            installation_id=installation_id, path=f"{path}&per_page={PAGE}&page={page}", etag=etag, policy=policy,
+            what="list of runs", key="workflow_runs", read=read_run,
+        )  # fmt: skip
+
+    def list_run_jobs(
+        self,
+        *,
+        installation_id: int,
+        repository: str,
+        run: RunSeen,
+        every_attempt: bool = False,
+        page: int = 1,
+        etag: str | None = None,
+        policy: RetryPolicy = ONCE,
+    ) -> ListPage[WorkflowJobEvent]:
+        """Return a page of the jobs of a run, each as the webhook would be that tells its status of now.
+
+        Of its latest attempt, or of all. Shed first when calls are scarce.
+        """
+        path = f"{Scope.repository(repository).path}/actions/runs/{run.id}/jobs"
+        query = f"filter={'all' if every_attempt else 'latest'}&per_page={PAGE}&page={page}"
+        return self._list_page(
+            installation_id=installation_id, path=f"{path}?{query}", etag=etag, policy=policy,
+            what="list of jobs", key="jobs", read=partial(read_listed_job, run=run, installation_id=installation_id),
+        )  # fmt: skip
 
     def get_installation(self, *, installation_id: int, deadline_seconds: float | None = None) -> InstallationSeen:
         """Return an installation of the App, under the login that its account has now. Raises `NotInstalled`."""
@@ -329,6 +419,33 @@ class GitHub:
         if answer.status != HTTPStatus.ACCEPTED:
             raise refusal(answer, what="redelivery", now=self._clock())
 
+    def _list_page(
+        self,
+        *,
+        installation_id: int,
+        path: str,
+        etag: str | None,
+        policy: RetryPolicy,
+        what: str,
+        key: str,
+        read: Callable[[Any], T],
+    ) -> ListPage[T]:
+        deadline = _deadline(None, policy)
+
+        def once() -> ListPage[T]:
+            answer = self._call(
+                installation_id=installation_id, call_class=CallClass.CATCH_UP, method="GET", path=path,
+                deadline=deadline, etag=etag,
+            )  # fmt: skip
+            if answer.status == HTTPStatus.NOT_MODIFIED and etag is not None:
+                return unchanged(answer)
+            if answer.status != HTTPStatus.OK:
+                raise refusal(answer, what=what, now=self._clock())
+            with _sense(answer, what):
+                return read_list(answer, key=key, read=read)
+
+        return repeat(once, policy=policy, deadline=deadline, timing=self._timing)
+
     def _list(
         self,
         *,
@@ -337,9 +454,13 @@ class GitHub:
         deadline: Deadline,
         policy: RetryPolicy,
         call_class: CallClass = CallClass.READ,
+        between: Callable[[], RetryPolicy] | None = None,
     ) -> list[RunnerSeen]:
         seen: dict[int, RunnerSeen] = {}
         for page in range(1, MOST_PAGES + 1):
+            if between is not None and page > 1:
+                policy = between()
+                deadline = _deadline(None, policy)
             query = f"per_page={PAGE}&page={page}"
             runners, total = self._page(
                 installation_id=installation_id,
@@ -396,6 +517,7 @@ class GitHub:
         path: str,
         deadline: Deadline,
         body: bytes | None = None,
+        etag: str | None = None,
     ) -> Answer:
         """Return the answer to a call in the name of an installation.
 
@@ -411,6 +533,7 @@ class GitHub:
                     authorization=f"Bearer {token.secret.reveal()}",
                     body=body,
                     deadline=deadline,
+                    etag=etag,
                 )
             moved = None if followed else self._http.moved_repository(answer)
             if moved is not None:
@@ -428,6 +551,11 @@ class GitHub:
                 method=method, path=path, authorization=f"Bearer {self._auth.app_token().reveal()}", deadline=deadline
             )
         return answer
+
+
+def _home(repository: str | int) -> str:
+    """Return the beginning of a repository's paths. The form by id is that of GitHub's redirect after a renaming."""
+    return f"/repositories/{repository}" if isinstance(repository, int) else Scope.repository(repository).path
 
 
 def _deadline(seconds: float | None, policy: RetryPolicy) -> Deadline:

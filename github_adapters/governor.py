@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from http import HTTPStatus
 from typing import Protocol
 
 import redis
@@ -60,12 +61,13 @@ TIMEOUT = 0.5
 
 
 class CallClass(enum.StrEnum):
-    """What a call is for. `optional` is shed first: whoever makes it can do without."""
+    """What a call is for. `catch_up` is shed first, then `optional`: whoever makes them can do without."""
 
     MINT = "mint"
     WRITE = "write"
     READ = "read"
     OPTIONAL = "optional"
+    CATCH_UP = "catch_up"
     TOKEN = "token"  # noqa: S105
 
 
@@ -101,6 +103,7 @@ def paces(*, mints_per_minute: int) -> dict[CallClass, Pace]:
         CallClass.WRITE: Pace.per_minute(180, at_once=90, spared=0.02),
         CallClass.READ: Pace.per_minute(600, at_once=90, spared=0.05),
         CallClass.OPTIONAL: Pace.per_minute(300, at_once=45, spared=0.25),
+        CallClass.CATCH_UP: Pace.per_minute(240, at_once=45, spared=0.5),
         CallClass.TOKEN: Pace.per_minute(30, at_once=90, told=True),
     }
 
@@ -195,6 +198,7 @@ local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1e6
 local class, call, known, closed_for = ARGV[1], ARGV[2], ARGV[3] == '1', tonumber(ARGV[4])
 local quota, limit, remaining, reset = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+local unchanged = ARGV[9] == '1'
 redis.call('ZREM', KEYS[2], call)
 local told = {}
 if known then table.insert(told, class .. '.known'); table.insert(told, '1') end
@@ -206,6 +210,8 @@ if quota ~= '' then
     table.insert(told, class .. '.resource'); table.insert(told, quota)
     local have = redis.call('HMGET', KEYS[1], quota .. ':remaining', quota .. ':reset')
     local old = tonumber(have[2] or '') or 0
+    -- A 304 costs no quota: what was taken for it beforehand goes back.
+    if unchanged and have[1] then have[1] = tostring(tonumber(have[1]) + 1) end
     -- Answers come in any order: in one window the smallest number is the newest. An old window tells nothing.
     if reset >= old - 2 then
         if reset <= old + 2 then remaining = math.min(remaining, tonumber(have[1] or '') or remaining) end
@@ -352,13 +358,15 @@ class Governor:
         if not counted or self._is_away():
             return
         # An answer without headers is one too: a server that limits nothing sends none.
-        known = answer is not None and answer.status < 300  # noqa: PLR2004
+        unchanged = answer is not None and answer.status == HTTPStatus.NOT_MODIFIED
+        known = answer is not None and (answer.status < 300 or unchanged)  # noqa: PLR2004
         closed_for = limit.after if limit is not None and limit.quota == EVERYTHING else 0
         told = (quota.resource, quota.limit, quota.remaining, quota.reset) if quota is not None else ("", 0, 0, 0)
         if limit is not None and limit.quota != EVERYTHING:
             told = (limit.quota, told[1], 0, math.ceil(now.timestamp() + limit.after))
         try:
-            self._settle_script(_keys(installation_id), [call_class, call, int(known), closed_for, *told])
+            arguments = [call_class, call, int(known), closed_for, *told, int(unchanged)]
+            self._settle_script(_keys(installation_id), arguments)
         except redis.RedisError as error:
             self._went_away(error)
 

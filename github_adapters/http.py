@@ -64,11 +64,15 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What GitHub answered. `headers` are read in any case; `body` never goes into an exception (law L13)."""
+    """What GitHub answered. `headers` are read in any case; `body` never goes into an exception (law L13).
+
+    `redirects`: how many were followed to it.
+    """
 
     status: int
     headers: Mapping[str, str]
     body: bytes
+    redirects: int = 0
 
 
 def _read(response: urllib3.BaseHTTPResponse, call: Deadline) -> bytes:
@@ -108,8 +112,9 @@ class Http:
         authorization: str,
         deadline: Deadline,
         body: bytes | None = None,
+        etag: str | None = None,
     ) -> Answer:
-        """Return the answer to one request, whatever its status.
+        """Return the answer to one request, whatever its status; with an `etag` it may be 304.
 
         Raises `Retryable`.
         """
@@ -121,6 +126,8 @@ class Http:
         }
         if body is not None:
             headers["Content-Type"] = "application/json"
+        if etag is not None:
+            headers["If-None-Match"] = etag
         allowed = deadline.left(self._timeout)
         call = Deadline(allowed)
         began = time.monotonic()
@@ -145,7 +152,8 @@ class Http:
             telemetry.github_answered(method, path, status=status, seconds=time.monotonic() - began)
             if status is not None or allowed >= PATIENCE:
                 TALLY.note(Upstream.GITHUB, failed=status is None or status >= SERVER_ERROR)
-        return Answer(status=response.status, headers=response.headers, body=content)
+        followed = 0 if response.retries is None else len(response.retries.history)
+        return Answer(status=response.status, headers=response.headers, body=content, redirects=followed)
 
     def moved_repository(self, answer: Answer) -> str | None:
         """Return the path that a redirect of a call other than GET names, if it is that of a repository by its id.

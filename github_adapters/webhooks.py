@@ -8,10 +8,10 @@ must be known as malformed here (law L14). Oddities are those of GitHub's own sa
 from __future__ import annotations
 
 import hmac
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from github_adapters import fields
 from ostler.errors import Invalid
@@ -26,6 +26,17 @@ class MalformedPayload(Invalid):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Home:
+    """A repository as GitHub calls it now, and its owner."""
+
+    repository: str
+    repository_id: int
+    owner_id: int
+    owner_login: str
+    owner_type: Literal["Organization", "User"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +98,7 @@ class RepositoryRenamed:
 
     action: str
     owner_id: int
+    repository_id: int
     former: str
     full_name: str
     at: datetime | None
@@ -178,6 +190,7 @@ def parse_repository(body: bytes) -> RepositoryRenamed | None:
         return RepositoryRenamed(
             action=action,
             owner_id=fields.number(fields.section(repository, "owner"), "id"),
+            repository_id=fields.number(repository, "id"),
             former=fields.full_name({"from": former}, "from"),
             full_name=full_name,
             at=fields.optional_moment(repository, "updated_at"),
@@ -189,12 +202,33 @@ def parse_repository(body: bytes) -> RepositoryRenamed | None:
 def _parse(body: bytes) -> WorkflowJobEvent:
     payload = fields.decode(body)
     job = fields.section(payload, "workflow_job")
-    repository = fields.section(payload, "repository")
+    installation = payload.get("installation")
+    return read_job(
+        job,
+        action=fields.word(payload, "action"),
+        home=read_home(fields.section(payload, "repository")),
+        installation_id=fields.optional_number(installation, "id") if isinstance(installation, dict) else None,
+    )
+
+
+def read_home(repository: Mapping[str, Any]) -> Home:
+    """Return what GitHub shows of a repository and its owner. Raises `Malformed`."""
     owner = fields.section(repository, "owner")
     full_name = fields.full_name(repository, "full_name")
-    installation = payload.get("installation")
+    return Home(
+        repository=full_name,
+        repository_id=fields.number(repository, "id"),
+        owner_id=fields.number(owner, "id"),
+        # What runners are registered under; the same word as in the repository's full name.
+        owner_login=full_name.partition("/")[0],
+        owner_type="Organization" if owner.get("type") == "Organization" else "User",
+    )
+
+
+def read_job(job: Mapping[str, Any], *, action: str, home: Home, installation_id: int | None) -> WorkflowJobEvent:
+    """Return the event of a job, which webhooks and the REST API show alike. Raises `Malformed`."""
     return WorkflowJobEvent(
-        action=fields.word(payload, "action"),
+        action=action,
         job_id=fields.number(job, "id"),
         run_id=fields.number(job, "run_id"),
         run_attempt=1 if job.get("run_attempt") is None else fields.number(job, "run_attempt", most=fields.INTEGER_MAX),
@@ -209,11 +243,10 @@ def _parse(body: bytes) -> WorkflowJobEvent:
         started_at=fields.optional_moment(job, "started_at"),
         completed_at=fields.optional_moment(job, "completed_at"),
         head_branch=fields.optional_text(job, "head_branch"),
-        repository=full_name,
-        repository_id=fields.number(repository, "id"),
-        owner_id=fields.number(owner, "id"),
-        # What runners are registered under; the same word as in the repository's full name.
-        owner_login=full_name.partition("/")[0],
-        owner_type="Organization" if owner.get("type") == "Organization" else "User",
-        installation_id=fields.optional_number(installation, "id") if isinstance(installation, dict) else None,
+        repository=home.repository,
+        repository_id=home.repository_id,
+        owner_id=home.owner_id,
+        owner_login=home.owner_login,
+        owner_type=home.owner_type,
+        installation_id=installation_id,
     )

@@ -8,13 +8,14 @@ an error of `ostler.errors`; nothing above this package knows HTTP.
 
 from __future__ import annotations
 
-import json
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
+import orjson
 import urllib3
 from kubernetes import config
 from kubernetes.client import ApiClient, Configuration
@@ -27,6 +28,7 @@ from ostler.upstreams import PATIENCE, SERVER_ERROR, TALLY, Upstream
 from rules.retry import parse_retry_after
 
 Json = dict[str, Any]
+T = TypeVar("T")
 
 JSON = "application/json"
 JSON_PATCH = "application/json-patch+json"
@@ -87,12 +89,42 @@ class KubeClient:
         says how often and how long it is repeated. A repeated POST may meet what its first attempt made.
         Raises `Gone`, `Conflict`, `Invalid`, `Forbidden`, `RateLimited` or `Retryable`.
         """
+        content = None if body is None else orjson.dumps(body)
+        return self._request(method, path, query, content, content_type, accept, timeout, policy, _object)
+
+    def get(
+        self,
+        path: str,
+        *,
+        decode: Callable[[bytes], T],
+        query: Mapping[str, str | int] | None = None,
+        accept: str = JSON,
+        policy: RetryPolicy | None = None,
+    ) -> T:
+        """Return what `decode` makes of the body that answers a GET: for large ones, of which little is read.
+
+        `decode` raises `ValueError` for what makes no sense, which is tried again. Raises as `request` does.
+        """
+        return self._request("GET", path, query, None, JSON, accept, None, policy, decode)
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str | int] | None,
+        content: bytes | None,
+        content_type: str,
+        accept: str,
+        timeout: float | None,
+        policy: RetryPolicy | None,
+        decode: Callable[[bytes], T],
+    ) -> T:
         address = f"{path}?{urlencode(query)}" if query else path
-        content = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         what = f"{method} {path}"
 
-        def attempt(left: float | None) -> Json:
-            return self._attempt(method, address, content, content_type, accept, _least(timeout, left))
+        def attempt(left: float | None) -> T:
+            seconds = _least(timeout, left)
+            return self._attempt(method, address, content, content_type, accept, seconds, decode)
 
         try:
             return call(attempt, what=what, policy=policy or _DEFAULT_POLICY, timing=self.timing)
@@ -127,12 +159,19 @@ class KubeClient:
         self._api.rest_client.pool_manager.clear()
 
     def _attempt(
-        self, method: str, address: str, content: bytes | None, content_type: str, accept: str, seconds: float | None
-    ) -> Json:
+        self,
+        method: str,
+        address: str,
+        content: bytes | None,
+        content_type: str,
+        accept: str,
+        seconds: float | None,
+        decode: Callable[[bytes], T],
+    ) -> T:
         began = self.timing.clock()
         api, token = self._credentials(began)
         try:
-            return self._send(api, token, method, address, content, content_type, accept, seconds)
+            return self._send(api, token, method, address, content, content_type, accept, seconds, decode)
         except Answer as answer:
             if answer.status != _UNAUTHORIZED or not self._renewed(api, token):
                 raise
@@ -140,7 +179,7 @@ class KubeClient:
         api, token = self._credentials(now)
         if seconds is not None:
             seconds = max(seconds - (now - began), 0.001)
-        return self._send(api, token, method, address, content, content_type, accept, seconds)
+        return self._send(api, token, method, address, content, content_type, accept, seconds, decode)
 
     def _credentials(self, now: float) -> tuple[ApiClient, str | None]:
         """Return the connections and the Authorization header of a call that begins now."""
@@ -164,7 +203,8 @@ class KubeClient:
         content_type: str,
         accept: str,
         seconds: float | None,
-    ) -> Json:
+        decode: Callable[[bytes], T],
+    ) -> T:
         headers = {"Accept": accept, "User-Agent": "ostler"}
         if token is not None:
             headers["Authorization"] = token
@@ -180,7 +220,7 @@ class KubeClient:
                 retries=False,
                 redirect=False,
             )
-            return _read(answer)
+            return _read(answer, decode)
 
     def _stream(self, api: ApiClient, token: str | None, address: str, read_timeout: float) -> urllib3.BaseHTTPResponse:
         headers = {"Accept": JSON, "User-Agent": "ostler"} | ({} if token is None else {"Authorization": token})
@@ -195,7 +235,7 @@ class KubeClient:
         )
         if answer.status not in _OK:
             with closing(answer):
-                _read(answer)
+                _read(answer, _object)
         return answer
 
     def _renewed(self, refused: ApiClient, token: str | None) -> bool:
@@ -270,10 +310,11 @@ def _authorization(api: ApiClient) -> str | None:
 @contextmanager
 def _counted(seconds: float | None) -> Iterator[None]:
     """Count an attempt that was given `seconds` for the gate of Kubernetes. One that says nothing of it is left out."""
+    handled = sys.exception()
     try:
         yield
     except Exception as error:
-        failure = find_failure(error)
+        failure = find_failure(error, handled=handled)
         if failure is None or (failure.status is None and seconds is not None and seconds < PATIENCE):
             raise
         failed = failure.status is None or failure.status >= SERVER_ERROR or failure.status == _OVERLOADED
@@ -282,16 +323,13 @@ def _counted(seconds: float | None) -> Iterator[None]:
     TALLY.note(Upstream.KUBERNETES, failed=False)
 
 
-def _read(answer: urllib3.BaseHTTPResponse) -> Json:
+def _read(answer: urllib3.BaseHTTPResponse, decode: Callable[[bytes], T]) -> T:
     """Return the body of a success; raise `Answer` for any other status."""
     if answer.status in _OK:
         try:
-            content = json.loads(answer.data)
+            return decode(answer.data)
         except ValueError as error:
-            raise TruncatedAnswer(f"status {answer.status} with a body that is no JSON") from error
-        if not isinstance(content, dict):
-            raise TruncatedAnswer(f"status {answer.status} with a body that is no JSON object")
-        return content
+            raise TruncatedAnswer(f"status {answer.status} with a body that is not what was asked for") from error
     reason, message = _status_object(answer.data)
     raise Answer(
         status=answer.status,
@@ -301,10 +339,17 @@ def _read(answer: urllib3.BaseHTTPResponse) -> Json:
     )
 
 
+def _object(data: bytes) -> Json:
+    content = orjson.loads(data)
+    if not isinstance(content, dict):
+        raise ValueError("no JSON object")  # noqa: TRY004  a body that was cut reads as either
+    return content
+
+
 def _status_object(data: bytes) -> tuple[str, str]:
     """Return reason and message of a Kubernetes `Status`; a proxy in between answers with anything."""
     try:
-        content = json.loads(data)
+        content = orjson.loads(data)
     except ValueError:
         return "", ""
     if not isinstance(content, dict):

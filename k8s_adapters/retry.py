@@ -10,6 +10,7 @@ import errno
 import random
 import socket
 import ssl
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -89,6 +90,7 @@ def call(attempt: Callable[[float | None], T], *, what: str, policy: RetryPolicy
     """
     timing = timing or Timing()
     began = timing.clock()
+    handled = sys.exception()
     number = 0
     while True:
         number += 1
@@ -99,7 +101,7 @@ def call(attempt: Callable[[float | None], T], *, what: str, policy: RetryPolicy
         try:
             return attempt(left)
         except Exception as error:
-            failure = find_failure(error)
+            failure = find_failure(error, handled=handled)
             if failure is None:
                 raise
             decision = decide(
@@ -112,21 +114,21 @@ def call(attempt: Callable[[float | None], T], *, what: str, policy: RetryPolicy
         timing.sleep(decision.wait)
 
 
-def find_failure(error: BaseException) -> Failure | None:
+def find_failure(error: BaseException, *, handled: BaseException | None = None) -> Failure | None:
     """Return what went wrong, looked for along the chain of causes; None when it is neither answer nor network.
 
-    A status anywhere in the chain beats every network failure.
+    A status anywhere in the chain beats every network failure. `handled` is the exception that was being handled when
+    the call began: it is the context of whatever is raised meanwhile, and no cause of it.
     """
+    chain = list(_chain(error, until=handled))
     network: Network | None = None
-    for link in _chain(error):
+    for link in chain:
         status = getattr(link, "status", None)
         if isinstance(status, int) and not isinstance(status, bool):
             return Failure(status=status, retry_after=getattr(link, "retry_after", None))
         network = network or _network(link)
     if network is None:
-        network = next(
-            (kind for link in _chain(error) for wrapper, kind in _WRAPPERS if isinstance(link, wrapper)), None
-        )
+        network = next((kind for link in chain for wrapper, kind in _WRAPPERS if isinstance(link, wrapper)), None)
     return None if network is None else Failure(network=network)
 
 
@@ -140,11 +142,11 @@ def single(policy: RetryPolicy, *, left: float | None) -> RetryPolicy:
     return replace(policy, attempts=1, deadline=left)
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and its causes; an explicit cause hides the context, a cycle ends the walk."""
+def _chain(error: BaseException, *, until: BaseException | None = None) -> Iterator[BaseException]:
+    """Yield an error and its causes; an explicit cause hides the context, a cycle or `until` ends the walk."""
     seen: set[int] = set()
     link: BaseException | None = error
-    while link is not None and id(link) not in seen:
+    while link is not None and link is not until and id(link) not in seen:
         seen.add(id(link))
         yield link
         link = link.__cause__ or link.__context__

@@ -7,12 +7,12 @@ docs/decisions.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+import orjson
 import urllib3
 
 from k8s_adapters.client import Json, KubeClient, object_path
@@ -119,7 +119,7 @@ def _is_timeout(error: BaseException) -> bool:
 def _read(line: bytes) -> PodEvent:
     """Return the event of a line."""
     try:
-        event: Json = json.loads(line)
+        event: Json = orjson.loads(line)
         kind, found = str(event["type"]), event["object"]
         if kind == "ERROR":
             code = found.get("code")

@@ -17,7 +17,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 from lab.control_plane_access import ClusterAccess, write_credentials, write_kubeconfig
 from lab.control_plane_build import ControlPlaneUnavailable, Say, binaries, build, cached, quiet
@@ -83,6 +83,16 @@ class ControlPlane:
         """The administrator's bearer token."""
         return self.access.token
 
+    @property
+    def etcd_url(self) -> str:
+        """Where etcd answers without a login, for who writes what the API server would have written."""
+        flag = "--advertise-client-urls="
+        return next(each.removeprefix(flag) for each in _arguments(self.program("etcd")) if each.startswith(flag))
+
+    def program(self, name: str) -> subprocess.Popen[bytes]:
+        """Return one of the three by its name, as `kube-apiserver`."""
+        return next(each for each in self._programs if Path(_arguments(each)[0]).name == name)
+
     @classmethod
     def start(cls, folder: Path, *, say: Say = quiet) -> ControlPlane:
         """Start all three in `folder`, wait until they are ready and write `folder/kubeconfig`.
@@ -127,6 +137,10 @@ class ControlPlane:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _arguments(process: subprocess.Popen[bytes]) -> list[str]:
+    return cast("list[str]", process.args)
 
 
 def _start_all(programs: Path, folder: Path, running: list[subprocess.Popen[bytes]], say: Say) -> ClusterAccess:

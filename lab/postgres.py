@@ -158,6 +158,30 @@ class Postgres:
         """Return the path of one of Postgres's own programs, `pgbench` say."""
         return _BIN / name
 
+    def copy(self, name: str) -> None:
+        """Take a base copy of the running server, to be put back under its name. Raises `StartError`."""
+        self._run("pg_basebackup", "-D", str(self._socket / name), "--checkpoint=fast", "--wal-method=stream")
+
+    def put_back(self, name: str) -> None:
+        """Kill the server, put a copy in the place of its data, and start it: what came since is lost."""
+        self.child.stop(how=signal.SIGQUIT, timeout=20)
+        shutil.rmtree(self._data)
+        shutil.copytree(self._socket / name, self._data, copy_function=shutil.copy2)
+        self._data.chmod(0o700)
+        if self._user is not None:
+            record = pwd.getpwnam(self._user)
+            for path in (self._data, *self._data.rglob("*")):
+                os.chown(path, record.pw_uid, record.pw_gid)
+        self.start()
+
+    def _run(self, program: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [str(_BIN / program), "-h", str(self._socket), "-p", str(self._port), "-U", "postgres", *arguments],
+            check=False, capture_output=True, text=True, user=self._user, cwd=self._socket,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise StartError(f"{program} ended with {done.returncode}:\n{done.stderr}")
+
     def restart(self) -> None:
         """Stop at once, as after a crash of the machine's power, and start again."""
         self.child.stop(how=signal.SIGQUIT, timeout=20)

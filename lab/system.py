@@ -9,19 +9,21 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-import httpx
+import urllib3
 from cryptography.fernet import Fernet
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from sqlalchemy import create_engine, text
+from urllib3.exceptions import HTTPError
 
 from k8s_adapters.client import KubeClient, make_client
 from lab.control_plane import ClusterAccess, ControlPlane
@@ -38,6 +40,9 @@ from models.connections import WEB
 Say = Callable[[str], None]
 _SAY_EVERY = 3.0
 """Seconds between two words on how many Pods are warm."""
+
+_CLOSE = {"Connection": "close"}
+"""A connection that was kept might be gone by the next call: programs here are killed and started again."""
 
 OURS = ("web", "worker", "beat", "watch", "flower")
 CLUSTERS = ("embedded", "real")
@@ -66,6 +71,8 @@ class Options:
     kubernetes_faults: FaultPlan | None = None
     postgres_port: int | None = None
     """Where Postgres listens on the loopback too, for a proxy before it."""
+    worker_program: Sequence[str] = ("ostler",)
+    """The module that a worker is started as, and its first arguments; a test starts one that has a bug put in."""
 
 
 class System:
@@ -149,15 +156,18 @@ class System:
         self._say("starting web, worker, beat, watch and the lab's kubelet")
         for number, port in enumerate(self._web_ports):
             self._child(f"web-{number}", ["web"], {"OSTLER_WEB_PORT": str(port)})
-        for number in range(self.options.workers):
-            self._child(f"worker-{number}", ["worker"], {})
-        self._start_kubelet()
-        for number in range(self.options.beats):
-            self._child(f"beat-{number}", ["beat"], {})
+        # What brings the first Pods first: the others would only take its CPU while it begins.
+        for number in range(self.options.workers)[:1]:
+            self._start_worker(number)
         for number in range(self.options.watches):
             self.start_watch(number)
+        self._start_kubelet()
         for number, port in enumerate(self._web_ports):
             self.children[f"web-{number}"].wait_until(lambda port=port: self._healthy(port), timeout=120)  # type: ignore[misc]
+        for number in range(self.options.beats):
+            self._child(f"beat-{number}", ["beat"], {})
+        for number in range(self.options.workers)[1:]:
+            self._start_worker(number)
         self._say("web answers; Pods start")
 
     def stop(self) -> None:
@@ -179,6 +189,13 @@ class System:
         lines = self._env["OSTLER_GITHUB_PRIVATE_KEY"].splitlines()[1:-1]
         return (self._env["OSTLER_WEBHOOK_SECRETS"], self._env["OSTLER_ENCRYPTION_KEYS"], self.flower_login[1], *lines)
 
+    def command(self, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+        """Run a command of Ostler's with a worker's settings, and return what it said."""
+        return subprocess.run(
+            [sys.executable, "-m", "ostler", *arguments],
+            env=self._env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=timeout,
+        )  # fmt: skip
+
     def restart(self, name: str) -> None:
         """Start a process again that was killed."""
         self.children[name].start()
@@ -196,9 +213,19 @@ class System:
 
         That upstream's plan must be among the options.
         """
+        if fault is not None:
+            return self._tell_proxy(upstream, "POST", asdict(fault))
+        return self._tell_proxy(upstream, "GET")
+
+    def no_faults(self, upstream: str) -> None:
+        """Take every fault before `github` or `kubernetes` back; the counts stay."""
+        self._tell_proxy(upstream, "DELETE")
+
+    def _tell_proxy(self, upstream: str, method: str, body: Any = None) -> Mapping[str, Any]:
         url = f"{self._proxies[upstream]}/_faults"
-        answer = httpx.post(url, json=asdict(fault), timeout=30) if fault else httpx.get(url, timeout=30)
-        answer.raise_for_status()
+        answer = urllib3.request(method, url, json=body, headers=_CLOSE, timeout=30, retries=False)
+        if answer.status not in range(200, 300):
+            raise RuntimeError(f"the fault proxy answered {answer.status}: {answer.data[:500]!r}")
         counts: Mapping[str, Any] = answer.json()
         return counts
 
@@ -295,7 +322,7 @@ class System:
     def _plays(self, upstream: str) -> bool:
         try:
             return bool(self.faults(upstream))
-        except httpx.TransportError:
+        except HTTPError:
             return False
 
     def _ostlers_kubeconfig(self) -> Path:
@@ -307,10 +334,7 @@ class System:
         return kubeconfig_through(own, self._proxies["kubernetes"])
 
     def _github_answers(self) -> bool:
-        try:
-            return httpx.get(f"{self.github_url}/_lab/stats", timeout=2).is_success
-        except httpx.TransportError:
-            return False
+        return _answers(f"{self.github_url}/_lab/stats")
 
     def _environment(self, keys: Mapping[str, str]) -> dict[str, str]:
         share = max(WEB, int(self.options.settings.get("OSTLER_WORKER_THREADS", "16")))
@@ -336,16 +360,21 @@ class System:
             **self.options.environment,
         }
 
-    def _child(self, name: str, arguments: Sequence[str], env: Mapping[str, str]) -> Child:
+    def _child(
+        self, name: str, arguments: Sequence[str], env: Mapping[str, str], *, program: Sequence[str] = ("ostler",)
+    ) -> Child:
         child = Child(
             name,
-            [sys.executable, "-m", "ostler", *arguments],
+            [sys.executable, "-m", *program, *arguments],
             log=self.folder / f"{name}.log",
             env={**self._env, **env},
         )
         self.children[name] = child
         child.start()
         return child
+
+    def _start_worker(self, number: int) -> None:
+        self._child(f"worker-{number}", ["worker"], {}, program=self.options.worker_program)
 
     def start_watch(self, number: int) -> Child:
         """Start a watch, which no job needs; it is given the ways to Redis and to the cluster, and no secret else."""
@@ -414,10 +443,17 @@ class System:
         child.start()
 
     def _healthy(self, port: int) -> bool:
-        try:
-            return httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=2).is_success
-        except httpx.TransportError:
-            return False
+        return _answers(f"http://127.0.0.1:{port}/readyz")
+
+
+def read_log_lines(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Return the JSON lines of a log that may also hold other lines."""
+    for line in path.read_text(errors="replace").splitlines():
+        if line.startswith("{"):
+            try:
+                yield json.loads(line)
+            except ValueError:
+                continue  # a killed process left half a line
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
@@ -426,3 +462,10 @@ def read_log(path: Path) -> list[dict[str, Any]]:
         return []
     text = path.read_text()
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def _answers(url: str) -> bool:
+    try:
+        return urllib3.request("GET", url, headers=_CLOSE, timeout=2, retries=False).status in range(200, 300)
+    except HTTPError:
+        return False

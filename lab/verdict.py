@@ -87,6 +87,7 @@ class _GitHub:
         self.started: defaultdict[int, list[str]] = defaultdict(list)
         self.ended: defaultdict[int, list[str]] = defaultdict(list)
         self.registered: set[str] = set()
+        self.left: set[int] = set()
         self.counts: Counter[str] = Counter()
         for event in log:
             self._read(event)
@@ -114,7 +115,7 @@ class _GitHub:
         ends = self.ended[job]
         if len(ends) > 1:
             yield f"job {job} ended {len(ends)} times: {_some(ends)}"
-        if not ends and job not in self.waiting:
+        if not ends and job not in self.waiting and job not in self.left:
             state = "running" if self.started[job] else "assigned" if self.assigned[job] else "queued"
             yield f"job {job} is still {state}"
         bad = [conclusion for conclusion in ends if conclusion not in GOOD_CONCLUSIONS]
@@ -127,6 +128,7 @@ class _GitHub:
     def _read(self, event: Mapping[str, Any]) -> None:
         name = event["event"]
         self.counts[name] += 1
+        self.left.update(event.get("jobs_left", ()))  # by a run that ended: it never runs them, and never ends them
         if name == "job_queued":
             self.jobs[event["job"]] = None
             if event.get("waiting"):
@@ -151,7 +153,7 @@ class _GitHub:
 class _Kubelet:
     """The kubelet's log, sorted by runner, job and Pod UID.
 
-    A Pod whose runner asked to begin a job and was refused did not execute it: its job ends as `lost` and
+    A Pod whose runner asked to begin a job and was refused, or that went before it was heard, did not execute it:
     GitHub (`started`: runners by job) knows no execution there.
     """
 
@@ -206,6 +208,8 @@ class _Kubelet:
             self.unfinished[uid] = job
         elif name in {"killed", "pod_deleted"} and job is not None:
             self.cut_short.append((uid, "killed" if name == "killed" else "deleted", job))
+            if not self._begun(uid, job) and uid in self.pods_of_job[job]:
+                self.pods_of_job[job].remove(uid)
         elif name == "job_finished" and job is not None and self._refused(event):
             self.pods_of_job[job].remove(uid)
         if name in {"killed", "pod_deleted", "job_finished", "pod_ended"}:
@@ -213,8 +217,10 @@ class _Kubelet:
 
     def _refused(self, end: Mapping[str, Any]) -> bool:
         uid, job = str(end.get("uid")), end["job"]
-        begun = self._runners[uid] & set(self._started.get(job, []))
-        return end.get("conclusion") == "lost" and not begun and uid in self.pods_of_job[job]
+        return end.get("conclusion") == "lost" and not self._begun(uid, job) and uid in self.pods_of_job[job]
+
+    def _begun(self, uid: str, job: int) -> bool:
+        return bool(self._runners[uid] & set(self._started.get(job, [])))
 
 
 def _some(items: Iterable[str], *, most: int = 5) -> str:

@@ -41,6 +41,7 @@ class Installation(Base):
     """One installation of the GitHub App. `not_before`: its mints failed, only a probe goes through."""
 
     __tablename__ = "installations"
+    __table_args__ = (Index("ix_installations_account_id_id", "account_id", "id"),)
 
     id: Mapped[GitHubId]
     account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"))

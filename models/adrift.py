@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
+from models.names import SCOPE_NOW
 from models.releases import Registration, lock_job, move_fate
 from models.sql import text
 from models.transitions import move_jobs
@@ -99,26 +100,33 @@ def left_runners(db: Connection, job_id: int) -> LeftRunners:
     Under the job's installation: the claim's may be one that the App had before it was installed anew.
     """
     rows = db.execute(
-        text("""
-            SELECT m.id, m.runner_name, m.runner_id, j.installation_id, c.scope
+        text(f"""
+            SELECT m.id, m.runner_name, m.runner_id, j.installation_id, {SCOPE_NOW}, true, j.repository_id
             FROM claims c JOIN mint_attempts m ON m.claim_id = c.id JOIN jobs j ON j.id = c.job_id
             WHERE c.job_id = :id AND c.end_reason = ANY(:ends) AND m.outcome IN ('open', 'minted')
               AND j.installation_id IS NOT NULL ORDER BY m.id
-        """),
+        """),  # noqa: S608  the part is a literal of this package
         {"id": job_id, "ends": [str(EndReason.POD_SPENT), str(EndReason.POD_GONE)]},
     )
     return LeftRunners(tuple(Registration(*row) for row in rows))
 
 
 def ask_later(db: Connection, job_ids: Sequence[int], *, ask_after: datetime) -> None:
-    """Ask about jobs no earlier; they have not moved, so their age stays. One that others hold locked is left."""
+    """Ask about jobs no earlier than that; see `ask_each_later`."""
+    ask_each_later(db, dict.fromkeys(job_ids, ask_after))
+
+
+def ask_each_later(db: Connection, ask_after: Mapping[int, datetime]) -> None:
+    """Ask about each job no earlier; they have not moved, so their age stays. One that others hold locked is left."""
     db.execute(
         text("""
-            UPDATE jobs SET ask_after = :ask_after
-            WHERE id IN (SELECT id FROM jobs WHERE id = ANY(:ids) AND state <> 'completed'
-                         ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+            UPDATE jobs j SET ask_after = t.ask_after
+            FROM unnest(CAST(:ids AS bigint[]), CAST(:times AS timestamptz[])) AS t (id, ask_after)
+            WHERE j.id = t.id
+              AND j.id IN (SELECT id FROM jobs WHERE id = ANY(:ids) AND state <> 'completed'
+                           ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
         """),
-        {"ids": list(job_ids), "ask_after": ask_after},
+        {"ids": list(ask_after), "times": list(ask_after.values())},
     )
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from sqlalchemy import Connection, text
 
-from models import backoffs, installations
+from models import backoffs, installations, repositories
 from models.accounts import rename_owner
 from models.intake import ACTIONS, Outcome
 
@@ -42,6 +42,8 @@ class RepositoryRenamed(Protocol):
 
     @property
     def owner_id(self) -> int: ...  # noqa: D102
+    @property
+    def repository_id(self) -> int: ...  # noqa: D102
     @property
     def former(self) -> str: ...  # noqa: D102
     @property
@@ -79,33 +81,11 @@ def owner_renamed(db: Connection, event: OwnerRenamed, *, now: datetime) -> bool
 
 
 def repository_renamed(db: Connection, event: RepositoryRenamed, *, now: datetime) -> bool:
-    """Write a repository's new name wherever its jobs that are not over have the former one; return whether any had.
+    """Write a repository's new name wherever the former one stands for it; return whether it did.
 
-    A job that was queued under the former name after the change belongs to another repository, which has it now.
+    The former name may be another repository's by now: `models.repositories` tells them apart.
     """
-    moved = list(
-        db.execute(
-            text("""
-                UPDATE jobs SET repository = :name,
-                       scope = CASE WHEN scope = 'repos/' || :former THEN 'repos/' || :name ELSE scope END
-                WHERE id IN (SELECT id FROM jobs WHERE account_id = :owner AND state <> 'completed'
-                               AND repository = :former AND queued_at <= :at ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
-                RETURNING id
-            """),
-            {"owner": event.owner_id, "former": event.former, "name": event.full_name, "at": event.at or now},
-        ).scalars()
+    renaming = repositories.Renaming(
+        event.repository_id, event.owner_id, event.former, event.full_name, event.at or now
     )
-    # Every claim that was made before, one without a job too: its runner must be looked for where it is.
-    parted = db.execute(
-        text("""
-            UPDATE claims SET scope = 'repos/' || :name
-            WHERE id IN (SELECT id FROM claims WHERE account_id = :owner AND ended_at IS NULL AND created_at <= :at
-                           AND scope = 'repos/' || :former ORDER BY id FOR NO KEY UPDATE)
-        """),
-        {"owner": event.owner_id, "former": event.former, "name": event.full_name, "at": event.at or now},
-    ).rowcount
-    if not moved and not parted:
-        return False
-    backoffs.forget(db, [("repository", event.former)])
-    backoffs.end_waits(db, account_id=event.owner_id, now=now)
-    return True
+    return repositories.rename(db, renaming, now=now)

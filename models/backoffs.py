@@ -126,12 +126,16 @@ def forget(db: Connection, keys: Sequence[tuple[str, str]]) -> bool:
 
 
 def end_waits(db: Connection, *, account_id: int, now: datetime) -> int:
-    """Let `rematch` look at the backed-off jobs of an account at its next tick; return how many there are."""
+    """Let `rematch` look at the backed-off jobs of an account at its next tick; return how many there are.
+
+    Those that others hold locked are left, not waited for: callers hold other locks, and such a job is looked at when
+    its own wait is over.
+    """
     ended = db.execute(
         text("""
             UPDATE jobs SET not_before = :now
             WHERE id IN (SELECT id FROM jobs WHERE hold_reason = :hold AND state = 'queued' AND account_id = :account
-                           AND not_before > :now ORDER BY id FOR NO KEY UPDATE)
+                           AND not_before > :now ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
         """),
         {"hold": HoldReason.BACKOFF, "account": account_id, "now": now},
     )

@@ -21,7 +21,6 @@ from ostler.logging import get_logger
 from rules.bindings import ClaimView, JobEvent, JobView, Loss, Runner, judge_runner, loss_of, may_swap
 from rules.machines import ClaimState, JobState
 
-_WHO = "webhook"
 _NO_HOLD = {"hold_reason": "NULL", "hold_detail": "NULL", "not_before": "NULL"}
 log = get_logger(__name__)
 
@@ -47,13 +46,14 @@ class _Batch:
     db: Connection
     locked: Locked
     now: datetime
+    who: str
     bound: Bound = field(default_factory=Bound)
     freed: set[int] = field(default_factory=set)
 
 
-def apply(db: Connection, locked: Locked, events: Sequence[JobEvent], *, now: datetime) -> Bound:
+def apply(db: Connection, locked: Locked, events: Sequence[JobEvent], *, now: datetime, who: str = "webhook") -> Bound:
     """Apply `in_progress` and `completed` events, in their order, under the locks of `binding_locks.lock`."""
-    batch = _Batch(db, locked, now)
+    batch = _Batch(db, locked, now, who)
     for event in events:
         if event.action == "completed":
             _complete(batch, event)
@@ -79,7 +79,7 @@ def _run(batch: _Batch, event: JobEvent) -> None:
             "job_run",
             [job.id],
             now=batch.now,
-            who=_WHO,
+            who=batch.who,
             why=f"in_progress on {event.runner_name or 'a runner without a name'}",
             values=_NO_HOLD | {"started_at": ":started"},
             started=started,
@@ -100,7 +100,7 @@ def _complete(batch: _Batch, event: JobEvent) -> None:
             "job_finish",
             [job.id],
             now=batch.now,
-            who=_WHO,
+            who=batch.who,
             why=f"completed on {runner_name}" if runner_name else "completed without a runner",
             values=_NO_HOLD
             | {
@@ -152,7 +152,9 @@ def _bind(batch: _Batch, job: JobView, *, runner_name: str, started: datetime) -
         _count_remap(batch, job, runner_name, claim, loser)
         _remap(batch, job, claim, loser)
     if claim.state != ClaimState.EXECUTING:
-        move_claim(batch.db, "execute", claim.id, now=batch.now, who=_WHO, why=f"job {job.id} started on {runner_name}")
+        move_claim(
+            batch.db, "execute", claim.id, now=batch.now, who=batch.who, why=f"job {job.id} started on {runner_name}"
+        )
         claim.state = ClaimState.EXECUTING
     claim.executes = job.id
 
@@ -173,7 +175,7 @@ def _remap(batch: _Batch, job: JobView, claim: ClaimView, loser: ClaimView | Non
             _lose(batch, loser, reason="remapped")
     if former is not None and not swap and former.state == JobState.CLAIMED:
         move_jobs(
-            batch.db, "job_requeue", [former.id], now=batch.now, who=_WHO, why=f"its runner was given job {job.id}"
+            batch.db, "job_requeue", [former.id], now=batch.now, who=batch.who, why=f"its runner was given job {job.id}"
         )
         former.state = JobState.QUEUED
         if former.pool_id is not None:
@@ -204,7 +206,7 @@ def _lose(batch: _Batch, claim: ClaimView, *, reason: str) -> None:
             text("UPDATE claims SET spare_since = :now WHERE id = :id"), {"now": batch.now, "id": claim.id}
         )
         batch.bound.wakes.add(claim.pool_id)  # a spare serves before any warm Pod
-    elif loss is Loss.RELEASE and request_release(batch.db, claim.id, reason=reason, now=batch.now, who=_WHO):
+    elif loss is Loss.RELEASE and request_release(batch.db, claim.id, reason=reason, now=batch.now, who=batch.who):
         # Its lease stays, so that the release waits out a step in flight.
         claim.state = ClaimState.RELEASING
         batch.bound.releases.append(claim.id)
@@ -279,7 +281,7 @@ def _end_claim(batch: _Batch, claim: ClaimView) -> None:
         "end_completed",
         claim.id,
         now=batch.now,
-        who=_WHO,
+        who=batch.who,
         why="its job completed",
         values={"end_reason": "'completed'", "spare_since": "NULL"},
     )
@@ -288,8 +290,8 @@ def _end_claim(batch: _Batch, claim: ClaimView) -> None:
     if moved.job_id is not None:
         # An anomaly let it end by another job's end: its own must not stay claimed by nobody (L4).
         requeued = move_jobs(
-            batch.db, "job_requeue", [moved.job_id], now=batch.now, who=_WHO, why="its claim ended with another job",
-            guard="AND state = 'claimed'",
+            batch.db, "job_requeue", [moved.job_id], now=batch.now, who=batch.who,
+            why="its claim ended with another job", guard="AND state = 'claimed'",
         )  # fmt: skip
         batch.bound.wakes.update(row.pool_id for row in requeued if row.pool_id is not None)
     del batch.locked.claims[claim.id]

@@ -49,6 +49,9 @@ class Claim(Base):
         Index("ix_claims_account_id_id", "account_id", "id", postgresql_where=text("account_id IS NOT NULL")),
         Index("ix_claims_pool_id_id", "pool_id", "id"),
         Index("ix_claims_job_id_id", "job_id", "id", postgresql_where=text("job_id IS NOT NULL")),
+        # What is over for long (models.prune).
+        Index("ix_claims_ended_at", "ended_at", postgresql_where=text("ended_at IS NOT NULL")),
+        Index("ix_claims_runner_pod_id", "runner_pod_id"),
         Index("ix_claims_runner_name", "runner_name", postgresql_where=text("runner_name IS NOT NULL")),
     )
 
@@ -85,6 +88,11 @@ class Claim(Base):
     runner_free_at: Mapped[datetime | None] = mapped_column(
         comment="first of two looks, after its job, that found its runner absent or idle"
     )
+    stranded_at: Mapped[datetime | None] = mapped_column(
+        comment="only a repair moves it on since then; none once it did"
+    )
+    stranded_cause: Mapped[str | None]
+    stranded_found_by: Mapped[str | None]
     end_reason: Mapped[str | None]
     ended_at: Mapped[datetime | None]
 
@@ -93,7 +101,7 @@ class ClaimEvent(Base):
     """One transition of a claim or of its stamp."""
 
     __tablename__ = "claim_events"
-    __table_args__ = (Index("ix_claim_events_claim_id_id", "claim_id", "id"),)
+    __table_args__ = (Index("ix_claim_events_claim_id_id", "claim_id", "id"), Index("ix_claim_events_at", "at"))
 
     id: Mapped[Serial]
     claim_id: Mapped[int]

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from models import epochs
 from models.sql import text
 from models.transitions import move_claim
 from rules.machines import Stamp
@@ -30,7 +31,8 @@ class Delivery:
 def deliver(db: Connection, *, claim_id: int, pod_uid: str, poll_id: str, now: datetime, who: str) -> Delivery | None:
     """Commit that a minted claim is delivered to the newest poll of its Pod, or return None when it may not be.
 
-    None: the claim moved on, its stamp is being removed, or a newer poll has the offer. The offer goes with it.
+    None: the claim moved on, its stamp is being removed, or a newer poll has the offer, or Postgres
+    is known to be older than the cluster. The offer goes with it.
     """
     row = move_claim(
         db,
@@ -39,8 +41,8 @@ def deliver(db: Connection, *, claim_id: int, pod_uid: str, poll_id: str, now: d
         now=now,
         who=who,
         why="the Pod polls",
-        guard="""
-            AND stamp <> 'removing' AND jit IS NOT NULL AND pod_uid = :pod_uid
+        guard=f"""
+            AND {epochs.CURRENT} AND stamp <> 'removing' AND jit IS NOT NULL AND pod_uid = :pod_uid
             AND EXISTS (SELECT FROM offers WHERE offers.pod_uid = claims.pod_uid AND offers.poll_id = :poll_id)
         """,
         values={"delivered_at": ":now", "due_at": "NULL", "leased_until": "NULL"},

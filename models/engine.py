@@ -133,6 +133,11 @@ def note(db: Connection, point: str, *, machine: str, rows: int) -> None:
     db.info.setdefault("points", []).append((point, machine, rows))
 
 
+def after_commit(db: Connection, act: Callable[[], object]) -> None:
+    """Have something done in this process once the open transaction has committed, as a metric counted."""
+    db.info.setdefault("after_commit", []).append(act)
+
+
 def transaction(engine: Engine, body: Callable[[Connection], T]) -> T:
     """Run `body` in one transaction and return what it returns.
 
@@ -169,6 +174,8 @@ def _once(engine: Engine, body: Callable[[Connection], T]) -> T:
     with engine.connect() as db, _mark():
         points: list[tuple[str, str, int]] = []
         db.info["points"] = points
+        later: list[Callable[[], object]] = []
+        db.info["after_commit"] = later
         with db.begin():
             result = body(db)
             for point, _, _ in points:
@@ -176,4 +183,6 @@ def _once(engine: Engine, body: Callable[[Connection], T]) -> T:
         for point, machine, rows in points:
             telemetry.TRANSITIONS.labels(machine, point).inc(rows)
             halt(f"{point}.after_commit")
+        for act in later:
+            act()
         return result

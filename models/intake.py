@@ -68,8 +68,8 @@ class Applied:
     """Jobs that ran on another runner than the one minted for them."""
 
 
-def apply(db: Connection, events: Sequence[Received], *, budget: Budget, now: datetime) -> Applied:
-    """Apply a batch; `budget` is that of accounts seen for the first time.
+def apply(db: Connection, events: Sequence[Received], *, budget: Budget, now: datetime, who: str = _WHO) -> Applied:
+    """Apply a batch; `budget` is that of accounts seen for the first time, `who` what the events of rows name.
 
     Raises `StartOver`, and what Postgres raises about a row that it refuses: then nothing was applied.
     """
@@ -88,7 +88,7 @@ def apply(db: Connection, events: Sequence[Received], *, budget: Budget, now: da
             now=now,
         )
     router = _Router(db, [received.event for received in ordered], now=now)
-    fresh, inserted = _insert(db, ordered, new, router, now=now)
+    fresh, inserted = _insert(db, ordered, new, router, now=now, who=who)
     applied = [received.event for received in ordered if received.guid in fresh]
     # A job that another process inserted meanwhile is in neither; the guard of the transition decides.
     readied = [
@@ -101,8 +101,8 @@ def apply(db: Connection, events: Sequence[Received], *, budget: Budget, now: da
     ]
     moved = [event for event in applied if _has_started(event)]
     locked = binding_locks.lock(db, moved, others=[event.job_id for event in readied])
-    ready = _make_ready(db, readied, router, now=now)
-    bound = bindings.apply(db, locked, moved, now=now)
+    ready = _make_ready(db, readied, router, now=now, who=who)
+    bound = bindings.apply(db, locked, moved, now=now, who=who)
     seen: set[str] = set()
     outcomes: list[Outcome] = []
     for received in events:
@@ -219,7 +219,7 @@ def _states_of(db: Connection, job_ids: set[int]) -> dict[int, str]:
 
 
 def _insert(
-    db: Connection, ordered: Sequence[Received], new: Sequence[JobEvent], router: _Router, *, now: datetime
+    db: Connection, ordered: Sequence[Received], new: Sequence[JobEvent], router: _Router, *, now: datetime, who: str
 ) -> tuple[set[str], dict[int, int | None]]:
     """Insert deliveries, new jobs and their events in one statement.
 
@@ -238,6 +238,7 @@ def _insert(
             "account_id": event.owner_id,
             "installation_id": event.installation_id,
             "repository": event.repository,
+            "repository_id": event.repository_id,
             "scope": _scope(event),
             "run_id": event.run_id,
             "run_attempt": event.run_attempt,
@@ -262,7 +263,7 @@ def _insert(
     if not rows:
         return set(db.execute(_INSERT_DELIVERIES, values).scalars()), {}
     jobs = json.dumps([rows[job_id] for job_id in sorted(rows)])
-    result = db.execute(_INSERT, values | {"jobs": jobs, "who": _WHO}).all()
+    result = db.execute(_INSERT, values | {"jobs": jobs, "who": who}).all()
     fresh = {row.guid for row in result if row.guid is not None}
     inserted = {row.job_id: pools[row.job_id] for row in result if row.job_id is not None}
     if inserted:
@@ -283,14 +284,15 @@ _INSERT = text(f"""
     WITH fresh AS (
         {_DELIVERIES}
     ), seen AS (
-        INSERT INTO jobs (id, account_id, installation_id, repository, scope, run_id, run_attempt, name, workflow_name,
-                          head_branch, labels, state, pool_id, hold_reason, hold_detail, not_before, priority,
-                          queued_at, changed_at)
-        SELECT id, account_id, installation_id, repository, scope, run_id, run_attempt, name, workflow_name,
-               head_branch, labels, state, pool_id, hold_reason, hold_detail, not_before, priority,
+        INSERT INTO jobs (id, account_id, installation_id, repository, repository_id, scope, run_id, run_attempt, name,
+                          workflow_name, head_branch, labels, state, pool_id, hold_reason, hold_detail, not_before,
+                          priority, queued_at, changed_at)
+        SELECT id, account_id, installation_id, repository, repository_id, scope, run_id, run_attempt, name,
+               workflow_name, head_branch, labels, state, pool_id, hold_reason, hold_detail, not_before, priority,
                queued_at, :now
         FROM jsonb_to_recordset(CAST(:jobs AS jsonb)) AS j (
-            id bigint, account_id bigint, installation_id bigint, repository text, scope text, run_id bigint,
+            id bigint, account_id bigint, installation_id bigint, repository text, repository_id bigint, scope text,
+            run_id bigint,
             run_attempt bigint, name text, workflow_name text, head_branch text, labels text[], state text,
             pool_id bigint, hold_reason text, hold_detail text, not_before timestamptz, priority bigint,
             queued_at timestamptz)
@@ -313,7 +315,9 @@ def _scope(event: JobEvent) -> str:
     return str(Scope.repository(event.repository))
 
 
-def _make_ready(db: Connection, events: Sequence[JobEvent], router: _Router, *, now: datetime) -> set[int | None]:
+def _make_ready(
+    db: Connection, events: Sequence[JobEvent], router: _Router, *, now: datetime, who: str
+) -> set[int | None]:
     """Queue the waiting jobs whose environment let them go; return their pools."""
     ready: set[int | None] = set()
     for event in events:
@@ -323,7 +327,7 @@ def _make_ready(db: Connection, events: Sequence[JobEvent], router: _Router, *, 
             "job_ready",
             [event.job_id],
             now=now,
-            who=_WHO,
+            who=who,
             why=event.action,
             values={
                 "pool_id": "CAST(:pool AS bigint)",

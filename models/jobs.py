@@ -42,12 +42,14 @@ class Job(Base):
         Index("ix_jobs_account_id_id", "account_id", "id"),
         Index("ix_jobs_pool_id_id", "pool_id", "id"),
         Index("ix_jobs_repository_id", "repository", "id"),
+        Index("ix_jobs_completed_at", "completed_at", postgresql_where=text("state = 'completed'")),
     )
 
     id: Mapped[GitHubId]
     account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"))
     installation_id: Mapped[int | None]
     repository: Mapped[str] = mapped_column(comment="owner/name")
+    repository_id: Mapped[int | None] = mapped_column(comment="GitHub's; NULL: queued before it was kept")
     scope: Mapped[str] = mapped_column(comment="where its runner is registered: orgs/LOGIN or repos/OWNER/NAME")
     run_id: Mapped[int]
     run_attempt: Mapped[int]
@@ -74,7 +76,7 @@ class JobEvent(Base):
     """One transition of a job: who moved it, why, and how long it stood where it was."""
 
     __tablename__ = "job_events"
-    __table_args__ = (Index("ix_job_events_job_id_id", "job_id", "id"),)
+    __table_args__ = (Index("ix_job_events_job_id_id", "job_id", "id"), Index("ix_job_events_at", "at"))
 
     id: Mapped[Serial]
     job_id: Mapped[int]

@@ -8,15 +8,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from models.matching import WEB_ALIVE
+from models import gates
+from models.busy import Recorded
 from models.releases import Registration, insert_retire, registrations_of
 from models.rematch import unroute
 from models.sql import text
+from ostler.upstreams import Upstream
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,11 @@ class PodRow:
     offered: bool
     freed_at: datetime | None
 
+    @property
+    def recorded(self) -> Recorded:
+        """Its part of the evidence that it holds a JIT; what proves the contrary is left out but for its end."""
+        return Recorded(any_delivered=self.ever_delivered, terminal=self.terminal_at is not None)
+
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
@@ -96,7 +103,7 @@ def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
         ).scalars()
         for pool_id in before.all():
             end_pool(db, pool_id, now=now)
-        db.execute(
+        made = db.execute(
             text("""
                 INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
                                    allowed_accounts, allowed_repositories, routing_priority, template_hash, draining,
@@ -104,10 +111,11 @@ def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
                 VALUES (:uid, :namespace, :name, :image, CAST(:labels AS text[]), :runner_group_id, :vcpu, :memory,
                         :replicas, CAST(:allowed_accounts AS bigint[]), CAST(:allowed_repositories AS text[]),
                         :routing_priority, :template_hash, :draining, :now, :now)
+                ON CONFLICT DO NOTHING
             """),
             _values(pool, now),
         )
-        return True
+        return made.rowcount > 0  # none when another look at the pools was first
     values = _values(pool, now)
     differing = {column for column in _MIRRORED if getattr(row, column) != values[column]}
     if not differing and row.deleted_at is None:
@@ -256,12 +264,20 @@ class Plan:
 
 
 def plan_pods(
-    db: Connection, *, pool_id: int, names: Sequence[tuple[str, str]], due_after: float, now: datetime, who: str
+    db: Connection,
+    *,
+    pool_id: int,
+    names: Sequence[tuple[str, str]],
+    warm: Sequence[int],
+    due_after: float,
+    now: datetime,
+    who: str,
 ) -> Plan:
     """Insert the rows that are missing, or retire claims for what is too many, under the pool's lock.
 
     `names` are unused (Pod name, attempt id) pairs, as many as may be created in this round. Of the surplus the
-    rows that have no Pod yet go first, then warm Pods, at most max(5, 10 %) of them (L9).
+    rows that have no Pod yet go first, then warm Pods, at most max(5, 10 %) of them in a run. `warm` are the rows that
+    hold no JIT by what the cluster shows; what Postgres says of them is asked again here.
     """
     db.execute(text("SELECT pg_advisory_xact_lock(:pool_id)"), {"pool_id": pool_id})
     pool = db.execute(
@@ -292,7 +308,9 @@ def plan_pods(
     surplus = max(0, alive - wanted)
     if surplus:
         surplus -= _give_up_rows(db, pool_id, surplus, now=now)
-    retired = _retire_surplus(db, pool_id, surplus, alive=alive, due_after=due_after, now=now, who=who)
+    if surplus and not gates.is_open(db, Upstream.KUBERNETES):
+        surplus = 0  # a closed gate stops what deletes Pods, and nothing else here
+    retired = _retire_surplus(db, pool_id, surplus, warm=warm, alive=alive, due_after=due_after, now=now, who=who)
     rows = db.execute(
         text("""
             SELECT id, name, attempt_id FROM runner_pods
@@ -317,17 +335,18 @@ def _give_up_rows(db: Connection, pool_id: int, surplus: int, *, now: datetime) 
 
 
 def _retire_surplus(
-    db: Connection, pool_id: int, surplus: int, *, alive: int, due_after: float, now: datetime, who: str
-) -> tuple[int, ...]:
+    db: Connection, pool_id: int, surplus: int, *, warm: Sequence[int], alive: int, due_after: float, now: datetime,
+    who: str,
+) -> tuple[int, ...]:  # fmt: skip
     rows = db.execute(
         text("""
             SELECT p.id FROM runner_pods p
-            WHERE p.pool_id = :id AND p.gone_at IS NULL AND p.terminal_at IS NULL AND p.uid IS NOT NULL
-              AND NOT EXISTS (SELECT FROM claims c WHERE c.pod_uid = p.uid
+            WHERE p.pool_id = :id AND p.id = ANY(:warm) AND p.gone_at IS NULL AND p.terminal_at IS NULL
+              AND p.uid IS NOT NULL AND NOT EXISTS (SELECT FROM claims c WHERE c.pod_uid = p.uid
                               AND (c.ended_at IS NULL OR c.delivered_at IS NOT NULL))
             ORDER BY p.id LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED
         """),
-        {"id": pool_id, "limit": min(surplus, budget_of(alive))},
+        {"id": pool_id, "warm": list(warm), "limit": min(surplus, budget_of(alive))},
     )
     claims = [
         insert_retire(db, row_id, now=now, who=who, why="the pool has too many Pods", due_after=due_after)
@@ -337,8 +356,13 @@ def _retire_surplus(
 
 
 def budget_of(pods: int) -> int:
-    """Return how many Pods one run may retire (L9)."""
+    """Return how many warm Pods one run may retire of those that are too many."""
     return max(5, pods // 10)
+
+
+def record_listed(db: Connection, *, pool_id: int, at: datetime) -> None:
+    """Note down that all Pods that a list of that time did not show were dealt with, or are known to be stranded."""
+    db.execute(text("UPDATE pools SET listed_at = :at WHERE id = :id"), {"id": pool_id, "at": at})
 
 
 def record_created(db: Connection, *, row_id: int, uid: str) -> None:
@@ -363,24 +387,6 @@ def is_wanted(db: Connection, *, row_id: int) -> bool:
 def forget_row(db: Connection, *, row_id: int, now: datetime) -> None:
     """Give up a row whose Pod was never created (its name is taken by something that is not ours)."""
     db.execute(text("UPDATE runner_pods SET gone_at = :now WHERE id = :id AND uid IS NULL"), {"id": row_id, "now": now})
-
-
-def web_beats(db: Connection, *, since: datetime, now: datetime) -> bool:
-    """Return whether a web process beats now and did so all the time since: silence counts only then."""
-    found = db.execute(
-        text("SELECT 1 FROM web_instances WHERE beat_at > :alive AND started_at < :since LIMIT 1"),
-        {"alive": now - WEB_ALIVE, "since": since},
-    ).one_or_none()
-    return found is not None
-
-
-def silent_since(row: PodRow, *, created_at: datetime) -> datetime:
-    """Return when a Pod was last heard; polls are recorded at most once a minute.
-
-    `created_at` is the Pod's own: its row may have waited long for a quota.
-    """
-    born = max(row.created_at, created_at)
-    return born if row.polled_at is None else max(born, row.polled_at + timedelta(seconds=60))
 
 
 def pool_name(db: Connection, pool_id: int) -> tuple[str, str] | None:

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
+from models import epochs
 from models.accounts import usage_of
 from models.engine import note
 from models.prepared import Prepared
@@ -77,6 +78,8 @@ class Outlook:
 def lock_pool(db: Connection, pool_id: int) -> PoolShape | None:
     """Take the pool's lock for this transaction; None when it takes no new jobs.
 
+    None of them does while Postgres is known to be older than the cluster: a job may run that is queued here.
+
     Raises what Postgres raises when another matcher holds the lock for more than 2 s.
     """
     # One message, but statements of their own: the last one's snapshot is taken when the lock is held.
@@ -87,7 +90,7 @@ def lock_pool(db: Connection, pool_id: int) -> PoolShape | None:
             SET LOCAL enable_seqscan = off;
             SELECT pg_advisory_xact_lock(:pool_id);
             SELECT id, vcpu, memory, template_hash, wants_pods FROM pools
-            WHERE id = :pool_id AND deleted_at IS NULL AND NOT draining
+            WHERE id = :pool_id AND deleted_at IS NULL AND NOT draining AND {epochs.CURRENT}
         """),  # noqa: S608  a literal of this package
         {"pool_id": pool_id},
     ).one_or_none()
@@ -212,7 +215,8 @@ def give_to_spares(
     if given:
         db.execute(
             text("""
-                UPDATE claims c SET job_id = pair.job_id, spare_since = NULL, delivered_at = :now, changed_at = :now
+                UPDATE claims c SET job_id = pair.job_id, spare_since = NULL, delivered_at = :now, changed_at = :now,
+                       runner_absent_at = NULL, runner_free_at = NULL
                 FROM unnest(CAST(:claims AS bigint[]), CAST(:jobs AS bigint[])) AS pair (claim_id, job_id)
                 WHERE c.id = pair.claim_id
             """),

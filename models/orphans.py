@@ -8,9 +8,11 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from models.releases import insert_retire, lock_claim, request_release
+from models.names import INSTALLATION_NOW, REPOSITORY_ID, SCOPE_NOW
+from models.releases import Registration, insert_retire, lock_claim, move_fate, registrations_of, request_release
 from models.sql import text
-from models.transitions import move_claim, move_jobs
+from models.transitions import move_claim
+from rules.fates import JobFate
 from rules.machines import ClaimState, EndReason
 
 LIMIT = 1000
@@ -56,8 +58,11 @@ def retire_stamped(
 class Finished:
     """A Pod that is not terminal though the job of its latest delivered claim is over, with that claim.
 
-    Or of which we know only that its claim executes, for as long. `free_since`: the first look that found its runner
-    absent or idle.
+    Or of which we know only that its claim executes, for as long. `executed_over_at`: the end of the job that its
+    runner is known to have executed, which may be another than the claim's. `job_id` is the claim's own job; `asks_for`
+    is its repository while that is not over, of which the end of the executed one says nothing. `since`: when the last
+    of claim and job came to stand as they do. `free_since`: the first look since then that found its
+    runner absent or idle. Scope and installation are those of today (`models.names`).
     """
 
     claim_id: int
@@ -68,21 +73,28 @@ class Finished:
     pod_name: str
     job_id: int | None
     job_over: bool
+    asks_for: str | None
     installation_id: int
     scope: str
     runner_name: str
+    executed_over_at: datetime | None
+    since: datetime
     free_since: datetime | None
 
 
-_FINISHED = text("""
+_FINISHED = text(f"""
     SELECT c.id, c.state, p.id AS runner_pod_id, c.pod_uid, p.namespace, p.name, c.job_id,
-           coalesce(j.state = 'completed', false) AS job_over, c.installation_id, c.scope, c.runner_name,
-           c.runner_free_at
+           coalesce(j.state = 'completed', false) AS job_over,
+           (SELECT own.repository FROM jobs own WHERE own.id = c.job_id AND own.state <> 'completed') AS asks_for,
+           {INSTALLATION_NOW}, {SCOPE_NOW}, c.runner_name,
+           CASE WHEN x.job_id IS NOT NULL AND j.state = 'completed' THEN j.completed_at END AS executed_over_at,
+           t.since, CASE WHEN c.runner_free_at >= t.since THEN c.runner_free_at END
     FROM runner_pods p
     JOIN LATERAL (SELECT * FROM claims d WHERE d.pod_uid = p.uid AND d.delivered_at IS NOT NULL
                   ORDER BY d.id DESC LIMIT 1) c ON true
     LEFT JOIN LATERAL (SELECT x.job_id FROM executions x WHERE x.claim_id = c.id ORDER BY x.id DESC LIMIT 1) x ON true
     LEFT JOIN jobs j ON j.id = coalesce(x.job_id, c.job_id)
+    CROSS JOIN LATERAL (SELECT greatest(c.delivered_at, c.changed_at, j.completed_at) AS since) t
     WHERE p.gone_at IS NULL AND p.terminal_at IS NULL AND p.uid IS NOT NULL
       AND c.installation_id IS NOT NULL AND c.scope IS NOT NULL AND c.runner_name IS NOT NULL
       AND c.state <> 'releasing'
@@ -92,7 +104,7 @@ _FINISHED = text("""
            OR (c.state = 'executing' AND j.id IS NULL AND c.changed_at < :before))
       AND NOT EXISTS (SELECT FROM claims r WHERE r.pod_uid = p.uid AND r.ended_at IS NULL AND r.id <> c.id)
     ORDER BY random() LIMIT :limit
-""")
+""")  # noqa: S608  the parts are literals of this package
 
 
 def finished(db: Connection, *, before: datetime) -> list[Finished]:
@@ -100,15 +112,34 @@ def finished(db: Connection, *, before: datetime) -> list[Finished]:
     return [Finished(*row) for row in db.execute(_FINISHED, {"before": before, "limit": LIMIT})]
 
 
-def set_free(db: Connection, claim_id: int, *, free: bool, now: datetime) -> None:
-    """Remember the first look that found a runner absent or idle, or forget it when it was seen busy."""
+@dataclass(frozen=True, slots=True)
+class Runners:
+    """What was registered for a claim, or may have been, and is not known to be gone."""
+
+    registrations: tuple[Registration, ...]
+
+
+def runners_of_claim(db: Connection, claim_id: int) -> Runners:
+    """Return the runners of a claim."""
+    return Runners(registrations_of(db, claim_id))
+
+
+def set_free(db: Connection, claim_id: int, *, free: bool, since: datetime, at: datetime) -> None:
+    """Remember the first look since a time that found a runner absent or idle, or forget it when it was seen busy."""
     db.execute(
         text("""
-            UPDATE claims SET runner_free_at = CASE WHEN :free THEN coalesce(runner_free_at, :now) END
+            UPDATE claims SET runner_free_at = CASE WHEN NOT :free THEN NULL
+                                               WHEN runner_free_at >= :since THEN runner_free_at ELSE :at END
             WHERE id = :id
         """),
-        {"id": claim_id, "free": free, "now": now},
+        {"id": claim_id, "free": free, "since": since, "at": at},
     )
+
+
+def still_executes(db: Connection, pod: Finished) -> bool:
+    """Return whether the claim of a finished Pod is still what it was when it was found."""
+    claim = lock_claim(db, pod.claim_id)
+    return claim is not None and claim.state == ClaimState.EXECUTING and claim.job_id == pod.job_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +151,12 @@ class Reaped:
 
 
 def reap_finished(
-    db: Connection, pod: Finished, *, why: str, due_after: float, now: datetime, who: str
+    db: Connection, pod: Finished, fate: JobFate, *, why: str, due_after: float, now: datetime, who: str
 ) -> Reaped | None:
     """Begin the end of a finished Pod; None when its claim is not what it was.
 
-    A delivered claim is released, which asks GitHub first. One that executed has ended with its job, as `completed`
-    would have ended it, and its Pod is retired, which asks as well.
+    A delivered claim is released, which asks GitHub first. One that executed ends as `completed` would have ended it,
+    after GitHub removed its runner; its own job, where that was another, goes where GitHub said (`fate`).
     """
     if pod.state == ClaimState.DELIVERED:
         begun = request_release(db, pod.claim_id, reason=why, now=now, who=who)
@@ -140,8 +171,8 @@ def reap_finished(
         )  # fmt: skip
         if moved is None:
             return None
-        if moved.job_id is not None:  # it executed another: its own must not stay claimed by nobody (L4)
-            move_jobs(db, "job_requeue", [moved.job_id], now=now, who=who, why=why, guard="AND state = 'claimed'")
+        if moved.job_id is not None and pod.asks_for is not None:  # it must not stay claimed by nobody (L4)
+            move_fate(db, moved.job_id, fate, now=now, who=who)
     retire_id = insert_retire(db, pod.runner_pod_id, now=now, who=who, why=why, due_after=due_after)
     return None if retire_id is None else Reaped(None, retire_id)
 
@@ -157,13 +188,16 @@ class ScopeOfRunners:
 def scopes_of_runners(db: Connection, *, since: datetime) -> list[ScopeOfRunners]:
     """Return the scopes in which a runner was named since then that is not known to be gone; in no order (L14)."""
     rows = db.execute(
-        text("""
+        text(f"""
             SELECT installation_id, scope FROM (
-                SELECT DISTINCT c.installation_id, c.scope FROM mint_attempts m JOIN claims c ON c.id = m.claim_id
-                WHERE m.created_at > :since AND m.outcome IN ('open', 'minted')
-                  AND c.installation_id IS NOT NULL AND c.scope IS NOT NULL
+                SELECT DISTINCT {INSTALLATION_NOW} AS installation_id, {SCOPE_NOW} AS scope FROM (
+                    SELECT DISTINCT c.account_id, c.installation_id, c.scope
+                    FROM mint_attempts m JOIN claims c ON c.id = m.claim_id
+                    WHERE m.created_at > :since AND m.outcome IN ('open', 'minted')
+                      AND c.installation_id IS NOT NULL AND c.scope IS NOT NULL
+                ) c
             ) s ORDER BY random() LIMIT :limit
-        """),
+        """),  # noqa: S608  the parts are literals of this package
         {"since": since, "limit": LIMIT},
     )
     return [ScopeOfRunners(*row) for row in rows]
@@ -189,6 +223,30 @@ def known_runners(db: Connection, names: Sequence[str]) -> Mapping[str, KnownRun
         {"names": list(names)},
     )
     return {row.runner_name: KnownRunner(*row[1:]) for row in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class CutOff:
+    """A removal of a runner that was begun, and of which nobody wrote down what came of it."""
+
+    repair_id: int
+    runner: Registration
+
+
+def removals_cut_off(db: Connection, scope: ScopeOfRunners) -> list[CutOff]:
+    """Return the removals in a scope whose tick was killed during the call; earlier ticks of `orphaned_runners`."""
+    rows = db.execute(
+        text(f"""
+            SELECT r.id, m.id, m.runner_name, m.runner_id, {INSTALLATION_NOW}, {SCOPE_NOW}, c.delivered_at IS NOT NULL,
+                   {REPOSITORY_ID}
+            FROM repairs r JOIN mint_attempts m ON m.runner_name = r.runner_name JOIN claims c ON c.id = m.claim_id
+            WHERE r.sweep = 'orphaned_runners' AND r.outcome = 'begun' AND m.outcome IN ('open', 'minted')
+              AND {INSTALLATION_NOW} = :installation AND {SCOPE_NOW} = :scope
+            ORDER BY random() LIMIT :limit
+        """),  # noqa: S608  the parts are literals of this package
+        {"installation": scope.installation_id, "scope": scope.scope, "limit": LIMIT},
+    )
+    return [CutOff(row[0], Registration(*row[1:])) for row in rows]
 
 
 def open_pod_names(db: Connection, *, namespace: str, names: Sequence[str]) -> set[str]:

@@ -44,6 +44,7 @@ class Pool(Base):
         server_default=text("now()"), comment="what decides which jobs it serves changed last"
     )
     deleted_at: Mapped[datetime | None]
+    listed_at: Mapped[datetime | None] = mapped_column(comment="the last list that left no missing Pod unmarked")
 
 
 def routes(db: Connection) -> list[PoolLabels]:

@@ -7,17 +7,19 @@ any of it being read again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import CheckConstraint, Connection, Index
 from sqlalchemy.orm import Mapped, mapped_column
 
+from models import stranded, sweep_runs
 from models.base import Base
 from models.matching import WEB_ALIVE
 from models.sql import text
 from rules.redelivery import Progress
+from rules.stranding import Cause, FoundBy
 
 LIMIT = 1000
 
@@ -97,6 +99,12 @@ def begin(db: Connection, *, overlap: timedelta, now: datetime) -> Progress | No
     )
 
 
+def read_until(db: Connection) -> Mapping[str, datetime | None]:
+    """Return until when GitHub's list has been read: its `newest` entries, and `all` that it still keeps."""
+    row = db.execute(text("SELECT looked_at, checkpoint FROM redelivery_progress")).one_or_none()
+    return {"newest": None, "all": None} if row is None else {"newest": row.looked_at, "all": row.checkpoint}
+
+
 def wait(db: Connection, *, not_before: datetime | None) -> None:
     """Let no tick read or ask before this time, or lift that."""
     db.execute(
@@ -105,35 +113,8 @@ def wait(db: Connection, *, not_before: datetime | None) -> None:
     )
 
 
-def record_page(
-    db: Connection,
-    lease_no: int,
-    *,
-    failed: Sequence[Failed],
-    accepted: Sequence[str],
-    progress: Progress,
-    now: datetime,
-) -> bool:
-    """Commit what a page showed together with how far the reading has come.
-
-    False, and nothing changed, when another tick has the sweep's lease by now.
-    """
-    mine = db.execute(
-        text("""
-            UPDATE redelivery_progress SET looked_at = :looked_at, checkpoint = :checkpoint,
-                   scan_began = CAST(:scan_began AS timestamptz), scan_cursor = CAST(:scan_cursor AS text)
-            WHERE (SELECT lease_no FROM sweeps WHERE name = 'redelivery') = :lease_no RETURNING id
-        """),
-        {
-            "lease_no": lease_no,
-            "looked_at": progress.looked_at,
-            "checkpoint": progress.checkpoint,
-            "scan_began": progress.scan_began,
-            "scan_cursor": progress.scan_cursor,
-        },
-    ).one_or_none()
-    if mine is None:
-        return False
+def remember(db: Connection, failed: Sequence[Failed], *, now: datetime) -> None:
+    """Write down deliveries that failed, unless they were accepted since."""
     db.execute(
         text("""
             INSERT INTO redeliveries AS r (guid, delivery_id, first_failed_at, due_at)
@@ -151,19 +132,77 @@ def record_page(
             "times": [each.delivered_at for each in failed],
         },
     )
-    db.execute(text("DELETE FROM redeliveries WHERE guid = ANY(:guids)"), {"guids": list(accepted)})
+
+
+def known(db: Connection, guids: Sequence[str]) -> set[str]:
+    """Return those of the GUIDs that are asked for, or were accepted."""
+    rows = db.execute(
+        text("""
+            SELECT guid FROM redeliveries WHERE guid = ANY(:guids)
+            UNION SELECT guid FROM deliveries WHERE guid = ANY(:guids)
+        """),
+        {"guids": list(guids)},
+    )
+    return set(rows.scalars())
+
+
+def record_page(
+    db: Connection,
+    lease_no: int,
+    *,
+    failed: Sequence[Failed],
+    accepted: Sequence[str],
+    progress: Progress,
+    now: datetime,
+) -> bool:
+    """Commit what a page showed together with how far the reading has come.
+
+    False, and nothing changed, when another tick has the sweep's lease by now.
+    """
+    if not sweep_runs.hold(db, "redelivery", lease_no).held:
+        return False
+    db.execute(
+        text("""
+            UPDATE redelivery_progress SET looked_at = :looked_at, checkpoint = :checkpoint,
+                   scan_began = CAST(:scan_began AS timestamptz), scan_cursor = CAST(:scan_cursor AS text)
+        """),
+        {
+            "looked_at": progress.looked_at,
+            "checkpoint": progress.checkpoint,
+            "scan_began": progress.scan_began,
+            "scan_cursor": progress.scan_cursor,
+        },
+    )
+    remember(db, failed, now=now)
+    _forget(db, list(accepted))
     return True
+
+
+def _forget(db: Connection, guids: Sequence[str]) -> int:
+    """Forget what was accepted; what had been a job's webhook was stranded until it came."""
+    rows = db.execute(
+        text("""
+            WITH gone AS (DELETE FROM redeliveries WHERE guid = ANY(:guids) RETURNING guid, first_failed_at)
+            SELECT g.first_failed_at, d.received_at, d.job_id FROM gone g
+            LEFT JOIN deliveries d ON d.guid = g.guid AND d.event = 'workflow_job'
+        """),
+        {"guids": guids},
+    ).all()
+    for row in rows:
+        if row.received_at is not None:
+            stranded.served(
+                db, Cause.WEBHOOK_LOST, FoundBy.REDELIVERY, since=row.first_failed_at, job_id=row.job_id,
+                now=row.received_at,
+            )  # fmt: skip
+    return len(rows)
 
 
 def settle(db: Connection, *, kept: timedelta, now: datetime) -> tuple[int, Sequence[str]]:
     """Forget what was accepted, and what GitHub keeps no more; return how many were accepted, and the lost GUIDs."""
-    accepted = db.execute(
-        text("""
-            DELETE FROM redeliveries
-            WHERE guid IN (SELECT guid FROM redeliveries JOIN deliveries USING (guid) LIMIT :limit)
-        """),
-        {"limit": LIMIT},
-    ).rowcount
+    come = db.execute(
+        text("SELECT guid FROM redeliveries JOIN deliveries USING (guid) LIMIT :limit"), {"limit": LIMIT}
+    ).scalars()
+    accepted = _forget(db, list(come))
     lost = db.execute(
         text("""
             DELETE FROM redeliveries
@@ -183,11 +222,17 @@ def web_beats(db: Connection, *, now: datetime) -> bool:
 
 
 def due(db: Connection, *, limit: int, now: datetime) -> Sequence[Due]:
-    """Return what is to be asked for; what was never asked for comes first, then the older."""
+    """Return what is to be asked for; what was never asked for comes first, then the older.
+
+    Of what was accepted by a Postgres that was put back since the newest comes first: that a job is over tells more
+    than that it was queued.
+    """
     rows = db.execute(
         text("""
-            SELECT guid, delivery_id, asks + 1 FROM redeliveries WHERE due_at <= :now
-            ORDER BY asks, first_failed_at, delivery_id LIMIT :limit
+            SELECT r.guid, r.delivery_id, r.asks + 1 FROM redeliveries r CROSS JOIN epochs e WHERE r.due_at <= :now
+            ORDER BY r.asks, extract(epoch FROM r.first_failed_at)
+                             * CASE WHEN r.first_failed_at BETWEEN e.lost_from AND e.lost_until THEN -1 ELSE 1 END,
+                     r.delivery_id LIMIT :limit
         """),
         {"now": now, "limit": limit},
     )

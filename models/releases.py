@@ -13,7 +13,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from models import epochs
 from models.engine import StartOver
+from models.names import INSTALLATION_NOW, REPOSITORY_ID, SCOPE_NOW
 from models.sql import text
 from models.steps import RELEASE_LEASE, RETIRE_LEASE, lease, record_annotation
 from models.transitions import insert_events, move_claim, move_jobs
@@ -26,7 +28,9 @@ from rules.machines import ClaimState, EndReason, Purpose
 class Registration:
     """A runner that we registered, or may have registered, and have not seen gone.
 
-    `delivered`: the JIT of its claim left us, so that somebody may start this runner.
+    `delivered`: the JIT of its claim left us, so that somebody may start this runner. Scope and installation are
+    those of today (`models.names`): the claim may have ended long before.
+    `repository_id`: of the repository that the scope is, where it is one and its id was kept.
     """
 
     attempt_id: int
@@ -35,6 +39,7 @@ class Registration:
     installation_id: int
     scope: str
     delivered: bool = True
+    repository_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +79,12 @@ def request_release(
 
     Lease and `due_at` stay, so that the release waits out a step in flight. With `chain_no` (an errback)
     only a claim that is still `claimed` and on that chain is taken, with `undelivered` only one whose JIT
-    never left us, with `spare_since` only the spare that it was at that time.
+    never left us, with `spare_since` only the spare that it was at that time. Of `undelivered` rows that are an
+    earlier state know nothing: none is taken.
     """
     guard = "" if chain_no is None else "AND state = 'claimed' AND chain_no = :chain_no"
     if undelivered:
-        guard += " AND delivered_at IS NULL"
+        guard += f" AND delivered_at IS NULL AND {epochs.CURRENT}"
     if spare_since is not None:
         guard += " AND job_id IS NULL AND spare_since = :spare_since"
     moved = move_claim(
@@ -99,13 +105,13 @@ def request_release(
 def registrations_of(db: Connection, claim_id: int, *, pod_uid: str | None = None) -> tuple[Registration, ...]:
     """Return what was registered, or may have been, for a claim, or for every claim of its Pod."""
     rows = db.execute(
-        text("""
-            SELECT m.id, m.runner_name, m.runner_id, c.installation_id, c.scope,
-                   c.delivered_at IS NOT NULL AS delivered
+        text(f"""
+            SELECT m.id, m.runner_name, m.runner_id, {INSTALLATION_NOW}, {SCOPE_NOW},
+                   c.delivered_at IS NOT NULL AS delivered, {REPOSITORY_ID}
             FROM mint_attempts m JOIN claims c ON c.id = m.claim_id
             WHERE m.outcome IN ('open', 'minted') AND c.installation_id IS NOT NULL
               AND (c.id = :id OR c.pod_uid = :uid) ORDER BY m.id
-        """),
+        """),  # noqa: S608  the parts are literals of this package
         {"id": claim_id, "uid": pod_uid},
     )
     return tuple(Registration(*row) for row in rows)
@@ -347,11 +353,15 @@ def insert_retire(
 ) -> int | None:
     """Commit the claim that stands before any deletion of a Pod that is not terminal (L7).
 
-    None when the Pod has a live claim, is unknown to the cluster, or is gone.
+    None when the Pod has a live claim, is unknown to the cluster, or is gone; and while these rows may be an earlier
+    state than the cluster's, in which a busy Pod looks free (`models.epochs`).
     """
     pod = db.execute(
-        text("SELECT id, uid, pool_id FROM runner_pods WHERE id = :id AND gone_at IS NULL FOR NO KEY UPDATE"),
-        {"id": runner_pod_id},
+        text(f"""
+            SELECT id, uid, pool_id FROM runner_pods WHERE id = :id AND gone_at IS NULL AND {epochs.TRUSTED}
+            FOR NO KEY UPDATE
+        """),  # noqa: S608  a literal of this package
+        {"id": runner_pod_id, "now": now},
     ).one_or_none()
     if pod is None or pod.uid is None:
         return None

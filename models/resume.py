@@ -7,13 +7,16 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
+from models import epochs
 from models.backoffs import PROBE_DUE, PROBE_JOB
 from models.matching import WEB_ALIVE
 from models.sql import text
 from models.steps import notify_minted
+from models.stranded import OVERDUE, OVERDUE_SINCE
 from models.transitions import move_claim
 
 LIMIT = 1000
+_FOUND = f"c.stranded_cause IS NULL AND {OVERDUE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +33,18 @@ class Due:
 def take_due(db: Connection, *, due_after: float, now: datetime) -> list[Due]:
     """Raise the chain number of the claims that are due and put their next look `due_after` away."""
     rows = db.execute(
-        text("""
-            UPDATE claims SET chain_no = chain_no + 1, due_at = :next
+        text(f"""
+            UPDATE claims c SET chain_no = chain_no + 1, due_at = :next,
+                   stranded_at = CASE WHEN {_FOUND} THEN {OVERDUE_SINCE} ELSE stranded_at END,
+                   stranded_cause = CASE WHEN {_FOUND} THEN 'message_lost' ELSE stranded_cause END,
+                   stranded_found_by = CASE WHEN {_FOUND} THEN 'resume' ELSE stranded_found_by END
             WHERE id IN (
                 SELECT id FROM claims
                 WHERE ended_at IS NULL AND due_at < :now AND (leased_until IS NULL OR leased_until < :now)
                   AND state NOT IN ('delivered', 'executing')
                 ORDER BY due_at LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED)
             RETURNING id, chain_no, purpose, state, stamp, pod_uid
-        """),
+        """),  # noqa: S608  the parts stand in models.stranded
         {"now": now, "next": now + timedelta(seconds=due_after), "limit": LIMIT},
     ).all()
     for row in rows:
@@ -50,16 +56,17 @@ def take_due(db: Connection, *, due_after: float, now: datetime) -> list[Due]:
 def begin_unstamps(db: Connection, *, unstamp_after: float, now: datetime, who: str) -> list[int]:
     """Mark minted claims whose Pod stopped polling: the stamp may have cut its way to us.
 
-    From the commit on nothing is delivered until the un-stamp is confirmed.
+    From the commit on nothing is delivered until the un-stamp is confirmed. None while these rows may be an earlier
+    state: offers do not outlive a crash of Postgres, and a Pod that was served meanwhile polls no more.
     """
     rows = db.execute(
-        text("""
+        text(f"""
             SELECT c.id FROM claims c LEFT JOIN offers o ON o.pod_uid = c.pod_uid
             WHERE c.ended_at IS NULL AND c.state = 'minted' AND c.stamp IN ('on', 'gave_up')
               AND c.minted_at < :before AND (o.until IS NULL OR o.until < :before)
-              AND (c.leased_until IS NULL OR c.leased_until < :now)
+              AND (c.leased_until IS NULL OR c.leased_until < :now) AND {epochs.TRUSTED}
             ORDER BY c.id LIMIT :limit
-        """),
+        """),  # noqa: S608  a constant of models.epochs
         {"before": now - timedelta(seconds=unstamp_after), "now": now, "limit": LIMIT},
     )
     return [

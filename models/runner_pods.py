@@ -17,6 +17,7 @@ class RunnerPod(Base):
     __table_args__ = (
         Index("uq_runner_pods_namespace_name", "namespace", "name", unique=True),
         Index("ix_runner_pods_pool_open", "pool_id", postgresql_where=text("gone_at IS NULL")),
+        Index("ix_runner_pods_gone_at", "gone_at", postgresql_where=text("gone_at IS NOT NULL")),
     )
 
     id: Mapped[Serial]

@@ -6,8 +6,10 @@ from models import (
     accounts,
     api_tokens,
     backoffs,
+    catch_up,
     claims,
     deliveries,
+    epochs,
     executions,
     gates,
     jobs,
@@ -15,7 +17,9 @@ from models import (
     pools,
     redelivery,
     repairs,
+    runner_lists,
     runner_pods,
+    stranded,
     sweep_runs,
 )
 from models.base import Base
@@ -23,7 +27,7 @@ from models.base import Base
 metadata = Base.metadata
 
 MODULES = (
-    accounts, api_tokens, backoffs, claims, deliveries, executions, gates, jobs, offers, pools, redelivery,
-    repairs, runner_pods, sweep_runs,
+    accounts, api_tokens, backoffs, catch_up, claims, deliveries, epochs, executions, gates, jobs, offers, pools,
+    redelivery, repairs, runner_lists, runner_pods, stranded, sweep_runs,
 )  # fmt: skip
 """The modules that hold tables; the list keeps their imports from looking unused."""

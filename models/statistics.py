@@ -8,16 +8,20 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from models import gates, sweep_runs
+from models import catch_up, epochs, gates, redelivery, stranded, sweep_runs
 from models.matching import WEB_ALIVE
 from models.sql import text
+from rules.stranding import Cause
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
     """What is open now. Jobs by (state, hold reason or None), claims by (purpose, state); an age in seconds.
 
-    `closed_seconds`: of each gate, 0 while it is open. `last_tick`: when a sweep last began, None when none ever did.
+    `closed_seconds`: of each gate, 0 while it is open. `stranded_seconds`: the oldest of each cause.
+    `last_tick`: when a sweep last began, None when none ever did. `catch_up`: repositories. `deliveries_read`: by part,
+    until when GitHub's list of deliveries has been read, None: never.
+    `epoch`: of Postgres, and whether that may be older than the cluster.
     """
 
     jobs: Mapping[tuple[str, str | None], int]
@@ -25,7 +29,11 @@ class Statistics:
     offered_pods: int
     oldest_queued_seconds: float
     closed_seconds: Mapping[str, float]
+    stranded_seconds: Mapping[Cause, float]
     last_tick: datetime | None
+    catch_up: catch_up.Coverage
+    deliveries_read: Mapping[str, datetime | None]
+    epoch: epochs.EpochSeen
 
 
 def read(db: Connection, *, now: datetime) -> Statistics:
@@ -56,5 +64,9 @@ def read(db: Connection, *, now: datetime) -> Statistics:
         closed_seconds={
             row.upstream: 0.0 if row.open else max(0.0, (now - row.closed_at).total_seconds()) for row in gates.read(db)
         },
+        stranded_seconds=stranded.oldest(db, now=now),
         last_tick=sweep_runs.last_tick(db),
+        catch_up=catch_up.coverage(db, now=now),
+        deliveries_read=redelivery.read_until(db),
+        epoch=epochs.read(db, now=now),
     )

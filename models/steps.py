@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from sqlalchemy import Connection, Row
 
+from models import epochs
 from models.backoffs import forget
 from models.engine import note
 from models.sql import text
@@ -24,6 +25,9 @@ STAMP_LEASE = 2.0
 MINT_LEASE = 10.0
 RELEASE_LEASE = 20.0
 RETIRE_LEASE = 20.0
+
+UNDOING = frozenset({"lease_unstamp", "lease_release", "lease_retire"})
+"""Steps that could harm a busy Pod of whose claim the rows knew nothing."""
 
 
 def lease(
@@ -39,16 +43,18 @@ def lease(
 ) -> Row[Any] | None:
     """Take a claim for one step, or return None: it moved on, or another execution has it.
 
-    `chain_no` None stands for the chain that is current.
+    `chain_no` None stands for the chain that is current. None too while these rows are an earlier state than the
+    cluster's (`models.epochs`): what undoes a claim has to know that they are not.
     """
     transition = allowed(name)
+    rows = epochs.TRUSTED if name in UNDOING else epochs.CURRENT
     row = db.execute(
         text(f"""
             UPDATE claims SET leased_until = :until,
                    due_at = CASE WHEN state IN ('delivered', 'executing') THEN due_at ELSE :until END {values}
             WHERE id = :id AND ended_at IS NULL AND purpose = :purpose AND state = ANY(:sources)
               AND (CAST(:chain_no AS bigint) IS NULL OR chain_no = :chain_no)
-              AND (leased_until IS NULL OR leased_until < :now) {guard}
+              AND (leased_until IS NULL OR leased_until < :now) AND {rows} {guard}
             RETURNING *
         """),  # noqa: S608  every part comes from this package, never from input
         {
@@ -148,7 +154,8 @@ def begin_stamp(db: Connection, claim_id: int, *, chain_no: int | None, now: dat
         chain_no=chain_no,
         seconds=STAMP_LEASE,
         now=now,
-        guard="AND (state <> 'claimed' OR stamp = 'none') AND stamp <> 'removing'",
+        # One rebuilt after a restore may lack its account, and a stamp names one.
+        guard="AND (state <> 'claimed' OR stamp = 'none') AND stamp <> 'removing' AND account_id IS NOT NULL",
         values=", stamp_no = stamp_no + 1",
     )
     return None if row is None else _stamp_work(db, row)

@@ -16,6 +16,9 @@ from models.base import Base, Serial
 from models.sql import text
 from rules.reaping import SUCCESSES, Outcome
 
+DRY_LASTS = timedelta(minutes=10)
+"""After which a dry run that has not ended was killed: longer than all pages of any tick."""
+
 
 class Sweep(Base):
     """One sweep: who runs it, whether it may run, and how its last tick ended. Made by its first tick or pause."""
@@ -108,9 +111,7 @@ class Standing:
     paused: bool
 
 
-def take(
-    db: Connection, name: str, *, holder: str, lease: float, dry: bool, again: bool, now: datetime
-) -> Taken | Refused:
+def take(db: Connection, name: str, *, holder: str, lease: float, again: bool, now: datetime) -> Taken | Refused:
     """Take the lease of a sweep for `lease` seconds, or say why not.
 
     With `again` a tick that comes while another runs is remembered: `end` tells the one that runs.
@@ -118,13 +119,13 @@ def take(
     row = db.execute(
         text("""
             INSERT INTO sweeps AS s (name, lease_no, lease_holder, leased_until, began_at)
-            VALUES (:name, 1, :holder, :until, CASE WHEN :dry THEN NULL ELSE CAST(:now AS timestamptz) END)
+            VALUES (:name, 1, :holder, :until, :now)
             ON CONFLICT (name) DO UPDATE SET lease_no = s.lease_no + 1, lease_holder = :holder, leased_until = :until,
-                wanted_again = s.wanted_again AND :dry, began_at = CASE WHEN :dry THEN s.began_at ELSE :now END
-            WHERE (s.leased_until IS NULL OR s.leased_until < :now) AND (:dry OR s.paused_at IS NULL)
+                wanted_again = false, began_at = :now
+            WHERE (s.leased_until IS NULL OR s.leased_until < :now) AND s.paused_at IS NULL
             RETURNING lease_no
         """),
-        {"name": name, "holder": holder, "until": now + timedelta(seconds=lease), "now": now, "dry": dry},
+        {"name": name, "holder": holder, "until": now + timedelta(seconds=lease), "now": now},
     ).one_or_none()
     if row is not None:
         _close_lost(db, name, lease_no=row.lease_no, now=now)
@@ -132,7 +133,7 @@ def take(
     found = db.execute(
         text("SELECT paused_at, paused_by, paused_why, lease_holder FROM sweeps WHERE name = :name"), {"name": name}
     ).one()
-    if found.paused_at is not None and not dry:
+    if found.paused_at is not None:
         note_barred(db, name, why=f"paused by {found.paused_by}")
         return Refused(Outcome.PAUSED, f"paused by {found.paused_by}: {found.paused_why}")
     if again:
@@ -141,13 +142,16 @@ def take(
 
 
 def _close_lost(db: Connection, name: str, *, lease_no: int, now: datetime) -> None:
-    """End the rows of ticks that were killed: whoever holds the lease now knows that they are over."""
+    """End the rows of ticks that were killed: whoever holds the lease now knows that they are over.
+
+    A dry run has no lease: only its age tells.
+    """
     db.execute(
         text("""
             UPDATE sweep_runs SET ended_at = :now, outcome = :lost, why = 'its lease ran out'
-            WHERE sweep = :name AND ended_at IS NULL AND lease_no < :lease_no
+            WHERE sweep = :name AND ended_at IS NULL AND lease_no < :lease_no AND (NOT dry OR began_at < :long_ago)
         """),
-        {"name": name, "lease_no": lease_no, "now": now, "lost": Outcome.LOST},
+        {"name": name, "lease_no": lease_no, "now": now, "lost": Outcome.LOST, "long_ago": now - DRY_LASTS},
     )
 
 
@@ -163,9 +167,14 @@ def note_barred(db: Connection, name: str, *, why: str) -> None:
     )
 
 
-def standing(db: Connection, name: str, lease_no: int) -> Standing:
-    """Return whether a lease still holds; called in each transaction that repairs."""
-    row = db.execute(text("SELECT lease_no, paused_at FROM sweeps WHERE name = :name"), {"name": name}).one_or_none()
+def hold(db: Connection, name: str, lease_no: int) -> Standing:
+    """Return whether a lease still holds, and keep others from taking over or pausing until the transaction ends.
+
+    Called first in each transaction that repairs. One that only looked could be committed after a take-over.
+    """
+    row = db.execute(
+        text("SELECT lease_no, paused_at FROM sweeps WHERE name = :name FOR SHARE"), {"name": name}
+    ).one_or_none()
     return Standing(
         held=row is not None and row.lease_no == lease_no, paused=row is not None and row.paused_at is not None
     )
@@ -212,20 +221,16 @@ def end_run(db: Connection, run_id: int, *, outcome: Outcome, why: str | None, c
     )  # fmt: skip
 
 
-def end(
-    db: Connection, name: str, lease_no: int, *, outcome: Outcome, why: str | None, dry: bool, now: datetime
-) -> bool:
+def end(db: Connection, name: str, lease_no: int, *, outcome: Outcome, why: str | None, now: datetime) -> bool:
     """Give a lease back, unless another tick has it by now; return whether the sweep was asked for meanwhile."""
     row = db.execute(
         text("""
-            UPDATE sweeps SET leased_until = NULL, lease_holder = NULL,
-                   outcome = CASE WHEN :dry THEN outcome ELSE :outcome END,
-                   why = CASE WHEN :dry THEN why ELSE CAST(:why AS text) END,
+            UPDATE sweeps SET leased_until = NULL, lease_holder = NULL, outcome = :outcome, why = CAST(:why AS text),
                    succeeded_at = CASE WHEN :succeeded THEN CAST(:now AS timestamptz) ELSE succeeded_at END
             WHERE name = :name AND lease_no = :lease_no RETURNING wanted_again
         """),
-        {"name": name, "lease_no": lease_no, "outcome": outcome, "why": why, "dry": dry, "now": now,
-         "succeeded": outcome in SUCCESSES and not dry},
+        {"name": name, "lease_no": lease_no, "outcome": outcome, "why": why, "now": now,
+         "succeeded": outcome in SUCCESSES},
     ).one_or_none()  # fmt: skip
     return row is not None and bool(row.wanted_again)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from models.names import INSTALLATION_NOW, SCOPE_NOW
 from models.releases import lock_job, move_fate
 from models.sql import text
 from models.transitions import move_claim, move_jobs
@@ -53,14 +54,26 @@ class LivePod:
     pod_uid: str
 
 
+_LIVE_PODS = """
+    SELECT c.id, c.purpose, c.state, c.stamp, c.account_id, c.delivered_at, p.namespace, p.name, c.pod_uid
+    FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
+    WHERE c.ended_at IS NULL AND c.purpose = 'job'
+"""
+
+
 def live_pods(db: Connection) -> list[LivePod]:
     """Return the Pods of all live job claims."""
+    return [LivePod(*row) for row in db.execute(text(f"{_LIVE_PODS} ORDER BY c.id"))]
+
+
+def delivered_to(db: Connection, uids: Sequence[str], *, before: datetime) -> list[LivePod]:
+    """Return those of these Pods whose live claim was delivered before then and is not being released."""
     rows = db.execute(
-        text("""
-            SELECT c.id, c.purpose, c.state, c.stamp, c.account_id, c.delivered_at, p.namespace, p.name, c.pod_uid
-            FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
-            WHERE c.ended_at IS NULL AND c.purpose = 'job' ORDER BY c.id
-        """)
+        text(f"""
+            {_LIVE_PODS} AND c.pod_uid = ANY(:uids) AND c.state IN ('delivered', 'executing')
+            AND c.delivered_at <= :before
+        """),
+        {"uids": list(uids), "before": before},
     )
     return [LivePod(*row) for row in rows]
 
@@ -79,14 +92,15 @@ def unused(db: Connection, *, older_than: float, spares_older_than: float, now: 
     In no order, so that those that cannot be looked at are not always the first (L14).
     """
     return db.execute(
-        text("""
-            SELECT c.id, c.job_id, c.pod_uid, c.installation_id, c.account_id, c.scope, c.runner_id, c.runner_name,
+        text(f"""
+            SELECT c.id, c.job_id, c.pod_uid, {INSTALLATION_NOW} AS installation_id, c.account_id,
+                   {SCOPE_NOW} AS scope, c.runner_id, c.runner_name,
                    c.delivered_at, c.spare_since, c.runner_absent_at, c.pool_id, j.repository
             FROM claims c LEFT JOIN jobs j ON j.id = c.job_id
             WHERE c.ended_at IS NULL AND c.state = 'delivered'
               AND ((c.spare_since IS NULL AND c.delivered_at < :before) OR c.spare_since < :spare_before)
             ORDER BY random() LIMIT 1000
-        """),
+        """),  # noqa: S608  the parts are literals of this package
         {
             "before": now - timedelta(seconds=older_than),
             "spare_before": now - timedelta(seconds=spares_older_than),

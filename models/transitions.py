@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, TextClause
 
+from models import stranded
 from models.engine import note
 from models.prepared import Prepared
 from models.sql import text
@@ -84,6 +85,8 @@ def _move(
     ).all()
     if rows:
         note(db, name, machine=transition.machine, rows=len(rows))
+        if transition.machine is Machine.CLAIM:
+            stranded.moved(db, name, rows, now=now)
     return rows
 
 

@@ -144,6 +144,20 @@ class Settings(Stores):
         default=100, ge=1, le=1000, description="webhooks that GitHub is asked for in one tick at most"
     )
 
+    # Webhooks that never came
+    catch_up_after: float = Field(
+        default=120, gt=0, description="age at which a job that GitHub lists as queued is taken in without its webhook"
+    )
+    catch_up_over_after: float = Field(
+        default=3600, gt=0, description="since GitHub ended a job, before it is finished here without its webhook"
+    )
+    catch_up_seen_within: float = Field(
+        default=86400, gt=0, description="repositories that had a job in this time are looked at"
+    )
+    catch_up_percent: float = Field(
+        default=5, gt=0, le=50, description="part of an installation's hourly quota that this may use up"
+    )
+
     # What nothing leads to any more
     orphaned_stamp_after: float = Field(
         default=300, ge=0, description="since its last claim ended, before a stamped Pod without one is looked at"
@@ -162,7 +176,21 @@ class Settings(Stores):
     resume_every: float = Field(default=5, gt=0, description="period of `resume`")
     pools_every: float = Field(default=10, gt=0, description="period of `pools`, the keeper")
     sweep_every: float = Field(default=60, gt=0, description="period of the sweeps that run once a minute")
+    catch_up_every: float = Field(default=300, gt=0, description="period of `catch_up`")
     slow_sweep_every: float = Field(default=600, gt=0, description="period of the sweeps over what merely lies about")
+    prune_every: float = Field(default=86400, gt=0, description="period of `prune`")
+
+    # What is forgotten, counted from when it was over
+    keep_deliveries: float = Field(
+        default=604800, gt=259200, description="GUIDs of webhooks; longer than GitHub keeps deliveries"
+    )
+    keep_events: float = Field(
+        default=2592000, gt=0, description="events of jobs and claims, runs of sweeps, what was stranded"
+    )
+    keep_jobs: float = Field(
+        default=7776000, ge=1209600, description="completed jobs, ended claims, Pods that are gone; at least 14 days"
+    )
+    keep_repairs: float = Field(default=7776000, gt=0, description="repairs whose outcome is known")
 
     # Bounds of repairs
     sweeps_paused: Annotated[tuple[str, ...], NoDecode] = Field(
@@ -176,6 +204,14 @@ class Settings(Stores):
     )
     repair_settle_after: float = Field(
         default=600, gt=0, description="a repair that was not seen to come to what it was for has failed"
+    )
+
+    # The epoch, by which a Postgres that was put back to an earlier state is told
+    epoch_every: float = Field(default=10, gt=0, description="period in which Postgres is compared with the cluster")
+    epoch_trusted_for: float = Field(
+        default=60,
+        gt=0,
+        description="how long after that a claim may be undone or a Pod retired on the word of Postgres",
     )
 
     # Gates

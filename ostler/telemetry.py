@@ -34,6 +34,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _SLOW = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20)
 _WAITS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 14400)
+_STRANDED = (1, 2.5, 5, 10, 20, 30, 60, 90, 150, 200, 300, 480, 900, 1800, 3600)
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a series each, which nobody asks for
 _registry = CollectorRegistry()
@@ -67,7 +68,7 @@ TASKS = Counter("ostler_task_runs_total", "Executions of tasks", ("task", "outco
 TASK_SECONDS = Histogram("ostler_task_seconds", "Duration of an execution of a task", ("task",), buckets=_SLOW,
                          registry=_registry)  # fmt: skip
 SWEEP_SUCCESS = Gauge(
-    "ostler_sweep_last_success_timestamp_seconds", "When a sweep last came to its end here, Unix time; 0: never",
+    "ostler_sweep_last_success_timestamp_seconds", "When a sweep last succeeded here, Unix time; 0: never",
     ("sweep",), registry=_registry, multiprocess_mode="max",
 )  # fmt: skip
 REPAIRS = Counter(
@@ -76,6 +77,14 @@ REPAIRS = Counter(
 )  # fmt: skip
 REPAIR_OVERFLOW = Counter(
     "ostler_repair_overflow_total", "Repairs that a budget or a closed gate left to a later tick", ("sweep",),
+    registry=_registry,
+)  # fmt: skip
+STRANDED_SECONDS = Histogram(
+    "ostler_stranded_seconds", "From the moment that something was stranded until it was served", ("cause", "found_by"),
+    buckets=_STRANDED, registry=_registry,
+)  # fmt: skip
+CATCH_UP_LEFT = Counter(
+    "ostler_catch_up_left_total", "Looks of `catch_up` at a repository that were left to a later tick", ("why",),
     registry=_registry,
 )  # fmt: skip
 GITHUB_REQUESTS = Counter(
@@ -137,6 +146,8 @@ for _why in ("ended", "expired", "silent", "failed"):
     WATCH_RESTARTS.labels(_why)
 for _hint in ("gone", "spent", "executing"):
     WATCH_HINTS.labels(_hint)
+for _why in ("allowance", "limited", "silent", "uninstalled", "refused", "failed", "time"):
+    CATCH_UP_LEFT.labels(_why)
 for _upstream in ("github", "kubernetes"):
     for _outcome in ("answered", "failed"):
         UPSTREAM_CALLS.labels(_upstream, _outcome)
@@ -151,6 +162,9 @@ _ENDPOINTS = (
     ("DELETE", re.compile(r"/actions/runners/\d+$"), "delete_runner"),
     ("GET", re.compile(r"/actions/runners$"), "list_runners"),
     ("GET", re.compile(r"/actions/jobs/\d+$"), "get_job"),
+    ("GET", re.compile(r"/actions/runs/\d+$"), "get_run"),
+    ("GET", re.compile(r"/actions/runs$"), "list_runs"),
+    ("GET", re.compile(r"/actions/runs/\d+/jobs$"), "list_run_jobs"),
     ("GET", re.compile(r"^/app/hook/deliveries$"), "list_deliveries"),
     ("POST", re.compile(r"^/app/hook/deliveries/\d+/attempts$"), "redeliver"),
 )
@@ -158,6 +172,8 @@ for _verb, _form, _endpoint in _ENDPOINTS:
     GITHUB_SECONDS.labels(_endpoint)
     for _code in ("200" if _verb == "GET" else "201", "403", "404", "429", "500", "none"):
         GITHUB_REQUESTS.labels(_endpoint, _code)
+for _endpoint in ("list_runs", "list_run_jobs"):
+    GITHUB_REQUESTS.labels(_endpoint, "304")
 
 
 def watch_event(kind: str) -> None:

@@ -30,6 +30,7 @@ REMATCH = "ostler.rematch"
 MISSING_PODS = "ostler.missing_pods"
 PODS_CHANGED = "ostler.pods_changed"
 POD_GONE = "ostler.pod_gone"
+PRUNE = "ostler.prune"
 
 WAKE_MS = 2000
 KEEP_MS = 10_000

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
-from rules.fates import NO_SUCH_JOB, Fate, JobFate, from_github
+from rules.fates import NO_SUCH_JOB, Fate, JobFate, OverRun, from_github
 from rules.machines import JobState
 
 LONGEST_QUEUED = timedelta(hours=48)
@@ -57,14 +57,21 @@ class AdriftVerdict:
 
 
 def judge_adrift(
-    *, kind: Adrift, state: JobState, status: str | None, conclusion: str | None, started: bool, age: timedelta
+    *,
+    kind: Adrift,
+    state: JobState,
+    status: str | None,
+    conclusion: str | None,
+    started: bool,
+    age: timedelta,
+    run: OverRun | None = None,
 ) -> AdriftVerdict:
-    """Return what becomes of a job of which GitHub says `status`; None is a 404.
+    """Return what becomes of a job of which GitHub says `status`; None is a 404. `run`: its run, if that is over.
 
     A 404 finishes only what no longer can be queued there: a job that `started`, or one whose `age` (since it was
     queued, or began to wait) is more than GitHub allows.
     """
-    fate = from_github(status=status, conclusion=conclusion)
+    fate = from_github(status=status, conclusion=conclusion, run=run)
     if status is None:
         most = LONGEST_WAITING if state is JobState.WAITING else LONGEST_QUEUED
         over = started or age > most

@@ -49,6 +49,8 @@ class JobEvent(Protocol):
     @property
     def repository(self) -> str: ...  # noqa: D102
     @property
+    def repository_id(self) -> int: ...  # noqa: D102
+    @property
     def owner_id(self) -> int: ...  # noqa: D102
     @property
     def owner_login(self) -> str: ...  # noqa: D102

@@ -28,16 +28,31 @@ NOT_SHOWN = JobFate(Fate.RUNNING, "GitHub answers 404, which may be for want of 
 NO_SUCH_JOB = JobFate(Fate.FINISH, "GitHub has no such job", "unknown")
 
 
-def from_github(*, status: str | None, conclusion: str | None) -> JobFate:
+WAITS = frozenset({"queued", "waiting", "pending", "requested"})
+"""GitHub's words for a job that has not begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class OverRun:
+    """A run that is over, with GitHub's word for how it ended."""
+
+    conclusion: str | None
+
+
+def from_github(*, status: str | None, conclusion: str | None, run: OverRun | None = None) -> JobFate:
     """Return the fate of a job from GitHub's answer; `status` None is a 404.
 
     GitHub answers that also where it does not let us look (a repository taken from the installation, say), so it
-    ends no job: `rules.adrift` judges what stays unseen.
+    ends no job: `rules.adrift` judges what stays unseen. With its `run` over, a job that GitHub shows as waiting will
+    wait for ever: a run that ends as `startup_failure` leaves its jobs queued.
     """
+    if status in WAITS and run is not None:
+        how = run.conclusion or "unknown"
+        return JobFate(Fate.FINISH, f"GitHub says that it is {status}, and that its run is over ({how})", how)
     if status is None:
         return NOT_SHOWN
     if status == "completed":
         return JobFate(Fate.FINISH, "GitHub says that it is over", conclusion or "unknown")
-    if status in {"queued", "waiting", "pending", "requested"}:
+    if status in WAITS:
         return JobFate(Fate.REQUEUE, "GitHub says that it is queued")
     return JobFate(Fate.RUNNING, f"GitHub says that it is {status}, on a runner that is not this claim's")

@@ -16,11 +16,15 @@ from rules.reaping import Source, Witness
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether the thing stays, why, and what was seen by whom when it does not."""
+    """Whether the thing stays, why, and what was seen by whom when it does not.
+
+    `proof`: what makes certain that it holds no JIT, where that is still to come.
+    """
 
     keep: bool
     reason: str
     witnesses: tuple[Witness, ...] = ()
+    proof: str | None = None
 
 
 def _keep(reason: str) -> Verdict:
@@ -53,36 +57,51 @@ def judge_stamped(pod: StampedPod, *, grace_seconds: float) -> Verdict | None:
     return None
 
 
-def judge_orphaned_stamp(
-    *, same_uid: bool, stamped: bool, terminating: bool, terminal: bool, poller_exit_code: int | None,
-    runner_ready: bool,
-) -> Verdict:  # fmt: skip
+def judge_orphaned_stamp(evidence: PodEvidence, *, same_uid: bool, stamped: bool, terminating: bool) -> Verdict:
     """Return what becomes of a stamped Pod that Postgres says was never given a JIT, after one GET of it."""
-    if not same_uid or terminating or terminal:
+    if not same_uid or terminating or evidence.terminal:
         return _keep("it is ending by itself")
     if not stamped:
         return _keep("its stamp is off by now")
-    busy = may_hold_jit(
-        PodEvidence(
-            any_delivered=False,
-            poller_exit_code=poller_exit_code,
-            runner_ever_ready=runner_ready,
-            github_runner_seen="unknown",
-            terminal=False,
-            gone=False,
-            runner_removed_proof=False,
-            executed_job_terminal_for_seconds=None,
-            runner_absent_or_idle_in_two_looks=False,
-        )
-    )
-    if busy.busy:
+    return _never_given(evidence, "stamped, without a claim, and never given a JIT")
+
+
+def _never_given(evidence: PodEvidence, reason: str) -> Verdict:
+    """Return that a Pod goes that was never given a JIT, of which Postgres and its poller bear witness, or why not."""
+    busy = may_hold_jit(evidence)
+    if busy.busy or evidence.any_delivered:
         return _keep("it may hold a JIT: " + ", ".join(busy.reasons))
-    waits = "its poller still runs" if poller_exit_code is None else f"its poller exited {poller_exit_code}"
+    exited = evidence.poller_exit_code
+    poller = "its poller has not exited" if exited is None else f"its poller exited {exited}"
     return Verdict(
         keep=False,
-        reason="stamped, without a claim, and never given a JIT",
-        witnesses=(Witness(Source.POSTGRES, "nothing was delivered"), Witness(Source.KUBERNETES, waits)),
+        reason=reason,
+        witnesses=(Witness(Source.POSTGRES, "nothing was delivered"), Witness(Source.KUBERNETES, poller)),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class QuietPod:
+    """A Pod without a claim that is not offered. `quiet_seconds`: since it was last heard, or since its creation.
+
+    `web_beats`: a web process was there for all of the grace, so that its silence says something of the Pod.
+    """
+
+    quiet_seconds: float
+    web_beats: bool
+
+
+def judge_silent(pod: QuietPod, evidence: PodEvidence, *, grace_seconds: float) -> Verdict:
+    """Return whether a Pod is of no use: it does not poll for so long, or its poller ended other than 0."""
+    if evidence.terminal:
+        return _keep("it is ending by itself")
+    if evidence.poller_exit_code is not None:
+        return _never_given(evidence, "its poller failed")
+    if pod.quiet_seconds < grace_seconds:
+        return _keep("it was heard a moment ago")
+    if not pod.web_beats:
+        return _keep("no web process was there to hear it")
+    return _never_given(evidence, "it does not poll")
 
 
 RunnerLook = Literal["absent", "idle", "busy"]
@@ -92,27 +111,47 @@ RunnerLook = Literal["absent", "idle", "busy"]
 class FinishedPod:
     """A Pod that is not terminal though the job of its latest delivered claim is over.
 
-    `runner`: GitHub's word on its runner now. `free_for_seconds`: since the first look that found it absent or idle
+    `job_over_seconds`: since the end of the job that its runner executed, None where no execution is known. `runner`:
+    GitHub's word on it now. `free_for_seconds`: since the first look that found it absent or idle
     with none in between that did not; None when this is the first.
     """
 
     job_over: bool
+    job_over_seconds: float | None
     runner: RunnerLook
     free_for_seconds: float | None
 
 
-def judge_finished(pod: FinishedPod, *, looks_apart: float) -> Verdict:
-    """Return whether such a Pod is over: its runner was absent or idle in two looks, `looks_apart` seconds apart."""
+def judge_finished(pod: FinishedPod, *, looks_apart: float, job_over_after: float) -> Verdict:
+    """Return whether such a Pod is over: its runner was absent or idle in two looks, `looks_apart` seconds apart.
+
+    That alone is no proof that it holds no JIT, unless the job that its runner executed is over for `job_over_after`.
+    """
     if pod.runner == "busy":
         return _keep("its runner is busy")
     if pod.free_for_seconds is None or pod.free_for_seconds < looks_apart:
         return _keep(f"its runner is {pod.runner} for the first time")
     what = "its job is over" if pod.job_over else "no job of it is known to run"
+    held = may_hold_jit(
+        PodEvidence(
+            any_delivered=True,
+            poller_exit_code=None,
+            runner_ever_ready=False,
+            github_runner_seen="absent" if pod.runner == "absent" else "online",
+            terminal=False,
+            gone=False,
+            runner_removed_proof=False,
+            executed_job_terminal_for_seconds=pod.job_over_seconds,
+            runner_absent_or_idle_in_two_looks=True,
+        ),
+        job_over_after=job_over_after,
+    )
     return Verdict(
         keep=False,
         reason=f"{what}, its runner is {pod.runner}, and it has not ended",
         witnesses=(Witness(Source.GITHUB, f"its runner was absent or idle in two looks, {pod.runner} now"),
                    Witness(Source.POSTGRES, what)),
+        proof="its runner is removed from GitHub first, and a refusal obeyed" if held.busy else held.reasons[0],
     )  # fmt: skip
 
 

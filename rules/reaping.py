@@ -51,7 +51,8 @@ class Outcome(StrEnum):
     - `running`: it has not.
     - `done`: it went through all that it found.
     - `unfinished`: its time was up or its process stops; the next tick goes on.
-    - `aborted`: what it read could not be trusted, and it changed nothing from there on (law L8).
+    - `aborted`: what it read could not be trusted, and it changed nothing from there on (law L8); or it came to no
+      row at all.
     - `failed`: an error that nobody expected.
     - `lost`: another tick took over, because this one was killed or took too long.
     - `paused`: it was not let run, or was stopped on its way.
@@ -75,9 +76,9 @@ SUCCESSES = frozenset({Outcome.DONE, Outcome.UNFINISHED})
 ALL = "all"
 
 
-def switched_off(name: str, *, dry: bool, by_setting: Collection[str]) -> bool:
-    """Return whether `OSTLER_SWEEPS_PAUSED` keeps a sweep from running; a dry run changes nothing, so it may."""
-    return not dry and (name in by_setting or ALL in by_setting)
+def switched_off(name: str, *, by_setting: Collection[str]) -> bool:
+    """Return whether `OSTLER_SWEEPS_PAUSED` keeps a sweep from running, dry runs apart."""
+    return name in by_setting or ALL in by_setting
 
 
 class Repaired(StrEnum):

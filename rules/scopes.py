@@ -7,7 +7,7 @@ runners of its jobs are registered in the repository (GitHub docs, "REST API end
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from ostler.errors import Invalid
@@ -19,10 +19,14 @@ _NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,100}")
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """An organisation (`repository_name` is None) or a repository; `str()` is what tables keep."""
+    """An organisation (`repository_name` is None) or a repository; `str()` is what tables keep.
+
+    With a `repository_id` GitHub is asked by that: the name may be another repository's by now.
+    """
 
     login: str
     repository_name: str | None = None
+    repository_id: int | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not _LOGIN.fullmatch(self.login):
@@ -65,7 +69,11 @@ class Scope:
     @property
     def path(self) -> str:
         """Return the beginning of the scope's API paths, as `/orgs/acme`."""
-        return f"/{self}"
+        return f"/{self}" if self.repository_id is None else f"/repositories/{self.repository_id}"
+
+    def by_id(self, repository_id: int | None) -> Self:
+        """Return a repository's scope by its id, where that is known; an organisation's as it is."""
+        return self if self.repository_name is None else replace(self, repository_id=repository_id)
 
     def __str__(self) -> str:
         if self.repository_name is None:

@@ -28,7 +28,8 @@ class ClaimedJob(StrEnum):
     """GitHub's answer about the claimed job.
 
     `here` and `elsewhere`: on the runner of this claim, or on another. `terminal`: completed, or GitHub
-    says for certain that there is no such job. `unknown`: asked, and no usable answer came.
+    says for certain that there is no such job; `terminal_here`: completed on the runner of this claim.
+    `unknown`: asked, and no usable answer came.
     """
 
     NOT_ASKED = "not_asked"
@@ -36,6 +37,7 @@ class ClaimedJob(StrEnum):
     IN_PROGRESS_HERE = "in_progress_here"
     IN_PROGRESS_ELSEWHERE = "in_progress_elsewhere"
     TERMINAL = "terminal"
+    TERMINAL_HERE = "terminal_here"
     UNKNOWN = "unknown"
 
 
@@ -66,8 +68,8 @@ class UnusedAction(StrEnum):
 class UnusedClaim:
     """One claim as the sweep sees it.
 
-    `absent_before`: the runner was absent in the look before, a minute ago. `age_seconds`: since the
-    poller's exit 0, else since `delivered_at`; of a spare since `spare_since`.
+    `absent_before`: the runner was absent in the look before, a minute ago. `age_seconds`: at the time of the runner
+    list, since the poller's exit 0, else since `delivered_at`; of a spare since `spare_since`.
     """
 
     runner: RunnerNow
@@ -79,10 +81,11 @@ class UnusedClaim:
 
 @dataclass(frozen=True, slots=True)
 class UnusedVerdict:
-    """What to do with the claim, and why."""
+    """What to do with the claim, and why. `counts`: what the list showed of the runner is a look at it."""
 
     action: UnusedAction
     reason: str
+    counts: bool = True
 
 
 _ONLINE = {
@@ -117,12 +120,15 @@ _JOB_UNKNOWN = UnusedVerdict(UnusedAction.WAIT, "the job could not be asked for"
 def judge_unused(claim: UnusedClaim, *, grace_seconds: float = GRACE_SECONDS) -> UnusedVerdict:
     """Return what to do with a delivered claim that has no execution; `grace_seconds` is its age of first action."""
     if not claim.age_seconds >= grace_seconds:
-        return UnusedVerdict(UnusedAction.WAIT, "delivered a moment ago")
+        return UnusedVerdict(UnusedAction.WAIT, "delivered a moment before the runners were listed", counts=False)
     if claim.job is ClaimedJob.IN_PROGRESS_HERE and not claim.is_spare:
         # A proof of its own; a runner list that does not show it is only older.
         return UnusedVerdict(UnusedAction.EXECUTE, "GitHub runs the claimed job on this runner")
+    if claim.job is ClaimedJob.TERMINAL_HERE and not claim.is_spare:
+        # The runner takes no second job: one that is listed, even as busy, was listed before its job ended.
+        return UnusedVerdict(UnusedAction.FINISH, "the job is over, and this runner executed it")
     if claim.runner is RunnerNow.UNKNOWN:
-        return UnusedVerdict(UnusedAction.WAIT, "the runner list is not known")
+        return UnusedVerdict(UnusedAction.WAIT, "the runner list is not known", counts=False)
     if claim.runner is RunnerNow.ABSENT and not claim.absent_before:
         return UnusedVerdict(UnusedAction.WAIT, "the runner is absent for the first time")
     return _judge_spare(claim) if claim.is_spare else _judge_claimed(claim)

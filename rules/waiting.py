@@ -27,6 +27,7 @@ class WaitsFor(StrEnum):
     BUDGET = "budget"
     TIME = "time"
     GITHUB = "github"
+    RESTORE = "restore"
     POD = "pod"
     MATCH = "match"
     STAMP = "stamp"
@@ -83,6 +84,8 @@ class JobFacts:
     runner: str | None
     conclusion: str | None
     near: str | None
+    database_older: bool = False
+    """Postgres was put back to an earlier state, and nothing is matched until it is restored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ class Explanation:
     cure: str | None = None
 
 
-def explain(job: JobFacts) -> Explanation:
+def explain(job: JobFacts) -> Explanation:  # noqa: PLR0911  a table, one line per state
     """Return why a job stands where it stands."""
     if job.state is JobState.COMPLETED:
         return Explanation(WaitsFor.NOTHING, f"GitHub says that it is over: {job.conclusion or 'no conclusion'}.")
@@ -103,6 +106,13 @@ def explain(job: JobFacts) -> Explanation:
             WaitsFor.ENVIRONMENT,
             "GitHub holds it for an environment; it is not queued yet and uses nothing.",
             "Approve the deployment on GitHub, or look at the environment's protection rules.",
+        )
+    if job.database_older and job.state is not JobState.RUNNING:
+        return Explanation(
+            WaitsFor.RESTORE,
+            "Postgres was put back to an earlier state than the cluster's: what it says of this job may be old, "
+            "and nothing is matched.",
+            "Run `ostler restore` (docs/operations/recovery.md).",
         )
     if job.hold_reason is not None:
         return _held(job, job.hold_reason)

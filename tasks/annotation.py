@@ -14,6 +14,7 @@ from models.engine import transaction
 from models.steps import STAMP_LEASE
 from ostler.clock import utcnow
 from rules.retry import RetryPolicy
+from rules.stamps import parse
 from tasks.runtime import Runtime
 
 LOOKS = 2
@@ -23,10 +24,13 @@ def write(rt: Runtime, work: steps.Annotated, *, owner: int | None) -> StampResu
     """Write the annotation, with the owner label or (`owner` None) without it.
 
     When another value than expected stands there it is believed and, as long as the lease is ours, replaced
-    once. Raises what the adapter raises.
+    once. A stamp never replaces that of a later claim: these rows do not know it, so they are an earlier state than
+    the cluster, where the Pod works for that claim (L12). Raises what the adapter raises.
     """
     expected = work.expected
     for look in range(1, LOOKS + 1):
+        if owner is not None and _is_later(expected, work.claim_id):
+            return StampResult(outcome=StampOutcome.MOVED_ON, seen=expected, owner=None)
         if owner is None:
             result = take_off(
                 rt.kube, namespace=work.namespace, name=work.pod_name, uid=work.pod_uid, expected=expected,
@@ -48,6 +52,11 @@ def write(rt: Runtime, work: steps.Annotated, *, owner: int | None) -> StampResu
             return result
         expected = seen
     raise AssertionError("unreachable")
+
+
+def _is_later(value: str, claim_id: int) -> bool:
+    wrote = parse(value)
+    return wrote is not None and wrote.claim_id > claim_id
 
 
 def policy(work: steps.Annotated) -> RetryPolicy:

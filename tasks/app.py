@@ -28,6 +28,7 @@ MODULES = (
     "tasks.release",
     "tasks.retire",
     "tasks.pools",
+    "tasks.epochs",
     "tasks.watched",
     "tasks.sweeps.resume",
     "tasks.sweeps.rematch",
@@ -38,11 +39,14 @@ MODULES = (
     "tasks.sweeps.redelivery",
     "tasks.sweeps.adrift_jobs",
     "tasks.sweeps.orphaned_stamps",
+    "tasks.sweeps.silent_pods",
     "tasks.sweeps.finished_jobs",
     "tasks.sweeps.orphaned_runners",
     "tasks.sweeps.orphaned_service_accounts",
     "tasks.sweeps.unbound_executions",
     "tasks.sweeps.gates",
+    "tasks.sweeps.prune",
+    "tasks.sweeps.catch_up",
 )
 
 VISIBILITY_TIMEOUT = 300

@@ -25,8 +25,8 @@ from ostler.errors import Retryable
 from rules.retry import RetryPolicy
 from tasks.app import ROUTES, app
 
-PERIODIC = frozenset({"pools", "sweeps"})
-"""Queues of what beat sends."""
+RECONCILES = "pools"
+"""Queue of what beat sends and no frame runs, which notes its successes itself (`tasks.sweeps.tick`)."""
 
 DEADLINE = 20.0
 """Seconds that one execution of a task may take in all."""
@@ -77,8 +77,9 @@ def remaining(most: float = DEADLINE) -> float:
 
 
 def begin_page() -> None:
-    """Give the current task a new deadline: a sweep that goes through pages has one for each."""
-    _ends_at.set(time.monotonic() + DEADLINE)
+    """Give the current task a new deadline: a sweep that goes through pages has one for each. No task, no deadline."""
+    if _ends_at.get(None) is not None:
+        _ends_at.set(time.monotonic() + DEADLINE)
 
 
 def stopping() -> bool:
@@ -119,13 +120,13 @@ def task(name: str, *, queue: str, policy: Policy, bind: bool = False) -> Callab
                 _ends_at.reset(token)
                 telemetry.TASKS.labels(name, outcome).inc()
                 telemetry.TASK_SECONDS.labels(name).observe(time.monotonic() - began)
-                if outcome == "succeeded" and queue in PERIODIC:
+                if outcome == "succeeded" and queue == RECONCILES:
                     telemetry.SWEEP_SUCCESS.labels(name).set_to_current_time()
 
         for outcome in telemetry.TASK_OUTCOMES:
             telemetry.TASKS.labels(name, outcome)
         telemetry.TASK_SECONDS.labels(name)
-        if queue in PERIODIC:
+        if queue == RECONCILES:
             telemetry.SWEEP_SUCCESS.labels(name)
         ROUTES[f"ostler.{name}"] = {"queue": queue}
         registered: Task = app.task(

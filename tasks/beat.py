@@ -83,8 +83,7 @@ def run_beat(settings: Settings) -> None:
     # Not for workers: Flower shows their settings, and Celery hides a password in `broker_url` only.
     app.conf.redbeat_redis_url = settings.redis_url.reveal()
     socket.setdefaulttimeout(SOCKET_TIMEOUT)
-    app.loader.init_worker()
-    app.finalize()
+    app.finalize()  # the tasks' modules stay out: beat sends by name, to the queue that the schedule says
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)
     while True:

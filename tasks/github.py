@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
 
 import structlog
 
-from models import accounts, releases, steps
+from github_adapters.client import JobSeen
+from github_adapters.runs import RunSeen
+from models import accounts, releases, repositories, steps
 from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
-from rules.fates import NO_JOB, JobFate, from_github
+from rules.fates import NO_JOB, WAITS, JobFate, OverRun, from_github
 from rules.scopes import Scope
 from tasks.base import RELEASE, Policy, calls, remaining
 from tasks.runtime import Runtime
@@ -45,8 +48,11 @@ def deregister(rt: Runtime, work: Registered, *, policy: Policy = RELEASE) -> No
 
 
 def remove_runner(rt: Runtime, registration: releases.Registration, *, policy: Policy) -> None:
-    """Remove a runner that was registered, or may have been; raises as `deregister` does."""
-    scope = Scope.parse(registration.scope)
+    """Remove a runner that was registered, or may have been; raises as `deregister` does.
+
+    In a repository by its id, where that is known: a 404 of another one that has its name by now proves nothing.
+    """
+    scope = Scope.parse(registration.scope).by_id(registration.repository_id)
     runner_id = registration.runner_id
     if runner_id is None:
         found = rt.github.find_runner(
@@ -61,18 +67,17 @@ def remove_runner(rt: Runtime, registration: releases.Registration, *, policy: P
     transaction(rt.engine, lambda db: releases.registration_removed(db, registration.attempt_id, now=utcnow()))
 
 
-def owner_renamed(rt: Runtime, work: releases.ReleaseWork) -> bool:
+def follow_owner(rt: Runtime, installation_id: int) -> bool:
     """GitHub knows no such scope: write its owner's name of today down; return whether that is another one."""
-    if work.installation_id is None:
-        return False
     try:
-        seen = rt.github.get_installation(installation_id=work.installation_id, deadline_seconds=remaining())
+        seen = rt.github.get_installation(installation_id=installation_id, deadline_seconds=remaining())
     except UpstreamError as error:
-        log.warning("github.installation_unknown", error=type(error).__name__)
+        log.warning("github.installation_unknown", installation=installation_id, error=type(error).__name__)
         return False
-    if seen.account_id != work.account_id:
-        return False
-    return transaction(rt.engine, lambda db: accounts.rename_owner(db, account_id=seen.account_id, login=seen.login))
+    renamed = transaction(rt.engine, lambda db: accounts.rename_owner(db, account_id=seen.account_id, login=seen.login))
+    if renamed:
+        log.info("github.owner_renamed", account=seen.account_id, login=seen.login)
+    return renamed
 
 
 def ask_fate(
@@ -86,9 +91,78 @@ def ask_fate(
     """Return what GitHub says of a job that lost its claim; raises what GitHub's adapter raises."""
     if job_id is None or repository is None or installation_id is None:
         return NO_JOB
-    seen = rt.github.get_job(
-        installation_id=installation_id, repository=repository, job_id=job_id, policy=calls(policy)
-    )
-    if seen is None:
-        return from_github(status=None, conclusion=None)
-    return from_github(status=seen.status, conclusion=seen.conclusion)
+    return ask_job(rt, installation_id=installation_id, repository=repository, job_id=job_id, policy=policy).fate
+
+
+@dataclass(frozen=True, slots=True)
+class JobTold:
+    """What GitHub says of a job (None: a 404), of its run where that is over, and what becomes of the job by that."""
+
+    job: JobSeen | None
+    run: OverRun | None
+
+    @property
+    def fate(self) -> JobFate:
+        """Return what becomes of it."""
+        status, conclusion = (None, None) if self.job is None else (self.job.status, self.job.conclusion)
+        return from_github(status=status, conclusion=conclusion, run=self.run)
+
+
+@dataclass(slots=True)
+class LookUps:
+    """What one tick was told of jobs and runs: it asks for each once, and goes without when calls are scarce."""
+
+    jobs: dict[int, tuple[JobSeen | None, str | int]] = field(default_factory=dict)
+    runs: dict[int, RunSeen | None] = field(default_factory=dict)
+
+
+def ask_job(
+    rt: Runtime,
+    *,
+    installation_id: int,
+    repository: str,
+    job_id: int,
+    policy: Policy,
+    look_ups: LookUps | None = None,
+) -> JobTold:
+    """Ask for a job, and for its run when the job has not begun: one in a run that is over never will.
+
+    A run of an earlier attempt than the job's is an old answer and proves nothing. `look_ups` are a tick's: with them
+    the question is shed first when calls are scarce. Raises what GitHub's adapter raises.
+    """
+    kept = look_ups or LookUps()
+    optional = look_ups is not None
+    if job_id not in kept.jobs:
+        kept.jobs[job_id] = _find_job(
+            rt, installation_id=installation_id, repository=repository, job_id=job_id, policy=policy, optional=optional
+        )
+    job, home = kept.jobs[job_id]
+    if job is None or job.status not in WAITS:
+        return JobTold(job, None)
+    run = kept.runs.get(job.run_id)
+    if run is None or run.attempt < job.run_attempt:
+        run = kept.runs[job.run_id] = rt.github.get_run(
+            installation_id=installation_id, repository=home, run_id=job.run_id, policy=calls(policy), optional=optional
+        )
+    over = run is not None and run.over and run.attempt >= job.run_attempt
+    return JobTold(job, OverRun(run.conclusion) if run is not None and over else None)
+
+
+def _find_job(
+    rt: Runtime, *, installation_id: int, repository: str, job_id: int, policy: Policy, optional: bool
+) -> tuple[JobSeen | None, str | int]:
+    """Return a job, and what its repository was called to find it.
+
+    After a 404 it is asked for by the repository's id: its name may be another repository's by now, and nobody told.
+    """
+
+    def ask(home: str | int) -> JobSeen | None:
+        return rt.github.get_job(
+            installation_id=installation_id, repository=home, job_id=job_id, policy=calls(policy), optional=optional
+        )
+
+    found = ask(repository)
+    if found is not None:
+        return found, repository
+    number = transaction(rt.engine, lambda db: repositories.id_of(db, job_id))
+    return (None, repository) if number is None else (ask(number), number)

@@ -20,16 +20,17 @@ from sqlalchemy.exc import DBAPIError
 from k8s_adapters.pods import PodSeen, get_pod, list_pods
 from k8s_adapters.pools import PoolSeen, get_pool, list_pools
 from k8s_adapters.runners import create_runner, delete_runner
-from models import gates, keeper, releases
+from models import keeper, releases, stranded
 from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import Busy, Conflict, RateLimited, Retryable, UpstreamError
-from ostler.upstreams import Upstream
 from ostler.wakes import KEEP, REMATCH
 from rules.fates import Fate, JobFate
 from rules.machines import Purpose
 from rules.stamps import INITIAL
+from rules.stranding import Cause, FoundBy
 from tasks.base import SWEEP, SWEEP_ROW, calls, remaining, task
+from tasks.evidence import judge
 from tasks.github import ask_fate, deregister
 from tasks.release import send_release
 from tasks.retire import send_retire
@@ -104,6 +105,7 @@ def keep(*, pool_id: int) -> None:
     if pool is None:
         return
     namespace, name = pool
+    began = utcnow()
     seen = list_pods(rt.kube, namespace=namespace, pool=name, policy=calls(SWEEP))
     now = utcnow()
     transaction(
@@ -113,11 +115,15 @@ def keep(*, pool_id: int) -> None:
     rows = transaction(rt.engine, lambda db: keeper.pod_rows(db, pool_id=pool_id, now=now))
     by_uid = {pod.uid: pod for pod in seen}
     asking = [row for row in rows if asks_github(row, by_uid)]
-    see_all(rt, [row for row in rows if not asks_github(row, by_uid)], by_uid, namespace=namespace, now=now)
+    others = [row for row in rows if not asks_github(row, by_uid)]
+    complete = see_all(rt, others, by_uid, namespace=namespace, now=now)
     # A GitHub that does not answer may use up the rest of the time, and not always for the same Pods (L14).
-    fill(rt, pool_id, namespace, name)
+    warm = [row.id for row in rows if (pod := by_uid.get(row.uid or "")) and not judge(row.recorded, pod).busy]
+    fill(rt, pool_id, namespace, name, warm=warm)
     random.shuffle(asking)
-    see_all(rt, asking, by_uid, namespace=namespace, now=now)
+    complete &= see_all(rt, asking, by_uid, namespace=namespace, now=now)
+    if complete:
+        transaction(rt.engine, lambda db: keeper.record_listed(db, pool_id=pool_id, at=began))
     # While the Pods are watched, the end of this one wakes us.
     if any(is_ending(row, now=now) for row in rows) and not rt.waker.watched(namespace):
         rt.waker.send(KEEP, queue="pools", after=LOOK_AGAIN, pool_id=pool_id)
@@ -130,19 +136,21 @@ def asks_github(row: keeper.PodRow, by_uid: Mapping[str, PodSeen]) -> bool:
 
 def see_all(
     rt: Runtime, rows: Sequence[keeper.PodRow], by_uid: Mapping[str, PodSeen], *, namespace: str, now: datetime
-) -> None:
-    """Deal with these Pods of a pool, one after the other."""
-    may_retire = keeper.budget_of(len(rows))
+) -> bool:
+    """Deal with these Pods of a pool, one after the other; False when some were left to the next run."""
+    complete = True
     silent: set[int | None] = set()
     for row in rows:
         if remaining() < RESERVE:
             log.info("keep.to_be_continued")
-            return
+            return False
         pod = by_uid.get(row.uid or "")
         try:
-            may_retire -= see(rt, row, pod, namespace=namespace, may_retire=may_retire > 0, silent=silent, now=now)
+            see(rt, row, pod, namespace=namespace, silent=silent, now=now)
         except (UpstreamError, DBAPIError) as error:  # one Pod that cannot be dealt with stops no other (L14)
             log.warning("keep.pod_skipped", pod=row.name, error=type(error).__name__)
+            complete = False
+    return complete
 
 
 def is_ending(row: keeper.PodRow, *, now: datetime) -> bool:
@@ -158,20 +166,16 @@ def see(
     pod: PodSeen | None,
     *,
     namespace: str,
-    may_retire: bool,
     silent: set[int | None],
     now: datetime,
-) -> int:
-    """Deal with one Pod; return 1 when it was retired for its silence."""
+) -> None:
+    """Deal with one Pod that is over; a silent one is left to `silent_pods`."""
     if row.uid is None:
-        return 0
+        return
     if pod is None:
         see_missing(rt, row, namespace=namespace, silent=silent, now=now)
     elif row.terminal_at is not None:
         see_spent(rt, row, pod, silent=silent, now=now)
-    elif may_retire:
-        return see_silent(rt, row, pod, now=now)
-    return 0
 
 
 def facts(pool: PoolSeen) -> keeper.PoolFacts:
@@ -214,13 +218,13 @@ def pod_facts(pod: PodSeen) -> keeper.PodFacts:
     )
 
 
-def fill(rt: Runtime, pool_id: int, namespace: str, name: str) -> None:
-    """Create the Pods that are missing, or retire warm ones that are too many."""
+def fill(rt: Runtime, pool_id: int, namespace: str, name: str, *, warm: Sequence[int]) -> None:
+    """Create the Pods that are missing, or retire some of the `warm` rows when there are too many."""
     names = [(f"{name}-{secrets.token_hex(4)}", secrets.token_hex(8)) for _ in range(CREATIONS)]
     plan = transaction(
         rt.engine,
         lambda db: keeper.plan_pods(
-            db, pool_id=pool_id, names=names, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
+            db, pool_id=pool_id, names=names, warm=warm, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
         ),
     )
     for claim_id in plan.retire:
@@ -272,11 +276,14 @@ def see_missing(rt: Runtime, row: keeper.PodRow, *, namespace: str, silent: set[
     if row.claim_id is None:
         transaction(rt.engine, lambda db: releases.mark_gone(db, uid, now=now))
     else:
-        end_claim(rt, row.claim_id, spent=False, silent=silent)
+        end_claim(rt, row.claim_id, found_by=FoundBy.LISTS, spent=False, silent=silent)
 
 
 def see_spent(rt: Runtime, row: keeper.PodRow, pod: PodSeen, *, silent: set[int | None], now: datetime) -> None:
     """A terminal Pod: wait for its `completed`, then ask GitHub; delete it when no claim needs it."""
+    if row.claim_id is None and judge(row.recorded, pod).busy:
+        log.error("keep.pod_stays", pod=row.name)
+        return
     if row.claim_id is None:
         with rt.waker.alone(f"delete:{pod.uid}") as alone:
             if alone:
@@ -286,7 +293,7 @@ def see_spent(rt: Runtime, row: keeper.PodRow, pod: PodSeen, *, silent: set[int 
         return
     waited = row.terminal_at is not None and now - row.terminal_at > timedelta(seconds=rt.settings.spent_after)
     if waited:
-        end_claim(rt, row.claim_id, spent=True, silent=silent)
+        end_claim(rt, row.claim_id, found_by=FoundBy.LISTS, spent=True, silent=silent)
 
 
 def remove(rt: Runtime, pod: PodSeen, *, now: datetime) -> None:
@@ -298,32 +305,6 @@ def remove(rt: Runtime, pod: PodSeen, *, now: datetime) -> None:
         transaction(rt.engine, lambda db: releases.mark_gone(db, pod.uid, now=now))
 
 
-def see_silent(rt: Runtime, row: keeper.PodRow, pod: PodSeen, *, now: datetime) -> int:
-    """A Pod that does not poll, or whose poller ended other than 0, is retired under a claim; 1 when it is."""
-    if row.claim_id is not None or row.ever_delivered or row.offered or pod.terminating:
-        return 0
-    failed = pod.poller_exit_code not in {None, 0}
-    limit = now - timedelta(seconds=rt.settings.start_timeout)
-    silent = keeper.silent_since(row, created_at=pod.created_at) < limit and pod.poller_exit_code is None
-    if not failed and not silent:
-        return 0
-
-    def body(db: Connection) -> int | None:
-        if not failed and not keeper.web_beats(db, since=limit, now=now):
-            return None
-        if not gates.is_open(db, Upstream.KUBERNETES):
-            return None
-        why = "its poller failed" if failed else "it does not poll"
-        return releases.insert_retire(db, row.id, now=now, who=rt.who, why=why, due_after=rt.settings.due_after)
-
-    claim_id = transaction(rt.engine, body)
-    if claim_id is None:
-        return 0
-    log.warning("pod.retired", pod=row.name, failed=failed)
-    send_retire(rt, claim_id)
-    return 1
-
-
 def _nothing_else(_db: Connection) -> None:
     """Write nothing more."""
 
@@ -332,6 +313,7 @@ def end_claim(
     rt: Runtime,
     claim_id: int,
     *,
+    found_by: FoundBy,
     spent: bool,
     silent: set[int | None],
     also: Callable[[Connection], None] = _nothing_else,
@@ -343,7 +325,12 @@ def end_claim(
     `silent` are the installations for which GitHub did not answer in this run: their claims wait for the next one.
     `also` is called in the transaction that ends it or begins its release. False when neither was done.
     """
-    claim = transaction(rt.engine, lambda db: keeper.claim_facts(db, claim_id))
+
+    def stranded_claim(db: Connection) -> keeper.ClaimFacts | None:
+        stranded.mark(db, claim_id, Cause.POD_SPENT if spent else Cause.POD_GONE, found_by, now=utcnow())
+        return keeper.claim_facts(db, claim_id)
+
+    claim = transaction(rt.engine, stranded_claim)
     if claim is None:
         return False
     if not claim.executing and not (claim.releasing and claim.delivered):

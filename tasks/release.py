@@ -7,8 +7,11 @@ transaction ends the claim, moves its job by what GitHub says of it and inserts 
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import structlog
 
+from k8s_adapters.pods import get_pod
 from k8s_adapters.stamps import StampOutcome
 from models import releases, steps
 from models.engine import transaction
@@ -17,9 +20,10 @@ from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, Invalid, NotInstalled, RateLimited
 from ostler.wakes import RELEASE as NAME
 from tasks.annotation import write
-from tasks.base import RELEASE, task
-from tasks.github import ask_fate, deregister, owner_renamed, wait_for_token
-from tasks.retire import send_retire
+from tasks.base import RELEASE, calls, task
+from tasks.evidence import ask
+from tasks.github import ask_fate, deregister, follow_owner, wait_for_token
+from tasks.retire import OUT_OF_REACH, send_retire
 from tasks.runtime import Runtime, runtime
 
 log = structlog.get_logger(__name__)
@@ -61,7 +65,9 @@ def release(*, claim_id: int, chain_no: int | None = None, reason: str = "releas
         return
     except (Forbidden, Gone) as error:
         if work.delivered:
-            if isinstance(error, NotInstalled | Forbidden) or not owner_renamed(rt, work):
+            if isinstance(error, NotInstalled | Forbidden) or not follow_owner(
+                rt, work.registrations[0].installation_id
+            ):
                 raise
             again = utcnow()
             transaction(
@@ -85,18 +91,12 @@ def send_release(rt: Runtime, claim_id: int) -> None:
 def end_never_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
     """Un-stamp, whatever we believe of the stamp: a late one must find another value than it tests for.
 
-    Where that cannot be done (the annotation is missing, the patch is forbidden) the Pod is retired instead.
+    Where that cannot be done (the annotation is missing, the patch is forbidden) the Pod is retired instead. So is one
+    that may hold a JIT, of another claim: it is never un-stamped.
     """
-    try:
-        result = write(rt, work, owner=None)
-    except (Forbidden, Invalid) as error:
-        log.warning("release.stamp_stays", error=type(error).__name__)
-        warmth = Warmth.UNKNOWN
-    else:
-        if result.outcome is StampOutcome.MOVED_ON and result.seen is not None:
-            log.warning("release.annotation_moves")
-            return
-        warmth = _WARMTH[result.outcome]
+    warmth = make_warm(rt, work)
+    if warmth is None:
+        return
     ended = transaction(
         rt.engine,
         lambda db: releases.end_never_delivered(
@@ -110,8 +110,40 @@ def end_never_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
     wake_after(rt, work)
 
 
+def make_warm(rt: Runtime, work: releases.ReleaseWork) -> Warmth | None:
+    """Take the stamp off and return what is known of the Pod then; None when that has to be tried again."""
+    verdict = ask(rt, work.pod_uid)
+    if verdict.busy:
+        log.error("release.stamp_stays", pod=work.pod_name, reasons=verdict.reasons)
+        return Warmth.UNKNOWN
+    try:
+        result = write(rt, work, owner=None)
+    except (Forbidden, Invalid) as error:
+        log.warning("release.stamp_stays", error=type(error).__name__)
+        return Warmth.UNKNOWN
+    if result.outcome is StampOutcome.MOVED_ON and result.seen is not None:
+        log.warning("release.annotation_moves")
+        return None
+    return _WARMTH[result.outcome]
+
+
 def end_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
-    """Ask GitHub what became of the job, then end the claim and retire the Pod."""
+    """Ask GitHub what became of the job, then end the claim and retire the Pod.
+
+    A Pod that may hold this claim's JIT even though nothing is left to deregister has to end by itself first. What
+    others gave to it is the retirement's to ask.
+    """
+    verdict = ask(rt, work.pod_uid, claim_id=work.claim_id)
+    if verdict.busy:  # rarely: nothing was registered that we know of, so the Pod itself is asked
+        pod = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RELEASE))
+        gone = pod is None or pod.uid != work.pod_uid
+        verdict = ask(rt, work.pod_uid, None if gone else pod, gone=gone, claim_id=work.claim_id)
+    if verdict.busy:
+        log.error("release.kept", pod=work.pod_name, reasons=verdict.reasons)
+        error = "its Pod may hold a JIT: " + ", ".join(verdict.reasons)
+        again = utcnow() + timedelta(seconds=OUT_OF_REACH)
+        transaction(rt.engine, lambda db: steps.give_back(db, work, due_at=again, error=error))
+        return
     try:
         fate = ask_fate(rt, job_id=work.job_id, repository=work.repository, installation_id=work.installation_id)
     except RateLimited as error:

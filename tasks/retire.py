@@ -1,11 +1,16 @@
 """`ostler.retire(claim_id)` deletes a Pod under its retire claim, and ends the claim when the UID is gone.
 
 An accepted DELETE, a Terminating Pod and a time-out leave the claim live: `resume` looks again (L7). A Pod
-that was ever given a JIT has its runners deregistered first, and a refusal is obeyed (L3). Where the App may
-not remove a runner (any more) that somebody could start, the Pod has to end by itself.
+that was ever given a JIT has its runners deregistered first, and a refusal is obeyed (L3). GitHub is asked under the
+names and in the installation of today, however long ago the claims of the Pod ended; a 404 that comes of an owner's new
+name is asked again under that. Where the App may not remove a runner (any more) that somebody could start, the Pod has
+to end by itself, and GitHub is asked again every minute: the App may be installed anew. This is the
+only way to delete a Pod that is not terminal, so whoever wanted it gone, what Pod and rows say now has the last word.
 """
 
 from __future__ import annotations
+
+from datetime import timedelta
 
 import structlog
 from sqlalchemy import Connection
@@ -15,12 +20,16 @@ from k8s_adapters.runners import delete_runner
 from models import releases, steps
 from models.engine import transaction
 from ostler.clock import utcnow
-from ostler.errors import Busy, Forbidden, Gone, RateLimited
+from ostler.errors import Busy, Forbidden, Gone, NotInstalled, RateLimited
 from ostler.wakes import KEEP
 from ostler.wakes import RETIRE as NAME
 from tasks.base import RETIRE, calls, task
-from tasks.github import remove_runner, wait_for_token
+from tasks.evidence import ask
+from tasks.github import follow_owner, remove_runner, wait_for_token
 from tasks.runtime import Runtime, runtime
+
+OUT_OF_REACH = 60.0
+"""Seconds after which a runner that the App may not remove is asked for again."""
 
 log = structlog.get_logger(__name__)
 
@@ -32,16 +41,28 @@ def retire(*, claim_id: int) -> None:
     work = transaction(rt.engine, lambda db: releases.begin_retire(db, claim_id, now=utcnow()))
     if work is None:
         return
-    if work.delivered:
+    seen = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RETIRE))
+    gone = seen is None or seen.uid != work.pod_uid
+    living = None if gone else seen
+    verdict = ask(rt, work.pod_uid, living, gone=gone)
+    if work.delivered or verdict.busy:
         try:
-            remove_runners(rt, work)
+            remove_runners(rt, work, over=living is None or living.is_terminal)
         except Busy:
             log.warning("retire.refused", pod=work.pod_name)
             look_again(rt, work, "GitHub says that its runner is busy")
             return
+        except OwnerRenamed:
+            look_again(rt, work, "its owner has another name")
+            return
         except RateLimited as error:
             wait_for_token(rt, work, after=error.after)
             return
+        verdict = ask(rt, work.pod_uid, living, gone=gone)
+    if verdict.busy:
+        log.error("retire.kept", pod=work.pod_name, reasons=verdict.reasons)
+        look_again(rt, work, "it may hold a JIT: " + ", ".join(verdict.reasons), after=OUT_OF_REACH)
+        return
     delete_runner(rt.kube, namespace=work.namespace, name=work.pod_name, uid=work.pod_uid, policy=calls(RETIRE))
     seen = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RETIRE))
     if seen is not None and seen.uid == work.pod_uid:
@@ -53,32 +74,34 @@ def retire(*, claim_id: int) -> None:
         rt.waker.send(KEEP, queue="pools", pool_id=work.pool_id)
 
 
-def remove_runners(rt: Runtime, work: releases.ReleaseWork) -> None:
-    """Remove every runner of the Pod; raises what GitHub's adapter raises.
+class OwnerRenamed(Exception):
+    """The owner of a runner has a new name, which was written down: the same work is to be read again."""
 
-    Not where the App may not remove a runner that nobody can start: its JIT never left us, or the Pod is over.
+
+def remove_runners(rt: Runtime, work: releases.ReleaseWork, *, over: bool) -> None:
+    """Remove every runner of the Pod; raises `OwnerRenamed` and what GitHub's adapter raises.
+
+    Not where the App may not remove a runner that nobody can start: its JIT never left us, or the Pod is `over`.
     """
     for registration in work.registrations:
         try:
             remove_runner(rt, registration, policy=RETIRE)
         except (Forbidden, Gone) as error:
-            if registration.delivered and not is_over(rt, work):
+            if registration.delivered and not over:
+                scope_unknown = isinstance(error, Gone) and not isinstance(error, NotInstalled)
+                if scope_unknown and follow_owner(rt, registration.installation_id):
+                    raise OwnerRenamed from None
+                look_again(rt, work, type(error).__name__, after=OUT_OF_REACH)
                 raise
             log.warning("retire.runner_left", runner=registration.runner_name, error=type(error).__name__)
 
 
-def is_over(rt: Runtime, work: releases.ReleaseWork) -> bool:
-    """Return whether a GET shows the Pod terminal or gone."""
-    seen = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RETIRE))
-    return seen is None or seen.uid != work.pod_uid or seen.is_terminal
-
-
-def look_again(rt: Runtime, work: releases.ReleaseWork, error: str) -> None:
-    """Leave the claim live for `resume`."""
-    now = utcnow()
+def look_again(rt: Runtime, work: releases.ReleaseWork, error: str, *, after: float = 0) -> None:
+    """Leave the claim live for `resume`, which takes it up again in so many seconds."""
+    due_at = utcnow() + timedelta(seconds=after)
 
     def body(db: Connection) -> None:
-        steps.give_back(db, work, due_at=now, error=error)
+        steps.give_back(db, work, due_at=due_at, error=error)
 
     transaction(rt.engine, body)
 

@@ -16,6 +16,7 @@ from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from tasks.annotation import write
 from tasks.base import STAMP, task
+from tasks.evidence import ask
 from tasks.release import send_release
 from tasks.runtime import Runtime, runtime
 
@@ -36,7 +37,7 @@ def stamp(*, claim_id: int, chain_no: int | None = None) -> None:
     except UpstreamError as failure:
         error = type(failure).__name__
     if outcome is StampOutcome.POD_GONE:
-        give_up_pod(rt, work)
+        give_up_pod(rt, work, "its Pod is gone")
         return
     on = outcome is StampOutcome.DONE
     if not on:
@@ -58,15 +59,21 @@ def stamp(*, claim_id: int, chain_no: int | None = None) -> None:
 def unstamp(*, claim_id: int) -> None:
     """Take the stamp off a minted claim whose Pod stopped polling, so that the Pod reaches us again.
 
-    An answer that does not come leaves it `removing`: `resume` repeats it.
+    An answer that does not come leaves it `removing`: `resume` repeats it. A Pod that may hold a JIT, of another claim,
+    keeps its stamp, and the claim is released.
     """
     rt = runtime()
     work = transaction(rt.engine, lambda db: steps.begin_unstamp(db, claim_id, now=utcnow()))
     if work is None:
         return
+    verdict = ask(rt, work.pod_uid)
+    if verdict.busy:
+        log.error("unstamp.refused", pod=work.pod_name, reasons=verdict.reasons)
+        give_up_pod(rt, work, "its Pod may hold a JIT of another claim")
+        return
     outcome = write(rt, work, owner=None).outcome
     if outcome is StampOutcome.POD_GONE:
-        give_up_pod(rt, work)
+        give_up_pod(rt, work, "its Pod is gone")
     elif outcome is StampOutcome.DONE:
 
         def finish(db: Connection) -> None:
@@ -79,18 +86,16 @@ def unstamp(*, claim_id: int) -> None:
         transaction(rt.engine, finish)
 
 
-def give_up_pod(rt: Runtime, work: steps.StampWork) -> None:
-    """The Pod is gone: release the claim if nothing was delivered.
+def give_up_pod(rt: Runtime, work: steps.StampWork, why: str) -> None:
+    """The Pod is gone, or of no use: release the claim if nothing was delivered.
 
     A delivered one is ended by `missing_pods`, which asks GitHub what became of the job.
     """
     now = utcnow()
 
     def body(db: Connection) -> bool:
-        steps.give_back(db, work, due_at=now, error="the Pod is gone")
-        return releases.request_release(
-            db, work.claim_id, reason="its Pod is gone", undelivered=True, now=now, who=rt.who
-        )
+        steps.give_back(db, work, due_at=now, error=why)
+        return releases.request_release(db, work.claim_id, reason=why, undelivered=True, now=now, who=rt.who)
 
     if transaction(rt.engine, body):
         send_release(rt, work.claim_id)

@@ -17,6 +17,7 @@ from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.wakes import KEEP, POD_GONE
 from rules.machines import Purpose
+from rules.stranding import FoundBy
 from tasks.base import DISPATCH, SWEEP, calls, task
 from tasks.pools import end_claim
 from tasks.retire import send_retire
@@ -79,6 +80,6 @@ def pod_gone(*, claim_id: int) -> None:
     if pod is not None and pod.uid == claim.pod_uid:
         return
     log.info("pod.gone", claim=claim_id, pod=claim.pod_name)
-    end_claim(rt, claim_id, spent=False, silent=set())
+    end_claim(rt, claim_id, found_by=FoundBy.WATCH, spent=False, silent=set())
     pool_id = transaction(rt.engine, lambda db: watched.pool_of(db, claim_id))
     rt.waker.send(KEEP, queue="pools", pool_id=pool_id)

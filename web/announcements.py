@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from github_adapters.webhooks import (
     InstallationEvent,
@@ -32,6 +32,9 @@ _PARSERS: Mapping[str, Callable[[bytes], Announcement | None]] = {
 }
 EVENTS = frozenset(_PARSERS)
 
+LOCK_MS = 500
+"""Milliseconds that one lock is waited for; locks are held for the length of a transaction."""
+
 
 def parse(event: str, body: bytes) -> Announcement | None:
     """Return what one of `EVENTS` announces; None: nothing that is used here. Raises `MalformedPayload`."""
@@ -44,7 +47,12 @@ def parse(event: str, body: bytes) -> Announcement | None:
 def apply(
     db: Connection, announced: Announcement, *, guid: str, event: str, budget: Budget, now: datetime
 ) -> tuple[Outcome, bool]:
-    """Apply it once; return what became of it, and whether held jobs should be matched again."""
+    """Apply it once; return what became of it, and whether held jobs should be matched again.
+
+    It runs in the thread that the other webhooks wait for: one that meets a lock which is held for long fails with
+    what the database raises, and is asked for again.
+    """
+    db.execute(text("SELECT set_config('lock_timeout', :most, true)"), {"most": str(LOCK_MS)})
     if not announcements.take(db, guid=guid, event=event, action=announced.action, now=now):
         return Outcome.DUPLICATE, False
     return Outcome.ACCEPTED, _change(db, announced, budget=budget, now=now)

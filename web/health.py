@@ -2,7 +2,8 @@
 
 `/healthz` looks at nothing outside its own process: a restart cures no database. `/readyz` is 503 only
 for what makes this process useless: Postgres out of reach, an older schema, a deaf listener, stopping.
-Redis, beat, late sweeps and gates are in its body; without them the process still takes webhooks and delivers.
+Redis, beat, late sweeps, gates and the epoch are in its body; without them the process still takes webhooks and
+delivers.
 
 Anybody may ask, so an answer costs the stores nothing: what they said is kept for a second, one question is out at a
 time however many ask, in a thread of its own, and the body tells nothing of the fleet or of what it runs.
@@ -25,7 +26,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from models import gates, migrate, sweep_runs
+from models import epochs, gates, migrate, sweep_runs
 from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.secrets import Secret
@@ -65,13 +66,15 @@ class Redis:
 class Sweeps:
     """Which sweeps are late and which are paused, and the closed gates; None where Postgres did not say.
 
-    `last_tick` is when any sweep last began; None also when none ever did.
+    `last_tick` is when any sweep last began; None also when none ever did. `epoch`: whether Postgres may be older than
+    the cluster.
     """
 
     late: tuple[str, ...] | None = None
     paused: tuple[str, ...] | None = None
     shut: tuple[gates.Shut, ...] | None = None
     last_tick: datetime | None = None
+    epoch: epochs.EpochSeen | None = None
 
     def gates(self) -> dict[str, Any] | None:
         """Return each gate as the body shows it."""
@@ -81,6 +84,12 @@ class Sweeps:
         for each in self.shut:
             shown[each.upstream] = {"open": False, "closed_at": each.since.isoformat(), "why": each.why}
         return shown
+
+    def nothing_is_killed(self) -> str | None:
+        """Return why no sweep may retire a Pod or deregister a runner now; None when it may, or nobody knows."""
+        if self.epoch is not None and self.epoch.doubt is not None:
+            return self.epoch.doubt
+        return "; ".join(map(str, self.shut or ())) or None
 
     def last_tick_seconds(self, *, now: datetime) -> float | None:
         """Return how long ago a sweep last began."""
@@ -168,6 +177,9 @@ class Health:
             "sweeps_late": sweeps.late,
             "sweeps_paused": sweeps.paused,
             "gates": sweeps.gates(),
+            "epoch": None if sweeps.epoch is None else sweeps.epoch.epoch.number,
+            "database_older": None if sweeps.epoch is None else sweeps.epoch.older_since is not None,
+            "nothing_is_killed": sweeps.nothing_is_killed(),
         }
         return JSONResponse(body, status_code=200 if ready else 503)
 
@@ -192,6 +204,7 @@ class Health:
                 paused=tuple(each.name for each in found if each.paused),
                 shut=tuple(gates.shut(db)),
                 last_tick=sweep_runs.last_tick(db),
+                epoch=epochs.read(db, now=utcnow()),
             )
 
         try:

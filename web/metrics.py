@@ -153,17 +153,54 @@ class Rows(Collector):
             closed.add_metric((upstream,), seconds)
         yield gates
         yield closed
+        stranded = GaugeMetricFamily(
+            "ostler_oldest_stranded_seconds", "For how long the oldest of what is stranded has been; 0: nothing is",
+            labels=("cause",),
+        )  # fmt: skip
+        for cause, age in found.stranded_seconds.items():
+            stranded.add_metric((cause,), age)
+        yield stranded
         yield GaugeMetricFamily(
             "ostler_last_tick_timestamp_seconds",
             "When any sweep last began, Unix time; 0: never",
             0 if found.last_tick is None else found.last_tick.timestamp(),
         )
+        yield from _coverage(found)
+        yield GaugeMetricFamily("ostler_epoch", "The epoch of Postgres, which rises every few seconds",
+                                found.epoch.epoch.number)  # fmt: skip
+        yield GaugeMetricFamily(
+            "ostler_epoch_confirmed_timestamp_seconds",
+            "When Postgres was last seen to be as new as the cluster, Unix time; 0: never",
+            0 if found.epoch.confirmed_at is None else found.epoch.confirmed_at.timestamp(),
+        )
+        yield GaugeMetricFamily(
+            "ostler_database_older", "Whether Postgres was put back to an earlier state than the cluster knows",
+            found.epoch.older_since is not None,
+        )  # fmt: skip
         yield GaugeMetricFamily("ostler_offered_pods", "Runner Pods that can be given work", found.offered_pods)
         yield GaugeMetricFamily(
             "ostler_oldest_queued_job_seconds",
             "Age of the oldest queued job that is not held; 0 when there is none",
             found.oldest_queued_seconds,
         )
+
+
+def _coverage(found: Statistics) -> Iterator[Metric]:
+    repositories = GaugeMetricFamily(
+        "ostler_catch_up_repositories",
+        "Repositories that `catch_up` is to look at, and looked at lately",
+        labels=("is",),
+    )
+    repositories.add_metric(("due",), found.catch_up.due)
+    repositories.add_metric(("looked_at",), found.catch_up.looked_at)
+    deliveries = GaugeMetricFamily(
+        "ostler_redelivery_read_timestamp_seconds",
+        "Until when GitHub's list of deliveries has been read, Unix time; 0: never",
+        labels=("part",),
+    )
+    for part, until in found.deliveries_read.items():
+        deliveries.add_metric((part,), 0 if until is None else until.timestamp())
+    yield from (repositories, deliveries)
 
 
 def _sweeps(sweeps: Sequence[Watched]) -> Iterator[Metric]:

@@ -51,6 +51,7 @@ SERVICE_ACCOUNT = Kind(
     group="", version="v1", plural="serviceaccounts", name="ServiceAccount", returns_deleted=True, status=False
 )
 LEASE = Kind(group="coordination.k8s.io", version="v1", plural="leases", name="Lease", status=False)
+CONFIG_MAP = Kind(group="", version="v1", plural="configmaps", name="ConfigMap", status=False)
 DEFINITION = Kind(
     group="apiextensions.k8s.io",
     version="v1",
@@ -60,7 +61,7 @@ DEFINITION = Kind(
     generation=True,
 )
 TOKEN_REQUEST = Kind(group="authentication.k8s.io", version="v1", plural="tokenrequests", name="TokenRequest")
-BUILT_IN = (NAMESPACE, NODE, POD, SERVICE_ACCOUNT, LEASE, DEFINITION)
+BUILT_IN = (NAMESPACE, NODE, POD, SERVICE_ACCOUNT, LEASE, CONFIG_MAP, DEFINITION)
 
 
 def defined_by(definition: Json) -> Kind:

@@ -40,7 +40,7 @@ def build(options: Options) -> Faults:
     """Return the app, behind its faults."""
     journal = Journal(options.log)
     knobs = Knobs(lock_expiry_seconds=options.lock_expiry)
-    # Two generators, so that the weather does not change who gets which job.
+    # Three generators, so that neither the weather nor a call changes who gets which job.
     sender = Sender(
         url=options.webhook_url,
         secret=options.webhook_secret,
@@ -68,7 +68,7 @@ def build(options: Options) -> Faults:
     app = Starlette(
         routes=[
             *RunnerApi(world=world).routes(),
-            *Rest(world=world, identity=identity, sender=sender, limits=limits).routes(),
+            *Rest(world=world, identity=identity, sender=sender, limits=limits, rng=Random(options.seed + 2)).routes(),
             *control.routes(),
         ],
         lifespan=lifespan,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections import Counter
 from http import HTTPStatus
 from typing import Any
@@ -23,7 +24,7 @@ from lab.github.payloads import (
     target_renamed_webhook,
 )
 from lab.github.sender import Sender, Weather
-from lab.github.world import Knobs, World
+from lab.github.world import Knobs, NameTaken, World
 
 
 class Control:
@@ -44,7 +45,9 @@ class Control:
             Route("/_lab/jobs", self.list_jobs, methods=["GET"]),
             Route("/_lab/jobs/{id:int}/cancel", self.cancel_job, methods=["POST"]),
             Route("/_lab/jobs/{id:int}/approve", self.approve_job, methods=["POST"]),
+            Route("/_lab/runs/{id:int}/end", self.end_run, methods=["POST"]),
             Route("/_lab/runners", self.list_runners, methods=["GET"]),
+            Route("/_lab/runners", self.add_runner, methods=["POST"]),
             Route("/_lab/stats", self.stats, methods=["GET"]),
             Route("/_lab/webhooks", self.change_weather, methods=["POST"]),
             Route("/_lab/deliveries", self.list_deliveries, methods=["GET"]),
@@ -115,7 +118,10 @@ class Control:
         return JSONResponse({"full_name": repository.full_name})
 
     async def add_jobs(self, request: Request) -> Response:
-        """Create the jobs of one request, or of a list of them, and return their ids; all or none."""
+        """Create the jobs of one request, or of a list of them, and return their ids; all or none.
+
+        Each has a run of its own, but those of one `count` that are `in_one_run`.
+        """
         body = await request.json()
         wanted = body if isinstance(body, list) else [body]
         pairs = []
@@ -126,8 +132,9 @@ class Control:
             pairs.append((each, repository))
         jobs = []
         for each, repository in pairs:
-            jobs += [
-                self._world.add_job(
+            run = None
+            for _ in range(int(each.get("count", 1))):
+                job = self._world.add_job(
                     repository=repository,
                     labels=tuple(str(label) for label in each["labels"]),
                     duration_seconds=float(each.get("duration_seconds", 1)),
@@ -135,9 +142,10 @@ class Control:
                     workflow_name=str(each.get("workflow_name", "CI")),
                     head_branch=str(each.get("head_branch", "main")),
                     waiting=bool(each.get("waiting", False)),
+                    run=run,
                 )
-                for _ in range(int(each.get("count", 1)))
-            ]
+                run = self._world.runs[job.run_id] if each.get("in_one_run") else None
+                jobs.append(job)
         return JSONResponse({"ids": [job.id for job in jobs]}, status_code=HTTPStatus.CREATED)
 
     async def list_jobs(self, request: Request) -> Response:
@@ -162,6 +170,15 @@ class Control:
         done = self._world.approve(job)
         return Response(status_code=HTTPStatus.NO_CONTENT if done else HTTPStatus.CONFLICT)
 
+    async def end_run(self, request: Request) -> Response:
+        """End a run with a `conclusion` (else `startup_failure`) that its queued jobs never hear of."""
+        run = self._world.runs.get(int(request.path_params["id"]))
+        if run is None:
+            return _refuse(HTTPStatus.NOT_FOUND, "no such run")
+        body = await request.body()
+        self._world.end_run(run, str(json.loads(body)["conclusion"]) if body else "startup_failure")
+        return Response(status_code=HTTPStatus.NO_CONTENT)
+
     async def list_runners(self, _request: Request) -> Response:
         """Show every registered runner."""
         runners = [
@@ -169,6 +186,16 @@ class Control:
             for runner in self._world.runners.values()
         ]
         return JSONResponse({"runners": runners})
+
+    async def add_runner(self, request: Request) -> Response:
+        """Register a runner that never starts, as somebody else than the App would; 409 when its name is taken."""
+        body = await request.json()
+        labels = tuple(str(label) for label in body["labels"])
+        try:
+            runner, _jit = self._world.register(scope=body["scope"], name=body["name"], labels=labels, group_id=1)
+        except NameTaken:
+            return _refuse(HTTPStatus.CONFLICT, "a runner has that name")
+        return JSONResponse({"id": runner.id}, status_code=HTTPStatus.CREATED)
 
     async def stats(self, _request: Request) -> Response:
         """Count jobs by status, runners by state, events by name, calls by endpoint, refused ones by limit."""

@@ -65,6 +65,33 @@ class Job:
     next_delivery: float = 0
 
 
+@dataclass(kw_only=True)
+class Run:
+    """A workflow run: its jobs, oldest first. `ended_as`: it ended by itself, whatever its jobs show."""
+
+    id: int
+    jobs: list[Job] = field(default_factory=list)
+    ended_as: str | None = None
+
+    @property
+    def status(self) -> str:
+        """Return where it stands, by its jobs."""
+        found = {job.status for job in self.jobs}
+        if self.ended_as is not None or found == {COMPLETED}:
+            return COMPLETED
+        if found & {RUNNING, COMPLETED}:
+            return RUNNING
+        return QUEUED if QUEUED in found else WAITING
+
+    @property
+    def conclusion(self) -> str | None:
+        """Return how it ended: as its jobs did, the worst of them first."""
+        if self.ended_as is not None or self.status != COMPLETED:
+            return self.ended_as
+        bad = [job.conclusion for job in self.jobs if job.conclusion != "success"]
+        return bad[0] if bad else "success"
+
+
 @dataclass(kw_only=True, eq=False)
 class Session:
     """A started runner's connection; `polls` counts the long polls that are held right now."""

@@ -68,6 +68,14 @@ class Limits:
             self.refused["primary"] += 1
         return Verdict(headers=headers, refusal=None if allowed else PRIMARY)
 
+    def give_back(self, installation_id: int, *, resource: str, headers: dict[str, str]) -> None:
+        """Undo what `count` took of the quota, in its headers too: the answer is a 304, which costs none."""
+        window = self._windows.get((installation_id, resource))
+        if window is not None and "x-ratelimit-used" in headers:
+            window.used -= 1
+            headers["x-ratelimit-used"] = str(window.used)
+            headers["x-ratelimit-remaining"] = str(max(0, self._knobs.rate_limit_per_hour - window.used))
+
     def _spent(self, installation_id: int, endpoint: str, points: int) -> bool:
         spent = self._points.setdefault((installation_id, endpoint), deque())
         clock = time.monotonic()

@@ -11,7 +11,7 @@ import hashlib
 import json
 from typing import Any
 
-from lab.github.entities import COMPLETED, WAITING, Account, Job, Repository, stamp
+from lab.github.entities import COMPLETED, WAITING, Account, Job, Repository, Run, stamp
 
 API = "https://api.github.com"
 SITE = "https://github.com"
@@ -287,7 +287,7 @@ def job_view(job: Job) -> dict[str, Any]:
         "run_url": f"{url}/actions/runs/{job.run_id}",
         "run_attempt": job.run_attempt,
         "node_id": node_id("CR", job.id),
-        "head_sha": hashlib.sha1(str(job.run_id).encode(), usedforsecurity=False).hexdigest(),
+        "head_sha": _sha(job.run_id),
         "url": f"{url}/actions/jobs/{job.id}",
         "html_url": f"{run_html}/job/{job.id}",
         "status": job.status,
@@ -305,6 +305,64 @@ def job_view(job: Job) -> dict[str, Any]:
         "runner_group_id": runner.group_id if runner else None,
         "runner_group_name": "Default" if runner else None,
     }
+
+
+def run_view(run: Run) -> dict[str, Any]:
+    """Return a workflow run in the shape of the REST API."""
+    first = run.jobs[0]
+    repository = first.repository
+    url = f"{API}/repos/{repository.full_name}/actions/runs/{run.id}"
+    html_url = f"{SITE}/{repository.full_name}/actions/runs/{run.id}"
+    home = repository_view(repository)
+    changed = max(moment for job in run.jobs for moment in (job.created_at, job.started_at, job.completed_at) if moment)
+    return {
+        "id": run.id,
+        "name": first.workflow_name,
+        "node_id": node_id("WFR", run.id),
+        "head_branch": first.head_branch,
+        "head_sha": _sha(run.id),
+        "path": ".github/workflows/ci.yml@main",
+        "display_title": first.workflow_name,
+        "run_number": run.id,
+        "event": "push",
+        "status": run.status,
+        "conclusion": run.conclusion,
+        "workflow_id": repository.id,
+        "check_suite_id": run.id,
+        "check_suite_node_id": node_id("CS", run.id),
+        "url": url,
+        "html_url": html_url,
+        "pull_requests": [],
+        "created_at": stamp(first.created_at),
+        "updated_at": stamp(changed),
+        "actor": user(user_id=1001, login="lab-developer", kind="User"),
+        "run_attempt": max(job.run_attempt for job in run.jobs),
+        "referenced_workflows": [],
+        "run_started_at": stamp(first.created_at),
+        "triggering_actor": user(user_id=1001, login="lab-developer", kind="User"),
+        "jobs_url": f"{url}/jobs",
+        "logs_url": f"{url}/logs",
+        "check_suite_url": f"{API}/repos/{repository.full_name}/check-suites/{run.id}",
+        "artifacts_url": f"{url}/artifacts",
+        "cancel_url": f"{url}/cancel",
+        "rerun_url": f"{url}/rerun",
+        "previous_attempt_url": None,
+        "workflow_url": f"{API}/repos/{repository.full_name}/actions/workflows/{repository.id}",
+        "head_commit": {
+            "id": _sha(run.id),
+            "tree_id": _sha(run.id + 1),
+            "message": "A change",
+            "timestamp": stamp(first.created_at),
+            "author": {"name": "Lab", "email": "lab@example.com"},
+            "committer": {"name": "Lab", "email": "lab@example.com"},
+        },
+        "repository": home,
+        "head_repository": home,
+    }
+
+
+def _sha(number: int) -> str:
+    return hashlib.sha1(str(number).encode(), usedforsecurity=False).hexdigest()
 
 
 def webhook_head(action: str, job: Job) -> bytes:

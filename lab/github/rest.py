@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import heapq
 import json
 import re
@@ -12,23 +13,28 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Any
+from random import Random
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from lab.github.entities import Account, Repository, stamp
+from lab.github.entities import Account, Repository, Run, stamp
 from lab.github.faults import LOOK_EVERY, endpoint
 from lab.github.identity import Identity
 from lab.github.limits import Limits
-from lab.github.payloads import PERMISSIONS, installation_view, job_view
+from lab.github.payloads import PERMISSIONS, installation_view, job_view, run_view
 from lab.github.sender import Sender
 from lab.github.world import NameTaken, RunnerBusy, World
 
 LONGEST_NAME = 64
 MOST_LABELS = 100
 LARGEST_PAGE = 100
+MOST_RUNS = 1000
+"""Runs that a list of one status shows at most ("List workflow runs for a repository")."""
+
+Item = TypeVar("Item")
 NOT_FOUND = "Not Found"
 SUSPENDED = "This installation has been suspended"
 
@@ -52,11 +58,12 @@ class Caller:
 class Rest:
     """The routes and what they need."""
 
-    def __init__(self, *, world: World, identity: Identity, sender: Sender, limits: Limits) -> None:
+    def __init__(self, *, world: World, identity: Identity, sender: Sender, limits: Limits, rng: Random) -> None:
         self._world = world
         self._identity = identity
         self._sender = sender
         self._limits = limits
+        self._rng = rng
 
     def routes(self) -> list[Route]:
         """Return every route of the API."""
@@ -67,8 +74,13 @@ class Rest:
             Route("/app/hook/deliveries/{id:int}/attempts", self.attempt_delivery, methods=["POST"]),
         ]
         for prefix in ("/repos/{owner}/{repo}", "/repositories/{repository:int}"):
-            job = self._guard(self.get_job, "core")
-            routes.append(Route(f"{prefix}/actions/jobs/{{id:int}}", job, methods=["GET"]))
+            for path, handler in (
+                ("jobs/{id:int}", self.get_job),
+                ("runs", self.list_runs),
+                ("runs/{id:int}", self.get_run),
+                ("runs/{id:int}/jobs", self.list_run_jobs),
+            ):
+                routes.append(Route(f"{prefix}/actions/{path}", self._guard(handler, "core"), methods=["GET"]))
         for prefix in ("/orgs/{org}", "/repos/{owner}/{repo}", "/repositories/{repository:int}"):
             runners = f"{prefix}/actions/runners"
             mint = self._guard(self.mint, "actions_runner_registration")
@@ -167,10 +179,9 @@ class Rest:
             named = self._world.named(scope, name)
             runners = [named] if named else []
         else:
-            runners = self._world.in_scope(scope)
-        per_page = min(LARGEST_PAGE, max(1, _number(request, "per_page", 30)))
-        first = (max(1, _number(request, "page", 1)) - 1) * per_page
-        page = [runner.view() for runner in runners[first : first + per_page]]
+            forgetful = self._world.knobs.forgetful_rate
+            runners = [each for each in self._world.in_scope(scope) if self._rng.random() >= forgetful]
+        page = [runner.view() for runner in _page(request, runners)]
         return caller.answer(HTTPStatus.OK, {"total_count": len(runners), "runners": page})
 
     async def get_runner(self, request: Request, caller: Caller) -> Response:
@@ -201,6 +212,43 @@ class Rest:
             return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
         return caller.answer(HTTPStatus.OK, job_view(job))
 
+    async def list_runs(self, request: Request, caller: Caller) -> Response:
+        """List the runs of a repository, newest first, those of one status or conclusion if one is named."""
+        repository = self._repository(request, caller)
+        if repository is None:
+            return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
+        wanted = request.query_params.get("status")
+        runs = [
+            run
+            for run in reversed(self._world.runs.values())
+            if run.jobs[0].repository is repository and wanted in {None, run.status, run.conclusion}
+        ]
+        page = _page(request, runs[:MOST_RUNS])
+        body = {"total_count": len(runs), "workflow_runs": [run_view(run) for run in page]}
+        return caller.answer(HTTPStatus.OK, body)
+
+    async def get_run(self, request: Request, caller: Caller) -> Response:
+        """Show a run."""
+        run = self._run(request, caller)
+        if run is None:
+            return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
+        return caller.answer(HTTPStatus.OK, run_view(run))
+
+    async def list_run_jobs(self, request: Request, caller: Caller) -> Response:
+        """List the jobs of a run, of its latest attempt or of all."""
+        run = self._run(request, caller)
+        if run is None:
+            return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
+        latest = max(job.run_attempt for job in run.jobs)
+        every = request.query_params.get("filter") == "all"
+        jobs = [job for job in run.jobs if every or job.run_attempt == latest]
+        body = {"total_count": len(jobs), "jobs": [job_view(job) for job in _page(request, jobs)]}
+        return caller.answer(HTTPStatus.OK, body)
+
+    def _run(self, request: Request, caller: Caller) -> Run | None:
+        run = self._world.runs.get(int(request.path_params["id"]))
+        return run if run is not None and run.jobs[0].repository is self._repository(request, caller) else None
+
     # Shared
 
     def _guard(
@@ -226,7 +274,12 @@ class Rest:
             self._limits.out[installation] += 1
             try:
                 await self._delay()
-                return await reach(request, caller)
+                answer = await reach(request, caller)
+                if _is_known(request, answer):
+                    self._limits.give_back(installation, resource=resource, headers=caller.headers)
+                    headers = {**caller.headers, "etag": answer.headers["etag"]}
+                    return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+                return answer
             finally:
                 self._limits.out[installation] -= 1
 
@@ -297,6 +350,20 @@ def _problem(body: Any) -> str | None:
     ):
         return "Invalid request. labels must be 1 to 100 strings."
     return None
+
+
+def _page(request: Request, items: list[Item]) -> list[Item]:
+    per_page = min(LARGEST_PAGE, max(1, _number(request, "per_page", 30)))
+    first = (max(1, _number(request, "page", 1)) - 1) * per_page
+    return items[first : first + per_page]
+
+
+def _is_known(request: Request, answer: Response) -> bool:
+    """Give the answer to a GET its etag; return whether the caller has it already."""
+    if request.method != "GET" or answer.status_code != HTTPStatus.OK:
+        return False
+    answer.headers["etag"] = f'W/"{hashlib.sha256(bytes(answer.body)).hexdigest()}"'
+    return request.headers.get("if-none-match") == answer.headers["etag"]
 
 
 def _points(request: Request) -> int:

@@ -35,12 +35,17 @@ REORDER_SECONDS = 0.2
 class Weather:
     """How bad the network between this GitHub and its listener is.
 
-    `drop_action` names an action whose webhooks are all dropped.
+    `drop_action` names an action whose webhooks are all dropped, `vanish_action` one whose webhooks this GitHub never
+    even tries to send, so that its list of deliveries does not show them; `vanish_rate` does so by chance.
+    `delay_rate`: the share that `delay_max_seconds` and `reorder` concern.
     """
 
     drop_rate: float = 0
     drop_action: str = ""
+    vanish_rate: float = 0
+    vanish_action: str = ""
     duplicate_rate: float = 0
+    delay_rate: float = 1
     delay_max_seconds: float = 0
     reorder: bool = False
     paused: bool = False
@@ -157,13 +162,17 @@ class Sender:
         self.deliveries[delivery.guid] = delivery
         if len(self.deliveries) > KEPT_DELIVERIES:
             self.deliveries.popitem(last=False)
+        if action == self.weather.vanish_action or self._rng.random() < self.weather.vanish_rate:
+            self._lost(delivery, "never sent")
+            return
         if self._drops(action):
             self._note(delivery, self._next_id(), time.monotonic(), 0)
             self._lost(delivery, "dropped")
             return
-        delay = self._rng.uniform(0, self.weather.delay_max_seconds)
+        late = self._rng.random() < self.weather.delay_rate
+        delay = self._rng.uniform(0, self.weather.delay_max_seconds) if late else 0
         if self.weather.reorder:
-            delay += self._rng.uniform(0, REORDER_SECONDS)
+            delay += self._rng.uniform(0, REORDER_SECONDS) if late else 0
         else:
             # A delayed delivery holds back the later ones of the same job.
             due = max(time.monotonic() + delay, job.next_delivery)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 
-from lab.github.entities import COMPLETED, QUEUED, RUNNING, WAITING, Account, Job, Repository, Runner, Session, now
+from lab.github.entities import COMPLETED, QUEUED, RUNNING, WAITING, Account, Job, Repository, Run, Runner, Session, now
 from lab.github.journal import Journal
 from lab.github.market import Market, need_of
 from lab.github.payloads import tail_of
@@ -31,6 +31,7 @@ class Knobs:
     lock_expiry_seconds: float = 5
     requeue_after_seconds: float = 60
     answer_delay_seconds: float = 0
+    forgetful_rate: float = 0  # of the runners in a list: as if it came from a replica that has not heard of them yet
     # Limits of each installation. GitHub's own are 5,000 to 15,000 an hour, 900 points a minute, 100 at once; here a
     # few accounts do the work of hundreds. Without `rate_limits` no header tells them, as on an Enterprise Server.
     rate_limits: bool = True
@@ -64,6 +65,7 @@ class World:
         self.accounts: dict[str, Account] = {}
         self.former: dict[str, Repository] = {}
         self.jobs: dict[int, Job] = {}
+        self.runs: dict[int, Run] = {}
         self.runners: dict[int, Runner] = {}
         self.sessions: dict[str, Session] = {}
         self._names: dict[tuple[str, str], Runner] = {}
@@ -160,11 +162,16 @@ class World:
         workflow_name: str,
         head_branch: str,
         waiting: bool,
+        run: Run | None = None,
     ) -> Job:
-        """Create a job, queued or behind an environment gate, and publish it."""
+        """Create a job, queued or behind an environment gate, and publish it; without a `run` it has one of its own."""
+        job_id = self._next_id()
+        if run is None:
+            run = Run(id=self._next_id())
+            self.runs[run.id] = run
         job = Job(
-            id=self._next_id(),
-            run_id=self._next_id(),
+            id=job_id,
+            run_id=run.id,
             repository=repository,
             labels=labels,
             duration_seconds=duration_seconds,
@@ -175,6 +182,7 @@ class World:
             created_at=now(),
         )
         self.jobs[job.id] = job
+        run.jobs.append(job)
         self.journal.write("job_queued", job=job.id, repository=repository.full_name, waiting=waiting)
         if waiting:
             self._publish("waiting", job)
@@ -192,6 +200,14 @@ class World:
         self.journal.write("job_approved", job=job.id)
         self._queue(job)
         return True
+
+    def end_run(self, run: Run, conclusion: str) -> None:
+        """End a run as one that could not start: its queued jobs stay so for ever, and nobody is told."""
+        run.ended_as = conclusion
+        left = [job for job in run.jobs if job.status in {QUEUED, WAITING} and not job.runners]
+        for job in left:
+            self._market.withdraw_job(job)
+        self.journal.write("run_ended", run=run.id, conclusion=conclusion, jobs_left=[job.id for job in left])
 
     def cancel(self, job: Job) -> bool:
         """End a job that is not over with conclusion `cancelled`; its runner is told by a 404."""

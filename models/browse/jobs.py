@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from models import epochs
 from models.accounts import usage_of
 from models.browse.page import Order, Page, read
 from models.matching import WEB_ALIVE
@@ -128,6 +129,7 @@ def _facts(db: Connection, job: Row[Any], claims: Sequence[Row[Any]], *, now: da
         runner=runner,
         conclusion=job.conclusion,
         near=_near(db, job) if job.hold_reason in {HoldReason.NO_POOL, HoldReason.TWO_POOLS} else None,
+        database_older=epochs.is_older(db),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ostler.cli import accounts, claims, gates, jobs, pools, sweeps, tokens
+from ostler.cli import accounts, claims, doctor, gates, jobs, pools, restore, sweeps, tokens
 from ostler.cli.healthy import Process, problem_of
 from ostler.settings import Settings, load
 
@@ -28,6 +28,8 @@ app.command()(claims.claims)
 app.command()(pools.pools)
 app.command()(sweeps.repairs)
 app.command()(gates.gates)
+app.command()(doctor.doctor)
+app.command()(restore.restore)
 
 
 def _start(process: str) -> Settings:

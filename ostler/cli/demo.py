@@ -38,6 +38,9 @@ from ostler.errors import ConfigurationError
 WAVE = 40
 """Jobs that are sent at once at most, so that queues form and drain."""
 
+WORKERS = 2
+"""Worker processes: one that is killed leaves another."""
+
 LONGEST = 900.0
 """Seconds after which a demo that does not end is a failure."""
 
@@ -85,7 +88,7 @@ def run_demo(*, jobs: int | None, cluster: str, seed: int, logs: Path | None = N
         _tidy_up(say)
         if cluster == "real":
             binaries(say)
-        system = System(folder, Options(seed=seed), say=say, cluster=cluster)
+        system = System(folder, Options(seed=seed, workers=WORKERS), say=say, cluster=cluster)
         with running_in(folder, store=system.postgres.socket), system:
             system.wait_for_warm_pods(sum(pool.replicas for pool in POOLS) // 2, timeout=180)
             starting = False

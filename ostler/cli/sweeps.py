@@ -37,7 +37,9 @@ def list_(as_json: Json = False) -> None:
     from models.browse.sweeps import list_sweeps  # noqa: PLC0415
 
     now = utcnow()
-    found = query(lambda db: list_sweeps(db, now=now))
+    found, obstacle = query(lambda db: (list_sweeps(db, now=now), _obstacle(db)))
+    if obstacle is not None:
+        typer.echo(f"Nothing is retired or deregistered now: {obstacle}", err=True)
     if as_json:
         print_json([asdict(each) for each in found])
         return
@@ -140,6 +142,13 @@ def _print_repairs(rows: Any) -> None:
         ),
         empty="no repairs",
     )  # fmt: skip
+
+
+def _obstacle(db: Connection) -> str | None:
+    """Return why no sweep may kill anything now, whatever it finds."""
+    from models import epochs, gates  # noqa: PLC0415
+
+    return epochs.doubt(db, now=utcnow()) or "; ".join(map(str, gates.shut(db))) or None
 
 
 def _named(name: str, *, several: bool = True) -> tuple[str, ...]:

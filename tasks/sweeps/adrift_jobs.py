@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import structlog
-from sqlalchemy.exc import DBAPIError
 
-from models import adrift
+from models import adrift, repositories
 from models.engine import transaction
 from models.repairs import Case
 from ostler.clock import utcnow
@@ -25,13 +24,12 @@ from ostler.errors import (
     RateLimited,
     Retryable,
     Suspended,
-    UpstreamError,
 )
 from rules.adrift import Adrift, Move, judge_adrift, next_ask_after
 from rules.fates import Fate
 from rules.reaping import Source, Witness
-from tasks.base import SWEEP, calls
-from tasks.github import deregister
+from tasks.base import SWEEP
+from tasks.github import ask_job, deregister
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick
 
@@ -41,6 +39,7 @@ log = structlog.get_logger(__name__)
 @sweep("adrift_jobs")
 def adrift_jobs(tick: Tick) -> None:
     """Ask about one job after the other; an installation that does not answer is left alone for this tick."""
+    follow_names(tick)
     settings = tick.rt.settings
     soon = timedelta(seconds=settings.adrift_after)
     late = timedelta(seconds=settings.adrift_late_after)
@@ -51,21 +50,27 @@ def adrift_jobs(tick: Tick) -> None:
             return
         if job.installation_id in silent:
             continue
-        try:
-            look(tick, job)
-        except RateLimited as error:
+        error = tick.attempt(lambda job: look(tick, job), job, row=job.id)
+        if isinstance(error, RateLimited):
             log.info("adrift_jobs.rate_limited", installation=job.installation_id, after=error.after)
-            tick.skipped(error, row=job.id)
             silent.add(job.installation_id)
             make_room(tick, found, job.installation_id, after=error.after)
-        except (Retryable, Suspended, NotInstalled) as error:
-            tick.skipped(error, row=job.id)
+        elif isinstance(error, Retryable | Suspended | NotInstalled):
             silent.add(job.installation_id)
             make_room(tick, found, job.installation_id)
             ask_later(tick, job)  # later than its neighbours: it may be what fails
-        except (UpstreamError, DBAPIError) as error:
-            tick.skipped(error, row=job.id)
+        elif error is not None:
             ask_later(tick, job)
+
+
+def follow_names(tick: Tick) -> None:
+    """Write new names of repositories down that nobody told us: jobs queued since then show them."""
+    if tick.dry:
+        return
+    now = utcnow()
+    for renaming in tick.read(lambda db: repositories.torn(db, now=now)):
+        if transaction(tick.rt.engine, lambda db: repositories.rename(db, renaming, now=now)):  # noqa: B023  at once
+            log.info("adrift_jobs.repository_renamed", repository=renaming.repository_id, name=renaming.name)
 
 
 def look(tick: Tick, job: adrift.AdriftJob) -> None:
@@ -75,12 +80,13 @@ def look(tick: Tick, job: adrift.AdriftJob) -> None:
         log.warning("adrift_jobs.no_installation", job=job.id)
         ask_later(tick, job)
         return
-    seen = rt.github.get_job(
-        installation_id=job.installation_id, repository=job.repository, job_id=job.id, policy=calls(SWEEP)
-    )
-    status, conclusion = (None, None) if seen is None else (seen.status, seen.conclusion)
+    told = ask_job(
+        rt, installation_id=job.installation_id, repository=job.repository, job_id=job.id, policy=SWEEP,
+        look_ups=tick.look_ups,
+    )  # fmt: skip
+    status, conclusion = (None, None) if told.job is None else (told.job.status, told.job.conclusion)
     verdict = judge_adrift(
-        kind=job.kind, state=job.state, status=status, conclusion=conclusion,
+        kind=job.kind, state=job.state, status=status, conclusion=conclusion, run=told.run,
         started=job.runner_name is not None, age=utcnow() - job.ready_at,
     )  # fmt: skip
     if verdict.move is Move.KEEP:

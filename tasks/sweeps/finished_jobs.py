@@ -1,37 +1,36 @@
 """`ostler.finished_jobs`: ends Pods that live on though the job of their latest delivered claim is long over.
 
 That the *claimed* job ended proves nothing (GitHub gives a job to any runner that fits), so GitHub is asked for the
-runner itself, twice, a minute apart; and every way from here deregisters the runner first and obeys a refusal (L3).
+runner itself, twice, a minute apart; and every way from here deregisters the runner first and obeys a refusal (L3): a
+claim that lives does not end before GitHub removed its runner, or what that one takes meanwhile would be nobody's.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from datetime import timedelta
 
 import structlog
 
-from github_adapters.client import RunnerSeen
 from k8s_adapters.pods import get_pod
 from models import orphans
 from models.engine import transaction
 from models.repairs import Case
 from ostler.clock import utcnow
 from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
+from rules.looks import LOOKS_APART, RunnerList
+from rules.machines import ClaimState
 from rules.orphans import FinishedPod, RunnerLook, judge_finished
 from rules.reaping import Expect
-from rules.scopes import Scope
-from tasks.base import SWEEP_LIST, SWEEP_ROW, calls
+from tasks.base import SWEEP_ROW, calls
+from tasks.github import ask_fate, deregister
 from tasks.release import send_release
 from tasks.retire import send_retire
+from tasks.runner_lists import runners_of
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick
 
 log = structlog.get_logger(__name__)
-
-LOOKS_APART = 60.0
-"""Seconds between two looks that prove something; nothing scales it."""
 
 SILENT = (Retryable, RateLimited, Suspended, NotInstalled)
 """Errors that the next question about the same installation would meet too."""
@@ -51,37 +50,39 @@ def finished_jobs(tick: Tick) -> None:
     for (installation_id, scope), pods in by_scope.items():
         if installation_id not in silent:
             try:
-                seen = tick.rt.github.list_runners(
-                    installation_id=installation_id, scope=Scope.parse(scope), policy=calls(SWEEP_LIST)
-                )
+                seen = runners_of(tick, installation_id=installation_id, scope=scope)
             except UpstreamError as error:
                 tick.skipped(error, scope=scope)
                 if isinstance(error, SILENT):
                     silent.add(installation_id)
             else:
-                tick.listed(len(seen))
-                by_name = {runner.name: runner for runner in seen}
-                tick.each(pods, lambda pod: look(tick, pod, by_name))  # noqa: B023  called at once
+                tick.listed(len(seen.runners))
+                tick.each(pods, lambda pod: look(tick, pod, seen))  # noqa: B023  called at once
         if not tick.page():
             return
 
 
-def look(tick: Tick, pod: orphans.Finished, runners: Mapping[str, RunnerSeen]) -> None:
+def look(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
     """Judge one Pod, remember the look, and begin its end after the second."""
     rt = tick.rt
-    now = utcnow()
-    runner = runners.get(pod.runner_name)
+    if listed.age_of(pod.since) < 0:
+        log.info("finished_jobs.kept", pod=pod.pod_name, why="the runners were listed before its job ended")
+        return
+    runner = listed.runners.get(pod.runner_name)
     seen: RunnerLook = "absent" if runner is None else "busy" if runner.busy else "idle"
     verdict = judge_finished(
         FinishedPod(
             job_over=pod.job_over,
+            job_over_seconds=None if pod.executed_over_at is None else listed.age_of(pod.executed_over_at),
             runner=seen,
-            free_for_seconds=None if pod.free_since is None else (now - pod.free_since).total_seconds(),
+            free_for_seconds=None if pod.free_since is None else listed.age_of(pod.free_since),
         ),
         looks_apart=LOOKS_APART,
+        job_over_after=rt.settings.finished_job_after,
     )
     if not tick.dry:
-        transaction(rt.engine, lambda db: orphans.set_free(db, pod.claim_id, free=seen != "busy", now=now))
+        free, at = seen != "busy", listed.taken_at
+        transaction(rt.engine, lambda db: orphans.set_free(db, pod.claim_id, free=free, since=pod.since, at=at))
     if verdict.keep:
         log.info("finished_jobs.kept", pod=pod.pod_name, why=verdict.reason)
         return
@@ -91,13 +92,26 @@ def look(tick: Tick, pod: orphans.Finished, runners: Mapping[str, RunnerSeen]) -
     case = Case(
         what="retire", why=verdict.reason, claim_id=pod.claim_id, job_id=pod.job_id, pod_uid=pod.pod_uid,
         runner_name=pod.runner_name, before=pod.state, kills=True, witnesses=verdict.witnesses,
-        expects=Expect.POD_GONE,
+        proof=verdict.proof, expects=Expect.POD_GONE,
     )  # fmt: skip
+    executing = pod.state == ClaimState.EXECUTING
+    asks = executing and not tick.dry and pod.job_id is not None and pod.asks_for is not None
+    fate = ask_fate(
+        rt, job_id=pod.job_id if asks else None, repository=pod.asks_for, installation_id=pod.installation_id,
+        policy=SWEEP_ROW,
+    )  # fmt: skip
+
+    def remove() -> None:
+        """Let GitHub remove the runner while its claim lives: one that took a job right now goes on under it."""
+        deregister(rt, tick.read(lambda db: orphans.runners_of_claim(db, pod.claim_id)), policy=SWEEP_ROW)
+
     reaped = tick.repair(
         case,
         lambda db: orphans.reap_finished(
-            db, pod, why=verdict.reason, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
+            db, pod, fate, why=verdict.reason, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
         ),
+        call=remove if executing else None,
+        still=lambda db: not executing or orphans.still_executes(db, pod),
     )
     if reaped is None:
         return

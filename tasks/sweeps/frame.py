@@ -29,19 +29,23 @@ What the frame does for it
 --------------------------
 - **Lease.** One tick of a sweep runs at a time; the other does nothing. A lease runs out `LEASE` seconds after its last
   renewal (before each row and each page), so that of a killed process no longer than that is felt. Every repair tests
-  its number in its own transaction: a tick that was overtaken changes nothing more.
+  and locks its number in its own transaction: a tick that was overtaken changes nothing more.
 - **Pause** (`ostler sweep pause`, the API, `OSTLER_SWEEPS_PAUSED`): no tick begins, and a running one stops before its
   next repair. **Obstacles** (`OBSTACLES`) stop only repairs that kill.
 - **Dry run.** `repair` runs its transaction, rolls it back, and writes what it would have done; a `call` is not made.
-  A sweep must therefore only read outside `repair`, `repair_all` and `repair_by` (or must ask `tick.dry`).
+  It needs no lease, and so keeps no tick from running beside it. A sweep must therefore only read outside `repair`,
+  `repair_all` and `repair_by` (or must ask `tick.dry`).
 - **Budget.** Repairs with `kills` are bounded by what the tick listed (`rules.reaping.allowance`); the rest is counted
   as overflow, logged, and left to later ticks. Without two witnesses, or a proof, they are refused.
 - **Time.** `each` and `page` end the tick when its deadline is near or the worker was told to stop; the next goes on.
+  A `listing` is a page of its own. A tick that came to no row does not count as one that ran.
 - **Ledger.** A repair's row is written in the transaction that makes it, and looked at again by later ticks until what
   it `expects` has come about (`models.repairs`). What GitHub or the cluster is asked to do goes into `call`, which is
   made after a row was committed that says so.
-- **Errors.** An `UpstreamError` outside `each` ends the tick as aborted; anything else as failed, and is raised.
-  A killed process writes nothing: the next tick finds its run and calls it lost.
+- **Errors.** What fails at one row in `each` (or `attempt`) stops no other; one that nobody expected is raised when
+  the others were looked at, and a database that is gone ends the tick. An `UpstreamError` outside of them ends it as
+  aborted; anything else as failed, and is raised. A killed process writes nothing: the next tick finds its run and
+  calls it lost.
 """
 
 from __future__ import annotations
@@ -71,6 +75,9 @@ log = structlog.get_logger(__name__)
 LEASE = 25.0
 """Seconds of a lease: longer than one page may take, or two ticks could take over from each other for ever."""
 
+NO_LEASE = 0
+"""The number of a tick that has none."""
+
 
 def sweep(
     name: str, *, quiet: bool = False, again: bool = False, lease: float = LEASE, longest: float = DEADLINE
@@ -81,6 +88,7 @@ def sweep(
     `spread` (seconds, up to which it waits before it begins).
     """
     spec = Sweep(name=name, quiet=quiet, again=again, lease=lease, longest=longest)
+    telemetry.SWEEP_SUCCESS.labels(name)
     for outcome in set(Repaired) - {Repaired.BEGUN}:
         telemetry.REPAIRS.labels(name, outcome)
     telemetry.REPAIR_OVERFLOW.labels(name)
@@ -100,7 +108,7 @@ def sweep(
 
 def run_tick(rt: Runtime, spec: Sweep, body: Callable[[Tick], None], *, dry: bool, asked: str | None) -> None:
     """Run one tick of a sweep, if it may."""
-    taken = _take(rt, spec, dry=dry, asked=asked)
+    taken = Taken(NO_LEASE) if dry else _take(rt, spec, asked=asked)
     if isinstance(taken, Refused):
         log.info("sweep.not_run", sweep=spec.name, outcome=taken.outcome, why=taken.why)
         return
@@ -121,15 +129,23 @@ def run_tick(rt: Runtime, spec: Sweep, body: Callable[[Tick], None], *, dry: boo
         tick.close(Outcome.FAILED, type(error).__name__)
         raise
     else:
-        if tick.got_nowhere:
-            tick.close(Outcome.ABORTED, "nothing could be looked at")
-        else:
-            tick.close(Outcome.UNFINISHED if tick.trouble else Outcome.DONE, tick.trouble)
+        _came_through(tick)
 
 
-def _take(rt: Runtime, spec: Sweep, *, dry: bool, asked: str | None) -> Taken | Refused:
+def _came_through(tick: Tick) -> None:
+    """End a tick that went on to its end; raises what nobody expected at one of its rows."""
+    if tick.bug is not None:
+        tick.close(Outcome.FAILED, type(tick.bug).__name__)
+        raise tick.bug
+    if (why := tick.got_nowhere) is not None:
+        tick.close(Outcome.ABORTED, why)
+    else:
+        tick.close(Outcome.UNFINISHED if tick.trouble else Outcome.DONE, tick.trouble)
+
+
+def _take(rt: Runtime, spec: Sweep, *, asked: str | None) -> Taken | Refused:
     """Take the lease and look at earlier repairs; a request that is refused has a run row that says so."""
-    off = switched_off(spec.name, dry=dry, by_setting=rt.settings.sweeps_paused)
+    off = switched_off(spec.name, by_setting=rt.settings.sweeps_paused)
 
     def body(db: Connection) -> tuple[Taken | Refused, dict[Repaired, int]]:
         now = utcnow()
@@ -138,15 +154,15 @@ def _take(rt: Runtime, spec: Sweep, *, dry: bool, asked: str | None) -> Taken | 
             sweep_runs.note_barred(db, spec.name, why="OSTLER_SWEEPS_PAUSED")
             found = Refused(Outcome.PAUSED, "OSTLER_SWEEPS_PAUSED")
         else:
-            found = sweep_runs.take(
-                db, spec.name, holder=rt.who, lease=spec.lease, dry=dry, again=spec.again and not dry, now=now
-            )
+            found = sweep_runs.take(db, spec.name, holder=rt.who, lease=spec.lease, again=spec.again, now=now)
         if isinstance(found, Refused):
             if asked is not None:
-                run_id = sweep_runs.begin_run(db, spec.name, lease_no=0, who=rt.who, asked=asked, dry=dry, now=now)
+                run_id = sweep_runs.begin_run(
+                    db, spec.name, lease_no=NO_LEASE, who=rt.who, asked=asked, dry=False, now=now
+                )
                 sweep_runs.end_run(db, run_id, outcome=found.outcome, why=found.why, counts=Counts(), now=now)
             return found, {}
-        return found, {} if dry else dict(repairs.verify(db, spec.name, now=now))
+        return found, dict(repairs.verify(db, spec.name, now=now))
 
     taken, looked = transaction(rt.engine, body)
     for outcome, many in looked.items():

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import random
 
-from k8s_adapters.pods import get_pod, list_pods
+from k8s_adapters.metadata import OF_POOLS, metadata_pages
+from k8s_adapters.pods import get_pod
 from models import sweeps
 from models.repairs import Case
 from rules.reaping import Expect, Source, Witness
-from tasks.base import SWEEP, SWEEP_ROW, calls
+from rules.stranding import FoundBy
+from tasks.base import SWEEP_LIST, SWEEP_ROW, calls
 from tasks.pools import end_claim
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick
 
+LONGEST = 300.0
+"""Seconds of all pages of one tick together."""
 
-@sweep("missing_pods")
+
+@sweep("missing_pods", longest=LONGEST)
 def missing_pods(tick: Tick) -> None:
-    """List the cluster first, read claims second; a failed or empty list changes nothing (L8)."""
+    """List the whole cluster first, read claims second; a failed, cut or empty list changes nothing (L8)."""
     rt = tick.rt
-    listed = tick.listing("Pods", lambda: list_pods(rt.kube, namespace=rt.settings.namespace, policy=calls(SWEEP)))
-    seen = {pod.uid for pod in listed}
+    namespace = rt.settings.namespace
+    pages = metadata_pages(rt.kube, "pods", namespace=namespace, selector=OF_POOLS, policy=calls(SWEEP_LIST))
+    seen = {pod.uid for page in tick.whole("Pods", pages) for pod in page}
     claims = tick.read(sweeps.live_pods)
     tick.doubt(not seen and bool(claims), f"no Pods, and {len(claims)} claims are live")
     missing = [claim for claim in claims if claim.pod_uid not in seen]
@@ -42,4 +48,9 @@ def look(tick: Tick, claim: sweeps.LivePod, silent: set[int | None]) -> None:
         expects=Expect.CLAIM_ENDED,
         witnesses=(Witness(Source.KUBERNETES, "not in the list, nor under its name and UID"),),
     )  # fmt: skip
-    tick.repair_by(case, lambda write: end_claim(rt, claim.claim_id, spent=False, silent=silent, also=write))
+    tick.repair_by(
+        case,
+        lambda write: end_claim(
+            rt, claim.claim_id, found_by=FoundBy.LISTS, spent=False, silent=silent, also=write
+        ),
+    )  # fmt: skip

@@ -2,47 +2,61 @@
 
 from __future__ import annotations
 
+import random
 from datetime import timedelta
 
-from k8s_adapters.pods import PodSeen, list_pods
+from k8s_adapters.metadata import OF_POOLS, ObjectSeen, metadata_pages
+from k8s_adapters.pods import PodSeen, get_pod
 from models import sweeps
 from models.repairs import Case
 from ostler.clock import utcnow
 from ostler.wakes import STAMP
 from rules.reaping import Expect, Source, Witness
 from rules.stamps import owned_by
-from tasks.base import SWEEP, calls
+from tasks.base import SWEEP_LIST, SWEEP_ROW, calls
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick
 
-_STATES = {"delivered", "executing"}
+LONGEST = 300.0
+"""Seconds of all pages of one tick together."""
 
 
-@sweep("missing_stamps")
+@sweep("missing_stamps", longest=LONGEST)
 def missing_stamps(tick: Tick) -> None:
-    """Stamp where the Pod carries no stamp, or another claim's, for `OSTLER_MISSING_STAMP_AFTER`."""
+    """Stamp where the Pod carries no stamp, or another claim's, for `OSTLER_MISSING_STAMP_AFTER`.
+
+    Each page of Pods first, the claims of its Pods second; what lacks its stamp is looked at when all pages came (L8).
+    """
     rt = tick.rt
-    listed = tick.listing("Pods", lambda: list_pods(rt.kube, namespace=rt.settings.namespace, policy=calls(SWEEP)))
-    seen = {pod.uid: pod for pod in listed}
     before = utcnow() - timedelta(seconds=rt.settings.missing_stamp_after)
-    old = [
-        claim
-        for claim in tick.read(sweeps.live_pods)
-        if claim.state in _STATES and claim.delivered_at is not None and claim.delivered_at <= before
-    ]
-    tick.each(old, lambda claim: look(tick, claim, seen.get(claim.pod_uid)))
+    namespace = rt.settings.namespace
+    pages = metadata_pages(rt.kube, "pods", namespace=namespace, selector=OF_POOLS, policy=calls(SWEEP_LIST))
+    lacking: list[sweeps.LivePod] = []
+    for page in tick.whole("Pods", pages):
+        seen = {pod.uid: pod for pod in page}
+        claims = tick.read(lambda db: sweeps.delivered_to(db, list(seen), before=before))  # noqa: B023  called at once
+        lacking += [claim for claim in claims if not carries(seen[claim.pod_uid], claim)]
+    random.shuffle(lacking)  # what takes long is not always the last (L14)
+    tick.each(lacking, lambda claim: look(tick, claim))
 
 
-def look(tick: Tick, claim: sweeps.LivePod, pod: PodSeen | None) -> None:
-    """Have one Pod stamped that is there and lacks the stamp of its claim."""
-    if pod is None or pod.terminating or pod.is_terminal:
+def carries(pod: ObjectSeen | PodSeen, claim: sweeps.LivePod) -> bool:
+    """Return whether a Pod has the stamp of its claim."""
+    return pod.owner == claim.account_id and owned_by(pod.stamp, claim.claim_id)
+
+
+def look(tick: Tick, claim: sweeps.LivePod) -> None:
+    """Have one Pod stamped that is there, is not over, and lacks the stamp of its claim."""
+    rt = tick.rt
+    pod = get_pod(rt.kube, namespace=claim.namespace, name=claim.pod_name, policy=calls(SWEEP_ROW))
+    if pod is None or pod.uid != claim.pod_uid or pod.terminating or pod.is_terminal:
         return
-    if pod.owner == claim.account_id and owned_by(pod.stamp, claim.claim_id):
+    if carries(pod, claim):
         return
     case = Case(
         what="stamp", why="its Pod lacks the claim's stamp", claim_id=claim.claim_id, pod_uid=claim.pod_uid,
         before=pod.stamp, expects=Expect.STAMPED,
         witnesses=(Witness(Source.KUBERNETES, f"the stamp is {pod.stamp}, the owner {pod.owner}"),),
     )  # fmt: skip
-    if tick.repair(case, lambda db: sweeps.lacks_its_stamp(db, claim.claim_id)):
-        tick.rt.waker.send(STAMP, queue="dispatch", claim_id=claim.claim_id)
+    if tick.repair(case, lambda db: sweeps.lacks_its_stamp(db, claim.claim_id), once=True):
+        rt.waker.send(STAMP, queue="dispatch", claim_id=claim.claim_id)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from models import gates
+from models import epochs, gates
 from models.engine import transaction
+from ostler.clock import utcnow
 from tasks.runtime import Runtime
 
 
@@ -14,3 +15,8 @@ def closed_gate(rt: Runtime) -> str | None:
     """
     shut = transaction(rt.engine, gates.shut)
     return "; ".join(map(str, shut)) or None
+
+
+def earlier_state(rt: Runtime) -> str | None:
+    """Return why these rows may be an earlier state than the cluster's, in which busy Pods look free."""
+    return transaction(rt.engine, lambda db: epochs.doubt(db, now=utcnow()))

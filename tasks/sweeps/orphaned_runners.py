@@ -11,14 +11,17 @@ from datetime import timedelta
 
 from sqlalchemy import Connection
 
-from github_adapters.client import RunnerSeen
 from models import orphans, releases
 from models.repairs import Case
 from ostler.clock import utcnow
 from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
+from rules.looks import ListedRunner, RunnerList
 from rules.orphans import judge_runner
+from rules.reaping import Repaired
 from rules.scopes import Scope
-from tasks.base import SWEEP_LIST, SWEEP_ROW, calls
+from tasks.base import SWEEP_ROW, calls
+from tasks.github import remove_runner
+from tasks.runner_lists import runners_of
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick
 
@@ -51,24 +54,44 @@ def orphaned_runners(tick: Tick) -> None:
 
 def look_at_scope(tick: Tick, scope: orphans.ScopeOfRunners) -> None:
     """List the runners of one scope, then judge those that are offline by their claims."""
-    seen = tick.rt.github.list_runners(
-        installation_id=scope.installation_id, scope=Scope.parse(scope.scope), policy=calls(SWEEP_LIST)
-    )
-    tick.listed(len(seen))
-    offline = [runner for runner in seen if not runner.online and not runner.busy]
+    seen = runners_of(tick, installation_id=scope.installation_id, scope=scope.scope)
+    tick.listed(len(seen.runners))
+    see_removed(tick, scope, set(seen.runners))
+    offline = [runner for runner in seen.runners.values() if not runner.online and not runner.busy]
     random.shuffle(offline)  # those that GitHub keeps are not always the first (L14)
     known = tick.read(lambda db: orphans.known_runners(db, [runner.name for runner in offline]))
-    tick.each(offline, lambda runner: look(tick, scope, runner, known.get(runner.name)))
+    tick.each(offline, lambda runner: look(tick, scope, seen, runner, known.get(runner.name)))
 
 
-def look(tick: Tick, scope: orphans.ScopeOfRunners, runner: RunnerSeen, known: orphans.KnownRunner | None) -> None:
-    """Judge one runner that GitHub shows offline, and deregister it."""
+def see_removed(tick: Tick, scope: orphans.ScopeOfRunners, listed: set[str]) -> None:
+    """Ask again for the removals that a tick was killed in before it heard the answer.
+
+    That one list does not show a runner proves nothing, and what is written down here lets a Pod be deleted (L3): so
+    the removal is repeated, and GitHub's answer to that counts. Those that it lists are judged as all others.
+    """
+    if tick.dry:
+        return
+    cut_off = tick.read(lambda db: orphans.removals_cut_off(db, scope))
+    unlisted = [each for each in cut_off if each.runner.runner_name not in listed]
+    if unlisted:
+        tick.each(unlisted, lambda each: remove_again(tick, each))
+
+
+def remove_again(tick: Tick, cut_off: orphans.CutOff) -> None:
+    """Let GitHub remove a runner that it may have removed already; its refusal is obeyed."""
+    remove_runner(tick.rt, cut_off.runner, policy=SWEEP_ROW)
+    tick.settle(cut_off.repair_id, Repaired.VERIFIED, "GitHub has it no more")
+
+
+def look(
+    tick: Tick, scope: orphans.ScopeOfRunners, seen: RunnerList, runner: ListedRunner, known: orphans.KnownRunner | None
+) -> None:
+    """Judge one runner that GitHub showed offline, and deregister it."""
     rt = tick.rt
-    now = utcnow()
     ended_at = None if known is None else known.ended_at
     verdict = judge_runner(
         ours=known is not None, online=runner.online, busy=runner.busy, has_live_claim=ended_at is None,
-        idle_seconds=0 if ended_at is None else (now - ended_at).total_seconds(),
+        idle_seconds=0 if ended_at is None else seen.age_of(ended_at),
         grace_seconds=rt.settings.orphaned_runner_after,
     )  # fmt: skip
     if verdict.keep or known is None:

@@ -55,7 +55,8 @@ def look(tick: Tick, account: ObjectSeen) -> None:
                 witnesses=verdict.witnesses)  # fmt: skip
     tick.repair(
         case,
-        lambda db: name not in orphans.open_pod_names(db, namespace=namespace, names=[name]),
+        lambda _db: True,
+        still=lambda db: name not in orphans.open_pod_names(db, namespace=namespace, names=[name]),
         call=lambda: delete_service_account(
             rt.kube, namespace=namespace, name=name, uid=account.uid, policy=calls(SWEEP_ROW)
         ),

@@ -13,12 +13,13 @@ import structlog
 
 from k8s_adapters.metadata import STAMPED, ObjectSeen, metadata_pages
 from k8s_adapters.pods import get_pod
-from models import orphans
+from models import busy, orphans
 from models.repairs import Case
 from ostler.clock import utcnow
 from rules.orphans import StampedPod, judge_orphaned_stamp, judge_stamped
 from rules.reaping import Expect
 from tasks.base import SWEEP_LIST, SWEEP_ROW, calls
+from tasks.evidence import evidence_of
 from tasks.retire import send_retire
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick
@@ -63,10 +64,10 @@ def look(tick: Tick, listed: ObjectSeen, known: orphans.PodClaims | None, *, now
     pod = get_pod(rt.kube, namespace=rt.settings.namespace, name=listed.name, policy=calls(SWEEP_ROW))
     if pod is None:
         return
+    evidence = evidence_of(tick.read(lambda db: busy.recorded(db, listed.uid)), pod)
     verdict = judge_orphaned_stamp(
-        same_uid=pod.uid == listed.uid, stamped=pod.owner is not None, terminating=pod.terminating,
-        terminal=pod.is_terminal, poller_exit_code=pod.poller_exit_code, runner_ready=pod.runner_ready,
-    )  # fmt: skip
+        evidence, same_uid=pod.uid == listed.uid, stamped=pod.owner is not None, terminating=pod.terminating
+    )
     if verdict.keep:
         log.info("orphaned_stamps.kept", pod=pod.name, why=verdict.reason)
         return

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 import structlog
+from kombu.exceptions import KombuError, OperationalError
+from redis.exceptions import RedisError
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from models import sweep_runs
-from models.engine import transaction
+from models.engine import StartOver, transaction
 from models.sweep_runs import Counts, Standing
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from tasks.base import DEADLINE, begin_page, remaining, stopping
+from tasks.github import LookUps
 from tasks.runtime import Runtime
 
 T = TypeVar("T")
@@ -27,6 +31,10 @@ RENEW_AFTER = 5.0
 
 RESERVE = 3.0
 """Seconds of a tick that are left for the row that is looked at."""
+
+EXPECTED = (UpstreamError, StartOver, RedisError, KombuError, OperationalError, OSError)
+"""What the look at a row may meet: an upstream, rows that kept moving, and a Redis that is away. What was committed
+before a message could not be sent stays: `resume` sends it again (L6)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +53,19 @@ class Sweep:
     longest: float
 
 
-class Aborted(Exception):
+class Ended(Exception):
+    """Ends a tick, not only the look at one row."""
+
+
+class Aborted(Ended):
     """Ends a tick in which nothing more may be changed, because what was read cannot be trusted (law L8)."""
 
 
-class Overtaken(Exception):
+class Overtaken(Ended):
     """Another tick has the lease."""
 
 
-class Paused(Exception):
+class Paused(Ended):
     """The sweep was paused while it ran."""
 
 
@@ -64,6 +76,9 @@ class Pace:
         self.rt = rt
         self.dry = dry
         self.trouble: str | None = None
+        self.look_ups = LookUps()
+        self.bug: Exception | None = None
+        """An error that nobody expected at one row: it stopped no other, and is raised when the tick is through."""
         self._spec = spec
         self._lease_no = lease_no
         self._began = utcnow()
@@ -71,11 +86,22 @@ class Pace:
         self._ends_at = time.monotonic() + spec.longest
         self._counts = Counts()
         self._looked = 0
+        self._failed = 0
+        self._left = False
 
     @property
-    def got_nowhere(self) -> bool:
-        """Whether everything that the tick tried failed: it may not count as one that ran."""
-        return self._counts.skipped > 0 and self._looked == 0 and self._counts.listed == 0
+    def got_nowhere(self) -> str | None:
+        """Why the tick may not count as one that ran: all that it tried failed, or it came to no row in its time.
+
+        None when it looked at something, or when there was nothing to be looked at.
+        """
+        if self._looked or self._counts.repaired:
+            return None
+        if self._left:
+            return f"{self.trouble} before it had looked at anything"
+        if self._failed or (self._counts.skipped and not self._counts.listed):
+            return "nothing could be looked at"
+        return None
 
     @property
     def lease_no(self) -> int:
@@ -93,14 +119,35 @@ class Pace:
     ) -> list[T]:
         """Return a whole list of an upstream; one that fails ends the tick (law L8).
 
-        Those that are `counted` (default: all) are what the budget is a part of.
+        Those that are `counted` (default: all) are what the budget is a part of. The list is a page of its own: what
+        it took is not taken from the rows that follow, or a slow one would leave them no time, tick after tick.
         """
         try:
             found = list(call())
         except UpstreamError as error:
             raise Aborted(f"{what} could not be listed: {type(error).__name__}") from error
         self.listed(sum(1 for each in found if counted(each)))
+        if time.monotonic() + RESERVE <= self._ends_at:
+            self._turn()
         return found
+
+    def whole(self, what: str, pages: Iterable[Sequence[T]]) -> Iterator[Sequence[T]]:
+        """Yield each page of a list of which only the whole says anything; nothing may be changed before its end.
+
+        Each page has a deadline of its own. One that fails, or time that is up, ends the tick (law L8).
+        """
+        following = iter(pages)
+        while True:
+            try:
+                page = next(following, None)
+            except UpstreamError as error:
+                raise Aborted(f"{what} could not be listed: {type(error).__name__}") from error
+            if page is None:
+                return
+            self.listed(len(page))
+            yield page
+            if not self.page():
+                raise Aborted(f"{what} were not listed to the end: {self.trouble}")
 
     def listed(self, many: int) -> None:
         """Add to what the tick listed: the budget is a part of that."""
@@ -126,16 +173,39 @@ class Pace:
 
         False when rows were left to the next tick.
         """
+        row = None
         for row in rows:
             if not self.goes_on(reserve=reserve):
                 return False
-            try:
-                look(row)
-            except (UpstreamError, DBAPIError) as error:
-                self.skipped(error, row=_named(row))
-            else:
-                self._looked += 1
+            self.attempt(look, row, row=_named(row))
+        if row is None:
+            self.looked()  # and found that there is nothing
         return True
+
+    def attempt(self, look: Callable[[T], object], subject: T, **what: Any) -> Exception | None:
+        """Look at one row; return the error for which that failed, which stops no other row (law L14).
+
+        What goes on is the end of the tick: its lease, its switch, and a database that is gone, which no other row
+        would find there either. An error that nobody expected is kept in `bug`.
+        """
+        try:
+            look(subject)
+        except Ended:
+            raise
+        except Exception as error:  # noqa: BLE001  raised at the end of the tick, where it is a bug
+            self._failed += 1
+            self.skipped(error, **what)
+            if isinstance(error, DBAPIError | PoolTimeoutError):
+                self._renew()  # raises where it was not the row but the database
+            elif not isinstance(error, EXPECTED):
+                self.bug = self.bug or error
+            return error
+        self._looked += 1
+        return None
+
+    def looked(self) -> None:
+        """Count a look that was no row's: it came to something."""
+        self._looked += 1
 
     def skipped(self, error: Exception, **what: Any) -> None:
         """Count and log a row that could not be looked at or repaired."""
@@ -146,9 +216,11 @@ class Pace:
         """Return whether there is time for another row, and keep the lease until then."""
         if remaining() < reserve or time.monotonic() > self._ends_at:
             self.incomplete("its time was up")
+            self._left = True
             return False
         if stopping():
             self.incomplete("its process stops")
+            self._left = True
             return False
         if time.monotonic() - self._renewed_at > RENEW_AFTER:
             self._renew()
@@ -158,11 +230,15 @@ class Pace:
         """Begin another page: renew the lease, and give it a deadline of its own while `longest` lasts."""
         if stopping() or time.monotonic() + RESERVE > self._ends_at:
             return self.goes_on(reserve=DEADLINE)
-        self._renew()
-        begin_page()
+        self._turn()
         return True
 
+    def _turn(self) -> None:
+        self._renew()
+        begin_page()
+
     def _renew(self) -> None:
+        """Keep the lease; a dry run has none, and only sees that the database is there."""
         held = transaction(
             self.rt.engine,
             lambda db: sweep_runs.renew(db, self._spec.name, self._lease_no, lease=self._spec.lease, now=utcnow()),
@@ -171,9 +247,11 @@ class Pace:
         self._renewed_at = time.monotonic()
 
     def _stand(self, standing: Standing) -> None:
+        if self.dry:
+            return
         if not standing.held:
             raise Overtaken
-        if standing.paused and not self.dry:
+        if standing.paused:
             raise Paused
 
 

@@ -14,10 +14,12 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 import structlog
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from github_adapters.client import PAGE
 from github_adapters.deliveries import DeliveryPage, DeliverySeen
+from models import epochs
 from models import redelivery as asks
 from models.announcements import TAKEN
 from models.engine import transaction
@@ -81,8 +83,12 @@ class _Sweep:
         self.unread: str | None = None
         """Why not even the newest page could be had."""
         self._accepted: set[str] = set()
+        self._shown: dict[str, asks.Failed] = {}
+        """What a dry run did not write down."""
         self._overlap = timedelta(seconds=rt.settings.redelivery_overlap)
         self._kept = timedelta(seconds=rt.settings.redelivery_kept)
+        self._lost = tick.read(epochs.lost)
+        """When webhooks came that were accepted, and are missing in a Postgres that was put back."""
 
     def look(self) -> None:
         """Read from the newest delivery down to where the last look began."""
@@ -144,7 +150,7 @@ class _Sweep:
         if not self._tick.dry:
             self._settle()
         limit = self._rt.settings.redelivery_batch
-        due = transaction(self._rt.engine, lambda db: asks.due(db, limit=limit, now=utcnow()))
+        due = [*transaction(self._rt.engine, lambda db: asks.due(db, limit=limit, now=utcnow())), *self._unwritten()]
         if due and not transaction(self._rt.engine, lambda db: asks.web_beats(db, now=utcnow())):
             log.warning("redelivery.no_web", due=len(due))
             return
@@ -185,15 +191,26 @@ class _Sweep:
                 after = limited.after
             time.sleep(after)
 
+    def _unwritten(self) -> list[asks.Due]:
+        """Return what a dry run would have written down and asked for."""
+        known = self._tick.read(lambda db: asks.known(db, list(self._shown)))
+        return [asks.Due(each.guid, each.delivery_id, 1) for each in self._shown.values() if each.guid not in known]
+
     def _ask_one(self, due: asks.Due) -> bool:
         after = next_ask_after(
             due.asks, again_after=timedelta(seconds=self._rt.settings.redelivery_again_after), kept=self._kept
         )
         case = Case(
-            what="ask again", why=f"GitHub could not deliver it, ask {due.asks}", subject=due.guid,
-            expects=Expect.ACCEPTED, witnesses=(Witness(Source.GITHUB, f"delivery {due.delivery_id} failed"),),
+            what="ask again", why=f"it is not in our rows, ask {due.asks}", subject=due.guid,
+            expects=Expect.ACCEPTED, witnesses=(Witness(Source.GITHUB, f"delivery {due.delivery_id}"),),
         )  # fmt: skip
-        begun = self._tick.repair(case, lambda db: asks.begin_ask(db, due, next_after=after, now=utcnow()))
+
+        def begin(db: Connection) -> bool:
+            if self._shown:
+                asks.remember(db, list(self._shown.values()), now=utcnow())
+            return asks.begin_ask(db, due, next_after=after, now=utcnow())
+
+        begun = self._tick.repair(case, begin)
         if not begun:
             return False
         self._rt.github.redeliver(delivery_id=due.delivery_id, deadline_seconds=remaining())
@@ -203,6 +220,7 @@ class _Sweep:
 
     def _page(self, cursor: str | None) -> DeliveryPage:
         page = self._rt.github.list_deliveries(cursor=cursor, policy=calls(SWEEP))
+        self._tick.looked()
         self._counts["pages"] += 1
         self._counts["malformed"] += page.malformed
         return page
@@ -211,13 +229,22 @@ class _Sweep:
         """Commit what a page showed, together with how far the reading has come."""
         ours = [each for each in page.deliveries if each.action in TAKEN.get(each.event, ())]
         self._counts["other_events"] += len(page.deliveries) - len(ours)
-        self._accepted.update(each.guid for each in ours if each.accepted)
+        self._accepted.update(each.guid for each in ours if each.accepted and not self._may_be_lost(each))
         failed = group(each for each in ours if each.guid not in self._accepted and each.delivered_at >= floor)
         self._counts["failed"] += len(failed)
         self._save(progress, failed)
 
+    def _may_be_lost(self, seen: DeliverySeen) -> bool:
+        """Return whether only the rows can tell that a delivery was accepted; they do when its page is recorded."""
+        lost = self._lost
+        if lost is None or seen.delivered_at > lost.until:
+            return False
+        return lost.since is None or seen.delivered_at >= lost.since
+
     def _save(self, progress: Progress, failed: Sequence[asks.Failed] = ()) -> None:
-        if not self._tick.dry:
+        if self._tick.dry:
+            self._shown.update({each.guid: each for each in failed})
+        else:
             saved = transaction(
                 self._rt.engine,
                 lambda db: asks.record_page(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import structlog
 
+from models import epochs
 from models import resume as due
 from models.repairs import Case
 from ostler.clock import utcnow
@@ -29,6 +30,9 @@ LEASE = 6.0
 def resume(tick: Tick) -> None:
     """Take what is due, raise its chain number in the same commit, then send the step that comes next."""
     rt, settings = tick.rt, tick.rt.settings
+    if tick.read(epochs.is_older):  # what these rows say is due was done, or undone, long ago
+        tick.incomplete("Postgres is older than the cluster")
+        return
     found = tick.repair_all(lambda db: due.take_due(db, due_after=settings.due_after, now=utcnow()), _overdue)
     for claim in found:
         log.info("resume.claim", claim=claim.claim_id, state=claim.state, purpose=claim.purpose)

@@ -10,6 +10,7 @@ from typing import Any, NoReturn, TypeVar
 import structlog
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from models import repairs, sweep_runs
 from models.engine import transaction
@@ -19,14 +20,18 @@ from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from rules.reaping import SUCCESSES, Outcome, Repaired, allowance, enough
 from tasks.runtime import Runtime
-from tasks.sweeps.obstacles import closed_gate
+from tasks.sweeps.obstacles import closed_gate, earlier_state
 from tasks.sweeps.pace import Pace, Sweep
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
-OBSTACLES: list[Callable[[Runtime], str | None]] = [closed_gate]
+OBSTACLES: list[Callable[[Runtime], str | None]] = [earlier_state, closed_gate]
 """Asked at a repair that kills, once between two renewals of the lease: why nothing may be killed now."""
+
+
+def _always(_db: Connection) -> bool:
+    return True
 
 
 class _Undone(Exception):
@@ -60,21 +65,36 @@ class Tick(Pace):
     # Repairing
 
     def repair(
-        self, case: Case, body: Callable[[Connection], T | None], *, call: Callable[[], object] | None = None
+        self,
+        case: Case,
+        body: Callable[[Connection], T | None],
+        *,
+        call: Callable[[], object] | None = None,
+        still: Callable[[Connection], bool] = _always,
+        once: bool = False,
     ) -> T | None:
         """Repair one thing: `body` does it in one transaction, in which the ledger is written too.
 
         Returns what `body` returned, or None when nothing was done: its row had moved on (`body` returned something
-        false), the budget is used up, this is a dry run. `call` is an outside call that has to precede it; when that
-        raises, the repair has failed and the error goes on.
+        false), the budget is used up, this is a dry run. With `once` a repair that is made again and again has one
+        entry until its outcome is seen.
+
+        `call` is an outside call that has to precede it; when that raises, the repair has failed and the error goes
+        on. It is made only if `still` is true in the transaction that says so: `body` can only find out that it was
+        too late. A process that is killed between the two leaves an entry that is begun, and must leave a state in
+        which its sweep finds the same again.
         """
         if not self._may(case):
             return None
         if self.dry:
-            self._counts.moved_on += 1 - self._pretend(lambda db: [case] if body(db) else [])
+            self._counts.moved_on += 1 - self._pretend(lambda db: [case] if still(db) and body(db) else [])
             return None
-        begun = None if call is None else self._begin(case)
+        begun = None
         if call is not None:
+            begun = self._begin(case, still)
+            if begun is None:
+                self._moved_on(case, None)
+                return None
             self._make(begun, call)
 
         def commit(db: Connection) -> tuple[T | None, int | None]:
@@ -85,26 +105,30 @@ class Tick(Pace):
             if begun is not None:
                 repairs.settle(db, begun, outcome=Repaired.DONE, note=None, now=utcnow())
                 return result, begun
-            return result, self._write(db, [case], Repaired.DONE)
+            return result, self._write(db, [case], Repaired.DONE, once=once)
 
         result, written = self._commit(commit)
-        if written is None:
-            self._counts.moved_on += 1
-            self._killed -= case.kills  # nothing was, so that its place in the budget is another's
-            if begun is not None:
-                self.settle(begun, Repaired.MOVED_ON)
-            else:
-                telemetry.REPAIRS.labels(self._spec.name, Repaired.MOVED_ON).inc()
-            log.info("sweep.moved_on", sweep=self._spec.name, what=case.what, **_subject(case))
+        if not result:
+            self._moved_on(case, begun)
             return None
         self._did(case, written)
         return result
+
+    def _moved_on(self, case: Case, begun: int | None) -> None:
+        self._counts.moved_on += 1
+        self._killed -= case.kills  # nothing was, so that its place in the budget is another's
+        if begun is not None:
+            self.settle(begun, Repaired.MOVED_ON)
+        else:
+            telemetry.REPAIRS.labels(self._spec.name, Repaired.MOVED_ON).inc()
+        log.info("sweep.moved_on", sweep=self._spec.name, what=case.what, **_subject(case))
 
     def repair_all(self, body: Callable[[Connection], Sequence[T]], case_of: Callable[[T], Case | None]) -> Sequence[T]:
         """Repair many things that one statement finds and moves; return those, none in a dry run.
 
         `case_of` gives the ledger's entry of each, None for one that needs none. Nothing that kills goes this way.
         """
+        self.looked()
         if self.dry:
             self._counts.found += self._pretend(lambda db: _cases(body(db), case_of))
             return []
@@ -195,19 +219,16 @@ class Tick(Pace):
             log.info("sweep.would_repair", sweep=self._spec.name, what=case.what, why=case.why, **_subject(case))
         return len(cases)
 
-    def _begin(self, case: Case) -> int:
-        """Commit that a call is about to be made."""
+    def _begin(self, case: Case, still: Callable[[Connection], bool]) -> int | None:
+        """Commit that a call is about to be made; None when there is no reason for it any more."""
 
         def body(db: Connection) -> int | None:
             self._fence(db)
-            return self._write(db, [case], Repaired.BEGUN)
+            return self._write(db, [case], Repaired.BEGUN) if still(db) else None
 
-        begun = self._commit(body)
-        if begun is None:
-            raise AssertionError("a case has one row")
-        return begun
+        return self._commit(body)
 
-    def _make(self, begun: int | None, call: Callable[[], object]) -> None:
+    def _make(self, begun: int, call: Callable[[], object]) -> None:
         try:
             call()
         except UpstreamError as error:
@@ -215,8 +236,11 @@ class Tick(Pace):
             raise
 
     def _fence(self, db: Connection) -> None:
-        """Let nothing be repaired by a tick that was overtaken, or whose sweep was paused meanwhile."""
-        self._stand(sweep_runs.standing(db, self._spec.name, self._lease_no))
+        """Let nothing be repaired by a tick that was overtaken, or whose sweep was paused meanwhile.
+
+        Whoever takes over or pauses waits for this transaction, so that no repair is committed after that.
+        """
+        self._stand(sweep_runs.hold(db, self._spec.name, self._lease_no))
 
     def _write(self, db: Connection, cases: Sequence[Case], outcome: Repaired, *, once: bool = False) -> int | None:
         """Write the ledger; return the id of a row of it."""
@@ -251,18 +275,24 @@ class Tick(Pace):
 
         def body(db: Connection) -> bool:
             now = utcnow()
+            # The sweep's row before the run's, as who takes over locks them.
+            again = not self.dry and sweep_runs.end(
+                db, self._spec.name, self._lease_no, outcome=outcome, why=why, now=now
+            )
             run_id = self._run_id
             if run_id is None and outcome not in SUCCESSES:
                 run_id = self._open(db)
             if run_id is not None:
                 sweep_runs.end_run(db, run_id, outcome=outcome, why=why, counts=self._counts, now=now)
-            return sweep_runs.end(db, self._spec.name, self._lease_no, outcome=outcome, why=why, dry=self.dry, now=now)
+            return again
 
         try:
             again = transaction(self.rt.engine, body)
-        except DBAPIError as error:  # the lease runs out by itself
+        except (DBAPIError, PoolTimeoutError) as error:  # the lease runs out by itself
             log.warning("sweep.not_closed", sweep=self._spec.name, outcome=outcome, error=type(error).__name__)
             return
+        if outcome in SUCCESSES and not self.dry:
+            telemetry.SWEEP_SUCCESS.labels(self._spec.name).set_to_current_time()
         counts = {name: many for name, many in asdict(self._counts).items() if many}
         if outcome is not Outcome.DONE:
             log.warning("sweep.ended", sweep=self._spec.name, outcome=outcome, why=why, dry=self.dry, **counts)

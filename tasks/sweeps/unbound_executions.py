@@ -11,12 +11,10 @@ import random
 from typing import Any
 
 from sqlalchemy import Connection, Row
-from sqlalchemy.exc import DBAPIError
 
 from models import watched
 from models.repairs import Case
 from ostler.clock import utcnow
-from ostler.errors import UpstreamError
 from rules.reaping import Source, Witness
 from rules.unused import ClaimedJob
 from tasks.sweeps.frame import sweep
@@ -36,18 +34,15 @@ def unbound_executions(tick: Tick) -> None:
             return
         if claim.installation_id is None or claim.installation_id in silent:
             continue
-        try:
-            look(tick, claim)
-        except (UpstreamError, DBAPIError) as error:
-            tick.skipped(error, row=claim.id)
-            if isinstance(error, SILENT):
-                silent.add(claim.installation_id)
+        error = tick.attempt(lambda claim: look(tick, claim), claim, row=claim.id)
+        if isinstance(error, SILENT):
+            silent.add(claim.installation_id)
 
 
 def look(tick: Tick, claim: Row[Any]) -> None:
     """Bind the claim to its job, or part them."""
     rt = tick.rt
-    job, fate = ask_job(rt, claim)
+    job, fate = ask_job(tick, claim)
     here = job is ClaimedJob.IN_PROGRESS_HERE
     why = "GitHub runs the claimed job on this runner" if here else f"its runner executes another job; {fate.why}"
     case = Case(

@@ -9,39 +9,39 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
 from sqlalchemy import Connection, Row
-from sqlalchemy.exc import DBAPIError
 
-from github_adapters.client import RunnerSeen
-from models import releases, sweeps
+from models import releases, stranded, sweeps
 from models.engine import transaction
 from models.repairs import Case
 from ostler.clock import utcnow
 from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
-from rules.fates import NO_JOB, JobFate, from_github
+from rules.fates import NO_JOB, Fate, JobFate
+from rules.looks import RunnerList
 from rules.reaping import Expect, Source, Witness
 from rules.scopes import Scope
+from rules.stranding import Cause, FoundBy
 from rules.unused import ClaimedJob, RunnerNow, UnusedAction, UnusedClaim, UnusedVerdict, judge_unused
-from tasks.base import SWEEP_LIST, SWEEP_ROW, calls
+from tasks import github
+from tasks.base import SWEEP_ROW, calls
 from tasks.release import send_release
-from tasks.runtime import Runtime
+from tasks.runner_lists import runners_of
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick
 
 log = structlog.get_logger(__name__)
 
-LOOKS_APART = 60.0
-"""Seconds between two looks that prove an absence; a call's distance, not a wait, so nothing scales it."""
-
 SILENT = (Retryable, RateLimited, Suspended, NotInstalled)
 """Errors that the next question about the same installation would meet too."""
 
+LONGEST = 60.0
+"""Seconds of all scopes of one tick together."""
 
-@sweep("unused_runners")
+
+@sweep("unused_runners", longest=LONGEST)
 def unused_runners(tick: Tick) -> None:
     """Look at each scope once, in a random order; one that cannot be listed, or a claim that fails, stops no other.
 
@@ -67,82 +67,94 @@ def unused_runners(tick: Tick) -> None:
             continue
         if not look_at_scope(tick, installation_id, scope, claims):
             silent.add(installation_id)
+        if not tick.page():
+            return
 
 
 def look_at_scope(tick: Tick, installation_id: int, scope: str, claims: Sequence[Row[Any]]) -> bool:
     """Look at the claims of one scope; False when GitHub would not answer for its installation's others either."""
     try:
-        runners = tick.rt.github.list_runners(
-            installation_id=installation_id, scope=Scope.parse(scope), policy=calls(SWEEP_LIST)
-        )
+        seen = runners_of(tick, installation_id=installation_id, scope=scope)
     except UpstreamError as error:
         tick.skipped(error, scope=scope)
         return not isinstance(error, SILENT)
-    tick.listed(len(runners))
-    by_name = {runner.name: runner for runner in runners}
+    tick.listed(len(seen.runners))
     for claim in claims:
         if not tick.goes_on():
             break
-        try:
-            look(tick, claim, by_name.get(claim.runner_name), now=utcnow())
-        except (UpstreamError, DBAPIError) as error:
-            tick.skipped(error, row=claim.id)
-            if isinstance(error, SILENT):
-                return False
+        failed = tick.attempt(lambda claim: look(tick, claim, seen), claim, row=claim.id)
+        if isinstance(failed, SILENT):
+            return False
     return True
 
 
-def look(tick: Tick, claim: Row[Any], runner: RunnerSeen | None, *, now: datetime) -> None:
+def look(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:
     """Judge one claim and act."""
-    if not tick.dry:
-        transaction(tick.rt.engine, lambda db: sweeps.set_absent(db, claim.id, absent=runner is None, now=now))
-    verdict, fate = judge(claim, runner, job=ClaimedJob.NOT_ASKED, now=now), NO_JOB
+    verdict, fate = judge(tick, claim, seen, job=ClaimedJob.NOT_ASKED), NO_JOB
+    if verdict.counts and not tick.dry:
+        absent = claim.runner_name not in seen.runners
+        transaction(tick.rt.engine, lambda db: sweeps.set_absent(db, claim.id, absent=absent, now=seen.taken_at))
     if verdict.action is UnusedAction.ASK_JOB:
-        job, fate = ask_job(tick.rt, claim)
-        verdict = judge(claim, runner, job=job, now=now)
+        job, fate = ask_job(tick, claim)
+        verdict = judge(tick, claim, seen, job=job)
     if verdict.action is UnusedAction.WAIT:
         log.debug("unused_runners.wait", claim=claim.id, reason=verdict.reason)
+        return
+    listed = seen.runners.get(claim.runner_name)
+    if verdict.action is UnusedAction.RELEASE_NEVER_STARTED and listed is not None and not still_offline(tick, claim):
+        log.info("unused_runners.wait", claim=claim.id, reason="the runner is not offline any more")
         return
     act(tick, claim, verdict, fate)
 
 
-def judge(claim: Row[Any], runner: RunnerSeen | None, *, job: ClaimedJob, now: datetime) -> UnusedVerdict:
-    """Return the verdict; the age that counts was tested by the query."""
+def still_offline(tick: Tick, claim: Row[Any]) -> bool:
+    """Ask for the runner itself: the list may be a minute old, and one that came online may begin any moment."""
+    found = tick.rt.github.find_runner(
+        installation_id=claim.installation_id, scope=Scope.parse(claim.scope), name=claim.runner_name,
+        policy=calls(SWEEP_ROW),
+    )  # fmt: skip
+    return found is not None and not found.online and not found.busy
+
+
+def judge(tick: Tick, claim: Row[Any], seen: RunnerList, *, job: ClaimedJob) -> UnusedVerdict:
+    """Return the verdict. The age that counts is that at the time of the list: what came later it cannot show."""
+    settings = tick.rt.settings
+    is_spare = claim.spare_since is not None
+    runner = seen.runners.get(claim.runner_name)
     if runner is None:
         state = RunnerNow.ABSENT
     elif runner.busy:
         state = RunnerNow.BUSY
     else:
         state = RunnerNow.ONLINE_IDLE if runner.online else RunnerNow.OFFLINE
-    before = claim.runner_absent_at
     return judge_unused(
         UnusedClaim(
             runner=state,
-            absent_before=before is not None and now - before >= timedelta(seconds=LOOKS_APART),
+            absent_before=seen.is_second_look(claim.runner_absent_at),
             job=job,
             is_spare=claim.job_id is None,
-            age_seconds=0,
+            age_seconds=seen.age_of(claim.spare_since if is_spare else claim.delivered_at),
         ),
-        grace_seconds=0,
+        grace_seconds=settings.spare_after if is_spare else settings.unused_after,
     )
 
 
-def ask_job(rt: Runtime, claim: Row[Any]) -> tuple[ClaimedJob, JobFate]:
+def ask_job(tick: Tick, claim: Row[Any]) -> tuple[ClaimedJob, JobFate]:
     """Ask GitHub for the claimed job, and what becomes of it without this claim.
 
-    To the claim a 404 is the end of its job; the job itself is asked about again (`adrift_jobs`).
+    To the claim a 404 is the end of its job; the job itself is asked about again (`adrift_jobs`). One that is queued in
+    a run that is over is over too.
     """
     if claim.job_id is None:
         return ClaimedJob.NOT_ASKED, NO_JOB
-    job = rt.github.get_job(
-        installation_id=claim.installation_id, repository=claim.repository, job_id=claim.job_id,
-        policy=calls(SWEEP_ROW),
+    told = github.ask_job(
+        tick.rt, installation_id=claim.installation_id, repository=claim.repository, job_id=claim.job_id,
+        policy=SWEEP_ROW, look_ups=tick.look_ups,
     )  # fmt: skip
-    if job is None:
-        return ClaimedJob.TERMINAL, from_github(status=None, conclusion=None)
-    fate = from_github(status=job.status, conclusion=job.conclusion)
-    if job.status == "completed":
-        return ClaimedJob.TERMINAL, fate
+    job, fate = told.job, told.fate
+    if job is None or fate.fate is Fate.FINISH:
+        here = job is not None and job.runner_name is not None and job.runner_name == claim.runner_name
+        return ClaimedJob.TERMINAL_HERE if here else ClaimedJob.TERMINAL, fate
     if job.status == "in_progress":
         ours = job.runner_name == claim.runner_name
         return ClaimedJob.IN_PROGRESS_HERE if ours else ClaimedJob.IN_PROGRESS_ELSEWHERE, fate
@@ -165,9 +177,12 @@ def act(tick: Tick, claim: Row[Any], verdict: UnusedVerdict, fate: JobFate) -> N
         if verdict.action is UnusedAction.SPARE:
             return sweeps.make_spare(db, claim.id, job_id=claim.job_id, fate=fate, now=now, who=who)
         # The release asks GitHub for the job, so that `finish` and `requeue` need no way of their own.
-        return releases.request_release(
+        begun = releases.request_release(
             db, claim.id, reason=verdict.reason, spare_since=claim.spare_since, now=now, who=who
         )
+        if begun:
+            stranded.mark(db, claim.id, Cause.RUNNER_UNUSED, FoundBy.UNUSED_RUNNERS, now=now)
+        return begun
 
     case = Case(
         what=verdict.action, why=verdict.reason, claim_id=claim.id, job_id=claim.job_id, pod_uid=claim.pod_uid,

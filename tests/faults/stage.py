@@ -7,7 +7,6 @@ for anything while it kills.
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import time
@@ -27,12 +26,12 @@ from k8s_adapters.pods import get_pod, list_pods
 from k8s_adapters.pools import patch_pool_replicas
 from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultProxy
+from lab.invariants import History, broken, nothing_left, read_pods, read_rows
 from lab.processes import Child, free_port
 from lab.setup import ACCOUNTS, LabAccount, LabPool
-from lab.system import Options, System, read_log
+from lab.system import Options, System, read_log, read_log_lines
 from lab.verdict import Verdict, judge
 from ostler.errors import Gone
-from tests.faults.invariants import History, broken, nothing_left, read_pods, read_rows
 
 POOL = LabPool("small", ("self-hosted", "linux", "small"), 8)
 DISPATCH = "/runners/v1/dispatch"
@@ -42,6 +41,7 @@ SCALED = {
     "OSTLER_DUE_AFTER": "3",
     "OSTLER_RESUME_EVERY": "1",
     "OSTLER_POOLS_EVERY": "2",
+    "OSTLER_EPOCH_EVERY": "2",
     "OSTLER_SWEEP_EVERY": "3",
     "OSTLER_STALE_CLAIM_AFTER": "15",
     "OSTLER_UNUSED_AFTER": "6",
@@ -358,7 +358,9 @@ class Stage:
         """Let no mint be made until the end of the block; each is held, and then answered with 502.
 
         What is to happen to claims that wait for a JIT happens within. `then` so many mints more are answered so, late.
+        It begins with warm Pods for all jobs: a claim that waits alone for half a minute makes the installation wait.
         """
+        self.until(lambda: self.offered() >= self.copies, what="warm Pods for the jobs")
         fault = {"method": "POST", "path_regex": "generate-jitconfig", "status": 502}
         self.system.lab("POST", "/faults", fault | {"delay_seconds": HOLD, "times": 100_000})
         try:
@@ -470,16 +472,6 @@ class Stage:
             problems = self._problems()
         if problems:
             raise AssertionError("\n".join(problems))
-
-
-def read_log_lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Return the JSON lines of a log that may also hold other lines."""
-    for line in path.read_text(errors="replace").splitlines():
-        if line.startswith("{"):
-            try:
-                yield json.loads(line)
-            except ValueError:
-                continue  # a killed process left half a line
 
 
 def nothing() -> None:

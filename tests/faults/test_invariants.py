@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.faults.invariants import INVARIANTS, BudgetRow, ClaimRow, EventRow, History, PodLeft, broken
+from lab.invariants import INVARIANTS, BudgetRow, ClaimRow, EventRow, History, PodLeft, broken
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -16,9 +16,9 @@ from sqlalchemy import text
 from k8s_adapters.pods import list_pods
 from lab.control_plane import ClusterAccess
 from lab.faults import Fault
-from lab.system import read_log
+from lab.system import read_log, read_log_lines
 from tests.faults.scenarios import a_pod_deleted_too_early, a_refused_stamp
-from tests.faults.stage import DISPATCH, POOL, Stage, read_log_lines, running
+from tests.faults.stage import DISPATCH, POOL, Stage, running
 
 pytestmark = pytest.mark.timeout(1200)
 

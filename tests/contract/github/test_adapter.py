@@ -9,6 +9,8 @@ import pytest
 
 from github_adapters.client import GitHub, Jit
 from github_adapters.deliveries import DeliverySeen
+from github_adapters.runs import ListPage, RunSeen
+from github_adapters.webhooks import parse_workflow_job
 from ostler.clock import utcnow
 from ostler.errors import Busy, Conflict, Forbidden, Gone, Invalid, NotInstalled, RateLimited, Retryable, Suspended
 from ostler.secrets import Secret
@@ -100,8 +102,72 @@ def test_a_job_is_followed_from_queued_to_completed(lab: Lab, github: GitHub) ->
     assert (done.status, done.conclusion, done.runner_name) == ("completed", "success", "runner-1")
 
 
+def test_a_job_is_found_by_the_id_of_its_repository_whatever_that_is_called(lab: Lab, github: GitHub) -> None:
+    (job,) = lab.jobs()
+    assert lab.call("PATCH", "/_lab/accounts/acme", {"login": "apex"})[0] == 200
+    found = github.get_job(installation_id=ORG_INSTALLATION, repository=11, job_id=job)
+    assert found is not None
+    assert found.status == "queued"
+    assert github.get_job(installation_id=ORG_INSTALLATION, repository=12, job_id=job) is None
+
+
 def test_an_unknown_job_is_none(github: GitHub) -> None:
     assert github.get_job(installation_id=ORG_INSTALLATION, repository="acme/app", job_id=5) is None
+
+
+def test_the_runs_and_jobs_of_a_repository_are_listed(lab: Lab, github: GitHub) -> None:
+    first, second = lab.jobs(count=2, in_one_run=True)
+    (run,) = github.list_runs(installation_id=ORG_INSTALLATION, repository="acme/app", status="queued").items
+    assert (run.status, run.conclusion, run.attempt, run.home.repository) == ("queued", None, 1, "acme/app")
+    assert github.get_run(installation_id=ORG_INSTALLATION, repository="acme/app", run_id=run.id) == run
+    page = github.list_run_jobs(installation_id=ORG_INSTALLATION, repository="acme/app", run=run)
+    assert {job.job_id: job.status for job in page.items} == {first: "queued", second: "queued"}
+    hooks = eventually(lambda: lab.hooks.seen if len(lab.hooks.seen) == 2 else None)
+    told = {hook.payload["workflow_job"]["id"]: parse_workflow_job(hook.body) for hook in hooks}
+    assert {job.job_id: job for job in page.items} == told, "a listed job is what its webhook is"
+
+
+def test_what_has_not_changed_costs_no_quota(lab: Lab, github: GitHub) -> None:
+    lab.settings(rate_limit_per_hour=1000)
+    lab.jobs()
+
+    def ask(etag: str | None) -> ListPage[RunSeen]:
+        return github.list_runs(installation_id=ORG_INSTALLATION, repository="acme/app", status="queued", etag=etag)
+
+    first = ask(None)
+    assert (first.unchanged, first.quota) == (False, 1000)
+    for _ in range(3):
+        assert ask(first.etag).unchanged
+    lab.jobs()
+    assert len(ask(first.etag).items) == 2
+    lab.settings(rate_limit_per_hour=2)
+    with pytest.raises(RateLimited):
+        ask(None)
+
+
+def test_a_run_that_could_not_start_leaves_its_jobs_queued(lab: Lab, github: GitHub) -> None:
+    (job,) = lab.jobs()
+    (run,) = github.list_runs(installation_id=ORG_INSTALLATION, repository="acme/app", status="queued").items
+    assert lab.call("POST", f"/_lab/runs/{run.id}/end")[0] == 204
+    over = github.get_run(installation_id=ORG_INSTALLATION, repository="acme/app", run_id=run.id)
+    assert over is not None
+    assert (over.over, over.conclusion) == (True, "startup_failure")
+    seen = github.get_job(installation_id=ORG_INSTALLATION, repository="acme/app", job_id=job)
+    assert seen is not None
+    assert (seen.status, seen.run_id) == ("queued", run.id)
+    assert github.list_runs(installation_id=ORG_INSTALLATION, repository="acme/app", status="queued").items == ()
+    assert github.get_run(installation_id=ORG_INSTALLATION, repository="acme/app", run_id=5) is None
+    with pytest.raises(Gone):
+        github.list_runs(installation_id=ORG_INSTALLATION, repository="acme/none", status="queued")
+
+
+def test_a_webhook_that_was_never_sent_is_in_no_list_and_may_still_come(lab: Lab, github: GitHub) -> None:
+    lab.call("POST", "/_lab/webhooks", {"vanish_action": "queued"})
+    (job,) = lab.jobs()
+    assert delivered(github) == []
+    (lost,) = [each for each in lab.call("GET", "/_lab/deliveries")[1]["deliveries"] if each["job"] == job]
+    assert lab.call("POST", f"/_lab/deliveries/{lost['guid']}/redeliver")[0] == 202
+    assert eventually(lambda: lab.hooks.of(job)) == ["queued"]
 
 
 def test_a_list_of_several_pages_is_whole(github: GitHub) -> None:
@@ -300,7 +366,21 @@ def test_a_renamed_repository_is_followed_by_every_call(lab: Lab, github: GitHub
     assert found is not None
     assert found.id == jit.runner_id
     assert github.get_job(installation_id=USER_INSTALLATION, repository="ada/app", job_id=job) is not None
+    (run,) = github.list_runs(installation_id=USER_INSTALLATION, repository="ada/app", status="queued").items
+    assert run.home.repository in {"ada/program", "countess/app"}
+    assert github.list_run_jobs(installation_id=USER_INSTALLATION, repository="ada/app", run=run).items
+    assert github.get_run(installation_id=USER_INSTALLATION, repository="ada/app", run_id=run.id) == run
     github.delete_runner(installation_id=USER_INSTALLATION, scope=ADA, runner_id=jit.runner_id)
+    assert github.list_runners(installation_id=USER_INSTALLATION, scope=ADA) == []
+
+
+def test_a_runner_is_removed_by_the_id_of_its_repository_whatever_that_is_called(github: GitHub) -> None:
+    """Under its former name another repository answers 404, and still lists its own runners."""
+    jit = mint(github, scope=ADA)
+    scope = Scope.repository("ada/former").by_id(12)
+
+    github.delete_runner(installation_id=USER_INSTALLATION, scope=scope, runner_id=jit.runner_id)
+
     assert github.list_runners(installation_id=USER_INSTALLATION, scope=ADA) == []
 
 

@@ -23,6 +23,7 @@ from github_adapters import governor as governing
 from github_adapters.answers import EVERYTHING
 from github_adapters.client import GitHub
 from github_adapters.governor import LONGEST_PLACE, UNKNOWN_APART, UNKNOWN_EVERY, CallClass, Governor, Pace, paces
+from github_adapters.runs import ListPage, RunSeen
 from lab.redis import Redis
 from ostler.errors import Forbidden, RateLimited
 from ostler.secrets import Secret
@@ -248,9 +249,30 @@ def test_what_can_be_done_without_is_shed_before_what_cannot(lab: Lab, redis_ser
             github.find_runner(installation_id=ORG_INSTALLATION, scope=ACME, name="nobody")
         with pytest.raises(RateLimited):
             github.list_runners(installation_id=ORG_INSTALLATION, scope=ACME, optional=True)
+        with pytest.raises(RateLimited):
+            github.get_job(installation_id=ORG_INSTALLATION, repository="acme/app", job_id=5, optional=True)
 
+        assert github.get_job(installation_id=ORG_INSTALLATION, repository="acme/app", job_id=5) is None
         github.find_runner(installation_id=ORG_INSTALLATION, scope=ACME, name="nobody")
         mint(github, "r")
+
+
+def test_catching_up_is_shed_first_and_what_has_not_changed_uses_nothing_up(lab: Lab, redis_server: Redis) -> None:
+    def runs(github: GitHub, etag: str | None = None) -> ListPage[RunSeen]:
+        return github.list_runs(installation_id=ORG_INSTALLATION, repository="acme/app", status="queued", etag=etag)
+
+    lab.settings(rate_limit_per_hour=20)
+    with governed(lab, redis_server) as github:
+        first = runs(github)
+        for _ in range(30):
+            assert runs(github, first.etag).unchanged
+        for _ in range(9):
+            runs(github)
+        with pytest.raises(RateLimited) as limited:
+            runs(github, first.etag)
+        assert not limited.value.paced
+        github.list_runners(installation_id=ORG_INSTALLATION, scope=ACME, optional=True)
+    assert lab.call("GET", "/_lab/stats")[1]["refused"] == {}
 
 
 def test_a_secondary_limit_closes_everything_and_a_missing_permission_nothing(lab: Lab, redis_server: Redis) -> None:

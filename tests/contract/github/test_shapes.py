@@ -79,6 +79,24 @@ def test_jobs_in_every_state(lab: Lab, api: Api, github: GitHub) -> None:
     shaped(models.Job, api.call("GET", path)[1])
 
 
+def test_runs_and_their_jobs(lab: Lab, api: Api) -> None:
+    lab.jobs(count=2, in_one_run=True)
+    lab.jobs(waiting=True)
+    for status, count in (("queued", 1), ("waiting", 1), ("in_progress", 0)):
+        answered, runs = api.call("GET", f"/repos/acme/app/actions/runs?status={status}")
+        assert (answered, runs["total_count"]) == (200, count)
+        shaped(models.ReposOwnerRepoActionsRunsGetResponse200, runs)
+    (run,) = api.call("GET", "/repos/acme/app/actions/runs?status=queued")[1]["workflow_runs"]
+    shaped(models.WorkflowRun, api.call("GET", f"/repos/acme/app/actions/runs/{run['id']}")[1])
+    jobs = api.call("GET", f"/repos/acme/app/actions/runs/{run['id']}/jobs?filter=latest")[1]
+    assert jobs["total_count"] == 2
+    shaped(models.ReposOwnerRepoActionsRunsRunIdJobsGetResponse200, jobs)
+    assert lab.call("POST", f"/_lab/runs/{run['id']}/end")[0] == 204
+    over = api.call("GET", f"/repos/acme/app/actions/runs/{run['id']}")[1]
+    assert (over["status"], over["conclusion"]) == ("completed", "startup_failure")
+    shaped(models.WorkflowRun, over)
+
+
 def test_the_app_and_its_deliveries(lab: Lab, api: Api) -> None:
     lab.jobs()
     eventually(lambda: lab.hooks.seen)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from k8s_adapters.client import KubeClient, object_path
+from k8s_adapters.metadata import OF_POOLS, metadata_pages
 from k8s_adapters.pods import get_pod, list_pods
 from k8s_adapters.pools import PoolSeen
 from k8s_adapters.resources import create_pod, create_service_account
 from k8s_adapters.runners import Deletion, build_pod, build_service_account, delete_runner
+from k8s_adapters.stamps import stamp
 from ostler.errors import Conflict, Forbidden, Gone, Invalid, RateLimited, Retryable
 from tests.contract.k8s.test_stamps import bind_to_a_node
 from tests.contract.k8s.transport import FaultyTransport, MakeRunner
@@ -293,6 +295,29 @@ def test_a_list_holds_every_page_or_raises(
     faults.answer("GET", 410)
     with pytest.raises(Retryable):
         list_pods(client, namespace=namespace)
+
+
+def test_a_list_of_metadata_comes_in_pages_with_the_stamps_and_a_lost_page_is_an_error(
+    namespace: str, faulty: Faulty, make_runner: MakeRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("k8s_adapters.metadata.PAGE", 2)
+    names = {f"pool-{number:08x}": make_runner(f"pool-{number:08x}").uid for number in range(3)}
+    client, faults = faulty
+    stamped = min(names)
+    stamp(client, namespace=namespace, name=stamped, uid=names[stamped], expected="0.0", value="7.1", owner=1001)
+
+    pages = list(metadata_pages(client, "pods", namespace=namespace, selector=OF_POOLS))
+    assert [len(page) for page in pages] == [2, 1]
+    found = {pod.name: pod for page in pages for pod in page}
+    assert {name: pod.uid for name, pod in found.items()} == names
+    assert {(pod.owner, pod.stamp) for name, pod in found.items() if name != stamped} == {(None, "0.0")}
+    assert (found[stamped].owner, found[stamped].stamp, found[stamped].terminating) == (1001, "7.1", False)
+
+    begun = metadata_pages(client, "pods", namespace=namespace, selector=OF_POOLS)
+    assert len(next(begun)) == 2
+    faults.answer("GET", 410)
+    with pytest.raises(Retryable):
+        next(begun)
 
 
 def test_a_pod_shows_how_its_containers_ended(admin: KubeClient, namespace: str, make_runner: MakeRunner) -> None:

@@ -75,7 +75,11 @@ class _GitHub:
             raise Busy("422")
 
     def get_job(self, *, job_id: int, **_rest: Any) -> Any:
-        return SimpleNamespace(status=("queued", "completed", "in_progress")[job_id % 3], conclusion=None)
+        status = ("queued", "completed", "in_progress")[job_id % 3]
+        return SimpleNamespace(status=status, conclusion=None, run_id=job_id, run_attempt=1)
+
+    def get_run(self, *, run_id: int, **_rest: Any) -> Any:
+        return SimpleNamespace(over=run_id % 2 == 0, conclusion="startup_failure", attempt=1)
 
 
 class _Waker:

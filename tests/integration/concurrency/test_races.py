@@ -15,9 +15,10 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
-from models import matching, releases
+from models import keeper, matching, releases
 from models.accounts import usage_of
 from models.engine import transaction
+from models.keeper import PoolFacts
 from rules.fairness import AccountView, Budget, Usage
 from tests.database import Database
 from tests.integration.concurrency.points import DEADLINE, hook, start, stopped, until, waiting_for_locks
@@ -239,3 +240,18 @@ def test_a_retirement_and_a_job_claim_on_one_pod_have_one_winner(stage: Stage, w
     assert lost is None or not lost.claims
     purposes = [row.purpose for row in stage.rows("SELECT purpose FROM claims WHERE ended_at IS NULL")]
     assert purposes == ["job" if winner == "the job claim" else "retire"]
+
+
+def test_two_looks_at_a_new_pool_make_one_row_of_it(database: Database) -> None:
+    pool = PoolFacts(
+        uid="pool-1", namespace="runners", name="small", image="image", labels=("linux",), runner_group_id=1, vcpu=2000,
+        memory=4096, replicas=2, allowed_accounts=(), allowed_repositories=(), routing_priority=0, template_hash="hash",
+        draining=False,
+    )  # fmt: skip
+    see = partial(keeper.mirror_pool, pool=pool, now=NOW)
+    with database.engine.begin() as first:
+        assert see(first)
+        second = start("second", lambda: transaction(database.engine, see))
+        until(lambda: waiting_for_locks(database.engine) == 1, "the second waits for the index")
+    assert second.result(DEADLINE) is False
+    assert transaction(database.engine, lambda db: db.execute(text("SELECT count(*) FROM pools")).scalar_one()) == 1

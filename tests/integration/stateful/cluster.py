@@ -5,11 +5,12 @@ It answers the calls that the real adapters make and says at once when one of th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 from k8s_adapters.names import (
     ATTEMPT_ANNOTATION,
@@ -25,6 +26,7 @@ from tests.integration.stateful.steps import outside
 
 NAMESPACE = "runners"
 Json = dict[str, Any]
+T = TypeVar("T")
 
 
 @dataclass
@@ -75,7 +77,7 @@ class Pod:
 
 
 class Cluster:
-    """Has the adapters' `KubeClient.request`. `deleting` judges a deletion before it is done."""
+    """Has the `request` and `get` of the adapters' `KubeClient`. `deleting` judges a deletion before it is done."""
 
     def __init__(self) -> None:
         self.pods: dict[str, Pod] = {}
@@ -107,6 +109,10 @@ class Cluster:
             return self.call(f"{method} pods", lambda: self._list(selector))  # type: ignore[no-any-return]
         answers = {"GET": self._get, "PATCH": self._patch, "DELETE": self._delete}
         return self.call(f"{method} {name}", lambda: answers[method](name, body))  # type: ignore[no-any-return]
+
+    def get(self, path: str, *, decode: Callable[[bytes], T], query: Any = None, **_options: Any) -> T:
+        """Answer a call of which the adapter decodes the body by itself."""
+        return decode(json.dumps(self.request("GET", path, query=query)).encode())
 
     def _list(self, selector: str) -> Json:
         _, _, pool = selector.partition("=")

@@ -141,6 +141,9 @@ class GitHub:
     def get_job(self, *, job_id: int, **_rest: Any) -> JobSeen | None:
         return self._call(f"get job {job_id}", lambda: self._job(job_id))  # type: ignore[no-any-return]
 
+    def get_run(self, **_rest: Any) -> None:
+        """Know of no runs."""
+
     def get_installation(self, *, installation_id: int, **_rest: Any) -> InstallationSeen:
         account_id = installation_id - 100
         seen = InstallationSeen(account_id=account_id, login=ACCOUNTS[account_id], suspended=False)

@@ -5,25 +5,45 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import Row, text
 
 from github_adapters.client import InstallationSeen, JobSeen, RunnerSeen
+from github_adapters.runs import ListPage, RunSeen
+from github_adapters.webhooks import WorkflowJobEvent
 from k8s_adapters.client import KubeClient, make_client
 from k8s_adapters.pods import PodSeen, list_pods
 from k8s_adapters.pools import PoolSeen, create_pool
 from lab.control_plane import ClusterAccess
 from models.engine import in_transaction
+from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, NotInstalled, Retryable
 from rules.scopes import Scope
 from tasks import runtime as current
 from tasks.pools import keep, pools
 from tasks.release import release
 from tests.database import Database
+from tests.integration.tasks.listing import Listing, home_of
 
 RUNNER = "small-0-abcdef01"
+
+
+def run_seen(
+    run_id: int, status: str, conclusion: str | None = None, *, attempt: int = 1, minutes: float = 60
+) -> RunSeen:
+    """Return a run of `acme/shop` that was created some minutes ago."""
+    created_at = utcnow() - timedelta(minutes=minutes)
+    return RunSeen(
+        id=run_id,
+        attempt=attempt,
+        status=status,
+        conclusion=conclusion,
+        created_at=created_at,
+        home=home_of("acme/shop"),
+    )
 
 
 class Outbox:
@@ -90,11 +110,24 @@ class StubSettings:
     redelivery_overlap: float = 900
     redelivery_kept: float = 259200
     redelivery_batch: int = 100
+    catch_up_every: float = 300
+    catch_up_after: float = 120
+    catch_up_over_after: float = 3600
+    catch_up_seen_within: float = 86400
+    catch_up_percent: float = 5
+    default_budget_count: int = 20
+    default_budget_vcpu: int = 80
+    default_budget_memory_gib: int = 320
+    keep_deliveries: float = 604800
+    keep_events: float = 2592000
+    keep_jobs: float = 7776000
+    keep_repairs: float = 7776000
     sweeps_paused: tuple[str, ...] = ()
     repair_budget_least: int = 5
     repair_budget_percent: float = 10
     repair_settle_after: float = 600
     gates_every: float = 15
+    epoch_trusted_for: float = 60
     gate_window: float = 60
     gate_least_errors: int = 5
     gate_closes_at: float = 0.5
@@ -208,6 +241,17 @@ class Stage:
         self.rows("DELETE FROM jobs WHERE id = 999")
         return self.claim(pod, job_id=None, **what)
 
+    def later(self, seconds: float = 61) -> None:
+        """Let looks at GitHub's runners be so much older: what was listed is listed anew, what was seen counts."""
+        self.rows("UPDATE runner_lists SET taken_at = taken_at - make_interval(secs => :s)", s=seconds)
+        self.rows(
+            """
+            UPDATE claims SET runner_free_at = runner_free_at - make_interval(secs => :s),
+                   runner_absent_at = runner_absent_at - make_interval(secs => :s)
+            """,
+            s=seconds,
+        )
+
     def with_settings(self, **changed: Any) -> None:
         """Change settings for this test."""
         self.rt.settings = replace(self.rt.settings, **changed)
@@ -263,19 +307,21 @@ def stage(database: Database, control_plane: ClusterAccess, namespace: str) -> I
 
 @dataclass(slots=True)
 class StubGitHub:
-    """A GitHub with at most one runner and one job; `broken` fails every call, `keeps` every deletion.
+    """A GitHub with at most one runner, one job and its run; `broken` fails every call, `keeps` every deletion.
 
     The App is gone from the installation `without_app`; the organisation of all others is called `login`.
     """
 
     runner: str | None = None
     job: tuple[str, str | None, str | None] | None = ("queued", None, None)
+    run: tuple[str, str | None] = ("in_progress", None)
     broken: bool = False
     removed: bool = False
     keeps: bool = False
     without_app: int | None = None
     login: str = "acme"
     deleted: list[int] = field(default_factory=list)
+    listing: Listing = field(default_factory=Listing)
 
     def _answer(self) -> None:
         if self.broken:
@@ -283,17 +329,24 @@ class StubGitHub:
         if self.removed:
             raise Gone("the App is not installed there any more")
 
-    def list_runners(self, **_: Any) -> list[RunnerSeen]:
+    def list_runners(self, *, installation_id: int, scope: Scope, **_: Any) -> list[RunnerSeen]:
         """Return the runner in the state that the test set."""
         self._answer()
+        self._reach(installation_id, scope)
         if self.runner is None:
             return []
         status = "offline" if self.runner == "offline" else "online"
         return [RunnerSeen(id=77, name=RUNNER, status=status, busy=self.runner == "busy", labels=())]
 
-    def find_runner(self, **_: Any) -> RunnerSeen | None:
+    def _reach(self, installation_id: int, scope: Scope) -> None:
+        if installation_id == self.without_app:
+            raise NotInstalled("the App is not installed there any more")
+        if scope.login != self.login:
+            raise Gone("GitHub answered 404")
+
+    def find_runner(self, *, installation_id: int, scope: Scope, **_: Any) -> RunnerSeen | None:
         """Return the runner."""
-        return next(iter(self.list_runners()), None)
+        return next(iter(self.list_runners(installation_id=installation_id, scope=scope)), None)
 
     def get_installation(self, **_: Any) -> InstallationSeen:
         """Return the installation of account 1."""
@@ -303,10 +356,7 @@ class StubGitHub:
     def delete_runner(self, *, installation_id: int, scope: Scope, runner_id: int, **_: Any) -> None:
         """Delete it, unless it is busy."""
         self._answer()
-        if installation_id == self.without_app:
-            raise NotInstalled("the App is not installed there any more")
-        if scope.login != self.login:
-            raise Gone("GitHub answered 404")
+        self._reach(installation_id, scope)
         if self.keeps:
             raise Forbidden("the App may not delete runners")
         if self.runner == "busy":
@@ -324,6 +374,21 @@ class StubGitHub:
             id=job_id, run_id=1, run_attempt=1, status=status, conclusion=conclusion, labels=(), runner_id=None,
             runner_name=runner, created_at=None, started_at=None, completed_at=None,
         )  # fmt: skip
+
+    def get_run(self, *, run_id: int, **_: Any) -> RunSeen:
+        """Return the run."""
+        self._answer()
+        return run_seen(run_id, *self.run)
+
+    def list_runs(self, **asked: Any) -> ListPage[RunSeen]:
+        """Return a page of the runs that the test listed."""
+        self._answer()
+        return self.listing.list_runs(**asked)
+
+    def list_run_jobs(self, **asked: Any) -> ListPage[WorkflowJobEvent]:
+        """Return a page of the jobs of one of them."""
+        self._answer()
+        return self.listing.list_run_jobs(**asked)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import Row, event, text
 
 from github_adapters.client import JobSeen
+from github_adapters.runs import RunSeen
 from models import adrift, installations
 from models.engine import in_transaction
 from ostler.clock import utcnow
@@ -20,7 +21,7 @@ from rules.fairness import Budget
 from tasks import runtime as current
 from tasks.sweeps.adrift_jobs import adrift_jobs
 from tests.database import Database
-from tests.integration.tasks.conftest import Stage, StubRuntime
+from tests.integration.tasks.conftest import Stage, StubRuntime, run_seen
 
 
 @dataclass
@@ -32,6 +33,10 @@ class StubGitHub:
     meanwhile: Any = None
     deleted: list[int] = field(default_factory=list)
     busy: bool = False
+    run: tuple[str, str | None] | Exception = ("in_progress", None)
+    attempt: int = 1
+    repository_id: int | None = None
+    runs: list[int | str] = field(default_factory=list)
 
     def delete_runner(self, *, runner_id: int, **_: Any) -> None:
         """Delete a runner."""
@@ -39,10 +44,16 @@ class StubGitHub:
             raise Busy("busy")
         self.deleted.append(runner_id)
 
-    def get_job(self, *, job_id: int, repository: str, installation_id: int, policy: Any) -> JobSeen | None:
-        """Return the job."""
+    def get_job(
+        self, *, job_id: int, repository: str | int, installation_id: int, policy: Any, optional: bool
+    ) -> JobSeen | None:
+        """Return the job, by the repository's id only when its name is another's."""
         assert not in_transaction()
-        assert (repository, installation_id, policy.attempts) == ("acme/shop", 501 + job_id // 100, 4)
+        assert optional
+        assert (installation_id, policy.attempts) == (501 + job_id // 100, 4)
+        assert repository in {"acme/shop", self.repository_id}
+        if repository == "acme/shop" and self.repository_id is not None:
+            return None
         self.asked.append(job_id)
         if self.meanwhile:
             self.meanwhile()
@@ -56,6 +67,15 @@ class StubGitHub:
             id=job_id, run_id=1, run_attempt=1, status=status, conclusion=conclusion or None, labels=(),
             runner_id=None, runner_name=None, created_at=None, started_at=None, completed_at=None,
         )  # fmt: skip
+
+    def get_run(self, *, run_id: int, repository: str | int, policy: Any, **_: Any) -> RunSeen:
+        """Return the run of all jobs."""
+        assert not in_transaction()
+        self.runs.append(repository)
+        assert policy.attempts == 4
+        if isinstance(self.run, Exception):
+            raise self.run
+        return run_seen(run_id, *self.run, attempt=self.attempt)
 
 
 @dataclass
@@ -173,6 +193,42 @@ def test_a_job_whose_fate_was_not_known_goes_where_github_says(world: World, sai
     open_executions = world.stage.rows("SELECT 1 FROM executions WHERE ended_at IS NULL")
     assert bool(open_executions) is (said == "in_progress")
     assert ("wake", {"pool_id": world.see(7).pool_id}) in world.stage.outbox.sent or said != "queued"
+
+
+@pytest.mark.parametrize(
+    ("state", "hold"), [("running", "ask_github"), ("queued", "backoff"), ("waiting", None), ("claimed", None)]
+)
+@pytest.mark.parametrize("conclusion", ["startup_failure", "cancelled", None])
+def test_a_job_that_is_queued_in_a_run_that_is_over_is_finished(
+    world: World, state: str, hold: str | None, conclusion: str | None
+) -> None:
+    world.job(7, state, minutes=61, hold=hold)
+    world.github.jobs[7] = "queued"
+    world.github.run = ("completed", conclusion)
+    assert world.tick() == [7]
+    assert world.shown(7) == ("completed", None, conclusion or "unknown")
+    (repair,) = world.stage.rows("SELECT why FROM repairs")
+    assert "its run is over" in repair.why
+
+
+def test_a_run_of_an_earlier_attempt_than_the_job_proves_nothing(world: World) -> None:
+    world.job(7, "running", hold="ask_github")
+    world.github.jobs[7] = "queued"
+    world.github.run, world.github.attempt = ("completed", "failure"), 0
+    world.tick()
+    assert world.shown(7) == ("queued", None, None)
+
+
+def test_while_the_run_cannot_be_asked_for_nothing_is_queued_again(world: World) -> None:
+    world.job(7, "running", hold="ask_github")
+    world.github.jobs[7] = "queued"
+    world.github.run = Retryable("down")
+    world.tick()
+    assert world.shown(7) == ("running", "ask_github", None)
+    world.github.run = ("queued", None)
+    world.later(60)
+    world.tick()
+    assert world.shown(7) == ("queued", None, None)
 
 
 def test_a_job_of_which_github_cannot_be_asked_for_long_is_asked_about_until_it_answers(world: World) -> None:
@@ -473,6 +529,36 @@ def test_a_new_installation_takes_over_what_the_old_one_had_under_way(world: Wor
         )
     assert [world.see(job).installation_id for job in (1, 2, 3, 4, 5)] == [900, 900, 900, 501, 900]
     assert world.stage.rows("SELECT installation_id FROM claims WHERE id = :id", id=live)[0][0] == 900
+
+
+def test_a_job_whose_repository_lost_its_name_to_another_is_found_by_its_id(world: World) -> None:
+    world.job(7, "running", hold="ask_github", minutes=5)
+    world.stage.rows("UPDATE jobs SET repository_id = 41")
+    world.github.jobs[7], world.github.repository_id = "queued", 41
+    world.tick()
+    assert world.shown(7) == ("queued", None, None)
+    assert world.github.runs == [41]  # by its name GitHub would show another repository's, or none
+
+
+def test_a_404_to_name_and_id_changes_nothing(world: World) -> None:
+    world.job(7, "running", hold="ask_github", minutes=5)
+    world.stage.rows("UPDATE jobs SET repository_id = 41")
+    world.github.repository_id = 41
+    world.tick()
+    assert world.shown(7) == ("running", "ask_github", None)
+
+
+def test_a_tick_asks_for_the_run_of_many_jobs_once(world: World) -> None:
+    for job in (7, 8, 9):
+        world.job(job, "running", hold="ask_github", minutes=5)
+        world.github.jobs[job] = "queued"
+    world.github.run = ("completed", "startup_failure")
+    assert world.tick() == [7, 8, 9]
+    assert len(world.github.runs) == 1
+    assert world.shown(9) == ("completed", None, "startup_failure")
+    world.later(5)
+    world.tick()
+    assert len(world.github.runs) == 1  # and it was the tick's: nothing was left to be asked
 
 
 def test_a_tick_is_bounded(world: World) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -107,37 +106,6 @@ def test_a_pod_with_a_live_job_claim_or_a_delivered_one_is_never_too_many(stage:
     reconcile(stage)
     assert stage.rows("SELECT id FROM claims WHERE purpose = 'retire'") == []
     assert len(stage.pods()) == 2
-
-
-@pytest.mark.parametrize("beating", [True, False], ids=["web beats", "web is down"])
-def test_pods_that_do_not_poll_are_retired_a_few_at_a_time_and_only_while_web_processes_beat(
-    stage: Stage, *, beating: bool
-) -> None:
-    stage.pool(replicas=7)
-    reconcile(stage)
-    stage.rt.settings = dataclasses.replace(stage.rt.settings, start_timeout=0)
-    ago = "-1 hour" if beating else "1 min"  # it goes on beating, however long this takes
-    stage.rows(
-        "INSERT INTO web_instances VALUES ('w', now() - interval '1 hour', now() - CAST(:ago AS interval))", ago=ago
-    )
-    reconcile(stage)
-    retirements = stage.rows("SELECT release_reason FROM claims WHERE purpose = 'retire'")
-    assert [row.release_reason for row in retirements] == (["it does not poll"] * 5 if beating else [])
-
-
-def test_a_pod_whose_poller_failed_while_its_runner_waits_is_retired_when_the_clusters_gate_is_open(
-    stage: Stage,
-) -> None:
-    stage.pool(replicas=1)
-    reconcile(stage)
-    stage.finish(min(stage.pods()), phase="Running", poller=1, runner=None)
-    stage.rows("INSERT INTO gates (upstream, closed_at, why) VALUES ('kubernetes', now(), 'the story')")
-    reconcile(stage)
-    assert stage.rows("SELECT FROM claims WHERE purpose = 'retire'") == []
-    stage.rows("UPDATE gates SET closed_at = NULL")
-    reconcile(stage)
-    retirements = stage.rows("SELECT release_reason FROM claims WHERE purpose = 'retire'")
-    assert [row.release_reason for row in retirements] == ["its poller failed"]
 
 
 def test_a_pod_that_somebody_deleted_is_proven_gone_and_replaced(stage: Stage) -> None:

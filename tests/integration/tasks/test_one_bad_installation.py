@@ -54,6 +54,11 @@ class PartlyAway:
         self._answer(installation_id, policy)
         return [RunnerSeen(id=77, name=f"runner-{installation_id}", status="offline", busy=False, labels=())]
 
+    def find_runner(self, *, installation_id: int, name: str, policy: RetryPolicy, **_: Any) -> RunnerSeen:
+        """Return that runner by its name."""
+        self._answer(installation_id, policy)
+        return RunnerSeen(id=77, name=name, status="offline", busy=False, labels=())
+
     def get_job(self, *, installation_id: int, job_id: int, policy: RetryPolicy, **_: Any) -> JobSeen | None:
         """Return a job that is over."""
         self._answer(installation_id, policy)

@@ -10,7 +10,10 @@ import pytest
 from k8s_adapters import metadata
 from k8s_adapters.metadata import metadata_pages
 from k8s_adapters.names import OWNER_LABEL
-from ostler.errors import Retryable
+from ostler.errors import NotInstalled, Retryable
+from tasks.release import release
+from tasks.retire import retire
+from tasks.sweeps import finished_jobs as of_finished
 from tasks.sweeps import orphaned_stamps as of_stamps
 from tasks.sweeps.finished_jobs import finished_jobs
 from tasks.sweeps.orphaned_runners import orphaned_runners
@@ -67,6 +70,18 @@ class TestOrphanedStamps:
             True,
             2,
         )
+
+    def test_of_many_only_those_go_that_nothing_leads_to(self, stage: Stage, pod: str) -> None:
+        """Some thirty stamped Pods without a claim held a fleet for hours; a reaper then took live ones with them."""
+        other = max(stage.pods())
+        for each in (pod, other):
+            stamp(stage, each)
+        stage.job(7)
+        stage.claim(other, job_id=7, state="executing", runner=RUNNER)
+
+        orphaned_stamps.run()
+
+        assert retirements(stage) == [pod]
 
     def test_what_is_not_stamped_or_has_a_claim_stays(self, stage: Stage, pod: str) -> None:
         stamp(stage, pod)
@@ -215,6 +230,25 @@ class TestServiceAccounts:
         assert pod in accounts(stage)
 
 
+def cut_off_in_removing(stage: Stage, pod: str, github: StubGitHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a tick be killed after GitHub was asked to remove a runner, before anybody wrote its answer down."""
+    stage.job(7)
+    ended(stage, stage.claim(pod, job_id=7, state="minted", runner=RUNNER))
+    github.runner = "offline"
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tasks.sweeps.orphaned_runners.releases.registration_removed", killed)
+        with pytest.raises(KeyboardInterrupt):
+            orphaned_runners.run()
+    assert github.deleted == [77]
+    assert [row.outcome for row in stage.rows("SELECT outcome FROM mint_attempts")] == ["minted"]
+    stage.rows("UPDATE sweeps SET leased_until = now() - interval '1 s'")
+    stage.later()
+
+
 class TestOrphanedRunners:
     def test_an_offline_runner_of_an_ended_claim_is_deregistered(
         self, stage: Stage, pod: str, github: StubGitHub
@@ -229,6 +263,29 @@ class TestOrphanedRunners:
         (attempt,) = stage.rows("SELECT outcome FROM mint_attempts")
         assert attempt.outcome == "removed"
 
+    def test_a_removal_whose_tick_was_killed_is_asked_for_again_by_the_next(
+        self, stage: Stage, pod: str, github: StubGitHub, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        cut_off_in_removing(stage, pod, github, monkeypatch)
+
+        orphaned_runners.run()
+
+        assert [row.outcome for row in stage.rows("SELECT outcome FROM mint_attempts")] == ["removed"]
+        assert [row.outcome for row in stage.rows("SELECT outcome FROM repairs")] == ["verified"]
+
+    def test_a_list_that_leaves_a_busy_runner_out_does_not_write_its_removal_down(
+        self, stage: Stage, pod: str, github: StubGitHub, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The DELETE never arrived, its runner took a job, and others went between two pages of the next list."""
+        cut_off_in_removing(stage, pod, github, monkeypatch)
+        github.runner = "busy"
+        monkeypatch.setattr(StubGitHub, "list_runners", lambda *_, **__: [])
+
+        orphaned_runners.run()
+
+        assert [row.outcome for row in stage.rows("SELECT outcome FROM mint_attempts")] == ["minted"]
+        assert [row.outcome for row in stage.rows("SELECT outcome FROM repairs")] == ["begun"]
+
     @pytest.mark.parametrize("state", ["online", "busy"])
     def test_a_runner_that_is_online_or_busy_stays(
         self, stage: Stage, pod: str, github: StubGitHub, state: str
@@ -241,6 +298,35 @@ class TestOrphanedRunners:
 
         assert github.deleted == []
 
+    def test_the_runner_of_an_ended_claim_is_found_where_it_is_today(
+        self, stage: Stage, pod: str, github: StubGitHub
+    ) -> None:
+        stage.job(7)
+        ended(stage, stage.claim(pod, job_id=7, state="minted", runner=RUNNER))
+        github.runner, github.login, github.without_app = "offline", "acme-two", 501
+        stage.rows("INSERT INTO installations VALUES (700, 1, now())")
+        orphaned_runners.run()  # learns the name
+
+        orphaned_runners.run()
+
+        assert github.deleted == [77]
+
+    def test_the_grace_counts_up_to_the_time_of_the_list(self, stage: Stage, pod: str, github: StubGitHub) -> None:
+        stage.with_settings(orphaned_runner_after=20)
+        stage.job(7)
+        ended(stage, stage.claim(pod, job_id=7, state="minted", runner=RUNNER), ago=10)
+        github.runner = "offline"
+        orphaned_runners.run()
+        stage.rows("UPDATE claims SET ended_at = ended_at - interval '15 s'")
+        stage.rows("UPDATE runner_lists SET taken_at = taken_at - interval '15 s'")
+        orphaned_runners.run()
+        assert github.deleted == []  # it may have come online since
+
+        stage.later()
+        orphaned_runners.run()
+
+        assert github.deleted == [77]
+
     def test_the_runner_of_a_live_claim_stays(self, stage: Stage, pod: str, github: StubGitHub) -> None:
         stage.job(7)
         stage.claim(pod, job_id=7, state="delivered", age=4000, runner=RUNNER)
@@ -249,6 +335,32 @@ class TestOrphanedRunners:
         orphaned_runners.run()
 
         assert github.deleted == []
+
+    @pytest.mark.parametrize(("number", "path"), [(11, "/repositories/11"), (None, "/repos/acme/shop")])
+    def test_a_runner_of_a_repository_is_removed_by_its_id_where_that_is_known(
+        self, stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch, number: int | None, path: str
+    ) -> None:
+        stage.job(7)
+        claim = stage.claim(pod, job_id=7, state="delivered", runner=RUNNER)
+        stage.rows("UPDATE jobs SET repository_id = :number", number=number)
+        stage.rows("UPDATE claims SET scope = 'repos/acme/shop'")
+        asked: list[str] = []
+        monkeypatch.setattr(StubGitHub, "delete_runner", lambda _self, *, scope, **_: asked.append(scope.path))
+
+        release.run(claim_id=claim)
+
+        assert asked == [path]
+
+    @pytest.mark.parametrize(("state", "kept"), [("executing", 0), ("delivered", 1)])
+    def test_an_empty_list_is_nobody_elses_while_a_claim_of_its_scope_executes(
+        self, stage: Stage, pod: str, state: str, kept: int
+    ) -> None:
+        stage.job(7)
+        stage.claim(pod, job_id=7, state=state, age=4000, runner=RUNNER)
+
+        orphaned_runners.run()
+
+        assert len(stage.rows("SELECT 1 FROM runner_lists WHERE taken_at IS NOT NULL")) == kept
 
     def test_a_runner_that_is_only_named_like_ours_stays(self, stage: Stage, pod: str, github: StubGitHub) -> None:
         stage.job(7)
@@ -282,23 +394,26 @@ class TestFinishedJobs:
         github.runner = "online"
         return claim
 
-    def test_a_pod_that_does_not_end_is_retired_after_two_looks(self, stage: Stage, pod: str, over: int) -> None:
+    @pytest.mark.usefixtures("over")
+    def test_a_pod_that_does_not_end_is_retired_after_two_looks(self, stage: Stage, pod: str) -> None:
         finished_jobs.run()
         assert retirements(stage) == []
         finished_jobs.run()
         assert retirements(stage) == []  # the second look came too early
 
-        a_minute_later(stage, over)
+        stage.later()
         finished_jobs.run()
 
         assert retirements(stage) == [pod]
         assert len(stage.outbox.take("ostler.retire")) == 1
 
-    def test_a_look_that_finds_its_runner_busy_begins_anew(self, stage: Stage, over: int, github: StubGitHub) -> None:
+    @pytest.mark.usefixtures("over")
+    def test_a_look_that_finds_its_runner_busy_begins_anew(self, stage: Stage, github: StubGitHub) -> None:
         finished_jobs.run()
-        a_minute_later(stage, over)
+        stage.later()
         github.runner = "busy"
         finished_jobs.run()
+        stage.later()
         github.runner = "online"
         finished_jobs.run()
 
@@ -328,6 +443,22 @@ class TestFinishedJobs:
 
         assert stage.see(over).runner_free_at is None
 
+    def test_a_look_from_before_the_job_ended_is_not_the_first_of_two(
+        self, stage: Stage, pod: str, github: StubGitHub
+    ) -> None:
+        stage.job(7)
+        claim = stage.claim(pod, job_id=7, state="executing", age=4000, runner=RUNNER)
+        finish_job(stage)
+        stage.rows("UPDATE claims SET runner_free_at = now() - interval '2 h'")
+        github.runner = "online"
+
+        finished_jobs.run()
+        assert stage.see(claim).state == "executing"
+        stage.later()
+        finished_jobs.run()
+
+        assert stage.see(claim).end_reason == "completed"
+
     def test_a_live_delivered_claim_is_released_and_obeys_a_refusal(
         self, stage: Stage, pod: str, github: StubGitHub
     ) -> None:
@@ -336,7 +467,7 @@ class TestFinishedJobs:
         finish_job(stage)
         github.runner = "online"
         finished_jobs.run()
-        a_minute_later(stage, claim)
+        stage.later()
 
         finished_jobs.run()
         assert stage.see(claim).state == "releasing"
@@ -354,12 +485,61 @@ class TestFinishedJobs:
         finish_job(stage)
         github.runner = None
         finished_jobs.run()
-        a_minute_later(stage, claim)
+        stage.later()
 
         finished_jobs.run()
 
         after = stage.see(claim)
         assert (after.state, after.end_reason, after.job_state) == ("ended", "completed", "completed")
+        assert retirements(stage) == [pod]
+
+    def test_a_live_executing_claim_whose_runner_takes_a_job_right_then_goes_on(
+        self, stage: Stage, pod: str, github: StubGitHub, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        claim = stage.claim_without_job(pod, state="executing", age=4000, runner=RUNNER)
+        github.runner = "online"
+        finished_jobs.run()
+        stage.later()
+        during(monkeypatch, of_finished, "get_pod", lambda: setattr(github, "runner", "busy"))
+
+        finished_jobs.run()
+
+        assert stage.see(claim).state == "executing"
+        assert retirements(stage) == []
+        stage.later()
+        finished_jobs.run()
+        assert stage.see(claim).runner_free_at is None
+
+    @pytest.mark.parametrize(
+        ("told", "state", "hold"),
+        [(("queued", None, None), "queued", None), (("in_progress", None, "another"), "running", "ask_github"),
+         (("completed", "cancelled", None), "completed", None)],
+        ids=["queued", "running elsewhere", "over"],
+    )  # fmt: skip
+    def test_the_own_job_of_a_claim_that_executed_another_goes_where_github_says(
+        self, stage: Stage, pod: str, github: StubGitHub, told: Any, state: str, hold: str | None
+    ) -> None:
+        stage.job(7)
+        finish_job(stage)
+        stage.job(8)
+        claim = stage.claim(pod, job_id=8, state="executing", age=4000, runner=RUNNER)
+        stage.rows(
+            """
+            INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at, ended_at)
+            VALUES (7, :runner, :claim, 1, 2000, 4096, now(), now())
+            """,
+            runner=RUNNER,
+            claim=claim,
+        )
+        github.runner, github.job = "online", told
+        finished_jobs.run()
+        stage.later()
+
+        finished_jobs.run()
+
+        (own,) = stage.rows("SELECT state, hold_reason FROM jobs WHERE id = 8")
+        assert tuple(own) == (state, hold)
+        assert (stage.see(claim).end_reason, github.deleted) == ("completed", [77])
         assert retirements(stage) == [pod]
 
     def test_a_claim_that_executes_what_nobody_told_us_is_found_too(
@@ -369,27 +549,107 @@ class TestFinishedJobs:
         github.runner = "busy"
         finished_jobs.run()
         assert stage.see(claim).runner_free_at is None
+        stage.later()
         github.runner = None
         finished_jobs.run()
-        a_minute_later(stage, claim)
+        stage.later()
 
         finished_jobs.run()
 
         assert stage.see(claim).end_reason == "completed"
         assert retirements(stage) == [pod]
 
-    def test_a_pod_that_has_ended_is_the_keepers(self, stage: Stage, pod: str, over: int) -> None:
+    @pytest.mark.usefixtures("over")
+    def test_a_list_that_is_older_than_the_end_of_the_job_is_no_look(self, stage: Stage, over: int) -> None:
+        stage.with_settings(finished_job_after=5)
         finished_jobs.run()
-        a_minute_later(stage, over)
+        assert stage.see(over).runner_free_at is not None
+        stage.rows("UPDATE runner_lists SET taken_at = taken_at - interval '20 s'")
+        stage.rows("UPDATE claims SET runner_free_at = NULL")
+        stage.rows("UPDATE jobs SET completed_at = now() - interval '10 s'")
+
+        finished_jobs.run()
+
+        assert stage.see(over).runner_free_at is None
+
+    def test_an_owner_that_has_another_name_is_asked_under_that(
+        self, stage: Stage, pod: str, github: StubGitHub, over: int
+    ) -> None:
+        github.login = "acme-two"  # and nobody told us
+        finished_jobs.run()
+        assert stage.see(over).runner_free_at is None
+        finished_jobs.run()
+        stage.later()
+        finished_jobs.run()
+        assert retirements(stage) == [pod]
+
+        run_retirements(stage)
+
+        assert github.deleted == [77]
+        assert pod not in stage.pods()
+
+    def test_an_app_that_was_installed_anew_is_asked_there(
+        self, stage: Stage, pod: str, github: StubGitHub, over: int
+    ) -> None:
+        github.without_app = 501
+        finished_jobs.run()
+        stage.later()
+        finished_jobs.run()
+        assert stage.see(over).runner_free_at is None  # removed: whether its runner is free, nobody says
+        stage.rows("INSERT INTO installations VALUES (501, 1, now()), (700, 1, now())")
+
+        finished_jobs.run()
+        stage.later()
+        finished_jobs.run()
+        run_retirements(stage)
+
+        assert github.deleted == [77]
+        assert pod not in stage.pods()
+
+    @pytest.mark.parametrize("what", ["renamed", "installed anew", "removed", "renamed and removed"])
+    @pytest.mark.usefixtures("over")
+    def test_a_retirement_asks_under_the_names_of_today(
+        self, stage: Stage, pod: str, github: StubGitHub, what: str
+    ) -> None:
+        finished_jobs.run()
+        stage.later()
+        finished_jobs.run()
+        if "renamed" in what:
+            github.login = "acme-two"
+        if what != "renamed":
+            github.without_app = 501
+        if what == "installed anew":
+            stage.rows("INSERT INTO installations VALUES (700, 1, now())")
+        (message,) = stage.outbox.take("ostler.retire")
+        if "removed" in what:
+            with pytest.raises(NotInstalled):
+                retire.run(**message)
+            (claim,) = stage.rows("""
+                SELECT last_error, due_at > now() + interval '30 s' AS asked_later FROM claims WHERE state = 'claimed'
+            """)
+            assert tuple(claim) == ("NotInstalled", True)
+            assert pod in stage.pods()
+            return
+
+        retire.run(**message)
+        retire.run(**message)
+
+        assert github.deleted == [77]
+        assert pod not in stage.pods()
+
+    def test_a_pod_that_has_ended_is_the_keepers(self, stage: Stage, pod: str) -> None:
+        finished_jobs.run()
+        stage.later()
         stage.finish(pod)
 
         finished_jobs.run()
 
         assert retirements(stage) == []
 
-    def test_a_github_that_is_down_changes_nothing(self, stage: Stage, over: int, github: StubGitHub) -> None:
+    @pytest.mark.usefixtures("over")
+    def test_a_github_that_is_down_changes_nothing(self, stage: Stage, github: StubGitHub) -> None:
         finished_jobs.run()
-        a_minute_later(stage, over)
+        stage.later()
         github.broken = True
 
         finished_jobs.run()
@@ -402,9 +662,10 @@ def finish_job(stage: Stage) -> None:
     stage.rows("UPDATE jobs SET state = 'completed', conclusion = 'success', completed_at = now() - interval '1 h'")
 
 
-def a_minute_later(stage: Stage, claim: int) -> None:
-    """Let the first look be a minute old."""
-    stage.rows("UPDATE claims SET runner_free_at = runner_free_at - interval '61 s' WHERE id = :id", id=claim)
+def run_retirements(stage: Stage) -> None:
+    """Run the retirements that were sent."""
+    for message in stage.outbox.take("ostler.retire"):
+        retire.run(**message)
 
 
 def remove(stage: Stage, pod: str) -> None:

@@ -13,11 +13,12 @@ import pytest
 from sqlalchemy import Row, text
 
 from github_adapters.deliveries import DeliveryPage, DeliverySeen
+from models import epochs, sweep_runs
 from models import redelivery as asks
-from models import sweep_runs
 from models.engine import in_transaction, transaction
 from ostler.clock import utcnow
 from ostler.errors import Forbidden, Gone, Invalid, RateLimited, Retryable
+from rules.epochs import Epoch
 from rules.reaping import Outcome
 from rules.retry import RetryPolicy
 from tasks import runtime as current
@@ -154,6 +155,28 @@ def test_what_we_committed_is_not_asked_for_although_its_answer_was_lost(stage: 
     stage.github.add("a")
     stage.accept("a")
     assert stage.tick() == []
+
+
+def test_what_a_postgres_accepted_that_was_put_back_since_is_asked_for_the_newest_first(stage: Stage) -> None:
+    for guid, ago in (("before", 700), ("queued", 500), ("over", 400), ("after", 5)):
+        stage.github.add(guid, ago=ago, status="OK")
+    stage.accept("before")
+    stage.rows(
+        """
+        UPDATE epochs SET number = 3, confirmed_at = now() - interval '600 s'
+        """
+    )
+    seen = Epoch(3, stage.rows("SELECT database FROM epochs")[0].database)
+    assert stage.tick() == []
+    now = utcnow() - timedelta(seconds=60)
+    kept = timedelta(days=3)
+    assert transaction(stage.rt.engine, lambda db: epochs.mark_older(db, seen, why="a test", kept=kept, now=now))
+    assert stage.tick() == [3, 2]
+    stage.accept("queued")
+    stage.accept("over")
+    stage.later(3600)
+    assert stage.tick() == []
+    assert stage.rows("SELECT * FROM redeliveries") == []
 
 
 def test_what_github_delivered_by_a_later_attempt_is_not_asked_for(stage: Stage) -> None:
@@ -450,7 +473,7 @@ def test_one_that_outlived_its_lease_writes_nothing_more(stage: Stage) -> None:
     def take(now: datetime) -> int:
         taken = transaction(
             stage.rt.engine,
-            lambda db: sweep_runs.take(db, "redelivery", holder="test", lease=LEASE, dry=False, again=False, now=now),
+            lambda db: sweep_runs.take(db, "redelivery", holder="test", lease=LEASE, again=False, now=now),
         )
         assert isinstance(taken, sweep_runs.Taken)
         return taken.lease_no
@@ -473,7 +496,7 @@ def test_one_that_outlived_its_lease_writes_nothing_more(stage: Stage) -> None:
     assert record(second) is True
     transaction(
         stage.rt.engine,
-        lambda db: sweep_runs.end(db, "redelivery", first, outcome=Outcome.DONE, why=None, dry=False, now=late),
+        lambda db: sweep_runs.end(db, "redelivery", first, outcome=Outcome.DONE, why=None, now=late),
     )
     (row,) = stage.rows("SELECT leased_until FROM sweeps")
     assert row.leased_until is not None

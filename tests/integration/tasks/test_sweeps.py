@@ -12,8 +12,10 @@ from tasks.pools import keep
 from tasks.release import release
 from tasks.retire import retire
 from tasks.sweeps.adrift_jobs import adrift_jobs
+from tasks.sweeps.finished_jobs import finished_jobs
 from tasks.sweeps.missing_pods import missing_pods
 from tasks.sweeps.missing_stamps import missing_stamps
+from tasks.sweeps.orphaned_runners import orphaned_runners
 from tasks.sweeps.stale_claims import stale_claims
 from tasks.sweeps.unused_runners import unused_runners
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
@@ -200,12 +202,59 @@ def test_an_absent_runner_is_released_only_after_two_looks_a_minute_apart(
     unused_runners.run()
     unused_runners.run()
     assert stage.see(claim).state == "delivered"
-    stage.rows("UPDATE claims SET runner_absent_at = now() - interval '61 s'")
+    stage.later()
     unused_runners.run()
     stage.released()
     after = stage.see(claim)
     assert (after.state, after.end_reason, after.job_state) == ("ended", "never_started", "queued")
     assert github.job is not None
+
+
+def test_a_list_from_the_time_when_a_runner_started_says_nothing_of_it(
+    stage: Stage, pod: str, github: StubGitHub
+) -> None:
+    stage.job(7)
+    stage.job(8)
+    stage.claim(max(stage.pods()), job_id=8, state="delivered", age=900, runner="another")
+    claim = stage.claim(pod, job_id=7, state="delivered", age=90, runner=RUNNER)
+    github.runner = "offline"
+    unused_runners.run()
+    assert stage.see(claim).state == "releasing"
+    stage.rows("UPDATE claims SET state = 'delivered' WHERE id = :id", id=claim)
+    stage.rows("UPDATE runner_lists SET taken_at = taken_at - interval '40 s'")
+
+    unused_runners.run()
+    assert stage.see(claim).state == "delivered"
+    stage.later()
+    unused_runners.run()
+
+    assert stage.see(claim).state == "releasing"
+
+
+def test_a_runner_that_came_online_since_the_list_is_not_released(stage: Stage, pod: str, github: StubGitHub) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="delivered", age=90, runner=RUNNER)
+    github.runner = "offline"
+    orphaned_runners.run()  # takes the list
+    github.runner = "online"
+
+    unused_runners.run()
+
+    assert stage.see(claim).state == "delivered"
+
+
+def test_a_job_that_ended_on_this_runner_since_the_list_is_finished(stage: Stage, pod: str, github: StubGitHub) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="delivered", age=90, runner=RUNNER)
+    github.runner = "busy"
+    orphaned_runners.run()  # takes the list
+    github.runner, github.job = None, ("completed", "success", RUNNER)
+
+    unused_runners.run()
+    stage.released()
+
+    (own,) = stage.rows("SELECT state, conclusion FROM jobs WHERE id = 7")
+    assert (stage.see(claim).state, own.state, own.conclusion) == ("ended", "completed", "success")
 
 
 def test_a_list_that_fails_changes_nothing(stage: Stage, pod: str, github: StubGitHub) -> None:
@@ -239,6 +288,34 @@ def test_a_spare_that_got_no_job_is_deregistered_and_its_pod_retired_under_a_cla
     assert stage.see(claim).end_reason == "never_started"
     assert github.deleted == [77]
     assert pod in stage.pods()
+    for message in stage.outbox.take("ostler.retire"):
+        retire.run(**message)
+    assert pod not in stage.pods()
+
+
+@pytest.mark.parametrize("took_it", ["before the list", "after the list"])
+def test_a_spare_that_took_a_job_unheard_counts_until_its_runner_is_free_and_is_then_retired(
+    stage: Stage, pod: str, github: StubGitHub, took_it: str
+) -> None:
+    claim = stage.claim_without_job(pod, state="delivered", age=4000, runner=RUNNER)
+
+    def used() -> int:
+        with stage.rt.engine.connect() as db:
+            return usage_of(db, [1])[1].count
+
+    github.runner = "busy" if took_it == "before the list" else "online"
+    unused_runners.run()
+    github.runner = "busy"
+    stage.released()
+    assert (stage.see(claim).state, used()) == ("executing", 1)
+
+    stage.rows("UPDATE claims SET changed_at = now() - interval '1 h'")
+    github.runner = "online"
+    for _ in range(2):
+        stage.later()
+        finished_jobs.run()
+
+    assert (stage.see(claim).end_reason, used(), github.deleted) == ("completed", 0, [77])
     for message in stage.outbox.take("ostler.retire"):
         retire.run(**message)
     assert pod not in stage.pods()

@@ -205,6 +205,26 @@ def test_a_renamed_repository_is_followed_to_its_jobs(upstream: Upstream, github
     assert job(github) is not None
 
 
+def test_a_redirect_that_was_followed_to_a_list_costs_a_call_too(upstream: Upstream, github: GitHub) -> None:
+    new = "/api/v3/repositories/9/actions/runs"
+
+    def ask(etag: str | None = None) -> int:
+        return github.list_runs(installation_id=1, repository="acme/app", status="queued", etag=etag).cost
+
+    upstream.answer = lambda call: (
+        Reply(body={"total_count": 0, "workflow_runs": []})
+        if call.path.partition("?")[0] == new
+        else Reply(status=301, headers={"Location": new})
+    )
+    assert ask() == 2
+    upstream.answer = lambda call: (
+        Reply(status=304, headers={"Connection": "close"})
+        if call.path.partition("?")[0] == new
+        else Reply(status=301, headers={"Location": new})
+    )
+    assert ask('"x"') == 1
+
+
 def test_a_mint_is_never_redirected(upstream: Upstream, github: GitHub) -> None:
     upstream.answer = lambda _: Reply(status=307, headers={"Location": "/api/v3/elsewhere"})
 

@@ -16,7 +16,7 @@ OWNER: dict[str, Any] = {
 REPOSITORY: dict[str, Any] = {
     "action": "renamed",
     "changes": {"repository": {"name": {"from": "app"}}},
-    "repository": {"full_name": "acme/tool", "owner": {"id": 7}, "updated_at": "2026-11-20T12:00:00Z"},
+    "repository": {"id": 5, "full_name": "acme/tool", "owner": {"id": 7}, "updated_at": "2026-11-20T12:00:00Z"},
 }
 
 
@@ -36,9 +36,9 @@ def test_a_new_login_is_read_from_either_event() -> None:
 def test_a_new_name_of_a_repository_is_read_with_its_time_if_it_says_one() -> None:
     read = parse_repository(encoded(REPOSITORY))
     assert read is not None
-    assert (read.owner_id, read.former, read.full_name) == (7, "acme/app", "acme/tool")
+    assert (read.owner_id, read.repository_id, read.former, read.full_name) == (7, 5, "acme/app", "acme/tool")
     assert read.at == datetime(2026, 11, 20, 12, tzinfo=UTC)
-    timeless = parse_repository(encoded(REPOSITORY, repository={"full_name": "acme/tool", "owner": {"id": 7}}))
+    timeless = parse_repository(encoded(REPOSITORY, repository={"id": 5, "full_name": "acme/tool", "owner": {"id": 7}}))
     assert timeless is not None
     assert timeless.at is None
 
@@ -74,8 +74,9 @@ def test_a_new_login_that_makes_no_sense_is_malformed(changes: dict[str, Any]) -
         {"changes": {"repository": {"name": {"from": "a/b"}}}},
         {"changes": {"repository": {"name": {}}}},
         {"changes": {}},
-        {"repository": {"full_name": "tool", "owner": {"id": 7}}},
-        {"repository": {"full_name": "acme/tool", "owner": {"id": "7"}}},
+        {"repository": REPOSITORY["repository"] | {"full_name": "tool"}},
+        {"repository": REPOSITORY["repository"] | {"owner": {"id": "7"}}},
+        {"repository": REPOSITORY["repository"] | {"id": None}},
         {"repository": REPOSITORY["repository"] | {"updated_at": "yesterday"}},
     ],
 )

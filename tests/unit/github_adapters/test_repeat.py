@@ -60,6 +60,14 @@ def deliveries(github: GitHub, policy: RetryPolicy) -> object:
     return github.list_deliveries(policy=policy)
 
 
+def run(github: GitHub, policy: RetryPolicy) -> object:
+    return github.get_run(installation_id=1, repository="acme/app", run_id=4, policy=policy)
+
+
+def runs(github: GitHub, policy: RetryPolicy) -> object:
+    return github.list_runs(installation_id=1, repository="acme/app", status="queued", policy=policy)
+
+
 Repeatable = Callable[[GitHub, RetryPolicy], object]
 EVERY: list[tuple[Repeatable, Reply]] = [
     (find, Reply(body=NOBODY)),
@@ -67,6 +75,8 @@ EVERY: list[tuple[Repeatable, Reply]] = [
     (delete, Reply(status=204)),
     (job, Reply(body=JOB)),
     (deliveries, Reply(body=[])),
+    (run, Reply(status=404)),
+    (runs, Reply(body={"total_count": 0, "workflow_runs": []})),
 ]
 REPEATABLE = pytest.mark.parametrize(("call", "fine"), EVERY, ids=[call.__name__ for call, _ in EVERY])
 
@@ -226,8 +236,8 @@ def test_neither_a_mint_nor_a_redelivery_is_ever_repeated(
 def test_a_step_that_asks_what_became_of_a_job_makes_four_attempts(
     github: GitHub, upstream: Upstream, slept: list[float]
 ) -> None:
-    upstream.answer = replies(*[Reply(status=502)] * 3, then=Reply(body=JOB))
     rt: Any = SimpleNamespace(github=github)
+    upstream.answer = replies(*[Reply(status=502)] * 3, Reply(body=JOB), then=Reply(status=404))
     assert ask_fate(rt, job_id=3, repository="acme/app", installation_id=1).fate is Fate.REQUEUE
     assert len(slept) == 3
     upstream.answer = lambda _: Reply(status=410)

@@ -117,6 +117,24 @@ def test_other_server_errors_are_left_to_the_caller_to_repeat(status: int) -> No
     assert clock.slept == []
 
 
+@pytest.mark.parametrize("before", [answered(409), answered(422)])
+def test_a_refusal_that_a_call_answers_is_no_cause_of_its_failure(before: Answer) -> None:
+    def cut(_left: float | None) -> str:
+        raise ConnectionResetError(errno.ECONNRESET, "reset")
+
+    def refuse(_left: float | None) -> str:
+        raise before
+
+    def look_after_a_refusal() -> None:
+        try:
+            call(refuse, what="PATCH /x", policy=ONCE)
+        except Answer:
+            call(cut, what="GET /x", policy=ONCE)
+
+    with pytest.raises(Retryable):
+        look_after_a_refusal()
+
+
 NETWORK_FAILURES: list[tuple[BaseException, Network]] = [
     (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), Network.REFUSED),
     (ConnectionResetError(errno.ECONNRESET, "reset"), Network.RESET),

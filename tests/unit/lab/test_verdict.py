@@ -171,3 +171,22 @@ def test_a_pod_that_lost_a_job_it_had_begun_did_execute_it() -> None:
     verdict = judge(github(), [*lost, *kubelet(runner="r2", pod="p2")])
 
     assert "job 1 was executed by Pods 2 times: p1, p2" in verdict.problems
+
+
+def test_a_pod_that_went_before_github_heard_of_its_start_did_not_execute_the_job() -> None:
+    first: list[Event] = [
+        {"event": "runner_registered", "runner": "r1"},
+        {"event": "job_assigned", "job": 1, "runner": "r1"},
+        {"event": "job_requeued", "job": 1, "runner": "r1"},
+        {"event": "runner_deleted", "runner": "r1"},
+    ]
+    gone: list[Event] = [
+        *kubelet()[:6],
+        {"event": "pod_deleted", "pod": "p1", "uid": "uid-p1", "phase": "Running", "job": 1},
+    ]
+    log = [github(runner="r2")[0], *first, *github(runner="r2")[1:]]
+
+    verdict = judge(log, gone + kubelet(runner="r2", pod="p2"), expected_failures={1})
+
+    assert verdict.problems == ()
+    assert verdict.executions == 1

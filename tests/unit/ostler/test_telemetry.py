@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[3]
 BOUNDED = {
     "version", "python", "event", "outcome", "machine", "transition", "why", "task", "sweep", "endpoint", "status",
     "method", "state", "hold_reason", "purpose", "le", "type", "hint", "upstream", "to",
+    "cause", "found_by",
 }  # fmt: skip
 
 
@@ -58,6 +59,9 @@ def test_what_is_known_beforehand_is_there_as_zero() -> None:
         ("DELETE", "/orgs/acme/actions/runners/7", "delete_runner"),
         ("GET", "/orgs/acme/actions/runners?name=x&per_page=100", "list_runners"),
         ("GET", "/repos/acme/shop/actions/jobs/7", "get_job"),
+        ("GET", "/repos/acme/shop/actions/runs/7", "get_run"),
+        ("GET", "/repos/acme/shop/actions/runs?status=queued", "list_runs"),
+        ("GET", "/repos/acme/shop/actions/runs/7/jobs?filter=all", "list_run_jobs"),
         ("GET", "/app/hook/deliveries?per_page=100", "list_deliveries"),
         ("POST", "/app/hook/deliveries/7/attempts", "redeliver"),
         ("GET", "/repos/acme/secret-project", "other"),

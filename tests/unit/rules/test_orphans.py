@@ -9,26 +9,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rules.busy import PodEvidence
 from rules.orphans import (
     FinishedPod,
+    QuietPod,
     StampedPod,
     judge_finished,
     judge_orphaned_stamp,
     judge_runner,
     judge_service_account,
+    judge_silent,
     judge_stamped,
 )
 from rules.reaping import enough
 
 ORPHAN = StampedPod(has_row=True, has_live_claim=False, ever_delivered=False, idle_seconds=301)
-WAITING: dict[str, Any] = {
-    "same_uid": True,
-    "stamped": True,
-    "terminating": False,
-    "terminal": False,
-    "poller_exit_code": None,
-    "runner_ready": False,
-}
+WAITING = PodEvidence(
+    any_delivered=False,
+    poller_exit_code=None,
+    runner_ever_ready=False,
+    github_runner_seen="unknown",
+    terminal=False,
+    gone=False,
+    runner_removed_proof=False,
+    executed_job_terminal_for_seconds=None,
+    runner_absent_or_idle_in_two_looks=False,
+)
+SEEN: dict[str, Any] = {"same_uid": True, "stamped": True, "terminating": False}
 LEFT: dict[str, Any] = {"ours": True, "online": False, "busy": False, "has_live_claim": False, "idle_seconds": 901.0}
 LONELY: dict[str, Any] = {"row_is_open": False, "pod_exists": False, "terminating": False, "age_seconds": 601.0}
 
@@ -49,35 +56,65 @@ def test_a_stamped_pod_is_left_alone(change: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("code", [None, 1, 10, 143])
 def test_a_pod_whose_poller_never_wrote_a_jit_goes_by_two_witnesses(code: int | None) -> None:
-    verdict = judge_orphaned_stamp(**{**WAITING, "poller_exit_code": code})
+    verdict = judge_orphaned_stamp(replace(WAITING, poller_exit_code=code), **SEEN)
 
     assert not verdict.keep
     assert enough(verdict.witnesses)
 
 
+@pytest.mark.parametrize("change", [{"same_uid": False}, {"stamped": False}, {"terminating": True}])
+def test_a_pod_that_is_another_or_ends_by_itself_stays(change: dict[str, Any]) -> None:
+    assert judge_orphaned_stamp(WAITING, **{**SEEN, **change}).keep
+
+
+HOLDS = [{"poller_exit_code": 0}, {"runner_ever_ready": True}, {"any_delivered": True}, {"terminal": True}]
+
+
+@pytest.mark.parametrize("change", HOLDS)
+def test_a_pod_that_may_hold_a_jit_stays(change: dict[str, Any]) -> None:
+    evidence = replace(WAITING, **change)
+
+    assert judge_orphaned_stamp(evidence, **SEEN).keep
+    assert judge_silent(QuietPod(quiet_seconds=1000, web_beats=True), evidence, grace_seconds=300).keep
+
+
 @pytest.mark.parametrize(
-    "change",
-    [{"poller_exit_code": 0}, {"runner_ready": True}, {"same_uid": False}, {"stamped": False}, {"terminating": True},
-     {"terminal": True}],
-)  # fmt: skip
-def test_a_pod_that_may_hold_a_jit_or_is_another_stays(change: dict[str, Any]) -> None:
-    assert judge_orphaned_stamp(**{**WAITING, **change}).keep
+    ("pod", "code", "goes"),
+    [
+        (QuietPod(quiet_seconds=301, web_beats=True), None, True),
+        (QuietPod(quiet_seconds=299, web_beats=True), None, False),
+        (QuietPod(quiet_seconds=301, web_beats=False), None, False),
+        (QuietPod(quiet_seconds=1, web_beats=False), 10, True),
+    ],
+)
+def test_a_pod_goes_for_its_silence_or_for_its_failed_poller(pod: QuietPod, code: int | None, goes: bool) -> None:
+    verdict = judge_silent(pod, replace(WAITING, poller_exit_code=code), grace_seconds=300)
+
+    assert verdict.keep != goes
+    assert verdict.keep or enough(verdict.witnesses)
 
 
 @given(
     job_over=st.booleans(),
+    over_for=st.none() | st.floats(min_value=0, max_value=2000),
     runner=st.sampled_from(["absent", "idle", "busy"]),
     free_for=st.none() | st.floats(min_value=0, max_value=1000),
 )
 def test_a_finished_pod_goes_only_by_two_looks_at_a_runner_that_is_not_busy(
     job_over: bool,
+    over_for: float | None,
     runner: Any,
     free_for: float | None,
 ) -> None:
-    verdict = judge_finished(FinishedPod(job_over=job_over, runner=runner, free_for_seconds=free_for), looks_apart=60)
+    pod = FinishedPod(job_over=job_over, job_over_seconds=over_for, runner=runner, free_for_seconds=free_for)
+    verdict = judge_finished(pod, looks_apart=60, job_over_after=900)
 
     assert verdict.keep == (runner == "busy" or free_for is None or free_for < 60)
-    assert verdict.keep or enough(verdict.witnesses)
+    if not verdict.keep:
+        assert enough(verdict.witnesses)
+        proven = over_for is not None and over_for >= 900
+        assert ("the job it executed is over" in str(verdict.proof)) == proven
+        assert ("removed from GitHub first" in str(verdict.proof)) != proven
 
 
 def test_a_runner_of_an_ended_claim_goes() -> None:

@@ -23,6 +23,7 @@ NAMES = {
     "ostler.retire": "dispatch",
     "ostler.pools": "pools",
     "ostler.keep": "pools",
+    "ostler.epoch": "dispatch",
     "ostler.resume": "sweeps",
     "ostler.rematch": "sweeps",
     "ostler.stale_claims": "sweeps",
@@ -32,6 +33,8 @@ NAMES = {
     "ostler.redelivery": "sweeps",
     "ostler.adrift_jobs": "sweeps",
     "ostler.orphaned_stamps": "sweeps",
+    "ostler.silent_pods": "sweeps",
+    "ostler.prune": "sweeps",
     "ostler.finished_jobs": "sweeps",
     "ostler.orphaned_runners": "sweeps",
     "ostler.orphaned_service_accounts": "sweeps",
@@ -39,6 +42,7 @@ NAMES = {
     "ostler.pods_changed": "dispatch",
     "ostler.pod_gone": "dispatch",
     "ostler.gates": "sweeps",
+    "ostler.catch_up": "sweeps",
 }
 
 
@@ -59,7 +63,8 @@ def test_task_names_and_queues_are_stable() -> None:
 
 
 def test_every_periodic_task_exists_and_expires_after_its_period() -> None:
-    every = {"resume_every": 5, "pools_every": 10, "sweep_every": 60, "slow_sweep_every": 600, "gates_every": 15}
+    every = {"resume_every": 5, "pools_every": 10, "sweep_every": 60, "slow_sweep_every": 600, "gates_every": 15,
+             "prune_every": 86400, "catch_up_every": 300, "epoch_every": 10}  # fmt: skip
     for line in schedule(**every).values():
         assert line["task"] in NAMES
         assert line["options"]["queue"] == NAMES[line["task"]]
@@ -74,7 +79,10 @@ def test_what_workers_show_of_their_settings_hides_a_password_of_redis() -> None
         pools_every=10,
         sweep_every=60,
         slow_sweep_every=600,
+        prune_every=86400,
         gates_every=15,
+        catch_up_every=300,
+        epoch_every=10,
     )
     try:
         configure(settings)

@@ -319,6 +319,25 @@ def leases(it: Recorder) -> None:
 
 
 @probe
+def config_maps(it: Recorder) -> None:
+    """A ConfigMap is made once, and written only as it was read."""
+    path = f"/api/v1/namespaces/{it.namespace}/configmaps"
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "epoch"}, "data": {"epoch": "1"}}
+
+    def write(version: str, name: str = "epoch") -> None:
+        patch = {"metadata": {"resourceVersion": version}, "data": {"epoch": "2"}}
+        it.ask("PATCH", f"{path}/{name}", patch, content_type=MERGE)
+
+    it.ask("GET", f"{path}/epoch")
+    made = it.ask("POST", path, body)
+    it.ask("POST", path, body)
+    write(made["metadata"]["resourceVersion"])
+    write(made["metadata"]["resourceVersion"])
+    write(made["metadata"]["resourceVersion"], name="nobody")
+    it.ask("GET", f"{path}/epoch")
+
+
+@probe
 def bindings(it: Recorder) -> None:
     """A Pod is put on a node once."""
     account(it)

@@ -1,146 +1,99 @@
 """Every sweep that finds something in rows, in the cluster or at GitHub, through the same bad days.
 
-A sweep joins by a line in `FAMILY`: how something is stranded for it, and how one sees that it was repaired.
+A sweep joins by a line in `kin.FAMILY`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from celery import Task
 from sqlalchemy import Row
 
-from k8s_adapters import pods as pods_module
+from k8s_adapters import metadata
+from k8s_adapters.client import KubeClient
+from k8s_adapters.names import OWNER_LABEL
+from k8s_adapters.pods import list_pods
+from k8s_adapters.pools import create_pool
 from models import sweep_runs
 from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import Retryable
+from ostler.upstreams import TALLY
+from tasks import runtime as current
 from tasks.pools import keep, pools
-from tasks.sweeps.adrift_jobs import adrift_jobs
+from tasks.sweeps.catch_up import ACTIVE
 from tasks.sweeps.frame import LEASE
-from tasks.sweeps.missing_pods import missing_pods
-from tasks.sweeps.missing_stamps import missing_stamps
-from tasks.sweeps.rematch import rematch
-from tasks.sweeps.resume import resume
-from tasks.sweeps.stale_claims import stale_claims
 from tasks.sweeps.tick import Tick
-from tasks.sweeps.unused_runners import unused_runners
-from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
+from tests.database import Database
+from tests.integration.tasks.conftest import Stage, StubRuntime
+from tests.integration.tasks.sweeps.kin import (
+    FAMILY,
+    RELEASING,
+    RETIRING,
+    GitHub,
+    Kin,
+    create_pod,
+    delete_pod,
+)
 
 
-@dataclass(frozen=True)
-class Kin:
-    """One sweep; `strand` makes something for it to repair, `repaired` counts what was.
-
-    `moves` is what happens to the row between verdict and action; None where both are one statement.
-    """
-
-    task: Task
-    strand: Callable[[Stage, StubGitHub], None]
-    repaired: Callable[[Stage], int]
-    lists: str | None = None
-    kills: bool = False
-    moves: str | None = None
-
-    @property
-    def name(self) -> str:
-        return str(self.task.name).removeprefix("ostler.")
+def of(which: Callable[[Kin], object]) -> pytest.MarkDecorator:
+    """Parametrise a test by those of the family that it concerns."""
+    return pytest.mark.parametrize("kin", [kin for kin in FAMILY if which(kin)], ids=lambda kin: kin.name)
 
 
-ENDED = "UPDATE claims SET state = 'ended', ended_at = now(), end_reason = 'completed', due_at = NULL"
-
-
-def pod_of(stage: Stage) -> str:
-    return min(stage.pods())
-
-
-def never_delivered(stage: Stage, _github: StubGitHub) -> None:
-    stage.job(7)
-    stage.claim(pod_of(stage), job_id=7, state="minted", age=400)
-
-
-def offline_runner(stage: Stage, github: StubGitHub) -> None:
-    stage.job(7)
-    stage.claim(pod_of(stage), job_id=7, state="delivered", age=90, runner=RUNNER)
-    stage.rows("UPDATE claims SET runner_name = :runner", runner=RUNNER)
-    github.runner = "offline"
-
-
-def vanished_pod(stage: Stage, _github: StubGitHub) -> None:
-    stage.job(7, state="running")
-    pod = pod_of(stage)
-    stage.claim(pod, job_id=7, state="executing", runner=RUNNER)
-    stage.kube.request("DELETE", f"/api/v1/namespaces/{stage.namespace}/pods/{pod}")
-
-
-def unstamped_pod(stage: Stage, _github: StubGitHub) -> None:
-    stage.job(7)
-    stage.claim(pod_of(stage), job_id=7, state="delivered", age=60)
-
-
-def unasked_job(stage: Stage, _github: StubGitHub) -> None:
-    stage.job(7, state="running")
-    stage.rows("UPDATE jobs SET hold_reason = 'ask_github', changed_at = now() - interval '1 h'")
-
-
-def overdue_claim(stage: Stage, _github: StubGitHub) -> None:
-    stage.job(7)
-    stage.claim(pod_of(stage), job_id=7, state="releasing")
-    stage.rows("UPDATE claims SET due_at = now() - interval '1 s'")
-
-
-def held_job(stage: Stage, _github: StubGitHub) -> None:
-    stage.job(7, state="queued")
-    stage.rows("UPDATE jobs SET hold_reason = 'no_pool', pool_id = NULL, labels = '{self-hosted,small}'")
-
-
-def releasing(stage: Stage) -> int:
-    return len(stage.rows("SELECT 1 FROM claims WHERE state = 'releasing'"))
-
-
-def pod_gone(stage: Stage) -> int:
-    return len(stage.rows("SELECT 1 FROM claims WHERE end_reason = 'pod_gone'"))
-
-
-def requeued(stage: Stage) -> int:
-    return len(stage.rows("SELECT 1 FROM jobs WHERE state = 'queued' AND hold_reason IS NULL"))
-
-
-FAMILY = (
-    Kin(stale_claims, never_delivered, releasing, moves=ENDED),
-    Kin(unused_runners, offline_runner, releasing, lists="runners", kills=True, moves=ENDED),
-    Kin(missing_pods, vanished_pod, pod_gone, lists="Pods", moves=ENDED),
-    Kin(missing_stamps, unstamped_pod, lambda stage: len(stage.outbox.take("ostler.stamp")), lists="Pods",
-        moves=ENDED),
-    Kin(adrift_jobs, unasked_job, requeued, moves="UPDATE jobs SET state = 'completed', hold_reason = NULL"),
-    Kin(resume, overdue_claim, lambda stage: len(stage.outbox.take("ostler.release"))),
-    Kin(rematch, held_job, requeued),
-)  # fmt: skip
-
-every = pytest.mark.parametrize("kin", FAMILY, ids=lambda kin: kin.name)
-listing = pytest.mark.parametrize("kin", [kin for kin in FAMILY if kin.lists], ids=lambda kin: kin.name)
-moving = pytest.mark.parametrize("kin", [kin for kin in FAMILY if kin.moves], ids=lambda kin: kin.name)
+@pytest.fixture(scope="module")
+def home(admin: KubeClient) -> Iterator[str]:
+    """A namespace with a pool for all tests here; what one of them left is tidied up before the next."""
+    name = f"family-{secrets.token_hex(6)}"
+    admin.request("POST", "/api/v1/namespaces", body={"metadata": {"name": name}})
+    spec = {"image": "runner:1", "runnerLabels": ["self-hosted", "small"], "replicas": 3}
+    create_pool(admin, namespace=name, name="small", spec=spec)
+    yield name
+    admin.request("DELETE", f"/api/v1/namespaces/{name}")
 
 
 @pytest.fixture
-def github(stage: Stage) -> StubGitHub:
-    stub = StubGitHub()
-    stage.rt.github = stub
-    return stub
-
-
-@pytest.fixture(autouse=True)
-def _pods(stage: Stage, github: StubGitHub) -> None:
-    """Three Pods of a pool, so that a list has a second page also when one of them has gone."""
-    del github
-    stage.pool(replicas=3)
+def stage(database: Database, admin: KubeClient, home: str) -> Iterator[Stage]:
+    """Three warm Pods, so that a list has a second page also when one of them has gone."""
+    rt = StubRuntime(database, admin, home)
+    current.install(rt)  # type: ignore[arg-type]
+    stage = Stage(rt, home, admin)
+    tidy(stage)
     pools.run()
     for message in stage.outbox.take("ostler.keep"):
         keep.run(**message)
     stage.outbox.sent.clear()
+    TALLY.take()
+    yield stage
+    current.install(None)
+
+
+def tidy(stage: Stage) -> None:
+    """Delete what is no untouched Pod of the keeper's, and every ServiceAccount without one."""
+    warm = set()
+    for pod in list_pods(stage.kube, namespace=stage.namespace):
+        if pod.owner is None and pod.attempt is not None and not pod.terminating:
+            warm.add(pod.name)
+        else:
+            delete_pod(stage, pod.name)
+    pages = metadata.metadata_pages(
+        stage.kube, "serviceaccounts", namespace=stage.namespace, selector=metadata.OF_POOLS
+    )
+    for account in [account.name for page in pages for account in page if account.name not in warm]:
+        stage.kube.request("DELETE", f"/api/v1/namespaces/{stage.namespace}/serviceaccounts/{account}")
+
+
+@pytest.fixture
+def github(stage: Stage) -> GitHub:
+    stub = GitHub()
+    stage.rt.github = stub
+    return stub
 
 
 def ledger(stage: Stage, sweep: str) -> list[Row[Any]]:
@@ -148,145 +101,317 @@ def ledger(stage: Stage, sweep: str) -> list[Row[Any]]:
 
 
 def state(stage: Stage) -> list[Any]:
-    """Return all that a sweep may change, but for its own rows."""
-    claims = stage.rows("SELECT id, state, end_reason, job_id, chain_no, due_at, runner_absent_at FROM claims")
-    jobs = stage.rows("SELECT id, state, hold_reason, pool_id, ask_after FROM jobs")
-    return [*claims, *jobs, *stage.outbox.sent, *sorted(stage.pods())]
+    """Return all that a sweep may change, but for its own rows and what it noted down of a look."""
+    claims = stage.rows("SELECT id, purpose, state, end_reason, job_id, chain_no, due_at FROM claims ORDER BY id")
+    jobs = stage.rows("SELECT id, state, hold_reason, pool_id, conclusion FROM jobs ORDER BY id")
+    others = stage.rows(
+        "SELECT closed_at FROM gates WHERE closed_at IS NOT NULL UNION ALL SELECT ended_at FROM executions"
+    )
+    github = stage.rt.github
+    return [claims, jobs, others, [*stage.outbox.sent], [*github.deleted], [*github.asked], sorted(stage.pods())]
 
 
-@every
-def test_what_is_stranded_is_repaired_once_and_written_down_with_its_grounds(
-    stage: Stage, github: StubGitHub, kin: Kin
-) -> None:
+def take_lease(stage: Stage, kin: Kin) -> int:
+    taken = transaction(stage.rt.engine, lambda db: sweep_runs.take(
+        db, kin.name, holder="another", lease=LEASE, again=False, now=utcnow()))  # fmt: skip
+    assert isinstance(taken, sweep_runs.Taken)
+    return taken.lease_no
+
+
+def forget_looks(stage: Stage) -> None:
+    """Let what was listed be listed anew, and what was asked for in vain be asked for again at once."""
+    stage.rows("DELETE FROM runner_lists")
+    stage.rows("UPDATE jobs SET ask_after = NULL")
+    stage.rows("UPDATE redelivery_progress SET not_before = NULL")
+
+
+@of(lambda kin: kin.writes)
+def test_what_is_stranded_is_repaired_and_written_down_with_its_grounds(stage: Stage, github: GitHub, kin: Kin) -> None:
     kin.strand(stage, github)
     kin.task.run()
-    assert kin.repaired(stage) == 1
+    assert kin.repaired(stage, github) == 1
     (row,) = ledger(stage, kin.name)
     assert row.outcome in {"done", "verified"}
     assert row.what
     assert row.why
-    assert (row.claim_id, row.job_id) != (None, None)
+    assert (row.claim_id, row.job_id, row.pod_uid, row.subject) != (None, None, None, None)
+    assert row.kills == kin.kills
     (run,) = stage.rows("SELECT * FROM sweep_runs")
     assert (run.outcome, run.found, run.repaired, row.run_id) == ("done", 1, 1, run.id)
 
 
-@every
-def test_a_paused_sweep_changes_nothing(stage: Stage, github: StubGitHub, kin: Kin) -> None:
+@of(lambda _: True)
+def test_paused_or_beside_another_tick_a_sweep_changes_nothing_and_dry_it_only_names_what_it_would_repair(
+    stage: Stage, github: GitHub, kin: Kin
+) -> None:
     kin.strand(stage, github)
     before = state(stage)
+
     transaction(stage.rt.engine, lambda db: sweep_runs.pause(db, kin.name, who="bo", why="", now=utcnow()))
     kin.task.run()
     assert state(stage) == before
     transaction(stage.rt.engine, lambda db: sweep_runs.resume(db, kin.name))
-    kin.task.run()
-    assert kin.repaired(stage) == 1
 
-
-@every
-def test_a_dry_run_changes_nothing_and_names_what_it_would_repair(stage: Stage, github: StubGitHub, kin: Kin) -> None:
-    kin.strand(stage, github)
-    before = state(stage)
-    kin.task.run(dry=True)
-    assert (state(stage), github.deleted) == (before, [])
-    assert [(row.outcome, row.dry) for row in ledger(stage, kin.name)] == [("dry", True)]
-    kin.task.run()
-    assert kin.repaired(stage) == 1
-
-
-@every
-def test_beside_a_tick_that_runs_a_second_one_does_nothing(stage: Stage, github: StubGitHub, kin: Kin) -> None:
-    kin.strand(stage, github)
-    before = state(stage)
-    taken = transaction(stage.rt.engine, lambda db: sweep_runs.take(
-        db, kin.name, holder="another", lease=LEASE, dry=False, again=False, now=utcnow()))  # fmt: skip
-    assert isinstance(taken, sweep_runs.Taken)
+    number = take_lease(stage, kin)
     kin.task.run()
     assert state(stage) == before
+    assert ledger(stage, kin.name) == []
+
+    kin.task.run(dry=True)  # also beside the other
+    assert state(stage) == before
+    assert [(row.outcome, row.dry) for row in ledger(stage, kin.name)] == [("dry", True)] * kin.writes
+
+    stage.rows("UPDATE sweeps SET leased_until = NULL, lease_holder = NULL WHERE lease_no = :no", no=number)
+    kin.task.run()
+    assert kin.repaired(stage, github) == 1
 
 
-@listing
-@pytest.mark.parametrize("how", ["fails", "empty", "partial"])
+@of(lambda kin: kin.name != "redelivery")
+def test_where_nothing_is_stranded_a_sweep_does_nothing_and_asks_github_for_nothing(
+    stage: Stage, github: GitHub, kin: Kin
+) -> None:
+    stage.job(7, state="running")
+    stage.claim(min(stage.pods()), job_id=7, state="executing")
+    stage.rows("INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at)"
+               " SELECT 7, 'r', id, 1, 1, 1, now() FROM claims")  # fmt: skip
+    before = state(stage)
+    kin.task.run()
+    assert (state(stage), ledger(stage, kin.name)) == (before, [])
+    assert github.calls == (len(ACTIVE) if kin.name == "catch_up" else 0)  # it lists the runs that are under way
+    (sweep,) = stage.rows("SELECT outcome FROM sweeps")
+    assert sweep.outcome == "done"
+
+
+@of(lambda _: True)
+def test_two_copies_at_once_repair_it_once(stage: Stage, github: GitHub, kin: Kin) -> None:
+    kin.strand(stage, github)
+    together = threading.Barrier(2)
+
+    def copy(_: int) -> None:
+        together.wait(60)
+        kin.task.run()
+
+    with ThreadPoolExecutor(2) as copies:
+        list(copies.map(copy, range(2)))
+    assert len(ledger(stage, kin.name)) == int(kin.writes)
+    assert kin.repaired(stage, github) in ({1, 2} if kin.repeats else {1})
+
+
+@of(lambda kin: kin.reads)
 def test_a_list_that_cannot_be_trusted_changes_nothing(
-    stage: Stage, github: StubGitHub, monkeypatch: pytest.MonkeyPatch, kin: Kin, how: str
+    stage: Stage, github: GitHub, monkeypatch: pytest.MonkeyPatch, kin: Kin
+) -> None:
+    """Only what a list shows may be acted on where what it does not show means nothing."""
+    if kin.name == "finished_jobs":  # one look of two, however empty, is none that repairs
+        kin = without_an_earlier_look(kin)
+    kin.strand(stage, github)
+    before = state(stage)
+    for how in ("fails", "empty", "partial"):
+        with monkeypatch.context() as patch:
+            spoil(stage, github, patch, kin, how)
+            kin.task.run()
+        github.broken = github.shows_nothing = github.breaks_off = False
+        forget_looks(stage)
+        if how == "partial" and kin.of_a_part:
+            break
+        assert state(stage) == before, how
+        assert ledger(stage, kin.name) == []
+        (run,) = stage.rows("SELECT outcome FROM sweep_runs ORDER BY id DESC LIMIT 1")
+        assert how == "empty" or run.outcome == "aborted"
+    if kin.of_a_part:
+        assert kin.repaired(stage, github) == kin.of_a_part
+        return
+    stage.rows("UPDATE claims SET runner_absent_at = NULL")
+    if kin.name == "finished_jobs":
+        stage.rows("UPDATE claims SET runner_free_at = now() - interval '61 s'")
+    kin.task.run()
+    assert kin.repaired(stage, github) == 1
+
+
+def without_an_earlier_look(kin: Kin) -> Kin:
+    def strand(stage: Stage, github: GitHub) -> None:
+        kin.strand(stage, github)
+        stage.rows("UPDATE claims SET runner_free_at = NULL")
+
+    return Kin(**{**vars(kin), "strand": strand})
+
+
+def spoil(stage: Stage, github: GitHub, patch: pytest.MonkeyPatch, kin: Kin, how: str) -> None:
+    """Break the list that a sweep reads: no answer, nothing in it, or no answer for its second page."""
+    if kin.reads in {"runners", "deliveries"}:
+        github.shows_nothing = how == "empty"
+        github.breaks_off = how == "partial" and kin.reads == "deliveries"
+        github.broken = not github.shows_nothing and not github.breaks_off  # the adapter gives all runners or none
+        return
+    if kin.reads == "runs":
+        if how == "fails":
+            github.broken = True
+        elif how == "empty":
+            patch.setattr(github.listing, "runs", {})
+        else:
+            patch.setattr(github.listing, "withheld", 1)
+        return
+    patch.setattr(metadata, "PAGE", 1)
+    original = stage.kube.get
+    pages = 0
+
+    def get(path: str, **given: Any) -> Any:
+        nonlocal pages
+        pages += 1
+        if how == "fails" or (how == "partial" and pages > 1):
+            raise Retryable("no answer")
+        page = original(path, **given)
+        if how == "partial":  # what is stranded came first
+            page.metadata.following = "more"
+        else:
+            page.items, page.metadata = [], None
+        return page
+
+    if how == "partial" and kin.of_a_part:
+        patch.setattr(metadata, "PAGE", 500)
+    patch.setattr(stage.kube, "get", get)
+
+
+@of(lambda kin: kin.asks or kin.gets)
+def test_while_github_or_the_api_server_does_not_answer_nothing_is_repaired(
+    stage: Stage, github: GitHub, monkeypatch: pytest.MonkeyPatch, kin: Kin
 ) -> None:
     kin.strand(stage, github)
     before = state(stage)
-    spoil(stage, github, monkeypatch, kin, how)
+    if kin.asks:
+        github.broken = True
+        kin.task.run()
+        assert state(stage) == before
+        github.broken = False
+    if kin.gets:
+        with monkeypatch.context() as patch:
+            failing_gets(stage, patch)
+            kin.task.run()
+        assert state(stage) == before
+        (run,) = stage.rows("SELECT outcome, why FROM sweep_runs ORDER BY id DESC LIMIT 1")
+        assert tuple(run) == ("aborted", "nothing could be looked at")
+        (sweep,) = stage.rows("SELECT succeeded_at FROM sweeps")
+        assert sweep.succeeded_at is None or kin.asks
+    assert [row for row in ledger(stage, kin.name) if row.outcome not in {"failed", "moved_on"}] == []
+    forget_looks(stage)
     kin.task.run()
-    monkeypatch.undo()
-    github.broken = False
-    after = state(stage)
-    if (kin.lists, how) == ("runners", "empty"):  # the first of two looks, a minute apart
-        stage.rows("UPDATE claims SET runner_absent_at = NULL")
-        after = state(stage)
-    assert after == before
-    assert ledger(stage, kin.name) == []
-    kin.task.run()
-    assert kin.repaired(stage) == (0 if github.runner is None and kin.lists == "runners" else 1)
+    assert kin.repaired(stage, github) == 1
 
 
-def spoil(stage: Stage, github: StubGitHub, monkeypatch: pytest.MonkeyPatch, kin: Kin, how: str) -> None:
-    """Break the list that a sweep reads: no answer, nothing in it, or no answer for its second page."""
-    if kin.lists == "runners":
-        if how == "empty":
-            monkeypatch.setattr(github, "runner", None)
-        else:  # the adapter gives a whole list or none
-            github.broken = True
-        return
+def failing_gets(stage: Stage, patch: pytest.MonkeyPatch) -> None:
     original = stage.kube.request
 
     def request(method: str, path: str, **given: Any) -> Any:
-        if method != "GET" or not path.endswith("/pods"):
-            return original(method, path, **given)
-        if how == "fails" or (how == "partial" and "continue" in given["query"]):
+        if method == "GET" and "/pods/" in path:
             raise Retryable("no answer")
-        answer = original(method, path, **given)
-        return {**answer, "items": []} if how == "empty" else answer
+        return original(method, path, **given)
 
-    if how == "partial":
-        monkeypatch.setattr(pods_module, "_PAGE", 1)
-    monkeypatch.setattr(stage.kube, "request", request)
+    patch.setattr(stage.kube, "request", request)
 
 
-@moving
+@of(lambda kin: kin.moves)
 def test_a_row_that_moved_between_verdict_and_action_is_left(
-    stage: Stage, github: StubGitHub, monkeypatch: pytest.MonkeyPatch, kin: Kin
+    stage: Stage, github: GitHub, monkeypatch: pytest.MonkeyPatch, kin: Kin
 ) -> None:
     kin.strand(stage, github)
-    for name in ("repair", "repair_by"):
-        original = getattr(Tick, name)
-
-        def meanwhile(tick: Tick, *given: Any, original: Any = original, **named: Any) -> Any:
-            stage.rows(str(kin.moves))
-            return original(tick, *given, **named)
-
-        monkeypatch.setattr(Tick, name, meanwhile)
+    moves = kin.moves
+    assert moves is not None
+    before_its(monkeypatch, ("repair", "repair_by"), lambda: moves(stage))
     kin.task.run()
-    monkeypatch.undo()
-    assert kin.repaired(stage) == 0
+    assert kin.repaired(stage, github) == 0
     assert [row for row in ledger(stage, kin.name) if row.outcome != "moved_on"] == []
     assert stage.outbox.sent == []
     (run,) = stage.rows("SELECT * FROM sweep_runs")
     assert (run.found, run.repaired, run.moved_on) == (1, 0, 1)
 
 
-def test_a_sweep_that_kills_stops_at_its_budget_and_goes_on_in_the_next_tick(stage: Stage, github: StubGitHub) -> None:
-    offline_runner(stage, github)
-    more = """
-        WITH pods AS (
-            INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at)
-            SELECT pool_id, namespace, 'more-' || n, 'more-' || n, 'a', 'h', now()
-            FROM runner_pods, generate_series(1, 7) n WHERE name = :pod RETURNING id, uid, pool_id)
-        INSERT INTO claims (purpose, runner_pod_id, pod_uid, pool_id, account_id, installation_id, scope, vcpu, memory,
-                            state, created_at, changed_at, minted_at, delivered_at, spare_since, runner_name)
-        SELECT 'job', id, uid, pool_id, 1, 501, 'orgs/acme', 1, 1, 'delivered', t.at, t.at, t.at, t.at, t.at, 'r' || id
-        FROM pods, (SELECT now() - interval '90 s' AS at) t
-    """
-    stage.rows(more, pod=pod_of(stage))
-    stage.rows("UPDATE claims SET runner_absent_at = now() - interval '61 s'")
-    unused_runners.run()
-    assert releasing(stage) == 5
-    (run,) = stage.rows("SELECT * FROM sweep_runs")
-    assert (run.listed, run.found, run.repaired, run.overflow, run.outcome) == (1, 8, 5, 3, "unfinished")
-    unused_runners.run()
-    assert releasing(stage) == 8
+@of(lambda kin: kin.late)
+def test_what_is_claimed_between_the_list_and_the_rows_is_left(
+    stage: Stage, github: GitHub, monkeypatch: pytest.MonkeyPatch, kin: Kin
+) -> None:
+    if kin.reads != "Pods":
+        kin.strand(stage, github)
+    late = kin.late
+    assert late is not None
+    before_its(monkeypatch, ("listed",), lambda: late(stage))
+    kin.task.run()
+    monkeypatch.undo()
+    assert kin.repaired(stage, github) == 0
+    assert ledger(stage, kin.name) == []
+    assert stage.outbox.sent == []
+
+
+def before_its(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], act: Callable[[], object]) -> None:
+    """Do something once, before a tick does one of these."""
+    todo = [act]
+    for name in names:
+        original = getattr(Tick, name)
+
+        def meanwhile(tick: Tick, *given: Any, original: Any = original, **named: Any) -> Any:
+            if todo:
+                todo.pop()()
+            return original(tick, *given, **named)
+
+        monkeypatch.setattr(Tick, name, meanwhile)
+
+
+@of(lambda kin: kin.remapped)
+def test_a_job_that_github_remaps_while_the_sweep_looks_is_left_where_the_webhook_put_it(
+    stage: Stage, github: GitHub, kin: Kin
+) -> None:
+    kin.strand(stage, github)
+    then: list[Any] = []
+    remapped = kin.remapped
+    assert remapped is not None
+
+    def meanwhile() -> None:
+        remapped(stage)
+        then.append(state(stage)[:4])
+
+    github.meanwhile = meanwhile
+    kin.task.run()
+    assert [state(stage)[:4]] == then
+    assert [row for row in ledger(stage, kin.name) if row.outcome != "moved_on"] == []
+
+
+@of(lambda kin: kin.namesake is not None)
+def test_another_pod_of_that_name_is_not_taken_for_it(stage: Stage, github: GitHub, kin: Kin) -> None:
+    kin.strand(stage, github)
+    uids = {pod.uid for pod in stage.pods().values()}
+    name = min(row.name for row in stage.rows("SELECT name FROM runner_pods"))
+    if name in stage.pods():
+        delete_pod(stage, name)
+    create_pod(stage, name, **{OWNER_LABEL: "1"})
+    (new,) = [pod.uid for pod in stage.pods().values() if pod.uid not in uids]
+    kin.task.run()
+    assert kin.repaired(stage, github) == kin.namesake
+    assert stage.pods()[name].uid == new
+    assert stage.rows("SELECT 1 FROM claims WHERE pod_uid = :uid", uid=new) == []
+
+
+@of(lambda kin: kin.writes)
+def test_without_a_budget_or_behind_a_closed_gate_only_what_kills_is_left_to_a_later_tick(
+    stage: Stage, github: GitHub, kin: Kin
+) -> None:
+    kin.strand(stage, github)
+    before = state(stage)
+    stage.with_settings(repair_budget_least=0, repair_budget_percent=0)
+    stage.rows("INSERT INTO gates (upstream, closed_at, why) VALUES ('kubernetes', now(), 'it fails')")
+    if not kin.kills:
+        kin.task.run()
+        assert kin.repaired(stage, github) == 1
+        return
+    for again in (True, False):
+        if again:
+            stage.rows("UPDATE gates SET closed_at = NULL")
+        else:
+            stage.with_settings(repair_budget_least=5)
+            stage.rows("UPDATE gates SET closed_at = now()")
+        kin.task.run()
+        (run,) = stage.rows("SELECT * FROM sweep_runs ORDER BY id DESC LIMIT 1")
+        assert (run.found, run.repaired, run.overflow, run.outcome) == (1, 0, 1, "unfinished")
+    stage.rows("UPDATE gates SET closed_at = NULL")
+    assert state(stage)[3:] == before[3:]
+    assert RELEASING(stage, github) + RETIRING(stage, github) == 0
+    kin.task.run()
+    assert kin.repaired(stage, github) == 1

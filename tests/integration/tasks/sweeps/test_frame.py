@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import contextvars
+import threading
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Row, text
+from kombu.exceptions import OperationalError as KombuOperationalError
+from redis.exceptions import RedisError
+from sqlalchemy import Connection, Engine, Row, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from lab.postgres import Postgres
 from models import sweep_runs
-from models.engine import transaction
+from models.engine import StartOver, make_engine, transaction
 from models.repairs import Case
 from ostler import telemetry
 from ostler.clock import utcnow
-from ostler.errors import Retryable
+from ostler.errors import Gone, Retryable
+from ostler.secrets import Secret
 from rules.reaping import Expect, Source, Witness
+from tasks import base
 from tasks import runtime as current
 from tasks.sweeps.frame import LEASE, run_tick
 from tasks.sweeps.obstacles import closed_gate
@@ -130,7 +141,7 @@ def test_a_tick_that_was_overtaken_repairs_nothing_more(stage: Stage) -> None:
     def body(tick: Tick) -> None:
         stage.rows("UPDATE sweeps SET leased_until = now() - interval '1 s'")
         taken = transaction(stage.rt.engine, lambda db: sweep_runs.take(
-            db, "stub", holder="another", lease=LEASE, dry=False, again=False, now=utcnow()))  # fmt: skip
+            db, "stub", holder="another", lease=LEASE, again=False, now=utcnow()))  # fmt: skip
         assert isinstance(taken, sweep_runs.Taken)
         stage.every()(tick)
 
@@ -138,6 +149,53 @@ def test_a_tick_that_was_overtaken_repairs_nothing_more(stage: Stage) -> None:
     assert (stage.repaired(), stage.ledger()) == ([], [])
     assert run.outcome == "lost"
     assert stage.row.lease_holder == "another"
+
+
+@pytest.mark.parametrize("how", ["takes over", "pauses"])
+def test_who_takes_over_or_pauses_waits_for_the_repair_under_way_and_none_is_committed_after_that(
+    stage: Stage, how: str
+) -> None:
+    stage.subjects(2)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(db: Connection) -> bool:
+        begun.set()
+        assert go_on.wait(60)
+        return weigh(db, 1)
+
+    def body(tick: Tick) -> None:
+        tick.repair(Case(what="weigh", why="light"), slow)
+        tick.repair(Case(what="weigh", why="light"), lambda db: weigh(db, 2))
+
+    def rival() -> list[int]:
+        if how == "pauses":
+            pause(stage)
+        else:
+            later = utcnow() + timedelta(seconds=2 * LEASE)
+            taken = transaction(stage.rt.engine, lambda db: sweep_runs.take(
+                db, "stub", holder="another", lease=LEASE, again=False, now=later))  # fmt: skip
+            assert isinstance(taken, sweep_runs.Taken)
+        return stage.repaired()
+
+    with ThreadPoolExecutor(2) as threads:
+        tick = threads.submit(stage.tick, body)
+        assert begun.wait(60)
+        other = threads.submit(rival)
+        while not other.done() and not waits_for_a_lock(stage):
+            time.sleep(0.01)
+        go_on.set()
+        found = other.result(60)
+        run = tick.result(60)
+    assert (found, stage.repaired()) == ([1], [1])
+    assert run.outcome == ("paused" if how == "pauses" else "lost")
+
+
+def waits_for_a_lock(stage: Stage) -> bool:
+    waiting = """
+        SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+          AND query ILIKE '%sweeps%'
+    """
+    return stage.rows(waiting) != []
 
 
 def test_the_tick_of_a_killed_process_is_called_lost_by_the_next_once_its_lease_is_over(stage: Stage) -> None:
@@ -217,7 +275,39 @@ def test_a_dry_run_changes_nothing_and_says_what_it_would_have_done(stage: Stage
         ("weigh", "2", "dry"), ("call", None, "dry"), ("all", "1", "dry"), ("all", "2", "dry"), ("by", None, "dry"),
     }  # fmt: skip
     assert (run.dry, run.found, run.repaired, run.moved_on) == (True, 6, 5, 1)
-    assert stage.row.succeeded_at is None
+    assert stage.rows("SELECT 1 FROM sweeps") == []
+
+
+def test_a_dry_run_keeps_no_tick_from_running_and_none_keeps_it(stage: Stage) -> None:
+    stage.subjects(1)
+    inner: list[Any] = []
+
+    def dry(tick: Tick) -> None:
+        stage.every()(tick)
+        inner.append(stage.tick(stage.every()))
+
+    stage.tick(dry, dry=True)
+    assert [row.outcome for row in stage.rows("SELECT outcome FROM sweep_runs ORDER BY id")] == ["done", "done"]
+    assert (inner[0].repaired, stage.repaired()) == (1, [1])
+
+    def real(_tick: Tick) -> None:
+        inner.append(stage.tick(stage.every(), dry=True))
+
+    stage.tick(real)
+    assert (inner[1].dry, inner[1].outcome) == (True, "done")
+
+
+def test_a_dry_run_that_was_killed_is_called_lost_once_none_takes_as_long(stage: Stage) -> None:
+    def die(_tick: Tick) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stage.tick(die, dry=True)
+    stage.tick(stage.every())
+    stage.rows("UPDATE sweep_runs SET began_at = began_at - interval '11 min' WHERE dry")
+    stage.tick(stage.every())
+    outcomes = stage.rows("SELECT outcome, ended_at IS NULL AS open FROM sweep_runs WHERE dry")
+    assert [tuple(row) for row in outcomes] == [("lost", False)]
 
 
 @pytest.mark.parametrize(("listed", "repaired"), [(0, 5), (50, 5), (80, 8), (1000, 20)])
@@ -288,6 +378,72 @@ def test_one_row_that_fails_stops_no_other(stage: Stage) -> None:
     assert (run.outcome, run.skipped) == ("done", 1)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [PoolTimeoutError(), StartOver(), Gone("404"), RedisError(), KombuOperationalError(), ConnectionError()],
+    ids=lambda error: f"{type(error).__module__.partition('.')[0]} {type(error).__name__}",
+)
+def test_whatever_a_row_may_meet_stops_no_other(stage: Stage, error: Exception) -> None:
+    stage.subjects(3)
+    assert stage.tick(failing(stage, error)).outcome == "done"
+    assert stage.repaired() == [1, 3]
+
+
+def test_an_error_of_ours_at_one_row_stops_no_other_and_is_raised_when_they_were_looked_at(stage: Stage) -> None:
+    stage.subjects(3)
+    with pytest.raises(ValueError, match="a row that cannot be parsed"):
+        stage.tick(failing(stage, ValueError("a row that cannot be parsed")))
+    assert stage.repaired() == [1, 3]
+    assert (stage.row.outcome, stage.row.why, stage.row.leased_until) == ("failed", "ValueError", None)
+
+
+def failing(stage: Stage, error: Exception) -> Callable[[Tick], None]:
+    """Return a sweep to whose second row something happens."""
+
+    def look(tick: Tick, number: int) -> None:
+        stage.seen.append(number)
+        if number == 2:
+            raise error
+        tick.repair(Case(what="weigh", why="light"), lambda db: weigh(db, number))
+
+    return lambda tick: void(tick.each([1, 2, 3], lambda number: look(tick, number)))
+
+
+def void(_: object) -> None:
+    """Be no lambda's result."""
+
+
+def test_a_database_that_is_gone_ends_the_tick_at_the_first_row_that_finds_it_so(
+    stage: Stage, postgres: Postgres
+) -> None:
+    stage.subjects(3)
+    admin = make_engine(Secret(postgres.url("postgres")), pool_size=1, application="admin")
+    name = stage.rt.engine.url.database
+
+    def look(tick: Tick, number: int) -> None:
+        stage.seen.append(number)
+        if number == 1:
+            refuse(admin, str(name))
+        tick.repair(Case(what="weigh", why="light"), lambda db: weigh(db, number))
+
+    try:
+        with pytest.raises(DBAPIError):
+            stage.tick(lambda tick: void(tick.each([1, 2, 3], lambda number: look(tick, number))))
+    finally:
+        refuse(admin, str(name), refused=False)
+        admin.dispose()
+    assert (stage.seen, stage.repaired()) == ([1], [])
+
+
+def refuse(admin: Engine, database: str, *, refused: bool = True) -> None:
+    """Let nobody reach a database, or let them again."""
+    with admin.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
+        db.execute(text(f'ALTER DATABASE "{database}" ALLOW_CONNECTIONS {not refused}'))
+        if refused:
+            ended = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = :name"
+            db.execute(text(ended), {"name": database})
+
+
 @pytest.mark.parametrize("how", ["list fails", "suspicious", "other call fails"])
 def test_what_cannot_be_trusted_ends_the_tick_and_counts_as_no_success(stage: Stage, how: str) -> None:
     stage.subjects(1)
@@ -341,6 +497,51 @@ def test_a_tick_whose_time_is_up_or_whose_process_stops_leaves_the_rest(
     assert stage.row.succeeded_at is not None
 
 
+def test_a_list_that_took_all_the_time_leaves_its_rows_a_page_of_their_own(stage: Stage) -> None:
+    stage.subjects(2)
+    stage.spec = replace(SPEC, longest=60)
+    run = stage.tick(after_a_slow_list(stage))
+    assert (run.outcome, stage.repaired()) == ("done", [1, 2])
+
+
+@pytest.mark.parametrize("why", ["time", "failures"])
+def test_a_tick_that_came_to_no_row_does_not_count_as_one_that_ran(stage: Stage, why: str) -> None:
+    stage.subjects(2)
+    stage.spec = replace(SPEC, longest=1)
+    before = telemetry.SWEEP_SUCCESS.labels("stub")._value.get()
+
+    def fails(tick: Tick) -> None:
+        def look(_: int) -> None:
+            raise Retryable("away")
+
+        tick.listed(100)
+        tick.each([1, 2], look)
+
+    run = stage.tick(after_a_slow_list(stage) if why == "time" else fails)
+    assert (run.outcome, stage.row.succeeded_at, stage.repaired()) == ("aborted", None, [])
+    assert run.why == ("its time was up before it had looked at anything" if why == "time"
+                       else "nothing could be looked at")  # fmt: skip
+    assert telemetry.SWEEP_SUCCESS.labels("stub")._value.get() == before
+    stage.spec = SPEC
+    stage.tick(lambda tick: void(tick.listing("Pods", list)))  # there is nothing to be looked at
+    assert stage.row.succeeded_at is not None
+    assert telemetry.SWEEP_SUCCESS.labels("stub")._value.get() > before
+
+
+def after_a_slow_list(stage: Stage) -> Callable[[Tick], None]:
+    """Return a sweep that has next to no time left when its list has come."""
+
+    def body(tick: Tick) -> None:
+        def slow() -> list[int]:
+            base._ends_at.set(time.monotonic() + 0.01)
+            return [1, 2]
+
+        tick.listing("Pods", slow)
+        stage.every()(tick)
+
+    return lambda tick: contextvars.copy_context().run(body, tick)
+
+
 def test_a_lease_is_renewed_on_the_way_and_each_page_has_a_deadline_of_its_own(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -359,6 +560,7 @@ def test_a_lease_is_renewed_on_the_way_and_each_page_has_a_deadline_of_its_own(
     stage.spec = Sweep(name="stub", quiet=False, again=False, lease=LEASE, longest=1)
 
     def too_long(tick: Tick) -> None:
+        tick.looked()
         assert not tick.page()
 
     assert stage.tick(too_long).outcome == "unfinished"
@@ -381,6 +583,56 @@ def test_a_call_is_written_down_before_it_is_made_and_its_failure_after(stage: S
     assert during == ["begun", "done", "begun"]
     assert [(row.outcome, row.note) for row in stage.ledger()] == [("done", None), ("failed", "Retryable")]
     assert (stage.repaired(), run.skipped) == ([1], 1)
+
+
+def test_a_call_is_not_made_for_a_row_that_moved_on_before_it(stage: Stage) -> None:
+    stage.subjects(1)
+    called: list[str] = []
+
+    def body(tick: Tick) -> None:
+        for still in (lambda _db: False, lambda _db: True):
+            tick.repair(
+                Case(what="weigh", why="light"), lambda db: weigh(db, 1), call=lambda: called.append("made"),
+                still=still,
+            )  # fmt: skip
+
+    assert stage.tick(body, dry=True).repaired == 1
+    assert called == []
+    run = stage.tick(body)
+    assert (called, run.moved_on, run.repaired) == (["made"], 1, 1)
+    assert [row.outcome for row in stage.ledger()] == ["dry", "done"]
+
+
+def test_of_a_process_that_was_killed_during_a_call_the_ledger_says_so(stage: Stage) -> None:
+    stage.subjects(1)
+
+    def call() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stage.tick(lambda tick: void(tick.repair(Case(what="weigh", why="light"), lambda db: weigh(db, 1), call=call)))
+    assert [row.outcome for row in stage.ledger()] == ["begun"]
+    stage.rows("UPDATE sweeps SET leased_until = now() - interval '1 s'")
+    stage.rows("UPDATE repairs SET settle_by = now() - interval '1 s'")
+    stage.tick(stage.every())
+    assert [(row.outcome, row.note) for row in stage.ledger()] == [
+        ("failed", "cut off during its call"), ("verified", None),
+    ]  # fmt: skip
+
+
+def test_what_is_repaired_again_and_again_has_one_entry_until_its_outcome_is_seen(stage: Stage) -> None:
+    stage.subjects(1)
+
+    def body(tick: Tick) -> None:
+        case = Case(what="stamp", why="it has none", claim_id=7, expects=Expect.OWN)
+        assert tick.repair(case, lambda _db: True, once=True)
+
+    for _ in range(3):
+        assert stage.tick(body).repaired == 1
+    assert [row.outcome for row in stage.ledger()] == ["done"]
+    stage.rows("UPDATE repairs SET settle_by = now() - interval '1 s'")
+    stage.tick(body)
+    assert [row.outcome for row in stage.ledger()] == ["failed", "done"]
 
 
 def test_a_later_tick_verifies_what_a_repair_was_for_or_calls_it_failed_when_its_time_is_over(stage: Stage) -> None:

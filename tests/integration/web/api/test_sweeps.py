@@ -44,7 +44,7 @@ def test_a_pause_says_who_and_why_and_holds_until_it_is_taken_back(stage: Stage)
         shown["paused_at"], "we restore Postgres",
     )  # fmt: skip
     taken = transaction(stage.engine, lambda db: sweep_runs.take(
-        db, "rematch", holder="w", lease=9, dry=False, again=False, now=utcnow()))  # fmt: skip
+        db, "rematch", holder="w", lease=9, again=False, now=utcnow()))  # fmt: skip
     assert isinstance(taken, sweep_runs.Refused)
     assert stage.put("/sweeps/rematch", {"paused": False}).json()["paused_at"] is None
 

@@ -135,6 +135,7 @@ def test_postgres_that_crashes_and_forgets_all_offers_is_told_them_again(stage: 
     stage.execute("TRUNCATE offers")
 
     postgres.restart()
+    stage.engine.dispose()  # this test's own connections; web has to find out by itself
 
     eventually(lambda: all(stage.is_offered(pod, web) for pod in pods))
     assert web.web.counts["offers.statements"] == statements + 1

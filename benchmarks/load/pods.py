@@ -1,0 +1,167 @@
+"""Many Pods at once: the bytes that the API server wrote for one of them, written into etcd under other names.
+
+The first Pod and ServiceAccount are made, stamped and given a status through the API server. Every other is a copy of
+what it stored: name, UID and claim replaced by others of the same length, so that its encoding stays right. What a list
+then reads is what it would read of Pods made one by one; only the server's work of making them is left out.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import urllib3
+
+from k8s_adapters.client import KubeClient, object_path
+from k8s_adapters.pools import PoolSeen
+from k8s_adapters.runners import create_runner
+from k8s_adapters.stamps import stamp
+from ostler.errors import Retryable
+
+OWNER = 1001
+_FIRST_CLAIM = 1_000_000
+_OPERATIONS = 100
+"""Of one transaction; etcd takes 128, and 1.5 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """One Pod. Its name, UID and claim have the same length for each number."""
+
+    number: int
+
+    @property
+    def name(self) -> str:
+        """Return the name of the Pod and its ServiceAccount."""
+        return f"bench-{self.number:08x}"
+
+    @property
+    def uid(self) -> str:
+        """Return the UID of the Pod."""
+        return f"00000000-0000-4000-8000-0000{self.number:08x}"
+
+    @property
+    def claim_id(self) -> int:
+        """Return the id of the claim whose stamp it carries."""
+        return _FIRST_CLAIM + self.number
+
+
+class Herd:
+    """Stamped runner Pods of one pool, all running, and their ServiceAccounts."""
+
+    def __init__(self, client: KubeClient, pool: PoolSeen, *, etcd_url: str) -> None:
+        """Make the first, through the API server."""
+        self.count = 1
+        self._client, self._namespace = client, pool.namespace
+        self._http = urllib3.PoolManager()
+        self._etcd_url = etcd_url
+        first = Made(0)
+        uid = create_runner(
+            client, pool=pool, name=first.name, attempt="bench", dispatch_url="http://web/", audience="ostler-dispatch"
+        ).uid
+        stamp(
+            client, namespace=pool.namespace, name=first.name, uid=uid, expected="0.0", value=f"{first.claim_id}.1",
+            owner=OWNER,
+        )  # fmt: skip
+        client.request(
+            "PATCH",
+            f"{object_path('pods', namespace=pool.namespace, name=first.name)}/status",
+            body={"status": _RUNNING},
+            content_type="application/merge-patch+json",
+        )
+        account = client.request("GET", object_path("serviceaccounts", namespace=pool.namespace, name=first.name))
+        pods, accounts = (f"/registry/{kind}/{pool.namespace}/" for kind in ("pods", "serviceaccounts"))
+        self._copied = (
+            (pods, self._read(pods + first.name), uid),
+            (accounts, self._read(accounts + first.name), account["metadata"]["uid"]),
+        )
+        # The first gets the UID that its number says, like all others.
+        self._write(self._puts(first))
+
+    def grow(self, count: int) -> None:
+        """Have so many Pods."""
+        pending: list[dict[str, object]] = []
+        for number in range(self.count, count):
+            pending += self._puts(Made(number))
+            if len(pending) >= _OPERATIONS:
+                self._write(pending)
+                pending = []
+        if pending:
+            self._write(pending)
+        self.count = count
+        self._wait(count)
+
+    def made(self) -> Iterator[Made]:
+        """Yield all."""
+        return (Made(number) for number in range(self.count))
+
+    def _wait(self, count: int) -> None:
+        """Return when the server's own cache has all of them: lists are read from it."""
+        query: dict[str, str | int] = {"limit": 1}
+        end = time.monotonic() + 900
+        while time.monotonic() < end:
+            try:
+                page = self._client.request("GET", object_path("pods", namespace=self._namespace), query=query)
+            except Retryable:
+                continue
+            if int(page["metadata"].get("remainingItemCount") or 0) == count - 1:
+                return
+            time.sleep(1)
+        raise RuntimeError(f"the API server does not list {count} Pods")
+
+    def _puts(self, pod: Made) -> list[dict[str, object]]:
+        first = Made(0)
+        return [
+            {
+                "requestPut": {
+                    "key": _encoded((folder + pod.name).encode()),
+                    "value": _encoded(
+                        stored.replace(first.name.encode(), pod.name.encode())
+                        .replace(uid.encode(), pod.uid.encode())
+                        .replace(f"{first.claim_id}.1".encode(), f"{pod.claim_id}.1".encode())
+                    ),
+                }
+            }
+            for folder, stored, uid in self._copied
+        ]
+
+    def _read(self, key: str) -> bytes:
+        (found,) = self._etcd("range", {"key": _encoded(key.encode())})["kvs"]
+        return base64.b64decode(found["value"])
+
+    def _write(self, operations: list[dict[str, object]]) -> None:
+        if not self._etcd("txn", {"success": operations}).get("succeeded"):
+            raise RuntimeError("etcd did not take the Pods")
+
+    def _etcd(self, what: str, body: object) -> dict[str, list[dict[str, str]]]:
+        answer = self._http.request("POST", f"{self._etcd_url}/v3/kv/{what}", body=json.dumps(body), timeout=30)
+        if answer.status != 200:  # noqa: PLR2004
+            raise RuntimeError(f"etcd answered {answer.status}: {answer.data[:200]!r}")
+        found: dict[str, list[dict[str, str]]] = answer.json()
+        return found
+
+
+def _encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _container(name: str) -> dict[str, object]:
+    return {
+        "name": name, "image": "runner:1", "imageID": "sha256:0", "containerID": f"lab://{name}", "ready": False,
+        "started": True, "restartCount": 0, "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
+    }  # fmt: skip
+
+
+_RUNNING = {
+    "phase": "Running",
+    "podIP": "10.0.0.1",
+    "startTime": "2026-01-01T00:00:00Z",
+    "conditions": [
+        {"type": kind, "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+        for kind in ("PodScheduled", "Initialized", "PodReadyToStartContainers")
+    ],
+    "containerStatuses": [_container("poller"), _container("runner")],
+}

@@ -1,0 +1,115 @@
+"""Reading workflow runs and their jobs (GitHub docs: "REST API endpoints for workflow runs", "… for workflow jobs").
+
+A job that a list shows is read as the event that its webhook would have been, so that it can go the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from github_adapters import fields
+from github_adapters.answers import quota_of
+from github_adapters.http import Answer
+from github_adapters.webhooks import Home, WorkflowJobEvent, read_home, read_job
+
+T = TypeVar("T")
+
+LONGEST_ETAG = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSeen:
+    """A workflow run; `status` and `conclusion` are GitHub's words, `attempt` counts its re-runs from 1."""
+
+    id: int
+    attempt: int
+    status: str
+    conclusion: str | None
+    created_at: datetime
+    home: Home
+
+    @property
+    def over(self) -> bool:
+        """Return whether nothing of this attempt will run any more."""
+        return self.status == "completed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListPage(Generic[T]):
+    """One page of a list; or `unchanged`: it is what it was under the etag that was sent, and cost no quota.
+
+    `total`: how many GitHub counts on all pages. `malformed`: entries that made no sense and were left out. `quota`:
+    calls an hour that the installation has, if the answer said so. `cost`: calls of it that the page used up; each
+    redirect that was followed is one more.
+    """
+
+    items: tuple[T, ...] = ()
+    total: int = 0
+    malformed: int = 0
+    etag: str | None = None
+    unchanged: bool = False
+    quota: int | None = None
+    cost: int = 1
+
+
+def read_run(source: Any) -> RunSeen:
+    """Return a run. Raises `Malformed`."""
+    if not isinstance(source, dict):
+        raise fields.Malformed("run")
+    attempt = source.get("run_attempt")
+    return RunSeen(
+        id=fields.number(source, "id"),
+        attempt=1 if attempt is None else fields.number(source, "run_attempt", most=fields.INTEGER_MAX),
+        status=fields.word(source, "status"),
+        conclusion=fields.optional_word(source, "conclusion"),
+        created_at=fields.moment(source, "created_at"),
+        home=read_home(fields.section(source, "repository")),
+    )
+
+
+def read_listed_job(source: Any, *, run: RunSeen, installation_id: int) -> WorkflowJobEvent:
+    """Return what a webhook would say of a job as it is now; its action is its status. Raises `Malformed`."""
+    if not isinstance(source, dict) or fields.number(source, "run_id") != run.id:
+        raise fields.Malformed("job")
+    return read_job(source, action=fields.word(source, "status"), home=run.home, installation_id=installation_id)
+
+
+def read_list(answer: Answer, *, key: str, read: Callable[[Any], T]) -> ListPage[T]:
+    """Return a page of the list under `key`; an entry that makes no sense is left out and counted (law L14).
+
+    Raises `Malformed` when it is no such page, or none of it makes sense.
+    """
+    content = fields.decode(answer.body)
+    total, entries = content.get("total_count"), content.get(key)
+    if not isinstance(total, int) or isinstance(total, bool) or not isinstance(entries, list):
+        raise fields.Malformed(key)
+    items = []
+    for entry in entries:
+        try:
+            items.append(read(entry))
+        except fields.Malformed:
+            continue
+    if entries and not items:
+        raise fields.Malformed(key)
+    return ListPage(
+        items=tuple(items), total=total, malformed=len(entries) - len(items), etag=_etag(answer), quota=_quota(answer),
+        cost=1 + answer.redirects,
+    )  # fmt: skip
+
+
+def unchanged(answer: Answer) -> ListPage[Any]:
+    """Return the page that stands for an answer 304."""
+    return ListPage(unchanged=True, quota=_quota(answer), cost=answer.redirects)
+
+
+def _etag(answer: Answer) -> str | None:
+    found = answer.headers.get("etag")
+    return found if found and len(found) <= LONGEST_ETAG and found.isprintable() and found.isascii() else None
+
+
+def _quota(answer: Answer) -> int | None:
+    found = quota_of(answer)
+    return None if found is None else found.limit

@@ -1,0 +1,75 @@
+"""The cluster's epoch: a ConfigMap, made once and then only written as it was read.
+
+Every write names the resourceVersion that was read, so of two writers one succeeds, and none puts an older number back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
+from k8s_adapters.retry import RetryPolicy
+from ostler.errors import Conflict, Gone, Invalid
+from rules.epochs import Epoch
+
+NAME = "ostler-epoch"
+
+
+@dataclass(frozen=True, slots=True)
+class EpochSeen:
+    """The ConfigMap as it was read; `epoch` is None when it does not say one."""
+
+    epoch: Epoch | None
+    version: str
+
+
+def read_epoch(client: KubeClient, *, namespace: str, policy: RetryPolicy) -> EpochSeen | None:
+    """Return the ConfigMap, or None when there is none. Raises what the client raises."""
+    try:
+        return _seen(client.request("GET", _path(namespace, NAME), policy=policy))
+    except Gone:
+        return None
+
+
+def write_epoch(
+    client: KubeClient, *, namespace: str, epoch: Epoch, seen: EpochSeen | None, policy: RetryPolicy
+) -> bool:
+    """Write the epoch over what was `seen`, or make the ConfigMap; False when it is no longer as seen.
+
+    Raises `Invalid` for a number below the one that was seen of the same Postgres, and what the client raises.
+    """
+    data = {"epoch": str(epoch.number), "database": epoch.database}
+    if seen is None:
+        body: Json = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": NAME, "namespace": namespace},
+            "data": data,
+        }
+        try:
+            client.request("POST", _path(namespace), body=body, policy=policy)
+        except Conflict:
+            return False
+        return True
+    before = seen.epoch
+    if before is not None and before.database == epoch.database and before.number >= epoch.number:
+        raise Invalid(f"the cluster's epoch never goes back from {before.number} to {epoch.number}")
+    body = {"metadata": {"resourceVersion": seen.version}, "data": data}
+    try:
+        client.request("PATCH", _path(namespace, NAME), body=body, content_type=MERGE_PATCH, policy=policy)
+    except (Conflict, Gone):
+        return False
+    return True
+
+
+def _seen(found: Json) -> EpochSeen:
+    data = found.get("data") or {}
+    number, database = str(data.get("epoch", "")), str(data.get("database", ""))
+    epoch = Epoch(int(number), database) if number.isdecimal() and database else None
+    return EpochSeen(epoch, found["metadata"]["resourceVersion"])
+
+
+def _path(namespace: str, name: str | None = None) -> str:
+    collection = f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps"
+    return collection if name is None else f"{collection}/{quote(name, safe='')}"

@@ -1,0 +1,62 @@
+"""`python -m lab.chaos`: a chaos run, with exit status 0 only for a clean verdict."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from lab.chaos.plan import make_plan
+from lab.chaos.report import lines
+from lab.chaos.run import Scene, run_chaos
+from lab.control_plane import ControlPlaneUnavailable
+from lab.control_plane_build import binaries
+from lab.processes import StartError
+from lab.system import CLUSTERS
+
+
+def main() -> int:
+    """Read the arguments, run, and return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m lab.chaos", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=2000, help="how many jobs to send (default 2000)")
+    parser.add_argument("--seed", type=int, default=1, help="the same seed breaks the same things")
+    parser.add_argument("--cluster", choices=CLUSTERS, default="real")
+    parser.add_argument("--logs", type=Path, help="keep the logs of every process in this new folder")
+    parser.add_argument("--plan", action="store_true", help="print the plan of the seed and end")
+    arguments = parser.parse_args()
+    plan = make_plan(seed=arguments.seed, jobs=arguments.jobs)
+    if arguments.plan:
+        sys.stdout.write("".join(f"{line}\n" for line in plan.lines()))
+        return 0
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        sys.stdout.write(f"{time.monotonic() - began:6.1f} s  {line}\n")
+        sys.stdout.flush()
+
+    folder = arguments.logs or Path(tempfile.mkdtemp(prefix="ostler-chaos-"))
+    try:
+        if arguments.cluster == "real":
+            binaries(say)
+        result = run_chaos(folder, plan, Scene(cluster=arguments.cluster), say=say)
+    except (ControlPlaneUnavailable, StartError, RuntimeError) as error:
+        say(f"given up: {error}")
+        ok = False
+    except KeyboardInterrupt:
+        say("stopped; nothing is left running")
+        ok = False
+    else:
+        sys.stdout.write("".join(f"{line}\n" for line in lines(result)))
+        ok = result.ok
+    if ok and arguments.logs is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        sys.stdout.write(f"the logs of this run are in {folder}\n")
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""Strikes: what is due is broken, and what was broken comes back when its time is up."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from k8s_adapters.client import KubeClient
+from k8s_adapters.pods import list_pods
+from lab import liveness
+from lab.chaos.plan import Blow, Strike
+from lab.faults import Fault
+from lab.levers import LeverError
+from lab.system import System
+from ostler.errors import Gone
+
+T = TypeVar("T")
+KILLS = {Blow.KILL_WORKER: "worker", Blow.KILL_WEB: "web", Blow.KILL_BEAT: "beat", Blow.KILL_WATCH: "watch"}
+
+
+@dataclass(frozen=True, slots=True)
+class Mending:
+    """Something that is due to come back."""
+
+    at: float
+    mend: Callable[[], object]
+
+
+class Breaker:
+    """Strikes a system. All of it happens in the thread that calls `look`: a process dies with the one that started it.
+
+    `vanished`: the UIDs of the Pods that it deleted; `cancelled`: the jobs that it cancelled; `struck`: how often each
+    blow met something. `unexpected`: processes of ours that ended though nothing had struck them.
+    """
+
+    def __init__(self, system: System, strikes: Sequence[Strike], *, say: Callable[[str], None]) -> None:
+        self.vanished: set[str] = set()
+        self.cancelled: set[int] = set()
+        self.struck: Counter[Blow] = Counter()
+        self.unexpected: list[str] = []
+        self._system = system
+        self._left = list(strikes)
+        self._say = say
+        self._kube: KubeClient = system.kube()
+        self._mendings: list[Mending] = []
+        self._killed: set[str] = set()
+
+    def close(self) -> None:
+        """Close the client."""
+        self._kube.close()
+
+    @property
+    def left(self) -> int:
+        """How many strikes are not due yet."""
+        return len(self._left)
+
+    def look(self, *, over: int) -> None:
+        """Bring back what is due, then strike what is due when so many jobs are over."""
+        now = time.monotonic()
+        due = [mending for mending in self._mendings if mending.at <= now]
+        self._mendings = [mending for mending in self._mendings if mending.at > now]
+        for mending in due:
+            mending.mend()
+        self._look_after_ours(now)
+        while self._left and self._left[0].after <= over:
+            strike = self._left.pop(0)
+            if self._strike(strike):
+                self.struck[strike.blow] += 1
+
+    def mend_all(self) -> None:
+        """Bring everything back now."""
+        for mending in self._mendings:
+            mending.mend()
+        self._mendings.clear()
+
+    def _look_after_ours(self, now: float) -> None:
+        """Start again what ended by itself, as Kubernetes would, and remember that it did."""
+        if lost := liveness.lost(self._system):
+            raise RuntimeError(f"{lost} ended; what it knew is gone, so there can be no verdict")
+        for name, status in liveness.ended(self._system).items():
+            if name not in self._killed:
+                self.unexpected.append(f"{name} ended by itself with status {status}")
+                self._come_back(name, at=now + 1)
+
+    def _strike(self, strike: Strike) -> bool:
+        self._say(f"{strike.blow}")
+        if (kind := KILLS.get(strike.blow)) is not None:
+            return self._kill(kind, strike)
+        match strike.blow:
+            case Blow.FLUSH_REDIS:
+                self._system.redis.flush()
+            case Blow.RESTART_POSTGRES:
+                self._system.postgres.child.stop(how=signal.SIGQUIT, timeout=20)
+                self._system.postgres.start()
+            case Blow.GITHUB_GONE:
+                self._outage("github", strike.seconds)
+                self._system.lab("POST", "/webhooks", {"paused": True})
+                self._after(strike.seconds, lambda: self._system.lab("POST", "/webhooks", {"paused": False}))
+            case Blow.KUBERNETES_GONE:
+                self._outage("kubernetes", strike.seconds)
+            case Blow.POD_VANISHES:
+                return self._vanish(strike)
+            case Blow.JOB_CANCELLED:
+                return self._cancel(strike)
+        return True
+
+    def _kill(self, kind: str, strike: Strike) -> bool:
+        names = sorted(
+            name for name, child in self._system.children.items() if name.startswith(f"{kind}-") and child.running()
+        )
+        if not names:
+            return False
+        name = _chosen(names, strike.dice)
+        self._killed.add(name)
+        self._system.children[name].kill()
+        self._come_back(name, at=time.monotonic() + strike.seconds)
+        return True
+
+    def _come_back(self, name: str, *, at: float) -> None:
+        self._killed.add(name)
+
+        def start() -> None:
+            liveness.start_again(self._system, name)
+            self._killed.discard(name)
+
+        self._mendings.append(Mending(at, start))
+
+    def _after(self, seconds: float, mend: Callable[[], object]) -> None:
+        self._mendings.append(Mending(time.monotonic() + seconds, mend))
+
+    def _outage(self, upstream: str, seconds: float) -> None:
+        self._system.faults(upstream, Fault(kind="reset_before", until_seconds=seconds))
+
+    def _vanish(self, strike: Strike) -> bool:
+        """Delete a Pod as the loss of its node would, or as somebody with kubectl."""
+        namespace = self._system.namespace
+        pods = [
+            pod for pod in list_pods(self._kube, namespace=namespace) if not pod.terminating and not pod.is_terminal
+        ]
+        if not pods:
+            return False
+        pod = _chosen(sorted(pods, key=lambda pod: pod.name), strike.dice)
+        self.vanished.add(pod.uid)
+        body: dict[str, object] = {"preconditions": {"uid": pod.uid}}
+        if strike.seconds < 2:  # noqa: PLR2004  half of them go without a word
+            body["gracePeriodSeconds"] = 0
+        try:
+            self._kube.request("DELETE", f"/api/v1/namespaces/{namespace}/pods/{pod.name}", body=body)
+        except Gone:
+            return False
+        return True
+
+    def _cancel(self, strike: Strike) -> bool:
+        jobs = [job["id"] for job in self._system.lab("GET", "/jobs")["jobs"] if job["status"] != "completed"]
+        if not jobs:
+            return False
+        job = _chosen(sorted(jobs), strike.dice)
+        self.cancelled.add(job)
+        try:
+            self._system.lab("POST", f"/jobs/{job}/cancel")
+        except LeverError:  # it ended meanwhile
+            self.cancelled.discard(job)
+            return False
+        return True
+
+
+def _chosen(things: Sequence[T], dice: float) -> T:
+    return things[min(len(things) - 1, int(dice * len(things)))]

@@ -1,0 +1,185 @@
+"""The laws as a chaos run can see them: pure judgements of what a look at rows and Pods showed, or what the logs tell.
+
+What is judged from the whole history of a run, once it is over, is in `lab.invariants` and `lab.verdict`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+LOOKS_APART = 60.0
+"""Seconds between two looks that prove an absence."""
+
+MARGIN = 15.0
+"""Seconds that are left off that, as a list may leave a runner out that is there, and a look has to come first."""
+
+Log = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A law that was seen to be broken, and how."""
+
+    law: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.law}: {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveClaim:
+    """A claim that has not ended; sizes in millicores and MiB."""
+
+    id: int
+    purpose: str
+    state: str
+    stamp: str
+    job_id: int | None
+    pod_uid: str
+    account_id: int | None
+    vcpu: int
+    memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What an account may have at the same time."""
+
+    count: int
+    vcpu: int
+    memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One snapshot of the rows. `unclaimed`: jobs in state `claimed` without a live claim."""
+
+    claims: Sequence[LiveClaim]
+    budgets: Mapping[int, Budget]
+    unclaimed: Sequence[int]
+
+
+def at_a_moment(moment: Moment) -> Iterator[Broken]:
+    """Judge one snapshot: L1, L2, L4 and L5."""
+    for what, counts in (
+        ("Pod", Counter(claim.pod_uid for claim in moment.claims)),
+        ("job", Counter(claim.job_id for claim in moment.claims if claim.job_id is not None)),
+    ):
+        yield from (Broken("L1", f"{what} {key} has {many} live claims") for key, many in counts.items() if many > 1)
+    used: defaultdict[int, Counter[str]] = defaultdict(Counter)
+    for claim in moment.claims:
+        if claim.account_id is not None:
+            used[claim.account_id].update({"count": 1, "vcpu": claim.vcpu, "memory": claim.memory})
+    for account, mine in used.items():
+        budget = moment.budgets[account]
+        if mine["count"] > budget.count or mine["vcpu"] > budget.vcpu or mine["memory"] > budget.memory:
+            yield Broken("L2", f"account {account} has {dict(mine)} in live claims")
+    for job in moment.unclaimed:
+        yield Broken("L4", f"job {job} is claimed, and no live claim has it: whoever ended that did not move the job")
+    for claim in moment.claims:
+        if claim.state in {"minted", "delivered"} and claim.stamp == "none":
+            yield Broken("L5", f"claim {claim.id} is {claim.state} and was never stamped, nor given up on")
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSpan:
+    """A claim of one Pod, over time. `removing`: its stamp was ever being removed."""
+
+    id: int
+    purpose: str
+    job_id: int | None
+    created_at: datetime
+    delivered_at: datetime | None
+    ended_at: datetime | None
+    removing: bool
+
+    def lived_at(self, moment: datetime) -> bool:
+        """Return whether it was live then."""
+        return self.created_at <= moment and (self.ended_at is None or self.ended_at > moment)
+
+
+def of_a_deletion(pod: str, *, seen_at: datetime, claims: Iterable[ClaimSpan]) -> Iterator[Broken]:
+    """Judge a deletion that was seen of a Pod that was not terminal, and that nobody but Ostler can have made.
+
+    A retire claim, which excludes every other (L7), is what makes sure that the decision did not rest on claims that
+    were read before (L8), and that no Pod with a JIT goes (L3).
+    """
+    spans = [claim for claim in claims if claim.created_at <= seen_at]
+    if not any(claim.purpose == "retire" for claim in spans):
+        yield Broken("L7", f"Pod {pod} was deleted without a retire claim")
+    for claim in spans:
+        if claim.purpose == "job" and claim.lived_at(seen_at):
+            yield Broken("L8", f"Pod {pod} was deleted under claim {claim.id}, which its deletion did not know of")
+            if claim.delivered_at is not None and claim.delivered_at <= seen_at:
+                yield Broken("L3", f"Pod {pod} was deleted while it had the JIT of claim {claim.id}")
+
+
+def of_an_unstamp(pod: str, *, seen_at: datetime, claims: Iterable[ClaimSpan]) -> Iterator[Broken]:
+    """Judge the loss of a stamp that was seen: it re-routes the Pod, so none may happen after a delivery (L3).
+
+    An un-stamp before the delivery is seen after it where the delivery followed at once; its claim says that it was.
+    """
+    for claim in claims:
+        if claim.delivered_at is not None and claim.delivered_at <= seen_at and not claim.removing:
+            yield Broken("L3", f"Pod {pod} lost its stamp after the JIT of claim {claim.id} was delivered")
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """A claim whose release was begun because its runner was absent in two looks; `at` is Unix time."""
+
+    claim_id: int
+    runner_name: str
+    at: float
+
+
+def of_absences(absences: Iterable[Absence], github: Log) -> Iterator[Broken]:
+    """Judge releases for an absence by GitHub's log: who was there a moment ago was not looked for twice (L8)."""
+    gone = {event["runner"]: float(event["at"]) for event in github if event["event"] == "runner_deleted"}
+    for absence in absences:
+        since = absence.at - gone.get(absence.runner_name, absence.at)
+        if since < LOOKS_APART - MARGIN:
+            seen = "was registered" if since <= 0 else f"had been gone for {since:.0f} s"
+            yield Broken(
+                "L8",
+                f"claim {absence.claim_id} was released as its runner was absent in two looks, when that {seen}",
+            )
+
+
+def of_strangers(strangers: Collection[str], github: Log) -> Iterator[Broken]:
+    """Judge what became of runners of others in our scopes: that no row of ours names them proves nothing (L3)."""
+    for event in github:
+        if event["event"] == "runner_deleted" and event["runner"] in strangers:
+            yield Broken("L3", f"runner {event['runner']} of somebody else was deregistered")
+
+
+def of_executions(kubelet: Log, *, vanished: Collection[str]) -> Iterator[Broken]:
+    """Judge by the kubelet's log whether a Pod was deleted while it executed, other than by the run itself (L3)."""
+    for event in kubelet:
+        if event["event"] == "pod_deleted" and event.get("job") is not None and event["uid"] not in vanished:
+            yield Broken("L3", f"Pod {event['pod']} was deleted while it executed job {event['job']}")
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """A tick of a sweep that killed: how often, and how often it might."""
+
+    sweep: str
+    run_id: int
+    killed: int
+    allowed: int
+
+
+def of_budgets(kills: Iterable[Kill]) -> Iterator[Broken]:
+    """Judge whether each tick kept its budget (L9)."""
+    for kill in kills:
+        if kill.killed > kill.allowed:
+            yield Broken(
+                "L9",
+                f"{kill.sweep} made {kill.killed} repairs that kill in run {kill.run_id}; {kill.allowed} were allowed",
+            )

@@ -1,0 +1,160 @@
+"""What a chaos run breaks, and when: a function of its seed and of how many jobs it sends, and of nothing else.
+
+Two kinds of faults: those that any message or call may meet (`Rates`, with dice where they are played), and strikes,
+each due when so many jobs are over. So the same seed breaks the same things at the same points of the work, however
+fast that goes.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from http import HTTPStatus
+
+from lab.faults import Fault, FaultPlan
+
+EVERY = 20
+"""Jobs for which one process, store or upstream is struck, one Pod vanishes and one job is cancelled: 5 %."""
+
+
+class Blow(StrEnum):
+    """What a strike does. Killed processes are started again; what is gone comes back."""
+
+    KILL_WORKER = "kill a worker"
+    KILL_WEB = "kill web"
+    KILL_BEAT = "kill a beat"
+    KILL_WATCH = "kill the watch"
+    FLUSH_REDIS = "flush Redis"
+    RESTART_POSTGRES = "restart Postgres"
+    GITHUB_GONE = "GitHub is gone"
+    KUBERNETES_GONE = "the API server is gone"
+    POD_VANISHES = "a Pod vanishes"
+    JOB_CANCELLED = "a job is cancelled"
+
+
+AGAINST_US = tuple(blow for blow in Blow if blow not in {Blow.POD_VANISHES, Blow.JOB_CANCELLED})
+"""Blows against processes, stores and upstreams; each comes once before any comes twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """The share of all messages and calls that meet a fault of each kind.
+
+    Webhooks are lost, never even sent, doubled, or late and overtaken by later ones. `mints`: their replies are lost.
+    `github`, `kubernetes`: any call fails, in every way that the proxy knows. `lists`: a runner is missing from one of
+    GitHub's.
+    """
+
+    webhooks_lost: float = 0.05
+    webhooks_never_sent: float = 0.01
+    webhooks_doubled: float = 0.05
+    webhooks_late: float = 0.05
+    mints: float = 0.05
+    github: float = 0.05
+    kubernetes: float = 0.05
+    lists: float = 0.05
+
+
+LATEST = 10.0
+"""Seconds that a late webhook is late at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """One blow, due when `after` jobs are over.
+
+    `dice` (0 to 1) chooses among what can be hit; `seconds` is how long it takes until that is back.
+    """
+
+    after: int
+    blow: Blow
+    dice: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChaosPlan:
+    """Everything that is broken in one run."""
+
+    seed: int
+    jobs: int
+    rates: Rates
+    strikes: Sequence[Strike]
+
+    def github(self) -> FaultPlan:
+        """Return the faults that Ostler's calls to GitHub meet."""
+        each = self.rates.github / 5
+        slow_down = {"Retry-After": "1"}
+        return FaultPlan(
+            [
+                Fault(
+                    kind="reset_after", method_regex="POST", path_regex=".*generate-jitconfig.*",
+                    probability=self.rates.mints,
+                ),
+                Fault(kind="status", status=HTTPStatus.INTERNAL_SERVER_ERROR, probability=each),
+                Fault(kind="status", status=HTTPStatus.TOO_MANY_REQUESTS, headers=slow_down, probability=each),
+                *(Fault(kind=kind, probability=each) for kind in ("reset_before", "reset_after", "truncate")),
+            ],
+            seed=self.seed,
+        )  # fmt: skip
+
+    def kubernetes(self) -> FaultPlan:
+        """Return the faults that Ostler's calls to the API server meet."""
+        each = self.rates.kubernetes / 6
+        return FaultPlan(
+            [
+                _refusal(HTTPStatus.CONFLICT, "Conflict", each, method_regex="POST|PATCH|PUT|DELETE"),
+                _refusal(HTTPStatus.TOO_MANY_REQUESTS, "TooManyRequests", each, headers={"Retry-After": "1"}),
+                _refusal(HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailable", each),
+                *(Fault(kind=kind, probability=each) for kind in ("reset_before", "reset_after", "truncate")),
+            ],
+            seed=self.seed + 1,
+        )
+
+    def lines(self) -> Iterator[str]:
+        """Return the plan in words, one line each; equal plans have equal lines."""
+        yield f"seed {self.seed}, {self.jobs} jobs"
+        yield from (f"{name}: {share:.1%}" for name, share in asdict(self.rates).items())
+        for name, plan in (("GitHub", self.github()), ("API server", self.kubernetes())):
+            yield from (f"{name}: {json.dumps(fault, sort_keys=True)}" for fault in plan.dump()["faults"])
+        for strike in self.strikes:
+            yield f"after {strike.after} jobs: {strike.blow} (dice {strike.dice:.3f}, {strike.seconds:.1f} s)"
+
+
+def make_plan(*, seed: int, jobs: int, rates: Rates | None = None, every: int = EVERY) -> ChaosPlan:
+    """Return the plan of a seed."""
+    return ChaosPlan(seed=seed, jobs=jobs, rates=rates or Rates(), strikes=tuple(_strikes(seed, jobs, every)))
+
+
+def _strikes(seed: int, jobs: int, every: int) -> list[Strike]:
+    dice = random.Random(f"strikes/{seed}")
+    found: list[Strike] = []
+    deck: list[Blow] = []
+    for first in range(0, jobs, every):
+        window = min(every, jobs - first)
+        if not deck:
+            deck = dice.sample(AGAINST_US, len(AGAINST_US))
+        for blow in (deck.pop(), Blow.POD_VANISHES, Blow.JOB_CANCELLED):
+            seconds = dice.uniform(4, 8) if blow in {Blow.GITHUB_GONE, Blow.KUBERNETES_GONE} else dice.uniform(0.5, 3)
+            found.append(Strike(first + dice.randrange(window), blow, round(dice.random(), 3), round(seconds, 1)))
+    return sorted(found, key=lambda strike: strike.after)
+
+
+def _refusal(
+    status: HTTPStatus,
+    reason: str,
+    probability: float,
+    *,
+    method_regex: str = ".*",
+    headers: dict[str, str] | None = None,
+) -> Fault:
+    """Return a fault in which the API server refuses in its own words."""
+    body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": int(status),
+            "message": "a fault of the lab"}  # fmt: skip
+    return Fault(
+        kind="status", status=status, method_regex=method_regex, probability=probability, body=json.dumps(body),
+        headers={"Content-Type": "application/json", **(headers or {})},
+    )  # fmt: skip

@@ -1,0 +1,63 @@
+"""What a chaos run tells at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from lab.chaos.run import Result
+from rules.stranding import Cause, FoundBy
+
+JUDGED = ("L1", "L2", "L3", "L4", "L5", "L7", "L8", "L9", "L11")
+"""The laws that a run can see to be broken."""
+
+TO_HOLD = {
+    (Cause.MESSAGE_LOST, FoundBy.RESUME): 20,
+    (Cause.POD_GONE, FoundBy.WATCH): 20,
+    (Cause.POD_GONE, FoundBy.LISTS): 150,
+    (Cause.POD_SPENT, FoundBy.LISTS): 150,
+    (Cause.RUNNER_UNUSED, FoundBy.UNUSED_RUNNERS): 200,
+    (Cause.WEBHOOK_LOST, FoundBy.REDELIVERY): 150,
+    (Cause.WEBHOOK_LOST, FoundBy.CATCH_UP): 480,
+}
+"""Seconds within which 99 of 100 that were stranded so are to be served (`docs/metrics.md`), in a fleet whose waits are
+not scaled.
+"""
+
+MOST = 20
+"""Lines about one thing at most."""
+
+
+def lines(result: Result) -> Iterator[str]:
+    """Return the summary, line by line; the last one is the verdict."""
+    verdict = result.verdict
+    yield ""
+    took = f"{result.worked:.0f} s, at rest after {result.settled:.0f} s more"
+    yield f"seed {result.plan.seed}: {verdict.jobs} jobs in {took}"
+    yield f"  ended          {_counts(verdict.conclusions)}"
+    yield f"  executions     {verdict.executions}; taken back by GitHub {verdict.requeued}"
+    yield f"  struck         {_counts(result.struck)}"
+    for upstream, counts in result.played.items():
+        yield f"  {upstream:14} {_counts(counts)}"
+    sent, lost = result.events.get("webhook_sent", 0), result.events.get("webhook_lost", 0)
+    yield f"  webhooks       {sent} sent, {lost} lost"
+    yield f"  repairs        {_counts(result.repairs) or 'none'}"
+    yield f"  sampled        the rows {result.samples} times, {result.pod_changes} changes of Pods"
+    yield f"  unusual        {_counts(result.unusual) or 'nothing'}"
+    yield "  stranded       by, how often, seconds p50 / p99 / most, p99 to hold with the waits of a fleet"
+    for served in result.stranded:
+        bound = TO_HOLD[served.cause, served.found_by]
+        times = f"{served.p50:6.1f} {served.p99:6.1f} {served.most:6.1f}"
+        over = "  OVER" if served.p99 > bound else ""
+        yield f"    {served.cause:14} {served.found_by:15} {served.many:5} {times}  < {bound}{over}"
+    broken = {law: [each for each in result.broken if each.law == law] for law in result.laws}
+    yield "  laws           " + "  ".join(f"{law} {'BROKEN' if law in broken else 'held'}" for law in JUDGED)
+    for law in sorted(broken):
+        yield from (f"✗ {each}" for each in broken[law][:MOST])
+        if len(broken[law]) > MOST:
+            yield f"✗ {law}: {len(broken[law]) - MOST} more"
+    yield from (f"✗ {problem}" for problem in result.problems[:MOST])
+    yield "✓ clean: every job exactly once, nothing left, no law broken" if result.ok else "✗ not clean"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {many}" for name, many in counts.items() if many)

@@ -1,0 +1,427 @@
+"""One chaos run: a system is started, worked, struck, left to come to rest, and judged."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import DBAPIError
+from urllib3.exceptions import HTTPError
+
+from beat_schedule import SWEEPS, periods, settings_of
+from k8s_adapters.metadata import OF_POOLS, metadata_pages
+from lab.chaos.breaker import Breaker
+from lab.chaos.laws import Absence, Broken, Kill, of_absences, of_budgets, of_executions, of_strangers
+from lab.chaos.plan import LATEST, ChaosPlan
+from lab.chaos.sampler import Sampler
+from lab.chaos.waits import scaled
+from lab.control_plane import ClusterAccess, ControlPlane
+from lab.invariants import History, broken, nothing_left, read_pods, read_rows
+from lab.setup import ACCOUNTS, POOLS
+from lab.system import Options, System, read_log, read_log_lines
+from lab.traffic import Traffic
+from lab.verdict import Verdict, judge
+from models.stranded import Served, summary
+from ostler.errors import UpstreamError
+from ostler.settings import Settings
+from rules.reaping import SUCCESSES, allowance
+
+Say = Callable[[str], None]
+
+WAVE = 40
+"""Jobs that are open at once at most: twice as many as there are Pods."""
+
+LULL = 200
+"""Jobs after which the next are sent only when all of these are over: an idle fleet is swept, too."""
+
+EVERY = 0.2
+"""Seconds between two looks."""
+
+SAY_EVERY = 5.0
+"""Seconds between two lines of progress."""
+
+STALLED = 300.0
+"""Seconds without a job's end after which the rest is given up."""
+
+SETTLED_WITHIN = 300.0
+"""Seconds from the last job's end until nothing may be left. The longest way is that of a Pod whose runner lives on:
+45 s after its job's end it is looked at, twice a minute apart, and again after each look that failed.
+"""
+
+SWEPT_EVERY = 60.0
+"""Seconds: sweeps that run more seldom than this are not waited for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """What a run has beside its plan.
+
+    `until`: end it as soon as all of these laws were seen to be broken; for runs with a bug put in, as `worker_program`
+    does. `settings` are environment variables of Ostler's processes over the scaled ones.
+    """
+
+    cluster: str = "real"
+    workers: int = 3
+    beats: int = 2
+    watches: int = 1
+    real_pods: int = 4
+    worker_program: Sequence[str] = ("ostler",)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    until: Collection[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a run came to. `broken`: laws, `problems`: what else is wrong, both empty in a clean one."""
+
+    plan: ChaosPlan
+    verdict: Verdict
+    broken: tuple[Broken, ...]
+    problems: tuple[str, ...]
+    worked: float
+    settled: float
+    samples: int
+    pod_changes: int
+    struck: Mapping[str, int]
+    played: Mapping[str, Mapping[str, int]]
+    events: Mapping[str, int]
+    repairs: Mapping[str, int]
+    unusual: Mapping[str, int]
+    stranded: Sequence[Served]
+
+    @property
+    def ok(self) -> bool:
+        """Return whether nothing at all is wrong."""
+        return not self.broken and not self.problems
+
+    @property
+    def laws(self) -> frozenset[str]:
+        """The laws that were broken."""
+        return frozenset(each.law for each in self.broken)
+
+
+def run_chaos(
+    folder: Path, plan: ChaosPlan, scene: Scene, *, say: Say, namespace: str = "ostler-runners",
+    control_plane: ControlPlane | ClusterAccess | None = None,
+) -> Result:  # fmt: skip
+    """Start a system in `folder`, play the plan, and return what it came to. Raises what `System` does."""
+    options = Options(
+        workers=scene.workers,
+        beats=scene.beats,
+        watches=scene.watches,
+        real_pods=scene.real_pods,
+        seed=plan.seed,
+        lock_expiry=15,
+        settings={**scaled(), **scene.settings},
+        github_faults=plan.github(),
+        kubernetes_faults=plan.kubernetes(),
+        worker_program=scene.worker_program,
+    )
+    system = System(
+        folder, options, say=say, cluster=scene.cluster, namespace=namespace, control_plane=control_plane
+    )  # fmt: skip
+    with system:
+        system.wait_for_warm_pods(sum(pool.replicas for pool in POOLS) // 2, timeout=180)
+        return _Run(system, plan, scene, say=say).play()
+
+
+class _Run:
+    """The run of a system that is warm."""
+
+    def __init__(self, system: System, plan: ChaosPlan, scene: Scene, *, say: Say) -> None:
+        self._system = system
+        self._plan = plan
+        self._scene = scene
+        self._say = say
+        self._traffic = Traffic(ACCOUNTS, POOLS, seed=plan.seed)
+        self._breaker = Breaker(system, plan.strikes, say=lambda what: say(f"  ✂ {what}"))
+        self._sampler = Sampler(system, vanished=self._breaker.vanished)
+        self._engine = create_engine(system.postgres.url("ostler"), pool_pre_ping=True)
+        self._kube = system.kube()
+        self._strangers: set[str] = set()
+        self._sent = 0
+        self._over = 0
+        self._began_at = datetime.now(UTC)
+
+    def play(self) -> Result:
+        """Work, strike, come to rest, judge."""
+        began = time.monotonic()
+        self._begin()
+        self._sampler.start()
+        try:
+            problem = self._work()
+            over = time.monotonic()
+            leaks: list[str] = []
+            if problem is None and not self._found_all():
+                self._calm()
+                leaks = self._settle()
+            settled = time.monotonic() - over
+        finally:
+            self._sampler.stop()
+        try:
+            return self._judge(problem, leaks, worked=over - began, settled=settled)
+        finally:
+            self._breaker.close()
+            self._kube.close()
+            self._engine.dispose()
+
+    def _begin(self) -> None:
+        rates = self._plan.rates
+        weather = {
+            "drop_rate": rates.webhooks_lost, "vanish_rate": rates.webhooks_never_sent,
+            "duplicate_rate": rates.webhooks_doubled, "delay_rate": rates.webhooks_late, "delay_max_seconds": LATEST,
+            "reorder": True,
+        }  # fmt: skip
+        self._system.lab("POST", "/webhooks", weather)
+        self._system.lab("POST", "/settings", {"forgetful_rate": rates.lists})
+        for number, account in enumerate(ACCOUNTS):
+            name = f"{POOLS[0].name}-0{number:07x}-{number:08x}"  # as ours look
+            organization = account.type == "Organization"
+            scope = f"orgs/{account.login}" if organization else f"repos/{account.login}/{account.repositories[0]}"
+            self._system.lab("POST", "/runners", {"scope": scope, "name": name, "labels": ["somebody-elses"]})
+            self._strangers.add(name)
+
+    def _calm(self) -> None:
+        """End every fault, so that what is left after a while is left for ever."""
+        self._breaker.mend_all()
+        for upstream in ("github", "kubernetes"):
+            self._system.no_faults(upstream)
+        rates = ("drop_rate", "vanish_rate", "duplicate_rate", "delay_rate")
+        calm = {**dict.fromkeys(rates, 0), "reorder": False, "paused": False}
+        self._system.lab("POST", "/webhooks", calm)
+        self._system.lab("POST", "/settings", {"forgetful_rate": 0})
+
+    # Work
+
+    def _work(self) -> str | None:
+        """Send, strike and look until every job is over; return why it ended early, if it did."""
+        moved_at = said_at = looked_at = began = time.monotonic()
+        while True:
+            self._breaker.look(over=self._over)
+            try:
+                states = Counter(self._system.lab("GET", "/stats")["jobs"])
+            except HTTPError:
+                time.sleep(EVERY)
+                continue
+            now = time.monotonic()
+            if states["completed"] != self._over:
+                self._over, moved_at = states["completed"], now
+            open_jobs = self._send(self._sent - self._over)
+            if self._over == self._plan.jobs:
+                return None
+            if now - said_at > SAY_EVERY:
+                said_at = now
+                self._say(
+                    f"{now - began:4.0f} s  sent {self._sent}  over {self._over}  open {open_jobs}  "
+                    f"struck {self._breaker.struck.total()}  samples {self._sampler.samples}  "
+                    f"laws broken {len(self._sampler.broken)}"
+                )
+            if now - looked_at > SAY_EVERY / 2:
+                looked_at = now
+                if self._found_all():
+                    return None
+            if now - moved_at > STALLED:
+                return f"no job has ended for {STALLED:.0f} s: {dict(states)}"
+            time.sleep(EVERY)
+
+    def _send(self, open_jobs: int) -> int:
+        """Send more where few are open; return how many are."""
+        while open_jobs < WAVE // 2 and self._sent < self._plan.jobs:
+            left_of_this = LULL - self._sent % LULL
+            if left_of_this == LULL and open_jobs:
+                break
+            run = self._traffic.run(most=min(self._plan.jobs - self._sent, left_of_this))
+            self._system.lab("POST", "/jobs", run)
+            self._sent += len(run)
+            open_jobs += len(run)
+        return open_jobs
+
+    def _found_all(self) -> bool:
+        """Return whether the laws that the scene waits for are all broken by now."""
+        wanted = set(self._scene.until)
+        if not wanted:
+            return False
+        try:
+            found = {*self._sampler.broken, *self._by_logs()}
+        except DBAPIError:
+            return False
+        return wanted <= {each.law for each in found}
+
+    # Rest
+
+    def _settle(self) -> list[str]:
+        """Return what is left when time is up; nothing as soon as nothing is, and every sweep has looked for it."""
+        over_at, end = datetime.now(UTC), time.monotonic() + SETTLED_WITHIN
+        said_at = time.monotonic()
+        while True:
+            self._breaker.look(over=0)
+            if self._found_all():
+                return []
+            try:
+                left = [*self._left(), *(f"{name} has not run since" for name in self._not_swept(since=over_at))]
+            except (DBAPIError, HTTPError, UpstreamError) as error:
+                left = [f"it could not be read: {type(error).__name__}"]
+            if not left or time.monotonic() > end:
+                return left
+            if time.monotonic() - said_at > SAY_EVERY:
+                said_at = time.monotonic()
+                self._say(f"all jobs are over; {len(left)} things are left: {left[0]}")
+            time.sleep(1)
+
+    def _left(self) -> list[str]:
+        runners = [each["name"] for each in self._system.lab("GET", "/runners")["runners"]]
+        left = [f"runner {name} is registered" for name in runners if name not in self._strangers]
+        if in_flight := self._system.lab("GET", "/stats")["webhooks_in_flight"]:
+            left.append(f"{in_flight} webhooks are on their way")
+        namespace = self._system.namespace
+        pods = read_pods(self._kube, namespace=namespace)
+        wanted = sum(pool.replicas for pool in POOLS)
+        if len(pods) != wanted:
+            left.append(f"{len(pods)} Pods instead of {wanted}")
+        names = {pod.name for pod in pods}
+        pages = metadata_pages(self._kube, "serviceaccounts", namespace=namespace, selector=OF_POOLS)
+        left += [f"ServiceAccount {each.name} has no Pod" for page in pages for each in page if each.name not in names]
+        history = History(
+            **read_rows(self._engine), pods=read_pods(self._kube, namespace=namespace),
+            github=read_log(self._system.github_log),
+        )  # fmt: skip
+        return left + [each.removeprefix("L4: ") for each in nothing_left(history)]
+
+    def _not_swept(self, *, since: datetime) -> set[str]:
+        """Return the sweeps of which no whole tick has begun since then, but those that run seldom."""
+        every = periods(**_periods(self._scene.settings))
+        awaited = {name for name in SWEEPS if every[name] <= SWEPT_EVERY}
+        with self._engine.connect() as db:
+            swept = db.execute(
+                text("SELECT name FROM sweeps WHERE began_at > :since AND outcome = ANY(:well)"),
+                {"since": since, "well": sorted(SUCCESSES)},
+            )
+            return awaited - set(swept.scalars())
+
+    # Judgement
+
+    def _by_logs(self) -> list[Broken]:
+        """Judge what logs tell at any time: first the logs, then the rows that have to explain them."""
+        github, kubelet = read_log(self._system.github_log), read_log(self._system.kubelet_log)
+        with self._engine.connect() as db:
+            absences = db.execute(
+                text("""
+                    SELECT c.id, c.runner_name, extract(epoch FROM e.at)::float AS at
+                    FROM claim_events e JOIN claims c ON c.id = e.claim_id
+                    WHERE e.transition = 'begin_release' AND e.why LIKE '%absent in two looks%'
+                """)
+            ).all()
+            kills = db.execute(
+                text("""
+                    SELECT r.sweep, r.run_id, count(*) AS killed, s.listed
+                    FROM repairs r JOIN sweep_runs s ON s.id = r.run_id
+                    WHERE r.kills AND NOT r.dry AND s.ended_at IS NOT NULL AND s.outcome <> 'lost'
+                    GROUP BY r.sweep, r.run_id, s.listed
+                """)
+            ).all()
+        return [
+            *of_executions(kubelet, vanished=self._breaker.vanished),
+            *of_strangers(self._strangers, github),
+            *of_absences([Absence(*row) for row in absences], github),
+            *of_budgets(
+                Kill(row.sweep, row.run_id, row.killed, allowance(row.listed, least=5, percent=10)) for row in kills
+            ),
+        ]
+
+    def _judge(self, problem: str | None, leaks: Sequence[str], *, worked: float, settled: float) -> Result:
+        stats = self._system.lab("GET", "/stats")
+        played = {name: self._system.faults(name)["counts"] for name in ("github", "kubernetes")}
+        github, kubelet = read_log(self._system.github_log), read_log(self._system.kubelet_log)
+        hit = {
+            event["job"]
+            for event in kubelet
+            if event["event"] == "pod_deleted" and event["job"] is not None and event["uid"] in self._breaker.vanished
+        }
+        verdict = judge(github, kubelet, expected_failures=hit, allow_leftover_runners=True)
+        found = [*self._sampler.broken, *self._by_logs(), *(Broken("L4", leak) for leak in leaks)]
+        problems = [*([problem] if problem else []), *self._breaker.unexpected]
+        if self._sampler.blind:
+            problems.append("the sampler ended early: nobody looked at the laws to the end")
+        ended_early = bool(self._scene.until) and self._over < self._plan.jobs
+        if not ended_early:
+            found += [_named(each) for each in self._by_history(github, kubelet)]
+            problems += [*verdict.problems, *self._wrong_ends(hit)]
+        with self._engine.connect() as db:
+            repairs = db.execute(
+                text("SELECT sweep, what, outcome, count(*) AS many FROM repairs GROUP BY 1, 2, 3 ORDER BY 1, 2, 3")
+            ).all()
+            stranded = summary(db, since=self._began_at)
+        return Result(
+            plan=self._plan,
+            verdict=verdict,
+            broken=tuple(dict.fromkeys(found)),
+            problems=tuple(dict.fromkeys(problems)),
+            worked=worked,
+            settled=settled,
+            samples=self._sampler.samples,
+            pod_changes=self._sampler.pods_seen,
+            struck={str(blow): many for blow, many in self._breaker.struck.items()},
+            played=played,
+            events=stats["events"],
+            repairs={f"{row.sweep}: {row.what} ({row.outcome})": row.many for row in repairs},
+            unusual=self._unusual(),
+            stranded=stranded,
+        )
+
+    def _by_history(self, github: Sequence[Any], kubelet: Sequence[Any]) -> list[str]:
+        """Judge the whole history; what is left over has been judged, and the jobs of claims are the sampler's."""
+        rows = read_rows(self._engine)
+        history = History(
+            **rows,
+            github=github,
+            kubelet=kubelet,
+            remapped={claim.id for claim in rows["claims"]},  # a row does not say since when it has its job
+            deleted=frozenset(self._breaker.vanished),
+        )
+        return [each for each in broken(history) if not each.startswith("L4")]
+
+    def _unusual(self) -> Mapping[str, int]:
+        """Count what our processes called an error: what a task raised by that, anything else by its own name."""
+        found: Counter[str] = Counter()
+        for path in self._system.folder.glob("*.log"):
+            for line in read_log_lines(path):
+                if line.get("level") in {"error", "critical"}:
+                    event = str(line.get("event"))
+                    raised = _RAISED.fullmatch(event)
+                    found[f"{raised['task']} raised {raised['what']}" if raised else event[:60]] += 1
+        return dict(found.most_common())
+
+    def _wrong_ends(self, hit: Collection[int]) -> list[str]:
+        """Return the jobs that ended otherwise than they had to: cancelled, or else with success."""
+        wrong = []
+        for job in self._system.lab("GET", "/jobs")["jobs"]:
+            due = {"cancelled"} if job["id"] in self._breaker.cancelled else {"success"}
+            if job["id"] in hit:
+                due |= {"failure", "success"}
+            if job["conclusion"] not in due:
+                wrong.append(f"job {job['id']} ended with {job['conclusion']} instead of {' or '.join(sorted(due))}")
+        return wrong
+
+
+_RAISED = re.compile(r"Task ostler\.(?P<task>\w+)\[.*\] raised unexpected: (?P<what>\w+).*", re.DOTALL)
+
+
+def _named(sentence: str) -> Broken:
+    law, _, what = sentence.partition(": ")
+    return Broken(law, what)
+
+
+def _periods(over: Mapping[str, str]) -> Mapping[str, float]:
+    """Return the settings that hold the periods of sweeps, as this run has them."""
+    defaults = {name: field.default for name, field in Settings.model_fields.items()}
+    changed = {name.removeprefix("OSTLER_").lower(): value for name, value in {**scaled(), **over}.items()}
+    found = settings_of(SimpleNamespace(**{**defaults, **changed}))
+    return {name: float(value) for name, value in found.items()}

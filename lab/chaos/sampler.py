@@ -1,0 +1,201 @@
+"""Looks at the laws while a system runs: at the rows twice a second, at every change of every Pod as it happens.
+
+It reads Postgres and the API server themselves, past the proxies, and changes nothing. What it cannot read (Postgres is
+restarted, too) it reads again.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy.exc import DBAPIError
+
+from k8s_adapters.client import KubeClient
+from k8s_adapters.pods import PodSeen, list_pods_at
+from k8s_adapters.watching import PodWatch, WatchExpired
+from lab.chaos.laws import Broken, Budget, ClaimSpan, LiveClaim, Moment, at_a_moment, of_a_deletion, of_an_unstamp
+from lab.system import System
+from ostler.errors import UpstreamError
+
+EVERY = 0.5
+"""Seconds between two samples of the rows."""
+
+WATCHED = 60
+"""Seconds that one connection of the watch lasts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that happened to a Pod and that rows have to explain. `lost_its_stamp`, else it was deleted."""
+
+    uid: str
+    pod: str
+    seen_at: datetime
+    lost_its_stamp: bool
+
+
+class PodChanges(threading.Thread):
+    """Follows the runner Pods of a namespace and puts what needs an explanation into a queue."""
+
+    def __init__(self, kube: KubeClient, *, namespace: str, into: queue.SimpleQueue[Change]) -> None:
+        super().__init__(name="pod changes", daemon=True)
+        self.seen = 0
+        self._kube = kube
+        self._namespace = namespace
+        self._into = into
+        self._known: dict[str, PodSeen] = {}
+        self._stopped = threading.Event()
+        self._watch: PodWatch | None = None
+
+    def stop(self) -> None:
+        """End it."""
+        self._stopped.set()
+        if (watch := self._watch) is not None:
+            watch.stop()
+
+    def run(self) -> None:
+        """List and watch until stopped. What changed between two watches is only known as it is then."""
+        while not self._stopped.is_set():
+            try:
+                pods, version = list_pods_at(self._kube, namespace=self._namespace)
+                there = {pod.uid for pod in pods}
+                self._known = {uid: pod for uid, pod in self._known.items() if uid in there}
+                for pod in pods:
+                    self._see(pod, gone=False)
+                self._follow(version)
+            except UpstreamError:
+                self._stopped.wait(EVERY)
+
+    def _follow(self, version: str) -> None:
+        while not self._stopped.is_set():
+            try:
+                with PodWatch(self._kube, namespace=self._namespace, since=version, seconds=WATCHED) as self._watch:
+                    for event in self._watch.events():
+                        version = event.version
+                        if event.pod is not None:
+                            self._see(event.pod, gone=event.kind == "DELETED")
+            except WatchExpired:
+                return
+            except UpstreamError:
+                self._stopped.wait(EVERY)
+            finally:
+                self._watch = None
+
+    def _see(self, pod: PodSeen, *, gone: bool) -> None:
+        self.seen += 1
+        now = datetime.now(UTC)
+        before = self._known.get(pod.uid)
+        over = pod.is_terminal or (before is not None and before.is_terminal)
+        ending, was_ending = gone or pod.terminating, before is not None and before.terminating
+        if ending and not was_ending and not over:
+            self._into.put(Change(pod.uid, pod.name, now, lost_its_stamp=False))
+        if before is not None and before.owner is not None and pod.owner is None and not gone:
+            self._into.put(Change(pod.uid, pod.name, now, lost_its_stamp=True))
+        if gone:
+            self._known.pop(pod.uid, None)
+        else:
+            self._known[pod.uid] = pod
+
+
+class Sampler(threading.Thread):
+    """Samples until `stop()`. `vanished` are the UIDs of Pods that the run itself deletes, noted before it does.
+
+    `blind`: it ended before it was told to, and what came after it nobody saw.
+    """
+
+    def __init__(self, system: System, *, vanished: Collection[str]) -> None:
+        super().__init__(name="sampler", daemon=True)
+        self.samples = 0
+        self.blind = False
+        self.broken: dict[Broken, None] = {}
+        self._vanished = vanished
+        self._engine: Engine = create_engine(system.postgres.url("ostler"), pool_pre_ping=True)
+        self._changes: queue.SimpleQueue[Change] = queue.SimpleQueue()
+        self._kube = system.kube()
+        self._pods = PodChanges(self._kube, namespace=system.namespace, into=self._changes)
+        self._stopped = threading.Event()
+
+    @property
+    def pods_seen(self) -> int:
+        """How many changes of Pods were seen."""
+        return self._pods.seen
+
+    def run(self) -> None:
+        """Sample, and judge what happened to Pods since the last sample."""
+        self._pods.start()
+        open_changes: list[Change] = []
+        while not self._stopped.wait(EVERY):
+            while not self._changes.empty():
+                open_changes.append(self._changes.get())
+            try:
+                found = [broken for change in open_changes for broken in self._explain(change)]
+                open_changes.clear()
+                found += at_a_moment(self._moment())
+            except DBAPIError:
+                continue
+            self.samples += 1
+            self.broken.update(dict.fromkeys(found))
+
+    def stop(self) -> None:
+        """End it, after what has been seen so far was judged."""
+        self._stopped.wait(2 * EVERY)
+        self.blind = not (self.is_alive() and self._pods.is_alive() and self.samples)
+        self._stopped.set()
+        self._pods.stop()
+        if self.is_alive():
+            self.join(timeout=30)
+        self._kube.close()
+        self._engine.dispose()
+
+    def _moment(self) -> Moment:
+        with self._engine.connect().execution_options(isolation_level="REPEATABLE READ") as db:
+            return read_moment(db)
+
+    def _explain(self, change: Change) -> Iterable[Broken]:
+        if change.uid in self._vanished:
+            return []
+        with closing(self._engine.connect()) as db:
+            claims = read_spans(db, change.uid)
+        judge = of_an_unstamp if change.lost_its_stamp else of_a_deletion
+        return list(judge(change.pod, seen_at=change.seen_at, claims=claims))
+
+
+def read_moment(db: Connection) -> Moment:
+    """Return what one snapshot shows; the transaction has to be one that sees a single one."""
+    claims = db.execute(
+        text("""
+            SELECT id, purpose, state, stamp, job_id, pod_uid, account_id, vcpu, memory FROM claims
+            WHERE ended_at IS NULL ORDER BY id
+        """)
+    ).all()
+    accounts = db.execute(text("SELECT id, budget_count, budget_vcpu, budget_memory FROM accounts")).all()
+    unclaimed = db.execute(
+        text("""
+            SELECT id FROM jobs j WHERE state = 'claimed'
+              AND NOT EXISTS (SELECT FROM claims c WHERE c.job_id = j.id AND c.ended_at IS NULL)
+        """)
+    ).scalars()
+    return Moment(
+        claims=[LiveClaim(*row) for row in claims],
+        budgets={row.id: Budget(row.budget_count, row.budget_vcpu, row.budget_memory) for row in accounts},
+        unclaimed=list(unclaimed),
+    )
+
+
+def read_spans(db: Connection, uid: str) -> Sequence[ClaimSpan]:
+    """Return all claims that a Pod ever had."""
+    rows = db.execute(
+        text("""
+            SELECT id, purpose, job_id, created_at, delivered_at, ended_at,
+                   EXISTS (SELECT FROM claim_events e WHERE e.claim_id = c.id AND e.transition = 'stamp_removing')
+            FROM claims c WHERE pod_uid = :uid ORDER BY id
+        """),
+        {"uid": uid},
+    )
+    return [ClaimSpan(*row) for row in rows]

@@ -1,0 +1,32 @@
+"""The settings of a chaos run: waits for something that should have happened are scaled by 20, nothing else is.
+
+No call deadline, lease, hold, distance of two looks, cache or redbeat's lock is; nor is any wait shorter than 3 s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ostler.settings import Settings
+
+SCALE = 20
+FLOOR = 3.0
+
+WAITS = (
+    "due_after", "stale_claim_after", "unused_after", "spare_after", "unstamp_after", "missing_stamp_after",
+    "spent_after", "adrift_after", "adrift_late_after", "start_timeout", "probe_every", "reserve_after",
+    "redelivery_again_after", "orphaned_stamp_after", "finished_job_after", "orphaned_runner_after",
+    "orphaned_account_after", "repair_settle_after", "catch_up_after", "catch_up_over_after", "resume_every",
+    "pools_every", "gates_every", "sweep_every", "slow_sweep_every", "catch_up_every",
+)  # fmt: skip
+"""The settings that hold such waits, in seconds."""
+
+BUDGET = {"OSTLER_DEFAULT_BUDGET_COUNT": "8"}
+"""Small enough to bind: three accounts could take 24 Pods, of which there are 20."""
+
+
+def scaled() -> Mapping[str, str]:
+    """Return the environment of Ostler's processes in a chaos run."""
+    fields = Settings.model_fields
+    waits = {name: min(fields[name].default, max(FLOOR, fields[name].default / SCALE)) for name in WAITS}
+    return {**{f"OSTLER_{name.upper()}": f"{seconds:g}" for name, seconds in waits.items()}, **BUDGET}

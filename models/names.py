@@ -1,0 +1,31 @@
+"""Under which names GitHub is asked today about what claims left there.
+
+A claim keeps the scope and the installation that it was made with; those of a claim that has ended are never written
+again. Its owner may have another login since, and the App another installation there: both stand in rows that
+webhooks keep, so they are read from those. A repository that has another name is found by GitHub's redirect, and
+`models.announcements` writes its new one.
+"""
+
+from __future__ import annotations
+
+SCOPE_NOW = """
+    coalesce((SELECT CASE WHEN starts_with(c.scope, 'orgs/') THEN 'orgs/' || owner.login
+                          ELSE 'repos/' || owner.login || '/' || split_part(c.scope, '/', 3) END
+              FROM accounts owner WHERE owner.id = c.account_id AND c.scope IS NOT NULL), c.scope)
+"""
+"""Of a claim `c`: where its runner is registered, by its owner's login of now."""
+
+INSTALLATION_NOW = """
+    coalesce((SELECT max(own.id) FROM installations own WHERE own.account_id = c.account_id), c.installation_id)
+"""
+"""Of a claim `c`: the newest installation at its owner. GitHub numbers them upwards, and an owner has one."""
+
+REPOSITORY_ID = """
+    coalesce((SELECT own.repository_id FROM jobs own WHERE own.id = c.job_id),
+             (SELECT done.repository_id FROM executions x JOIN jobs done ON done.id = x.job_id
+              WHERE x.claim_id = c.id ORDER BY x.id DESC LIMIT 1))
+"""
+"""Of a claim `c`: the id of the repository of its job, else of the one it executed; NULL where it was not kept.
+
+A runner that is registered in a repository executes that one's jobs only.
+"""

@@ -1,0 +1,43 @@
+"""Looks at GitHub's runners: of which moment a list is proof, and when two lists are two looks.
+
+A list is shared by all who want one in that minute, so it may be older than what it is asked about. What it shows, or
+does not show, counts for the time before it was begun only; who judges by it compares that time, never "now".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+LOOKS_APART = 55.0
+"""Seconds between two looks that prove something: a minute, less what beat's ticks shift. Nothing scales it."""
+
+FRESH = LOOKS_APART
+"""Seconds for which a list is used: so two lists of a scope are always two looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedRunner:
+    """A runner in a list. `online`: it was connected. `busy`: it executed a job."""
+
+    id: int
+    name: str
+    online: bool
+    busy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerList:
+    """All runners of one scope, by name. `taken_at`: when its first page was asked for."""
+
+    taken_at: datetime
+    runners: Mapping[str, ListedRunner] = field(default_factory=dict)
+
+    def age_of(self, since: datetime) -> float:
+        """Return how many seconds something was old when the list was taken; negative: the list is older."""
+        return (self.taken_at - since).total_seconds()
+
+    def is_second_look(self, first: datetime | None) -> bool:
+        """Return whether this list and one taken at `first` are two looks."""
+        return first is not None and self.age_of(first) >= LOOKS_APART

@@ -1,0 +1,182 @@
+"""What `ostler restore` makes of a Pod: from itself, its stamp and GitHub's runners, where the rows know too little.
+
+In doubt a Pod is kept: a Pod that may hold a JIT gets a claim, whatever else is known of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from rules.busy import PodEvidence, RunnerSeen, may_hold_jit
+from rules.machines import ClaimState, Purpose
+from rules.runner_names import make_runner_name
+
+_SUFFIX_LENGTH = 8
+
+
+class Act(StrEnum):
+    """What becomes of a Pod.
+
+    - `leave`: the rows say enough, or nothing can go wrong with it.
+    - `execute`: it has a claim that the rows believe undelivered: it executes.
+    - `rebuild`: its claim is lost: it gets one that executes, or that is a spare when its runner is idle.
+    - `keep`: as `rebuild`, but which runner it has is not known. Only the end of the Pod ends that claim.
+    - `release`: it is claimed, and nothing was delivered: the claim (rebuilt where it is lost) is released, which
+      deregisters first and obeys a refusal.
+    """
+
+    LEAVE = "leave"
+    EXECUTE = "execute"
+    REBUILD = "rebuild"
+    KEEP = "keep"
+    RELEASE = "release"
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A runner that GitHub lists under the name of one of our Pods."""
+
+    id: int
+    name: str
+    online: bool
+    busy: bool
+    installation_id: int
+    scope: str
+
+    @property
+    def seen(self) -> RunnerSeen:
+        """Return GitHub's word on it."""
+        return "busy" if self.busy else "online" if self.online else "offline"
+
+
+@dataclass(frozen=True, slots=True)
+class RowClaim:
+    """The live claim of a Pod in the rows that were put back, and where its runner is registered, as far as known."""
+
+    id: int
+    purpose: Purpose
+    state: ClaimState
+    delivered: bool
+    account_id: int | None = None
+    installation_id: int | None = None
+    scope: str | None = None
+
+    def is_of_another(self, owner: int | None, runner: Registered | None) -> bool:
+        """Return whether a Pod with this owner label and this runner serves another account than this claim's."""
+        if owner is not None and self.account_id is not None and owner != self.account_id:
+            return True
+        mine = (self.installation_id, self.scope)
+        return runner is not None and self.scope is not None and (runner.installation_id, runner.scope) != mine
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredPod:
+    """A Pod as the cluster, GitHub and the rows show it.
+
+    `owner`: the account of its owner label, None when it has none. `stamp_claim`: the claim that wrote its annotation
+    last, 0 when none did. `asked`: GitHub was asked for the runners of every scope that its runner can be in. `used`:
+    an ended claim of it in the rows was delivered. `runners`: those that bear its name.
+    """
+
+    terminal: bool
+    owner: int | None
+    stamp_claim: int
+    poller_exit_code: int | None
+    runner_ready: bool
+    runners: tuple[Registered, ...]
+    asked: bool
+    used: bool
+    claim: RowClaim | None
+
+    @property
+    def stamped(self) -> bool:
+        """Whether it has an owner label."""
+        return self.owner is not None
+
+
+@dataclass(frozen=True, slots=True)
+class PodVerdict:
+    """What becomes of a Pod and why; `runner` is the one that it has, as far as one can tell.
+
+    `drops`: its claim in the rows ends first, since the Pod serves another one.
+    """
+
+    act: Act
+    why: str
+    runner: Registered | None = None
+    drops: RowClaim | None = None
+
+    @property
+    def decided(self) -> bool:
+        """Whether what the Pod does is known."""
+        return self.act is not Act.KEEP
+
+
+def judge_pod(pod: RestoredPod) -> PodVerdict:
+    """Return what becomes of a Pod after Postgres was put back."""
+    runner = max(pod.runners, key=lambda each: (each.busy, each.online, each.id), default=None)
+    if pod.terminal:
+        return PodVerdict(Act.LEAVE, "it has ended: the keeper sees to it")
+    claim, drops = pod.claim, None
+    undelivered = claim is not None and not claim.delivered and claim.purpose is Purpose.JOB
+    if claim is not None and undelivered and (pod.stamp_claim > claim.id or claim.is_of_another(pod.owner, runner)):
+        claim, drops = None, claim  # the Pod went on to a later claim, or to another account: this one was over by then
+    if claim is not None and claim.delivered:
+        return PodVerdict(Act.LEAVE, f"its claim {claim.id} was delivered before, and goes on")
+    if pod.used and claim is None:
+        return PodVerdict(Act.LEAVE, "its claim had ended before: `finished_jobs` looks after it")
+    if pod.used and claim is not None and claim.purpose is Purpose.RETIRE:
+        return PodVerdict(Act.LEAVE, "its claim had ended before, and it is being retired: that asks GitHub first")
+    verdict = may_hold_jit(
+        PodEvidence(
+            any_delivered=False,
+            poller_exit_code=pod.poller_exit_code,
+            runner_ever_ready=pod.runner_ready,
+            github_runner_seen="unknown" if runner is None else runner.seen,
+            terminal=False,
+            gone=False,
+            runner_removed_proof=False,
+            executed_job_terminal_for_seconds=None,
+            runner_absent_or_idle_in_two_looks=False,
+        )
+    )
+    if verdict.busy:
+        if claim is not None and claim.purpose is Purpose.RETIRE:
+            claim, drops = None, claim
+        return replace(_busy(claim, runner, ", ".join(verdict.reasons)), drops=drops)
+    return replace(_free(pod, claim, runner), drops=drops)
+
+
+def _busy(claim: RowClaim | None, runner: Registered | None, signs: str) -> PodVerdict:
+    if claim is not None:
+        return PodVerdict(Act.EXECUTE, f"claim {claim.id} was delivered since: {signs}", runner)
+    if runner is None:
+        return PodVerdict(Act.KEEP, f"its claim is lost, and GitHub shows no runner of it: {signs}")
+    return PodVerdict(Act.REBUILD, f"its claim is lost: {signs}", runner)
+
+
+def _free(pod: RestoredPod, claim: RowClaim | None, runner: Registered | None) -> PodVerdict:
+    if claim is not None and claim.purpose is Purpose.RETIRE:
+        return PodVerdict(Act.LEAVE, "it is being retired, and nothing was delivered to it")
+    if claim is not None:
+        return PodVerdict(Act.RELEASE, f"claim {claim.id} was not delivered; where it had come to is lost", runner)
+    if not pod.stamped and runner is None:
+        return PodVerdict(Act.LEAVE, "it is warm, or starts")
+    if not pod.asked:
+        return PodVerdict(Act.KEEP, "its claim is lost, and GitHub could not be asked for its runner")
+    return PodVerdict(Act.RELEASE, "its claim is lost, and nothing was delivered", runner)
+
+
+def stem_of(pod_name: str) -> str:
+    """Return what the names of a Pod's runners begin with. Long names of several Pods may have it in common."""
+    return make_runner_name(pod_name, "0" * _SUFFIX_LENGTH)[: -_SUFFIX_LENGTH - 1]
+
+
+def stem_of_runner(runner_name: str) -> str | None:
+    """Return the stem of the Pods that a runner may be of, by its name: only ever a reason to keep a Pod."""
+    stem, suffix = runner_name[: -_SUFFIX_LENGTH - 1], runner_name[-_SUFFIX_LENGTH:]
+    try:
+        return stem if make_runner_name(stem, suffix) == runner_name else None
+    except ValueError:
+        return None

@@ -1,0 +1,465 @@
+"""`ostler.catch_up`: what GitHub lists beside what we know, for webhooks that never came and never will.
+
+A job that GitHub shows as queued and that we never heard of is taken in the same way as its webhook; one of ours that
+GitHub has finished, or whose run is over, is finished. Only repositories that were seen lately are asked about, with
+etags, for a small share of their installation's quota, and before anything else is shed. A look that does not come to
+its end is gone on with by the next tick. `docs/decisions/0015-catching-up-by-lists.md` says why so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import structlog
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from github_adapters.client import PAGE
+from github_adapters.runs import ListPage, RunSeen
+from github_adapters.webhooks import Home, WorkflowJobEvent
+from models import adrift, intake, stranded
+from models import catch_up as rows
+from models.engine import transaction
+from models.repairs import Case
+from ostler import telemetry
+from ostler.clock import utcnow
+from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
+from ostler.wakes import KEEP
+from rules.adrift import LONGEST_QUEUED, next_ask_after
+from rules.catch_up import Catch, judge_listed, wait_after
+from rules.fairness import Budget
+from rules.machines import JobState
+from rules.reaping import Source, Witness
+from rules.stranding import Cause, FoundBy
+from tasks.base import Policy, calls, remaining
+from tasks.release import send_release
+from tasks.sweeps.frame import sweep
+from tasks.sweeps.pace import EXPECTED, RESERVE, Ended, Overtaken
+from tasks.sweeps.tick import Tick
+
+T = TypeVar("T")
+log = structlog.get_logger(__name__)
+
+ACTIVE = ("queued", "in_progress", "waiting", "pending")
+"""Runs that may have queued jobs: those of a matrix, or that need others, are queued while their run is in progress,
+and while another of its jobs waits for its environment (`waiting`) or its concurrency group (`pending`). One that is
+`requested` has no jobs yet."""
+
+MOST_PAGES = 10
+"""Pages of one list: GitHub shows 1,000 runs of a status at most."""
+
+LONGEST = 200.0
+"""Seconds of one tick: well below its period."""
+
+MOST_SILENCE = 3
+"""Calls in a row without an answer after which an installation is left to the next tick."""
+
+ONCE = Policy(adapter_attempts=1, task_retries=0, call_seconds=10)
+"""A call that fails is made again by the next tick: each is paid for."""
+
+
+class _Left(Ended):
+    """Ends the look at a repository, which the next tick goes on with; `why` as in `telemetry.CATCH_UP_LEFT`."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+@sweep("catch_up", longest=LONGEST)
+def catch_up(tick: Tick) -> None:
+    """Look at one repository after the other; an installation that does not answer stops no other (L14)."""
+    settings = tick.rt.settings
+    seen_within = timedelta(seconds=settings.catch_up_seen_within)
+    places = tick.read(lambda db: rows.places(db, seen_within=seen_within, note=not tick.dry, now=utcnow()))
+    silent: dict[int, str] = {}
+    silence: Counter[int] = Counter()
+    for number, place in enumerate(places):
+        if place.installation_id in silent:
+            telemetry.CATCH_UP_LEFT.labels(silent[place.installation_id]).inc()
+            continue
+        if not tick.page():
+            telemetry.CATCH_UP_LEFT.labels("time").inc(len(places) - number)
+            return
+        why = visit(tick, place, silence)
+        if why is None:
+            continue
+        telemetry.CATCH_UP_LEFT.labels(why).inc()
+        if why in {"allowance", "limited", "uninstalled"} or silence[place.installation_id] >= MOST_SILENCE:
+            silent[place.installation_id] = why
+        if why == "uninstalled":
+            put_off(tick, [each for each in places if each.installation_id == place.installation_id])
+        elif why == "refused":
+            put_off(tick, [place])
+
+
+def visit(tick: Tick, place: rows.Place, silence: Counter[int]) -> str | None:
+    """Look at one repository; return why the look did not come to its end, None when it did.
+
+    `silence`: calls in a row that were not answered, by installation.
+    """
+    look = _Look(tick, place, silence)
+    look.begin()
+    why = None
+    try:
+        error = tick.attempt(lambda _: look.run(), place, repository=place.repository)
+    except _Left as left:
+        why = left.why
+        tick.incomplete(f"left to the next tick: {why}")
+    else:
+        if error is None:
+            tick.listed(1)
+        else:
+            why = _why(error)
+            silence[place.installation_id] += why == "silent"
+        if why == "limited":
+            tick.incomplete("rate limited")
+        if error is not None and not isinstance(error, EXPECTED):  # what is remembered may be of another version
+            place.lists, place.settled = {}, {}
+    look.remember(whole=why is None)
+    return why
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, RateLimited):
+        return "limited"
+    if isinstance(error, NotInstalled | Suspended):
+        return "uninstalled"
+    if isinstance(error, Retryable):
+        return "silent"
+    return "refused" if isinstance(error, UpstreamError) else "failed"
+
+
+def put_off(tick: Tick, places: Sequence[rows.Place]) -> None:
+    """Leave alone for a while what GitHub does not let us see: nothing is concluded from that (L8)."""
+    if tick.dry or not places:
+        return
+    failures = max(place.failures for place in places) + 1
+    wait = wait_after(failures, least=timedelta(seconds=tick.rt.settings.catch_up_every))
+    names = [place.repository for place in places]
+    transaction(tick.rt.engine, lambda db: rows.put_off(db, names, not_before=utcnow() + wait))
+
+
+class _Look:
+    """The look at one repository; `place` is what is remembered of it, and changes as the look goes on."""
+
+    def __init__(self, tick: Tick, place: rows.Place, silence: Counter[int]) -> None:
+        settings = tick.rt.settings
+        self._silence = silence
+        self._tick = tick
+        self._rt = tick.rt
+        self._place = place
+        self._began = utcnow()
+        self._after = timedelta(seconds=settings.catch_up_after)
+        self._over_after = timedelta(seconds=settings.catch_up_over_after)
+        self._budget = Budget(
+            count=settings.default_budget_count,
+            vcpu_millicores=settings.default_budget_vcpu * 1000,
+            memory_mib=settings.default_budget_memory_gib * 1024,
+        )
+
+    def begin(self) -> None:
+        """Write down that it is tried, so that another is tried first should this kill the process."""
+        if not self._tick.dry:
+            transaction(self._rt.engine, lambda db: rows.begin(db, self._place.repository, tried_at=self._began))
+
+    def run(self) -> None:
+        """Look at the runs that have queued jobs, then at our own jobs that should have begun long ago."""
+        place = self._place
+        place.began_at = place.began_at or self._began
+        active = {run.id: run for status in ACTIVE for run in self._active(status)}
+        place.settled = {run: etag for run, etag in place.settled.items() if int(run) in active}
+        for run_id in sorted(active):
+            run = active[run_id]
+            if run_id >= (place.next_run or 0) and self._began - run.created_at >= self._after:
+                place.next_run = run_id
+                if not self._attempt(run_id, lambda run=run: self._look_into(run)):  # type: ignore[misc]
+                    place.next_run = run_id + 1
+                    self._bear_silence()
+        place.next_run = None
+        self._look_after_ours(active)
+
+    def remember(self, *, whole: bool) -> None:
+        """Write down how far it came."""
+        if self._tick.dry:
+            return
+        place = self._place
+        looked_at = place.began_at if whole else None
+        place.began_at = None if whole else place.began_at
+        kept = transaction(
+            self._rt.engine,
+            lambda db: rows.remember(db, self._tick.lease_no, place, tried_at=utcnow(), looked_at=looked_at),
+        )
+        if not kept:
+            raise Overtaken
+
+    # Runs
+
+    def _attempt(self, run_id: int, look: Callable[[], None]) -> bool:
+        """Look at a run; False when that failed, which stops no other (L14) but where GitHub asks to wait."""
+        error = self._tick.attempt(lambda _: look(), run_id, repository=self._place.repository, run=run_id)
+        if error is None:
+            return True
+        why = _why(error)
+        if why in {"limited", "uninstalled"}:
+            raise _Left(why)
+        self._tick.incomplete(f"a run could not be looked at: {why}")
+        self._silence[self._place.installation_id] += why == "silent"
+        return False
+
+    def _bear_silence(self) -> None:
+        """End the look when nothing was answered several times in a row: the run is not to blame then."""
+        if self._silence[self._place.installation_id] >= MOST_SILENCE:
+            raise _Left("silent")
+
+    def _active(self, status: str) -> list[RunSeen]:
+        """Return the runs of a status, from memory while GitHub says that nothing changed."""
+        known = _remembered(self._place.lists.get(status))
+        before = self._place.lists.pop(status, None)
+        first, runs = self._pages(
+            lambda page, etag: self._rt.github.list_runs(
+                installation_id=self._place.installation_id, repository=self._place.repository, status=status,
+                page=page, etag=etag, policy=calls(ONCE),
+            ),
+            etag=None if known is None else known[0],
+        )  # fmt: skip
+        if first.unchanged and known is not None:
+            self._place.lists[status] = before
+            return known[1]
+        if first.etag is not None and first.total <= PAGE:  # the etag is of one page
+            self._place.lists[status] = {"etag": first.etag, "runs": [_kept(run) for run in runs]}
+        return runs
+
+    def _look_into(self, run: RunSeen) -> None:
+        """Compare the jobs of a run with ours."""
+        first, jobs = self._jobs(run, etag=self._place.settled.pop(str(run.id), None))
+        if first.unchanged:
+            self._place.settled[str(run.id)] = str(first.etag)
+            return
+        states = self._tick.read(lambda db: rows.states_of(db, [job.job_id for job in jobs]))
+        settled = first.etag is not None and first.total <= PAGE and first.malformed == 0
+        for job in jobs:
+            verdict = judge_listed(
+                status=job.status, created_at=job.created_at, completed_at=job.completed_at,
+                ours=states.get(job.job_id), after=self._after, over_after=self._over_after, now=utcnow(),
+            )  # fmt: skip
+            if verdict is Catch.BRING:
+                settled &= self._bring(job, states.get(job.job_id))
+            elif verdict is Catch.FINISH:
+                settled &= self._finish(job, states.get(job.job_id), why="GitHub says that it is over")
+            else:
+                settled &= verdict is Catch.LEAVE
+        if settled and not self._tick.dry:
+            self._place.settled[str(run.id)] = str(first.etag)
+
+    # Jobs
+
+    def _look_after_ours(self, active: Mapping[int, RunSeen]) -> None:
+        """Ask for the runs of jobs of ours that have waited for long, where they are not among those just seen."""
+        found = self._tick.read(
+            lambda db: rows.overdue(db, self._place.repository, older_than=self._over_after, now=utcnow())
+        )
+        by_run: dict[int, list[rows.Overdue]] = defaultdict(list)
+        for job in found:
+            if job.run_id not in active:
+                by_run[job.run_id].append(job)
+        later: dict[int, datetime] = {}
+        try:
+            for run_id, jobs in by_run.items():
+                done: set[int] = set()
+                heard = self._attempt(
+                    run_id,
+                    lambda run_id=run_id, jobs=jobs, done=done: self._look_for(run_id, jobs, done),  # type: ignore[misc]
+                )
+                later.update((job.id, self._ask_after(job)) for job in jobs if job.id not in done)
+                if not heard:
+                    self._bear_silence()
+        finally:
+            if later and not self._tick.dry:
+                transaction(self._rt.engine, lambda db: adrift.ask_each_later(db, later))
+
+    def _ask_after(self, job: rows.Overdue) -> datetime:
+        now = utcnow()
+        return now + next_ask_after(now - job.ready_at, least=self._over_after / 2, most=self._over_after)
+
+    def _look_for(self, run_id: int, jobs: Sequence[rows.Overdue], done: set[int]) -> None:
+        """Ask for a run and judge our jobs of it; those that need not be asked about again are added to `done`."""
+        run = self._paid(
+            lambda: self._rt.github.get_run(
+                installation_id=self._place.installation_id, repository=self._place.repository, run_id=run_id,
+                policy=calls(ONCE), optional=True,
+            )
+        )  # fmt: skip
+        listed: dict[int, WorkflowJobEvent] = {}
+        if run is not None and run.over:
+            _, shown = self._jobs(run, every_attempt=True)
+            listed = {job.job_id: job for job in shown}
+        for job in jobs:
+            if self._judge_overdue(job, run, listed.get(job.id)):
+                done.add(job.id)
+
+    def _judge_overdue(self, job: rows.Overdue, run: RunSeen | None, listed: WorkflowJobEvent | None) -> bool:
+        """Finish a job that is over; False when it is not, or could not be finished."""
+        if listed is not None and listed.owner_id != self._place.account_id:
+            return False
+        if listed is not None and listed.status == "completed":
+            return self._finish(listed, JobState.QUEUED, why="GitHub says that it is over")
+        if run is not None and run.over and listed is not None and listed.status != "in_progress" and (
+            run.attempt >= listed.run_attempt  # of a later attempt this is not the run
+        ):  # fmt: skip
+            how = run.conclusion or "unknown"
+            stuck = replace(listed, conclusion=listed.conclusion or how)
+            return self._finish(
+                stuck, JobState.QUEUED, why=f"GitHub shows it as {listed.status} in a run that is over ({how})"
+            )
+        if listed is None and (run is None or run.over) and utcnow() - job.ready_at > LONGEST_QUEUED:
+            case = Case(
+                what="finish", why="GitHub has no such job", job_id=job.id, before=JobState.QUEUED,
+                after=JobState.COMPLETED, witnesses=(Witness(Source.GITHUB, "neither the job nor its run is there"),),
+            )  # fmt: skip
+            return self._repair(case, lambda db: rows.give_up(db, job.id, now=utcnow(), who=self._rt.who))[0]
+        return False
+
+    def _bring(self, job: WorkflowJobEvent, before: JobState | None) -> bool:
+        why = "GitHub shows it as queued, and its webhook did not come"
+        return self._apply(replace(job, action="queued"), before, what="bring", after=JobState.QUEUED, why=why)
+
+    def _finish(self, job: WorkflowJobEvent, before: JobState | None, *, why: str) -> bool:
+        event = replace(job, action="completed", conclusion=job.conclusion or "unknown")
+        return self._apply(event, before, what="finish", after=JobState.COMPLETED, why=why)
+
+    def _apply(self, event: WorkflowJobEvent, before: JobState | None, *, what: str, after: JobState, why: str) -> bool:
+        """Take an event in as if its webhook had come; False when that failed."""
+        if event.owner_id != self._place.account_id:
+            log.warning("catch_up.another_owner", repository=self._place.repository, job=event.job_id)
+            return True  # what has the name now belongs to somebody else
+        case = Case(
+            what=what, why=why, job_id=event.job_id, before=before, after=after, runner_name=event.runner_name,
+            witnesses=(Witness(Source.GITHUB, f"the job is {event.status}"),),
+        )  # fmt: skip
+        guid = f"catch_up/{self._tick.lease_no}/{event.job_id}/{event.action}"
+
+        def body(db: Connection) -> intake.Applied | None:
+            if rows.states_of(db, [event.job_id]).get(event.job_id) is not before:
+                return None  # its webhook came meanwhile
+            now = utcnow()
+            if before is None:
+                stranded.served(
+                    db, Cause.WEBHOOK_LOST, FoundBy.CATCH_UP, since=event.created_at, job_id=event.job_id, now=now
+                )
+            received = [intake.Received(guid, event)]
+            return intake.apply(db, received, budget=self._budget, now=now, who=self._rt.who)
+
+        went, applied = self._repair(case, body)
+        if applied is not None:
+            self._tell(applied)
+        return went
+
+    def _repair(self, case: Case, body: Callable[[Connection], T | None]) -> tuple[bool, T | None]:
+        """Return whether Postgres took it, and what was done; a job that it refuses stops no other (L14)."""
+        try:
+            return True, self._tick.repair(case, body)
+        except DBAPIError as error:
+            self._tick.skipped(error, row=case.job_id)
+            return False, None
+
+    def _tell(self, applied: intake.Applied) -> None:
+        telemetry.REMAPS.inc(applied.remaps)
+        try:
+            for pool_id in sorted(applied.wakes):
+                self._rt.waker.wake(pool_id)
+            for claim_id in applied.releases:
+                send_release(self._rt, claim_id)
+            for pool_id in sorted(applied.keeper):
+                self._rt.waker.send(KEEP, queue="pools", pool_id=pool_id)
+        except EXPECTED as error:  # `resume` sends it again (L6)
+            log.warning("catch_up.not_told", repository=self._place.repository, error=type(error).__name__)
+
+    # Asking
+
+    def _jobs(
+        self, run: RunSeen, *, etag: str | None = None, every_attempt: bool = False
+    ) -> tuple[ListPage[WorkflowJobEvent], list[WorkflowJobEvent]]:
+        return self._pages(
+            lambda page, etag: self._rt.github.list_run_jobs(
+                installation_id=self._place.installation_id, repository=self._place.repository, run=run, page=page,
+                every_attempt=every_attempt, etag=etag, policy=calls(ONCE),
+            ),
+            etag=etag,
+        )  # fmt: skip
+
+    def _pages(self, ask: Callable[[int, str | None], ListPage[T]], *, etag: str | None) -> tuple[ListPage[T], list[T]]:
+        """Return the first page of a list, and all of it; `Retryable` when GitHub showed less than it counted (L8)."""
+        first = self._paid(lambda: ask(1, etag))
+        items, page, number = list(first.items), first, 1
+        shown = len(first.items) + first.malformed
+        while not first.unchanged and shown < page.total and number < MOST_PAGES:
+            number += 1
+            page = self._paid(lambda number=number: ask(number, None))  # type: ignore[misc]
+            if not page.items:
+                break
+            items += page.items
+            shown += len(page.items) + page.malformed
+        if not first.unchanged and shown < min(page.total, MOST_PAGES * PAGE):
+            raise Retryable("GitHub showed less than it counted")
+        return (replace(first, etag=etag) if first.unchanged else first), items
+
+    def _paid(self, call: Callable[[], T]) -> T:
+        """Make one call out of the installation's purse, and wait for our own pace while there is time."""
+        while True:
+            if not (self._tick.goes_on() if remaining() > ONCE.call_seconds + RESERVE else self._tick.page()):
+                raise _Left("time")
+            quota = self._pay()
+            try:
+                answer = call()
+            except RateLimited as limited:
+                self._give_back(1, quota)  # it was not made, or cost nothing
+                if not limited.paced or limited.after > ONCE.call_seconds:
+                    raise
+                time.sleep(limited.after)
+                continue
+            self._silence[self._place.installation_id] = 0
+            if isinstance(answer, ListPage):
+                told = answer.quota or quota
+                if answer.cost != 1 or told != quota:
+                    self._give_back(1 - answer.cost, told)
+            return answer
+
+    # The purse is used in a dry run too: its calls are real.
+
+    def _pay(self) -> int:
+        percent = self._rt.settings.catch_up_percent
+        left = transaction(
+            self._rt.engine,
+            lambda db: rows.pay(db, self._place.installation_id, percent=percent, now=utcnow()),
+        )
+        if left is None:
+            raise _Left("allowance")
+        return left.quota
+
+    def _give_back(self, calls: int, quota: int) -> None:
+        transaction(
+            self._rt.engine, lambda db: rows.give_back(db, self._place.installation_id, calls=calls, quota=quota)
+        )
+
+
+def _kept(run: RunSeen) -> dict[str, Any]:
+    return asdict(run) | {"created_at": run.created_at.isoformat()}
+
+
+def _remembered(entry: Any) -> tuple[str, list[RunSeen]] | None:
+    """Return etag and runs of a list as kept; None when another version kept it, in a shape that is not ours."""
+    try:
+        return str(entry["etag"]), [_run(each) for each in entry["runs"]]
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def _run(kept: dict[str, Any]) -> RunSeen:
+    created_at = datetime.fromisoformat(kept["created_at"])
+    return RunSeen(**(kept | {"created_at": created_at, "home": Home(**kept["home"])}))

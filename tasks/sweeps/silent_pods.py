@@ -1,0 +1,73 @@
+"""`ostler.silent_pods`: retires Pods that do not poll, or whose poller failed while the Pod lives on.
+
+Silence counts only while web processes beat, and a Pod that may hold a JIT is none of this sweep's. The keeper makes
+the successor.
+"""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+
+from k8s_adapters.metadata import OF_POOLS, metadata_pages
+from k8s_adapters.pods import get_pod
+from models import busy, silence
+from models.repairs import Case
+from ostler.clock import utcnow
+from rules.orphans import QuietPod, judge_silent
+from rules.reaping import Expect
+from tasks.base import SWEEP_LIST, SWEEP_ROW, calls
+from tasks.evidence import evidence_of
+from tasks.retire import send_retire
+from tasks.sweeps.frame import sweep
+from tasks.sweeps.tick import Tick
+
+LONGEST = 300.0
+"""Seconds of all pages of one tick together."""
+
+
+@sweep("silent_pods", longest=LONGEST)
+def silent_pods(tick: Tick) -> None:
+    """List the Pods first, each page's rows second (L8), and look at those that nobody hears."""
+    rt = tick.rt
+    grace = rt.settings.start_timeout
+    pages = metadata_pages(
+        rt.kube, "pods", namespace=rt.settings.namespace, selector=OF_POOLS, policy=calls(SWEEP_LIST)
+    )
+    quiet: list[silence.Quiet] = []
+    for page in tick.whole("Pods", pages):
+        uids = [pod.uid for pod in page if not pod.terminating]
+        quiet += tick.read(lambda db: silence.quiet_pods(db, uids, grace=grace, now=utcnow()))  # noqa: B023  at once
+    random.shuffle(quiet)  # those that cannot be retired are not always the first (L14)
+    tick.each(quiet, lambda row: look(tick, row))
+
+
+def look(tick: Tick, row: silence.Quiet) -> None:
+    """Judge one Pod after a GET of it, and retire it."""
+    rt = tick.rt
+    grace = rt.settings.start_timeout
+    pod = get_pod(rt.kube, namespace=rt.settings.namespace, name=row.name, policy=calls(SWEEP_ROW))
+    if pod is None or pod.uid != row.uid or pod.terminating:
+        return
+    now = utcnow()
+    # Its row may have waited long for a quota.
+    quiet_seconds = (now - max(row.heard_at, pod.created_at)).total_seconds()
+    web_beats = tick.read(lambda db: silence.web_beats(db, since=now - timedelta(seconds=grace), now=now))
+    evidence = evidence_of(tick.read(lambda db: busy.recorded(db, pod.uid)), pod)
+    verdict = judge_silent(
+        QuietPod(quiet_seconds=quiet_seconds, web_beats=web_beats), evidence, grace_seconds=grace
+    )  # fmt: skip
+    if verdict.keep:
+        return
+    case = Case(
+        what="retire", why=verdict.reason, pod_uid=pod.uid, before="silent", after="retiring", kills=True,
+        witnesses=verdict.witnesses, expects=Expect.POD_GONE,
+    )  # fmt: skip
+    retire_id = tick.repair(
+        case,
+        lambda db: silence.retire_quiet(
+            db, row, grace=grace, why=verdict.reason, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
+        ),
+    )
+    if retire_id is not None:
+        send_retire(rt, retire_id)

@@ -1,0 +1,1 @@
+"""Chaos runs: a clean one, and one for each of six bugs."""

@@ -1,0 +1,188 @@
+"""Six bugs that a chaos run has to find, each what the code would be without one of its guards.
+
+`python -m tests.chaos.seeds NAME worker` is a worker that has one: the code of the product is as it is, and is changed
+in that process before it starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import ModuleType
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from k8s_adapters.metadata import ObjectSeen, metadata_pages
+from k8s_adapters.runners import delete_runner
+from k8s_adapters.stamps import unstamp
+from models import keeper, orphans, releases, silence
+from models import resume as due
+from models.engine import transaction
+from models.orphans import KnownRunner, PodClaims
+from models.transitions import move_jobs
+from ostler.errors import UpstreamError
+from rules.unused import UnusedClaim, UnusedVerdict, judge_unused
+from tasks.runtime import runtime
+from tasks.sweeps import orphaned_stamps, unused_runners
+
+
+def put(module: ModuleType, **bugs: object) -> None:
+    """Replace functions of a module, which has to have them."""
+    for name, bug in bugs.items():
+        getattr(module, name)
+        setattr(module, name, bug)
+
+
+def apart(call: Callable[..., object], **arguments: Any) -> None:
+    """Call the cluster in the middle of a transaction, which no thread that has one open may."""
+
+    def run() -> None:
+        with contextlib.suppress(UpstreamError):
+            call(runtime().kube, **arguments)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+
+
+def reap_without_retire_claim() -> None:
+    """What is retired is deleted at once, under no claim (L7)."""
+
+    def delete(db: Connection, runner_pod_id: int, **_: Any) -> None:
+        pod = db.execute(
+            text("""
+                SELECT namespace, name, uid FROM runner_pods p
+                WHERE id = :id AND gone_at IS NULL AND uid IS NOT NULL
+                  AND NOT EXISTS (SELECT FROM claims c WHERE c.pod_uid = p.uid AND c.ended_at IS NULL)
+                FOR NO KEY UPDATE
+            """),
+            {"id": runner_pod_id},
+        ).one_or_none()
+        if pod is not None:
+            apart(delete_runner, namespace=pod.namespace, name=pod.name, uid=pod.uid)
+
+    for module in (releases, orphans, keeper, silence):
+        put(module, insert_retire=delete)
+
+
+def claims_read_before_pods() -> None:
+    """`orphaned_stamps` reads the claims, then lists the Pods, and takes for true what it read (L8).
+
+    It does no harm while it commits a retire claim first, which is refused where another is live; so it makes none.
+    """
+    before: dict[str, PodClaims] = {}
+    claims_of_pods = orphans.claims_of_pods
+
+    def read_first(db: Connection) -> None:
+        uids = db.execute(text("SELECT uid FROM runner_pods WHERE gone_at IS NULL AND uid IS NOT NULL")).scalars().all()
+        before.clear()
+        before.update(claims_of_pods(db, uids))
+
+    def list_late(client: Any, kind: str, **selected: Any) -> Iterator[list[ObjectSeen]]:
+        transaction(runtime().engine, read_first)
+        free = {uid for uid, known in before.items() if not known.has_live_claim and not known.ever_delivered}
+        end = time.monotonic() + 5
+        while True:  # a sweep that is unlucky once a week is so every time
+            pages = list(metadata_pages(client, kind, **selected))
+            if time.monotonic() > end or any(pod.uid in free for page in pages for pod in page):
+                break
+            time.sleep(0.02)
+        yield from pages
+
+    def believed(_db: Connection, uids: Sequence[str]) -> Mapping[str, PodClaims]:
+        return {uid: before[uid] for uid in uids if uid in before}
+
+    def delete(db: Connection, uid: str, _seen: PodClaims, **_: Any) -> None:
+        pod = db.execute(text("SELECT namespace, name FROM runner_pods WHERE uid = :uid"), {"uid": uid}).one()
+        apart(delete_runner, namespace=pod.namespace, name=pod.name, uid=uid)
+
+    put(orphaned_stamps, metadata_pages=list_late)
+    put(orphans, claims_of_pods=believed, retire_stamped=delete)
+
+
+def unstamp_of_a_delivered_pod() -> None:
+    """`resume` un-stamps a Pod that does not poll, also when that is because it has its JIT (L3)."""
+
+    def begin_unstamps(db: Connection, **_: Any) -> list[int]:
+        rows = db.execute(
+            text("""
+                SELECT c.id, c.stamp_no, p.namespace, p.name, p.uid, p.stamp_value
+                FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
+                WHERE c.ended_at IS NULL AND c.state IN ('delivered', 'executing')
+            """)
+        ).all()
+        for row in rows:
+            apart(
+                unstamp, namespace=row.namespace, name=row.name, uid=row.uid, expected=row.stamp_value,
+                value=f"{row.id}.{row.stamp_no + 1000}",
+            )  # fmt: skip
+        return []
+
+    put(due, begin_unstamps=begin_unstamps)
+
+
+def ended_claim_leaves_its_job() -> None:
+    """A claim is ended, and its job left as it is (L4)."""
+
+    def move_all_but(db: Connection, name: str, job_ids: Sequence[int], **rest: Any) -> Any:
+        return [] if name == "job_requeue" else move_jobs(db, name, job_ids, **rest)
+
+    def leave(*_: Any, **__: Any) -> None:
+        """Move nothing."""
+
+    put(releases, move_jobs=move_all_but, move_fate=leave)
+
+
+def one_look_at_absence() -> None:
+    """`unused_runners` takes a runner that one list does not show for one that is gone (L8)."""
+
+    def judge(claim: UnusedClaim, *, grace_seconds: float) -> UnusedVerdict:
+        return judge_unused(replace(claim, absent_before=True), grace_seconds=grace_seconds)
+
+    put(unused_runners, judge_unused=judge)
+
+
+def orphaned_runners_by_name_pattern() -> None:
+    """A runner that looks like ours is ours (L3)."""
+    known_runners = orphans.known_runners
+    ours = re.compile(r"(small|large)-[0-9a-f]{8}-[0-9a-f]{8}")
+
+    def known_by_name(db: Connection, names: Sequence[str]) -> Mapping[str, KnownRunner]:
+        long_ago = datetime(2000, 1, 1, tzinfo=UTC)
+        looks_like_ours = {name: KnownRunner(0, 0, "", long_ago) for name in names if ours.fullmatch(name)}
+        return looks_like_ours | dict(known_runners(db, names))
+
+    put(orphans, known_runners=known_by_name)
+
+
+SEEDS: Mapping[str, Callable[[], None]] = {
+    seed.__name__: seed
+    for seed in (
+        reap_without_retire_claim,
+        claims_read_before_pods,
+        unstamp_of_a_delivered_pod,
+        ended_claim_leaves_its_job,
+        one_look_at_absence,
+        orphaned_runners_by_name_pattern,
+    )
+}
+
+
+def main() -> None:
+    """Put the bug in that the first argument names, and become `ostler` with the others."""
+    name = sys.argv.pop(1)
+    SEEDS[name]()
+    from ostler.cli import main as ostler  # noqa: PLC0415  after the bug
+
+    ostler()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""The epoch: it notices a Postgres that was put back, whoever runs meanwhile, and doubts what it cannot read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import Row
+
+from k8s_adapters import epochs as adapter
+from k8s_adapters.epochs import EpochSeen
+from models import epochs
+from models.engine import transaction
+from ostler.clock import utcnow
+from ostler.errors import Invalid, Retryable
+from rules.epochs import Epoch, Standing
+from tasks import epochs as tasks
+from tasks.base import SWEEP, calls
+from tasks.epochs import compare, epoch
+from tests.integration.restore.conftest import Stage
+
+PATH = "/api/v1/namespaces/{}/configmaps"
+
+
+def row(stage: Stage) -> Row[Any]:
+    (found,) = stage.rows("SELECT * FROM epochs")
+    return found
+
+
+def cluster(stage: Stage) -> dict[str, str]:
+    data: dict[str, str] = stage.kube.request("GET", f"{PATH.format(stage.namespace)}/ostler-epoch")["data"]
+    return data
+
+
+def standing(stage: Stage) -> Standing | None:
+    verdict = compare(stage.rt)  # type: ignore[arg-type]
+    return None if verdict is None else verdict.standing
+
+
+def test_a_fresh_installation_makes_the_epoch_and_is_trusted(untrusted: Stage) -> None:
+    assert epochs.doubt(untrusted.rt.engine.connect(), now=utcnow()) is not None
+    assert standing(untrusted) is Standing.FIRST
+    assert (row(untrusted).number, cluster(untrusted)["epoch"]) == (1, "1")
+    assert transaction(untrusted.rt.engine, lambda db: epochs.doubt(db, now=utcnow())) is None
+
+
+def test_both_rise_with_each_comparison(untrusted: Stage) -> None:
+    assert [standing(untrusted) for _ in range(3)] == [Standing.FIRST, Standing.CURRENT, Standing.CURRENT]
+    assert (row(untrusted).number, cluster(untrusted)["epoch"]) == (3, "3")
+
+
+def test_a_postgres_that_was_put_back_is_noticed_and_the_clusters_epoch_stays(untrusted: Stage) -> None:
+    standing(untrusted)
+    standing(untrusted)
+    untrusted.rows("UPDATE epochs SET number = 1")
+    for _ in range(3):
+        assert standing(untrusted) is Standing.OLDER
+    found = row(untrusted)
+    assert (found.number, found.trusted_until, cluster(untrusted)["epoch"]) == (1, None, "2")
+    assert found.lost_from == found.confirmed_at
+    assert "put back to an earlier state" in found.why
+
+
+def test_an_empty_postgres_beside_a_cluster_with_an_epoch_is_another_one(untrusted: Stage) -> None:
+    standing(untrusted)
+    untrusted.rows("UPDATE epochs SET number = 7, database = 'another'")
+    assert standing(untrusted) is Standing.FOREIGN
+    assert cluster(untrusted)["epoch"] == "1"
+
+
+def test_what_cannot_be_read_changes_nothing_and_trust_runs_out(
+    untrusted: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standing(untrusted)
+    before = row(untrusted)
+
+    def down(*_: Any, **__: Any) -> None:
+        raise Retryable("down")
+
+    monkeypatch.setattr(tasks, "read_epoch", down)
+    with pytest.raises(Retryable):
+        epoch.run()
+    after = row(untrusted)
+    assert (after.number, after.trusted_until, after.older_since) == (before.number, before.trusted_until, None)
+    assert "could not be read" in after.why
+    late = before.trusted_until
+    assert "could not be read" in str(transaction(untrusted.rt.engine, lambda db: epochs.doubt(db, now=late)))
+
+
+def test_a_write_that_is_not_answered_leaves_postgres_ahead_which_is_well(
+    untrusted: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standing(untrusted)
+
+    def lost(*_: Any, **__: Any) -> bool:
+        raise Retryable("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tasks, "write_epoch", lost)
+        with pytest.raises(Retryable):
+            standing(untrusted)
+    assert (row(untrusted).number, cluster(untrusted)["epoch"]) == (2, "1")
+    assert standing(untrusted) is Standing.CURRENT
+    assert (row(untrusted).number, cluster(untrusted)["epoch"]) == (3, "3")
+
+
+def test_of_two_at_once_neither_finds_an_earlier_state(untrusted: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    standing(untrusted)
+    real = adapter.read_epoch
+
+    def read_and_be_overtaken(*given: Any, **named: Any) -> EpochSeen | None:
+        seen = real(*given, **named)
+        monkeypatch.setattr(tasks, "read_epoch", real)
+        assert standing(untrusted) is Standing.CURRENT
+        return seen
+
+    monkeypatch.setattr(tasks, "read_epoch", read_and_be_overtaken)
+    assert standing(untrusted) is None
+    assert row(untrusted).older_since is None
+    assert standing(untrusted) is Standing.CURRENT
+
+
+def test_a_deleted_config_map_comes_back_unless_pods_bear_stamps_that_postgres_does_not_know(
+    untrusted: Stage, pod: str
+) -> None:
+    standing(untrusted)
+    path = f"{PATH.format(untrusted.namespace)}/ostler-epoch"
+    untrusted.kube.request("DELETE", path)
+    assert standing(untrusted) is Standing.FIRST
+    untrusted.kube.request("DELETE", path)
+    untrusted.kube.request(
+        "PATCH", f"/api/v1/namespaces/{untrusted.namespace}/pods/{pod}", content_type="application/merge-patch+json",
+        body={"metadata": {"labels": {"ostler.dev/runner-pool-owner": "1"},
+                           "annotations": {"ostler.dev/claim": "4711.1"}}},
+    )  # fmt: skip
+    assert standing(untrusted) is Standing.OLDER
+    assert "stamps of claims" in row(untrusted).why
+
+
+def test_a_config_map_that_says_no_epoch_is_doubt(untrusted: Stage) -> None:
+    untrusted.kube.request(
+        "POST", PATH.format(untrusted.namespace), body={"metadata": {"name": "ostler-epoch"}, "data": {"epoch": "many"}}
+    )
+    assert standing(untrusted) is None
+    found = row(untrusted)
+    assert (found.number, found.trusted_until) == (0, None)
+    assert "says none" in found.why
+
+
+def test_the_adapter_itself_refuses_to_go_back(untrusted: Stage) -> None:
+    standing(untrusted)
+    seen = tasks.read(untrusted.rt)  # type: ignore[arg-type]
+    assert seen is not None
+    assert seen.epoch is not None
+    with pytest.raises(Invalid):
+        adapter.write_epoch(
+            untrusted.kube, namespace=untrusted.namespace, epoch=Epoch(0, seen.epoch.database), seen=seen,
+            policy=calls(SWEEP),
+        )  # fmt: skip

@@ -1,0 +1,360 @@
+"""The family of sweeps: how something is stranded for each, how one sees it repaired, and what can come between.
+
+Which bad day concerns which sweep is what its line in `FAMILY` says; `test_family` has one test per bad day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from celery import Task
+
+from github_adapters.client import RunnerSeen
+from github_adapters.deliveries import DeliveryPage, DeliverySeen
+from k8s_adapters.metadata import OF_POOLS, metadata_pages
+from k8s_adapters.names import OWNER_LABEL
+from ostler.clock import utcnow
+from tasks.sweeps.adrift_jobs import adrift_jobs
+from tasks.sweeps.catch_up import catch_up
+from tasks.sweeps.finished_jobs import finished_jobs
+from tasks.sweeps.gates import gates
+from tasks.sweeps.missing_pods import missing_pods
+from tasks.sweeps.missing_stamps import missing_stamps
+from tasks.sweeps.orphaned_runners import orphaned_runners
+from tasks.sweeps.orphaned_service_accounts import orphaned_service_accounts
+from tasks.sweeps.orphaned_stamps import orphaned_stamps
+from tasks.sweeps.prune import prune
+from tasks.sweeps.redelivery import redelivery
+from tasks.sweeps.rematch import rematch
+from tasks.sweeps.resume import resume
+from tasks.sweeps.silent_pods import silent_pods
+from tasks.sweeps.stale_claims import stale_claims
+from tasks.sweeps.unbound_executions import unbound_executions
+from tasks.sweeps.unused_runners import unused_runners
+from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
+from tests.integration.tasks.listing import job
+
+JSON_MERGE = "application/merge-patch+json"
+
+
+@dataclass
+class GitHub(StubGitHub):
+    """A GitHub that also lists deliveries, may show nothing in its lists, and waits for what comes between."""
+
+    shows_nothing: bool = False
+    breaks_off: bool = False
+    meanwhile: Callable[[], object] | None = None
+    """Done once, before GitHub answers for the first time."""
+    calls: int = 0
+    attempts: list[DeliverySeen] = field(default_factory=list)
+    asked: list[int] = field(default_factory=list)
+
+    def _answer(self) -> None:
+        self.calls += 1
+        if self.meanwhile is not None:
+            act, self.meanwhile = self.meanwhile, None
+            act()
+        StubGitHub._answer(self)
+
+    def list_runners(self, **given: Any) -> list[RunnerSeen]:
+        found = StubGitHub.list_runners(self, **given)
+        return [] if self.shows_nothing else found
+
+    def list_deliveries(self, *, cursor: str | None = None, **_: Any) -> DeliveryPage:
+        self._answer()
+        if cursor is not None:  # after a page that came
+            self.broken = True
+            self._answer()
+        seen = () if self.shows_nothing else tuple(self.attempts)
+        return DeliveryPage(deliveries=seen, next_cursor="2" if self.breaks_off else None, malformed=0)
+
+    def redeliver(self, *, delivery_id: int, **_: Any) -> None:
+        self.asked.append(delivery_id)
+
+
+Between = Callable[[Stage], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kin:
+    """One sweep, and what can happen to it.
+
+    - `strand` makes something for it to repair, `repaired` counts what was.
+    - `reads`: the list that it begins with. `of_a_part`: what it repairs of a list that breaks off after a page; where
+      what a list does not show means nothing, what came of it does.
+    - `asks`: it asks GitHub for its row. `gets`: it looks at its Pod by a GET.
+    - `moves`: what may happen to the row between verdict and action. `remapped`: GitHub gave the job to another
+      runner while it was asked. `late`: what may come between the list of the cluster and the rows.
+    - `namesake`: how many it repairs when another Pod has the name of the stranded one.
+    - `kills`, `writes` (an entry in the ledger), `repeats` (each tick does it again until the outcome is seen).
+    """
+
+    task: Task
+    strand: Callable[[Stage, GitHub], object]
+    repaired: Callable[[Stage, GitHub], int]
+    reads: str | None = None
+    of_a_part: int = 0
+    asks: bool = False
+    gets: bool = False
+    moves: Between | None = None
+    remapped: Between | None = None
+    late: Between | None = None
+    namesake: int | None = None
+    kills: bool = False
+    writes: bool = True
+    repeats: bool = False
+
+    @property
+    def name(self) -> str:
+        return str(self.task.name).removeprefix("ostler.")
+
+
+def pod_of(stage: Stage) -> str:
+    return min(stage.pods())
+
+
+# What is stranded
+
+
+def never_delivered(stage: Stage, _github: GitHub) -> None:
+    stage.job(7)
+    stage.claim(pod_of(stage), job_id=7, state="minted", age=400)
+
+
+def offline_runner(stage: Stage, github: GitHub) -> None:
+    stage.job(7)
+    stage.claim(pod_of(stage), job_id=7, state="delivered", age=90, runner=RUNNER)
+    github.runner = "offline"
+
+
+def vanished_pod(stage: Stage, _github: GitHub) -> None:
+    stage.job(7, state="running")
+    pod = pod_of(stage)
+    stage.claim(pod, job_id=7, state="executing", runner=RUNNER)
+    delete_pod(stage, pod)
+
+
+def unstamped_pod(stage: Stage, _github: GitHub) -> None:
+    stage.job(7)
+    stage.claim(pod_of(stage), job_id=7, state="delivered", age=60)
+
+
+def unasked_job(stage: Stage, _github: GitHub) -> None:
+    stage.job(7, state="running")
+    stage.rows("UPDATE jobs SET hold_reason = 'ask_github', changed_at = now() - interval '1 h'")
+
+
+def overdue_claim(stage: Stage, _github: GitHub) -> None:
+    stage.job(7)
+    stage.claim(pod_of(stage), job_id=7, state="releasing")
+    stage.rows("UPDATE claims SET due_at = now() - interval '1 s'")
+
+
+def held_job(stage: Stage, _github: GitHub) -> None:
+    stage.job(7, state="queued")
+    stage.rows("UPDATE jobs SET hold_reason = 'no_pool', pool_id = NULL, labels = '{self-hosted,small}'")
+
+
+def unnamed_execution(stage: Stage, github: GitHub) -> None:
+    stage.job(7)
+    stage.claim(pod_of(stage), job_id=7, state="executing", age=100, runner=RUNNER)
+    github.job = ("in_progress", None, RUNNER)
+
+
+def pod_that_outlives_its_job(stage: Stage, github: GitHub) -> None:
+    stage.job(7)
+    stage.claim(pod_of(stage), job_id=7, state="executing", age=4000, runner=RUNNER)
+    stage.rows("UPDATE jobs SET state = 'completed', conclusion = 'success', completed_at = now() - interval '1 h'")
+    stage.rows("UPDATE claims SET runner_free_at = now() - interval '61 s'")
+    github.runner = "online"
+
+
+def stamped_pod(stage: Stage, _github: GitHub) -> None:
+    body = {"metadata": {"labels": {OWNER_LABEL: "1"}}}
+    stage.kube.request("PATCH", pod_path(stage, pod_of(stage)), body=body, content_type=JSON_MERGE)
+    stage.with_settings(orphaned_stamp_after=0)
+    stage.job(999)  # its account
+
+
+def failed_poller(stage: Stage, _github: GitHub) -> None:
+    stage.finish(pod_of(stage), phase="Running", poller=1, runner=None)
+    stage.job(999)  # its account
+
+
+def left_runner(stage: Stage, github: GitHub) -> None:
+    stage.job(7)
+    stage.claim(pod_of(stage), job_id=7, state="minted", runner=RUNNER)
+    stage.rows("UPDATE claims SET state = 'ended', end_reason = 'released', ended_at = now() - interval '1 h'")
+    github.runner = "offline"
+
+
+def left_account(stage: Stage, _github: GitHub) -> None:
+    pod = pod_of(stage)
+    delete_pod(stage, pod)
+    stage.rows("UPDATE runner_pods SET gone_at = now() WHERE name = :name", name=pod)
+    stage.with_settings(orphaned_account_after=0)
+
+
+def lost_webhook(stage: Stage, github: GitHub) -> None:
+    stage.rows("INSERT INTO web_instances (id, started_at, beat_at) SELECT 'w', now(), now() + interval '1 h'")
+    github.attempts.append(
+        DeliverySeen(
+            id=5, guid="a", delivered_at=utcnow() - timedelta(seconds=10), accepted=False, event="workflow_job",
+            action="queued",
+        )
+    )  # fmt: skip
+
+
+def old_delivery(stage: Stage, _github: GitHub) -> None:
+    stage.rows("INSERT INTO deliveries VALUES ('a', 'workflow_job', 'queued', 1, 'accepted', now() - interval '8 d')")
+
+
+def untold_job(stage: Stage, github: GitHub) -> None:
+    stage.job(1, state="completed")
+    github.listing.run(job(7))
+
+
+def failing_upstream(stage: Stage, _github: GitHub) -> None:
+    stage.rows("INSERT INTO upstream_calls VALUES ('github', now(), 20, 20)")
+
+
+# How one sees that it was repaired
+
+
+def sent(name: str) -> Callable[[Stage, GitHub], int]:
+    return lambda stage, _: sum(message == name for message, _ in stage.outbox.sent)
+
+
+def counted(statement: str) -> Callable[[Stage, GitHub], int]:
+    return lambda stage, _: len(stage.rows(statement))
+
+
+RELEASING = counted("SELECT 1 FROM claims WHERE state = 'releasing'")
+RETIRING = counted("SELECT 1 FROM claims WHERE purpose = 'retire' AND ended_at IS NULL")
+REQUEUED = counted("SELECT 1 FROM jobs WHERE state = 'queued' AND hold_reason IS NULL")
+
+
+def accounts_gone(stage: Stage, _github: GitHub) -> int:
+    pages = metadata_pages(stage.kube, "serviceaccounts", namespace=stage.namespace, selector=OF_POOLS)
+    return 3 - sum(len(page) for page in pages)
+
+
+# What comes between
+
+
+def row(statement: str) -> Between:
+    return lambda stage: stage.rows(statement)
+
+
+ENDED = row("UPDATE claims SET state = 'ended', ended_at = now(), end_reason = 'completed', due_at = NULL")
+
+
+TOLD = row(
+    """
+    INSERT INTO jobs (id, account_id, installation_id, repository, scope, run_id, run_attempt, name, labels, state,
+                      queued_at, changed_at)
+    SELECT 7, account_id, installation_id, repository, scope, run_id, run_attempt, name, labels, 'completed', now(),
+           now() FROM jobs WHERE id = 1
+    """
+)
+
+
+def claimed(stage: Stage) -> None:
+    """A match took the Pod."""
+    stage.claim(pod_of(stage), job_id=None, state="claimed")
+
+
+def wanted(stage: Stage) -> None:
+    """A keeper is about to create the Pod."""
+    stage.rows("UPDATE runner_pods SET gone_at = NULL, uid = NULL WHERE gone_at IS NOT NULL")
+
+
+def runs_another(stage: Stage) -> None:
+    """GitHub gave job 8 to the runner; the job that it was claimed for went back to the queue."""
+    stage.job(8, state="running")
+    stage.rows("UPDATE claims SET job_id = 8, state = 'executing'")
+    stage.rows("UPDATE jobs SET state = 'queued', hold_reason = NULL WHERE id = 7 AND state <> 'completed'")
+
+
+def runs_elsewhere(stage: Stage) -> None:
+    """Job 7 was given to another runner, and ended there."""
+    stage.rows("UPDATE jobs SET state = 'completed', conclusion = 'success', hold_reason = NULL, changed_at = now()")
+
+
+def another_pod_with_a_claim(stage: Stage) -> None:
+    """A Pod came, was claimed and given its JIT, all after the list."""
+    create_pod(stage, "small-late0001")
+    stage.rows(
+        """
+        INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at)
+        SELECT min(id), :namespace, 'small-late0001', :uid, 'a', 'h', now() FROM pools
+        """,
+        namespace=stage.namespace,
+        uid=stage.pods()["small-late0001"].uid,
+    )
+    stage.job(8)
+    stage.claim("small-late0001", job_id=8, state="delivered", age=60)
+
+
+# The cluster
+
+
+def pod_path(stage: Stage, pod: str) -> str:
+    return f"/api/v1/namespaces/{stage.namespace}/pods/{pod}"
+
+
+def delete_pod(stage: Stage, pod: str) -> None:
+    stage.kube.request("DELETE", pod_path(stage, pod), body={"gracePeriodSeconds": 0})
+
+
+def create_pod(stage: Stage, name: str, **labels: str) -> None:
+    """Create a Pod of the pool that no keeper made."""
+    account = min(found for page in accounts_of(stage) for found in page)
+    body = {
+        "metadata": {"name": name, "labels": {"ostler.dev/pool": "small", **labels}},
+        "spec": {"serviceAccountName": account, "containers": [{"name": "runner", "image": "runner:1"}]},
+    }
+    stage.kube.request("POST", f"/api/v1/namespaces/{stage.namespace}/pods", body=body)
+
+
+def accounts_of(stage: Stage) -> Iterator[list[str]]:
+    for page in metadata_pages(stage.kube, "serviceaccounts", namespace=stage.namespace, selector=OF_POOLS):
+        yield [account.name for account in page]
+
+
+FAMILY = (
+    Kin(task=stale_claims, strand=never_delivered, repaired=RELEASING, moves=ENDED),
+    Kin(task=unused_runners, strand=offline_runner, repaired=RELEASING, reads="runners", asks=True, moves=ENDED,
+        remapped=runs_another, kills=True),
+    Kin(task=missing_pods, strand=vanished_pod, repaired=counted("SELECT 1 FROM claims WHERE end_reason = 'pod_gone'"),
+        reads="Pods", asks=True, gets=True, moves=ENDED, remapped=runs_another, late=another_pod_with_a_claim,
+        namesake=1),
+    Kin(task=missing_stamps, strand=unstamped_pod, repaired=sent("ostler.stamp"), reads="Pods", moves=ENDED,
+        gets=True, late=another_pod_with_a_claim, namesake=0, repeats=True),
+    Kin(task=adrift_jobs, strand=unasked_job, repaired=REQUEUED, asks=True, moves=runs_elsewhere,
+        remapped=runs_elsewhere),
+    Kin(task=resume, strand=overdue_claim, repaired=sent("ostler.release")),
+    Kin(task=rematch, strand=held_job, repaired=REQUEUED),
+    Kin(task=catch_up, strand=untold_job, repaired=REQUEUED, reads="runs", asks=True, moves=TOLD),
+    Kin(task=unbound_executions, strand=unnamed_execution, repaired=counted("SELECT 1 FROM executions"), asks=True,
+        moves=ENDED, remapped=runs_another),
+    Kin(task=finished_jobs, strand=pod_that_outlives_its_job, repaired=RETIRING, reads="runners", asks=True, gets=True,
+        moves=ENDED, remapped=runs_another, namesake=0, kills=True),
+    Kin(task=orphaned_stamps, strand=stamped_pod, repaired=RETIRING, reads="pods by pages", of_a_part=1, gets=True,
+        moves=claimed, late=claimed, namesake=0, kills=True),
+    Kin(task=silent_pods, strand=failed_poller, repaired=RETIRING, reads="Pods", gets=True, moves=claimed,
+        late=another_pod_with_a_claim, namesake=0, kills=True),
+    Kin(task=orphaned_runners, strand=left_runner, repaired=lambda _, github: len(github.deleted), reads="runners",
+        asks=True, kills=True),
+    Kin(task=orphaned_service_accounts, strand=left_account, repaired=accounts_gone, reads="accounts by pages",
+        of_a_part=1, gets=True, moves=wanted, late=wanted, namesake=0, kills=True),
+    Kin(task=redelivery, strand=lost_webhook, repaired=lambda _, github: len(github.asked), reads="deliveries",
+        of_a_part=1, asks=True,
+        moves=row("INSERT INTO deliveries VALUES ('a', 'workflow_job', 'queued', 1, 'accepted', now())")),
+    Kin(task=prune, strand=old_delivery, repaired=lambda stage, _: 1 - len(stage.rows("SELECT FROM deliveries"))),
+    Kin(task=gates, strand=failing_upstream, repaired=counted("SELECT 1 FROM gates WHERE closed_at IS NOT NULL"),
+        writes=False),
+)  # fmt: skip

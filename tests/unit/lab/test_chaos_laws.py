@@ -1,0 +1,123 @@
+"""What a chaos run takes for a broken law, and what not."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from lab.chaos.laws import (
+    Absence,
+    Budget,
+    ClaimSpan,
+    Kill,
+    LiveClaim,
+    Moment,
+    at_a_moment,
+    of_a_deletion,
+    of_absences,
+    of_an_unstamp,
+    of_budgets,
+    of_executions,
+    of_strangers,
+)
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def live(number: int, *, job: int | None = None, pod: str = "", state: str = "minted", stamp: str = "on") -> LiveClaim:
+    return LiveClaim(number, "job", state, stamp, job or number, pod or f"uid-{number}", 7, 2000, 4096)
+
+
+def moment(*claims: LiveClaim, budget: int = 2, unclaimed: tuple[int, ...] = ()) -> Moment:
+    return Moment(claims=claims, budgets={7: Budget(budget, 9000, 9000)}, unclaimed=unclaimed)
+
+
+def span(
+    number: int, *, purpose: str = "job", began: float = -60, delivered: float | None = None,
+    ended: float | None = None, removing: bool = False,
+) -> ClaimSpan:  # fmt: skip
+    def at(seconds: float | None) -> datetime | None:
+        return None if seconds is None else NOW + timedelta(seconds=seconds)
+
+    return ClaimSpan(
+        number, purpose, number, NOW + timedelta(seconds=began), at(delivered), at(ended), removing
+    )  # fmt: skip
+
+
+def test_a_moment_in_which_all_is_well_breaks_no_law() -> None:
+    assert list(at_a_moment(moment(live(1), live(2, state="claimed", stamp="none")))) == []
+
+
+@pytest.mark.parametrize(
+    ("law", "seen"),
+    [
+        ("L1", moment(live(1), live(2, pod="uid-1"))),
+        ("L1", moment(live(1), live(2, job=1))),
+        ("L2", moment(live(1), live(2), budget=1)),
+        ("L4", moment(unclaimed=(5,))),
+        ("L5", moment(live(1, state="delivered", stamp="none"))),
+    ],
+)
+def test_a_moment_names_the_law_that_it_breaks(law: str, seen: Moment) -> None:
+    assert {each.law for each in at_a_moment(seen)} == {law}
+
+
+def test_a_deletion_under_a_retire_claim_breaks_no_law() -> None:
+    claims = [span(1, delivered=-50, ended=-10), span(2, purpose="retire", began=-10)]
+
+    assert list(of_a_deletion("p1", seen_at=NOW, claims=claims)) == []
+
+
+@pytest.mark.parametrize(
+    ("laws", "claims"),
+    [
+        ({"L7"}, [span(1, ended=-10)]),
+        ({"L7"}, [span(1, ended=-10), span(2, purpose="retire", began=5)]),
+        ({"L7", "L8"}, [span(1)]),
+        ({"L3", "L7", "L8"}, [span(1, delivered=-5)]),
+        ({"L7", "L8"}, [span(1, delivered=1, ended=5)]),
+    ],
+)
+def test_a_deletion_without_a_retire_claim_names_what_it_breaks(laws: set[str], claims: list[ClaimSpan]) -> None:
+    assert {each.law for each in of_a_deletion("p1", seen_at=NOW, claims=claims)} == laws
+
+
+def test_a_stamp_may_be_lost_before_a_delivery_and_never_after_one() -> None:
+    before, removed, after = span(1), span(1, delivered=-5, removing=True), span(1, delivered=-5)
+
+    assert list(of_an_unstamp("p1", seen_at=NOW, claims=[before])) == []
+    assert list(of_an_unstamp("p1", seen_at=NOW, claims=[removed])) == []
+    assert {each.law for each in of_an_unstamp("p1", seen_at=NOW, claims=[after])} == {"L3"}
+
+
+@pytest.mark.parametrize(("gone_for", "laws"), [(-5.0, {"L8"}), (3.0, {"L8"}), (61.0, set())])
+def test_a_runner_that_was_there_a_moment_ago_was_not_absent_in_two_looks(gone_for: float, laws: set[str]) -> None:
+    log = [{"event": "runner_deleted", "runner": "r1", "at": 1000.0}]
+
+    assert {each.law for each in of_absences([Absence(1, "r1", 1000.0 + gone_for)], log)} == laws
+
+
+def test_a_runner_that_is_still_there_was_not_absent_at_all() -> None:
+    assert [each.law for each in of_absences([Absence(1, "r1", 1000.0)], [])] == ["L8"]
+
+
+def test_a_stranger_that_is_deregistered_breaks_a_law_and_a_runner_of_ours_does_not() -> None:
+    log = [{"event": "runner_deleted", "runner": name, "at": 1.0} for name in ("theirs", "ours")]
+
+    assert [each.law for each in of_strangers({"theirs"}, log)] == ["L3"]
+
+
+def test_a_pod_may_only_be_deleted_in_its_job_by_the_run_itself() -> None:
+    log = [
+        {"event": "pod_deleted", "pod": uid, "uid": uid, "job": job} for uid, job in (("a", 1), ("b", 2), ("c", None))
+    ]
+
+    found = list(of_executions(log, vanished={"a"}))
+
+    assert [each.law for each in found] == ["L3"]
+    assert "Pod b" in found[0].what
+
+
+def test_a_tick_that_kills_more_than_it_may_breaks_a_law() -> None:
+    assert [each.law for each in of_budgets([Kill("a", 1, 5, 5), Kill("b", 2, 6, 5)])] == ["L9"]

@@ -1,0 +1,56 @@
+"""The plan of a chaos run is a function of its seed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from lab.chaos.plan import AGAINST_US, Blow, Rates, make_plan
+from lab.chaos.waits import scaled
+from lab.faults import Kind
+
+JOBS = 2000
+
+
+def test_the_same_seed_gives_the_same_plan() -> None:
+    assert list(make_plan(seed=7, jobs=JOBS).lines()) == list(make_plan(seed=7, jobs=JOBS).lines())
+
+
+def test_another_seed_gives_another_plan() -> None:
+    one, other = make_plan(seed=7, jobs=JOBS), make_plan(seed=8, jobs=JOBS)
+
+    assert list(one.lines())[1:] != list(other.lines())[1:]
+    assert one.strikes != other.strikes
+
+
+def test_a_longer_run_begins_as_a_shorter_one_of_the_same_seed() -> None:
+    short, long = make_plan(seed=7, jobs=100), make_plan(seed=7, jobs=JOBS)
+
+    assert [strike for strike in long.strikes if strike.after < 100] == list(short.strikes)
+
+
+def test_one_job_in_twenty_is_cancelled_one_loses_a_pod_and_one_meets_a_strike_of_another_kind() -> None:
+    counts = Counter(strike.blow for strike in make_plan(seed=7, jobs=JOBS).strikes)
+
+    assert counts[Blow.JOB_CANCELLED] == counts[Blow.POD_VANISHES] == JOBS / 20
+    assert sum(counts[blow] for blow in AGAINST_US) == JOBS / 20
+    assert max(counts[blow] for blow in AGAINST_US) - min(counts[blow] for blow in AGAINST_US) <= 1
+
+
+@pytest.mark.parametrize("upstream", ["github", "kubernetes"])
+def test_the_faults_of_an_upstream_are_of_every_kind_and_are_as_frequent_as_was_asked(upstream: str) -> None:
+    plan = make_plan(seed=7, jobs=JOBS, rates=Rates(github=0.1, kubernetes=0.1))
+    faults = getattr(plan, upstream)().dump()["faults"]
+    of_any_call = [fault for fault in faults if "jitconfig" not in fault["path_regex"]]
+
+    assert {fault["kind"] for fault in faults} == set(Kind) - {Kind.DELAY}
+    assert sum(fault["probability"] for fault in of_any_call) == pytest.approx(0.1)
+
+
+def test_waits_are_scaled_and_nothing_else_is() -> None:
+    environment = scaled()
+
+    assert environment["OSTLER_UNUSED_AFTER"] == "3"
+    assert environment["OSTLER_FINISHED_JOB_AFTER"] == "45"
+    assert not {name for name in environment if "HOLD" in name or "TIMEOUT" in name} - {"OSTLER_START_TIMEOUT"}

@@ -1,0 +1,75 @@
+"""What a listed job needs, and how much an installation is asked."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rules.catch_up import Catch, Purse, judge_listed, spend, wait_after
+from rules.machines import JobState
+
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+
+
+def judge(status: str, ours: JobState | None, *, age: float = 7200, over: float | None = None) -> Catch:
+    return judge_listed(
+        status=status, created_at=NOW - timedelta(seconds=age),
+        completed_at=None if over is None else NOW - timedelta(seconds=over), ours=ours,
+        after=timedelta(seconds=120), over_after=timedelta(seconds=3600), now=NOW,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("ours", [None, *JobState])
+@pytest.mark.parametrize("status", ["queued", "in_progress", "completed", "waiting", "pending", "invented"])
+def test_only_what_is_queued_unheard_of_or_over_without_our_knowing_needs_anything(
+    status: str, ours: JobState | None
+) -> None:
+    verdict = judge(status, ours)
+    assert (verdict is Catch.BRING) is (status == "queued" and ours in {None, JobState.WAITING})
+    assert (verdict is Catch.FINISH) is (status == "completed" and ours not in {None, JobState.COMPLETED})
+    assert verdict is not Catch.LATER
+
+
+@pytest.mark.parametrize(("age", "verdict"), [(119, Catch.LATER), (120, Catch.BRING)])
+def test_a_queued_job_has_its_time_to_be_told_of(age: float, verdict: Catch) -> None:
+    assert judge("queued", None, age=age) is verdict
+
+
+@pytest.mark.parametrize(("over", "verdict"), [(3599, Catch.LATER), (3600, Catch.FINISH)])
+def test_a_job_that_ended_has_its_time_to_be_told_of(over: float, verdict: Catch) -> None:
+    assert judge("completed", JobState.QUEUED, over=over) is verdict
+
+
+@given(
+    quota=st.integers(80, 20_000), percent=st.floats(1, 20), gaps=st.lists(st.floats(0, 1200), max_size=400),
+    tries=st.integers(1, 60),
+)  # fmt: skip
+def test_no_hour_holds_more_than_the_share(quota: int, percent: float, gaps: list[float], tries: int) -> None:
+    purse, now = Purse(1e9, NOW, quota), NOW
+    spent: list[datetime] = []
+    for gap in gaps:
+        now += timedelta(seconds=gap)
+        for _ in range(tries):
+            left = spend(purse, percent=percent, now=now)
+            if left is None:
+                break
+            purse = left
+            spent.append(now)
+    most = max(1.0, quota * percent / 400) + 0.75 * quota * percent / 100
+    for number, first in enumerate(spent):
+        within = sum(1 for each in spent[number:] if each - first <= timedelta(hours=1))
+        assert within <= most + 1e-6
+
+
+def test_a_clock_that_goes_back_gives_nothing() -> None:
+    purse = Purse(0.5, NOW, 5000)
+    assert spend(purse, percent=5, now=NOW - timedelta(days=1)) is None
+
+
+def test_a_repository_that_fails_is_left_alone_for_an_hour_at_most() -> None:
+    least = timedelta(minutes=5)
+    waits = [wait_after(failures, least=least).total_seconds() / 60 for failures in (0, 1, 2, 3, 4, 5, 100)]
+    assert waits == [5, 5, 10, 20, 40, 60, 60]

@@ -1,0 +1,149 @@
+"""Nothing deletes, un-stamps or scales a Pod away without asking whether it may hold a JIT (laws L3 and L7).
+
+Found by reading the source: a new caller of what ends Pods has to be added here, and to ask.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PACKAGES = ("tasks", "models", "web", "ostler", "rules", "github_adapters", "k8s_adapters")
+
+ENDS = {
+    # The two ways to delete a Pod: under its retire claim, or once it is terminal.
+    ("tasks/retire.py", "retire"): "delete_runner",
+    ("tasks/pools.py", "remove"): "delete_runner",
+    # The one way to take a stamp off, and its two callers.
+    ("tasks/annotation.py", "write"): "take_off",
+    ("tasks/release.py", "make_warm"): "write without owner",
+    ("tasks/stamp.py", "unstamp"): "write without owner",
+    # What inserts retire claims, each in the transaction of who judged.
+    ("models/releases.py", "end_never_delivered"): "insert_retire",
+    ("models/releases.py", "end_delivered"): "insert_retire",
+    ("models/keeper.py", "_retire_surplus"): "insert_retire",
+    ("models/silence.py", "retire_quiet"): "insert_retire",
+    ("models/orphans.py", "retire_stamped"): "insert_retire",
+    ("models/orphans.py", "reap_finished"): "insert_retire",
+}
+
+ASKS = {
+    # Who calls those, and what it asks.
+    ("tasks/retire.py", "retire"): {"ask"},
+    ("tasks/pools.py", "see_spent"): {"judge", "remove"},
+    ("tasks/pools.py", "keep"): {"judge", "fill"},
+    ("tasks/release.py", "make_warm"): {"ask"},
+    ("tasks/release.py", "end_delivered"): {"ask"},
+    ("tasks/stamp.py", "unstamp"): {"ask"},
+    ("tasks/sweeps/silent_pods.py", "look"): {"evidence_of", "judge_silent", "retire_quiet"},
+    ("tasks/sweeps/orphaned_stamps.py", "look"): {"evidence_of", "judge_orphaned_stamp", "retire_stamped"},
+    ("tasks/sweeps/finished_jobs.py", "look"): {"judge_finished", "reap_finished"},
+    ("tasks/evidence.py", "judge"): {"may_hold_jit"},
+    ("rules/orphans.py", "judge_finished"): {"may_hold_jit"},
+    ("rules/orphans.py", "_never_given"): {"may_hold_jit"},
+}
+
+CALLERS = {
+    # Of what inserts a retire claim: nobody gets there past the questions above.
+    "end_never_delivered": {("tasks/release.py", "end_never_delivered"), ("tasks/release.py", "release")},
+    "end_delivered": {("tasks/release.py", "end_delivered"), ("tasks/release.py", "release")},
+    "plan_pods": {("tasks/pools.py", "fill")},
+    "_retire_surplus": {("models/keeper.py", "plan_pods")},
+    "retire_quiet": {("tasks/sweeps/silent_pods.py", "look")},
+    "retire_stamped": {("tasks/sweeps/orphaned_stamps.py", "look")},
+    "reap_finished": {("tasks/sweeps/finished_jobs.py", "look")},
+    "make_warm": {("tasks/release.py", "end_never_delivered")},
+    "remove": {("tasks/pools.py", "see_spent")},
+    "fill": {("tasks/pools.py", "keep")},
+}
+
+
+def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Yield each outermost function or method, with the path of its file."""
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            if "migrations" in path.parts:
+                continue
+            tree = ast.parse(path.read_text())
+            methods = [each for holder in tree.body if isinstance(holder, ast.ClassDef) for each in holder.body]
+            for each in (*tree.body, *methods):
+                if isinstance(each, ast.FunctionDef):
+                    yield str(path.relative_to(ROOT)), each
+
+
+def name_of(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def receiver(call: ast.Call) -> str:
+    return ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+
+
+def calls(function: ast.FunctionDef) -> list[ast.Call]:
+    return [each for each in ast.walk(function) if isinstance(each, ast.Call)]
+
+
+def ends(call: ast.Call) -> str | None:
+    """Return which of the ways to end a Pod's life, or its warmth, a call is."""
+    name = name_of(call)
+    if name == "delete_runner" and not receiver(call).endswith("github"):  # GitHub's is of a runner
+        return name
+    if name == "write" and any(
+        each.arg == "owner" and isinstance(each.value, ast.Constant) and each.value.value is None
+        for each in call.keywords
+    ):
+        return "write without owner"
+    return name if name in {"take_off", "insert_retire"} else None
+
+
+def test_only_these_functions_end_a_pod_or_its_stamp() -> None:
+    found = {(path, each.name): how for path, each in functions() for call in calls(each) if (how := ends(call))}
+    assert found == ENDS
+
+
+def test_each_of_them_asks() -> None:
+    asked = {
+        (path, each.name): ASKS[path, each.name] & {name_of(call) for call in calls(each)}
+        for path, each in functions()
+        if (path, each.name) in ASKS
+    }
+    assert asked == ASKS
+
+
+@pytest.mark.parametrize("name", CALLERS)
+def test_nobody_comes_to_them_past_the_question(name: str) -> None:
+    packages = ("tasks/", "models/", "web/")
+    found = {
+        (path, each.name)
+        for path, each in functions()
+        if path.startswith(packages)
+        for call in calls(each)
+        if name_of(call) == name and receiver(call) in {"", "releases", "keeper", "silence", "orphans"}
+    }
+    assert found == CALLERS[name]
+
+
+def test_the_stamps_adapter_is_imported_where_the_annotation_is_written_and_nowhere_else() -> None:
+    importers = {
+        path
+        for package in ("tasks", "web", "ostler", "models")
+        for file in (ROOT / package).rglob("*.py")
+        if "import unstamp" in file.read_text() or "stamps.unstamp" in file.read_text()
+        for path in [str(file.relative_to(ROOT))]
+    }
+    assert importers == {"tasks/annotation.py"}
+
+
+def test_only_the_adapter_of_runners_and_that_of_pools_send_a_delete() -> None:
+    senders = {
+        path
+        for path, each in functions()
+        if path.startswith(("k8s_adapters/", "tasks/", "ostler/watch"))
+        for call in calls(each)
+        if any(isinstance(given, ast.Constant) and given.value == "DELETE" for given in call.args)
+    }
+    assert senders == {"k8s_adapters/runners.py", "k8s_adapters/pools.py"}
