@@ -97,11 +97,26 @@ def delete_runner(
         else:
             raise
     known = ((answer or {}).get("metadata", {}).get("annotations") or {}).get(SERVICE_ACCOUNT_ANNOTATION)
-    if known is None:
-        known = _service_account_of(client, namespace, name, uid, attempt, policy)
     if known is not None:
         delete_service_account(client, namespace=namespace, name=name, uid=known, policy=policy)
+    else:
+        delete_account_left(client, namespace=namespace, name=name, uid=uid, attempt=attempt, policy=policy)
     return Deletion.GONE if answer is None else Deletion.ACCEPTED
+
+
+def delete_account_left(
+    client: KubeClient,
+    *,
+    namespace: str,
+    name: str,
+    uid: str,
+    attempt: str | None = None,
+    policy: RetryPolicy | None = None,
+) -> None:
+    """Delete the ServiceAccount that the Pod with this UID, which is gone, left behind; a successor's is left alone."""
+    known = _service_account_of(client, namespace, name, uid, attempt, policy)
+    if known is not None:
+        delete_service_account(client, namespace=namespace, name=name, uid=known, policy=policy)
 
 
 def _service_account_of(

@@ -397,8 +397,11 @@ def pool_name(db: Connection, pool_id: int) -> tuple[str, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class ClaimFacts:
-    """What is asked of GitHub about a claim whose Pod ended."""
+    """What is asked of GitHub about a claim whose Pod ended, and the Pod."""
 
+    namespace: str
+    pod_name: str
+    pod_uid: str
     job_id: int | None
     repository: str | None
     installation_id: int | None
@@ -414,10 +417,10 @@ def claim_facts(db: Connection, claim_id: int) -> ClaimFacts | None:
     """Return the facts of a live job claim."""
     query = db.execute(
         text("""
-            SELECT c.job_id, j.repository, c.installation_id, c.account_id, c.pool_id,
-                   c.state = 'executing' AS executing,
+            SELECT p.namespace, p.name AS pod_name, c.pod_uid, c.job_id, j.repository, c.installation_id, c.account_id,
+                   c.pool_id, c.state = 'executing' AS executing,
                    c.state = 'releasing' AS releasing, c.delivered_at IS NOT NULL AS delivered
-            FROM claims c LEFT JOIN jobs j ON j.id = c.job_id
+            FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id LEFT JOIN jobs j ON j.id = c.job_id
             WHERE c.id = :id AND c.ended_at IS NULL AND c.purpose = 'job'
         """),
         {"id": claim_id},

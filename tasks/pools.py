@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.pods import PodSeen, get_pod, list_pods
 from k8s_adapters.pools import PoolSeen, get_pool, list_pools
-from k8s_adapters.runners import create_runner, delete_runner
+from k8s_adapters.runners import create_runner, delete_account_left, delete_runner
 from models import keeper, releases, stranded
 from models.engine import transaction
 from ostler.clock import utcnow
@@ -275,8 +275,17 @@ def see_missing(rt: Runtime, row: keeper.PodRow, *, namespace: str, silent: set[
         return
     if row.claim_id is None:
         transaction(rt.engine, lambda db: releases.mark_gone(db, uid, now=now))
+        forget_account(rt, namespace=namespace, name=row.name, uid=uid)
     else:
         end_claim(rt, row.claim_id, found_by=FoundBy.LISTS, spent=False, silent=silent)
+
+
+def forget_account(rt: Runtime, *, namespace: str, name: str, uid: str) -> None:
+    """Delete the ServiceAccount of a Pod that is proven gone; one that stays is `orphaned_service_accounts`'."""
+    try:
+        delete_account_left(rt.kube, namespace=namespace, name=name, uid=uid, policy=calls(SWEEP_ROW))
+    except UpstreamError as error:
+        log.warning("service_account.left", pod=name, error=type(error).__name__)
 
 
 def see_spent(rt: Runtime, row: keeper.PodRow, pod: PodSeen, *, silent: set[int | None], now: datetime) -> None:
@@ -352,6 +361,8 @@ def end_claim(
     ended = transaction(rt.engine, end)
     if ended:
         log.info("claim.ended_without_pod", claim=claim_id, spent=spent, fate=fate.fate)
+        if not spent:
+            forget_account(rt, namespace=claim.namespace, name=claim.pod_name, uid=claim.pod_uid)
         for pool_id in transaction(
             rt.engine, lambda db: releases.pools_to_wake(db, pool_id=claim.pool_id, account_id=claim.account_id)
         ):

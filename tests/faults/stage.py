@@ -193,22 +193,41 @@ class Stage:
 
     def until(self, happened: Callable[[], bool], *, what: str, within: float = PATIENCE) -> None:
         """Return when it happened; raise `TooLate` when it does not `within` seconds."""
+        if not self.happens(happened, within=within):
+            raise TooLate(f"{what}: not within {within:.0f} s; {self.why()}")
+
+    def happens(self, happened: Callable[[], bool], *, within: float) -> bool:
+        """Return whether it happens `within` seconds."""
         end = time.monotonic() + within
         while True:
             self.kill_halted()
             if happened():
-                return
+                return True
             if time.monotonic() > end:
-                raise TooLate(f"{what}: not within {within:.0f} s")
+                return False
             time.sleep(EVERY)
 
-    def happens(self, happened: Callable[[], bool], *, within: float) -> bool:
-        """Return whether it happens `within` seconds."""
-        try:
-            self.until(happened, what="it", within=within)
-        except TooLate:
-            return False
-        return True
+    def why(self) -> str:
+        """Return what may be in the way: open jobs, live claims and backoffs."""
+        with self.engine.connect() as db:
+            jobs = db.execute(
+                text("""
+                SELECT id, state, hold_reason, hold_detail, not_before - now() AS held FROM jobs
+                WHERE state <> 'completed' ORDER BY id
+            """)
+            ).all()
+            claims = db.execute(
+                text("""
+                SELECT id, purpose, job_id, state, stamp, chain_no, last_error FROM claims
+                WHERE ended_at IS NULL ORDER BY id
+            """)
+            ).all()
+            backoffs = db.execute(
+                text("""
+                SELECT kind, key, reason, failures, not_before - now() AS held FROM backoffs WHERE not_before > now()
+            """)
+            ).all()
+        return f"jobs {jobs}, claims {claims}, backoffs {backoffs}, {self.offered()} offers"
 
     # Jobs
 

@@ -185,6 +185,11 @@ class Stage:
         found = list_pods(self.kube, namespace=self.namespace)
         return {pod.name: pod for pod in found if not pod.terminating}
 
+    def service_accounts(self) -> set[str]:
+        """Return the names of the ServiceAccounts."""
+        items = self.kube.request("GET", f"/api/v1/namespaces/{self.namespace}/serviceaccounts")["items"]
+        return {item["metadata"]["name"] for item in items}
+
     def job(self, job_id: int, *, state: str = "claimed") -> None:
         """Insert a job of the account `acme`."""
         self.rows(

@@ -64,8 +64,7 @@ def test_a_spent_pod_is_recorded_replaced_and_deleted(stage: Stage) -> None:
     row = stage.rows("SELECT * FROM runner_pods WHERE name = :name", name=spent)[0]
     assert (row.poller_exit_code, row.runner_exit_code) == (0, 137)
     assert row.gone_at is not None
-    accounts = stage.kube.request("GET", f"/api/v1/namespaces/{stage.namespace}/serviceaccounts")["items"]
-    assert spent not in {account["metadata"]["name"] for account in accounts}
+    assert spent not in stage.service_accounts()
 
 
 def test_too_many_pods_are_retired_under_claims_and_nothing_else_deletes_them(stage: Stage) -> None:
@@ -117,6 +116,7 @@ def test_a_pod_that_somebody_deleted_is_proven_gone_and_replaced(stage: Stage) -
     reconcile(stage)
     assert len(stage.pods()) == 1
     assert stage.rows("SELECT gone_at FROM runner_pods WHERE name = :name", name=name)[0].gone_at is not None
+    assert name not in stage.service_accounts()
 
 
 def test_a_deleted_pool_takes_no_jobs_and_its_queued_ones_are_matched_again(stage: Stage) -> None:

@@ -44,6 +44,7 @@ def test_a_claim_ends_when_a_get_proves_its_pod_gone_and_the_pool_is_filled_agai
 
     after = stage.see(claim)
     assert (after.state, after.end_reason, after.job_state) == ("ended", "pod_gone", "queued")
+    assert pod not in stage.service_accounts()
     kept(stage)
     assert len(stage.pods()) == 2
 
