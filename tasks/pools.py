@@ -361,13 +361,18 @@ def end_claim(
     ended = transaction(rt.engine, end)
     if ended:
         log.info("claim.ended_without_pod", claim=claim_id, spent=spent, fate=fate.fate)
-        if not spent:
-            forget_account(rt, namespace=claim.namespace, name=claim.pod_name, uid=claim.pod_uid)
-        for pool_id in transaction(
-            rt.engine, lambda db: releases.pools_to_wake(db, pool_id=claim.pool_id, account_id=claim.account_id)
-        ):
-            rt.waker.wake(pool_id)
+        clean_up(rt, claim, gone=not spent)
     return ended
+
+
+def clean_up(rt: Runtime, claim: keeper.ClaimFacts, *, gone: bool) -> None:
+    """Wake the pools that the end of a claim may help, and delete what its Pod left if it is gone."""
+    for pool_id in transaction(
+        rt.engine, lambda db: releases.pools_to_wake(db, pool_id=claim.pool_id, account_id=claim.account_id)
+    ):
+        rt.waker.wake(pool_id)
+    if gone:
+        forget_account(rt, namespace=claim.namespace, name=claim.pod_name, uid=claim.pod_uid)
 
 
 def _begin_release(rt: Runtime, claim_id: int, also: Callable[[Connection], None]) -> bool:
