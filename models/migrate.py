@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from alembic import command
@@ -20,24 +21,29 @@ def _config(connection: Connection | None = None) -> Config:
     return config
 
 
-def head() -> str:
-    """Return the newest revision that this program knows."""
-    revision = ScriptDirectory.from_config(_config()).get_current_head()
-    if revision is None:
-        raise RuntimeError("no migrations are shipped")
-    return revision
-
-
 def revisions() -> list[str]:
-    """Return every revision, oldest first."""
+    """Return every revision that this program knows, oldest first."""
     scripts = ScriptDirectory.from_config(_config())
     return [script.revision for script in scripts.walk_revisions()][::-1]
+
+
+def fits(revision: str | None, known: Sequence[str]) -> bool:
+    """Return whether a program that knows these revisions can work on a database that is at `revision`.
+
+    One that it does not know is a newer one: migrations go before a deploy.
+    """
+    return revision is not None and (revision == known[-1] or revision not in known)
 
 
 def current(engine: Engine) -> str | None:
     """Return the revision of the database, or None before the first migration."""
     with engine.connect() as connection:
-        return MigrationContext.configure(connection).get_current_revision()
+        return revision_of(connection)
+
+
+def revision_of(db: Connection) -> str | None:
+    """Return the same, of a connection."""
+    return MigrationContext.configure(db).get_current_revision()
 
 
 def upgrade(engine: Engine, revision: str = "head") -> None:

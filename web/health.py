@@ -136,8 +136,7 @@ class Health:
         self._engine = engine
         self._watchdog = watchdog
         self._vitals = vitals
-        self._head = migrate.head()
-        self._known = frozenset(migrate.revisions())
+        self._revisions = migrate.revisions()
         self._redis_client = redis.asyncio.Redis.from_url(
             redis_url.reveal(), socket_timeout=_REDIS_TIMEOUT, socket_connect_timeout=_REDIS_TIMEOUT
         )
@@ -191,8 +190,7 @@ class Health:
             )
         except SQLAlchemyError:
             return False, False
-        # A revision that this program does not know is a newer one: migrations go before a deploy.
-        return True, revision is not None and (revision == self._head or revision not in self._known)
+        return True, migrate.fits(revision, self._revisions)
 
     async def _ask_sweeps(self) -> Sweeps:
         """Return which sweeps are late or paused, and what the gates are."""

@@ -6,20 +6,22 @@ could not be looked at is `unknown`, and stops no other check.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from ostler.cli.output import age, print_json, print_table, query
+from ostler.cli.healthy import holds_lock
+from ostler.cli.output import Json, age, print_json, print_table, query
 from ostler.clock import utcnow
-from ostler.errors import ConfigurationError
 from ostler.settings import load_stores
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from sqlalchemy import Connection
 
     from models.epochs import EpochSeen
 
@@ -35,13 +37,6 @@ class Outcome(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Output(StrEnum):
-    """How findings are printed."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
 @dataclass(frozen=True, slots=True)
 class Finding:
     """What one check found. `cause` says what is, in one sentence; `cure` what to do where it is not ok."""
@@ -54,12 +49,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was read once for all checks. `revision` and `head`: of the database, and the newest of this version."""
+    """What was read once for all checks.
+
+    `revision`: what the database is at. `needed`: the newest of this version, None where the database fits it.
+    """
 
     now: datetime
     revision: str | None
-    head: str
-    known: Sequence[str]
+    needed: str | None
     epoch: EpochSeen | None
     last_tick: datetime | None
     beat_holds_its_lock: bool | None
@@ -88,11 +85,10 @@ def epoch(seen: Seen) -> Finding:
 def revision(seen: Seen) -> Finding:
     """The database has the schema of this version, or of a newer one."""
     name = "database revision"
-    if seen.revision == seen.head or (seen.revision is not None and seen.revision not in seen.known):
+    if seen.needed is None:
         return Finding(name, Outcome.OK, f"at {seen.revision}")
-    return Finding(
-        name, Outcome.FAILED, f"at {seen.revision or 'none'}, this version needs {seen.head}", "run `ostler migrate`"
-    )
+    cause = f"at {seen.revision or 'none'}, this version needs {seen.needed}"
+    return Finding(name, Outcome.FAILED, cause, "run `ostler migrate`")
 
 
 def beats(seen: Seen) -> Finding:
@@ -115,13 +111,11 @@ CHECKS: tuple[Callable[[Seen], Finding], ...] = (epoch, revision, beats)
 """In the order in which an operator should read them."""
 
 
-def doctor(
-    output: Annotated[Output, typer.Option("--output", "-o", help="how to print")] = Output.TABLE,
-) -> None:
+def doctor(as_json: Json = False) -> None:
     """Look at what has to be right, and say cause and cure of what is not. Needs OSTLER_DATABASE_URL."""
     seen = _look()
     findings = [_run(check, seen) for check in CHECKS]
-    if output is Output.JSON:
+    if as_json:
         print_json([asdict(each) for each in findings])
     else:
         print_table(
@@ -141,39 +135,30 @@ def _run(check: Callable[[Seen], Finding], seen: Seen) -> Finding:
 
 
 def _look() -> Seen:
-    from alembic.runtime.migration import MigrationContext  # noqa: PLC0415
-
     from models import epochs, migrate, sweep_runs  # noqa: PLC0415
 
-    now = utcnow()
-    found = query(lambda db: MigrationContext.configure(db).get_current_revision())
-    known = migrate.revisions()
-    current = found == known[-1] or (found is not None and found not in known)
-    return Seen(
-        now=now,
-        revision=found,
-        head=known[-1],
-        known=known,
-        epoch=query(lambda db: epochs.read(db, now=now)) if current else None,
-        last_tick=query(sweep_runs.last_tick) if current else None,
-        beat_holds_its_lock=_beat_lock(),
-    )
+    now, known, lock = utcnow(), migrate.revisions(), _beat_lock()
+
+    def read(db: Connection) -> Seen:
+        revision = migrate.revision_of(db)
+        fits = migrate.fits(revision, known)
+        return Seen(
+            now=now,
+            revision=revision,
+            needed=None if fits else known[-1],
+            epoch=epochs.read(db, now=now) if fits else None,
+            last_tick=sweep_runs.last_tick(db) if fits else None,
+            beat_holds_its_lock=lock,
+        )
+
+    return query(read)
 
 
 def _beat_lock() -> bool | None:
-    from redis import Redis  # noqa: PLC0415
     from redis.exceptions import RedisError  # noqa: PLC0415
 
-    from ostler.cli.healthy import BEAT_LOCK, WITHIN  # noqa: PLC0415
-
+    url = load_stores().redis_url
     try:
-        url = load_stores().redis_url
-    except ConfigurationError:
-        return None
-    if url is None:
-        return None
-    try:
-        with Redis.from_url(url.reveal(), socket_timeout=WITHIN, socket_connect_timeout=WITHIN) as redis:
-            return bool(redis.exists(BEAT_LOCK))
+        return None if url is None else holds_lock(url.reveal())
     except RedisError:
         return None

@@ -64,13 +64,19 @@ def _beats(alive_file: str | None, *, never: str) -> str | None:
     return None if age < ALIVE_FOR else f"its last sign of life is {age:.0f} s old"
 
 
-def _is_locked(redis_url: str) -> str | None:
+def holds_lock(redis_url: str) -> bool:
+    """Return whether a beat holds the lock in Redis. Raises what Redis raises."""
     from redis import Redis  # noqa: PLC0415  the other checks do without
-    from redis.exceptions import RedisError  # noqa: PLC0415
+
+    with Redis.from_url(redis_url, socket_timeout=WITHIN, socket_connect_timeout=WITHIN) as redis:
+        return bool(redis.exists(BEAT_LOCK))
+
+
+def _is_locked(redis_url: str) -> str | None:
+    from redis.exceptions import RedisError  # noqa: PLC0415  the other checks do without
 
     try:
-        with Redis.from_url(redis_url, socket_timeout=WITHIN, socket_connect_timeout=WITHIN) as redis:
-            held = redis.exists(BEAT_LOCK)
+        held = holds_lock(redis_url)
     except RedisError as error:
         return f"Redis does not answer: {type(error).__name__}"
     return None if held else "no beat holds the lock"

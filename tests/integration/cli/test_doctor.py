@@ -24,7 +24,7 @@ def execute(operator: Operator, statement: str) -> None:
 
 
 def found(operator: Operator) -> tuple[int, dict[str, dict[str, Any]]]:
-    done = operator.run("doctor", "--output", "json")
+    done = operator.run("doctor", "--json")
     return done.returncode, {each["name"]: each for each in json.loads(done.stdout)}
 
 
