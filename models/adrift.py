@@ -101,7 +101,7 @@ def left_runners(db: Connection, job_id: int) -> LeftRunners:
     """
     rows = db.execute(
         text(f"""
-            SELECT m.id, m.runner_name, m.runner_id, j.installation_id, {SCOPE_NOW}, true, j.repository_id
+            SELECT m.id, m.runner_name, m.runner_id, j.installation_id, {SCOPE_NOW}, true
             FROM claims c JOIN mint_attempts m ON m.claim_id = c.id JOIN jobs j ON j.id = c.job_id
             WHERE c.job_id = :id AND c.end_reason = ANY(:ends) AND m.outcome IN ('open', 'minted')
               AND j.installation_id IS NOT NULL ORDER BY m.id

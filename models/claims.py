@@ -64,6 +64,9 @@ class Claim(Base):
     account_id: Mapped[int | None] = mapped_column(ForeignKey("accounts.id"))
     installation_id: Mapped[int | None]
     scope: Mapped[str | None]
+    repository_id: Mapped[int | None] = mapped_column(
+        comment="GitHub's, of the repository that the scope is; NULL: of an organisation, or not known"
+    )
     vcpu: Mapped[int] = mapped_column(comment="millicores, as of the insert")
     memory: Mapped[int] = mapped_column(comment="MiB, as of the insert")
     state: Mapped[str]

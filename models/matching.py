@@ -231,8 +231,9 @@ _INSERT_CLAIMS = Prepared(
     """
     WITH made AS (
         INSERT INTO claims (purpose, job_id, runner_pod_id, pod_uid, pool_id, account_id, installation_id, scope,
-                            vcpu, memory, state, created_at, changed_at, due_at)
+                            repository_id, vcpu, memory, state, created_at, changed_at, due_at)
         SELECT 'job', j.id, pair.pod_id, pair.uid, :pool_id, j.account_id, j.installation_id, j.scope,
+               CASE WHEN starts_with(j.scope, 'repos/') THEN j.repository_id END,
                :vcpu, :memory, :state, :now, :now, :due
         FROM unnest(:jobs, :pods, :uids) WITH ORDINALITY AS pair (job_id, pod_id, uid, place)
         JOIN jobs j ON j.id = pair.job_id

@@ -8,24 +8,28 @@ webhooks keep, so they are read from those. A repository that has another name i
 
 from __future__ import annotations
 
-SCOPE_NOW = """
-    coalesce((SELECT CASE WHEN starts_with(c.scope, 'orgs/') THEN 'orgs/' || owner.login
-                          ELSE 'repos/' || owner.login || '/' || split_part(c.scope, '/', 3) END
-              FROM accounts owner WHERE owner.id = c.account_id AND c.scope IS NOT NULL), c.scope)
-"""
-"""Of a claim `c`: where its runner is registered, by its owner's login of now."""
-
 INSTALLATION_NOW = """
     coalesce((SELECT max(own.id) FROM installations own WHERE own.account_id = c.account_id), c.installation_id)
 """
 """Of a claim `c`: the newest installation at its owner. GitHub numbers them upwards, and an owner has one."""
 
 REPOSITORY_ID = """
-    coalesce((SELECT own.repository_id FROM jobs own WHERE own.id = c.job_id),
+    coalesce(c.repository_id,
+             (SELECT own.repository_id FROM jobs own WHERE own.id = c.job_id),
              (SELECT done.repository_id FROM executions x JOIN jobs done ON done.id = x.job_id
               WHERE x.claim_id = c.id ORDER BY x.id DESC LIMIT 1))
 """
-"""Of a claim `c`: the id of the repository of its job, else of the one it executed; NULL where it was not kept.
+"""Of a claim `c`: the id of the repository of its scope.
 
-A runner that is registered in a repository executes that one's jobs only.
+Of one that was made before claims kept it that of its job, else of the one it executed (a runner that is registered in
+a repository executes that one's jobs only); NULL where those do not tell either.
 """
+
+SCOPE_NOW = f"""
+    CASE WHEN starts_with(c.scope, 'repos/')
+         THEN coalesce('repos/' || (SELECT owner.login FROM accounts owner WHERE owner.id = c.account_id) || '/'
+                       || split_part(c.scope, '/', 3), c.scope) || coalesce('#' || {REPOSITORY_ID}, '')
+         ELSE coalesce('orgs/' || (SELECT owner.login FROM accounts owner
+                                   WHERE owner.id = c.account_id AND c.scope IS NOT NULL), c.scope) END
+"""  # noqa: S608  the part is a literal of this module
+"""Of a claim `c`: where its runner is registered, by its owner's login of now, and by its repository's id if known."""

@@ -191,7 +191,9 @@ def scopes_of_runners(db: Connection, *, since: datetime) -> list[ScopeOfRunners
         text(f"""
             SELECT installation_id, scope FROM (
                 SELECT DISTINCT {INSTALLATION_NOW} AS installation_id, {SCOPE_NOW} AS scope FROM (
-                    SELECT DISTINCT c.account_id, c.installation_id, c.scope
+                    SELECT DISTINCT c.account_id, c.installation_id, c.scope,
+                           CAST(NULL AS bigint) AS id, CAST(NULL AS bigint) AS job_id,
+                           CASE WHEN starts_with(c.scope, 'repos/') THEN {REPOSITORY_ID} END AS repository_id
                     FROM mint_attempts m JOIN claims c ON c.id = m.claim_id
                     WHERE m.created_at > :since AND m.outcome IN ('open', 'minted')
                       AND c.installation_id IS NOT NULL AND c.scope IS NOT NULL
@@ -237,8 +239,7 @@ def removals_cut_off(db: Connection, scope: ScopeOfRunners) -> list[CutOff]:
     """Return the removals in a scope whose tick was killed during the call; earlier ticks of `orphaned_runners`."""
     rows = db.execute(
         text(f"""
-            SELECT r.id, m.id, m.runner_name, m.runner_id, {INSTALLATION_NOW}, {SCOPE_NOW}, c.delivered_at IS NOT NULL,
-                   {REPOSITORY_ID}
+            SELECT r.id, m.id, m.runner_name, m.runner_id, {INSTALLATION_NOW}, {SCOPE_NOW}, c.delivered_at IS NOT NULL
             FROM repairs r JOIN mint_attempts m ON m.runner_name = r.runner_name JOIN claims c ON c.id = m.claim_id
             WHERE r.sweep = 'orphaned_runners' AND r.outcome = 'begun' AND m.outcome IN ('open', 'minted')
               AND {INSTALLATION_NOW} = :installation AND {SCOPE_NOW} = :scope

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row
 
 from models import epochs
 from models.engine import StartOver
-from models.names import INSTALLATION_NOW, REPOSITORY_ID, SCOPE_NOW
+from models.names import INSTALLATION_NOW, SCOPE_NOW
 from models.sql import text
 from models.steps import RELEASE_LEASE, RETIRE_LEASE, lease, record_annotation
 from models.transitions import insert_events, move_claim, move_jobs
@@ -30,7 +30,6 @@ class Registration:
 
     `delivered`: the JIT of its claim left us, so that somebody may start this runner. Scope and installation are
     those of today (`models.names`): the claim may have ended long before.
-    `repository_id`: of the repository that the scope is, where it is one and its id was kept.
     """
 
     attempt_id: int
@@ -39,7 +38,6 @@ class Registration:
     installation_id: int
     scope: str
     delivered: bool = True
-    repository_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +105,7 @@ def registrations_of(db: Connection, claim_id: int, *, pod_uid: str | None = Non
     rows = db.execute(
         text(f"""
             SELECT m.id, m.runner_name, m.runner_id, {INSTALLATION_NOW}, {SCOPE_NOW},
-                   c.delivered_at IS NOT NULL AS delivered, {REPOSITORY_ID}
+                   c.delivered_at IS NOT NULL AS delivered
             FROM mint_attempts m JOIN claims c ON c.id = m.claim_id
             WHERE m.outcome IN ('open', 'minted') AND c.installation_id IS NOT NULL
               AND (c.id = :id OR c.pod_uid = :uid) ORDER BY m.id

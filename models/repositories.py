@@ -55,7 +55,8 @@ def rename(db: Connection, renaming: Renaming, *, now: datetime) -> bool:
                                            WHERE m.claim_id = c.id AND m.outcome IN ('open', 'minted'))
                                 OR EXISTS (SELECT FROM runner_pods p
                                            WHERE p.id = c.runner_pod_id AND p.gone_at IS NULL))
-                           AND coalesce((SELECT j.repository_id = :id FROM jobs j WHERE j.id = c.job_id),
+                           AND coalesce(c.repository_id = :id,
+                                        (SELECT j.repository_id = :id FROM jobs j WHERE j.id = c.job_id),
                                         c.created_at <= :at)
                          ORDER BY c.id FOR NO KEY UPDATE OF c)
         """),

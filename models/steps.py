@@ -277,12 +277,18 @@ def begin_mint(db: Connection, claim_id: int, *, chain_no: int | None, suffix: s
     facts = db.execute(
         text("""
             SELECT p.labels, p.runner_group_id, coalesce(j.repository, '') AS repository,
+                   CAST(:scope AS text) || CASE WHEN starts_with(:scope, 'repos/') THEN
+                       coalesce('#' || coalesce(CAST(:repository_id AS bigint), j.repository_id), '')
+                       ELSE '' END AS scope,
                    EXISTS (SELECT FROM backoffs b WHERE b.kind = 'installation' AND b.key = :installation
                            AND b.probe_job_id = :job_id) AS probing
             FROM pools p LEFT JOIN jobs j ON j.id = :job_id WHERE p.id = :pool_id
         """),
-        {"pool_id": row.pool_id, "job_id": row.job_id, "installation": str(row.installation_id)},
-    ).one()
+        {
+            "pool_id": row.pool_id, "job_id": row.job_id, "installation": str(row.installation_id),
+            "scope": row.scope, "repository_id": row.repository_id,
+        },
+    ).one()  # fmt: skip
     return MintWork(
         claim_id=row.id,
         chain_no=row.chain_no,
@@ -293,7 +299,7 @@ def begin_mint(db: Connection, claim_id: int, *, chain_no: int | None, suffix: s
         account_id=row.account_id,
         job_id=row.job_id,
         repository=facts.repository,
-        scope=row.scope,
+        scope=facts.scope,
         labels=tuple(facts.labels),
         runner_group_id=facts.runner_group_id,
         pod_name=pod_name,

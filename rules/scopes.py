@@ -7,7 +7,7 @@ runners of its jobs are registered in the repository (GitHub docs, "REST API end
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Self
 
 from ostler.errors import Invalid
@@ -15,13 +15,15 @@ from ostler.errors import Invalid
 # A login or repository name goes into a URL path, so nothing else may get in.
 _LOGIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,100}")
+_ID = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
     """An organisation (`repository_name` is None) or a repository; `str()` is what tables keep.
 
-    With a `repository_id` GitHub is asked by that: the name may be another repository's by now.
+    With a `repository_id` GitHub is asked by that: the name may be another repository's by now. Text shows it behind
+    the name, as `repos/ada/app#5`.
     """
 
     login: str
@@ -63,7 +65,11 @@ class Scope:
         if kind == "orgs":
             return cls.organization(rest)
         if kind == "repos":
-            return cls.repository(rest)
+            name, mark, number = rest.partition("#")
+            if mark and not _ID.fullmatch(number):
+                raise Invalid("a repository's id is a number")
+            named = cls.repository(name)
+            return cls(named.login, named.repository_name, int(number) if mark else None)
         raise Invalid("a scope begins with orgs/ or repos/")
 
     @property
@@ -71,11 +77,16 @@ class Scope:
         """Return the beginning of the scope's API paths, as `/orgs/acme`."""
         return f"/{self}" if self.repository_id is None else f"/repositories/{self.repository_id}"
 
-    def by_id(self, repository_id: int | None) -> Self:
-        """Return a repository's scope by its id, where that is known; an organisation's as it is."""
-        return self if self.repository_name is None else replace(self, repository_id=repository_id)
+    @property
+    def certain(self) -> bool:
+        """Return whether what answers under it is the same as ever: the name of a repository may be another's by now.
+
+        That of an organisation may, too; its installation answers there no more.
+        """
+        return self.repository_name is None or self.repository_id is not None
 
     def __str__(self) -> str:
         if self.repository_name is None:
             return f"orgs/{self.login}"
-        return f"repos/{self.login}/{self.repository_name}"
+        number = "" if self.repository_id is None else f"#{self.repository_id}"
+        return f"repos/{self.login}/{self.repository_name}{number}"

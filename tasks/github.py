@@ -13,7 +13,7 @@ from github_adapters.runs import RunSeen
 from models import accounts, releases, repositories, steps
 from models.engine import transaction
 from ostler.clock import utcnow
-from ostler.errors import UpstreamError
+from ostler.errors import Gone, UpstreamError
 from rules.fates import NO_JOB, WAITS, JobFate, OverRun, from_github
 from rules.scopes import Scope
 from tasks.base import RELEASE, Policy, calls, remaining
@@ -48,23 +48,31 @@ def deregister(rt: Runtime, work: Registered, *, policy: Policy = RELEASE) -> No
 
 
 def remove_runner(rt: Runtime, registration: releases.Registration, *, policy: Policy) -> None:
-    """Remove a runner that was registered, or may have been; raises as `deregister` does.
+    """Remove a runner that was registered, or may have been, and write that down; raises as `deregister` does."""
+    take_away(rt, registration, policy=policy)
+    transaction(rt.engine, lambda db: releases.registration_removed(db, registration.attempt_id, now=utcnow()))
 
-    In a repository by its id, where that is known: a 404 of another one that has its name by now proves nothing.
+
+def take_away(rt: Runtime, registration: releases.Registration, *, policy: Policy) -> None:
+    """Let GitHub remove a runner; when it returns, GitHub has no such runner. Raises as `deregister` does.
+
+    In a repository by its id. Where that is not known its name may be another repository's by now, which has no such
+    runner either: only one that is found there proves anything, and `Gone` is raised when there is none (L8).
     """
-    scope = Scope.parse(registration.scope).by_id(registration.repository_id)
-    runner_id = registration.runner_id
+    scope = Scope.parse(registration.scope)
+    runner_id = registration.runner_id if scope.certain else None
     if runner_id is None:
         found = rt.github.find_runner(
             installation_id=registration.installation_id, scope=scope, name=registration.runner_name,
             policy=calls(policy),
         )  # fmt: skip
+        if found is None and not scope.certain:
+            raise Gone("whether this is still the repository of the runner is not known")
         runner_id = None if found is None else found.id
     if runner_id is not None:
         rt.github.delete_runner(
             installation_id=registration.installation_id, scope=scope, runner_id=runner_id, policy=calls(policy)
         )
-    transaction(rt.engine, lambda db: releases.registration_removed(db, registration.attempt_id, now=utcnow()))
 
 
 def follow_owner(rt: Runtime, installation_id: int) -> bool:

@@ -18,9 +18,8 @@ from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, Upstr
 from rules.looks import ListedRunner, RunnerList
 from rules.orphans import judge_runner
 from rules.reaping import Repaired
-from rules.scopes import Scope
-from tasks.base import SWEEP_ROW, calls
-from tasks.github import remove_runner
+from tasks.base import SWEEP_ROW
+from tasks.github import remove_runner, take_away
 from tasks.runner_lists import runners_of
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick
@@ -108,8 +107,9 @@ def look(
     tick.repair(
         case,
         removed,
-        call=lambda: rt.github.delete_runner(
-            installation_id=scope.installation_id, scope=Scope.parse(scope.scope), runner_id=runner.id,
-            policy=calls(SWEEP_ROW),
+        call=lambda: take_away(
+            rt,
+            releases.Registration(known.attempt_id, runner.name, runner.id, scope.installation_id, scope.scope),
+            policy=SWEEP_ROW,
         ),
-    )  # fmt: skip
+    )

@@ -377,7 +377,7 @@ def test_a_renamed_repository_is_followed_by_every_call(lab: Lab, github: GitHub
 def test_a_runner_is_removed_by_the_id_of_its_repository_whatever_that_is_called(github: GitHub) -> None:
     """Under its former name another repository answers 404, and still lists its own runners."""
     jit = mint(github, scope=ADA)
-    scope = Scope.repository("ada/former").by_id(12)
+    scope = Scope.parse("repos/ada/former#12")
 
     github.delete_runner(installation_id=USER_INSTALLATION, scope=scope, runner_id=jit.runner_id)
 

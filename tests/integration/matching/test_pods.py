@@ -63,6 +63,19 @@ def test_a_spare_serves_only_its_own_account_scope_and_pool_and_only_while_young
     assert stage.claimed() == [job]
 
 
+@pytest.mark.parametrize(("scope", "kept"), [("repos/org-1/app", 5), ("orgs/org-1", None)])
+def test_a_claim_keeps_the_id_of_the_repository_that_its_scope_is(stage: Stage, scope: str, kept: int | None) -> None:
+    pool, account = stage.pool(), stage.account(1)
+    job = stage.job(account, pool, scope=scope)
+    with stage.engine.begin() as db:
+        db.execute(text("UPDATE jobs SET repository_id = 5"))
+    stage.pod(pool)
+
+    stage.match(pool)
+
+    assert [(row.job_id, row.repository_id) for row in stage.rows("SELECT * FROM claims")] == [(job, kept)]
+
+
 @pytest.mark.parametrize("ago", [16, 3600])
 def test_offers_of_a_web_process_that_stopped_beating_are_ignored(stage: Stage, ago: float) -> None:
     pool, account = stage.pool(), stage.account(1)

@@ -15,6 +15,7 @@ from ostler.clock import utcnow
 from ostler.encryption import Cipher
 from ostler.errors import Gone, RateLimited, Retryable, UpstreamError
 from ostler.secrets import Secret
+from rules.scopes import Scope
 from tasks import mint as module
 from tasks.mint import COMMIT, mint
 from tests.integration.tasks.conftest import Stage
@@ -27,6 +28,7 @@ class SlowGitHub:
         self.began = utcnow()
         self.late = timedelta(0)
         self.calls: list[tuple[str, float]] = []
+        self.paths: list[str] = []
         self.on_call: Callable[[], None] = lambda: None
         self.refuses: UpstreamError | None = None
         """What the next mints raise."""
@@ -41,7 +43,8 @@ class SlowGitHub:
     def delete_runner(self, *, deadline_seconds: float, **_rest: Any) -> None:
         self._take("delete", deadline_seconds)
 
-    def mint(self, *, deadline_seconds: float, name: str, **_rest: Any) -> Jit:
+    def mint(self, *, deadline_seconds: float, name: str, scope: Scope, **_rest: Any) -> Jit:
+        self.paths.append(scope.path)
         self._take("mint", deadline_seconds)
         if self.refuses is not None:
             raise self.refuses
@@ -103,6 +106,20 @@ def test_a_mint_leaves_time_for_its_commit(stage: Stage, github: SlowGitHub) -> 
     assert github.calls[0][1] <= steps.MINT_LEASE - COMMIT
     assert left[0] >= COMMIT - 0.1
     assert stage.see(claim_id).state == "minted"
+
+
+@pytest.mark.parametrize(
+    "known_by", ["UPDATE claims SET repository_id = 11", "UPDATE jobs SET repository_id = 11"], ids=["claim", "job"]
+)
+def test_a_runner_of_a_repository_is_made_by_its_id(stage: Stage, github: SlowGitHub, known_by: str) -> None:
+    """The name may be another's: the runner would be registered there, and never be found under the id."""
+    claim_id = claimed(stage)
+    stage.rows("UPDATE claims SET scope = 'repos/acme/shop'")
+    stage.rows(known_by)
+
+    mint.run(claim_id=claim_id, chain_no=None)
+
+    assert github.paths == ["/repositories/11"]
 
 
 def test_the_look_up_of_an_older_attempt_takes_its_time_from_the_same_lease(stage: Stage, github: SlowGitHub) -> None:

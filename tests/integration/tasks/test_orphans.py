@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from github_adapters.client import RunnerSeen
 from k8s_adapters import metadata
 from k8s_adapters.metadata import metadata_pages
 from k8s_adapters.names import OWNER_LABEL
-from ostler.errors import NotInstalled, Retryable
+from ostler.errors import Gone, NotInstalled, Retryable
+from rules.scopes import Scope
+from tasks.pools import keep
 from tasks.release import release
 from tasks.retire import retire
 from tasks.sweeps import finished_jobs as of_finished
@@ -19,6 +22,7 @@ from tasks.sweeps.finished_jobs import finished_jobs
 from tasks.sweeps.orphaned_runners import orphaned_runners
 from tasks.sweeps.orphaned_service_accounts import orphaned_service_accounts
 from tasks.sweeps.orphaned_stamps import orphaned_stamps
+from tasks.sweeps.unused_runners import unused_runners
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 
 MERGE = "application/merge-patch+json"
@@ -338,18 +342,92 @@ class TestOrphanedRunners:
 
     @pytest.mark.parametrize(("number", "path"), [(11, "/repositories/11"), (None, "/repos/acme/shop")])
     def test_a_runner_of_a_repository_is_removed_by_its_id_where_that_is_known(
-        self, stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch, number: int | None, path: str
+        self,
+        stage: Stage,
+        pod: str,
+        github: StubGitHub,
+        monkeypatch: pytest.MonkeyPatch,
+        number: int | None,
+        path: str,
     ) -> None:
         stage.job(7)
         claim = stage.claim(pod, job_id=7, state="delivered", runner=RUNNER)
         stage.rows("UPDATE jobs SET repository_id = :number", number=number)
         stage.rows("UPDATE claims SET scope = 'repos/acme/shop'")
+        github.runner = "offline"
         asked: list[str] = []
         monkeypatch.setattr(StubGitHub, "delete_runner", lambda _self, *, scope, **_: asked.append(scope.path))
 
         release.run(claim_id=claim)
 
         assert asked == [path]
+
+    def test_a_spare_of_a_repository_is_removed_by_the_id_that_its_claim_was_made_with(
+        self, stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        claim = stage.claim_without_job(pod, state="delivered", runner=RUNNER)
+        stage.rows("UPDATE claims SET scope = 'repos/acme/shop', repository_id = 11")
+        asked: list[str] = []
+        monkeypatch.setattr(StubGitHub, "delete_runner", lambda _self, *, scope, **_: asked.append(scope.path))
+
+        release.run(claim_id=claim)
+
+        assert asked == ["/repositories/11"]
+        assert stage.see(claim).end_reason == "never_started"
+
+    def test_that_a_name_which_may_be_anothers_shows_no_runner_proves_nothing(self, stage: Stage, pod: str) -> None:
+        claim = stage.claim_without_job(pod, state="delivered", runner=RUNNER)
+        stage.rows("UPDATE claims SET scope = 'repos/acme/shop'")
+
+        with pytest.raises(Gone):
+            release.run(claim_id=claim)
+
+        assert stage.see(claim).state == "releasing"
+        assert stage.rows("SELECT outcome FROM mint_attempts") == [("minted",)]
+        assert pod in stage.pods()
+        stage.finish(pod)
+        stage.rows("UPDATE claims SET leased_until = NULL, due_at = now()")
+        stage.with_settings(spent_after=0)
+        (row,) = stage.rows("SELECT id FROM pools")
+        for _ in range(2):
+            keep.run(pool_id=row.id)
+
+        assert stage.see(claim).end_reason == "pod_spent"
+
+    def test_a_name_is_asked_whether_it_still_has_the_runner_that_was_listed_under_it(
+        self, stage: Stage, pod: str, github: StubGitHub, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stage.job(7)
+        ended(stage, stage.claim(pod, job_id=7, state="minted", runner=RUNNER))
+        stage.rows("UPDATE claims SET scope = 'repos/acme/shop'")
+        github.runner = "offline"
+        monkeypatch.setattr(StubGitHub, "find_runner", lambda _self, **_: None)  # it is another's since the list
+
+        orphaned_runners.run()
+
+        assert github.deleted == []
+        assert stage.rows("SELECT outcome FROM mint_attempts") == [("minted",)]
+
+    def test_runners_of_a_repository_are_listed_by_its_id(
+        self, stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stage.claim_without_job(pod, state="delivered", age=4000, runner=RUNNER)
+        stage.rows("UPDATE claims SET scope = 'repos/acme/shop', repository_id = 11")
+        asked: list[str] = []
+
+        def listed(_self: StubGitHub, *, scope: Scope, **_: Any) -> list[RunnerSeen]:
+            asked.append(scope.path)
+            return []
+
+        monkeypatch.setattr(StubGitHub, "list_runners", listed)
+
+        unused_runners.run()
+        stage.later()
+        orphaned_runners.run()
+        stage.rows("UPDATE claims SET repository_id = 12")  # another one of that name
+        orphaned_runners.run()
+
+        assert asked == ["/repositories/11", "/repositories/11", "/repositories/12"]
 
     @pytest.mark.parametrize(("state", "kept"), [("executing", 0), ("delivered", 1)])
     def test_an_empty_list_is_nobody_elses_while_a_claim_of_its_scope_executes(
