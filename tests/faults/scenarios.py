@@ -49,9 +49,8 @@ def a_cancelled_job(stage: Stage) -> Iterator[list[int]]:
     """Jobs that are cancelled while their claims wait for a JIT."""
     with stage.mints_held(then=stage.copies):
         jobs = stage.send(stage.copies)
-        stage.claims_in(jobs, {"claimed"})
-        for job in jobs:
-            stage.cancel(job)
+        for claim in stage.each_claim_in(jobs, {"claimed"}):
+            stage.cancel(claim.job_id)
     try:
         yield jobs
     finally:
@@ -63,7 +62,7 @@ def a_pod_deleted_too_early(stage: Stage) -> Iterator[list[int]]:
     """Pods deleted while their claims wait for a JIT."""
     with stage.mints_held(then=stage.copies):
         jobs = stage.send(stage.copies)
-        for claim in stage.claims_in(jobs, {"claimed"}):
+        for claim in stage.each_claim_in(jobs, {"claimed"}):
             stage.delete_pod(claim.pod_name, claim.pod_uid)
     try:
         yield jobs
@@ -87,7 +86,7 @@ def a_pod_deleted_while_it_runs_unseen(stage: Stage) -> Iterator[list[int]]:
     """Pods deleted while they run a job of which no `in_progress` came: GitHub calls their runners busy for a while."""
     with stage.mints_held():
         jobs = stage.send(stage.copies, seconds=120)
-        stage.claims_in(jobs, {"claimed"})
+        stage.until(lambda: len(stage.job_states(jobs)) == len(jobs), what="rows of the jobs")
         stage.system.lab("POST", "/webhooks", {"drop_rate": 1})  # before the first runner can be minted
     with stage.webhooks_lost():
         stage.until(lambda: len(stage.started(jobs)) == len(jobs), what="the start of the jobs")
