@@ -1,6 +1,7 @@
 """The family of sweeps: how something is stranded for each, how one sees it repaired, and what can come between.
 
-Which bad day concerns which sweep is what its line in `FAMILY` says; `test_family` has one test per bad day.
+Which bad day concerns which sweep is what its line in `FAMILY` says, and why one does not; `test_family` has one test
+per bad day. What a webhook did not say, a process that died and an error at one row are in `test_frame`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from celery import Task
 from github_adapters.client import RunnerSeen
 from github_adapters.deliveries import DeliveryPage, DeliverySeen
 from k8s_adapters.metadata import OF_POOLS, metadata_pages
-from k8s_adapters.names import OWNER_LABEL
+from k8s_adapters.names import CLAIM_ANNOTATION, OWNER_LABEL
 from ostler.clock import utcnow
 from tasks.sweeps.adrift_jobs import adrift_jobs
 from tasks.sweeps.catch_up import catch_up
@@ -78,16 +79,23 @@ class GitHub(StubGitHub):
 Between = Callable[[Stage], object]
 
 
+@dataclass(frozen=True)
+class No:
+    """A bad day that does not concern a sweep, and why."""
+
+    why: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Kin:
-    """One sweep, and what can happen to it.
+    """One sweep, and what can happen to it. What does not concern it is a `No`, which has to be said.
 
     - `strand` makes something for it to repair, `repaired` counts what was.
     - `reads`: the list that it begins with. `of_a_part`: what it repairs of a list that breaks off after a page; where
       what a list does not show means nothing, what came of it does.
     - `asks`: it asks GitHub for its row. `gets`: it looks at its Pod by a GET.
     - `moves`: what may happen to the row between verdict and action. `remapped`: GitHub gave the job to another
-      runner while it was asked. `late`: what may come between the list of the cluster and the rows.
+      runner while it was asked. `late`: what may come between its list and the rows, and keeps it from repairing.
     - `namesake`: how many it repairs when another Pod has the name of the stranded one.
     - `kills`, `writes` (an entry in the ledger), `repeats` (each tick does it again until the outcome is seen).
     """
@@ -95,16 +103,18 @@ class Kin:
     task: Task
     strand: Callable[[Stage, GitHub], object]
     repaired: Callable[[Stage, GitHub], int]
-    reads: str | None = None
+    reads: str | No
     of_a_part: int = 0
-    asks: bool = False
-    gets: bool = False
-    moves: Between | None = None
-    remapped: Between | None = None
-    late: Between | None = None
-    namesake: int | None = None
-    kills: bool = False
-    writes: bool = True
+    asks: bool | No
+    gets: bool | No
+    moves: tuple[Between, ...] | No
+    remapped: Between | No
+    late: Between | No
+    late_strands: bool = True
+    """Whether something is stranded before that, which it then may not repair."""
+    namesake: int | No
+    kills: bool | No
+    writes: bool | No = True
     repeats: bool = False
 
     @property
@@ -252,6 +262,15 @@ def row(statement: str) -> Between:
 ENDED = row("UPDATE claims SET state = 'ended', ended_at = now(), end_reason = 'completed', due_at = NULL")
 
 
+DELIVERED = row("UPDATE claims SET state = 'delivered', delivered_at = now()")
+EXECUTES = row("UPDATE claims SET state = 'executing'")
+OVER_JUST_NOW = row("UPDATE claims SET ended_at = now()")
+BOUND = row(
+    """
+    INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at)
+    SELECT job_id, runner_name, id, account_id, vcpu, memory, now() FROM claims
+    """
+)
 TOLD = row(
     """
     INSERT INTO jobs (id, account_id, installation_id, repository, scope, run_id, run_attempt, name, labels, state,
@@ -265,6 +284,25 @@ TOLD = row(
 def claimed(stage: Stage) -> None:
     """A match took the Pod."""
     stage.claim(pod_of(stage), job_id=None, state="claimed")
+
+
+def stamped(stage: Stage) -> None:
+    """The stamp that was under way came through."""
+    (claim,) = stage.rows("SELECT id FROM claims")
+    body = {"metadata": {"labels": {OWNER_LABEL: "1"}, "annotations": {CLAIM_ANNOTATION: f"{claim.id}.1"}}}
+    stage.kube.request("PATCH", pod_path(stage, pod_of(stage)), body=body, content_type=JSON_MERGE)
+
+
+def claimed_elsewhere(stage: Stage) -> None:
+    """The job got another Pod by a match."""
+    stage.rows("UPDATE jobs SET state = 'claimed', hold_reason = NULL")
+    stage.claim(pod_of(stage), job_id=7, state="claimed")
+
+
+def claimed_and_let_go(stage: Stage) -> None:
+    """A match took the Pod, and its claim was released at once."""
+    claimed(stage)
+    stage.rows("UPDATE claims SET state = 'ended', end_reason = 'released', ended_at = now(), due_at = NULL")
 
 
 def wanted(stage: Stage) -> None:
@@ -325,36 +363,62 @@ def accounts_of(stage: Stage) -> Iterator[list[str]]:
         yield [account.name for account in page]
 
 
+ONE_STATEMENT = No("one statement finds the rows and moves them")
+OWN_ROWS = No("it begins with our rows, and no list is older than they are")
+ROWS_FIRST = No("its rows come before the list: what is later is what moved")
+NO_LIST = No("it begins with our rows")
+NO_GITHUB = No("it asks GitHub for nothing")
+NO_POD = No("it looks at no Pod")
+NO_NAME = No("it finds no Pod by its name")
+NOTHING_ENDS = No("nothing that may run ends by it")
+
 FAMILY = (
-    Kin(task=stale_claims, strand=never_delivered, repaired=RELEASING, moves=ENDED),
-    Kin(task=unused_runners, strand=offline_runner, repaired=RELEASING, reads="runners", asks=True, moves=ENDED,
-        remapped=runs_another, kills=True),
+    Kin(task=stale_claims, strand=never_delivered, repaired=RELEASING, reads=NO_LIST, asks=NO_GITHUB, gets=NO_POD,
+        moves=(ENDED, DELIVERED), remapped=NO_GITHUB, late=OWN_ROWS, namesake=NO_NAME, kills=NOTHING_ENDS),
+    Kin(task=unused_runners, strand=offline_runner, repaired=RELEASING, reads="runners", asks=True, gets=NO_POD,
+        moves=(ENDED, EXECUTES), remapped=runs_another, late=ROWS_FIRST, namesake=NO_NAME, kills=True),
     Kin(task=missing_pods, strand=vanished_pod, repaired=counted("SELECT 1 FROM claims WHERE end_reason = 'pod_gone'"),
-        reads="Pods", asks=True, gets=True, moves=ENDED, remapped=runs_another, late=another_pod_with_a_claim,
-        namesake=1),
-    Kin(task=missing_stamps, strand=unstamped_pod, repaired=sent("ostler.stamp"), reads="Pods", moves=ENDED,
-        gets=True, late=another_pod_with_a_claim, namesake=0, repeats=True),
-    Kin(task=adrift_jobs, strand=unasked_job, repaired=REQUEUED, asks=True, moves=runs_elsewhere,
-        remapped=runs_elsewhere),
-    Kin(task=resume, strand=overdue_claim, repaired=sent("ostler.release")),
-    Kin(task=rematch, strand=held_job, repaired=REQUEUED),
-    Kin(task=catch_up, strand=untold_job, repaired=REQUEUED, reads="runs", asks=True, moves=TOLD),
-    Kin(task=unbound_executions, strand=unnamed_execution, repaired=counted("SELECT 1 FROM executions"), asks=True,
-        moves=ENDED, remapped=runs_another),
+        reads="Pods", asks=True, gets=True, moves=(ENDED,), remapped=runs_another, late=another_pod_with_a_claim,
+        late_strands=False, namesake=1, kills=No("what ran in a Pod that is gone is over")),
+    Kin(task=missing_stamps, strand=unstamped_pod, repaired=sent("ostler.stamp"), reads="Pods", asks=NO_GITHUB,
+        gets=True, moves=(ENDED,), remapped=NO_GITHUB, late=stamped, namesake=0, kills=NOTHING_ENDS, repeats=True),
+    Kin(task=adrift_jobs, strand=unasked_job, repaired=REQUEUED, reads=NO_LIST, asks=True, gets=NO_POD,
+        moves=(runs_elsewhere, claimed_elsewhere), remapped=runs_elsewhere, late=OWN_ROWS, namesake=NO_NAME,
+        kills=NOTHING_ENDS),
+    Kin(task=resume, strand=overdue_claim, repaired=sent("ostler.release"), reads=NO_LIST, asks=NO_GITHUB, gets=NO_POD,
+        moves=ONE_STATEMENT, remapped=NO_GITHUB, late=OWN_ROWS, namesake=NO_NAME, kills=NOTHING_ENDS),
+    Kin(task=rematch, strand=held_job, repaired=REQUEUED, reads=NO_LIST, asks=NO_GITHUB, gets=NO_POD,
+        moves=ONE_STATEMENT, remapped=NO_GITHUB, late=OWN_ROWS, namesake=NO_NAME, kills=NOTHING_ENDS),
+    Kin(task=catch_up, strand=untold_job, repaired=REQUEUED, reads="runs", asks=True, gets=NO_POD, moves=(TOLD,),
+        remapped=No("where its job runs is told by the webhook that it then finds"),
+        late=No("the transaction that takes a job in reads its row anew"), namesake=NO_NAME, kills=NOTHING_ENDS),
+    Kin(task=unbound_executions, strand=unnamed_execution, repaired=counted("SELECT 1 FROM executions"), reads=NO_LIST,
+        asks=True, gets=NO_POD, moves=(ENDED, runs_another), remapped=runs_another, late=OWN_ROWS, namesake=NO_NAME,
+        kills=NOTHING_ENDS),
     Kin(task=finished_jobs, strand=pod_that_outlives_its_job, repaired=RETIRING, reads="runners", asks=True, gets=True,
-        moves=ENDED, remapped=runs_another, namesake=0, kills=True),
-    Kin(task=orphaned_stamps, strand=stamped_pod, repaired=RETIRING, reads="pods by pages", of_a_part=1, gets=True,
-        moves=claimed, late=claimed, namesake=0, kills=True),
-    Kin(task=silent_pods, strand=failed_poller, repaired=RETIRING, reads="Pods", gets=True, moves=claimed,
-        late=another_pod_with_a_claim, namesake=0, kills=True),
+        moves=(ENDED, runs_another), remapped=runs_another, late=ROWS_FIRST, namesake=0, kills=True),
+    Kin(task=orphaned_stamps, strand=stamped_pod, repaired=RETIRING, reads="pods by pages", of_a_part=1,
+        asks=NO_GITHUB, gets=True, moves=(claimed, claimed_and_let_go), remapped=NO_GITHUB, late=claimed, namesake=0,
+        kills=True),
+    Kin(task=silent_pods, strand=failed_poller, repaired=RETIRING, reads="Pods", asks=NO_GITHUB, gets=True,
+        moves=(claimed, claimed_and_let_go), remapped=NO_GITHUB, late=claimed, namesake=0, kills=True),
     Kin(task=orphaned_runners, strand=left_runner, repaired=lambda _, github: len(github.deleted), reads="runners",
-        asks=True, kills=True),
+        asks=True, gets=NO_POD, moves=No("a claim that has ended stays ended"),
+        remapped=No("it asks for no job; a runner that took one is refused"), late=OVER_JUST_NOW, namesake=NO_NAME,
+        kills=True),
     Kin(task=orphaned_service_accounts, strand=left_account, repaired=accounts_gone, reads="accounts by pages",
-        of_a_part=1, gets=True, moves=wanted, late=wanted, namesake=0, kills=True),
+        of_a_part=1, asks=NO_GITHUB, gets=True, moves=(wanted,), remapped=NO_GITHUB, late=wanted, namesake=0,
+        kills=True),
     Kin(task=redelivery, strand=lost_webhook, repaired=lambda _, github: len(github.asked), reads="deliveries",
-        of_a_part=1, asks=True,
-        moves=row("INSERT INTO deliveries VALUES ('a', 'workflow_job', 'queued', 1, 'accepted', now())")),
-    Kin(task=prune, strand=old_delivery, repaired=lambda stage, _: 1 - len(stage.rows("SELECT FROM deliveries"))),
+        of_a_part=1, asks=True, gets=NO_POD,
+        moves=(row("INSERT INTO deliveries VALUES ('a', 'workflow_job', 'queued', 1, 'accepted', now())"),),
+        remapped=No("it asks for no job"), late=No("the transaction before an ask reads what was accepted"),
+        namesake=NO_NAME, kills=NOTHING_ENDS),
+    Kin(task=prune, strand=old_delivery, repaired=lambda stage, _: 1 - len(stage.rows("SELECT FROM deliveries")),
+        reads=NO_LIST, asks=NO_GITHUB, gets=NO_POD, moves=ONE_STATEMENT, remapped=NO_GITHUB, late=OWN_ROWS,
+        namesake=NO_NAME, kills=NOTHING_ENDS),
     Kin(task=gates, strand=failing_upstream, repaired=counted("SELECT 1 FROM gates WHERE closed_at IS NOT NULL"),
-        writes=False),
+        reads=NO_LIST, asks=No("an upstream that does not answer is what it is for"), gets=NO_POD, moves=ONE_STATEMENT,
+        remapped=NO_GITHUB, late=OWN_ROWS, namesake=NO_NAME, kills=NOTHING_ENDS,
+        writes=No("it repairs nothing: its own rows say when a gate closed and why")),
 )  # fmt: skip

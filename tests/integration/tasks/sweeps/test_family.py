@@ -1,6 +1,6 @@
 """Every sweep that finds something in rows, in the cluster or at GitHub, through the same bad days.
 
-A sweep joins by a line in `kin.FAMILY`.
+A sweep joins by a line in `kin.FAMILY`, and must: the first test asks for it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Row
 
+import beat_schedule
 from k8s_adapters import metadata
 from k8s_adapters.client import KubeClient
 from k8s_adapters.names import OWNER_LABEL
@@ -25,9 +26,11 @@ from ostler.clock import utcnow
 from ostler.errors import Retryable
 from ostler.upstreams import TALLY
 from tasks import runtime as current
+from tasks.app import app
 from tasks.pools import keep, pools
 from tasks.sweeps.catch_up import ACTIVE
 from tasks.sweeps.frame import LEASE
+from tasks.sweeps.redelivery import redelivery
 from tasks.sweeps.tick import Tick
 from tests.database import Database
 from tests.integration.tasks.conftest import Stage, StubRuntime
@@ -35,16 +38,30 @@ from tests.integration.tasks.sweeps.kin import (
     FAMILY,
     RELEASING,
     RETIRING,
+    Between,
     GitHub,
     Kin,
+    No,
     create_pod,
     delete_pod,
 )
 
 
-def of(which: Callable[[Kin], object]) -> pytest.MarkDecorator:
-    """Parametrise a test by those of the family that it concerns."""
-    return pytest.mark.parametrize("kin", [kin for kin in FAMILY if which(kin)], ids=lambda kin: kin.name)
+def of(*days: str) -> pytest.MarkDecorator:
+    """Parametrise a test by those of the family that one of these bad days concerns; by all when none is named."""
+    concerned = [kin for kin in FAMILY if not days or any(not isinstance(getattr(kin, day), No) for day in days)]
+    return pytest.mark.parametrize("kin", concerned, ids=lambda kin: kin.name)
+
+
+def test_every_sweep_is_of_the_family_and_says_why_a_bad_day_does_not_concern_it() -> None:
+    registered = set(beat_schedule.SWEEPS) | {
+        name.removeprefix("ostler.") for name, task in app.tasks.items() if task.__module__.startswith("tasks.sweeps.")
+    }
+    assert sorted(kin.name for kin in FAMILY) == sorted(registered)
+    for kin in FAMILY:
+        for day, what in vars(kin).items():
+            assert not isinstance(what, No) or what.why, (kin.name, day)
+            assert what or isinstance(what, No) or day in {"of_a_part", "late_strands", "namesake", "repeats"}
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +118,7 @@ def ledger(stage: Stage, sweep: str) -> list[Row[Any]]:
 
 
 def state(stage: Stage) -> list[Any]:
-    """Return all that a sweep may change, but for its own rows and what it noted down of a look."""
+    """Return what sweeps may change, but for their own rows and what they noted down of a look."""
     claims = stage.rows("SELECT id, purpose, state, end_reason, job_id, chain_no, due_at FROM claims ORDER BY id")
     jobs = stage.rows("SELECT id, state, hold_reason, pool_id, conclusion FROM jobs ORDER BY id")
     others = stage.rows(
@@ -125,7 +142,7 @@ def forget_looks(stage: Stage) -> None:
     stage.rows("UPDATE redelivery_progress SET not_before = NULL")
 
 
-@of(lambda kin: kin.writes)
+@of("writes")
 def test_what_is_stranded_is_repaired_and_written_down_with_its_grounds(stage: Stage, github: GitHub, kin: Kin) -> None:
     kin.strand(stage, github)
     kin.task.run()
@@ -135,12 +152,12 @@ def test_what_is_stranded_is_repaired_and_written_down_with_its_grounds(stage: S
     assert row.what
     assert row.why
     assert (row.claim_id, row.job_id, row.pod_uid, row.subject) != (None, None, None, None)
-    assert row.kills == kin.kills
+    assert row.kills == (kin.kills is True)
     (run,) = stage.rows("SELECT * FROM sweep_runs")
     assert (run.outcome, run.found, run.repaired, row.run_id) == ("done", 1, 1, run.id)
 
 
-@of(lambda _: True)
+@of()
 def test_paused_or_beside_another_tick_a_sweep_changes_nothing_and_dry_it_only_names_what_it_would_repair(
     stage: Stage, github: GitHub, kin: Kin
 ) -> None:
@@ -158,15 +175,15 @@ def test_paused_or_beside_another_tick_a_sweep_changes_nothing_and_dry_it_only_n
     assert ledger(stage, kin.name) == []
 
     kin.task.run(dry=True)  # also beside the other
-    assert state(stage) == before
-    assert [(row.outcome, row.dry) for row in ledger(stage, kin.name)] == [("dry", True)] * kin.writes
+    assert (state(stage), kin.repaired(stage, github)) == (before, 0)
+    assert [(row.outcome, row.dry) for row in ledger(stage, kin.name)] == [("dry", True)] * (kin.writes is True)
 
     stage.rows("UPDATE sweeps SET leased_until = NULL, lease_holder = NULL WHERE lease_no = :no", no=number)
     kin.task.run()
     assert kin.repaired(stage, github) == 1
 
 
-@of(lambda kin: kin.name != "redelivery")
+@pytest.mark.parametrize("kin", [kin for kin in FAMILY if kin.task is not redelivery], ids=lambda kin: kin.name)
 def test_where_nothing_is_stranded_a_sweep_does_nothing_and_asks_github_for_nothing(
     stage: Stage, github: GitHub, kin: Kin
 ) -> None:
@@ -182,7 +199,7 @@ def test_where_nothing_is_stranded_a_sweep_does_nothing_and_asks_github_for_noth
     assert sweep.outcome == "done"
 
 
-@of(lambda _: True)
+@of()
 def test_two_copies_at_once_repair_it_once(stage: Stage, github: GitHub, kin: Kin) -> None:
     kin.strand(stage, github)
     together = threading.Barrier(2)
@@ -193,11 +210,11 @@ def test_two_copies_at_once_repair_it_once(stage: Stage, github: GitHub, kin: Ki
 
     with ThreadPoolExecutor(2) as copies:
         list(copies.map(copy, range(2)))
-    assert len(ledger(stage, kin.name)) == int(kin.writes)
+    assert len(ledger(stage, kin.name)) == (kin.writes is True)
     assert kin.repaired(stage, github) in ({1, 2} if kin.repeats else {1})
 
 
-@of(lambda kin: kin.reads)
+@of("reads")
 def test_a_list_that_cannot_be_trusted_changes_nothing(
     stage: Stage, github: GitHub, monkeypatch: pytest.MonkeyPatch, kin: Kin
 ) -> None:
@@ -214,7 +231,7 @@ def test_a_list_that_cannot_be_trusted_changes_nothing(
         forget_looks(stage)
         if how == "partial" and kin.of_a_part:
             break
-        assert state(stage) == before, how
+        assert (state(stage), kin.repaired(stage, github)) == (before, 0), how
         assert ledger(stage, kin.name) == []
         (run,) = stage.rows("SELECT outcome FROM sweep_runs ORDER BY id DESC LIMIT 1")
         assert how == "empty" or run.outcome == "aborted"
@@ -272,26 +289,26 @@ def spoil(stage: Stage, github: GitHub, patch: pytest.MonkeyPatch, kin: Kin, how
     patch.setattr(stage.kube, "get", get)
 
 
-@of(lambda kin: kin.asks or kin.gets)
+@of("asks", "gets")
 def test_while_github_or_the_api_server_does_not_answer_nothing_is_repaired(
     stage: Stage, github: GitHub, monkeypatch: pytest.MonkeyPatch, kin: Kin
 ) -> None:
     kin.strand(stage, github)
     before = state(stage)
-    if kin.asks:
+    if kin.asks is True:
         github.broken = True
         kin.task.run()
-        assert state(stage) == before
+        assert (state(stage), kin.repaired(stage, github)) == (before, 0)
         github.broken = False
-    if kin.gets:
+    if kin.gets is True:
         with monkeypatch.context() as patch:
             failing_gets(stage, patch)
             kin.task.run()
-        assert state(stage) == before
+        assert (state(stage), kin.repaired(stage, github)) == (before, 0)
         (run,) = stage.rows("SELECT outcome, why FROM sweep_runs ORDER BY id DESC LIMIT 1")
         assert tuple(run) == ("aborted", "nothing could be looked at")
         (sweep,) = stage.rows("SELECT succeeded_at FROM sweeps")
-        assert sweep.succeeded_at is None or kin.asks
+        assert sweep.succeeded_at is None or kin.asks is True
     assert [row for row in ledger(stage, kin.name) if row.outcome not in {"failed", "moved_on"}] == []
     forget_looks(stage)
     kin.task.run()
@@ -309,13 +326,19 @@ def failing_gets(stage: Stage, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(stage.kube, "request", request)
 
 
-@of(lambda kin: kin.moves)
+@pytest.mark.parametrize(
+    ("kin", "moves"),
+    [
+        pytest.param(kin, moves, id=f"{kin.name}-{number}")
+        for kin in FAMILY
+        if not isinstance(kin.moves, No)
+        for number, moves in enumerate(kin.moves)
+    ],
+)
 def test_a_row_that_moved_between_verdict_and_action_is_left(
-    stage: Stage, github: GitHub, monkeypatch: pytest.MonkeyPatch, kin: Kin
+    stage: Stage, github: GitHub, monkeypatch: pytest.MonkeyPatch, kin: Kin, moves: Between
 ) -> None:
     kin.strand(stage, github)
-    moves = kin.moves
-    assert moves is not None
     before_its(monkeypatch, ("repair", "repair_by"), lambda: moves(stage))
     kin.task.run()
     assert kin.repaired(stage, github) == 0
@@ -325,20 +348,22 @@ def test_a_row_that_moved_between_verdict_and_action_is_left(
     assert (run.found, run.repaired, run.moved_on) == (1, 0, 1)
 
 
-@of(lambda kin: kin.late)
+@of("late")
 def test_what_is_claimed_between_the_list_and_the_rows_is_left(
     stage: Stage, github: GitHub, monkeypatch: pytest.MonkeyPatch, kin: Kin
 ) -> None:
-    if kin.reads != "Pods":
-        kin.strand(stage, github)
     late = kin.late
-    assert late is not None
+    assert not isinstance(late, No)
+    if kin.late_strands:
+        kin.strand(stage, github)
     before_its(monkeypatch, ("listed",), lambda: late(stage))
     kin.task.run()
     monkeypatch.undo()
     assert kin.repaired(stage, github) == 0
     assert ledger(stage, kin.name) == []
     assert stage.outbox.sent == []
+    (run,) = stage.rows("SELECT * FROM sweep_runs")
+    assert (run.outcome, run.found) == ("done", 0)
 
 
 def before_its(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], act: Callable[[], object]) -> None:
@@ -355,14 +380,14 @@ def before_its(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], act: Cal
         monkeypatch.setattr(Tick, name, meanwhile)
 
 
-@of(lambda kin: kin.remapped)
+@of("remapped")
 def test_a_job_that_github_remaps_while_the_sweep_looks_is_left_where_the_webhook_put_it(
     stage: Stage, github: GitHub, kin: Kin
 ) -> None:
     kin.strand(stage, github)
     then: list[Any] = []
     remapped = kin.remapped
-    assert remapped is not None
+    assert not isinstance(remapped, No)
 
     def meanwhile() -> None:
         remapped(stage)
@@ -374,22 +399,35 @@ def test_a_job_that_github_remaps_while_the_sweep_looks_is_left_where_the_webhoo
     assert [row for row in ledger(stage, kin.name) if row.outcome != "moved_on"] == []
 
 
-@of(lambda kin: kin.namesake is not None)
-def test_another_pod_of_that_name_is_not_taken_for_it(stage: Stage, github: GitHub, kin: Kin) -> None:
+@of("namesake")
+@pytest.mark.parametrize("when", ["before the tick", "after the list"])
+def test_another_pod_of_that_name_is_not_taken_for_it(
+    stage: Stage, github: GitHub, monkeypatch: pytest.MonkeyPatch, kin: Kin, when: str
+) -> None:
     kin.strand(stage, github)
     uids = {pod.uid for pod in stage.pods().values()}
     name = min(row.name for row in stage.rows("SELECT name FROM runner_pods"))
+    if when == "before the tick":
+        replace_pod(stage, name)
+    else:
+        before_its(monkeypatch, ("listed",), lambda: replace_pod(stage, name))
+    kin.task.run()
+    monkeypatch.undo()
+    (run,) = stage.rows("SELECT * FROM sweep_runs")
+    assert (kin.repaired(stage, github), run.found) == (kin.namesake, kin.namesake)
+    assert stage.pods()[name].uid not in uids
+    assert stage.rows("SELECT 1 FROM claims WHERE pod_uid = :uid", uid=stage.pods()[name].uid) == []
+
+
+def replace_pod(stage: Stage, name: str) -> None:
+    """Have another Pod of this name, which is stamped, and whose poller failed too."""
     if name in stage.pods():
         delete_pod(stage, name)
     create_pod(stage, name, **{OWNER_LABEL: "1"})
-    (new,) = [pod.uid for pod in stage.pods().values() if pod.uid not in uids]
-    kin.task.run()
-    assert kin.repaired(stage, github) == kin.namesake
-    assert stage.pods()[name].uid == new
-    assert stage.rows("SELECT 1 FROM claims WHERE pod_uid = :uid", uid=new) == []
+    stage.finish(name, phase="Running", poller=1, runner=None)
 
 
-@of(lambda kin: kin.writes)
+@of("writes")
 def test_without_a_budget_or_behind_a_closed_gate_only_what_kills_is_left_to_a_later_tick(
     stage: Stage, github: GitHub, kin: Kin
 ) -> None:
@@ -397,7 +435,7 @@ def test_without_a_budget_or_behind_a_closed_gate_only_what_kills_is_left_to_a_l
     before = state(stage)
     stage.with_settings(repair_budget_least=0, repair_budget_percent=0)
     stage.rows("INSERT INTO gates (upstream, closed_at, why) VALUES ('kubernetes', now(), 'it fails')")
-    if not kin.kills:
+    if isinstance(kin.kills, No):
         kin.task.run()
         assert kin.repaired(stage, github) == 1
         return
