@@ -24,7 +24,7 @@ from github_adapters.deliveries import DeliveryPage, read_page
 from github_adapters.governor import APP, CallClass, Governs, Ungoverned
 from github_adapters.http import Answer, Deadline, Http
 from github_adapters.repeat import Timing, repeat
-from github_adapters.runs import ListPage, RunSeen, read_list, read_listed_job, read_run, unchanged
+from github_adapters.runs import ListPage, RunSeen, only, read_list, read_listed_job, read_run, unchanged
 from github_adapters.webhooks import WorkflowJobEvent
 from ostler.clock import utcnow
 from ostler.errors import Busy, NotInstalled, Retryable
@@ -287,10 +287,27 @@ class GitHub:
 
         An `optional` look-up is shed first when calls are scarce. Raises `Invalid` as `get_job` does.
         """
+        found = self.look_up_run(
+            installation_id=installation_id, repository=repository, run_id=run_id, deadline_seconds=deadline_seconds,
+            policy=policy, optional=optional,
+        )  # fmt: skip
+        return next(iter(found.items), None)
+
+    def look_up_run(
+        self,
+        *,
+        installation_id: int,
+        repository: str | int,
+        run_id: int,
+        deadline_seconds: float | None = None,
+        policy: RetryPolicy = ONCE,
+        optional: bool = False,
+    ) -> ListPage[RunSeen]:
+        """Return what `get_run` does as a list of one or none, with what it cost."""
         path = f"{_home(repository)}/actions/runs/{run_id}"
         deadline = _deadline(deadline_seconds, policy)
 
-        def once() -> RunSeen | None:
+        def once() -> ListPage[RunSeen]:
             answer = self._call(
                 installation_id=installation_id,
                 call_class=CallClass.CATCH_UP if optional else CallClass.READ,
@@ -299,14 +316,14 @@ class GitHub:
                 deadline=deadline,
             )
             if answer.status == HTTPStatus.NOT_FOUND:
-                return None
+                return only(None, answer)
             if answer.status != HTTPStatus.OK:
                 raise refusal(answer, what="look-up of a run", now=self._clock())
             with _sense(answer, "look-up of a run"):
                 found = read_run(fields.decode(answer.body))
                 if found.id != run_id:
                     raise fields.Malformed("id")
-                return found
+                return only(found, answer)
 
         return repeat(once, policy=policy, deadline=deadline, timing=self._timing)
 
@@ -457,22 +474,34 @@ class GitHub:
         between: Callable[[], RetryPolicy] | None = None,
     ) -> list[RunnerSeen]:
         seen: dict[int, RunnerSeen] = {}
-        for page in range(1, MOST_PAGES + 1):
-            if between is not None and page > 1:
+
+        def ask(page: int) -> tuple[int, int]:
+            """Ask for a page; return how many are on it, and on all."""
+            nonlocal policy, deadline
+            if between is not None and seen:
                 policy = between()
                 deadline = _deadline(None, policy)
-            query = f"per_page={PAGE}&page={page}"
             runners, total = self._page(
                 installation_id=installation_id,
                 scope=scope,
-                query=query,
+                query=f"per_page={PAGE}&page={page}",
                 deadline=deadline,
                 policy=policy,
                 call_class=call_class,
             )
             seen.update((runner.id, runner) for runner in runners)
-            if len(runners) < PAGE or len(seen) >= total:
+            return len(runners), total
+
+        before = 0
+        for page in range(1, MOST_PAGES + 1):
+            shown, total = ask(page)
+            if total < before - PAGE:
+                raise Retryable("more runners went than a page has")
+            if total < before:
+                ask(page - 1)  # some went, so as many others slid from the beginning of this page to the end of that
+            if shown < PAGE or page * PAGE >= total:
                 break
+            before = total
         if len(seen) < total:
             raise Retryable("GitHub showed fewer runners than it counted")
         return list(seen.values())

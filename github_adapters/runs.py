@@ -100,6 +100,12 @@ def read_list(answer: Answer, *, key: str, read: Callable[[Any], T]) -> ListPage
     )  # fmt: skip
 
 
+def only(item: T | None, answer: Answer) -> ListPage[T]:
+    """Return the page that stands for what is not a list: one item, or none."""
+    items = () if item is None else (item,)
+    return ListPage(items=items, total=len(items), quota=_quota(answer), cost=1 + answer.redirects)
+
+
 def unchanged(answer: Answer) -> ListPage[Any]:
     """Return the page that stands for an answer 304."""
     return ListPage(unchanged=True, quota=_quota(answer), cost=answer.redirects)

@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import structlog
@@ -289,12 +290,13 @@ class _Look:
 
     def _look_for(self, run_id: int, jobs: Sequence[rows.Overdue], done: set[int]) -> None:
         """Ask for a run and judge our jobs of it; those that need not be asked about again are added to `done`."""
-        run = self._paid(
-            lambda: self._rt.github.get_run(
+        found = self._paid(
+            lambda: self._rt.github.look_up_run(
                 installation_id=self._place.installation_id, repository=self._place.repository, run_id=run_id,
                 policy=calls(ONCE), optional=True,
             )
         )  # fmt: skip
+        run = next(iter(found.items), None)
         listed: dict[int, WorkflowJobEvent] = {}
         if run is not None and run.over:
             _, shown = self._jobs(run, every_attempt=True)
@@ -370,15 +372,17 @@ class _Look:
 
     def _tell(self, applied: intake.Applied) -> None:
         telemetry.REMAPS.inc(applied.remaps)
-        try:
-            for pool_id in sorted(applied.wakes):
-                self._rt.waker.wake(pool_id)
-            for claim_id in applied.releases:
-                send_release(self._rt, claim_id)
-            for pool_id in sorted(applied.keeper):
-                self._rt.waker.send(KEEP, queue="pools", pool_id=pool_id)
-        except EXPECTED as error:  # `resume` sends it again (L6)
-            log.warning("catch_up.not_told", repository=self._place.repository, error=type(error).__name__)
+        waker = self._rt.waker
+        messages: list[Callable[[], object]] = [
+            *(partial(waker.wake, pool_id) for pool_id in sorted(applied.wakes)),
+            *(partial(send_release, self._rt, claim_id) for claim_id in applied.releases),
+            *(partial(waker.send, KEEP, queue="pools", pool_id=pool_id) for pool_id in sorted(applied.keeper)),
+        ]
+        for message in messages:
+            try:
+                message()
+            except EXPECTED as error:  # `resume` sends it again (L6); the others go on (L14)
+                log.warning("catch_up.not_told", repository=self._place.repository, error=type(error).__name__)
 
     # Asking
 
@@ -409,7 +413,7 @@ class _Look:
             raise Retryable("GitHub showed less than it counted")
         return (replace(first, etag=etag) if first.unchanged else first), items
 
-    def _paid(self, call: Callable[[], T]) -> T:
+    def _paid(self, call: Callable[[], ListPage[T]]) -> ListPage[T]:
         """Make one call out of the installation's purse, and wait for our own pace while there is time."""
         while True:
             if not (self._tick.goes_on() if remaining() > ONCE.call_seconds + RESERVE else self._tick.page()):
@@ -424,10 +428,9 @@ class _Look:
                 time.sleep(limited.after)
                 continue
             self._silence[self._place.installation_id] = 0
-            if isinstance(answer, ListPage):
-                told = answer.quota or quota
-                if answer.cost != 1 or told != quota:
-                    self._give_back(1 - answer.cost, told)
+            told = answer.quota or quota
+            if answer.cost != 1 or told != quota:
+                self._give_back(1 - answer.cost, told)
             return answer
 
     # The purse is used in a dry run too: its calls are real.

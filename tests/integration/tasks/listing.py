@@ -90,16 +90,17 @@ class Listing:
         ]
         return self._page(installation_id, jobs, page, etag)
 
-    def get_run(
+    def look_up_run(
         self, *, installation_id: int, repository: str, run_id: int, policy: Any, optional: bool = False
-    ) -> RunSeen | None:
-        """Return a run."""
+    ) -> ListPage[RunSeen]:
+        """Return a run, or none."""
         assert optional, "what can wait is shed first"
         self._ask(f"run {run_id}", repository, policy)
         if run_id in self.broken:
             raise self.broken[run_id]
         self.paid[installation_id] += 1
-        return self.runs.get(run_id)
+        found = self.runs.get(run_id)
+        return ListPage(items=() if found is None else (found,), quota=self.quota, cost=1 + self.redirects)
 
     def _ask(self, what: str, repository: str, policy: Any) -> None:
         assert not in_transaction()

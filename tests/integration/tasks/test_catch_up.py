@@ -309,6 +309,16 @@ def test_a_redirect_is_paid_for_and_not_given_back(world: World) -> None:
     assert 62.5 - 12 <= purse.calls <= 62.5 - 11.9
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_a_redirect_of_the_look_up_of_a_run_is_paid_for(world: World, *, known: bool) -> None:
+    run = world.github.run(job(7), status="requested") if known else 5
+    world.known(7, minutes=61, run=run)
+    world.github.redirects = 1
+    assert world.tick() == [*lists("acme/shop"), f"run {run}"]
+    (purse,) = world.stage.rows("SELECT * FROM catch_up_purses")
+    assert 62.5 - 10 <= purse.calls <= 62.5 - 9.9
+
+
 def test_what_is_given_back_does_not_undo_what_another_tick_paid(world: World) -> None:
     def pay() -> None:
         assert transaction(world.stage.rt.engine, lambda db: rows.pay(db, 501, percent=5, now=utcnow())) is not None
@@ -545,6 +555,44 @@ def test_a_wake_that_cannot_be_sent_is_left_to_resume(world: World, monkeypatch:
     world.tick()
     assert (world.shown(7), world.shown(8)) == (("queued", None), ("queued", None))
     assert (world.run().outcome, world.run().skipped) == ("done", 0)
+
+
+def test_one_message_that_cannot_be_sent_stops_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = world.stage
+    (small,) = stage.rows("SELECT id FROM pools")
+    (large,) = stage.rows(
+        """
+        INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
+                           allowed_accounts, allowed_repositories, routing_priority, template_hash, created_at)
+        VALUES ('l', 'none', 'large', 'i', '{large}', 1, 1, 1, 1, '{}', '{}', 0, 'h', now()) RETURNING id
+        """
+    )
+    stage.rows(
+        """
+        INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at)
+        VALUES (:pool, 'none', 'small-0', 'u', 'a', 'h', now())
+        """,
+        pool=small.id,
+    )
+    world.known(7, "running", minutes=90)
+    stage.claim("small-0", job_id=7, state="executing", runner="small-0-abcdef01")
+    world.known(8)
+    world.known(9)
+    stage.rows("UPDATE jobs SET pool_id = :pool WHERE id = 9", pool=large.id)
+    world.github.run(
+        job(7, "completed", conclusion="success", minutes=90, over=61, runner="small-0-abcdef01"), status="in_progress"
+    )
+    original = stage.outbox.wake
+
+    def fail(pool_id: int) -> bool:
+        if pool_id == small.id:
+            raise RedisConnectionError("away for a moment")
+        return original(pool_id)
+
+    monkeypatch.setattr(stage.rt.waker, "wake", fail)
+    world.tick()
+    assert world.shown(7) == ("completed", "success")
+    assert {"pool_id": large.id} in stage.outbox.take("wake")
 
 
 def test_jobs_of_a_repository_that_was_given_away_are_asked_about_at_a_distance(world: World) -> None:

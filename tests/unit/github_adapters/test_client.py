@@ -225,6 +225,15 @@ def test_a_redirect_that_was_followed_to_a_list_costs_a_call_too(upstream: Upstr
     assert ask('"x"') == 1
 
 
+def test_a_redirect_that_was_followed_to_a_run_costs_a_call_too(upstream: Upstream, github: GitHub) -> None:
+    new = "/api/v3/repositories/9/actions/runs/4"
+    upstream.answer = lambda call: Reply(status=404 if call.path == new else 301, headers={"Location": new})
+
+    found = github.look_up_run(installation_id=1, repository="acme/app", run_id=4)
+
+    assert (found.items, found.cost) == ((), 2)
+
+
 def test_a_mint_is_never_redirected(upstream: Upstream, github: GitHub) -> None:
     upstream.answer = lambda _: Reply(status=307, headers={"Location": "/api/v3/elsewhere"})
 
@@ -249,6 +258,38 @@ def test_a_filter_that_a_server_does_not_know_is_made_up_for(upstream: Upstream,
 
     assert seen is not None
     assert seen.id == 900
+
+
+@pytest.mark.parametrize("gone", [1, 60, 100])
+def test_runners_that_go_between_two_pages_hide_no_other(upstream: Upstream, github: GitHub, gone: int) -> None:
+    everyone = [{**RUNNER, "id": number} for number in range(1, 351)]
+
+    def page(call: Call) -> Reply:
+        number = int(call.path.rpartition("page=")[2])
+        if number == 3 and len(everyone) == 350:  # and so the first ones of the third page are on the second
+            del everyone[:gone]
+        return Reply(body={"total_count": len(everyone), "runners": everyone[number * 100 - 100 : number * 100]})
+
+    upstream.answer = page
+
+    seen = github.list_runners(installation_id=1, scope=ACME)
+
+    assert {runner.id for runner in seen} >= set(range(gone + 1, 351))
+
+
+def test_a_list_from_which_more_went_than_a_page_has_is_doubted(upstream: Upstream, github: GitHub) -> None:
+    everyone = [{**RUNNER, "id": number} for number in range(1, 351)]
+
+    def page(call: Call) -> Reply:
+        number = int(call.path.rpartition("page=")[2])
+        if number == 2:
+            del everyone[:101]
+        return Reply(body={"total_count": len(everyone), "runners": everyone[number * 100 - 100 : number * 100]})
+
+    upstream.answer = page
+
+    with pytest.raises(Retryable):
+        github.list_runners(installation_id=1, scope=ACME)
 
 
 def test_a_deadline_that_has_passed_sends_nothing(upstream: Upstream, github: GitHub) -> None:
