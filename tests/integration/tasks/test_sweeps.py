@@ -11,6 +11,7 @@ from ostler.errors import Gone, NotInstalled
 from tasks.pools import keep
 from tasks.release import release
 from tasks.retire import retire
+from tasks.sweeps import unused_runners as of_unused
 from tasks.sweeps.adrift_jobs import adrift_jobs
 from tasks.sweeps.finished_jobs import finished_jobs
 from tasks.sweeps.missing_pods import missing_pods
@@ -192,6 +193,36 @@ def test_a_runner_without_an_execution_is_judged_by_what_github_shows(
     assert shown == state
     (own,) = stage.rows("SELECT state FROM jobs WHERE id = 7")
     assert (after.job_id, own.state) == after_job
+
+
+@pytest.mark.parametrize(
+    ("has", "runner", "said"),
+    [
+        (None, "online", None),
+        (7, "online", ("in_progress", None, "another")),
+        (7, "busy", ("in_progress", None, "another")),
+    ],
+    ids=["a spare", "one whose job runs elsewhere", "one whose runner is busy with another job"],
+)
+def test_a_claim_that_gets_another_job_while_it_is_looked_at_keeps_that(
+    stage: Stage, pod: str, github: StubGitHub, monkeypatch: pytest.MonkeyPatch, has: int | None, runner: str, said: Any
+) -> None:
+    for job in (7, 8):
+        stage.job(job)
+    claim = stage.claim(pod, job_id=has, state="delivered", age=90, runner=RUNNER)
+    github.runner, github.job = runner, said
+    act = of_unused.act
+
+    def after_a_match(*judged: Any) -> None:
+        stage.rows("UPDATE claims SET job_id = 8, spare_since = NULL")
+        act(*judged)
+
+    monkeypatch.setattr(of_unused, "act", after_a_match)
+    unused_runners.run()
+    after = stage.see(claim)
+    assert (after.state, after.job_id, after.job_state) == ("delivered", 8, "claimed")
+    (run,) = stage.rows("SELECT found, repaired, moved_on FROM sweep_runs")
+    assert tuple(run) == (1, 0, 1)
 
 
 def test_an_absent_runner_is_released_only_after_two_looks_a_minute_apart(

@@ -343,7 +343,7 @@ def test_a_row_that_moved_between_verdict_and_action_is_left(
     kin.task.run()
     assert kin.repaired(stage, github) == 0
     assert [row for row in ledger(stage, kin.name) if row.outcome != "moved_on"] == []
-    assert stage.outbox.sent == []
+    assert (stage.outbox.sent, github.deleted) == ([], [])
     (run,) = stage.rows("SELECT * FROM sweep_runs")
     assert (run.found, run.repaired, run.moved_on) == (1, 0, 1)
 
