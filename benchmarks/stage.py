@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,8 +30,9 @@ from benchmarks.load.tokens import NAMESPACE, BenchPod
 from lab.postgres import Postgres
 from lab.processes import Child, StartError, free_port
 from lab.redis import Redis
-from models import migrate
+from models import epochs, migrate
 from models.engine import make_engine
+from ostler.clock import utcnow
 from ostler.secrets import Secret
 
 APP_ID = "ostler-lab"
@@ -93,8 +95,8 @@ class Stage:
         self._engine = make_engine(Secret(self.postgres.url("ostler")), pool_size=2, application="benchmark")
         migrate.upgrade(self._engine)
         with self._engine.begin() as db:  # no cluster is there to compare with
-            started = "pg_postmaster_start_time()"
-            db.execute(text(f"UPDATE epochs SET trusted_until = 'infinity', trusted_server = {started}"))  # noqa: S608
+            now = utcnow()
+            epochs.confirm(db, epochs.read(db, now=now).epoch, trusted_for=timedelta(days=365), now=now)
         port = free_port()
         self.upstream_url = f"http://127.0.0.1:{port}"
         self.module(

@@ -185,7 +185,6 @@ class GitHub:
         *,
         installation_id: int,
         scope: Scope,
-        deadline_seconds: float | None = None,
         policy: RetryPolicy = ONCE,
         optional: bool = False,
         between: Callable[[], RetryPolicy] | None = None,
@@ -200,7 +199,7 @@ class GitHub:
             installation_id=installation_id,
             scope=scope,
             call_class=CallClass.OPTIONAL if optional else CallClass.READ,
-            deadline=_deadline(deadline_seconds, policy),
+            deadline=Deadline(policy.deadline),
             policy=policy,
             between=between,
         )
@@ -247,7 +246,6 @@ class GitHub:
         installation_id: int,
         repository: str | int,
         job_id: int,
-        deadline_seconds: float | None = None,
         policy: RetryPolicy = ONCE,
         optional: bool = False,
     ) -> JobSeen | None:
@@ -256,22 +254,12 @@ class GitHub:
         An `optional` look-up is shed first when calls are scarce. Raises `Invalid` when the repository's name cannot be
         one.
         """
-        path = f"{_home(repository)}/actions/jobs/{job_id}"
-        call_class = CallClass.OPTIONAL if optional else CallClass.READ
-        deadline = _deadline(deadline_seconds, policy)
-
-        def once() -> JobSeen | None:
-            answer = self._call(
-                installation_id=installation_id, call_class=call_class, method="GET", path=path, deadline=deadline
-            )
-            if answer.status == HTTPStatus.NOT_FOUND:
-                return None
-            if answer.status != HTTPStatus.OK:
-                raise refusal(answer, what="look-up of a job", now=self._clock())
-            with _sense(answer, "look-up of a job"):
-                return _job(fields.decode(answer.body), job_id=job_id)
-
-        return repeat(once, policy=policy, deadline=deadline, timing=self._timing)
+        found = self._look_up(
+            installation_id=installation_id, path=f"{_home(repository)}/actions/jobs/{job_id}", policy=policy,
+            call_class=CallClass.OPTIONAL if optional else CallClass.READ, what="look-up of a job",
+            read=partial(_job, job_id=job_id),
+        )  # fmt: skip
+        return next(iter(found.items), None)
 
     def get_run(
         self,
@@ -279,7 +267,6 @@ class GitHub:
         installation_id: int,
         repository: str | int,
         run_id: int,
-        deadline_seconds: float | None = None,
         policy: RetryPolicy = ONCE,
         optional: bool = False,
     ) -> RunSeen | None:
@@ -288,9 +275,8 @@ class GitHub:
         An `optional` look-up is shed first when calls are scarce. Raises `Invalid` as `get_job` does.
         """
         found = self.look_up_run(
-            installation_id=installation_id, repository=repository, run_id=run_id, deadline_seconds=deadline_seconds,
-            policy=policy, optional=optional,
-        )  # fmt: skip
+            installation_id=installation_id, repository=repository, run_id=run_id, policy=policy, optional=optional
+        )
         return next(iter(found.items), None)
 
     def look_up_run(
@@ -299,33 +285,15 @@ class GitHub:
         installation_id: int,
         repository: str | int,
         run_id: int,
-        deadline_seconds: float | None = None,
         policy: RetryPolicy = ONCE,
         optional: bool = False,
     ) -> ListPage[RunSeen]:
         """Return what `get_run` does as a list of one or none, with what it cost."""
-        path = f"{_home(repository)}/actions/runs/{run_id}"
-        deadline = _deadline(deadline_seconds, policy)
-
-        def once() -> ListPage[RunSeen]:
-            answer = self._call(
-                installation_id=installation_id,
-                call_class=CallClass.CATCH_UP if optional else CallClass.READ,
-                method="GET",
-                path=path,
-                deadline=deadline,
-            )
-            if answer.status == HTTPStatus.NOT_FOUND:
-                return only(None, answer)
-            if answer.status != HTTPStatus.OK:
-                raise refusal(answer, what="look-up of a run", now=self._clock())
-            with _sense(answer, "look-up of a run"):
-                found = read_run(fields.decode(answer.body))
-                if found.id != run_id:
-                    raise fields.Malformed("id")
-                return only(found, answer)
-
-        return repeat(once, policy=policy, deadline=deadline, timing=self._timing)
+        return self._look_up(
+            installation_id=installation_id, path=f"{_home(repository)}/actions/runs/{run_id}", policy=policy,
+            call_class=CallClass.CATCH_UP if optional else CallClass.READ, what="look-up of a run",
+            read=partial(_run, run_id=run_id),
+        )  # fmt: skip
 
     def list_runs(
         self,
@@ -390,15 +358,13 @@ class GitHub:
                 suspended=content.get("suspended_at") is not None,
             )
 
-    def list_deliveries(
-        self, *, cursor: str | None = None, deadline_seconds: float | None = None, policy: RetryPolicy = ONCE
-    ) -> DeliveryPage:
+    def list_deliveries(self, *, cursor: str | None = None, policy: RetryPolicy = ONCE) -> DeliveryPage:
         """Return a page of what GitHub tried to deliver to the App's webhook, newest first.
 
         `cursor` is that of the page before, None for the first. Raises `Invalid` when GitHub does not take the cursor.
         """
         query = f"per_page={PAGE}" + ("" if cursor is None else f"&cursor={quote(cursor, safe='')}")
-        deadline = _deadline(deadline_seconds, policy)
+        deadline = Deadline(policy.deadline)
 
         def once() -> DeliveryPage:
             answer = self._call_as_app(
@@ -436,6 +402,31 @@ class GitHub:
         if answer.status != HTTPStatus.ACCEPTED:
             raise refusal(answer, what="redelivery", now=self._clock())
 
+    def _look_up(
+        self,
+        *,
+        installation_id: int,
+        path: str,
+        policy: RetryPolicy,
+        call_class: CallClass,
+        what: str,
+        read: Callable[[Mapping[str, Any]], T],
+    ) -> ListPage[T]:
+        deadline = Deadline(policy.deadline)
+
+        def once() -> ListPage[T]:
+            answer = self._call(
+                installation_id=installation_id, call_class=call_class, method="GET", path=path, deadline=deadline
+            )
+            if answer.status == HTTPStatus.NOT_FOUND:
+                return only(None, answer)
+            if answer.status != HTTPStatus.OK:
+                raise refusal(answer, what=what, now=self._clock())
+            with _sense(answer, what):
+                return only(read(fields.decode(answer.body)), answer)
+
+        return repeat(once, policy=policy, deadline=deadline, timing=self._timing)
+
     def _list_page(
         self,
         *,
@@ -447,7 +438,7 @@ class GitHub:
         key: str,
         read: Callable[[Any], T],
     ) -> ListPage[T]:
-        deadline = _deadline(None, policy)
+        deadline = Deadline(policy.deadline)
 
         def once() -> ListPage[T]:
             answer = self._call(
@@ -480,7 +471,7 @@ class GitHub:
             nonlocal policy, deadline
             if between is not None and seen:
                 policy = between()
-                deadline = _deadline(None, policy)
+                deadline = Deadline(policy.deadline)
             runners, total = self._page(
                 installation_id=installation_id,
                 scope=scope,
@@ -618,6 +609,13 @@ def _runner(source: Any) -> RunnerSeen:
             if isinstance(each, dict) and isinstance(each.get("name"), str)
         ),
     )
+
+
+def _run(source: Mapping[str, Any], *, run_id: int) -> RunSeen:
+    found = read_run(source)
+    if found.id != run_id:
+        raise fields.Malformed("id")
+    return found
 
 
 def _job(source: Mapping[str, Any], *, job_id: int) -> JobSeen:

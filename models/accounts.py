@@ -14,6 +14,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from models.base import Base, GitHubId
 from models.prepared import Prepared
 from models.sql import text
+from ostler.settings import Settings
 from rules.fairness import Budget, Usage
 
 
@@ -55,6 +56,15 @@ class NewAccount:
     id: int
     login: str
     installation_id: int | None
+
+
+def default_budget(settings: Settings) -> Budget:
+    """Return the budget of an account that is new."""
+    return Budget(
+        count=settings.default_budget_count,
+        vcpu_millicores=settings.default_budget_vcpu * 1000,
+        memory_mib=settings.default_budget_memory_gib * 1024,
+    )
 
 
 def ensure_accounts(db: Connection, accounts: Sequence[NewAccount], *, budget: Budget, now: datetime) -> None:

@@ -86,10 +86,7 @@ def doubt(db: Connection, *, now: datetime) -> str | None:
 
 def is_older(db: Connection) -> bool:
     """Return whether Postgres is known to be older than the cluster."""
-    found: bool = db.execute(
-        text("SELECT EXISTS (SELECT FROM epochs WHERE id = 1 AND older_since IS NOT NULL)")
-    ).scalar_one()
-    return found
+    return not db.execute(text(f"SELECT {CURRENT}")).scalar_one()
 
 
 def advance(db: Connection, seen: Epoch) -> Epoch | None:

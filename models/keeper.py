@@ -50,11 +50,9 @@ class PodRow:
     uid: str | None
     attempt_id: str
     created_at: datetime
-    polled_at: datetime | None
     terminal_at: datetime | None
     claim_id: int | None
     claim_purpose: str | None
-    claim_state: str | None
     ever_delivered: bool
     offered: bool
     freed_at: datetime | None
@@ -240,8 +238,8 @@ def pod_rows(db: Connection, *, pool_id: int, now: datetime) -> list[PodRow]:
     """Return the Pods of a pool that are not known to be gone, oldest first."""
     rows = db.execute(
         text("""
-            SELECT p.id, p.name, p.uid, p.attempt_id, p.created_at, p.polled_at, p.terminal_at,
-                   c.id AS claim_id, c.purpose AS claim_purpose, c.state AS claim_state,
+            SELECT p.id, p.name, p.uid, p.attempt_id, p.created_at, p.terminal_at,
+                   c.id AS claim_id, c.purpose AS claim_purpose,
                    EXISTS (SELECT FROM claims d WHERE d.pod_uid = p.uid AND d.delivered_at IS NOT NULL)
                        AS ever_delivered,
                    EXISTS (SELECT FROM offers o WHERE o.pod_uid = p.uid AND o.until > :now) AS offered,

@@ -49,7 +49,7 @@ class EpochVerdict:
         return self.standing in {Standing.OLDER, Standing.FOREIGN}
 
 
-def judge_epoch(ours: Epoch, cluster: Epoch | None, *, unknown_stamps: int = 0) -> EpochVerdict:
+def judge_epoch(ours: Epoch, cluster: Epoch | None, *, unknown_stamps: int) -> EpochVerdict:
     """Return where Postgres stands; the cluster's side was read before ours.
 
     `unknown_stamps`: Pods stamped by claims that Postgres does not know, counted where the cluster has no epoch.

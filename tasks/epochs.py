@@ -46,17 +46,13 @@ def compare(rt: Runtime) -> EpochVerdict | None:
     None when somebody else raised them meanwhile. Raises what the client raises, and then nothing is trusted anew.
     """
     began = utcnow()
-    seen = read(rt)
-    stamps = stamped_by(rt) if seen is None else {}
-    ours = transaction(rt.engine, lambda db: epochs.read(db, now=began))
+    seen, ours, verdict = _look(rt)
     if ours.older_since is not None:
         return EpochVerdict(Standing.OLDER, ours.why or "")
     if seen is not None and seen.epoch is None:
         why = "the ConfigMap of the cluster's epoch says none; delete it if nobody else writes it"
         transaction(rt.engine, lambda db: epochs.note_doubt(db, why=why))
         return None
-    unknown = transaction(rt.engine, lambda db: epochs.unknown_claims(db, stamps)) if stamps else 0
-    verdict = judge_epoch(ours.epoch, None if seen is None else seen.epoch, unknown_stamps=unknown)
     if verdict.older:
         kept = timedelta(seconds=rt.settings.redelivery_kept)
         transaction(rt.engine, lambda db: epochs.mark_older(db, ours.epoch, why=verdict.why, kept=kept, now=utcnow()))
@@ -77,11 +73,16 @@ def compare(rt: Runtime) -> EpochVerdict | None:
 
 def judge_only(rt: Runtime) -> EpochVerdict:
     """Return the verdict of a comparison that changes nothing. Raises what the client raises."""
+    return _look(rt)[2]
+
+
+def _look(rt: Runtime) -> tuple[EpochSeen | None, epochs.EpochSeen, EpochVerdict]:
+    """Return both sides as they are, the cluster's read first (L8), and the verdict."""
     seen = read(rt)
     stamps = stamped_by(rt) if seen is None else {}
     ours = transaction(rt.engine, lambda db: epochs.read(db, now=utcnow()))
     unknown = transaction(rt.engine, lambda db: epochs.unknown_claims(db, stamps)) if stamps else 0
-    return judge_epoch(ours.epoch, None if seen is None else seen.epoch, unknown_stamps=unknown)
+    return seen, ours, judge_epoch(ours.epoch, None if seen is None else seen.epoch, unknown_stamps=unknown)
 
 
 def read(rt: Runtime) -> EpochSeen | None:

@@ -32,7 +32,7 @@ from rules.stranding import Cause, FoundBy
 from tasks.base import SWEEP, SWEEP_ROW, calls, remaining, task
 from tasks.evidence import judge
 from tasks.github import ask_fate, deregister
-from tasks.release import send_release
+from tasks.release import send_release, wake_after
 from tasks.retire import send_retire
 from tasks.runtime import Runtime, runtime
 
@@ -367,10 +367,7 @@ def end_claim(
 
 def clean_up(rt: Runtime, claim: keeper.ClaimFacts, *, gone: bool) -> None:
     """Wake the pools that the end of a claim may help, and delete what its Pod left if it is gone."""
-    for pool_id in transaction(
-        rt.engine, lambda db: releases.pools_to_wake(db, pool_id=claim.pool_id, account_id=claim.account_id)
-    ):
-        rt.waker.wake(pool_id)
+    wake_after(rt, pool_id=claim.pool_id, account_id=claim.account_id)
     if gone:
         forget_account(rt, namespace=claim.namespace, name=claim.pod_name, uid=claim.pod_uid)
 

@@ -107,7 +107,7 @@ def end_never_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
         return
     if ended.retire_id is not None:
         send_retire(rt, ended.retire_id)
-    wake_after(rt, work)
+    wake_after(rt, pool_id=work.pool_id, account_id=work.account_id)
 
 
 def make_warm(rt: Runtime, work: releases.ReleaseWork) -> Warmth | None:
@@ -155,14 +155,10 @@ def end_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
     )
     if retire_id is not None:
         send_retire(rt, retire_id)
-        wake_after(rt, work)
+        wake_after(rt, pool_id=work.pool_id, account_id=work.account_id)
 
 
-def wake_after(rt: Runtime, work: releases.ReleaseWork) -> None:
-    """Wake the pools that the end of this claim may help."""
-    pools = transaction(
-        rt.engine,
-        lambda db: releases.pools_to_wake(db, pool_id=work.pool_id, account_id=work.account_id),
-    )
-    for pool_id in pools:
-        rt.waker.wake(pool_id)
+def wake_after(rt: Runtime, *, pool_id: int, account_id: int | None) -> None:
+    """Wake the pools that the end of a claim of this pool and account may help."""
+    for each in transaction(rt.engine, lambda db: releases.pools_to_wake(db, pool_id=pool_id, account_id=account_id)):
+        rt.waker.wake(each)

@@ -24,12 +24,12 @@ from k8s_adapters.epochs import write_epoch
 from k8s_adapters.pods import PodSeen, list_pods
 from k8s_adapters.pools import list_pools
 from models import adrift, epochs, keeper, restoring
+from models.accounts import default_budget
 from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import Forbidden, Gone, Invalid, NotInstalled, RateLimited, Suspended, UpstreamError
 from rules.adrift import Adrift, Move, judge_adrift
 from rules.epochs import CLUSTER_LOST_IT
-from rules.fairness import Budget
 from rules.restoring import Act, PodVerdict, Registered, RestoredPod, judge_pod, stem_of, stem_of_runner
 from rules.scopes import Scope
 from rules.stamps import parse
@@ -316,11 +316,7 @@ class _Restore:
         if row is None or (look.verdict.act is Act.LEAVE and look.verdict.drops is None):
             return
         held = row.job_id if look.verdict.act is Act.RELEASE and look.verdict.drops is None else None
-        budget = Budget(
-            count=rt.settings.default_budget_count,
-            vcpu_millicores=rt.settings.default_budget_vcpu * 1000,
-            memory_mib=rt.settings.default_budget_memory_gib * 1024,
-        )
+        budget = default_budget(rt.settings)
 
         def body(db: Connection) -> None:
             now = utcnow()

@@ -28,13 +28,13 @@ from starlette.responses import JSONResponse, Response
 
 from github_adapters.webhooks import MalformedPayload, WorkflowJobEvent, parse_workflow_job, verify_signature
 from models import intake
+from models.accounts import default_budget
 from models.engine import StartOver, transaction
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.logging import get_logger
 from ostler.settings import Settings
 from ostler.wakes import KEEP, RELEASE, REMATCH
-from rules.fairness import Budget
 from web import announcements
 from web.limits import BODY_WITHIN
 
@@ -132,11 +132,7 @@ class Intake:
         self._publisher = publisher
         self._clock = clock
         self._monotonic = monotonic
-        self._budget = Budget(
-            count=settings.default_budget_count,
-            vcpu_millicores=settings.default_budget_vcpu * 1000,
-            memory_mib=settings.default_budget_memory_gib * 1024,
-        )
+        self._budget = default_budget(settings)
         self._queue: asyncio.Queue[_Waiting | None] = asyncio.Queue()  # bounded by hand: the None always fits
         self._thread: ThreadPoolExecutor | None = None
         self._consumer: asyncio.Task[None] | None = None

@@ -25,6 +25,7 @@ from github_adapters.runs import ListPage, RunSeen
 from github_adapters.webhooks import Home, WorkflowJobEvent
 from models import adrift, intake, stranded
 from models import catch_up as rows
+from models.accounts import default_budget
 from models.engine import transaction
 from models.repairs import Case
 from ostler import telemetry
@@ -33,7 +34,6 @@ from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, Upstr
 from ostler.wakes import KEEP
 from rules.adrift import LONGEST_QUEUED, next_ask_after
 from rules.catch_up import Catch, judge_listed, wait_after
-from rules.fairness import Budget
 from rules.machines import JobState
 from rules.reaping import Source, Witness
 from rules.stranding import Cause, FoundBy
@@ -158,11 +158,7 @@ class _Look:
         self._began = utcnow()
         self._after = timedelta(seconds=settings.catch_up_after)
         self._over_after = timedelta(seconds=settings.catch_up_over_after)
-        self._budget = Budget(
-            count=settings.default_budget_count,
-            vcpu_millicores=settings.default_budget_vcpu * 1000,
-            memory_mib=settings.default_budget_memory_gib * 1024,
-        )
+        self._budget = default_budget(settings)
 
     def begin(self) -> None:
         """Write down that it is tried, so that another is tried first should this kill the process."""

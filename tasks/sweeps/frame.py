@@ -8,7 +8,8 @@ A new sweep in ten minutes
 
        @sweep("orphaned_things")
        def orphaned_things(tick: Tick) -> None:
-           pods = tick.listing("Pods", lambda: list_pods(tick.rt.kube, namespace=..., policy=calls(SWEEP)))
+           pages = metadata_pages(tick.rt.kube, "pods", namespace=..., selector=OF_POOLS, policy=calls(SWEEP_LIST))
+           pods = [pod for page in tick.whole("Pods", pages) for pod in page]
            things = tick.read(lambda db: orphans.found(db, now=utcnow()))       # the cluster first, rows second (L8)
            tick.doubt(not pods and bool(things), "no Pods at all")              # ends the tick, nothing is changed
            tick.each(things, lambda thing: look(tick, pods, thing))             # one that fails stops no other (L14)
@@ -38,7 +39,7 @@ What the frame does for it
 - **Budget.** Repairs with `kills` are bounded by what the tick listed (`rules.reaping.allowance`); the rest is counted
   as overflow, logged, and left to later ticks. Without two witnesses, or a proof, they are refused.
 - **Time.** `each` and `page` end the tick when its deadline is near or the worker was told to stop; the next goes on.
-  A `listing` is a page of its own. A tick that came to no row does not count as one that ran.
+  Each page of a `whole` list has its own. A tick that came to no row does not count as one that ran.
 - **Ledger.** A repair's row is written in the transaction that makes it, and looked at again by later ticks until what
   it `expects` has come about (`models.repairs`). What GitHub or the cluster is asked to do goes into `call`, which is
   made after a row was committed that says so.

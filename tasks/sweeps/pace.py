@@ -114,27 +114,11 @@ class Pace:
         """Return what a query finds."""
         return transaction(self.rt.engine, query)
 
-    def listing(
-        self, what: str, call: Callable[[], Iterable[T]], *, counted: Callable[[T], bool] = lambda _: True
-    ) -> list[T]:
-        """Return a whole list of an upstream; one that fails ends the tick (law L8).
-
-        Those that are `counted` (default: all) are what the budget is a part of. The list is a page of its own: what
-        it took is not taken from the rows that follow, or a slow one would leave them no time, tick after tick.
-        """
-        try:
-            found = list(call())
-        except UpstreamError as error:
-            raise Aborted(f"{what} could not be listed: {type(error).__name__}") from error
-        self.listed(sum(1 for each in found if counted(each)))
-        if time.monotonic() + RESERVE <= self._ends_at:
-            self._turn()
-        return found
-
     def whole(self, what: str, pages: Iterable[Sequence[T]]) -> Iterator[Sequence[T]]:
         """Yield each page of a list of which only the whole says anything; nothing may be changed before its end.
 
-        Each page has a deadline of its own. One that fails, or time that is up, ends the tick (law L8).
+        Each page has a deadline of its own, as have the rows that follow, or a slow list would leave them no time,
+        tick after tick. One that fails, or time that is up, ends the tick (law L8).
         """
         following = iter(pages)
         while True:
@@ -168,14 +152,14 @@ class Pace:
 
     # Going on
 
-    def each(self, rows: Iterable[T], look: Callable[[T], object], *, reserve: float = RESERVE) -> bool:
+    def each(self, rows: Iterable[T], look: Callable[[T], object]) -> bool:
         """Look at one row after the other while there is time; one that fails stops no other (law L14).
 
         False when rows were left to the next tick.
         """
         row = None
         for row in rows:
-            if not self.goes_on(reserve=reserve):
+            if not self.goes_on():
                 return False
             self.attempt(look, row, row=_named(row))
         if row is None:

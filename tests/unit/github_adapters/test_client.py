@@ -3,6 +3,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from github_adapters.client import GitHub, JobSeen
 from ostler.errors import Busy, Conflict, Forbidden, Gone, Invalid, RateLimited, Retryable, UpstreamError
 from ostler.secrets import Secret
+from rules.retry import ONCE
 from rules.scopes import Scope
 from tests.unit.github_adapters.conftest import Clock
 from tests.unit.github_adapters.upstream import Call, Reply, Upstream
@@ -294,7 +296,7 @@ def test_a_list_from_which_more_went_than_a_page_has_is_doubted(upstream: Upstre
 
 def test_a_deadline_that_has_passed_sends_nothing(upstream: Upstream, github: GitHub) -> None:
     with pytest.raises(Retryable):
-        github.list_runners(installation_id=1, scope=ACME, deadline_seconds=0)
+        github.list_runners(installation_id=1, scope=ACME, policy=replace(ONCE, deadline=0))
 
     assert upstream.calls == []
 
@@ -308,7 +310,7 @@ def test_a_deadline_ends_a_call_that_hangs(upstream: Upstream, github: GitHub) -
 
     upstream.answer = hang
     with pytest.raises(Retryable) as caught:
-        github.get_job(installation_id=1, repository="acme/app", job_id=3, deadline_seconds=0.3)
+        github.get_job(installation_id=1, repository="acme/app", job_id=3, policy=replace(ONCE, deadline=0.3))
     released.set()
 
     assert caught.value.status is None
@@ -318,7 +320,7 @@ def test_a_deadline_ends_an_answer_that_drips(upstream: Upstream, github: GitHub
     upstream.answer = lambda _: Reply(body={"padding": "x" * 500}, drip=0.1)
 
     with pytest.raises(Retryable) as caught:
-        github.get_job(installation_id=1, repository="acme/app", job_id=3, deadline_seconds=0.4)
+        github.get_job(installation_id=1, repository="acme/app", job_id=3, policy=replace(ONCE, deadline=0.4))
 
     assert caught.value.status is None
 

@@ -448,16 +448,17 @@ def refuse(admin: Engine, database: str, *, refused: bool = True) -> None:
 def test_what_cannot_be_trusted_ends_the_tick_and_counts_as_no_success(stage: Stage, how: str) -> None:
     stage.subjects(1)
 
-    def fails() -> list[int]:
+    def fails() -> Iterator[list[int]]:
+        yield []
         raise Retryable("away")
 
     def body(tick: Tick) -> None:
         if how == "list fails":
-            tick.listing("Pods", fails)
+            list(tick.whole("Pods", fails()))
         elif how == "suspicious":
             tick.doubt(suspicious=True, why="no Pods at all")
         else:
-            fails()
+            list(fails())
         stage.every()(tick)
 
     run = stage.tick(body)
@@ -500,7 +501,16 @@ def test_a_tick_whose_time_is_up_or_whose_process_stops_leaves_the_rest(
 def test_a_list_that_took_all_the_time_leaves_its_rows_a_page_of_their_own(stage: Stage) -> None:
     stage.subjects(2)
     stage.spec = replace(SPEC, longest=60)
-    run = stage.tick(after_a_slow_list(stage))
+
+    def body(tick: Tick) -> None:
+        def slow() -> Iterator[list[int]]:
+            base._ends_at.set(time.monotonic() + 0.01)
+            yield [1, 2]
+
+        list(tick.whole("Pods", slow()))
+        stage.every()(tick)
+
+    run = stage.tick(in_its_own_time(body))
     assert (run.outcome, stage.repaired()) == ("done", [1, 2])
 
 
@@ -517,28 +527,23 @@ def test_a_tick_that_came_to_no_row_does_not_count_as_one_that_ran(stage: Stage,
         tick.listed(100)
         tick.each([1, 2], look)
 
-    run = stage.tick(after_a_slow_list(stage) if why == "time" else fails)
+    def out_of_time(tick: Tick) -> None:
+        base._ends_at.set(time.monotonic() + 0.01)
+        stage.every()(tick)
+
+    run = stage.tick(in_its_own_time(out_of_time) if why == "time" else fails)
     assert (run.outcome, stage.row.succeeded_at, stage.repaired()) == ("aborted", None, [])
     assert run.why == ("its time was up before it had looked at anything" if why == "time"
                        else "nothing could be looked at")  # fmt: skip
     assert telemetry.SWEEP_SUCCESS.labels("stub")._value.get() == before
     stage.spec = SPEC
-    stage.tick(lambda tick: void(tick.listing("Pods", list)))  # there is nothing to be looked at
+    stage.tick(lambda tick: void(list(tick.whole("Pods", []))))  # there is nothing to be looked at
     assert stage.row.succeeded_at is not None
     assert telemetry.SWEEP_SUCCESS.labels("stub")._value.get() > before
 
 
-def after_a_slow_list(stage: Stage) -> Callable[[Tick], None]:
-    """Return a sweep that has next to no time left when its list has come."""
-
-    def body(tick: Tick) -> None:
-        def slow() -> list[int]:
-            base._ends_at.set(time.monotonic() + 0.01)
-            return [1, 2]
-
-        tick.listing("Pods", slow)
-        stage.every()(tick)
-
+def in_its_own_time(body: Callable[[Tick], None]) -> Callable[[Tick], None]:
+    """Return a sweep that may change its deadline, and no other's."""
     return lambda tick: contextvars.copy_context().run(body, tick)
 
 
