@@ -85,6 +85,7 @@ class _Fleet:
     def grow(self, count: int) -> None:
         """Have so many Pods and rows, nothing repaired yet."""
         self._herd.grow(count)
+        self._stage.wait(self._herd.is_listed, timeout=900, what=f"the API server's list of {count} Pods", every=1)
         self._stage.rows("TRUNCATE claims, claim_events, runner_pods, repairs, sweep_runs, sweeps CASCADE")
         pods = list(self._herd.made())
         self._stage.rows(

@@ -31,6 +31,7 @@ EVERYTHING = ""
 """In place of the name of a quota: all calls of the installation."""
 
 LONGEST_NAME = 64
+_REDIRECTS = range(300, 400)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +91,7 @@ def refusal(  # noqa: PLR0911  one line for each meaning
         return Suspended("the App's installation is suspended")
     if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
         return Forbidden(text)
-    if status in {HTTPStatus.NOT_FOUND, HTTPStatus.GONE} or 300 <= status < 400:  # noqa: PLR2004
+    if status in {HTTPStatus.NOT_FOUND, HTTPStatus.GONE} or status in _REDIRECTS:
         # A redirect that was not followed: the owner or repository has another name now.
         return Gone(text)
     if status == HTTPStatus.CONFLICT:

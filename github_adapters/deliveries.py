@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from github_adapters import fields
+from ostler.upstreams import SUCCESS
 
 LONGEST_GUID = 128
 LONGEST_CURSOR = 512
@@ -75,7 +76,7 @@ def _delivery(source: Any) -> DeliverySeen:
         id=fields.number(source, "id"),
         guid=guid,
         delivered_at=fields.moment(source, "delivered_at"),
-        accepted=isinstance(status, int) and 200 <= status < 300,  # noqa: PLR2004
+        accepted=isinstance(status, int) and status in SUCCESS,
         event=fields.word(source, "event"),
         action=fields.optional_word(source, "action"),
     )

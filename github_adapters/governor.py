@@ -33,6 +33,7 @@ from github_adapters.http import Answer
 from ostler.clock import utcnow
 from ostler.errors import RateLimited
 from ostler.secrets import Secret
+from ostler.upstreams import SUCCESS
 
 log = structlog.get_logger(__name__)
 
@@ -359,7 +360,7 @@ class Governor:
             return
         # An answer without headers is one too: a server that limits nothing sends none.
         unchanged = answer is not None and answer.status == HTTPStatus.NOT_MODIFIED
-        known = answer is not None and (answer.status < 300 or unchanged)  # noqa: PLR2004
+        known = answer is not None and (answer.status in SUCCESS or unchanged)
         closed_for = limit.after if limit is not None and limit.quota == EVERYTHING else 0
         told = (quota.resource, quota.limit, quota.remaining, quota.reset) if quota is not None else ("", 0, 0, 0)
         if limit is not None and limit.quota != EVERYTHING:

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from github_adapters.http import Deadline
 from ostler.errors import Retryable
+from ostler.upstreams import SUCCESS
 from rules.retry import Failure, Network, RetryPolicy, decide
 
 T = TypeVar("T")
@@ -44,6 +45,6 @@ def repeat(once: Callable[[], T], *, policy: RetryPolicy, deadline: Deadline, ti
 def _failure(error: Retryable) -> Failure:
     if error.status is None:
         return Failure(network=Network.RESET)
-    if 200 <= error.status < 300:  # noqa: PLR2004  an answer that makes no sense
+    if error.status in SUCCESS:  # an answer that makes no sense
         return Failure(network=Network.TRUNCATED)
     return Failure(status=error.status)

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -24,7 +25,7 @@ from yaml import YAMLError
 from k8s_adapters.retry import ONCE, Answer, RetryPolicy, Timing, TruncatedAnswer, call, find_failure
 from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, Conflict, Forbidden, Gone, Invalid, Retryable, UpstreamError
-from ostler.upstreams import PATIENCE, SERVER_ERROR, TALLY, Upstream
+from ostler.upstreams import PATIENCE, SERVER_ERROR, SUCCESS, TALLY, Upstream
 from rules.retry import parse_retry_after
 
 Json = dict[str, Any]
@@ -45,11 +46,7 @@ _MEANINGS: dict[int, type[UpstreamError]] = {
     409: Conflict,
     422: Invalid,
 }
-_UNAUTHORIZED = 401
 _TOKEN_KEPT = 1.0  # seconds; asking the package costs as much as a quarter of a whole call
-_EXPIRED = 410
-_OVERLOADED = 429
-_OK = range(200, 300)
 
 
 class KubeClient:
@@ -140,14 +137,7 @@ class KubeClient:
         address = f"{path}?{urlencode(query)}"
 
         def attempt(_left: float | None) -> urllib3.BaseHTTPResponse:
-            api, token = self._credentials(self.timing.clock())
-            try:
-                return self._stream(api, token, address, read_timeout)
-            except Answer as answer:
-                if answer.status != _UNAUTHORIZED or not self._renewed(api, token):
-                    raise
-            api, token = self._credentials(self.timing.clock())
-            return self._stream(api, token, address, read_timeout)
+            return self._as_us(lambda api, token, _spent: self._stream(api, token, address, read_timeout))
 
         try:
             return call(attempt, what=what, policy=ONCE, timing=self.timing)
@@ -168,18 +158,26 @@ class KubeClient:
         seconds: float | None,
         decode: Callable[[bytes], T],
     ) -> T:
+        def send(api: ApiClient, token: str | None, spent: float) -> T:
+            left = None if seconds is None else max(seconds - spent, 0.001)
+            return self._send(api, token, method, address, content, content_type, accept, left, decode)
+
+        return self._as_us(send)
+
+    def _as_us(self, send: Callable[[ApiClient, str | None, float], T]) -> T:
+        """Return what `send` makes of our credentials and 0; after a 401 once more of those of now and what was spent.
+
+        What was spent is in seconds.
+        """
         began = self.timing.clock()
         api, token = self._credentials(began)
         try:
-            return self._send(api, token, method, address, content, content_type, accept, seconds, decode)
+            return send(api, token, 0)
         except Answer as answer:
-            if answer.status != _UNAUTHORIZED or not self._renewed(api, token):
+            if answer.status != HTTPStatus.UNAUTHORIZED or not self._renewed(api, token):
                 raise
         now = self.timing.clock()
-        api, token = self._credentials(now)
-        if seconds is not None:
-            seconds = max(seconds - (now - began), 0.001)
-        return self._send(api, token, method, address, content, content_type, accept, seconds, decode)
+        return send(*self._credentials(now), now - began)
 
     def _credentials(self, now: float) -> tuple[ApiClient, str | None]:
         """Return the connections and the Authorization header of a call that begins now."""
@@ -233,7 +231,7 @@ class KubeClient:
             redirect=False,
             preload_content=False,
         )
-        if answer.status not in _OK:
+        if answer.status not in SUCCESS:
             with closing(answer):
                 _read(answer, _object)
         return answer
@@ -317,7 +315,8 @@ def _counted(seconds: float | None) -> Iterator[None]:
         failure = find_failure(error, handled=handled)
         if failure is None or (failure.status is None and seconds is not None and seconds < PATIENCE):
             raise
-        failed = failure.status is None or failure.status >= SERVER_ERROR or failure.status == _OVERLOADED
+        status = failure.status
+        failed = status is None or status >= SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS
         TALLY.note(Upstream.KUBERNETES, failed=failed)
         raise
     TALLY.note(Upstream.KUBERNETES, failed=False)
@@ -325,7 +324,7 @@ def _counted(seconds: float | None) -> Iterator[None]:
 
 def _read(answer: urllib3.BaseHTTPResponse, decode: Callable[[bytes], T]) -> T:
     """Return the body of a success; raise `Answer` for any other status."""
-    if answer.status in _OK:
+    if answer.status in SUCCESS:
         try:
             return decode(answer.data)
         except ValueError as error:
@@ -342,7 +341,7 @@ def _read(answer: urllib3.BaseHTTPResponse, decode: Callable[[bytes], T]) -> T:
 def _object(data: bytes) -> Json:
     content = orjson.loads(data)
     if not isinstance(content, dict):
-        raise ValueError("no JSON object")  # noqa: TRY004  a body that was cut reads as either
+        raise TruncatedAnswer("a body that is no JSON object")
     return content
 
 
@@ -358,8 +357,8 @@ def _status_object(data: bytes) -> tuple[str, str]:
 
 
 def _by_meaning(what: str, answer: Answer) -> UpstreamError:
-    if answer.status == _EXPIRED:  # a list or watch that is too old: the whole of it may succeed anew
-        return Retryable(f"{what}: {answer}", status=_EXPIRED)
+    if answer.status == HTTPStatus.GONE:  # a list or watch that is too old: the whole of it may succeed anew
+        return Retryable(f"{what}: {answer}", status=answer.status)
     return _MEANINGS.get(answer.status, Invalid)(f"{what}: {answer}")
 
 

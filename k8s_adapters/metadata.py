@@ -18,7 +18,7 @@ from k8s_adapters.retry import RetryPolicy
 from ostler.errors import Retryable
 
 PAGE = 500
-_ACCEPT = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 STAMPED = f"{POOL_LABEL},{OWNER_LABEL}"
 """Selects the runner Pods that have an owner."""
@@ -50,7 +50,7 @@ def metadata_pages(
     query: dict[str, str | int] = {"limit": PAGE, "labelSelector": selector}
     path = object_path(kind, namespace=namespace)
     while True:
-        page = client.get(path, query=query, accept=_ACCEPT, policy=policy, decode=_DECODER.decode)
+        page = client.get(path, query=query, accept=METADATA_LIST, policy=policy, decode=_DECODER.decode)
         if isinstance(page.items, msgspec.UnsetType):
             raise Retryable(f"a list of {kind} came without its items")
         yield [_read(item.metadata) for item in page.items or ()]

@@ -14,18 +14,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import TypeVar
 
 import urllib3.exceptions
 
 from ostler.errors import RateLimited, Retryable
+from ostler.upstreams import SERVER_ERROR
 from rules.retry import ONCE, Failure, Network, RetryPolicy, decide
 
 __all__ = ["ONCE", "Answer", "RetryPolicy", "Timing", "TruncatedAnswer", "answer_of", "call", "find_failure"]
 
 T = TypeVar("T")
 
-_TOO_MANY_REQUESTS = 429
+_RETRIED = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
 _ERRNO = {
     errno.ENETUNREACH: Network.UNREACHABLE,
     errno.EHOSTUNREACH: Network.UNREACHABLE,
@@ -70,7 +72,7 @@ class Answer(Exception):
 
 
 class TruncatedAnswer(Exception):
-    """An answer with status 2xx whose body is no JSON object; whether the call was applied is unknown."""
+    """An answer with status 2xx whose body is not what was asked for; whether the call was applied is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,11 +168,11 @@ def _network(link: BaseException) -> Network | None:
 def _may_succeed_later(failure: Failure) -> bool:
     """Return whether a failure is ours to translate here: a retried status, any other 5xx, or the network."""
     status = failure.status
-    return status is None or status in {408, _TOO_MANY_REQUESTS} or status >= 500  # noqa: PLR2004
+    return status is None or status in _RETRIED or status >= SERVER_ERROR
 
 
 def _exhausted(what: str, failure: Failure, reason: str) -> Retryable | RateLimited:
-    if failure.status == _TOO_MANY_REQUESTS and failure.retry_after is not None:
+    if failure.status == HTTPStatus.TOO_MANY_REQUESTS and failure.retry_after is not None:
         return RateLimited(f"{what}: asked to wait; {reason}", after=failure.retry_after)
     cause = f"status {failure.status}" if failure.status is not None else failure.network and failure.network.value
     return Retryable(f"{what}: {cause}; {reason}", status=failure.status)

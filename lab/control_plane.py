@@ -15,6 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
@@ -225,7 +226,7 @@ def _answers(url: str, ca_file: Path, token: str) -> bool:
     try:
         context = ssl.create_default_context(cafile=str(ca_file))
         with urllib.request.urlopen(request, timeout=5, context=context) as answer:  # noqa: S310
-            return bool(answer.status == 200)  # noqa: PLR2004
+            return bool(answer.status == HTTPStatus.OK)
     except (OSError, urllib.error.URLError):
         return False
 

@@ -17,6 +17,7 @@ from ostler import telemetry
 PATIENCE = 1.0
 """Seconds; less is our impatience (a token review gets 0.3 s), not the upstream's silence."""
 
+SUCCESS = range(200, 300)
 SERVER_ERROR = 500
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import base64
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http import HTTPStatus
 
 import urllib3
 
@@ -82,7 +82,7 @@ class Herd:
         self._write(self._puts(first))
 
     def grow(self, count: int) -> None:
-        """Have so many Pods."""
+        """Have so many Pods, and a list shows them when `is_listed`."""
         pending: list[dict[str, object]] = []
         for number in range(self.count, count):
             pending += self._puts(Made(number))
@@ -92,25 +92,18 @@ class Herd:
         if pending:
             self._write(pending)
         self.count = count
-        self._wait(count)
+
+    def is_listed(self) -> bool:
+        """Return whether the server's own cache has all of them: lists are read from it."""
+        try:
+            page = self._client.request("GET", object_path("pods", namespace=self._namespace), query={"limit": 1})
+        except Retryable:
+            return False
+        return int(page["metadata"].get("remainingItemCount") or 0) == self.count - 1
 
     def made(self) -> Iterator[Made]:
         """Yield all."""
         return (Made(number) for number in range(self.count))
-
-    def _wait(self, count: int) -> None:
-        """Return when the server's own cache has all of them: lists are read from it."""
-        query: dict[str, str | int] = {"limit": 1}
-        end = time.monotonic() + 900
-        while time.monotonic() < end:
-            try:
-                page = self._client.request("GET", object_path("pods", namespace=self._namespace), query=query)
-            except Retryable:
-                continue
-            if int(page["metadata"].get("remainingItemCount") or 0) == count - 1:
-                return
-            time.sleep(1)
-        raise RuntimeError(f"the API server does not list {count} Pods")
 
     def _puts(self, pod: Made) -> list[dict[str, object]]:
         first = Made(0)
@@ -138,7 +131,7 @@ class Herd:
 
     def _etcd(self, what: str, body: object) -> dict[str, list[dict[str, str]]]:
         answer = self._http.request("POST", f"{self._etcd_url}/v3/kv/{what}", body=json.dumps(body), timeout=30)
-        if answer.status != 200:  # noqa: PLR2004
+        if answer.status != HTTPStatus.OK:
             raise RuntimeError(f"etcd answered {answer.status}: {answer.data[:200]!r}")
         found: dict[str, list[dict[str, str]]] = answer.json()
         return found

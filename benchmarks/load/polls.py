@@ -13,6 +13,7 @@ import resource
 import sys
 import time
 from collections import Counter
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def _parse(answer: bytes) -> tuple[int, str | None, Any]:
         return 0, None, None
     status = int(lines[0].split()[1])
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
-    return status, headers.get("retry-after"), json.loads(body) if status == 200 else None  # noqa: PLR2004  HTTP
+    return status, headers.get("retry-after"), json.loads(body) if status == HTTPStatus.OK else None
 
 
 def _write(**facts: Any) -> None:

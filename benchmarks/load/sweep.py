@@ -10,84 +10,49 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import orjson
-import urllib3
+from sqlalchemy import Engine, event, text
+
+from k8s_adapters.client import make_client, object_path
+from k8s_adapters.metadata import METADATA_LIST, PAGE, STAMPED
+from models.engine import transaction
+from ostler import logging
+from ostler.settings import load
+from ostler.upstreams import TALLY, Upstream
+from tasks.runtime import runtime
 
 _CONTINUE = re.compile(rb'"continue":"([^"]*)"')
 
 
-def bare(parse: Callable[[bytes], object]) -> Callable[[], dict[str, int]]:
+def bare(parse: Callable[[bytes], object]) -> Callable[[], None]:
     """Return a loop over the pages that `orphaned_stamps` reads, each handed to `parse` and forgotten."""
-    from k8s_adapters.client import make_client  # noqa: PLC0415  what a tick imports is in memory before it is measured
-    from k8s_adapters.metadata import _ACCEPT, PAGE, STAMPED  # noqa: PLC0415
-    from ostler.settings import load  # noqa: PLC0415
-
     settings = load()
-    api = make_client(kubeconfig=settings.kubeconfig)._load()  # noqa: SLF001  the same TLS and login
-    token = api.configuration.auth_settings()["BearerToken"]["value"]
-    http: urllib3.PoolManager = api.rest_client.pool_manager
-    url = f"{api.configuration.host}/api/v1/namespaces/{settings.namespace}/pods"
+    client = make_client(kubeconfig=settings.kubeconfig)
+    path = object_path("pods", namespace=settings.namespace)
 
-    def run() -> dict[str, int]:
-        calls, following = 0, b""
-        while True:
-            fields = {"limit": str(PAGE), "labelSelector": STAMPED, **({"continue": following} if following else {})}
-            headers = {"Accept": _ACCEPT, "Authorization": token}
-            answer = http.request("GET", url, fields=fields, headers=headers, retries=False)  # type: ignore[arg-type]
-            calls += 1
-            if answer.status == 504:  # noqa: PLR2004  its cache was behind etcd for three seconds
-                continue
-            if answer.status != 200:  # noqa: PLR2004
-                raise RuntimeError(f"status {answer.status}")
-            found = _CONTINUE.search(answer.data, 0, 2000)  # it stands before the items
-            parse(answer.data)
-            if found is None:
-                return {"calls": calls, "statements": 0}
-            following = found[1]
+    def read(page: bytes) -> str | None:
+        parse(page)
+        found = _CONTINUE.search(page, 0, 2000)  # it stands before the items
+        return None if found is None else found[1].decode()
+
+    def run() -> None:
+        query: dict[str, str | int] = {"limit": PAGE, "labelSelector": STAMPED}
+        while following := client.get(path, query=query, accept=METADATA_LIST, decode=read):
+            query["continue"] = following
 
     return run
 
 
-def sweep(name: str) -> Callable[[], dict[str, int]]:
+def sweep(name: str) -> Callable[[], None]:
     """Return one tick of a sweep, as a worker runs it."""
-    from sqlalchemy import event, text  # noqa: PLC0415
-
-    from models.engine import transaction  # noqa: PLC0415
-    from ostler import logging  # noqa: PLC0415
-    from tasks.runtime import runtime  # noqa: PLC0415
-
-    task = getattr(importlib.import_module(f"tasks.sweeps.{name}"), name)
+    tick: Callable[[], None] = getattr(importlib.import_module(f"tasks.sweeps.{name}"), name).run
     rt = runtime()
     logging.configure(process="worker", level=rt.settings.log_level, style=rt.settings.log_style)
-    counted = {"calls": 0, "statements": 0}
-
-    def count(what: str) -> Callable[..., None]:
-        def note(*_: Any) -> None:
-            counted[what] += 1
-
-        return note
-
-    event.listen(rt.engine, "before_cursor_execute", count("statements"))
-    pool = rt.kube._api.rest_client.pool_manager  # noqa: SLF001  each attempt is counted, also one that is repeated
-    sent = pool.urlopen
-
-    def urlopen(*given: Any, **named: Any) -> Any:
-        counted["calls"] += 1
-        return sent(*given, **named)
-
-    pool.urlopen = urlopen  # type: ignore[method-assign]
     # Connections of a worker that runs for a while are open.
     transaction(rt.engine, lambda db: db.execute(text("SELECT 1")))
     rt.kube.request("GET", "/version")
-
-    def run() -> dict[str, int]:
-        counted.update(calls=0, statements=0)
-        task.run()
-        return counted
-
-    return run
+    return tick
 
 
 def peak() -> float:
@@ -106,12 +71,16 @@ def main() -> None:
     said = os.dup(1)
     os.dup2(2, 1)  # what the sweep logs is no part of the answer
     run = bare(len) if what == "bare" else bare(orjson.loads) if what == "parsed" else sweep(what)
+    statements: list[None] = []
+    event.listen(Engine, "before_cursor_execute", lambda *_: statements.append(None))
+    TALLY.take()  # what was called to prepare
     Path("/proc/self/clear_refs").write_text("5")  # the peak from here on
     before, began, used = peak(), time.perf_counter(), time.process_time()
-    counted = run()
+    run()
+    cpu, wall = time.process_time() - used, time.perf_counter() - began
+    calls = TALLY.take()[Upstream.KUBERNETES].calls  # each attempt, also one that is repeated
     body = {
-        "cpu": time.process_time() - used, "wall": time.perf_counter() - began, "before": before, "peak": peak(),
-        **counted,
+        "cpu": cpu, "wall": wall, "before": before, "peak": peak(), "calls": calls, "statements": len(statements),
     }  # fmt: skip
     os.write(said, json.dumps(body).encode())
     os._exit(0)  # threads of clients may wait for something

@@ -19,6 +19,9 @@ from lab.system import System
 from ostler.errors import Gone
 
 T = TypeVar("T")
+AT_ONCE = 2.0
+"""Seconds of a strike below which a Pod that vanishes goes without a word: three of five."""
+
 KILLS = {Blow.KILL_WORKER: "worker", Blow.KILL_WEB: "web", Blow.KILL_BEAT: "beat", Blow.KILL_WATCH: "watch"}
 
 
@@ -146,7 +149,7 @@ class Breaker:
         pod = _chosen(sorted(pods, key=lambda pod: pod.name), strike.dice)
         self.vanished.add(pod.uid)
         body: dict[str, object] = {"preconditions": {"uid": pod.uid}}
-        if strike.seconds < 2:  # noqa: PLR2004  half of them go without a word
+        if strike.seconds < AT_ONCE:
             body["gracePeriodSeconds"] = 0
         try:
             self._kube.request("DELETE", f"/api/v1/namespaces/{namespace}/pods/{pod.name}", body=body)

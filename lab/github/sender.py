@@ -71,7 +71,7 @@ class Delivery:
 
     def view(self) -> dict[str, Any]:
         """Return the delivery in the shape of GitHub's REST API."""
-        accepted = 200 <= self.status_code < 300  # noqa: PLR2004
+        accepted = self.status_code in range(200, 300)
         return {
             "id": self.id,
             "guid": self.guid,
