@@ -16,7 +16,7 @@ class ConfigurationError(OstlerError):
 
 
 class StoreUnreachable(OstlerError):
-    """Postgres does not answer a process that starts; the message is one line, and a later start may succeed."""
+    """Postgres does not answer a process that starts, or a command; one line, and the next try may succeed."""
 
 
 class UpstreamError(OstlerError):

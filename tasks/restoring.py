@@ -27,7 +27,16 @@ from models import adrift, epochs, keeper, restoring
 from models.accounts import default_budget
 from models.engine import transaction
 from ostler.clock import utcnow
-from ostler.errors import Forbidden, Gone, Invalid, NotInstalled, RateLimited, Suspended, UpstreamError
+from ostler.errors import (
+    Forbidden,
+    Gone,
+    Invalid,
+    NotInstalled,
+    RateLimited,
+    StoreUnreachable,
+    Suspended,
+    UpstreamError,
+)
 from rules.adrift import Adrift, Move, judge_adrift
 from rules.epochs import CLUSTER_LOST_IT
 from rules.restoring import Act, PodVerdict, Registered, RestoredPod, judge_pod, stem_of, stem_of_runner
@@ -104,12 +113,26 @@ def restore(rt: Runtime, *, dry: bool, anyway: bool, emptied: bool = False, say:
     """Restore, if Postgres is an earlier state, or `anyway`. `emptied`: the cluster may have lost Pods and its epoch.
 
     Raises `NotRestored` when the cluster or GitHub cannot be read, or the cluster does not look like the one of these
-    rows: everything stays frozen then.
+    rows: everything stays frozen then. `StoreUnreachable` when Postgres went away meanwhile.
     """
+    work = _Restore(rt, dry=dry, anyway=anyway, emptied=emptied, say=say)
     try:
-        return _Restore(rt, dry=dry, anyway=anyway, emptied=emptied, say=say).run()
+        return work.run()
     except UpstreamError as error:
         raise NotRestored(f"{type(error).__name__}: {error}") from error
+    except DBAPIError as error:
+        if not _is_away(error):
+            raise
+        raise StoreUnreachable(f"Postgres does not answer any more ({_first_line(error)}). {work.left_as}") from None
+
+
+def _is_away(error: DBAPIError) -> bool:
+    """Return whether it is the server that did not answer; it names a reason for everything that it refuses."""
+    return error.connection_invalidated or getattr(error.orig, "pgcode", None) is None
+
+
+def _first_line(error: DBAPIError) -> str:
+    return (str(error.orig).strip().splitlines() or ["no reason was given"])[0]
 
 
 class _Restore:
@@ -123,6 +146,13 @@ class _Restore:
         self._say = say
         self._waited = 0.0
         self._report = Report(needed=False, why="")
+
+    @property
+    def left_as(self) -> str:
+        """What holds when Postgres went away, and what to do."""
+        if self._report.let_go:
+            return "The rows are let go; `adrift_jobs` asks for the jobs that are still held."
+        return "What was done stays done: see that it answers, then run `ostler restore` again; it goes on there."
 
     def run(self) -> Report:
         """Do all of it, in the order in which each step leans on the ones before."""
@@ -301,7 +331,7 @@ class _Restore:
             try:
                 self._apply(look)
             except DBAPIError as error:
-                if error.connection_invalidated:
+                if _is_away(error):
                     raise
                 log.exception("restore.pod.failed", pod=look.pod.name)
                 failed.append(f"{look.pod.name} ({type(error.orig).__name__})")

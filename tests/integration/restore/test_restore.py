@@ -6,13 +6,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
 from github_adapters.client import JobSeen, RunnerSeen
+from lab.postgres import Postgres
 from models import epochs
 from models import restoring as models_restoring
-from ostler.errors import Retryable
+from ostler.errors import Retryable, StoreUnreachable
 from rules.restoring import Act
 from tasks import restoring
 from tasks.epochs import compare, epoch
@@ -314,6 +315,43 @@ def test_a_restore_that_is_killed_anywhere_lets_nothing_go_and_is_finished_by_th
     assert world.restore().let_go
     assert world.claims() == before
     assert world.stage.rows("SELECT state, hold_reason FROM jobs WHERE id = 7") == [("queued", None)]
+
+
+@pytest.mark.parametrize("place", ["_pods", "_apply", "_hold_jobs", "_let_go", "_ask_for_jobs"])
+def test_a_postgres_that_goes_away_is_named_with_what_to_do_and_the_next_restore_goes_on(
+    world: World, postgres: Postgres, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    for claim, pod in enumerate(world.stage.pods(), 4711):
+        world.stamp(pod, claim=claim)
+        world.poller_exited(pod)
+        world.runner(pod, busy=True)
+    world.stage.job(7, state="queued")
+    world.put_back()
+    name = str(world.stage.rt.engine.url.database)
+    server = create_engine(postgres.url("postgres"), isolation_level="AUTOCOMMIT")
+    original = getattr(restoring._Restore, place)
+
+    def admits(*, anybody: bool) -> None:
+        with server.connect() as db:
+            db.execute(text(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS {anybody}'))
+            db.execute(text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name"),
+                       {"name": name})  # fmt: skip
+
+    def cut(self: Any, *given: Any) -> Any:
+        admits(anybody=False)
+        return original(self, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(restoring._Restore, place, cut)
+        with pytest.raises(StoreUnreachable, match="does not answer any more") as told:
+            world.restore()
+    admits(anybody=True)
+    server.dispose()
+    assert "\n" not in str(told.value)
+    assert ("adrift_jobs" if place == "_ask_for_jobs" else "run `ostler restore` again") in str(told.value)
+    assert world.frozen() == (place != "_ask_for_jobs")
+    assert world.restore().let_go == (place != "_ask_for_jobs")
+    assert len(world.claims()) == 2
 
 
 def test_a_restore_that_is_killed_while_it_asks_for_jobs_has_let_go_and_leaves_them_held(
