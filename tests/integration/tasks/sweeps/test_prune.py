@@ -100,6 +100,37 @@ def test_what_lives_keeps_all_that_it_needs_however_old(stage: Stage, pod: str, 
         assert "claim_events" in left(stage)
 
 
+OPEN = "UPDATE jobs SET state = 'queued', completed_at = NULL, conclusion = NULL"
+GUARDED = {
+    "the claim of a job that is queued again": ("DELETE FROM executions", OPEN, {"claims", "mint_attempts", "jobs"}),
+    "the claim that executed a job which is open": (
+        "UPDATE claims SET job_id = NULL", OPEN, {"claims", "mint_attempts", "executions", "jobs"}
+    ),
+    "a job that is executed by what is not ours": (
+        "DELETE FROM mint_attempts", "UPDATE executions SET claim_id = NULL, ended_at = NULL", {"executions", "jobs"}
+    ),
+}  # fmt: skip
+"""Each is kept by one guard alone: what is done to the story, and which tables still have a row of it."""
+
+
+@pytest.mark.parametrize("what", GUARDED)
+def test_each_guard_keeps_what_no_other_one_does(stage: Stage, pod: str, what: str) -> None:
+    story(stage, pod, days=400)
+    *changes, stays = GUARDED[what]
+    for change in changes:
+        stage.rows(change)
+    prune.run()
+    assert left(stage) - {"job_events", "claim_events"} == stays
+
+
+@pytest.mark.usefixtures("pod")
+def test_an_open_job_without_a_claim_is_kept_whatever_time_it_bears(stage: Stage) -> None:
+    stage.job(7, state="queued")
+    stage.rows("UPDATE jobs SET completed_at = now() - interval '400 days'")
+    prune.run()
+    assert left(stage) == {"jobs"}
+
+
 def test_a_job_that_another_claim_executed_keeps_its_execution_without_that_claim(stage: Stage, pod: str) -> None:
     story(stage, pod, days=100)
     stage.rows("UPDATE claims SET job_id = NULL")
