@@ -128,7 +128,7 @@ def a_pod_that_cannot_reach_us(stage: Stage) -> Iterator[list[int]]:
     """Pods whose way to web is cut between their claim and its JIT."""
     with stage.mints_held():
         jobs = stage.send(stage.copies)
-        stage.claims_in(jobs, {"claimed"})
+        list(stage.each_claim_in(jobs, {"claimed"}))
         stage.line.cut()
     try:
         yield jobs

@@ -274,26 +274,37 @@ class Stage:
             rows = db.execute(text("SELECT id, state FROM jobs WHERE id = ANY(:jobs)"), {"jobs": list(jobs)})
             return {row.id: row.state for row in rows}
 
-    def claims_in(self, jobs: Collection[int], states: Collection[str], *, least: int = 0) -> Sequence[Row[Any]]:
-        """Return the claims for these jobs once all of them, or at `least` so many, have one in these states."""
-        wanted = least or len(jobs)
+    def claims_in(self, jobs: Collection[int], states: Collection[str]) -> Sequence[Row[Any]]:
+        """Return the claims for all of these jobs once each has one in these states."""
         found: Sequence[Row[Any]] = ()
 
-        def are_there() -> bool:
+        def all_there() -> bool:
             nonlocal found
             found = [claim for claim in self.claims(jobs) if claim.state in states]
-            return len(found) >= wanted
+            return len(found) == len(jobs)
 
-        self.until(are_there, what=f"claims of {wanted} of {len(jobs)} jobs in {'/'.join(sorted(states))}")
+        self.until(all_there, what=f"claims of {len(jobs)} jobs in {'/'.join(sorted(states))}")
         return found
 
     def each_claim_in(self, jobs: Collection[int], states: Collection[str]) -> Iterator[Row[Any]]:
-        """Yield a claim for each of these jobs as soon as it is in one of these states; they need not be so at once."""
+        """Yield a claim for each of these jobs as soon as it is in one of these states; they need not be so at once.
+
+        None for a job that is over: GitHub may give it to a spare that an earlier job left.
+        """
         left = set(jobs)
+        found: Sequence[Row[Any]] = ()
+
+        def some_there() -> bool:
+            nonlocal found
+            left.difference_update(job for job, state in self.job_states(left).items() if state == "completed")
+            found = [claim for claim in self.claims(left) if claim.state in states]
+            return bool(found) or not left
+
         while left:
-            claim = self.claims_in(left, states, least=1)[0]
-            left.remove(claim.job_id)
-            yield claim
+            self.until(some_there, what=f"a claim of one of {len(left)} jobs in {'/'.join(sorted(states))}")
+            for claim in found:
+                left.discard(claim.job_id)
+                yield claim
 
     def started(self, jobs: Collection[int]) -> Mapping[int, tuple[str, str]]:
         """Return (Pod name, UID) of the jobs that a Pod has begun, from the kubelet's log."""
