@@ -168,12 +168,16 @@ _ENDPOINTS = (
     ("GET", re.compile(r"^/app/hook/deliveries$"), "list_deliveries"),
     ("POST", re.compile(r"^/app/hook/deliveries/\d+/attempts$"), "redeliver"),
 )
+_DONE = {"GET": "200", "POST": "201", "DELETE": "204"}
+_ALSO = {"mint": ("409", "422"), "delete_runner": ("422",), "list_runs": ("304",), "list_run_jobs": ("304",)}
 for _verb, _form, _endpoint in _ENDPOINTS:
     GITHUB_SECONDS.labels(_endpoint)
-    for _code in ("200" if _verb == "GET" else "201", "403", "404", "429", "500", "none"):
+    _done = "202" if _endpoint == "redeliver" else _DONE[_verb]
+    for _code in (_done, "403", "404", "429", "500", "none", *_ALSO.get(_endpoint, ())):
         GITHUB_REQUESTS.labels(_endpoint, _code)
-for _endpoint in ("list_runs", "list_run_jobs"):
-    GITHUB_REQUESTS.labels(_endpoint, "304")
+for _method in ("GET", "PUT"):
+    for _code in ("200", "401", "403", "404", "422", "500", "503"):
+        API_REQUESTS.labels(_method, _code)
 
 
 def watch_event(kind: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import socket
@@ -11,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from beat_schedule import SWEEPS
 from ostler import telemetry
 from ostler.errors import ConfigurationError
+from rules.reaping import Repaired
+from tasks.app import MODULES
 
 ROOT = Path(__file__).parents[3]
 BOUNDED = {
@@ -40,6 +44,9 @@ def test_what_is_known_beforehand_is_there_as_zero() -> None:
     for line in (
         'ostler_webhooks_total{event="workflow_job",outcome="duplicate"}',
         'ostler_github_requests_total{endpoint="mint",status="429"}',
+        'ostler_github_requests_total{endpoint="delete_runner",status="204"}',
+        'ostler_github_requests_total{endpoint="delete_runner",status="422"}',
+        'ostler_github_requests_total{endpoint="redeliver",status="202"}',
         'ostler_task_runs_total{outcome="failed",task="resume"}',
         'ostler_transitions_total{machine="claim",transition="deliver"}',
         'ostler_sweep_last_success_timestamp_seconds{sweep="resume"}',
@@ -48,6 +55,25 @@ def test_what_is_known_beforehand_is_there_as_zero() -> None:
         "ostler_remaps_total",
     ):
         assert f"\n{line} " in text, line
+
+
+def test_every_sweep_has_its_zeros_and_no_family_is_without_any() -> None:
+    for module in MODULES:
+        importlib.import_module(module)
+    text = telemetry.exposition().decode()
+    for sweep in SWEEPS:
+        for line in (
+            *(
+                f'ostler_repairs_total{{outcome="{outcome}",sweep="{sweep}"}}'
+                for outcome in Repaired
+                if outcome != "begun"
+            ),
+            f'ostler_repair_overflow_total{{sweep="{sweep}"}}',
+            f'ostler_sweep_last_success_timestamp_seconds{{sweep="{sweep}"}}',
+        ):
+            assert f"\n{line} " in text, line
+    shown = set(re.findall(r"^(ostler_[a-z_]+?)(?:_bucket|_sum|_count)?(?:{| )", text, re.MULTILINE))
+    assert telemetry.names() - shown == set()
 
 
 @pytest.mark.parametrize(
