@@ -83,6 +83,10 @@ STRANDED_SECONDS = Histogram(
     "ostler_stranded_seconds", "From the moment that something was stranded until it was served", ("cause", "found_by"),
     buckets=_STRANDED, registry=_registry,
 )  # fmt: skip
+UNUSED_LOOKS = Counter(
+    "ostler_unused_looks_total", "Looks of `unused_runners` at a delivered claim that executes nothing, by verdict",
+    ("verdict",), registry=_registry,
+)  # fmt: skip
 CATCH_UP_LEFT = Counter(
     "ostler_catch_up_left_total", "Looks of `catch_up` at a repository that were left to a later tick", ("why",),
     registry=_registry,

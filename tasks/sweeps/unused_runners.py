@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Row
 from models import releases, stranded, sweeps
 from models.engine import transaction
 from models.repairs import Case
+from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
 from rules.fates import NO_JOB, Fate, JobFate
@@ -39,6 +40,9 @@ SILENT = (Retryable, RateLimited, Suspended, NotInstalled)
 
 LONGEST = 60.0
 """Seconds of all scopes of one tick together."""
+
+for _verdict in set(UnusedAction) - {UnusedAction.ASK_JOB}:
+    telemetry.UNUSED_LOOKS.labels(_verdict)
 
 
 @sweep("unused_runners", longest=LONGEST)
@@ -97,6 +101,8 @@ def look(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:
     if verdict.action is UnusedAction.ASK_JOB:
         job, fate = ask_job(tick, claim)
         verdict = judge(tick, claim, seen, job=job)
+    if not tick.dry:
+        telemetry.UNUSED_LOOKS.labels(verdict.action).inc()
     if verdict.action is UnusedAction.WAIT:
         log.debug("unused_runners.wait", claim=claim.id, reason=verdict.reason)
         return

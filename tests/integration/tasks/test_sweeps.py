@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from models.accounts import usage_of
+from ostler import telemetry
 from ostler.errors import Gone, NotInstalled
 from tasks.pools import keep
 from tasks.release import release
@@ -169,21 +170,22 @@ def test_a_delivered_claim_without_its_stamp_is_stamped_and_a_young_one_not_yet(
 
 
 @pytest.mark.parametrize(
-    ("runner", "job", "state", "after_job"),
+    ("runner", "job", "state", "after_job", "counted"),
     [
-        ("busy", ("in_progress", None, RUNNER), "executing", (7, "running")),
-        ("busy", ("queued", None, None), "executing", (None, "queued")),
-        ("online", ("queued", None, None), "delivered", (7, "claimed")),
-        ("online", ("in_progress", None, "another"), "spare", (None, "running")),
-        ("online", ("completed", "cancelled", None), "spare", (None, "completed")),
-        ("offline", ("queued", None, None), "releasing", (7, "claimed")),
-        (None, ("queued", None, None), "delivered", (7, "claimed")),
+        ("busy", ("in_progress", None, RUNNER), "executing", (7, "running"), "execute"),
+        ("busy", ("queued", None, None), "executing", (None, "queued"), "execute_unbound"),
+        ("online", ("queued", None, None), "delivered", (7, "claimed"), "wait"),
+        ("online", ("in_progress", None, "another"), "spare", (None, "running"), "spare"),
+        ("online", ("completed", "cancelled", None), "spare", (None, "completed"), "spare"),
+        ("offline", ("queued", None, None), "releasing", (7, "claimed"), "release_never_started"),
+        (None, ("queued", None, None), "delivered", (7, "claimed"), "wait"),
     ],
     ids=["busy with it", "busy with another", "idle", "it runs elsewhere", "it is over", "offline", "absent once"],
 )
 def test_a_runner_without_an_execution_is_judged_by_what_github_shows(
-    stage: Stage, pod: str, github: StubGitHub, runner: str | None, job: Any, state: str, after_job: Any
+    stage: Stage, pod: str, github: StubGitHub, runner: str | None, job: Any, state: str, after_job: Any, counted: str
 ) -> None:
+    before = looks()
     stage.job(7)
     claim = stage.claim(pod, job_id=7, state="delivered", age=90, runner=RUNNER)
     github.runner, github.job = runner, job
@@ -193,6 +195,15 @@ def test_a_runner_without_an_execution_is_judged_by_what_github_shows(
     assert shown == state
     (own,) = stage.rows("SELECT state FROM jobs WHERE id = 7")
     assert (after.job_id, own.state) == after_job
+    assert {verdict: many - before[verdict] for verdict, many in looks().items() if many > before[verdict]} == {
+        counted: 1
+    }
+
+
+def looks() -> dict[str, float]:
+    """Return how often each verdict was counted."""
+    (family,) = telemetry.UNUSED_LOOKS.collect()
+    return {each.labels["verdict"]: each.value for each in family.samples}
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 BOUNDED = {
     "version", "python", "event", "outcome", "machine", "transition", "why", "task", "sweep", "endpoint", "status",
     "method", "state", "hold_reason", "purpose", "le", "type", "hint", "upstream", "to",
-    "cause", "found_by",
+    "cause", "found_by", "verdict",
 }  # fmt: skip
 
 
