@@ -27,18 +27,18 @@ class PodEvidence:
     was ready. `github_runner_seen`: in the last look; `unknown` when GitHub could not be asked.
     `runner_removed_proof`: GitHub answered 204 to the removal, or the runner was absent in two looks a
     minute apart. `executed_job_terminal_for_seconds`: since the end of the job that the runner executed;
-    None while that runs, or when no execution is known.
+    None while that runs, or when no execution is known. Signs have to be given; a proof that is not given is none.
     """
 
     any_delivered: bool
     poller_exit_code: int | None
     runner_ever_ready: bool
     github_runner_seen: RunnerSeen
-    terminal: bool
-    gone: bool
-    runner_removed_proof: bool
-    executed_job_terminal_for_seconds: float | None
-    runner_absent_or_idle_in_two_looks: bool
+    terminal: bool = False
+    gone: bool = False
+    runner_removed_proof: bool = False
+    executed_job_terminal_for_seconds: float | None = None
+    runner_absent_or_idle_in_two_looks: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,11 +134,6 @@ def judge_pod(pod: RestoredPod) -> PodVerdict:
             poller_exit_code=pod.poller_exit_code,
             runner_ever_ready=pod.runner_ready,
             github_runner_seen="unknown" if runner is None else runner.seen,
-            terminal=False,
-            gone=False,
-            runner_removed_proof=False,
-            executed_job_terminal_for_seconds=None,
-            runner_absent_or_idle_in_two_looks=False,
         )
     )
     if verdict.busy:

@@ -14,7 +14,7 @@ from rules.busy import BusyVerdict, PodEvidence, may_hold_jit
 from tasks.runtime import Runtime
 
 
-def evidence_of(recorded: Recorded, pod: PodSeen | None = None, *, gone: bool = False) -> PodEvidence:
+def evidence_of(recorded: Recorded, pod: PodSeen | None, *, gone: bool = False) -> PodEvidence:
     """Return what rows and, where somebody looked, the cluster say of a Pod; `gone`: a GET by name and UID said so."""
     poller = recorded.poller_exit_code
     if pod is not None and pod.poller_exit_code is not None:
@@ -27,8 +27,6 @@ def evidence_of(recorded: Recorded, pod: PodSeen | None = None, *, gone: bool = 
         terminal=recorded.terminal or (pod is not None and pod.is_terminal),
         gone=recorded.gone or gone,
         runner_removed_proof=recorded.runners_removed,
-        executed_job_terminal_for_seconds=None,
-        runner_absent_or_idle_in_two_looks=False,
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -180,6 +181,23 @@ class Stage:
             result = db.execute(text(statement), parameters)
             return list(result.all()) if result.returns_rows else []
 
+    def twice_at_once(self, run: Callable[[], None]) -> None:
+        """Run a sweep in two threads: the first takes too long, and both have asked GitHub before either goes on."""
+        asked, barrier = threading.Event(), threading.Barrier(2, timeout=90)
+
+        def meanwhile() -> None:
+            asked.set()
+            barrier.wait()
+
+        self.rt.github.meanwhile = meanwhile
+        threads = [threading.Thread(target=run) for _ in range(2)]
+        threads[0].start()
+        assert asked.wait(90)
+        self.rows("UPDATE sweeps SET leased_until = now() - interval '1 s'")
+        threads[1].start()
+        for thread in threads:
+            thread.join()
+
     def pods(self) -> dict[str, PodSeen]:
         """Return the Pods that are not terminating, by name."""
         found = list_pods(self.kube, namespace=self.namespace)
@@ -297,6 +315,23 @@ class Stage:
             body=body,
             content_type="application/merge-patch+json",
         )
+
+
+@pytest.fixture
+def clusterless(database: Database) -> Iterator[Stage]:
+    """A stage of rows alone, with one pool."""
+    rt = StubRuntime(database, None, "none")
+    current.install(rt)  # type: ignore[arg-type]
+    stage = Stage(rt, "none", None)  # type: ignore[arg-type]
+    stage.rows(
+        """
+        INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
+                           allowed_accounts, allowed_repositories, routing_priority, template_hash, created_at)
+        VALUES ('p', 'none', 'small', 'i', '{self-hosted}', 1, 1000, 1024, 1, '{}', '{}', 0, 'h', now())
+        """
+    )
+    yield stage
+    current.install(None)
 
 
 @pytest.fixture

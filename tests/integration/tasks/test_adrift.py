@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,10 +16,8 @@ from models.engine import in_transaction
 from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, Invalid, NotInstalled, RateLimited, Retryable, Suspended
 from rules.fairness import Budget
-from tasks import runtime as current
 from tasks.sweeps.adrift_jobs import adrift_jobs
-from tests.database import Database
-from tests.integration.tasks.conftest import Stage, StubRuntime, run_seen
+from tests.integration.tasks.conftest import Stage, run_seen
 
 
 @dataclass
@@ -156,20 +152,9 @@ class World:
 
 
 @pytest.fixture
-def world(database: Database) -> Iterator[World]:
-    rt = StubRuntime(database, None, "none")
-    rt.github = StubGitHub()
-    current.install(rt)  # type: ignore[arg-type]
-    stage = Stage(rt, "none", None)  # type: ignore[arg-type]
-    stage.rows(
-        """
-        INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
-                           allowed_accounts, allowed_repositories, routing_priority, template_hash, created_at)
-        VALUES ('p', 'none', 'small', 'i', '{self-hosted}', 1, 1000, 1024, 1, '{}', '{}', 0, 'h', now())
-        """
-    )
-    yield World(stage, rt.github)
-    current.install(None)
+def world(clusterless: Stage) -> World:
+    clusterless.rt.github = StubGitHub()
+    return World(clusterless, clusterless.rt.github)
 
 
 @pytest.mark.parametrize(
@@ -454,20 +439,7 @@ def test_a_job_that_starts_elsewhere_while_github_is_asked_is_not_queued_again(w
 def test_two_executions_settle_a_job_once(world: World) -> None:
     world.job(7, "running", hold="ask_github")
     world.github.jobs[7] = "queued"
-    asked, barrier = threading.Event(), threading.Barrier(2, timeout=90)
-
-    def meanwhile() -> None:
-        asked.set()
-        barrier.wait()
-
-    world.github.meanwhile = meanwhile
-    threads = [threading.Thread(target=adrift_jobs.run) for _ in range(2)]
-    threads[0].start()
-    assert asked.wait(90)
-    world.stage.rows("UPDATE sweeps SET leased_until = now() - interval '1 s'")  # it took too long
-    threads[1].start()
-    for thread in threads:
-        thread.join()
+    world.stage.twice_at_once(adrift_jobs.run)
     assert world.shown(7) == ("queued", None, None)
     assert len(world.stage.rows("SELECT 1 FROM job_events WHERE transition = 'job_requeue'")) == 1
 

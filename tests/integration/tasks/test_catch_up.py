@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -22,11 +21,9 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Forbidden, Gone, NotInstalled, RateLimited, Retryable, Suspended
 from rules.fairness import Budget
-from tasks import runtime as current
 from tasks.sweeps.catch_up import catch_up
 from tasks.sweeps.tick import Tick
-from tests.database import Database
-from tests.integration.tasks.conftest import Stage, StubRuntime
+from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.listing import Listing, home_of, job
 
 
@@ -101,22 +98,11 @@ class World:
 
 
 @pytest.fixture
-def world(database: Database) -> Iterator[World]:
-    rt = StubRuntime(database, None, "none")
-    rt.github = Listing()
-    current.install(rt)  # type: ignore[arg-type]
-    stage = Stage(rt, "none", None)  # type: ignore[arg-type]
-    stage.rows(
-        """
-        INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
-                           allowed_accounts, allowed_repositories, routing_priority, template_hash, created_at)
-        VALUES ('p', 'none', 'small', 'i', '{self-hosted}', 1, 1000, 1024, 1, '{}', '{}', 0, 'h', now())
-        """
-    )
-    found = World(stage, rt.github)
+def world(clusterless: Stage) -> World:
+    clusterless.rt.github = Listing()
+    found = World(clusterless, clusterless.rt.github)
     found.known(1, "completed")
-    yield found
-    current.install(None)
+    return found
 
 
 # What never came
@@ -702,20 +688,7 @@ def test_a_paused_sweep_asks_nothing(world: World) -> None:
 
 def test_two_copies_at_once_bring_a_job_once(world: World) -> None:
     world.github.run(job(7))
-    asked, barrier = threading.Event(), threading.Barrier(2, timeout=90)
-
-    def meanwhile() -> None:
-        asked.set()
-        barrier.wait()
-
-    world.github.meanwhile = meanwhile
-    threads = [threading.Thread(target=catch_up.run) for _ in range(2)]
-    threads[0].start()
-    assert asked.wait(90)
-    world.stage.rows("UPDATE sweeps SET leased_until = now() - interval '1 s'")  # it took too long
-    threads[1].start()
-    for thread in threads:
-        thread.join()
+    world.stage.twice_at_once(catch_up.run)
     assert world.shown(7) == ("queued", None)
     assert len(world.stage.rows("SELECT 1 FROM job_events WHERE job_id = 7")) == 1
     assert len(world.stage.rows("SELECT 1 FROM repairs")) == 1

@@ -9,17 +9,7 @@ from hypothesis import strategies as st
 
 from rules.busy import PodEvidence, RunnerSeen, may_hold_jit
 
-WARM = PodEvidence(
-    any_delivered=False,
-    poller_exit_code=None,
-    runner_ever_ready=False,
-    github_runner_seen="absent",
-    terminal=False,
-    gone=False,
-    runner_removed_proof=False,
-    executed_job_terminal_for_seconds=None,
-    runner_absent_or_idle_in_two_looks=False,
-)
+WARM = PodEvidence(any_delivered=False, poller_exit_code=None, runner_ever_ready=False, github_runner_seen="absent")
 DELIVERED = replace(WARM, any_delivered=True, poller_exit_code=0, github_runner_seen="unknown")
 EVIDENCE = st.builds(
     PodEvidence,

@@ -24,17 +24,7 @@ from rules.orphans import (
 from rules.reaping import enough
 
 ORPHAN = StampedPod(has_row=True, has_live_claim=False, ever_delivered=False, idle_seconds=301)
-WAITING = PodEvidence(
-    any_delivered=False,
-    poller_exit_code=None,
-    runner_ever_ready=False,
-    github_runner_seen="unknown",
-    terminal=False,
-    gone=False,
-    runner_removed_proof=False,
-    executed_job_terminal_for_seconds=None,
-    runner_absent_or_idle_in_two_looks=False,
-)
+WAITING = PodEvidence(any_delivered=False, poller_exit_code=None, runner_ever_ready=False, github_runner_seen="unknown")
 SEEN: dict[str, Any] = {"same_uid": True, "stamped": True, "terminating": False}
 LEFT: dict[str, Any] = {"ours": True, "online": False, "busy": False, "has_live_claim": False, "idle_seconds": 901.0}
 LONELY: dict[str, Any] = {"row_is_open": False, "pod_exists": False, "terminating": False, "age_seconds": 601.0}
