@@ -7,7 +7,8 @@ trusted runs out. It is no sweep: pausing those must not stop the comparison tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 
 import structlog
@@ -29,13 +30,7 @@ log = structlog.get_logger(__name__)
 @task("epoch", queue="dispatch", policy=SWEEP)
 def epoch() -> None:
     """Compare and raise once."""
-    rt = runtime()
-    try:
-        verdict = compare(rt)
-    except UpstreamError as error:
-        why = f"the cluster's epoch could not be read or written: {type(error).__name__}"
-        transaction(rt.engine, lambda db: epochs.note_doubt(db, why=why))
-        raise
+    verdict = compare(runtime())
     if verdict is not None and verdict.older:
         log.error("epoch.older", why=verdict.why, cure=epochs.CURE)
 
@@ -46,7 +41,8 @@ def compare(rt: Runtime) -> EpochVerdict | None:
     None when somebody else raised them meanwhile. Raises what the client raises, and then nothing is trusted anew.
     """
     began = utcnow()
-    seen, ours, verdict = _look(rt)
+    with _noting(rt, "the cluster's epoch could not be read"):
+        seen, ours, verdict = _look(rt)
     if ours.older_since is not None:
         return EpochVerdict(Standing.OLDER, ours.why or "")
     if seen is not None and seen.epoch is None:
@@ -60,15 +56,27 @@ def compare(rt: Runtime) -> EpochVerdict | None:
     risen = transaction(rt.engine, lambda db: epochs.advance(db, ours.epoch))
     if risen is None:
         return None
-    written = write_epoch(
-        rt.kube, namespace=rt.settings.namespace, epoch=risen, seen=seen, policy=calls(SWEEP)
-    )  # fmt: skip
+    with _noting(rt, "the cluster's epoch could not be written"):
+        written = write_epoch(
+            rt.kube, namespace=rt.settings.namespace, epoch=risen, seen=seen, policy=calls(SWEEP)
+        )  # fmt: skip
     trusted_for = timedelta(seconds=rt.settings.epoch_trusted_for)
     if written and transaction(
         rt.engine, lambda db: epochs.confirm(db, risen, trusted_for=trusted_for, now=began)
     ):  # fmt: skip
         return verdict
     return None
+
+
+@contextmanager
+def _noting(rt: Runtime, what: str) -> Iterator[None]:
+    """Write down what could not be done with the cluster, and why."""
+    try:
+        yield
+    except UpstreamError as error:
+        why = f"{what}: {type(error).__name__}"
+        transaction(rt.engine, lambda db: epochs.note_doubt(db, why=why))
+        raise
 
 
 def judge_only(rt: Runtime) -> EpochVerdict:

@@ -91,6 +91,12 @@ class Sweeps:
             return self.epoch.doubt
         return "; ".join(map(str, self.shut or ())) or None
 
+    @property
+    def epoch_confirmed_at(self) -> str | None:
+        """Return when the epoch was last written to the cluster; None also when it never was."""
+        at = None if self.epoch is None else self.epoch.confirmed_at
+        return None if at is None else at.isoformat()
+
     def last_tick_seconds(self, *, now: datetime) -> float | None:
         """Return how long ago a sweep last began."""
         return None if self.last_tick is None else max(0.0, round((now - self.last_tick).total_seconds(), 1))
@@ -177,6 +183,7 @@ class Health:
             "sweeps_paused": sweeps.paused,
             "gates": sweeps.gates(),
             "epoch": None if sweeps.epoch is None else sweeps.epoch.epoch.number,
+            "epoch_confirmed_at": sweeps.epoch_confirmed_at,
             "database_older": None if sweeps.epoch is None else sweeps.epoch.older_since is not None,
             "nothing_is_killed": sweeps.nothing_is_killed(),
         }

@@ -76,7 +76,8 @@ def epoch(seen: Seen) -> Finding:
     if seen.epoch.doubt is not None:
         cure = (
             "see that beat and a worker on the queue `pools` run, and that they may get, create and patch the "
-            "ConfigMap `ostler-epoch` in OSTLER_NAMESPACE"
+            "ConfigMap `ostler-epoch` in OSTLER_NAMESPACE. A copy of Postgres that was taken since then looks current: "
+            "if one was put back, run `ostler restore --anyway`"
         )
         return Finding(name, Outcome.FAILED, f"{seen.epoch.doubt}. Nothing is released or retired", cure)
     return Finding(name, Outcome.OK, f"at {seen.epoch.epoch.number}, as new as the cluster")

@@ -53,6 +53,20 @@ def test_an_epoch_that_nobody_compares_says_what_keeps_them(operator: Operator) 
     assert (status, findings["epoch"]["outcome"]) == (1, "failed")
     assert "Forbidden" in findings["epoch"]["cause"]
     assert "ConfigMap" in findings["epoch"]["cure"]
+    assert "ostler restore --anyway" in findings["epoch"]["cure"]
+
+
+def test_since_when_the_epoch_could_not_be_written_is_said(operator: Operator) -> None:
+    execute(
+        operator,
+        """
+        UPDATE epochs SET trusted_until = '2026-11-01 10:01+00', confirmed_at = '2026-11-01 10:00+00',
+               why = 'the cluster''s epoch could not be written: Forbidden'
+        """,
+    )
+    status, findings = found(operator)
+    assert (status, findings["epoch"]["outcome"]) == (1, "failed")
+    assert "last 2026-11-01 10:00:00 UTC: the cluster's epoch could not be written" in findings["epoch"]["cause"]
 
 
 def test_a_schema_of_before_and_a_beat_that_is_away_are_found(operator: Operator) -> None:

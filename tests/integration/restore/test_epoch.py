@@ -12,7 +12,7 @@ from k8s_adapters.epochs import EpochSeen
 from models import epochs
 from models.engine import transaction
 from ostler.clock import utcnow
-from ostler.errors import Invalid, Retryable
+from ostler.errors import Forbidden, Invalid, Retryable
 from rules.epochs import Epoch, Standing
 from tasks import epochs as tasks
 from tasks.base import SWEEP, calls
@@ -102,6 +102,26 @@ def test_a_write_that_is_not_answered_leaves_postgres_ahead_which_is_well(
     assert (row(untrusted).number, cluster(untrusted)["epoch"]) == (2, "1")
     assert standing(untrusted) is Standing.CURRENT
     assert (row(untrusted).number, cluster(untrusted)["epoch"]) == (3, "3")
+
+
+def test_a_write_that_fails_for_long_is_told_with_its_reason_and_since_when(
+    untrusted: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standing(untrusted)
+    confirmed = row(untrusted).confirmed_at
+
+    def forbidden(*_: Any, **__: Any) -> bool:
+        raise Forbidden("may not patch")
+
+    monkeypatch.setattr(tasks, "write_epoch", forbidden)
+    for _ in range(3):
+        with pytest.raises(Forbidden):
+            epoch.run()
+    after = row(untrusted)
+    assert (after.number, cluster(untrusted)["epoch"], after.confirmed_at) == (4, "1", confirmed)
+    late = after.trusted_until
+    doubt = str(transaction(untrusted.rt.engine, lambda db: epochs.doubt(db, now=late)))
+    assert f"last {confirmed:%Y-%m-%d %H:%M:%S} UTC: the cluster's epoch could not be written: Forbidden" in doubt
 
 
 def test_of_two_at_once_neither_finds_an_earlier_state(untrusted: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ def test_readiness_tells_anybody_nothing_of_the_fleet(stage: Stage) -> None:
     web = stage.start_web()
     assert set(web.get("/readyz").json()) == {
         "status", "checks", "redis", "beat_lock_seconds", "sweeps_late", "sweeps_paused", "gates",
-        "last_tick_seconds", "epoch", "database_older", "nothing_is_killed",
+        "last_tick_seconds", "epoch", "epoch_confirmed_at", "database_older", "nothing_is_killed",
     }  # fmt: skip
 
 
