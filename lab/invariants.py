@@ -14,7 +14,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, text
 
 from k8s_adapters.client import KubeClient
 from k8s_adapters.pods import PodSeen, list_pods
@@ -60,6 +60,10 @@ class BudgetRow:
     count: int
     vcpu: int
     memory: int
+
+    def exceeded_by(self, used: Mapping[str, int]) -> bool:
+        """Return whether what is `used`, under the names of the fields, is more than this."""
+        return used["count"] > self.count or used["vcpu"] > self.vcpu or used["memory"] > self.memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +130,7 @@ def within_budget(history: History) -> Iterator[str]:
         sign = 1 if event.transition == "claim" else -1
         mine = used[claim.account_id]
         mine.update({"count": sign, "vcpu": sign * claim.vcpu, "memory": sign * claim.memory})
-        budget = history.budgets[claim.account_id]
-        if sign > 0 and (mine["count"] > budget.count or mine["vcpu"] > budget.vcpu or mine["memory"] > budget.memory):
+        if sign > 0 and history.budgets[claim.account_id].exceeded_by(mine):
             yield f"L2: claim {claim.id} took account {claim.account_id} beyond its budget: {dict(mine)}"
 
 
@@ -223,16 +226,18 @@ def read_rows(engine: Engine) -> dict[str, Any]:
         ).mappings()
         events = db.execute(text("SELECT id, claim_id, transition FROM claim_events ORDER BY id")).mappings()
         jobs = db.execute(text("SELECT id, state FROM jobs"))
-        accounts = db.execute(text("SELECT id, budget_count, budget_vcpu, budget_memory FROM accounts"))
         return {
             "claims": [ClaimRow(**row) for row in claims],
             "events": [EventRow(**row) for row in events],
             "jobs": {row.id: row.state for row in jobs},
-            "budgets": {
-                row.id: BudgetRow(count=row.budget_count, vcpu=row.budget_vcpu, memory=row.budget_memory)
-                for row in accounts
-            },
+            "budgets": read_budgets(db),
         }
+
+
+def read_budgets(db: Connection) -> dict[int, BudgetRow]:
+    """Return the budget of each account."""
+    rows = db.execute(text("SELECT id, budget_count, budget_vcpu, budget_memory FROM accounts"))
+    return {number: BudgetRow(count=count, vcpu=vcpu, memory=memory) for number, count, vcpu, memory in rows}
 
 
 def read_pods(kube: KubeClient, *, namespace: str) -> list[PodLeft]:

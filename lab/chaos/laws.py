@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from lab.invariants import BudgetRow
+
 LOOKS_APART = 60.0
 """Seconds between two looks that prove an absence."""
 
@@ -47,20 +49,11 @@ class LiveClaim:
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
-    """What an account may have at the same time."""
-
-    count: int
-    vcpu: int
-    memory: int
-
-
-@dataclass(frozen=True, slots=True)
 class Moment:
     """One snapshot of the rows. `unclaimed`: jobs in state `claimed` without a live claim."""
 
     claims: Sequence[LiveClaim]
-    budgets: Mapping[int, Budget]
+    budgets: Mapping[int, BudgetRow]
     unclaimed: Sequence[int]
 
 
@@ -76,8 +69,7 @@ def at_a_moment(moment: Moment) -> Iterator[Broken]:
         if claim.account_id is not None:
             used[claim.account_id].update({"count": 1, "vcpu": claim.vcpu, "memory": claim.memory})
     for account, mine in used.items():
-        budget = moment.budgets[account]
-        if mine["count"] > budget.count or mine["vcpu"] > budget.vcpu or mine["memory"] > budget.memory:
+        if moment.budgets[account].exceeded_by(mine):
             yield Broken("L2", f"account {account} has {dict(mine)} in live claims")
     for job in moment.unclaimed:
         yield Broken("L4", f"job {job} is claimed, and no live claim has it: whoever ended that did not move the job")

@@ -6,6 +6,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +24,6 @@ from lab.chaos.laws import Absence, Broken, Kill, of_absences, of_budgets, of_ex
 from lab.chaos.plan import LATEST, ChaosPlan
 from lab.chaos.sampler import Sampler
 from lab.chaos.waits import scaled
-from lab.control_plane import ClusterAccess, ControlPlane
 from lab.invariants import History, broken, nothing_left, read_pods, read_rows
 from lab.setup import ACCOUNTS, POOLS
 from lab.system import Options, System, read_log, read_log_lines
@@ -108,10 +108,7 @@ class Result:
         return frozenset(each.law for each in self.broken)
 
 
-def run_chaos(
-    folder: Path, plan: ChaosPlan, scene: Scene, *, say: Say, namespace: str = "ostler-runners",
-    control_plane: ControlPlane | ClusterAccess | None = None,
-) -> Result:  # fmt: skip
+def run_chaos(folder: Path, plan: ChaosPlan, scene: Scene, *, say: Say) -> Result:
     """Start a system in `folder`, play the plan, and return what it came to. Raises what `System` does."""
     options = Options(
         workers=scene.workers,
@@ -125,10 +122,7 @@ def run_chaos(
         kubernetes_faults=plan.kubernetes(),
         worker_program=scene.worker_program,
     )
-    system = System(
-        folder, options, say=say, cluster=scene.cluster, namespace=namespace, control_plane=control_plane
-    )  # fmt: skip
-    with system:
+    with System(folder, options, say=say, cluster=scene.cluster) as system:
         system.wait_for_warm_pods(sum(pool.replicas for pool in POOLS) // 2, timeout=180)
         return _Run(system, plan, scene, say=say).play()
 
@@ -204,23 +198,21 @@ class _Run:
     def _work(self) -> str | None:
         """Send, strike and look until every job is over; return why it ended early, if it did."""
         moved_at = said_at = looked_at = began = time.monotonic()
+        states: Counter[str] = Counter()
         while True:
             self._breaker.look(over=self._over)
-            try:
-                states = Counter(self._system.lab("GET", "/stats")["jobs"])
-            except HTTPError:
-                time.sleep(EVERY)
-                continue
             now = time.monotonic()
-            if states["completed"] != self._over:
-                self._over, moved_at = states["completed"], now
-            open_jobs = self._send(self._sent - self._over)
+            with suppress(HTTPError):
+                states = Counter(self._system.lab("GET", "/stats")["jobs"])
+                if states["completed"] != self._over:
+                    self._over, moved_at = states["completed"], now
+            self._send()
             if self._over == self._plan.jobs:
                 return None
             if now - said_at > SAY_EVERY:
                 said_at = now
                 self._say(
-                    f"{now - began:4.0f} s  sent {self._sent}  over {self._over}  open {open_jobs}  "
+                    f"{now - began:4.0f} s  sent {self._sent}  over {self._over}  open {self._sent - self._over}  "
                     f"struck {self._breaker.struck.total()}  samples {self._sampler.samples}  "
                     f"laws broken {len(self._sampler.broken)}"
                 )
@@ -232,17 +224,15 @@ class _Run:
                 return f"no job has ended for {STALLED:.0f} s: {dict(states)}"
             time.sleep(EVERY)
 
-    def _send(self, open_jobs: int) -> int:
-        """Send more where few are open; return how many are."""
-        while open_jobs < WAVE // 2 and self._sent < self._plan.jobs:
+    def _send(self) -> None:
+        """Send more where few are open."""
+        while self._sent - self._over < WAVE // 2 and self._sent < self._plan.jobs:
             left_of_this = LULL - self._sent % LULL
-            if left_of_this == LULL and open_jobs:
+            if left_of_this == LULL and self._sent > self._over:
                 break
             run = self._traffic.run(most=min(self._plan.jobs - self._sent, left_of_this))
             self._system.lab("POST", "/jobs", run)
             self._sent += len(run)
-            open_jobs += len(run)
-        return open_jobs
 
     def _found_all(self) -> bool:
         """Return whether the laws that the scene waits for are all broken by now."""
@@ -289,10 +279,7 @@ class _Run:
         names = {pod.name for pod in pods}
         pages = metadata_pages(self._kube, "serviceaccounts", namespace=namespace, selector=OF_POOLS)
         left += [f"ServiceAccount {each.name} has no Pod" for page in pages for each in page if each.name not in names]
-        history = History(
-            **read_rows(self._engine), pods=read_pods(self._kube, namespace=namespace),
-            github=read_log(self._system.github_log),
-        )  # fmt: skip
+        history = History(**read_rows(self._engine), pods=pods, github=read_log(self._system.github_log))
         return left + [each.removeprefix("L4: ") for each in nothing_left(history)]
 
     def _not_swept(self, *, since: datetime) -> set[str]:

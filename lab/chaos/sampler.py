@@ -19,7 +19,8 @@ from sqlalchemy.exc import DBAPIError
 from k8s_adapters.client import KubeClient
 from k8s_adapters.pods import PodSeen, list_pods_at
 from k8s_adapters.watching import PodWatch, WatchExpired
-from lab.chaos.laws import Broken, Budget, ClaimSpan, LiveClaim, Moment, at_a_moment, of_a_deletion, of_an_unstamp
+from lab.chaos.laws import Broken, ClaimSpan, LiveClaim, Moment, at_a_moment, of_a_deletion, of_an_unstamp
+from lab.invariants import read_budgets
 from lab.system import System
 from ostler.errors import UpstreamError
 
@@ -174,7 +175,6 @@ def read_moment(db: Connection) -> Moment:
             WHERE ended_at IS NULL ORDER BY id
         """)
     ).all()
-    accounts = db.execute(text("SELECT id, budget_count, budget_vcpu, budget_memory FROM accounts")).all()
     unclaimed = db.execute(
         text("""
             SELECT id FROM jobs j WHERE state = 'claimed'
@@ -183,7 +183,7 @@ def read_moment(db: Connection) -> Moment:
     ).scalars()
     return Moment(
         claims=[LiveClaim(*row) for row in claims],
-        budgets={row.id: Budget(row.budget_count, row.budget_vcpu, row.budget_memory) for row in accounts},
+        budgets=read_budgets(db),
         unclaimed=list(unclaimed),
     )
 

@@ -8,7 +8,6 @@ import pytest
 
 from lab.chaos.laws import (
     Absence,
-    Budget,
     ClaimSpan,
     Kill,
     LiveClaim,
@@ -21,6 +20,7 @@ from lab.chaos.laws import (
     of_executions,
     of_strangers,
 )
+from lab.invariants import BudgetRow
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -30,7 +30,7 @@ def live(number: int, *, job: int | None = None, pod: str = "", state: str = "mi
 
 
 def moment(*claims: LiveClaim, budget: int = 2, unclaimed: tuple[int, ...] = ()) -> Moment:
-    return Moment(claims=claims, budgets={7: Budget(budget, 9000, 9000)}, unclaimed=unclaimed)
+    return Moment(claims=claims, budgets={7: BudgetRow(count=budget, vcpu=9000, memory=9000)}, unclaimed=unclaimed)
 
 
 def span(
