@@ -72,27 +72,31 @@ class Due:
     asks: int
 
 
-def begin(db: Connection, *, overlap: timedelta, now: datetime) -> Progress | None:
+def begin(db: Connection, *, overlap: timedelta, note: bool, now: datetime) -> Progress | None:
     """Return what has been read so far, or None while GitHub asked to wait.
 
     The first time ever, what is older than `overlap` is left to the scan, which goes back two of them: what
-    failed before may have been meant for something else that had the webhook then.
+    failed before may have been meant for something else that had the webhook then. That time is noted down if asked.
     """
-    db.execute(
-        text("""
-            INSERT INTO redelivery_progress (id, looked_at, checkpoint) VALUES (1, :first, :first)
-            ON CONFLICT (id) DO NOTHING
-        """),
-        {"first": now - overlap},
-    )
+    first = now - overlap
+    if note:
+        db.execute(
+            text("""
+                INSERT INTO redelivery_progress (id, looked_at, checkpoint) VALUES (1, :first, :first)
+                ON CONFLICT (id) DO NOTHING
+            """),
+            {"first": first},
+        )
     row = db.execute(
         text("""
-            SELECT looked_at, checkpoint, scan_began, scan_cursor FROM redelivery_progress
-            WHERE not_before IS NULL OR not_before <= :now
+            SELECT looked_at, checkpoint, scan_began, scan_cursor, coalesce(not_before > :now, false) AS waits
+            FROM redelivery_progress
         """),
         {"now": now},
     ).one_or_none()
     if row is None:
+        return Progress(looked_at=first, checkpoint=first, scan_began=None, scan_cursor=None)
+    if row.waits:
         return None
     return Progress(
         looked_at=row.looked_at, checkpoint=row.checkpoint, scan_began=row.scan_began, scan_cursor=row.scan_cursor

@@ -49,7 +49,7 @@ def redelivery(tick: Tick) -> None:
     """Read what is new in the list, go on with the scan, then ask."""
     rt = tick.rt
     overlap = timedelta(seconds=rt.settings.redelivery_overlap)
-    progress = tick.read(lambda db: asks.begin(db, overlap=overlap, now=utcnow()))
+    progress = tick.read(lambda db: asks.begin(db, overlap=overlap, note=not tick.dry, now=utcnow()))
     if progress is None:
         tick.incomplete("GitHub asked to wait")
         return

@@ -485,7 +485,9 @@ def test_one_that_outlived_its_lease_writes_nothing_more(stage: Stage) -> None:
             lambda db: asks.record_page(db, lease_no, failed=[found], accepted=[], progress=progress, now=late),
         )
 
-    begun = transaction(stage.rt.engine, lambda db: asks.begin(db, overlap=timedelta(seconds=900), now=utcnow()))
+    begun = transaction(
+        stage.rt.engine, lambda db: asks.begin(db, overlap=timedelta(seconds=900), note=True, now=utcnow())
+    )
     assert begun is not None
     progress = begun
     first = take(utcnow())

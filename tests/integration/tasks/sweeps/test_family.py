@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from sqlalchemy import Row
+from sqlalchemy import Row, select
 
 import beat_schedule
 from k8s_adapters import metadata
@@ -20,7 +20,7 @@ from k8s_adapters.client import KubeClient
 from k8s_adapters.names import OWNER_LABEL
 from k8s_adapters.pods import list_pods
 from k8s_adapters.pools import create_pool
-from models import sweep_runs
+from models import schema, sweep_runs
 from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import Retryable
@@ -128,6 +128,23 @@ def state(stage: Stage) -> list[Any]:
     return [claims, jobs, others, [*stage.outbox.sent], [*github.deleted], [*github.asked], sorted(stage.pods())]
 
 
+DRY_WRITES = {"sweep_runs", "repairs", "runner_lists", "catch_up_purses"}
+"""What a dry run may write: that it ran, what it would have done, lists of GitHub's that it took for all, and what it
+paid for calls, which are real."""
+
+
+def written_by(stage: Stage, act: Callable[[], object]) -> set[str]:
+    """Return the tables of which something changes any row."""
+
+    def rows() -> dict[str, list[str]]:
+        with stage.rt.engine.begin() as db:
+            return {table.name: sorted(map(str, db.execute(select(table)))) for table in schema.metadata.sorted_tables}
+
+    before = rows()
+    act()
+    return {table for table, found in rows().items() if found != before[table]}
+
+
 def take_lease(stage: Stage, kin: Kin) -> int:
     taken = transaction(stage.rt.engine, lambda db: sweep_runs.take(
         db, kin.name, holder="another", lease=LEASE, again=False, now=utcnow()))  # fmt: skip
@@ -174,13 +191,23 @@ def test_paused_or_beside_another_tick_a_sweep_changes_nothing_and_dry_it_only_n
     assert state(stage) == before
     assert ledger(stage, kin.name) == []
 
-    kin.task.run(dry=True)  # also beside the other
+    assert written_by(stage, lambda: kin.task.run(dry=True)) <= DRY_WRITES  # also beside the other
     assert (state(stage), kin.repaired(stage, github)) == (before, 0)
     assert [(row.outcome, row.dry) for row in ledger(stage, kin.name)] == [("dry", True)] * (kin.writes is True)
 
     stage.rows("UPDATE sweeps SET leased_until = NULL, lease_holder = NULL WHERE lease_no = :no", no=number)
     kin.task.run()
     assert kin.repaired(stage, github) == 1
+
+
+@of("asks")
+def test_a_dry_run_notes_down_nothing_of_what_github_does_not_show_or_does_not_answer(
+    stage: Stage, github: GitHub, kin: Kin
+) -> None:
+    without_an_earlier_look(kin).strand(stage, github)
+    for github.broken, github.shows_nothing in ((True, False), (False, True)):
+        assert written_by(stage, lambda: kin.task.run(dry=True)) <= DRY_WRITES
+        stage.rows("DELETE FROM runner_lists")
 
 
 @pytest.mark.parametrize("kin", [kin for kin in FAMILY if kin.task is not redelivery], ids=lambda kin: kin.name)
