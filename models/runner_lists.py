@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, LargeBinary
+from sqlalchemy import Connection, Double, LargeBinary
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.base import Base
@@ -33,6 +33,7 @@ class RunnerListRow(Base):
     installation_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     scope: Mapped[str] = mapped_column(primary_key=True)
     taken_at: Mapped[datetime | None] = mapped_column(comment="when its first page was asked for")
+    used_for: Mapped[float] = mapped_column(Double, server_default="0", comment="seconds since taken_at")
     runners: Mapped[bytes | None] = mapped_column(LargeBinary, comment="deflated JSON: [id, name, online, busy]")
     taker: Mapped[str | None] = mapped_column(comment="who takes the next list")
     taking_until: Mapped[datetime | None]
@@ -47,22 +48,23 @@ class Wanted:
     taker: str
 
 
-def find(db: Connection, wanted: Wanted, *, after: datetime, now: datetime) -> RunnerList | None:
-    """Return the list that was taken after a time, None when there is none.
+def find(db: Connection, wanted: Wanted, *, now: datetime) -> RunnerList | None:
+    """Return the list while it is new enough to be used, None when there is none.
 
     One of a clock that is ahead is none: it would be new for as long as that.
     """
     row = db.execute(
         text("""
             SELECT taken_at, runners FROM runner_lists
-            WHERE installation_id = :installation AND scope = :scope AND taken_at > :after AND taken_at <= :now
+            WHERE installation_id = :installation AND scope = :scope
+              AND taken_at <= :now AND taken_at + make_interval(secs => used_for) > :now
         """),
-        {"installation": wanted.installation_id, "scope": wanted.scope, "after": after, "now": now},
+        {"installation": wanted.installation_id, "scope": wanted.scope, "now": now},
     ).one_or_none()
     return None if row is None else RunnerList(row.taken_at, _unpack(row.runners))
 
 
-def begin(db: Connection, wanted: Wanted, *, after: datetime, seconds: float, now: datetime) -> bool:
+def begin(db: Connection, wanted: Wanted, *, seconds: float, now: datetime) -> bool:
     """Take the turn to list for so many seconds; False when another has it, or has listed meanwhile."""
     db.execute(text("DELETE FROM runner_lists WHERE taken_at < :before"), {"before": now - KEPT})
     mine = db.execute(
@@ -70,12 +72,13 @@ def begin(db: Connection, wanted: Wanted, *, after: datetime, seconds: float, no
             INSERT INTO runner_lists AS l (installation_id, scope, taker, taking_until)
             VALUES (:installation, :scope, :taker, :until)
             ON CONFLICT (installation_id, scope) DO UPDATE SET taker = :taker, taking_until = :until
-            WHERE (l.taken_at IS NULL OR l.taken_at <= :after OR l.taken_at > :now)
+            WHERE (l.taken_at IS NULL OR l.taken_at > :now
+                   OR l.taken_at + make_interval(secs => l.used_for) <= :now)
               AND (l.taking_until IS NULL OR l.taking_until <= :now)
             RETURNING l.scope
         """),
         {
-            "installation": wanted.installation_id, "scope": wanted.scope, "taker": wanted.taker, "after": after,
+            "installation": wanted.installation_id, "scope": wanted.scope, "taker": wanted.taker,
             "until": now + timedelta(seconds=seconds), "now": now,
         },
     ).one_or_none()  # fmt: skip
@@ -111,12 +114,13 @@ def keep(db: Connection, wanted: Wanted, taken: RunnerList, *, now: datetime) ->
     """Keep a whole list for all, unless a newer one is there that is not from the future, and give the turn back."""
     db.execute(
         text("""
-            UPDATE runner_lists SET taken_at = :taken_at, runners = :runners
+            UPDATE runner_lists SET taken_at = :taken_at, used_for = :used_for, runners = :runners
             WHERE installation_id = :installation AND scope = :scope
               AND (taken_at IS NULL OR taken_at < :taken_at OR taken_at > :now)
         """),
         {
             "installation": wanted.installation_id, "scope": wanted.scope, "taken_at": taken.taken_at,
+            "used_for": taken.used_for(whole_at=now),
             "runners": _pack(taken.runners.values()), "now": now,
         },
     )  # fmt: skip

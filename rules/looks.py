@@ -14,7 +14,11 @@ LOOKS_APART = 55.0
 """Seconds between two looks that prove something: a minute, less what beat's ticks shift. Nothing scales it."""
 
 FRESH = LOOKS_APART
-"""Seconds for which a list is used: so two lists of a scope are always two looks."""
+"""Seconds for which a list is used at least: so two lists of a scope are always two looks."""
+
+FRESH_TIMES = 2
+"""A list that took long is used for so many times as long: or one of thousands of runners would be too old for anybody
+else when it is whole, and GitHub asked for nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,10 @@ class RunnerList:
 
     taken_at: datetime
     runners: Mapping[str, ListedRunner] = field(default_factory=dict)
+
+    def used_for(self, *, whole_at: datetime) -> float:
+        """Return for how many seconds since it was begun the list is used, by when it was whole."""
+        return max(FRESH, FRESH_TIMES * (whole_at - self.taken_at).total_seconds())
 
     def age_of(self, since: datetime) -> float:
         """Return how many seconds something was old when the list was taken; negative: the list is older."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from datetime import timedelta
 
 import structlog
 from sqlalchemy import Connection
@@ -19,7 +18,7 @@ from models.engine import transaction
 from models.runner_lists import Wanted
 from ostler.clock import utcnow
 from ostler.errors import Gone, NotInstalled, Retryable
-from rules.looks import FRESH, ListedRunner, RunnerList
+from rules.looks import ListedRunner, RunnerList
 from rules.retry import RetryPolicy
 from rules.scopes import Scope
 from tasks.base import SWEEP_LIST, calls, remaining
@@ -41,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 
 def runners_of(tick: Pace, *, installation_id: int, scope: str) -> RunnerList:
-    """Return the runners of a scope as GitHub listed them a minute ago at most.
+    """Return the runners of a scope as GitHub listed them a minute ago at most, or longer where listing took longer.
 
     Raises what GitHub's adapter raises, and `Retryable` while another process lists them. Under a former name of the
     owner the new one is written down, so that the next tick asks under it.
@@ -51,11 +50,10 @@ def runners_of(tick: Pace, *, installation_id: int, scope: str) -> RunnerList:
     until = time.monotonic() + min(LONGEST_WAIT, remaining() / 2)
     while True:
         now = utcnow()
-        after = now - timedelta(seconds=FRESH)
-        shared = transaction(rt.engine, lambda db: runner_lists.find(db, wanted, after=after, now=now))  # noqa: B023  at once
+        shared = transaction(rt.engine, lambda db: runner_lists.find(db, wanted, now=now))  # noqa: B023  at once
         if shared is not None:
             return shared
-        if transaction(rt.engine, lambda db: runner_lists.begin(db, wanted, after=after, seconds=TURN, now=now)):  # noqa: B023
+        if transaction(rt.engine, lambda db: runner_lists.begin(db, wanted, seconds=TURN, now=now)):  # noqa: B023
             return _take(tick, wanted)
         if time.monotonic() + PAUSE > until:
             raise Retryable("another process lists these runners")

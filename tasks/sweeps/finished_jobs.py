@@ -35,7 +35,8 @@ log = structlog.get_logger(__name__)
 SILENT = (Retryable, RateLimited, Suspended, NotInstalled)
 """Errors that the next question about the same installation would meet too."""
 
-LONGEST = 60.0
+LONGEST = 300.0
+"""Seconds of all scopes of one tick together."""
 
 
 @sweep("finished_jobs", longest=LONGEST)

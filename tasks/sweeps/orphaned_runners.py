@@ -30,7 +30,7 @@ LOOKED_BACK = timedelta(days=14)
 SILENT = (Retryable, RateLimited, Suspended, NotInstalled)
 """Errors that the next question about the same installation would meet too."""
 
-LONGEST = 120.0
+LONGEST = 300.0
 """Seconds of all scopes of one tick together."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -177,12 +178,56 @@ def test_a_list_that_breaks_off_is_nobodys(rt: StubRuntime) -> None:
     assert list(ask(rt).runners) == ["runner-7"]
 
 
+@pytest.mark.parametrize(("took", "since", "asked"), [(1, 50, 1), (1, 60, 2), (90, 170, 1), (90, 190, 2)])
+def test_a_list_that_took_long_is_used_for_longer(
+    rt: StubRuntime, monkeypatch: pytest.MonkeyPatch, took: float, since: float, asked: int
+) -> None:
+    began = utcnow() - timedelta(hours=1)
+    late = [0.0]
+    monkeypatch.setattr(listing, "utcnow", lambda: began + timedelta(seconds=late[0]))
+
+    def answer() -> list[RunnerSeen]:
+        late[0] += took
+        return [RUNNER]
+
+    rt.github = Slow(answer)
+    assert ask(rt).taken_at == began
+    late[0] = since
+    ask(rt)
+    assert rt.github.calls == asked
+
+
+@pytest.mark.parametrize("sweep", [unused_runners, finished_jobs, orphaned_runners])
+def test_a_list_of_minutes_is_whole_within_one_tick(
+    rt: StubRuntime, monkeypatch: pytest.MonkeyPatch, sweep: Any
+) -> None:
+    """10,000 runners are 100 pages, of which each may take a second and more."""
+    claims(rt, "runner-7")
+    if sweep is finished_jobs:
+        rows(rt, "UPDATE claims SET state = 'executing', spare_since = NULL")
+    late = [0.0]
+    clock = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + late[0])
+
+    def pages(*, between: Callable[[], Any], **_: Any) -> list[RunnerSeen]:
+        for _page in range(100):
+            late[0] += 1.5
+            between()
+        return [RUNNER]
+
+    rt.github = Slow(lambda: [RUNNER])
+    rt.github.list_runners = pages
+    sweep.run()
+    with rt.engine.connect() as db:
+        assert db.execute(text("SELECT outcome, listed FROM sweep_runs")).all() == [("done", 1)]
+
+
 def test_the_turn_of_a_killed_process_is_anothers_when_it_runs_out(
     rt: StubRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed = runner_lists.Wanted(ORG_INSTALLATION, SCOPE, taker="killed")
     now = utcnow()
-    assert transaction(rt.engine, lambda db: runner_lists.begin(db, killed, after=now, seconds=600, now=now))
+    assert transaction(rt.engine, lambda db: runner_lists.begin(db, killed, seconds=600, now=now))
     rt.github = Slow(lambda: [RUNNER])
     monkeypatch.setattr(listing, "LONGEST_WAIT", 0.0)
     with pytest.raises(Retryable, match="another process"):
