@@ -454,28 +454,35 @@ def replace_pod(stage: Stage, name: str) -> None:
     stage.finish(name, phase="Running", poller=1, runner=None)
 
 
+BUDGET = {"repair_budget_least": 0, "repair_budget_percent": 0}
+SHUT = "INSERT INTO gates (upstream, closed_at, why) VALUES ('kubernetes', now(), 'it fails')"
+OLDER = "UPDATE epochs SET older_since = now(), why = 'it was put back'"
+
+
 @of("writes")
-def test_without_a_budget_or_behind_a_closed_gate_only_what_kills_is_left_to_a_later_tick(
+def test_without_a_budget_or_behind_a_closed_gate_or_in_an_earlier_state_only_what_kills_is_left_to_a_later_tick(
     stage: Stage, github: GitHub, kin: Kin
 ) -> None:
     kin.strand(stage, github)
     before = state(stage)
-    stage.with_settings(repair_budget_least=0, repair_budget_percent=0)
-    stage.rows("INSERT INTO gates (upstream, closed_at, why) VALUES ('kubernetes', now(), 'it fails')")
     if isinstance(kin.kills, No):
+        stage.with_settings(**BUDGET)
+        stage.rows(SHUT)
         kin.task.run()
         assert kin.repaired(stage, github) == 1
         return
-    for again in (True, False):
-        if again:
-            stage.rows("UPDATE gates SET closed_at = NULL")
+    settings = stage.rt.settings
+    for obstacle in (BUDGET, SHUT, OLDER):
+        if isinstance(obstacle, dict):
+            stage.with_settings(**obstacle)
         else:
-            stage.with_settings(repair_budget_least=5)
-            stage.rows("UPDATE gates SET closed_at = now()")
+            stage.rows(obstacle)
         kin.task.run()
         (run,) = stage.rows("SELECT * FROM sweep_runs ORDER BY id DESC LIMIT 1")
         assert (run.found, run.repaired, run.overflow, run.outcome) == (1, 0, 1, "unfinished")
-    stage.rows("UPDATE gates SET closed_at = NULL")
+        stage.rt.settings = settings
+        stage.rows("DELETE FROM gates")
+        stage.rows("UPDATE epochs SET older_since = NULL, why = NULL")
     assert state(stage)[3:] == before[3:]
     assert RELEASING(stage, github) + RETIRING(stage, github) == 0
     kin.task.run()
