@@ -87,15 +87,8 @@ def adrift_jobs(db: Connection, *, soon: timedelta, late: timedelta, now: dateti
     return [AdriftJob(row[0], Adrift(row[1]), JobState(row[2]), *row[3:]) for row in rows]
 
 
-@dataclass(frozen=True, slots=True)
-class LeftRunners:
-    """Runners of Pods that ended while GitHub could not be asked about their job."""
-
-    registrations: tuple[Registration, ...]
-
-
-def left_runners(db: Connection, job_id: int) -> LeftRunners:
-    """Return the runners that may still be registered of the ended Pods that had the job.
+def left_runners(db: Connection, job_id: int) -> list[Registration]:
+    """Return the runners that may still be registered of the Pods that had the job, and ended before GitHub was asked.
 
     Under the job's installation: the claim's may be one that the App had before it was installed anew.
     """
@@ -108,7 +101,7 @@ def left_runners(db: Connection, job_id: int) -> LeftRunners:
         """),  # noqa: S608  the part is a literal of this package
         {"id": job_id, "ends": [str(EndReason.POD_SPENT), str(EndReason.POD_GONE)]},
     )
-    return LeftRunners(tuple(Registration(*row) for row in rows))
+    return [Registration(*row) for row in rows]
 
 
 def ask_later(db: Connection, job_ids: Sequence[int], *, ask_after: datetime) -> None:

@@ -51,7 +51,7 @@ class _Batch:
     freed: set[int] = field(default_factory=set)
 
 
-def apply(db: Connection, locked: Locked, events: Sequence[JobEvent], *, now: datetime, who: str = "webhook") -> Bound:
+def apply(db: Connection, locked: Locked, events: Sequence[JobEvent], *, now: datetime, who: str) -> Bound:
     """Apply `in_progress` and `completed` events, in their order, under the locks of `binding_locks.lock`."""
     batch = _Batch(db, locked, now, who)
     for event in events:

@@ -35,8 +35,6 @@ from rules.scopes import Scope
 ACTIONS = ("waiting", "queued", "in_progress", "completed")
 """The actions that are applied, in the order in which a job goes through them."""
 
-_WHO = "webhook"
-
 
 class Outcome(StrEnum):
     """What became of a delivery."""
@@ -68,7 +66,9 @@ class Applied:
     """Jobs that ran on another runner than the one minted for them."""
 
 
-def apply(db: Connection, events: Sequence[Received], *, budget: Budget, now: datetime, who: str = _WHO) -> Applied:
+def apply(
+    db: Connection, events: Sequence[Received], *, budget: Budget, now: datetime, who: str = "webhook"
+) -> Applied:
     """Apply a batch; `budget` is that of accounts seen for the first time, `who` what the events of rows name.
 
     Raises `StartOver`, and what Postgres raises about a row that it refuses: then nothing was applied.

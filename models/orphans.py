@@ -9,7 +9,7 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from models.names import INSTALLATION_NOW, REPOSITORY_ID, SCOPE_NOW
-from models.releases import Registration, insert_retire, lock_claim, move_fate, registrations_of, request_release
+from models.releases import Registration, insert_retire, lock_claim, move_fate, request_release
 from models.sql import text
 from models.transitions import move_claim
 from rules.fates import JobFate
@@ -110,18 +110,6 @@ _FINISHED = text(f"""
 def finished(db: Connection, *, before: datetime) -> list[Finished]:
     """Return the Pods whose job was over at `before`; in no order, so that none is always the last (L14)."""
     return [Finished(*row) for row in db.execute(_FINISHED, {"before": before, "limit": LIMIT})]
-
-
-@dataclass(frozen=True, slots=True)
-class Runners:
-    """What was registered for a claim, or may have been, and is not known to be gone."""
-
-    registrations: tuple[Registration, ...]
-
-
-def runners_of_claim(db: Connection, claim_id: int) -> Runners:
-    """Return the runners of a claim."""
-    return Runners(registrations_of(db, claim_id))
 
 
 def set_free(db: Connection, claim_id: int, *, free: bool, since: datetime, at: datetime) -> None:

@@ -64,7 +64,7 @@ def judge_adrift(
     conclusion: str | None,
     started: bool,
     age: timedelta,
-    run: OverRun | None = None,
+    run: OverRun | None,
 ) -> AdriftVerdict:
     """Return what becomes of a job of which GitHub says `status`; None is a 404. `run`: its run, if that is over.
 

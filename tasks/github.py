@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Protocol
 
 import structlog
 
@@ -31,19 +31,12 @@ def wait_for_token(rt: Runtime, work: releases.ReleaseWork, *, after: float) -> 
     transaction(rt.engine, lambda db: steps.give_back(db, work, due_at=due_at, error="waits for its turn"))
 
 
-class Registered(Protocol):
-    """What has runners at GitHub."""
-
-    @property
-    def registrations(self) -> tuple[releases.Registration, ...]: ...  # noqa: D102
-
-
-def deregister(rt: Runtime, work: Registered, *, policy: Policy = RELEASE) -> None:
-    """Remove every runner that was registered, or may have been, for this claim.
+def deregister(rt: Runtime, registrations: Iterable[releases.Registration], *, policy: Policy = RELEASE) -> None:
+    """Remove every runner of these, which were registered, or may have been.
 
     Raises `Busy` when GitHub refuses because one executes, and whatever else GitHub's adapter raises.
     """
-    for registration in work.registrations:
+    for registration in registrations:
         remove_runner(rt, registration, policy=policy)
 
 

@@ -414,7 +414,7 @@ def runner_removed(rt: Runtime, claim_id: int, claim: keeper.ClaimFacts, *, sile
     taken it back, and nobody else removes this runner.
     """
     try:
-        deregister(rt, claim, policy=SWEEP_ROW)
+        deregister(rt, claim.registrations, policy=SWEEP_ROW)
     except (Busy, Retryable, RateLimited) as error:
         if not isinstance(error, Busy):
             silent.add(claim.installation_id)

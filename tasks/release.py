@@ -55,7 +55,7 @@ def release(*, claim_id: int, chain_no: int | None = None, reason: str = "releas
         return
     log.info("release.begun", reason=work.reason, delivered=work.delivered, pod=work.pod_name)
     try:
-        deregister(rt, work)
+        deregister(rt, work.registrations)
     except Busy:
         transaction(rt.engine, lambda db: releases.refuse_release(db, claim_id, now=utcnow(), who=rt.who))
         log.info("release.refused")

@@ -44,6 +44,7 @@ from rules.scopes import Scope
 from rules.stamps import parse
 from tasks.base import SWEEP, SWEEP_LIST, SWEEP_ROW, Policy, calls
 from tasks.epochs import compare, judge_only, read
+from tasks.github import ask_job
 from tasks.pools import mirror, pod_facts
 from tasks.runtime import Runtime
 
@@ -399,23 +400,21 @@ class _Restore:
         if installation_id is None:
             self._later(job)
             return "without an installation"
-        seen = self._patiently(
-            lambda policy: rt.github.get_job(
-                installation_id=installation_id, repository=job.repository, job_id=job.id, policy=calls(policy)
+        told = self._patiently(
+            lambda policy: ask_job(
+                rt, installation_id=installation_id, repository=job.repository, job_id=job.id, policy=policy
             ),
             SWEEP_ROW,
         )
-        now = utcnow()
+        seen, now = told.job, utcnow()
         verdict = judge_adrift(
             kind=job.kind, state=job.state, status=None if seen is None else seen.status,
-            conclusion=None if seen is None else seen.conclusion, started=job.runner_name is not None,
+            conclusion=None if seen is None else seen.conclusion, run=told.run, started=job.runner_name is not None,
             age=now - job.ready_at,
         )  # fmt: skip
-        if verdict.move is Move.KEEP:
-            self._later(job)
-        else:
+        if verdict.move is not Move.KEEP:
             transaction(rt.engine, lambda db: adrift.settle(db, job, verdict, now=now, who=restoring.WHO))
-            self._later(job)  # where it runs on, it is asked for again
+        self._later(job)  # where it runs on, it is asked for again
         return "unknown to GitHub" if seen is None else seen.status
 
     def _later(self, job: adrift.AdriftJob) -> None:

@@ -15,6 +15,7 @@ import structlog
 from k8s_adapters.pods import get_pod
 from models import orphans
 from models.engine import transaction
+from models.releases import registrations_of
 from models.repairs import Case
 from ostler.clock import utcnow
 from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
@@ -104,7 +105,7 @@ def look(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
 
     def remove() -> None:
         """Let GitHub remove the runner while its claim lives: one that took a job right now goes on under it."""
-        deregister(rt, tick.read(lambda db: orphans.runners_of_claim(db, pod.claim_id)), policy=SWEEP_ROW)
+        deregister(rt, tick.read(lambda db: registrations_of(db, pod.claim_id)), policy=SWEEP_ROW)
 
     reaped = tick.repair(
         case,

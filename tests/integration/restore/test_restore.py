@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, create_engine, text
-from sqlalchemy.exc import DBAPIError
 
 from github_adapters.client import JobSeen, RunnerSeen
 from lab.postgres import Postgres
@@ -264,6 +263,14 @@ def test_jobs_that_were_queued_then_are_asked_for_before_any_is_matched(world: W
     ]  # fmt: skip
 
 
+def test_a_job_that_github_shows_as_queued_in_a_run_that_is_over_is_finished(world: World) -> None:
+    world.stage.job(7, state="queued")
+    world.github.run = ("completed", "startup_failure")
+    world.put_back()
+    world.restore()
+    assert world.stage.rows("SELECT state, conclusion FROM jobs WHERE id = 7") == [("completed", "startup_failure")]
+
+
 def test_the_epoch_rises_above_the_clusters_and_the_next_comparison_finds_all_well(world: World) -> None:
     world.put_back()
     world.restore()
@@ -456,7 +463,7 @@ def test_a_pod_whose_claim_cannot_be_written_is_named_and_the_others_get_theirs(
 
     def fail_for_one(db: Connection, pod: Any, *args: Any, **more: Any) -> bool:
         if pod.uid == uid:
-            raise DBAPIError("INSERT", {}, ValueError("a test"))
+            db.execute(text("SELECT 1 / 0"))
         return apply(db, pod, *args, **more)
 
     with monkeypatch.context() as patch:

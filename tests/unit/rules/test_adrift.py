@@ -20,7 +20,7 @@ EVERY = [HELD, SET_ASIDE, WAITING, ELSEWHERE, LOST, CLAIMED, HELD_QUEUED]
 @pytest.mark.parametrize(("kind", "state"), EVERY)
 def test_what_is_over_is_finished(kind: Adrift, state: JobState) -> None:
     verdict = judge_adrift(
-        kind=kind, state=state, status="completed", conclusion="failure", started=False, age=timedelta(0)
+        kind=kind, state=state, status="completed", conclusion="failure", run=None, started=False, age=timedelta(0)
     )
     assert (verdict.move, verdict.fate.fate, verdict.fate.conclusion) == (Move.FOLLOW, Fate.FINISH, "failure")
 
@@ -32,7 +32,7 @@ def test_a_404_finishes_only_what_started_or_cannot_be_queued_any_more(
     kind: Adrift, state: JobState, started: bool, hours: int
 ) -> None:
     verdict = judge_adrift(
-        kind=kind, state=state, status=None, conclusion=None, started=started, age=timedelta(hours=hours)
+        kind=kind, state=state, status=None, conclusion=None, run=None, started=started, age=timedelta(hours=hours)
     )
     over = started or hours > (24 * 35 if state is _J.WAITING else 48)
     assert verdict.move is (Move.FOLLOW if over else Move.KEEP)
@@ -65,7 +65,7 @@ def test_what_is_not_over_stands_where_github_says(
     job: tuple[Adrift, JobState], status: str, move: Move, fate: Fate
 ) -> None:
     verdict = judge_adrift(
-        kind=job[0], state=job[1], status=status, conclusion=None, started=False, age=timedelta(days=99)
+        kind=job[0], state=job[1], status=status, conclusion=None, run=None, started=False, age=timedelta(days=99)
     )
     assert (verdict.move, verdict.fate.fate) == (move, fate)
 
