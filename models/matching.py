@@ -182,18 +182,23 @@ def lock_accounts(db: Connection, accounts: Mapping[int, AccountView]) -> dict[i
     }
 
 
+_REPOSITORY = "CASE WHEN starts_with(j.scope, 'repos/') THEN j.repository_id END"
+"""Of a job `j`: the id of the repository that its scope is; NULL for an organisation."""
+
+
 def give_to_spares(
     db: Connection, pool: PoolShape, job_ids: Sequence[int], *, spare_after: float, now: datetime
 ) -> dict[int, int]:
     """Give jobs to spares of the same pool, account and scope; return job id → claim id.
 
-    A spare is a registered runner that waits at GitHub: the job needs no Pod, no mint and no further budget.
+    A spare is a registered runner that waits at GitHub: the job needs no Pod, no mint and no further budget. One of a
+    repository serves the jobs of that one, not of another that has its name by now.
     """
     if not job_ids:
         return {}
     spares = db.execute(
         text(f"""
-            SELECT id, account_id, scope FROM claims
+            SELECT id, account_id, scope, repository_id FROM claims
             WHERE {_SPARE}
               AND account_id IN (SELECT account_id FROM jobs WHERE id = ANY(:job_ids))
             ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
@@ -202,11 +207,14 @@ def give_to_spares(
     ).all()
     if not spares:
         return {}
-    waiting: dict[tuple[int, str], list[int]] = {}
+    waiting: dict[tuple[int, str, int | None], list[int]] = {}
     for row in spares:
-        waiting.setdefault((row.account_id, row.scope), []).append(row.id)
-    jobs = db.execute(text("SELECT id, account_id, scope FROM jobs WHERE id = ANY(:ids)"), {"ids": list(job_ids)})
-    by_id = {row.id: (row.account_id, row.scope) for row in jobs}
+        waiting.setdefault((row.account_id, row.scope, row.repository_id), []).append(row.id)
+    jobs = db.execute(
+        text(f"SELECT id, account_id, scope, {_REPOSITORY} AS repository_id FROM jobs j WHERE id = ANY(:ids)"),  # noqa: S608  as above
+        {"ids": list(job_ids)},
+    )
+    by_id = {row.id: (row.account_id, row.scope, row.repository_id) for row in jobs}
     given: dict[int, int] = {}
     for job_id in job_ids:
         claims = waiting.get(by_id[job_id])
@@ -228,12 +236,12 @@ def give_to_spares(
 
 _INSERT_CLAIMS = Prepared(
     "insert_claims",
-    """
+    f"""
     WITH made AS (
         INSERT INTO claims (purpose, job_id, runner_pod_id, pod_uid, pool_id, account_id, installation_id, scope,
                             repository_id, vcpu, memory, state, created_at, changed_at, due_at)
         SELECT 'job', j.id, pair.pod_id, pair.uid, :pool_id, j.account_id, j.installation_id, j.scope,
-               CASE WHEN starts_with(j.scope, 'repos/') THEN j.repository_id END,
+               {_REPOSITORY},
                :vcpu, :memory, :state, :now, :now, :due
         FROM unnest(:jobs, :pods, :uids) WITH ORDINALITY AS pair (job_id, pod_id, uid, place)
         JOIN jobs j ON j.id = pair.job_id
@@ -244,7 +252,7 @@ _INSERT_CLAIMS = Prepared(
         SELECT id, :now, :transition, NULL, :state, :who, :why FROM made
     )
     SELECT id FROM made
-    """,
+    """,  # noqa: S608  as above
     pool_id="bigint", vcpu="bigint", memory="bigint", state="text", now="timestamptz", due="timestamptz",
     jobs="bigint[]", pods="bigint[]", uids="text[]", transition="text", who="text", why="text",
 )  # fmt: skip

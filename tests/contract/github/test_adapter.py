@@ -374,6 +374,17 @@ def test_a_renamed_repository_is_followed_by_every_call(lab: Lab, github: GitHub
     assert github.list_runners(installation_id=USER_INSTALLATION, scope=ADA) == []
 
 
+def test_a_runner_is_made_found_and_listed_by_the_id_of_its_repository(github: GitHub) -> None:
+    scope = Scope.parse("repos/ada/former#12")
+
+    jit = mint(github, scope=scope)
+
+    found = github.find_runner(installation_id=USER_INSTALLATION, scope=scope, name=jit.runner_name)
+    assert found is not None
+    assert [found] == github.list_runners(installation_id=USER_INSTALLATION, scope=ADA)
+    assert [found] == github.list_runners(installation_id=USER_INSTALLATION, scope=scope)
+
+
 def test_a_runner_is_removed_by_the_id_of_its_repository_whatever_that_is_called(github: GitHub) -> None:
     """Under its former name another repository answers 404, and still lists its own runners."""
     jit = mint(github, scope=ADA)

@@ -63,6 +63,20 @@ def test_a_spare_serves_only_its_own_account_scope_and_pool_and_only_while_young
     assert stage.claimed() == [job]
 
 
+@pytest.mark.parametrize(("repository", "serves"), [(5, 1), (6, 0), (None, 0)])
+def test_a_spare_serves_no_repository_that_took_the_name_of_its_own(
+    stage: Stage, repository: int | None, serves: int
+) -> None:
+    pool, account = stage.pool(), stage.account(1)
+    stage.job(account, pool, scope="repos/org-1/app")
+    stage.spare(account, pool, scope="repos/org-1/app")
+    with stage.engine.begin() as db:
+        db.execute(text("UPDATE jobs SET repository_id = 5"))
+        db.execute(text("UPDATE claims SET repository_id = :id"), {"id": repository})
+
+    assert stage.match(pool).to_spares == serves
+
+
 @pytest.mark.parametrize(("scope", "kept"), [("repos/org-1/app", 5), ("orgs/org-1", None)])
 def test_a_claim_keeps_the_id_of_the_repository_that_its_scope_is(stage: Stage, scope: str, kept: int | None) -> None:
     pool, account = stage.pool(), stage.account(1)
