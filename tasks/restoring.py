@@ -171,10 +171,11 @@ class _Restore:
         by_stem: dict[str | None, list[Registered]] = defaultdict(list)
         for runner in runners:
             by_stem[stem_of_runner(runner.name)].append(runner)
+        rows = transaction(self._rt.engine, lambda db: restoring.pods(db, [pod.uid for pod in pods]))
         several = {stem for stem, count in Counter(stem_of(pod.name) for pod in pods).items() if count > 1}
         for pod in pods:
             stem = stem_of(pod.name)
-            report.looks.append(self._look(pod, by_stem[stem], known, unasked, shared=stem in several))
+            report.looks.append(_judge(pod, rows.get(pod.uid), by_stem[stem], known, unasked, shared=stem in several))
         if self._dry:
             report.jobs["to be asked for"] = transaction(self._rt.engine, restoring.open_jobs)
             return report
@@ -286,39 +287,6 @@ class _Restore:
         if down is not None and unasked >= {each.scope for each in known}:
             raise down
         return found, unasked
-
-    def _look(
-        self,
-        pod: PodSeen,
-        mine: Sequence[Registered],
-        known: Sequence[restoring.KnownScope],
-        unasked: set[str],
-        *,
-        shared: bool,
-    ) -> Look:
-        """Judge one Pod. `shared`: the runners of its name may be those of another, so that none is known to be its."""
-        row = transaction(self._rt.engine, lambda db: restoring.pods(db, [pod.uid])).get(pod.uid)
-        of_owner = [each for each in known if each.account_id == pod.owner]
-        asked = not shared and (
-            bool(of_owner) and not any(each.scope in unasked for each in of_owner) if pod.owner else not unasked
-        )
-        stamp = parse(pod.stamp)
-        evidence = RestoredPod(
-            terminal=pod.is_terminal,
-            owner=pod.owner,
-            stamp_claim=0 if stamp is None else stamp.claim_id,
-            poller_exit_code=pod.poller_exit_code,
-            runner_ready=pod.runner_ready,
-            runners=() if shared else tuple(mine),
-            asked=asked,
-            used=row is not None and row.used,
-            claim=None if row is None else row.claim,
-        )
-        account = pod.owner
-        if account is None and evidence.runners:
-            scope = evidence.runners[0].scope
-            account = next((each.account_id for each in known if each.scope == scope), None)
-        return Look(pod, row, evidence, judge_pod(evidence), account)
 
     # What is done
 
@@ -446,3 +414,36 @@ class _Restore:
                 if self._waited > PATIENCE:
                     raise
                 time.sleep(max(0.05, error.after))
+
+
+def _judge(
+    pod: PodSeen,
+    row: restoring.RowPod | None,
+    mine: Sequence[Registered],
+    known: Sequence[restoring.KnownScope],
+    unasked: set[str],
+    *,
+    shared: bool,
+) -> Look:
+    """Judge one Pod. `shared`: the runners of its name may be those of another, so that none is known to be its."""
+    of_owner = [each for each in known if each.account_id == pod.owner]
+    asked = not shared and (
+        bool(of_owner) and not any(each.scope in unasked for each in of_owner) if pod.owner else not unasked
+    )
+    stamp = parse(pod.stamp)
+    evidence = RestoredPod(
+        terminal=pod.is_terminal,
+        owner=pod.owner,
+        stamp_claim=0 if stamp is None else stamp.claim_id,
+        poller_exit_code=pod.poller_exit_code,
+        runner_ready=pod.runner_ready,
+        runners=() if shared else tuple(mine),
+        asked=asked,
+        used=row is not None and row.used,
+        claim=None if row is None else row.claim,
+    )
+    account = pod.owner
+    if account is None and evidence.runners:
+        scope = evidence.runners[0].scope
+        account = next((each.account_id for each in known if each.scope == scope), None)
+    return Look(pod, row, evidence, judge_pod(evidence), account)

@@ -18,7 +18,7 @@ from models.engine import transaction
 from models.releases import registrations_of
 from models.repairs import Case
 from ostler.clock import utcnow
-from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
+from ostler.errors import UpstreamError
 from rules.looks import LOOKS_APART, RunnerList
 from rules.machines import ClaimState
 from rules.orphans import FinishedPod, RunnerLook, judge_finished
@@ -29,15 +29,10 @@ from tasks.release import send_release
 from tasks.retire import send_retire
 from tasks.runner_lists import runners_of
 from tasks.sweeps.frame import sweep
+from tasks.sweeps.pace import LONGEST, SILENT
 from tasks.sweeps.tick import Tick
 
 log = structlog.get_logger(__name__)
-
-SILENT = (Retryable, RateLimited, Suspended, NotInstalled)
-"""Errors that the next question about the same installation would meet too."""
-
-LONGEST = 300.0
-"""Seconds of all scopes of one tick together."""
 
 
 @sweep("finished_jobs", longest=LONGEST)

@@ -13,10 +13,8 @@ from rules.stranding import FoundBy
 from tasks.base import SWEEP_LIST, SWEEP_ROW, calls
 from tasks.pools import end_claim
 from tasks.sweeps.frame import sweep
+from tasks.sweeps.pace import LONGEST
 from tasks.sweeps.tick import Tick
-
-LONGEST = 300.0
-"""Seconds of all pages of one tick together."""
 
 
 @sweep("missing_pods", longest=LONGEST)

@@ -15,10 +15,8 @@ from rules.reaping import Expect, Source, Witness
 from rules.stamps import owned_by
 from tasks.base import SWEEP_LIST, SWEEP_ROW, calls
 from tasks.sweeps.frame import sweep
+from tasks.sweeps.pace import LONGEST
 from tasks.sweeps.tick import Tick
-
-LONGEST = 300.0
-"""Seconds of all pages of one tick together."""
 
 
 @sweep("missing_stamps", longest=LONGEST)

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from models import orphans, releases
 from models.repairs import Case
 from ostler.clock import utcnow
-from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
+from ostler.errors import UpstreamError
 from rules.looks import ListedRunner, RunnerList
 from rules.orphans import judge_runner
 from rules.reaping import Repaired
@@ -22,16 +22,11 @@ from tasks.base import SWEEP_ROW
 from tasks.github import remove_runner, take_away
 from tasks.runner_lists import runners_of
 from tasks.sweeps.frame import sweep
+from tasks.sweeps.pace import LONGEST, SILENT
 from tasks.sweeps.tick import Tick
 
 LOOKED_BACK = timedelta(days=14)
 """After which GitHub removes a runner that did not connect ("Removing self-hosted runners")."""
-
-SILENT = (Retryable, RateLimited, Suspended, NotInstalled)
-"""Errors that the next question about the same installation would meet too."""
-
-LONGEST = 300.0
-"""Seconds of all scopes of one tick together."""
 
 
 @sweep("orphaned_runners", longest=LONGEST)

@@ -13,10 +13,8 @@ from ostler.clock import utcnow
 from rules.orphans import judge_service_account
 from tasks.base import SWEEP_LIST, SWEEP_ROW, calls
 from tasks.sweeps.frame import sweep
+from tasks.sweeps.pace import LONGEST
 from tasks.sweeps.tick import Tick
-
-LONGEST = 300.0
-"""Seconds of all pages of one tick together."""
 
 
 @sweep("orphaned_service_accounts", longest=LONGEST)

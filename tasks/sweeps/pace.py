@@ -18,7 +18,7 @@ from models import sweep_runs
 from models.engine import StartOver, transaction
 from models.sweep_runs import Counts, Standing
 from ostler.clock import utcnow
-from ostler.errors import UpstreamError
+from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
 from tasks.base import DEADLINE, begin_page, remaining, stopping
 from tasks.github import LookUps
 from tasks.runtime import Runtime
@@ -31,6 +31,12 @@ RENEW_AFTER = 5.0
 
 RESERVE = 3.0
 """Seconds of a tick that are left for the row that is looked at."""
+
+LONGEST = 300.0
+"""Seconds of all pages, or scopes, of one tick together, in a sweep that goes through many."""
+
+SILENT = (Retryable, RateLimited, Suspended, NotInstalled)
+"""Errors that the next question about the same installation would meet too."""
 
 EXPECTED = (UpstreamError, StartOver, RedisError, KombuError, OperationalError, OSError)
 """What the look at a row may meet: an upstream, rows that kept moving, and a Redis that is away. What was committed

@@ -20,10 +20,8 @@ from tasks.base import SWEEP_LIST, SWEEP_ROW, calls
 from tasks.evidence import evidence_of
 from tasks.retire import send_retire
 from tasks.sweeps.frame import sweep
+from tasks.sweeps.pace import LONGEST
 from tasks.sweeps.tick import Tick
-
-LONGEST = 300.0
-"""Seconds of all pages of one tick together."""
 
 
 @sweep("silent_pods", longest=LONGEST)

@@ -18,8 +18,9 @@ from ostler.clock import utcnow
 from rules.reaping import Source, Witness
 from rules.unused import ClaimedJob
 from tasks.sweeps.frame import sweep
+from tasks.sweeps.pace import SILENT
 from tasks.sweeps.tick import Tick
-from tasks.sweeps.unused_runners import SILENT, ask_job
+from tasks.sweeps.unused_runners import ask_job
 
 
 @sweep("unbound_executions")

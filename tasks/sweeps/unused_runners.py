@@ -19,7 +19,7 @@ from models.engine import transaction
 from models.repairs import Case
 from ostler import telemetry
 from ostler.clock import utcnow
-from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
+from ostler.errors import UpstreamError
 from rules.fates import NO_JOB, Fate, JobFate
 from rules.looks import RunnerList
 from rules.reaping import Expect, Source, Witness
@@ -31,15 +31,10 @@ from tasks.base import SWEEP_ROW, calls
 from tasks.release import send_release
 from tasks.runner_lists import runners_of
 from tasks.sweeps.frame import sweep
+from tasks.sweeps.pace import LONGEST, SILENT
 from tasks.sweeps.tick import Tick
 
 log = structlog.get_logger(__name__)
-
-SILENT = (Retryable, RateLimited, Suspended, NotInstalled)
-"""Errors that the next question about the same installation would meet too."""
-
-LONGEST = 300.0
-"""Seconds of all scopes of one tick together."""
 
 for _verdict in set(UnusedAction) - {UnusedAction.ASK_JOB}:
     telemetry.UNUSED_LOOKS.labels(_verdict)
