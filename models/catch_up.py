@@ -7,7 +7,7 @@ jobs needed nothing is remembered of them; a list that left something to do is r
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -211,9 +211,10 @@ def states_of(db: Connection, job_ids: Sequence[int]) -> Mapping[int, JobState]:
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """A job that has been queued for long; `ready_at` is when it was queued, or let go by its environment."""
+    """A job that is open for long; `ready_at` is when it was queued, or let go by its environment."""
 
     id: int
+    state: JobState
     run_id: int
     run_attempt: int
     ready_at: datetime
@@ -225,14 +226,21 @@ _READY_AT = """
 """
 
 
-def overdue(db: Connection, repository: str, *, older_than: timedelta, now: datetime) -> Sequence[Overdue]:
-    """Return the jobs of a repository that have been queued for long, those apart that `adrift_jobs` asks about."""
+def overdue(
+    db: Connection, repository: str, *, active: Collection[int], older_than: timedelta, now: datetime
+) -> Sequence[Overdue]:
+    """Return the jobs of a repository that are queued for long, or run under a claim, while their run is not `active`.
+
+    Those apart that `adrift_jobs` asks about. That a running one is over may be told by its Pod too, unless that hangs.
+    """
     rows = db.execute(
         text(f"""
-            SELECT j.id, j.run_id, j.run_attempt, {_READY_AT} FROM jobs j
-            WHERE j.repository = :repository AND j.state = 'queued' AND j.queued_at < :before
+            SELECT j.id, j.state, j.run_id, j.run_attempt, {_READY_AT} FROM jobs j
+            WHERE j.repository = :repository AND j.state IN ('queued', 'running') AND j.queued_at < :before
+              AND (j.state = 'queued' OR EXISTS (SELECT FROM claims c WHERE c.job_id = j.id AND c.ended_at IS NULL))
               AND (j.hold_reason IS NULL OR j.hold_reason <> ALL(:others))
               AND (j.ask_after IS NULL OR j.ask_after <= :now)
+              AND j.run_id <> ALL(CAST(:active AS bigint[]))
             ORDER BY j.run_id, j.id LIMIT :limit
         """),  # noqa: S608  the only part stands above
         {
@@ -240,10 +248,11 @@ def overdue(db: Connection, repository: str, *, older_than: timedelta, now: date
             "before": now - older_than,
             "others": [str(each) for each in (HoldReason.SET_ASIDE, HoldReason.BACKOFF, HoldReason.ASK_GITHUB)],
             "now": now,
+            "active": list(active),
             "limit": LIMIT,
         },
     )
-    return [Overdue(*row) for row in rows]
+    return [Overdue(row[0], JobState(row[1]), *row[2:]) for row in rows]
 
 
 def give_up(db: Connection, job_id: int, *, now: datetime, who: str) -> bool:

@@ -166,7 +166,7 @@ class _Look:
             transaction(self._rt.engine, lambda db: rows.begin(db, self._place.repository, tried_at=self._began))
 
     def run(self) -> None:
-        """Look at the runs that have queued jobs, then at our own jobs that should have begun long ago."""
+        """Look at the runs that have queued jobs, then at our own jobs that should have begun or ended long ago."""
         place = self._place
         place.began_at = place.began_at or self._began
         active = {run.id: run for status in ACTIVE for run in self._active(status)}
@@ -257,14 +257,15 @@ class _Look:
     # Jobs
 
     def _look_after_ours(self, active: Mapping[int, RunSeen]) -> None:
-        """Ask for the runs of jobs of ours that have waited for long, where they are not among those just seen."""
+        """Ask for the runs of jobs of ours that are open for long, where they are not among those just seen."""
         found = self._tick.read(
-            lambda db: rows.overdue(db, self._place.repository, older_than=self._over_after, now=utcnow())
+            lambda db: rows.overdue(
+                db, self._place.repository, active=active, older_than=self._over_after, now=utcnow()
+            )
         )
         by_run: dict[int, list[rows.Overdue]] = defaultdict(list)
         for job in found:
-            if job.run_id not in active:
-                by_run[job.run_id].append(job)
+            by_run[job.run_id].append(job)
         later: dict[int, datetime] = {}
         try:
             for run_id, jobs in by_run.items():
@@ -306,7 +307,11 @@ class _Look:
         if listed is not None and listed.owner_id != self._place.account_id:
             return False
         if listed is not None and listed.status == "completed":
-            return self._finish(listed, JobState.QUEUED, why="GitHub says that it is over")
+            over_for = utcnow() - (listed.completed_at or listed.created_at)
+            waits = job.state is JobState.RUNNING and over_for < self._over_after  # its webhook, or its Pod, tells
+            return not waits and self._finish(listed, job.state, why="GitHub says that it is over")
+        if job.state is JobState.RUNNING:
+            return False
         if run is not None and run.over and listed is not None and listed.status != "in_progress" and (
             run.attempt >= listed.run_attempt  # of a later attempt this is not the run
         ):  # fmt: skip

@@ -23,7 +23,7 @@ from ostler.errors import Forbidden, Gone, NotInstalled, RateLimited, Retryable,
 from rules.fairness import Budget
 from tasks.sweeps.catch_up import catch_up
 from tasks.sweeps.tick import Tick
-from tests.integration.tasks.conftest import Stage
+from tests.integration.tasks.conftest import RUNNER, Stage
 from tests.integration.tasks.listing import Listing, home_of, job
 
 
@@ -59,6 +59,23 @@ class World:
             """,
             id=job_id, repository=repository, run=run, hold=hold, installation=installation, age=minutes * 60,
         )  # fmt: skip
+
+    def claimed(self, job_id: int) -> int:
+        """Put a Pod whose claim executes a job."""
+        self.stage.rows(
+            """
+            INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at)
+            SELECT id, namespace, 'small-0', 'u', 'a', 'h', now() FROM pools
+            """
+        )
+        claim = self.stage.claim("small-0", job_id=job_id, state="executing", age=4000, runner=RUNNER)
+        self.stage.rows(
+            """
+            INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at)
+            SELECT job_id, runner_name, id, account_id, vcpu, memory, now() FROM claims
+            """
+        )
+        return claim
 
     def shown(self, job_id: int) -> tuple[str, str | None] | None:
         """Return state and conclusion of a job, None when it is not known."""
@@ -217,6 +234,40 @@ def test_a_job_that_ended_in_a_run_that_is_over_ends_as_github_says(world: World
     world.known(7, minutes=61, run=run)
     world.tick()
     assert world.shown(7) == ("completed", "success")
+
+
+@pytest.mark.parametrize(("over", "ends"), [(61, True), (59, False)])
+def test_a_running_job_whose_run_is_over_ends_with_its_claim_though_its_pod_hangs(
+    world: World, over: float, *, ends: bool
+) -> None:
+    ended = job(7, "completed", conclusion="failure", minutes=90, over=over)
+    run = world.github.run(ended, status="completed", conclusion="failure")
+    world.known(7, "running", minutes=90, run=run)
+    claim = world.claimed(7)
+    world.tick()
+    after = world.stage.see(claim)
+    assert (after.state, after.end_reason) == (("ended", "completed") if ends else ("executing", None))
+    assert world.shown(7) == (("completed", "failure") if ends else ("running", None))
+
+
+def test_a_job_that_runs_in_an_active_run_costs_nothing(world: World) -> None:
+    run = world.github.run(job(7, "in_progress", minutes=90), status="in_progress")
+    world.known(7, "running", minutes=90, run=run)
+    world.claimed(7)
+    assert f"run {run}" not in world.tick()
+    assert world.shown(7) == ("running", None)
+
+
+def test_a_backlog_in_active_runs_hides_no_job_of_a_run_that_is_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "LIMIT", 1)
+    waiting = world.github.run(job(7, minutes=90))
+    world.known(7, minutes=90, run=waiting)
+    over = world.github.run(job(8), status="completed", conclusion="startup_failure")
+    world.known(8, minutes=90, run=over)
+    world.tick()
+    assert world.shown(8) == ("completed", "startup_failure")
 
 
 def test_a_job_of_a_later_attempt_than_the_run_is_left(world: World) -> None:
