@@ -16,7 +16,6 @@ from lab.control_plane import ControlPlane
 
 MAIN = "orphaned_stamps"
 OTHERS = ("missing_pods", "missing_stamps", "orphaned_service_accounts")
-_ROUNDS = 1
 _ORPHANS = 1000
 """One Pod of so many is stranded."""
 
@@ -43,12 +42,11 @@ def run(recorder: Recorder) -> None:
         for count in (few, many):
             recorder.say(f"{count:,} Pods")
             fleet.grow(count)
-            for _ in range(_ROUNDS):
-                bare = fleet.measure(recorder, "bare")
-                parsed = fleet.measure(recorder, "parsed")
-                _add(recorder, count, bare, parsed, fleet.tick(recorder, MAIN), most=many)
+            bare = fleet.measure(recorder, "bare")
+            parsed = fleet.measure(recorder, "parsed")
+            _add(recorder, count, bare, parsed, fleet.tick(recorder, MAIN), most=many)
             for name in OTHERS if count == few else ():
-                _add_other(recorder, name, few, fleet.tick(recorder, name))
+                _add_tick(recorder, name, few, fleet.tick(recorder, name))
         _ratios(recorder, few, many)
         recorder.lab = {
             "server": "kube-apiserver 1.36 and etcd 3.6 of this machine, no sync to disk, kube-controller-manager "
@@ -147,22 +145,21 @@ def _add(recorder: Recorder, count: int, bare: Cost, parsed: Cost, tick: Cost, *
     for name, cost in loops.items():
         recorder.add(f"{name}, {pods}: CPU", "s", cost.cpu, cost.window, is_bound=True)
         recorder.add(f"{name}, {pods}: time", "s", cost.wall, cost.window, is_bound=True)
-    title = f"`{MAIN}`, {pods}"
-    target = (Target("median", "≤", 6),) if count == most else ()
-    recorder.add(f"{title}: CPU of the sweep", "s", tick.cpu, tick.window, targets=target,
-                 bounds=[f"{name}, {pods}: CPU" for name in loops])  # fmt: skip
-    recorder.add(f"{title}: time", "s", tick.wall, tick.window, bounds=[f"{name}, {pods}: time" for name in loops])
-    recorder.add(f"{title}: memory before", "MiB", tick.before, tick.window, is_bound=True)
-    recorder.add(f"{title}: peak memory", "MiB", tick.peak, tick.window, bounds=(f"{title}: memory before",))
-    recorder.add(f"{title}: API calls", "calls", tick.calls, tick.window)
-    recorder.add(f"{title}: SQL statements", "statements", tick.statements, tick.window)
-    recorder.add(f"{title}: CPU of kube-apiserver", "s", tick.server, tick.window)
+    targets = (Target("median", "≤", 6),) if count == most else ()
+    _add_tick(recorder, MAIN, count, tick, targets=targets, loops=tuple(loops))
+    recorder.add(f"`{MAIN}`, {pods}: CPU of kube-apiserver", "s", tick.server, tick.window)
 
 
-def _add_other(recorder: Recorder, name: str, count: int, tick: Cost) -> None:
-    title = f"`{name}`, {count:,} Pods"
-    recorder.add(f"{title}: CPU of the sweep", "s", tick.cpu, tick.window)
-    recorder.add(f"{title}: time", "s", tick.wall, tick.window)
+def _add_tick(
+    recorder: Recorder, name: str, count: int, tick: Cost, *, targets: tuple[Target, ...] = (),
+    loops: tuple[str, ...] = (),
+) -> None:  # fmt: skip
+    """Add what a tick cost; `loops` over the same pages bound it."""
+    pods = f"{count:,} Pods"
+    title = f"`{name}`, {pods}"
+    recorder.add(f"{title}: CPU of the sweep", "s", tick.cpu, tick.window, targets=targets,
+                 bounds=[f"{loop}, {pods}: CPU" for loop in loops])  # fmt: skip
+    recorder.add(f"{title}: time", "s", tick.wall, tick.window, bounds=[f"{loop}, {pods}: time" for loop in loops])
     recorder.add(f"{title}: memory before", "MiB", tick.before, tick.window, is_bound=True)
     recorder.add(f"{title}: peak memory", "MiB", tick.peak, tick.window, bounds=(f"{title}: memory before",))
     recorder.add(f"{title}: API calls", "calls", tick.calls, tick.window)

@@ -9,7 +9,7 @@ import itertools
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from lab.faults import Fault, FaultPlan, Kind
 from lab.setup import ACCOUNTS, POOLS
 from lab.system import Options, System, read_log
 from lab.verdict import judge
+from tests.e2e.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -59,14 +60,6 @@ def system(
         running.wait_for_warm_pods(sum(pool.replicas for pool in POOLS), timeout=180)
         yield running
     admin.request("DELETE", f"/api/v1/namespaces/{namespace}")
-
-
-def eventually(condition: Callable[[], bool], *, timeout: float, what: str) -> None:
-    """Return when the condition holds."""
-    end = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < end, f"{what}: not within {timeout:.0f} s"
-        time.sleep(0.5)
 
 
 def drive(system: System) -> None:

@@ -7,7 +7,7 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -18,6 +18,7 @@ from k8s_adapters.client import KubeClient
 from lab.control_plane import ClusterAccess
 from lab.setup import LabPool
 from lab.system import Options, System
+from tests.e2e.waiting import eventually
 
 LABELS = ("self-hosted", "linux", "small")
 JOBS = 3
@@ -41,13 +42,6 @@ def system(
         eventually(lambda: len(running.lab("GET", "/jobs?status=completed")["jobs"]) == JOBS)
         yield running
     admin.request("DELETE", f"/api/v1/namespaces/{namespace}")
-
-
-def eventually(condition: Callable[[], bool], *, timeout: float = 90) -> None:
-    end = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.1)
 
 
 def get(system: System, path: str, *, login: tuple[str, str] | None = None) -> httpx.Response:

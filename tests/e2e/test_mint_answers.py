@@ -7,8 +7,7 @@ meanwhile is not the test's to know. Only what is about a single bad answer is p
 from __future__ import annotations
 
 import secrets
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from lab.control_plane import ClusterAccess
 from lab.setup import LabPool
 from lab.system import Options, System, read_log
 from lab.verdict import judge
+from tests.e2e.waiting import eventually
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -72,14 +72,6 @@ def send(system: System, repository: str = "acme/shop") -> int:
     body = {"repository": repository, "labels": list(LABELS), "duration_seconds": 0.2}
     job: int = system.lab("POST", "/jobs", body)["ids"][0]
     return job
-
-
-def eventually(condition: Callable[[], bool], *, timeout: float = 150) -> None:
-    """Return when the condition holds."""
-    end = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.1)
 
 
 def succeeded(system: System, job: int) -> bool:

@@ -35,6 +35,7 @@ from lab.system import Options, System
 from models.channel import CHANNEL
 from ostler.secrets import Secret
 from ostler.wakes import producer
+from tests.e2e.waiting import eventually
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -223,14 +224,6 @@ def stage(control_plane: ClusterAccess, admin: KubeClient, tmp_path_factory: pyt
         stage.notify.stop()
         engine.dispose()
     admin.request("DELETE", f"/api/v1/namespaces/{namespace}")
-
-
-def eventually(condition: Callable[[], bool], *, timeout: float = 90) -> None:
-    """Return when the condition holds."""
-    end = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.2)
 
 
 def knows_a_worker(system: System) -> bool:

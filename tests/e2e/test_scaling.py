@@ -5,9 +5,8 @@ How much faster it gets is measured, not asserted: `benchmarks/scaling.py`.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -15,6 +14,7 @@ from sqlalchemy import create_engine, text
 from lab.setup import ACCOUNTS, LabPool
 from lab.system import Options, System, read_log
 from lab.verdict import judge
+from tests.e2e.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -45,13 +45,6 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
         yield running
 
 
-def eventually(condition: Callable[[], bool], *, what: str) -> None:
-    end = time.monotonic() + SETTLED_WITHIN
-    while not condition():
-        assert time.monotonic() < end, f"{what}: not within {SETTLED_WITHIN} s"
-        time.sleep(0.2)
-
-
 def mints(system: System) -> Counter[str]:
     """Return how many mints each worker process committed."""
     engine = create_engine(system.postgres.url("ostler"))
@@ -73,19 +66,27 @@ def test_workers_added_under_load_take_their_part_and_those_killed_lose_and_doub
         account = ACCOUNTS[number % len(ACCOUNTS)]
         job = {"repository": f"{account.login}/{account.repositories[0]}", "labels": list(LABELS), "count": 1}
         system.lab("POST", "/jobs", {**job, "duration_seconds": 0.3})
-    eventually(lambda: mints(system)[who(system, "worker-0")] >= 5, what="mints by the first worker")
+    eventually(
+        lambda: mints(system)[who(system, "worker-0")] >= 5, timeout=SETTLED_WITHIN, what="mints by the first worker"
+    )
 
     # … when two come, they mint beside it, …
     system.restart("worker-1")
     system.restart("worker-2")
     eventually(
-        lambda: min(mints(system)[who(system, name)] for name in ("worker-1", "worker-2")) >= 3, what="mints by all"
+        lambda: min(mints(system)[who(system, name)] for name in ("worker-1", "worker-2")) >= 3,
+        timeout=SETTLED_WITHIN,
+        what="mints by all",
     )
     # … and when two are killed in their work, the third ends what they began.
     system.children["worker-0"].kill()
     system.children["worker-1"].kill()
     before = mints(system)[who(system, "worker-2")]
-    eventually(lambda: Counter(system.lab("GET", "/stats")["jobs"])["completed"] >= JOBS, what="the end of every job")
+    eventually(
+        lambda: Counter(system.lab("GET", "/stats")["jobs"])["completed"] >= JOBS,
+        timeout=SETTLED_WITHIN,
+        what="the end of every job",
+    )
 
     verdict = judge(read_log(system.github_log), read_log(system.kubelet_log), allow_leftover_runners=True)
     assert verdict.problems == ()

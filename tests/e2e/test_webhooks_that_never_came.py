@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import secrets
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from lab.control_plane import ClusterAccess
 from lab.setup import LabPool
 from lab.system import Options, System, read_log
 from lab.verdict import judge
+from tests.e2e.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -38,14 +38,6 @@ def system(
         running.wait_for_warm_pods(3, timeout=180)
         yield running
     admin.request("DELETE", f"/api/v1/namespaces/{namespace}")
-
-
-def eventually(condition: Callable[[], bool], *, timeout: float = 240) -> None:
-    """Return when the condition holds."""
-    end = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.1)
 
 
 def send(system: System, labels: tuple[str, ...] = LABELS) -> int:
