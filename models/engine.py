@@ -104,6 +104,13 @@ def _leave_a_read_only_server(context: ExceptionContext) -> None:
         context.is_disconnect = True
 
 
+def why_away(error: DBAPIError) -> str | None:
+    """Return in a line why Postgres did not answer; None when it did: it names a reason for all that it refuses."""
+    if not error.connection_invalidated and getattr(error.orig, "pgcode", None) is not None:
+        return None
+    return (str(error.orig).strip().splitlines() or ["no reason was given"])[0]
+
+
 def assert_isolation(engine: Engine) -> None:
     """Refuse to start on anything but READ COMMITTED: the matcher counts in a later statement than it locks."""
     with engine.connect() as db:

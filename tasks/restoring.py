@@ -25,7 +25,7 @@ from k8s_adapters.pods import PodSeen, list_pods
 from k8s_adapters.pools import list_pools
 from models import adrift, epochs, keeper, restoring
 from models.accounts import default_budget
-from models.engine import transaction
+from models.engine import transaction, why_away
 from ostler.clock import utcnow
 from ostler.errors import (
     Forbidden,
@@ -122,18 +122,9 @@ def restore(rt: Runtime, *, dry: bool, anyway: bool, emptied: bool = False, say:
     except UpstreamError as error:
         raise NotRestored(f"{type(error).__name__}: {error}") from error
     except DBAPIError as error:
-        if not _is_away(error):
+        if (why := why_away(error)) is None:
             raise
-        raise StoreUnreachable(f"Postgres does not answer any more ({_first_line(error)}). {work.left_as}") from None
-
-
-def _is_away(error: DBAPIError) -> bool:
-    """Return whether it is the server that did not answer; it names a reason for everything that it refuses."""
-    return error.connection_invalidated or getattr(error.orig, "pgcode", None) is None
-
-
-def _first_line(error: DBAPIError) -> str:
-    return (str(error.orig).strip().splitlines() or ["no reason was given"])[0]
+        raise StoreUnreachable(f"Postgres does not answer any more ({why}). {work.left_as}") from None
 
 
 class _Restore:
@@ -300,7 +291,7 @@ class _Restore:
             try:
                 self._apply(look)
             except DBAPIError as error:
-                if _is_away(error):
+                if why_away(error) is not None:
                     raise
                 log.exception("restore.pod.failed", pod=look.pod.name)
                 failed.append(f"{look.pod.name} ({type(error.orig).__name__})")

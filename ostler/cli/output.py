@@ -43,17 +43,15 @@ def query(body: Callable[[Connection], T]) -> T:
     """
     from sqlalchemy.exc import DBAPIError  # noqa: PLC0415
 
-    from models.engine import make_engine, transaction  # noqa: PLC0415
+    from models.engine import make_engine, transaction, why_away  # noqa: PLC0415
 
     engine = make_engine(load_stores().database_url, pool_size=1, application="ostler-cli")
     try:
         return transaction(engine, body)
     except DBAPIError as error:
-        code = getattr(error.orig, "pgcode", None)
-        if code is None:
-            why = (str(error.orig).strip().splitlines() or ["no reason was given"])[0]
+        if (why := why_away(error)) is not None:
             raise ConfigurationError(f"OSTLER_DATABASE_URL: the database does not answer: {why}") from None
-        if code == _UNDEFINED_TABLE:
+        if getattr(error.orig, "pgcode", None) == _UNDEFINED_TABLE:
             raise ConfigurationError("the database lacks tables of this version; run `ostler migrate`") from None
         raise
     finally:
