@@ -323,6 +323,13 @@ def test_what_kills_is_bounded_by_what_was_listed_and_the_rest_is_counted_and_le
     assert run.outcome == ("done" if repaired == 20 else "unfinished")
 
 
+def test_a_row_that_moved_on_leaves_its_place_in_the_budget_to_another(stage: Stage) -> None:
+    stage.subjects(7)
+    stage.rows("UPDATE accounts SET weight = 2 WHERE id <= 2")
+    run = stage.tick(stage.every(kills=True))
+    assert (run.found, run.moved_on, run.repaired, run.overflow) == (7, 2, 5, 0)
+
+
 def test_what_does_not_kill_has_no_budget(stage: Stage) -> None:
     stage.subjects(20)
     assert stage.tick(stage.every()).repaired == 20
