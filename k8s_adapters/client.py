@@ -121,7 +121,12 @@ class KubeClient:
 
         def attempt(left: float | None) -> T:
             seconds = _least(timeout, left)
-            return self._attempt(method, address, content, content_type, accept, seconds, decode)
+
+            def send(api: ApiClient, token: str | None, spent: float) -> T:
+                within = None if seconds is None else max(seconds - spent, 0.001)
+                return self._send(api, token, method, address, content, content_type, accept, within, decode)
+
+            return self._as_us(send)
 
         try:
             return call(attempt, what=what, policy=policy or _DEFAULT_POLICY, timing=self.timing)
@@ -148,27 +153,8 @@ class KubeClient:
         """Close the idle connections."""
         self._api.rest_client.pool_manager.clear()
 
-    def _attempt(
-        self,
-        method: str,
-        address: str,
-        content: bytes | None,
-        content_type: str,
-        accept: str,
-        seconds: float | None,
-        decode: Callable[[bytes], T],
-    ) -> T:
-        def send(api: ApiClient, token: str | None, spent: float) -> T:
-            left = None if seconds is None else max(seconds - spent, 0.001)
-            return self._send(api, token, method, address, content, content_type, accept, left, decode)
-
-        return self._as_us(send)
-
     def _as_us(self, send: Callable[[ApiClient, str | None, float], T]) -> T:
-        """Return what `send` makes of our credentials and 0; after a 401 once more of those of now and what was spent.
-
-        What was spent is in seconds.
-        """
+        """Return what `send` does, given credentials and the seconds spent before it; after a 401 once more, if new."""
         began = self.timing.clock()
         api, token = self._credentials(began)
         try:
