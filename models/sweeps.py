@@ -41,21 +41,19 @@ def never_delivered(db: Connection, *, older_than: float, now: datetime) -> list
 
 @dataclass(frozen=True, slots=True)
 class LivePod:
-    """A live claim with its Pod, and the stamp that we believe is on it."""
+    """A live job claim with its Pod."""
 
     claim_id: int
-    purpose: str
     state: str
-    stamp: str
     account_id: int | None
-    delivered_at: datetime | None
+    pool_id: int
     namespace: str
     pod_name: str
     pod_uid: str
 
 
 _LIVE_PODS = """
-    SELECT c.id, c.purpose, c.state, c.stamp, c.account_id, c.delivered_at, p.namespace, p.name, c.pod_uid
+    SELECT c.id, c.state, c.account_id, c.pool_id, p.namespace, p.name, c.pod_uid
     FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
     WHERE c.ended_at IS NULL AND c.purpose = 'job'
 """
@@ -64,6 +62,12 @@ _LIVE_PODS = """
 def live_pods(db: Connection) -> list[LivePod]:
     """Return the Pods of all live job claims."""
     return [LivePod(*row) for row in db.execute(text(f"{_LIVE_PODS} ORDER BY c.id"))]
+
+
+def live_pod(db: Connection, claim_id: int) -> LivePod | None:
+    """Return a live job claim with its Pod."""
+    row = db.execute(text(f"{_LIVE_PODS} AND c.id = :id"), {"id": claim_id}).one_or_none()
+    return None if row is None else LivePod(*row)
 
 
 def delivered_to(db: Connection, uids: Sequence[str], *, before: datetime) -> list[LivePod]:

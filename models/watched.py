@@ -10,7 +10,6 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from models.releases import lock_job, move_fate
-from models.sweeps import LivePod
 from models.transitions import move_claim, move_jobs
 from rules.fates import JobFate
 
@@ -44,19 +43,6 @@ def known_pods(db: Connection, uids: Sequence[str]) -> list[Known]:
         {"uids": list(uids)},
     )
     return [Known(*row) for row in rows]
-
-
-def live_pod(db: Connection, claim_id: int) -> LivePod | None:
-    """Return a live job claim with its Pod."""
-    row = db.execute(
-        text("""
-            SELECT c.id, c.purpose, c.state, c.stamp, c.account_id, c.delivered_at, p.namespace, p.name, c.pod_uid
-            FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
-            WHERE c.id = :id AND c.ended_at IS NULL AND c.purpose = 'job'
-        """),
-        {"id": claim_id},
-    ).one_or_none()
-    return None if row is None else LivePod(*row)
 
 
 def not_executing(db: Connection, uids: Sequence[str]) -> list[int]:
@@ -130,9 +116,3 @@ def _still_unbound(db: Connection, claim_id: int, job_id: int) -> bool:
         {"id": claim_id, "job_id": job_id},
     ).one_or_none()
     return row is not None
-
-
-def pool_of(db: Connection, claim_id: int) -> int:
-    """Return the pool of a claim."""
-    pool_id: int = db.execute(text("SELECT pool_id FROM claims WHERE id = :id"), {"id": claim_id}).scalar_one()
-    return pool_id

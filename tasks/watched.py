@@ -12,7 +12,7 @@ import structlog
 from sqlalchemy import Connection
 
 from k8s_adapters.pods import get_pod
-from models import watched
+from models import sweeps, watched
 from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.wakes import KEEP, POD_GONE
@@ -73,7 +73,7 @@ def see_executing(rt: Runtime, uids: Sequence[str]) -> None:
 def pod_gone(*, claim_id: int) -> None:
     """End a claim if one GET by name and UID proves that its Pod is gone, as the sweep `missing_pods` does."""
     rt = runtime()
-    claim = transaction(rt.engine, lambda db: watched.live_pod(db, claim_id))
+    claim = transaction(rt.engine, lambda db: sweeps.live_pod(db, claim_id))
     if claim is None:
         return
     pod = get_pod(rt.kube, namespace=claim.namespace, name=claim.pod_name, policy=calls(SWEEP))
@@ -81,5 +81,4 @@ def pod_gone(*, claim_id: int) -> None:
         return
     log.info("pod.gone", claim=claim_id, pod=claim.pod_name)
     end_claim(rt, claim_id, found_by=FoundBy.WATCH, spent=False, silent=set())
-    pool_id = transaction(rt.engine, lambda db: watched.pool_of(db, claim_id))
-    rt.waker.send(KEEP, queue="pools", pool_id=pool_id)
+    rt.waker.send(KEEP, queue="pools", pool_id=claim.pool_id)
