@@ -30,7 +30,6 @@ class Verdict:
     executions: int
     conclusions: Mapping[str, int]
     requeued: int
-    mint_conflicts: int
     webhooks_lost: int
     remaps: int | None
     leftover_runners: tuple[str, ...]
@@ -70,7 +69,6 @@ def judge(
         executions=len(started),
         conclusions=Counter(conclusion for found in github.ended.values() for conclusion in found),
         requeued=github.counts["job_requeued"],
-        mint_conflicts=github.counts["mint_conflict"],
         webhooks_lost=github.counts["webhook_lost"],
         remaps=None if claimed is None else sum(1 for runner, job in started if claimed.get(runner, job) != job),
         leftover_runners=leftover,

@@ -23,7 +23,6 @@ GOOD = Verdict(
     executions=200,
     conclusions={"success": 200},
     requeued=0,
-    mint_conflicts=0,
     webhooks_lost=0,
     remaps=None,
     leftover_runners=(),
