@@ -88,11 +88,14 @@ def ask_fate(
     repository: str | None,
     installation_id: int | None,
     policy: Policy = RELEASE,
+    look_ups: LookUps | None = None,
 ) -> JobFate:
-    """Return what GitHub says of a job that lost its claim; raises what GitHub's adapter raises."""
+    """Return what GitHub says of a job that lost its claim; `look_ups` and what it raises as for `ask_job`."""
     if job_id is None or repository is None or installation_id is None:
         return NO_JOB
-    return ask_job(rt, installation_id=installation_id, repository=repository, job_id=job_id, policy=policy).fate
+    return ask_job(
+        rt, installation_id=installation_id, repository=repository, job_id=job_id, policy=policy, look_ups=look_ups
+    ).fate
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from rules.stamps import INITIAL
 from rules.stranding import Cause, FoundBy
 from tasks.base import SWEEP, SWEEP_ROW, calls, remaining, task
 from tasks.evidence import judge
-from tasks.github import ask_fate, deregister
+from tasks.github import LookUps, ask_fate, deregister
 from tasks.release import send_release, wake_after
 from tasks.retire import send_retire
 from tasks.runtime import Runtime, runtime
@@ -326,13 +326,15 @@ def end_claim(
     spent: bool,
     silent: set[int | None],
     also: Callable[[Connection], None] = _nothing_else,
+    look_ups: LookUps | None = None,
 ) -> bool:
     """End a job claim whose Pod is proven gone or terminal, after asking GitHub about its job.
 
     One that is not executing is released instead, which also deregisters its runner; where GitHub will never
     answer that release (the App was removed), the end of the Pod ends the claim.
     `silent` are the installations for which GitHub did not answer in this run: their claims wait for the next one.
-    `also` is called in the transaction that ends it or begins its release. False when neither was done.
+    `also` is called in the transaction that ends it or begins its release; `look_ups` are a tick's, as for `ask_job`.
+    False when neither was done.
     """
 
     def stranded_claim(db: Connection) -> keeper.ClaimFacts | None:
@@ -344,7 +346,7 @@ def end_claim(
         return False
     if not claim.executing and not (claim.releasing and claim.delivered):
         return _begin_release(rt, claim_id, also)
-    fate = fate_of(rt, claim_id, claim, spent=spent, silent=silent)
+    fate = fate_of(rt, claim_id, claim, spent=spent, silent=silent, look_ups=look_ups)
     if fate is None:
         return False
     if fate.fate is Fate.REQUEUE and not runner_removed(rt, claim_id, claim, silent=silent):
@@ -386,7 +388,13 @@ def _begin_release(rt: Runtime, claim_id: int, also: Callable[[Connection], None
 
 
 def fate_of(
-    rt: Runtime, claim_id: int, claim: keeper.ClaimFacts, *, spent: bool, silent: set[int | None]
+    rt: Runtime,
+    claim_id: int,
+    claim: keeper.ClaimFacts,
+    *,
+    spent: bool,
+    silent: set[int | None],
+    look_ups: LookUps | None,
 ) -> JobFate | None:
     """Return what becomes of the job of a claim whose Pod is over; None when that has to be asked again."""
     if claim.installation_id in silent:
@@ -394,7 +402,7 @@ def fate_of(
     try:
         return ask_fate(
             rt, job_id=claim.job_id, repository=claim.repository, installation_id=claim.installation_id,
-            policy=SWEEP_ROW,
+            policy=SWEEP_ROW, look_ups=look_ups,
         )  # fmt: skip
     except UpstreamError as error:
         if isinstance(error, Retryable | RateLimited):

@@ -95,7 +95,7 @@ def look(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
     asks = executing and not tick.dry and pod.job_id is not None and pod.asks_for is not None
     fate = ask_fate(
         rt, job_id=pod.job_id if asks else None, repository=pod.asks_for, installation_id=pod.installation_id,
-        policy=SWEEP_ROW,
+        policy=SWEEP_ROW, look_ups=tick.look_ups,
     )  # fmt: skip
 
     def remove() -> None:

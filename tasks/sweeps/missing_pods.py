@@ -49,6 +49,6 @@ def look(tick: Tick, claim: sweeps.LivePod, silent: set[int | None]) -> None:
     tick.repair_by(
         case,
         lambda write: end_claim(
-            rt, claim.claim_id, found_by=FoundBy.LISTS, spent=False, silent=silent, also=write
+            rt, claim.claim_id, found_by=FoundBy.LISTS, spent=False, silent=silent, also=write, look_ups=tick.look_ups
         ),
     )  # fmt: skip

@@ -349,7 +349,8 @@ def stage(database: Database, control_plane: ClusterAccess, namespace: str) -> I
 class StubGitHub:
     """A GitHub with at most one runner, one job and its run; `broken` fails every call, `keeps` every deletion.
 
-    The App is gone from the installation `without_app`; the organisation of all others is called `login`.
+    The App is gone from the installation `without_app`; the organisation of all others is called `login`. `optional`:
+    of each look-up of a job whether it may be shed.
     """
 
     runner: str | None = None
@@ -361,6 +362,7 @@ class StubGitHub:
     without_app: int | None = None
     login: str = "acme"
     deleted: list[int] = field(default_factory=list)
+    optional: list[bool] = field(default_factory=list)
     listing: Listing = field(default_factory=Listing)
 
     def _answer(self) -> None:
@@ -404,8 +406,9 @@ class StubGitHub:
         self.deleted.append(runner_id)
         self.runner = None
 
-    def get_job(self, *, job_id: int, **_: Any) -> JobSeen | None:
+    def get_job(self, *, job_id: int, optional: bool = False, **_: Any) -> JobSeen | None:
         """Return the job."""
+        self.optional.append(optional)
         self._answer()
         if self.job is None:
             return None

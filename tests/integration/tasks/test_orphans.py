@@ -619,6 +619,7 @@ class TestFinishedJobs:
         assert tuple(own) == (state, hold)
         assert (stage.see(claim).end_reason, github.deleted) == ("completed", [77])
         assert retirements(stage) == [pod]
+        assert github.optional == [True]
 
     def test_a_claim_that_executes_what_nobody_told_us_is_found_too(
         self, stage: Stage, pod: str, github: StubGitHub

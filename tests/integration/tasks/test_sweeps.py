@@ -96,6 +96,7 @@ def test_a_claim_whose_pod_is_gone_waits_while_github_cannot_be_asked(
     stage.kube.request("DELETE", f"/api/v1/namespaces/{stage.namespace}/pods/{pod}")
     missing_pods.run()
     assert stage.see(claim).state == "executing"
+    assert github.optional == [True]
 
 
 def test_a_claim_whose_pod_is_gone_stays_while_github_keeps_a_job_for_its_runner_and_then_leaves_no_runner(
