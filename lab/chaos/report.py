@@ -49,6 +49,8 @@ def lines(result: Result) -> Iterator[str]:
         times = f"{served.p50:6.1f} {served.p99:6.1f} {served.most:6.1f}"
         over = "  OVER" if served.p99 > bound else ""
         yield f"    {served.cause:14} {served.found_by:15} {served.many:5} {times}  < {bound}{over}"
+        if over and (longest := result.longest.get((served.cause, served.found_by))):
+            yield f"      longest: {longest} s"
     broken = {law: [each for each in result.broken if each.law == law] for law in result.laws}
     yield "  laws           " + "  ".join(f"{law} {'BROKEN' if law in broken else 'held'}" for law in JUDGED)
     for law in sorted(broken):

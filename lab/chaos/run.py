@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from sqlalchemy import create_engine, text
+from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import DBAPIError
 from urllib3.exceptions import HTTPError
 
@@ -96,6 +96,7 @@ class Result:
     repairs: Mapping[str, int]
     unusual: Mapping[str, int]
     stranded: Sequence[Served]
+    longest: Mapping[tuple[str, str], str]
 
     @property
     def ok(self) -> bool:
@@ -346,6 +347,7 @@ class _Run:
                 text("SELECT sweep, what, outcome, count(*) AS many FROM repairs GROUP BY 1, 2, 3 ORDER BY 1, 2, 3")
             ).all()
             stranded = summary(db, since=self._began_at)
+            longest = _longest(db, since=self._began_at)
         return Result(
             plan=self._plan,
             verdict=verdict,
@@ -361,6 +363,7 @@ class _Run:
             repairs={f"{row.sweep}: {row.what} ({row.outcome})": row.many for row in repairs},
             unusual=self._unusual(),
             stranded=stranded,
+            longest=longest,
         )
 
     def _by_history(self, github: Sequence[Any], kubelet: Sequence[Any]) -> list[str]:
@@ -396,6 +399,22 @@ class _Run:
             if job["conclusion"] not in due:
                 wrong.append(f"job {job['id']} ended with {job['conclusion']} instead of {' or '.join(sorted(due))}")
         return wrong
+
+
+def _longest(db: Connection, *, since: datetime) -> Mapping[tuple[str, str], str]:
+    """Return the history of the claim that was stranded longest by each cause and finder, in seconds from then."""
+    rows = db.execute(
+        text("""
+            SELECT DISTINCT ON (s.cause, s.found_by) s.cause, s.found_by, s.claim_id,
+                   (SELECT string_agg(format('%s %s', e.transition, round(extract(epoch FROM e.at - s.since), 1)), ', '
+                                      ORDER BY e.id)
+                    FROM claim_events e WHERE e.claim_id = s.claim_id) AS history
+            FROM strandings s WHERE s.served_at >= :since AND s.claim_id IS NOT NULL
+            ORDER BY s.cause, s.found_by, s.served_at - s.since DESC
+        """),
+        {"since": since},
+    )
+    return {(row.cause, row.found_by): f"claim {row.claim_id}: {row.history}" for row in rows}
 
 
 _RAISED = re.compile(r"Task ostler\.(?P<task>\w+)\[.*\] raised unexpected: (?P<what>\w+).*", re.DOTALL)
