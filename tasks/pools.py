@@ -44,6 +44,8 @@ CREATIONS = 50
 RESERVE = 3.0
 """Seconds of the deadline after which no further Pod is begun."""
 
+SPARED = 10.0
+"""Seconds of the deadline that are left to what is needed more than the end of a ServiceAccount."""
 
 LOOK_AGAIN = 1.0
 """Seconds between two looks at a pool of which a Pod is ending, so that its successor need not wait for a period."""
@@ -281,7 +283,12 @@ def see_missing(rt: Runtime, row: keeper.PodRow, *, namespace: str, silent: set[
 
 
 def forget_account(rt: Runtime, *, namespace: str, name: str, uid: str) -> None:
-    """Delete the ServiceAccount of a Pod that is proven gone; one that stays is `orphaned_service_accounts`'."""
+    """Delete the ServiceAccount of a Pod that is proven gone; one that stays is `orphaned_service_accounts`'.
+
+    So it stays where many Pods went at once: their successors come first.
+    """
+    if remaining() < SPARED:
+        return
     try:
         delete_account_left(rt.kube, namespace=namespace, name=name, uid=uid, policy=calls(SWEEP_ROW))
     except UpstreamError as error:

@@ -7,13 +7,11 @@ transaction ends the claim, moves its job by what GitHub says of it and inserts 
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import structlog
 
 from k8s_adapters.pods import get_pod
 from k8s_adapters.stamps import StampOutcome
-from models import releases, steps
+from models import releases
 from models.engine import transaction
 from models.releases import Warmth
 from ostler.clock import utcnow
@@ -23,7 +21,7 @@ from tasks.annotation import write
 from tasks.base import RELEASE, calls, task
 from tasks.evidence import ask
 from tasks.github import ask_fate, deregister, follow_owner, wait_for_token
-from tasks.retire import OUT_OF_REACH, send_retire
+from tasks.retire import OUT_OF_REACH, look_again, send_retire
 from tasks.runtime import Runtime, runtime
 
 log = structlog.get_logger(__name__)
@@ -68,12 +66,9 @@ def release(*, claim_id: int, chain_no: int | None = None, reason: str = "releas
             if isinstance(error, NotInstalled | Forbidden) or not follow_owner(
                 rt, work.registrations[0].installation_id
             ):
+                look_again(rt, work, type(error).__name__, after=OUT_OF_REACH)
                 raise
-            again = utcnow()
-            transaction(
-                rt.engine,
-                lambda db: steps.give_back(db, work, due_at=again, error="its owner has another name"),
-            )
+            look_again(rt, work, "its owner has another name")
             return
         # The App may not, or not any more. Nobody has this JIT, so the job need not wait for that.
         log.warning("release.runner_left", error=type(error).__name__)
@@ -141,8 +136,7 @@ def end_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
     if verdict.busy:
         log.error("release.kept", pod=work.pod_name, reasons=verdict.reasons)
         error = "its Pod may hold a JIT: " + ", ".join(verdict.reasons)
-        again = utcnow() + timedelta(seconds=OUT_OF_REACH)
-        transaction(rt.engine, lambda db: steps.give_back(db, work, due_at=again, error=error))
+        look_again(rt, work, error, after=OUT_OF_REACH)
         return
     try:
         fate = ask_fate(rt, job_id=work.job_id, repository=work.repository, installation_id=work.installation_id)

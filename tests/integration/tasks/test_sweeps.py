@@ -8,7 +8,8 @@ import pytest
 
 from models.accounts import usage_of
 from ostler import telemetry
-from ostler.errors import Gone, NotInstalled
+from ostler.clock import utcnow
+from ostler.errors import Forbidden, Gone, NotInstalled
 from tasks.pools import keep
 from tasks.release import release
 from tasks.retire import retire
@@ -128,6 +129,21 @@ def test_a_claim_whose_pod_is_gone_ends_where_its_runner_may_not_be_deregistered
     missing_pods.run()
     after = stage.see(claim)
     assert (after.end_reason, after.job_state) == ("pod_gone", "queued")
+
+
+def test_a_runner_that_may_not_be_removed_is_asked_for_once_a_minute(
+    stage: Stage, pod: str, github: StubGitHub
+) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="delivered", age=100, runner=RUNNER)
+    github.runner, github.keeps = "offline", True
+
+    with pytest.raises(Forbidden):
+        release.run(claim_id=claim)
+
+    after = stage.see(claim)
+    assert (after.state, after.leased_until, after.last_error) == ("releasing", None, "Forbidden")
+    assert 50 < (after.due_at - utcnow()).total_seconds() <= 60
 
 
 def test_a_spent_pod_does_not_wait_for_a_github_that_cannot_be_asked(
