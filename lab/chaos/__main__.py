@@ -27,6 +27,8 @@ def main() -> int:
     parser.add_argument("--logs", type=Path, help="keep the logs of every process in this new folder")
     parser.add_argument("--plan", action="store_true", help="print the plan of the seed and end")
     arguments = parser.parse_args()
+    if arguments.jobs < 1:
+        parser.error(f"argument --jobs: {arguments.jobs} jobs prove nothing; give 1 or more")
     plan = make_plan(seed=arguments.seed, jobs=arguments.jobs)
     if arguments.plan:
         sys.stdout.write("".join(f"{line}\n" for line in plan.lines()))
