@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from models.names import REPOSITORY_ID
 from models.releases import lock_claim, request_release
 from models.sql import text
 from models.transitions import insert_events, move_claim, move_jobs
@@ -39,15 +40,17 @@ class RowPod:
 def pods(db: Connection, uids: Sequence[str]) -> Mapping[str, RowPod]:
     """Return the rows of these Pods, by UID."""
     rows = db.execute(
-        text("""
+        text(f"""
             SELECT p.uid, p.id, p.pool_id, c.id AS claim_id, c.purpose, c.state, c.job_id, c.account_id,
-                   c.installation_id, c.scope,
+                   c.installation_id,
+                   c.scope || CASE WHEN starts_with(c.scope, 'repos/') THEN coalesce('#' || {REPOSITORY_ID}, '')
+                                   ELSE '' END AS scope,
                    c.delivered_at IS NOT NULL AS delivered,
                    EXISTS (SELECT FROM claims d WHERE d.pod_uid = p.uid AND d.ended_at IS NOT NULL
                            AND d.delivered_at IS NOT NULL) AS used
             FROM runner_pods p LEFT JOIN claims c ON c.pod_uid = p.uid AND c.ended_at IS NULL
             WHERE p.uid = ANY(:uids)
-        """),
+        """),  # noqa: S608  the part is a literal of this package
         {"uids": list(uids)},
     )
     return {row.uid: RowPod(row.id, row.pool_id, row.used, _claim(row), row.job_id) for row in rows}
@@ -74,13 +77,18 @@ class KnownScope:
 def scopes(db: Connection) -> list[KnownScope]:
     """Return every scope that the rows know, by the newest installation of its account; also of accounts without jobs.
 
+    A repository once, by its id and its newest name; by its name too where a job of it knows no id.
     What an account without a job is, organisation or user, is not known: it is taken for an organisation.
     """
     rows = db.execute(
         text("""
             WITH newest AS (SELECT account_id, max(id) AS installation_id FROM installations GROUP BY account_id)
             SELECT DISTINCT n.installation_id, s.scope, n.account_id FROM newest n JOIN (
-                SELECT DISTINCT account_id, scope FROM jobs
+                (SELECT DISTINCT ON (account_id, repository_id) account_id, scope || '#' || repository_id AS scope
+                 FROM jobs WHERE starts_with(scope, 'repos/') AND repository_id IS NOT NULL
+                 ORDER BY account_id, repository_id, queued_at DESC)
+                UNION SELECT account_id, scope FROM jobs
+                      WHERE NOT starts_with(scope, 'repos/') OR repository_id IS NULL
                 UNION SELECT id, 'orgs/' || login FROM accounts a
                       WHERE NOT EXISTS (SELECT FROM jobs j WHERE j.account_id = a.id)
             ) s USING (account_id) ORDER BY 1, 2
@@ -206,9 +214,10 @@ def _insert(db: Connection, pod: Pod, runner: Registered | None, *, why: str, no
     )
     claim_id: int = db.execute(
         text("""
-            INSERT INTO claims (purpose, runner_pod_id, pod_uid, pool_id, account_id, installation_id, scope, vcpu,
-                                memory, state, stamp, created_at, changed_at)
-            SELECT 'job', p.id, p.uid, p.pool_id, :account, :installation, :scope, pool.vcpu, pool.memory, :state,
+            INSERT INTO claims (purpose, runner_pod_id, pod_uid, pool_id, account_id, installation_id, scope,
+                                repository_id, vcpu, memory, state, stamp, created_at, changed_at)
+            SELECT 'job', p.id, p.uid, p.pool_id, :account, :installation, split_part(CAST(:scope AS text), '#', 1),
+                   CAST(nullif(split_part(CAST(:scope AS text), '#', 2), '') AS bigint), pool.vcpu, pool.memory, :state,
                    :stamp, :now, :now
             FROM runner_pods p JOIN pools pool ON pool.id = p.pool_id WHERE p.id = :pod_id RETURNING id
         """),

@@ -11,6 +11,7 @@ from enum import StrEnum
 from rules.busy import PodEvidence, RunnerSeen, may_hold_jit
 from rules.machines import ClaimState, Purpose
 from rules.runner_names import make_runner_name
+from rules.scopes import Scope
 
 _SUFFIX_LENGTH = 8
 
@@ -49,6 +50,11 @@ class Registered:
         """Return GitHub's word on it."""
         return "busy" if self.busy else "online" if self.online else "offline"
 
+    @property
+    def certain(self) -> bool:
+        """Return whether it was listed where no other repository can be; some are by name and by id."""
+        return Scope.parse(self.scope).certain
+
 
 @dataclass(frozen=True, slots=True)
 class RowClaim:
@@ -66,8 +72,17 @@ class RowClaim:
         """Return whether a Pod with this owner label and this runner serves another account than this claim's."""
         if owner is not None and self.account_id is not None and owner != self.account_id:
             return True
-        mine = (self.installation_id, self.scope)
-        return runner is not None and self.scope is not None and (runner.installation_id, runner.scope) != mine
+        if runner is None or self.scope is None:
+            return False
+        return runner.installation_id != self.installation_id or not _same(self.scope, runner.scope)
+
+
+def _same(one: str, other: str) -> bool:
+    """Return whether two scopes are one: repositories by their ids where both are known, else by their names."""
+    mine, its = Scope.parse(one), Scope.parse(other)
+    if mine.repository_id is not None and its.repository_id is not None:
+        return mine.repository_id == its.repository_id
+    return mine == its
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +130,7 @@ class PodVerdict:
 
 def judge_pod(pod: RestoredPod) -> PodVerdict:
     """Return what becomes of a Pod after Postgres was put back."""
-    runner = max(pod.runners, key=lambda each: (each.busy, each.online, each.id), default=None)
+    runner = max(pod.runners, key=lambda each: (each.busy, each.online, each.id, each.certain), default=None)
     if pod.terminal:
         return PodVerdict(Act.LEAVE, "it has ended: the keeper sees to it")
     claim, drops = pod.claim, None

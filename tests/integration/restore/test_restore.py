@@ -14,11 +14,13 @@ from models import epochs
 from models import restoring as models_restoring
 from ostler.errors import Retryable, StoreUnreachable
 from rules.restoring import Act
+from rules.scopes import Scope
 from tasks import restoring
 from tasks.epochs import compare, epoch
 from tasks.pools import keep
 from tasks.release import release
 from tasks.restoring import NotRestored, Report
+from tasks.sweeps.finished_jobs import finished_jobs
 from tests.integration.restore.conftest import Stage, StubGitHub
 
 MERGE = "application/merge-patch+json"
@@ -32,9 +34,11 @@ class Crowd(StubGitHub):
         self.runners: list[RunnerSeen] = []
         self.jobs: dict[int, tuple[str, str | None]] = {}
         self.down: set[int] = set()
+        self.asked: list[str] = []
 
-    def list_runners(self, *, installation_id: int, **_: Any) -> list[RunnerSeen]:
+    def list_runners(self, *, installation_id: int, scope: Scope, **_: Any) -> list[RunnerSeen]:
         self._answer()
+        self.asked.append(scope.path)
         if installation_id in self.down:
             raise Retryable("down")
         return self.runners if installation_id == 501 else []
@@ -226,6 +230,47 @@ def test_an_idle_runner_whose_job_is_not_known_is_a_spare(world: World) -> None:
     world.restore()
     (claim,) = world.claims()
     assert (claim.state, claim.spare_since is not None) == ("delivered", True)
+
+
+def test_a_rebuilt_claim_of_a_repository_knows_its_id_and_ends_when_its_runner_has_gone(world: World) -> None:
+    busy, stage = min(world.stage.pods()), world.stage
+    stage.rows("UPDATE jobs SET scope = 'repos/acme/shop', repository_id = 5")
+    world.stamp(busy, claim=4711)
+    world.poller_exited(busy)
+    world.runner(busy, busy=True)
+    world.put_back()
+    world.restore()
+    (claim,) = world.claims()
+    assert (claim.state, claim.scope, claim.repository_id) == ("executing", "repos/acme/shop", 5)
+
+    world.github.runners.clear()  # its job is over, and its Pod hangs
+    stage.rows("UPDATE claims SET changed_at = now() - interval '1 h', delivered_at = now() - interval '1 h'")
+    for _ in range(2):
+        finished_jobs.run()
+        stage.later()
+
+    assert (stage.see(claim.id).end_reason, world.github.deleted) == ("completed", [90])
+    assert set(world.github.asked) == {"/repositories/5"}
+    assert [(each.pod, each.purpose) for each in world.claims()] == [(busy, "retire")]
+
+
+def test_a_claim_of_before_is_its_pods_whatever_its_repository_was_called(world: World) -> None:
+    """The jobs that are over keep the name of their time, and the oldest have no id."""
+    pod, stage = min(world.stage.pods()), world.stage
+    stage.job(2, state="completed")
+    stage.job(7)
+    stage.rows("UPDATE jobs SET scope = 'repos/acme/shop', queued_at = now() - interval '1 d' WHERE id <= 2")
+    stage.rows("UPDATE jobs SET repository_id = 5 WHERE id IN (2, 7)")
+    stage.rows("UPDATE jobs SET scope = 'repos/acme/store' WHERE id = 7")
+    claim_id = stage.claim(pod, job_id=7, state="claimed")
+    stage.rows("UPDATE claims SET scope = 'repos/acme/shop'")
+    world.stamp(pod, claim=claim_id)
+    world.poller_exited(pod)
+    world.runner(pod, busy=True)
+    world.put_back()
+    assert world.acts(world.restore())[pod] is Act.EXECUTE
+    assert (stage.see(claim_id).state, stage.see(claim_id).job_id) == ("executing", 7)
+    assert sorted(world.github.asked) == ["/repos/acme/shop", "/repositories/5"]
 
 
 def test_a_pod_of_which_nobody_can_say_what_it_does_is_kept_and_named(world: World) -> None:

@@ -103,6 +103,31 @@ def test_a_claim_of_another_account_than_the_pod_works_for_is_dropped(
 
 
 @pytest.mark.parametrize(
+    ("claimed", "listed", "dropped"),
+    [
+        ("repos/ada/app#5", "repos/ada/app#5", False),
+        ("repos/ada/app#5", "repos/ada/former#5", False),
+        ("repos/ada/app#5", "repos/ada/app#6", True),
+        ("repos/ada/app#5", "repos/ada/app", False),
+        ("repos/ada/app", "repos/ada/app#5", False),
+        ("repos/ada/app", "repos/ada/another#5", True),
+        ("orgs/acme", "repos/acme/app#5", True),
+    ],
+)
+def test_a_repository_is_the_same_by_its_id_and_where_that_is_not_known_by_its_name(
+    claimed: str, listed: str, dropped: bool
+) -> None:
+    claim, runner = replace(CLAIMED, installation_id=1, scope=claimed), replace(BUSY, scope=listed)
+    assert judge_pod(replace(WARM, runners=(runner,), claim=claim)).act is (Act.REBUILD if dropped else Act.EXECUTE)
+
+
+def test_of_one_runner_that_was_listed_twice_the_one_is_taken_whose_repository_is_certain() -> None:
+    by_name, by_id = replace(BUSY, scope="repos/ada/app"), replace(BUSY, scope="repos/ada/app#5")
+    for runners in ((by_name, by_id), (by_id, by_name)):
+        assert judge_pod(replace(WARM, runners=runners)).runner == by_id
+
+
+@pytest.mark.parametrize(
     ("runner", "pod", "is_its"),
     [
         ("small-0a1b2c3d-0123abcd", "small-0a1b2c3d", True),
