@@ -58,7 +58,8 @@ def retire_stamped(
 class Finished:
     """A Pod that is not terminal though the job of its latest delivered claim is over, with that claim.
 
-    Or of which we know only that its claim executes, for as long. `executed_over_at`: the end of the job that its
+    Or of which we know only that its claim executes, for as long; or whose claim `outlasts` what GitHub lets any job
+    run: nobody will tell of its end. `executed_over_at`: the end of the job that its
     runner is known to have executed, which may be another than the claim's. `job_id` is the claim's own job; `asks_for`
     is its repository while that is not over, of which the end of the executed one says nothing. `since`: when the last
     of claim and job came to stand as they do. `free_since`: the first look since then that found its
@@ -73,6 +74,7 @@ class Finished:
     pod_name: str
     job_id: int | None
     job_over: bool
+    outlasts: bool
     asks_for: str | None
     installation_id: int
     scope: str
@@ -85,6 +87,7 @@ class Finished:
 _FINISHED = text(f"""
     SELECT c.id, c.state, p.id AS runner_pod_id, c.pod_uid, p.namespace, p.name, c.job_id,
            coalesce(j.state = 'completed', false) AS job_over,
+           coalesce(c.state = 'executing' AND j.state <> 'completed', false) AS outlasts,
            (SELECT own.repository FROM jobs own WHERE own.id = c.job_id AND own.state <> 'completed') AS asks_for,
            {INSTALLATION_NOW}, {SCOPE_NOW}, c.runner_name,
            CASE WHEN x.job_id IS NOT NULL AND j.state = 'completed' THEN j.completed_at END AS executed_over_at,
@@ -94,22 +97,28 @@ _FINISHED = text(f"""
                   ORDER BY d.id DESC LIMIT 1) c ON true
     LEFT JOIN LATERAL (SELECT x.job_id FROM executions x WHERE x.claim_id = c.id ORDER BY x.id DESC LIMIT 1) x ON true
     LEFT JOIN jobs j ON j.id = coalesce(x.job_id, c.job_id)
-    CROSS JOIN LATERAL (SELECT greatest(c.delivered_at, c.changed_at, j.completed_at) AS since) t
+    CROSS JOIN LATERAL (SELECT greatest(c.delivered_at, c.changed_at, j.started_at, j.completed_at) AS since) t
     WHERE p.gone_at IS NULL AND p.terminal_at IS NULL AND p.uid IS NOT NULL
       AND c.installation_id IS NOT NULL AND c.scope IS NOT NULL AND c.runner_name IS NOT NULL
       AND c.state <> 'releasing'
       AND ((j.state = 'completed' AND j.completed_at < :before)
            OR (c.ended_at < :before AND c.end_reason <> 'completed')
            -- it executes what GitHub never told us, and nothing else would ask for its runner
-           OR (c.state = 'executing' AND j.id IS NULL AND c.changed_at < :before))
+           OR (c.state = 'executing' AND j.id IS NULL AND c.changed_at < :before)
+           -- its `completed` was lost, and GitHub shows neither job nor run any more
+           OR (c.state = 'executing' AND j.state <> 'completed' AND t.since < :began_before))
       AND NOT EXISTS (SELECT FROM claims r WHERE r.pod_uid = p.uid AND r.ended_at IS NULL AND r.id <> c.id)
     ORDER BY random() LIMIT :limit
 """)  # noqa: S608  the parts are literals of this package
 
 
-def finished(db: Connection, *, before: datetime) -> list[Finished]:
-    """Return the Pods whose job was over at `before`; in no order, so that none is always the last (L14)."""
-    return [Finished(*row) for row in db.execute(_FINISHED, {"before": before, "limit": LIMIT})]
+def finished(db: Connection, *, before: datetime, began_before: datetime) -> list[Finished]:
+    """Return the Pods whose job was over at `before`, or executes since earlier than `began_before`.
+
+    In no order, so that none is always the last (L14).
+    """
+    rows = db.execute(_FINISHED, {"before": before, "began_before": began_before, "limit": LIMIT})
+    return [Finished(*row) for row in rows]
 
 
 def set_free(db: Connection, claim_id: int, *, free: bool, since: datetime, at: datetime) -> None:

@@ -16,6 +16,10 @@ LONGEST_WAITING = timedelta(days=35)
 """What GitHub lets a workflow run last, its waits for an environment included (same page)."""
 
 
+LONGEST_EXECUTING = timedelta(days=6)
+"""A day more than GitHub lets a job run on a self-hosted runner (same page)."""
+
+
 class Adrift(StrEnum):
     """Why a job is asked about.
 

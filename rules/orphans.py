@@ -109,14 +109,16 @@ RunnerLook = Literal["absent", "idle", "busy"]
 
 @dataclass(frozen=True, slots=True)
 class FinishedPod:
-    """A Pod that is not terminal though the job of its latest delivered claim is over.
+    """A Pod that is not terminal though the job of its latest delivered claim is over, or ought to be.
 
-    `job_over_seconds`: since the end of the job that its runner executed, None where no execution is known. `runner`:
-    GitHub's word on it now. `free_for_seconds`: since the first look that found it absent or idle
-    with none in between that did not; None when this is the first.
+    `outlasts`: its claim has executed for longer than GitHub lets a job run. `job_over_seconds`: since the end of the
+    job that its runner executed, None where no execution is known. `runner`: GitHub's word on it now.
+    `free_for_seconds`: since the first look that found it absent or idle with none in between that did not; None when
+    this is the first.
     """
 
     job_over: bool
+    outlasts: bool
     job_over_seconds: float | None
     runner: RunnerLook
     free_for_seconds: float | None
@@ -131,7 +133,10 @@ def judge_finished(pod: FinishedPod, *, looks_apart: float, job_over_after: floa
         return _keep("its runner is busy")
     if pod.free_for_seconds is None or pod.free_for_seconds < looks_apart:
         return _keep(f"its runner is {pod.runner} for the first time")
-    what = "its job is over" if pod.job_over else "no job of it is known to run"
+    if pod.outlasts:
+        what = "it has executed for longer than GitHub lets a job run"
+    else:
+        what = "its job is over" if pod.job_over else "no job of it is known to run"
     held = may_hold_jit(
         PodEvidence(
             any_delivered=True,

@@ -1,5 +1,7 @@
 """`ostler.finished_jobs`: ends Pods that live on though the job of their latest delivered claim is long over.
 
+Or has executed for longer than GitHub lets a job run: its end was never told, and GitHub may show no trace of it.
+
 That the *claimed* job ended proves nothing (GitHub gives a job to any runner that fits), so GitHub is asked for the
 runner itself, twice, a minute apart; and every way from here deregisters the runner first and obeys a refusal (L3): a
 claim that lives does not end before GitHub removed its runner, or what that one takes meanwhile would be nobody's.
@@ -19,6 +21,7 @@ from models.releases import registrations_of
 from models.repairs import Case
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
+from rules.adrift import LONGEST_EXECUTING
 from rules.looks import LOOKS_APART, RunnerList
 from rules.machines import ClaimState
 from rules.orphans import FinishedPod, RunnerLook, judge_finished
@@ -38,8 +41,9 @@ log = structlog.get_logger(__name__)
 @sweep("finished_jobs", longest=LONGEST)
 def finished_jobs(tick: Tick) -> None:
     """Look at each scope once; an installation that does not answer is left alone for this tick (L14)."""
-    before = utcnow() - timedelta(seconds=tick.rt.settings.finished_job_after)
-    found = tick.read(lambda db: orphans.finished(db, before=before))
+    now = utcnow()
+    before = now - timedelta(seconds=tick.rt.settings.finished_job_after)
+    found = tick.read(lambda db: orphans.finished(db, before=before, began_before=now - LONGEST_EXECUTING))
     by_scope: dict[tuple[int, str], list[orphans.Finished]] = defaultdict(list)
     for pod in found:
         by_scope[pod.installation_id, pod.scope].append(pod)
@@ -70,6 +74,7 @@ def look(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
     verdict = judge_finished(
         FinishedPod(
             job_over=pod.job_over,
+            outlasts=pod.outlasts,
             job_over_seconds=None if pod.executed_over_at is None else listed.age_of(pod.executed_over_at),
             runner=seen,
             free_for_seconds=None if pod.free_since is None else listed.age_of(pod.free_since),

@@ -18,6 +18,7 @@ from tasks.release import release
 from tasks.retire import retire
 from tasks.sweeps import finished_jobs as of_finished
 from tasks.sweeps import orphaned_stamps as of_stamps
+from tasks.sweeps.adrift_jobs import adrift_jobs
 from tasks.sweeps.finished_jobs import finished_jobs
 from tasks.sweeps.orphaned_runners import orphaned_runners
 from tasks.sweeps.orphaned_service_accounts import orphaned_service_accounts
@@ -637,6 +638,77 @@ class TestFinishedJobs:
 
         assert stage.see(claim).end_reason == "completed"
         assert retirements(stage) == [pod]
+
+    @pytest.fixture
+    def endless(self, stage: Stage, pod: str, github: StubGitHub) -> int:
+        """A claim that executes for six days: its Pod hangs, and GitHub shows neither its job nor the run any more."""
+        days = 6 * 86400 + 60
+        stage.job(7, state="running")
+        claim = stage.claim(pod, job_id=7, state="executing", age=days, runner=RUNNER)
+        stage.rows(
+            """
+            INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at)
+            VALUES (7, :runner, :claim, 1, 2000, 4096, now() - make_interval(secs => :days))
+            """,
+            runner=RUNNER,
+            claim=claim,
+            days=days,
+        )
+        stage.rows("UPDATE jobs SET started_at = now() - make_interval(secs => :days)", days=days)
+        github.runner, github.job = None, None
+        return claim
+
+    def test_a_claim_that_executes_for_longer_than_github_lets_a_job_run_ends_and_its_job_with_it(
+        self, stage: Stage, pod: str, github: StubGitHub, endless: int
+    ) -> None:
+        finished_jobs.run()
+        assert stage.see(endless).state == "executing"
+        stage.later()
+
+        finished_jobs.run()
+
+        after = stage.see(endless)
+        assert (after.end_reason, after.job_state, after.hold_reason) == ("completed", "running", "ask_github")
+        assert github.deleted == [77]
+        assert retirements(stage) == [pod]
+        (repair,) = stage.rows("SELECT why, kills FROM repairs")
+        assert tuple(repair) == (
+            "it has executed for longer than GitHub lets a job run, its runner is absent, and it has not ended",
+            True,
+        )
+        stage.rows("UPDATE jobs SET changed_at = now() - interval '3 min'")
+        adrift_jobs.run()
+        (job,) = stage.rows("SELECT state, conclusion FROM jobs WHERE id = 7")
+        assert tuple(job) == ("completed", "unknown")
+        assert stage.rows("SELECT 1 FROM executions WHERE ended_at IS NULL") == []  # the account's budget is free
+
+    def test_a_busy_runner_executes_for_as_long_as_github_lets_it(
+        self, stage: Stage, github: StubGitHub, endless: int
+    ) -> None:
+        github.runner = "busy"
+        for _ in range(3):
+            finished_jobs.run()
+            stage.later()
+        assert (stage.see(endless).state, stage.see(endless).runner_free_at) == ("executing", None)
+
+        github.runner = "online"
+        finished_jobs.run()
+        stage.later()
+        github.runner = "busy"
+        finished_jobs.run()
+
+        assert (stage.see(endless).state, github.deleted) == ("executing", [])
+        assert stage.rows("SELECT 1 FROM repairs") == []  # nobody even tried
+
+    @pytest.mark.parametrize("began", ["UPDATE claims SET changed_at = {}", "UPDATE jobs SET started_at = {}"])
+    def test_a_claim_that_executes_for_no_longer_than_github_lets_a_job_run_is_not_looked_at(
+        self, stage: Stage, endless: int, began: str
+    ) -> None:
+        stage.rows(began.format("now() - interval '5 d 23 h'"))
+
+        finished_jobs.run()
+
+        assert stage.see(endless).runner_free_at is None
 
     @pytest.mark.usefixtures("over")
     def test_a_list_that_is_older_than_the_end_of_the_job_is_no_look(self, stage: Stage, over: int) -> None:

@@ -86,17 +86,21 @@ def test_a_pod_goes_for_its_silence_or_for_its_failed_poller(pod: QuietPod, code
 
 @given(
     job_over=st.booleans(),
+    outlasts=st.booleans(),
     over_for=st.none() | st.floats(min_value=0, max_value=2000),
     runner=st.sampled_from(["absent", "idle", "busy"]),
     free_for=st.none() | st.floats(min_value=0, max_value=1000),
 )
 def test_a_finished_pod_goes_only_by_two_looks_at_a_runner_that_is_not_busy(
     job_over: bool,
+    outlasts: bool,
     over_for: float | None,
     runner: Any,
     free_for: float | None,
 ) -> None:
-    pod = FinishedPod(job_over=job_over, job_over_seconds=over_for, runner=runner, free_for_seconds=free_for)
+    pod = FinishedPod(
+        job_over=job_over, outlasts=outlasts, job_over_seconds=over_for, runner=runner, free_for_seconds=free_for
+    )
     verdict = judge_finished(pod, looks_apart=60, job_over_after=900)
 
     assert verdict.keep == (runner == "busy" or free_for is None or free_for < 60)
