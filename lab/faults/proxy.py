@@ -102,8 +102,9 @@ class Gateway:
             request = Head(request.start, tuple(pair for pair in request.headers if pair[0].lower() != "expect"))
         body = b"".join([piece async for piece in client.body(request)])
         if self._control and target.partition("?")[0] == CONTROL_PATH:
-            await client.send(_answer(*self._obey(method, body)))
-            return request.keeps_alive
+            # Told, so that nobody sends the next request into the end of this connection.
+            await client.send(_answer(*self._obey(method, body), {"Connection": "close"}))
+            return False
         fault = self._plan.meet(method=method, target=target)
         gone = asyncio.ensure_future(client.ended())
         playing = asyncio.ensure_future(self._play(client, upstream, request, body, fault))

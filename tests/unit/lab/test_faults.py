@@ -475,6 +475,7 @@ def test_as_a_process_it_plays_a_plan_and_is_told_more_over_http(upstream: Upstr
             assert _ask(connection, "DELETE", "/_faults")[0] == 200
             assert _ask(connection, "GET", "/things")[0] == 200
             told = json.loads(_ask(connection, "GET", "/_faults")[1])
+            assert connection.sock is None  # its end was told with the answer: the next request cannot run into it
             connection.close()
         finally:
             process.terminate()
