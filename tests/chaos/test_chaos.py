@@ -36,7 +36,9 @@ class Bug:
 
 BUGS = {
     "unstamp_of_a_delivered_pod": Bug(law="L3"),
-    "reap_without_retire_claim": Bug(law="L7", settings={"OSTLER_START_TIMEOUT": "0.2"}),
+    "reap_without_retire_claim": Bug(
+        law="L7", every=4, settings={"OSTLER_START_TIMEOUT": "0.01", "OSTLER_SWEEP_EVERY": "1"}
+    ),
     "claims_read_before_pods": Bug(law="L8", settings={"OSTLER_ORPHANED_STAMP_AFTER": "0"}),
     "ended_claim_leaves_its_job": Bug(law="L4", every=4),
     "one_look_at_absence": Bug(law="L8", rates=Rates(webhooks_lost=0.5, lists=0.3), watches=0),
