@@ -11,7 +11,8 @@ from benchmarks.load.tokens import NAMESPACE
 from benchmarks.proc import cpu
 from benchmarks.stage import Stage
 from k8s_adapters.client import make_client
-from k8s_adapters.pools import apply_crd, create_pool
+from k8s_adapters.crd import apply_crd
+from k8s_adapters.pools import create_pool
 from lab.control_plane import ControlPlane
 
 MAIN = "orphaned_stamps"

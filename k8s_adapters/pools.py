@@ -1,6 +1,7 @@
-"""The `RunnerPool` custom resource: its definition, and pools as the rest of Ostler sees them.
+"""`RunnerPool` objects as the rest of Ostler sees them: read, listed, patched.
 
-A pool whose spec cannot be used is listed with a `problem` instead of failing the list (law L14).
+A pool whose spec cannot be used is listed with a `problem` instead of failing the list (law L14). Merge patches only,
+never a full update: a full one would make us the owner of fields that others set.
 """
 
 from __future__ import annotations
@@ -8,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import secrets
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 from urllib.parse import quote
@@ -17,62 +20,59 @@ from urllib.parse import quote
 from kubernetes.utils.quantity import parse_quantity
 
 from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
-from k8s_adapters.names import ATTEMPT_ANNOTATION
+from k8s_adapters.crd import DEFAULT_CPU, DEFAULT_MEMORY
+from k8s_adapters.names import API_VERSION, ATTEMPT_ANNOTATION, DRAIN_FINALIZER, KIND, PLURAL
 from k8s_adapters.retry import RetryPolicy
-from ostler.errors import Conflict, Gone, Retryable
+from ostler.errors import Conflict, Gone
+from rules import pod_template
 
-GROUP = "ostler.dev"
-VERSION = "v1alpha1"
-API_VERSION = f"{GROUP}/{VERSION}"
-KIND = "RunnerPool"
-_PLURAL = "runnerpools"
-_CRD_NAME = f"{_PLURAL}.{GROUP}"
-_CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _PAGE = 500
 _TEMPLATE_VERSION = 1  # raise it when the Pod that is built from the same spec changes
-_DEFAULT_CPU = "2"
-_DEFAULT_MEMORY = "4Gi"
 _MIB = 1024 * 1024
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSeen:
     """One pool as the cluster has it; `problem` says why it cannot be used, and is None when it can.
 
-    `template_hash` changes with whatever shapes the Pod, and with nothing else.
+    `template_hash` changes with whatever shapes the Pod, and with nothing else. Times are in seconds; `drain_timeout`
+    is None where the pool gives none, and `pod_template` where it lays nothing over the Pod. `held`: our finalizer is
+    on it. `deleted_at`: when its deletion was asked for.
     """
 
     uid: str
     name: str
     namespace: str
+    generation: int
     image: str
     runner_labels: tuple[str, ...]
     runner_group: int
     vcpu_millicores: int
     memory_mib: int
     replicas: int
+    paused: bool
+    autoscaled: bool
+    min_warm: int
+    max_replicas: int
+    scale_down_delay: float
+    max_unavailable_percent: int
+    start_timeout: float
+    max_concurrent: int
+    drain_timeout: float | None
     allowed_accounts: tuple[int, ...]
     allowed_repositories: tuple[str, ...]
     routing_priority: int
-    terminating: bool
+    pod_template: Json | None
     template_hash: str
+    held: bool
+    deleted_at: datetime | None
     problem: str | None
 
-
-def apply_crd(client: KubeClient, *, within: float = 30.0) -> None:
-    """Create or update the definition of `RunnerPool` and wait until the API server serves it.
-
-    Safe to run from several processes at once. Raises `Retryable` when it is not served `within` seconds.
-    """
-    try:
-        client.request("POST", _CRDS, body=crd_manifest())
-    except Conflict:
-        client.request("PATCH", f"{_CRDS}/{_CRD_NAME}", body=crd_manifest(), content_type=MERGE_PATCH)
-    deadline = client.timing.clock() + within
-    while not _established(client.request("GET", f"{_CRDS}/{_CRD_NAME}")) or not _served(client):
-        if client.timing.clock() > deadline:
-            raise Retryable(f"{_CRD_NAME} is not served after {within:.0f} s")
-        client.timing.sleep(0.05)
+    @property
+    def terminating(self) -> bool:
+        """Whether its deletion was asked for."""
+        return self.deleted_at is not None
 
 
 def list_pools(client: KubeClient, *, namespace: str, policy: RetryPolicy | None = None) -> list[PoolSeen]:
@@ -135,38 +135,70 @@ def read_pool(item: Json) -> PoolSeen:
     metadata: Json = item["metadata"]
     spec: Json = item.get("spec") or {}
     resources: Json = spec.get("resources") or {}
+    autoscaling: Json = spec.get("autoscaling") or {}
+    provisioning: Json = spec.get("provisioning") or {}
     problems: list[str] = []
-    vcpu = _whole(resources.get("cpu", _DEFAULT_CPU), 1000, "spec.resources.cpu", problems)
-    memory = _whole(resources.get("memory", _DEFAULT_MEMORY), Decimal(1) / _MIB, "spec.resources.memory", problems)
+    vcpu = _whole(resources.get("cpu", DEFAULT_CPU), 1000, "spec.resources.cpu", problems)
+    memory = _whole(resources.get("memory", DEFAULT_MEMORY), Decimal(1) / _MIB, "spec.resources.memory", problems)
     image = str(spec.get("image") or "")
     labels = tuple(str(label) for label in spec.get("runnerLabels") or ())
+    overlay = spec.get("podTemplate") or None
     if not image:
         problems.append("spec.image is empty")
     if not labels:
         problems.append("spec.runnerLabels is empty")
+    if overlay is not None:
+        problems.extend(pod_template.refusals(overlay))
+    deleted_at = metadata.get("deletionTimestamp")
     return PoolSeen(
         uid=metadata["uid"],
         name=metadata["name"],
         namespace=metadata["namespace"],
+        generation=int(metadata.get("generation", 0)),
         image=image,
         runner_labels=labels,
         runner_group=int(spec.get("runnerGroup", 1)),
         vcpu_millicores=vcpu,
         memory_mib=memory,
         replicas=int(spec.get("replicas", 0)),
+        paused=bool(spec.get("paused")),
+        autoscaled=bool(autoscaling.get("enabled")),
+        min_warm=int(autoscaling.get("minWarm", 1)),
+        max_replicas=int(autoscaling.get("maxReplicas", 10)),
+        scale_down_delay=_seconds(autoscaling, "scaleDownDelay", "10m", problems),
+        max_unavailable_percent=int((spec.get("rollout") or {}).get("maxUnavailablePercent", 10)),
+        start_timeout=_seconds(provisioning, "startTimeout", "5m", problems),
+        max_concurrent=int(provisioning.get("maxConcurrent", 100)),
+        drain_timeout=_seconds(spec, "drainTimeout", "0s", problems) if spec.get("drainTimeout") else None,
         allowed_accounts=tuple(int(account) for account in spec.get("allowedAccounts") or ()),
         allowed_repositories=tuple(str(repository) for repository in spec.get("allowedRepositories") or ()),
         routing_priority=int(spec.get("routingPriority", 0)),
-        terminating="deletionTimestamp" in metadata,
-        template_hash=template_hash(image=image, vcpu_millicores=vcpu, memory_mib=memory),
+        pod_template=overlay if isinstance(overlay, dict) else None,
+        template_hash=template_hash(image=image, vcpu_millicores=vcpu, memory_mib=memory, overlay=overlay),
+        held=DRAIN_FINALIZER in (metadata.get("finalizers") or ()),
+        deleted_at=None if deleted_at is None else datetime.fromisoformat(deleted_at),
         problem="; ".join(problems) or None,
     )
 
 
-def template_hash(*, image: str, vcpu_millicores: int, memory_mib: int) -> str:
+def template_hash(*, image: str, vcpu_millicores: int, memory_mib: int, overlay: Any = None) -> str:
     """Return 16 hex digits that name what shapes a Pod; small enough for a label."""
-    content = json.dumps([_TEMPLATE_VERSION, image, vcpu_millicores, memory_mib])
+    shape = [_TEMPLATE_VERSION, image, vcpu_millicores, memory_mib]
+    if overlay is not None:
+        shape.append(overlay)
+    content = json.dumps(shape, sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def _seconds(part: Json, field: str, default: str, problems: list[str]) -> float:
+    """Return a duration as 1h30m in seconds; 0 and a problem when it is none."""
+    text = str(part.get(field) or default)
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        problems.append(f"{field} is no duration: {text!r}")
+        return 0.0
+    hours, minutes, seconds = (int(each or 0) for each in found.groups())
+    return float(hours * 3600 + minutes * 60 + seconds)
 
 
 def _whole(value: Any, factor: int | Decimal, field: str, problems: list[str]) -> int:
@@ -183,106 +215,5 @@ def _whole(value: Any, factor: int | Decimal, field: str, problems: list[str]) -
 
 
 def _path(namespace: str, name: str | None = None) -> str:
-    collection = f"/apis/{API_VERSION}/namespaces/{quote(namespace, safe='')}/{_PLURAL}"
+    collection = f"/apis/{API_VERSION}/namespaces/{quote(namespace, safe='')}/{PLURAL}"
     return collection if name is None else f"{collection}/{quote(name, safe='')}"
-
-
-def _established(definition: Json) -> bool:
-    conditions = definition.get("status", {}).get("conditions") or []  # null at first
-    return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
-
-
-def _served(client: KubeClient) -> bool:
-    """Return whether the kind is answered: for a moment after Established it is still 404."""
-    try:
-        client.request("GET", f"/apis/{API_VERSION}/{_PLURAL}", query={"limit": 1})
-    except Gone:
-        return False
-    return True
-
-
-def crd_manifest() -> Json:
-    """Return the definition of `RunnerPool` as JSON."""
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": _CRD_NAME},
-        "spec": {
-            "group": GROUP,
-            "scope": "Namespaced",
-            "names": {
-                "kind": KIND,
-                "listKind": f"{KIND}List",
-                "plural": _PLURAL,
-                "singular": "runnerpool",
-                "shortNames": ["rpool"],
-            },
-            "versions": [
-                {
-                    "name": VERSION,
-                    "served": True,
-                    "storage": True,
-                    "subresources": {"status": {}},
-                    "additionalPrinterColumns": [
-                        {"name": "Replicas", "type": "integer", "jsonPath": ".spec.replicas"},
-                        {"name": "Labels", "type": "string", "jsonPath": ".spec.runnerLabels"},
-                        {"name": "Image", "type": "string", "jsonPath": ".spec.image", "priority": 1},
-                        {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
-                    ],
-                    "schema": {"openAPIV3Schema": _schema()},
-                }
-            ],
-        },
-    }
-
-
-def _schema() -> Json:
-    def quantity(default: int | str, text: str) -> Json:
-        return {
-            "anyOf": [{"type": "integer"}, {"type": "string"}],
-            "x-kubernetes-int-or-string": True,
-            "default": default,
-            "description": text,
-        }
-
-    spec = {
-        "type": "object",
-        "required": ["image", "runnerLabels"],
-        "properties": {
-            "image": {"type": "string", "minLength": 1, "description": "Image of both containers of a Pod."},
-            "runnerLabels": {
-                "type": "array",
-                "minItems": 1,
-                "maxItems": 100,
-                "items": {"type": "string", "minLength": 1, "maxLength": 256},
-                "description": "Labels that its runners are registered with.",
-            },
-            "runnerGroup": {"type": "integer", "minimum": 1, "default": 1, "description": "Runner group on GitHub."},
-            "resources": {
-                "type": "object",
-                "default": {},
-                "properties": {
-                    "cpu": quantity(2, "CPU of container `runner`, request and limit."),
-                    "memory": quantity(_DEFAULT_MEMORY, "Memory of container `runner`, request and limit."),
-                },
-            },
-            "replicas": {"type": "integer", "minimum": 0, "default": 0, "description": "Pods to keep."},
-            "allowedAccounts": {
-                "type": "array",
-                "items": {"type": "integer", "format": "int64"},
-                "description": "Accounts that may use the pool, by GitHub's numeric id; empty is all.",
-            },
-            "allowedRepositories": {
-                "type": "array",
-                "items": {"type": "string", "minLength": 1},
-                "description": "Repositories that may use the pool, as owner/name; empty is all.",
-            },
-            "routingPriority": {
-                "type": "integer",
-                "default": 0,
-                "description": "The higher one wins among pools that fit a job equally well.",
-            },
-        },
-    }
-    status = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    return {"type": "object", "required": ["spec"], "properties": {"spec": spec, "status": status}}

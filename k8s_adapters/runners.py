@@ -10,22 +10,23 @@ import enum
 
 from k8s_adapters.client import Json, KubeClient, object_path
 from k8s_adapters.names import (
+    API_VERSION,
     ATTEMPT_ANNOTATION,
     CLAIM_ANNOTATION,
     DIGEST_ANNOTATION,
+    KIND,
     MANAGED_BY_LABEL,
     POOL_LABEL,
     SERVICE_ACCOUNT_ANNOTATION,
     UNCLAIMED,
 )
 from k8s_adapters.pods import get_pod
-from k8s_adapters.pools import API_VERSION, KIND, PoolSeen
+from k8s_adapters.pools import PoolSeen
 from k8s_adapters.resources import Created, create_pod, create_service_account
 from k8s_adapters.retry import RetryPolicy
 from ostler.errors import Conflict, Gone
+from rules.pod_template import JIT_VOLUME, POLLER, RUNNER, TOKEN_VOLUME, lay_over
 
-POLLER = "poller"
-RUNNER = "runner"
 JIT_FOLDER = "/var/run/ostler"
 _TOKEN_FOLDER = "/var/run/ostler-token"  # noqa: S105 - a path
 _TOKEN_SECONDS = 3600
@@ -170,13 +171,13 @@ def build_pod(
 ) -> Json:
     """Return the JSON of a runner Pod: container `poller` waits for work, container `runner` does it.
 
-    Only the poller has the token; only the shared memory volume joins the two.
+    Only the poller has the token; only the shared memory volume joins the two. The pool's own overlay is laid over it.
     """
     metadata = _metadata(pool=pool, name=name, attempt=attempt)
     metadata["annotations"][CLAIM_ANNOTATION] = UNCLAIMED
     if service_account_uid is not None:
         metadata["annotations"][SERVICE_ACCOUNT_ANNOTATION] = service_account_uid
-    return {
+    pod: Json = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": metadata,
@@ -194,9 +195,9 @@ def build_pod(
             },
             "containers": [_poller(pool, dispatch_url), _runner(pool)],
             "volumes": [
-                {"name": "jit", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+                {"name": JIT_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
                 {
-                    "name": "token",
+                    "name": TOKEN_VOLUME,
                     "projected": {
                         "sources": [
                             {
@@ -212,6 +213,14 @@ def build_pod(
             ],
         },
     }
+    return pod if pool.pod_template is None else _restricted(lay_over(pod, pool.pod_template))
+
+
+def _restricted(pod: Json) -> Json:
+    """Hold the containers that an overlay brought to what ours are held to."""
+    for container in (*pod["spec"]["containers"], *pod["spec"].get("initContainers", ())):
+        container["securityContext"] = {**container.get("securityContext", {}), **_security()}
+    return pod
 
 
 def _metadata(*, pool: PoolSeen, name: str, attempt: str) -> Json:
@@ -239,8 +248,8 @@ def _poller(pool: PoolSeen, dispatch_url: str) -> Json:
         "resources": _resources("50m", "64Mi"),
         "securityContext": _security(),
         "volumeMounts": [
-            {"name": "jit", "mountPath": JIT_FOLDER},
-            {"name": "token", "mountPath": _TOKEN_FOLDER, "readOnly": True},
+            {"name": JIT_VOLUME, "mountPath": JIT_FOLDER},
+            {"name": TOKEN_VOLUME, "mountPath": _TOKEN_FOLDER, "readOnly": True},
         ],
     }
 
@@ -261,7 +270,7 @@ def _runner(pool: PoolSeen) -> Json:
             "periodSeconds": 2,
             "failureThreshold": 1,
         },
-        "volumeMounts": [{"name": "jit", "mountPath": JIT_FOLDER}],
+        "volumeMounts": [{"name": JIT_VOLUME, "mountPath": JIT_FOLDER}],
     }
 
 

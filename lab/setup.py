@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from k8s_adapters.client import KubeClient, make_client
-from k8s_adapters.pools import apply_crd, create_pool
+from k8s_adapters.crd import apply_crd
+from k8s_adapters.pools import create_pool
 from lab.levers import pull
 from ostler.errors import Conflict
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
@@ -23,7 +23,7 @@ from ostler.upstreams import Upstream
 
 @dataclass(frozen=True, slots=True)
 class PoolFacts:
-    """A pool as the cluster has it; sizes in millicores and MiB."""
+    """A pool as the cluster has it; sizes in millicores and MiB, times in seconds."""
 
     uid: str
     namespace: str
@@ -39,6 +39,17 @@ class PoolFacts:
     routing_priority: int
     template_hash: str
     draining: bool
+    draining_since: datetime | None = None
+    generation: int = 0
+    paused: bool = False
+    autoscaled: bool = False
+    min_warm: int = 1
+    max_replicas: int = 10
+    scale_down_delay: float = 600.0
+    max_unavailable_percent: int = 10
+    start_timeout: float = 300.0
+    max_concurrent: int = 100
+    drain_timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +91,19 @@ class PodFacts:
     exit_reason: str | None
 
 
-_MIRRORED = (
-    "name", "image", "labels", "runner_group_id", "vcpu", "memory", "replicas", "allowed_accounts",
-    "allowed_repositories", "routing_priority", "template_hash", "draining",
-)  # fmt: skip
+_MIRRORED = tuple(field.name for field in fields(PoolFacts) if field.name not in {"uid", "namespace"})
+_CASTS = {"labels": "text[]", "allowed_accounts": "bigint[]", "allowed_repositories": "text[]"}
+_VALUES = {name: f"CAST(:{name} AS {_CASTS[name]})" if name in _CASTS else f":{name}" for name in _MIRRORED}
+_INSERT = f"""
+    INSERT INTO pools (uid, namespace, created_at, routed_at, {", ".join(_VALUES)})
+    VALUES (:uid, :namespace, :now, :now, {", ".join(_VALUES.values())})
+    ON CONFLICT DO NOTHING
+"""  # noqa: S608 - names of columns from above
+_UPDATE = f"""
+    UPDATE pools SET {", ".join(f"{name} = {value}" for name, value in _VALUES.items())}, deleted_at = NULL,
+           routed_at = CASE WHEN :rerouted THEN CAST(:now AS timestamptz) ELSE routed_at END
+    WHERE uid = :uid
+"""  # noqa: S608 - names of columns from above
 _ROUTING = ("labels", "allowed_accounts", "allowed_repositories", "routing_priority", "draining")
 
 
@@ -101,18 +121,7 @@ def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
         ).scalars()
         for pool_id in before.all():
             end_pool(db, pool_id, now=now)
-        made = db.execute(
-            text("""
-                INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
-                                   allowed_accounts, allowed_repositories, routing_priority, template_hash, draining,
-                                   created_at, routed_at)
-                VALUES (:uid, :namespace, :name, :image, CAST(:labels AS text[]), :runner_group_id, :vcpu, :memory,
-                        :replicas, CAST(:allowed_accounts AS bigint[]), CAST(:allowed_repositories AS text[]),
-                        :routing_priority, :template_hash, :draining, :now, :now)
-                ON CONFLICT DO NOTHING
-            """),
-            _values(pool, now),
-        )
+        made = db.execute(text(_INSERT), _values(pool, now))
         return made.rowcount > 0  # none when another look at the pools was first
     values = _values(pool, now)
     differing = {column for column in _MIRRORED if getattr(row, column) != values[column]}
@@ -122,18 +131,7 @@ def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
     db.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": row.id})
     if rerouted:
         unroute(db, row.id, now=now)
-    db.execute(
-        text("""
-            UPDATE pools SET name = :name, image = :image, labels = CAST(:labels AS text[]),
-                   runner_group_id = :runner_group_id, vcpu = :vcpu, memory = :memory, replicas = :replicas,
-                   allowed_accounts = CAST(:allowed_accounts AS bigint[]),
-                   allowed_repositories = CAST(:allowed_repositories AS text[]),
-                   routing_priority = :routing_priority, template_hash = :template_hash, draining = :draining,
-                   deleted_at = NULL, routed_at = CASE WHEN :rerouted THEN CAST(:now AS timestamptz) ELSE routed_at END
-            WHERE uid = :uid
-        """),
-        {**values, "rerouted": rerouted},
-    )
+    db.execute(text(_UPDATE), {**_values(pool, now), "rerouted": rerouted})
     return rerouted
 
 

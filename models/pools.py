@@ -31,6 +31,16 @@ class Pool(Base):
     vcpu: Mapped[int] = mapped_column(comment="millicores of one Pod")
     memory: Mapped[int] = mapped_column(comment="MiB of one Pod")
     replicas: Mapped[int]
+    generation: Mapped[int] = mapped_column(server_default="0", comment="of the spec that is mirrored")
+    paused: Mapped[bool] = mapped_column(server_default="false")
+    autoscaled: Mapped[bool] = mapped_column(server_default="false")
+    min_warm: Mapped[int] = mapped_column(server_default="1")
+    max_replicas: Mapped[int] = mapped_column(server_default="10")
+    scale_down_delay: Mapped[float] = mapped_column(server_default="600", comment="seconds")
+    max_unavailable_percent: Mapped[int] = mapped_column(server_default="10")
+    start_timeout: Mapped[float] = mapped_column(server_default="300", comment="seconds")
+    max_concurrent: Mapped[int] = mapped_column(server_default="100", comment="Pods that may be starting at a time")
+    drain_timeout: Mapped[float | None] = mapped_column(comment="seconds")
     allowed_accounts: Mapped[list[int]]
     allowed_repositories: Mapped[list[str]]
     routing_priority: Mapped[int]
@@ -43,6 +53,7 @@ class Pool(Base):
     routed_at: Mapped[datetime] = mapped_column(
         server_default=text("now()"), comment="what decides which jobs it serves changed last"
     )
+    draining_since: Mapped[datetime | None] = mapped_column(comment="the deletion of its object was asked for")
     deleted_at: Mapped[datetime | None]
     listed_at: Mapped[datetime | None] = mapped_column(comment="the last list that left no missing Pod unmarked")
 

@@ -197,6 +197,17 @@ def facts(pool: PoolSeen) -> keeper.PoolFacts:
         routing_priority=pool.routing_priority,
         template_hash=pool.template_hash,
         draining=pool.terminating,
+        draining_since=pool.deleted_at,
+        generation=pool.generation,
+        paused=pool.paused,
+        autoscaled=pool.autoscaled,
+        min_warm=pool.min_warm,
+        max_replicas=pool.max_replicas,
+        scale_down_delay=pool.scale_down_delay,
+        max_unavailable_percent=pool.max_unavailable_percent,
+        start_timeout=pool.start_timeout,
+        max_concurrent=pool.max_concurrent,
+        drain_timeout=pool.drain_timeout,
     )
 
 

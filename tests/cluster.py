@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from k8s_adapters.client import KubeClient, make_client
-from k8s_adapters.pools import apply_crd
+from k8s_adapters.crd import apply_crd
 from lab.control_plane import ClusterAccess, ControlPlaneUnavailable
 from lab.control_plane_shared import shared
 

@@ -130,7 +130,7 @@ def crd() -> None:
     """Install or update the RunnerPool definition in the cluster."""
     settings = _start("crd")
     from k8s_adapters.client import make_client  # noqa: PLC0415
-    from k8s_adapters.pools import apply_crd  # noqa: PLC0415
+    from k8s_adapters.crd import apply_crd  # noqa: PLC0415
 
     apply_crd(make_client(kubeconfig=settings.kubeconfig))
     typer.echo("runnerpools.ostler.dev is served")

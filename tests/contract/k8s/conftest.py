@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from k8s_adapters.client import KubeClient, make_client
-from k8s_adapters.pools import PoolSeen, apply_crd, create_pool
+from k8s_adapters.crd import apply_crd
+from k8s_adapters.pools import PoolSeen, create_pool
 from k8s_adapters.resources import Created
 from k8s_adapters.runners import create_runner
 from lab.control_plane import ClusterAccess

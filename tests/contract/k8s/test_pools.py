@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from k8s_adapters.client import KubeClient
-from k8s_adapters.pools import apply_crd, create_pool, delete_pool, get_pool, list_pools, patch_pool_replicas
+from k8s_adapters.crd import apply_crd
+from k8s_adapters.pools import create_pool, delete_pool, get_pool, list_pools, patch_pool_replicas
 from ostler.errors import Conflict, Gone, Invalid
 from tests.contract.k8s.transport import FaultyTransport
 
@@ -35,17 +36,30 @@ def test_quantities_of_all_forms_are_read(admin: KubeClient, namespace: str) -> 
     assert pool.allowed_accounts == (2**40,)
 
 
-@pytest.mark.parametrize("resources", [{"cpu": "plenty"}, {"memory": "4 GB"}, {"cpu": "0"}, {"memory": "-1Gi"}])
-def test_a_malformed_quantity_is_a_problem_of_its_pool_alone(
-    admin: KubeClient, namespace: str, resources: dict[str, str]
-) -> None:
-    create_pool(admin, namespace=namespace, name="bad", spec={**SPEC, "resources": resources})
+def test_an_overlay_that_may_not_be_is_a_problem_of_its_pool_alone(admin: KubeClient, namespace: str) -> None:
+    overlay = {"spec": {"hostNetwork": True}}
+    create_pool(admin, namespace=namespace, name="bad", spec={**SPEC, "podTemplate": overlay})
     create_pool(admin, namespace=namespace, name="good", spec=SPEC)
 
     problems = {pool.name: pool.problem for pool in list_pools(admin, namespace=namespace)}
 
-    assert problems["good"] is None
-    assert "spec.resources" in (problems["bad"] or "")
+    assert problems == {"good": None, "bad": "podTemplate.spec.hostNetwork may not be set"}
+
+
+def test_all_of_a_spec_is_read(admin: KubeClient, namespace: str) -> None:
+    spec = {
+        **SPEC, "paused": True, "drainTimeout": "1h30m",
+        "autoscaling": {"enabled": True, "minWarm": 2, "maxReplicas": 9, "scaleDownDelay": "90s"},
+        "rollout": {"maxUnavailablePercent": 25}, "provisioning": {"startTimeout": "2m", "maxConcurrent": 3},
+        "podTemplate": {"spec": {"nodeSelector": {"disk": "ssd"}}},
+    }  # fmt: skip
+    pool = create_pool(admin, namespace=namespace, name="full", spec=spec)
+    assert (pool.paused, pool.drain_timeout, pool.autoscaled) == (True, 5400, True)
+    assert (pool.min_warm, pool.max_replicas, pool.scale_down_delay) == (2, 9, 90)
+    assert (pool.max_unavailable_percent, pool.start_timeout, pool.max_concurrent) == (25, 120, 3)
+    assert pool.pod_template == {"spec": {"nodeSelector": {"disk": "ssd"}}}
+    assert (pool.problem, pool.held, pool.deleted_at) == (None, False, None)
+    assert pool.template_hash != create_pool(admin, namespace=namespace, name="plain", spec=SPEC).template_hash
 
 
 @pytest.mark.parametrize(

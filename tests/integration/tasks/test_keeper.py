@@ -184,7 +184,7 @@ def test_a_pool_that_cannot_be_read_stops_no_other_and_is_not_taken_for_deleted(
     reconcile(stage)
     stage.pool("large", replicas=1)
     path = f"/apis/ostler.dev/v1alpha1/namespaces/{stage.namespace}/runnerpools/small"
-    body = {"spec": {"resources": {"cpu": "many"}}}
+    body = {"spec": {"podTemplate": {"spec": {"hostNetwork": True}}}}
     stage.kube.request("PATCH", path, body=body, content_type="application/merge-patch+json")
     reconcile(stage)
     assert len(stage.pods()) == 2

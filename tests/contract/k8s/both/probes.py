@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from k8s_adapters.pools import PoolSeen, template_hash
+from k8s_adapters.pools import read_pool
 from k8s_adapters.runners import build_pod, build_service_account
 from tests.contract.k8s.both.recording import MERGE, PARTIAL, PARTIAL_LIST, PATCH, POOLS, Json, Recorder
 
@@ -140,12 +140,7 @@ def namespaces(it: Recorder) -> None:
 def runners(it: Recorder) -> None:
     """ServiceAccount and Pod exactly as Ostler makes them."""
     owner = it.ask("POST", "pools", pool_body("pool", SPEC))
-    seen = PoolSeen(
-        uid=owner["metadata"]["uid"], name="pool", namespace=it.namespace, image="runner:1", runner_labels=("linux",),
-        runner_group=1, vcpu_millicores=2000, memory_mib=4096, replicas=0, allowed_accounts=(), problem=None,
-        allowed_repositories=(), routing_priority=0, terminating=False,
-        template_hash=template_hash(image="runner:1", vcpu_millicores=2000, memory_mib=4096),
-    )  # fmt: skip
+    seen = read_pool(owner)
     made = it.ask("POST", "serviceaccounts", build_service_account(pool=seen, name=RUNNER, attempt="a1"))
     body = build_pod(
         pool=seen, name=RUNNER, attempt="a1", dispatch_url="http://web/", audience="ostler",

@@ -1,0 +1,311 @@
+"""The definition of `RunnerPool`: its schema, defaults, CEL rules, columns and subresources, and how it is installed.
+
+The one source: `ostler crd` applies it, and the chart carries what `ostler crd --print` says. What CEL can refuse is
+refused by the API server; what it cannot (a pool's overlay of the Pod template) marks the pool Degraded.
+"""
+
+from __future__ import annotations
+
+from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
+from k8s_adapters.names import API_VERSION, GROUP, KIND, PLURAL, VERSION
+from ostler.errors import Conflict, Gone, Retryable
+
+CRD_NAME = f"{PLURAL}.{GROUP}"
+_CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+DEFAULT_CPU = "2"
+DEFAULT_MEMORY = "4Gi"
+LONGEST_NAME = 54
+"""Characters of a pool's name: a Pod adds `-` and 8 hex digits, and is the value of labels (63)."""
+
+_MOST_PODS = 10_000
+_DURATION = "^([0-9]+h)?([0-9]+m)?([0-9]+s)?$"
+_CONDITION_TYPES = ("Ready", "Draining", "Degraded")
+COUNTS = ("starting", "warm", "reserved", "busy", "ending", "retiring", "silent", "spent", "stale")
+"""The states of a Pod that a pool's status counts; `stale` is a flag beside them."""
+
+
+def apply_crd(client: KubeClient, *, within: float = 30.0) -> None:
+    """Create or update the definition of `RunnerPool` and wait until the API server serves it.
+
+    Safe to run from several processes at once. Raises `Retryable` when it is not served `within` seconds.
+    """
+    try:
+        client.request("POST", _CRDS, body=crd_manifest())
+    except Conflict:
+        client.request("PATCH", f"{_CRDS}/{CRD_NAME}", body=crd_manifest(), content_type=MERGE_PATCH)
+    deadline = client.timing.clock() + within
+    while not _established(client.request("GET", f"{_CRDS}/{CRD_NAME}")) or not _served(client):
+        if client.timing.clock() > deadline:
+            raise Retryable(f"{CRD_NAME} is not served after {within:.0f} s")
+        client.timing.sleep(0.05)
+
+
+def _established(definition: Json) -> bool:
+    conditions = definition.get("status", {}).get("conditions") or []  # null at first
+    return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
+
+
+def _served(client: KubeClient) -> bool:
+    """Return whether the kind is answered: for a moment after Established it is still 404."""
+    try:
+        client.request("GET", f"/apis/{API_VERSION}/{PLURAL}", query={"limit": 1})
+    except Gone:
+        return False
+    return True
+
+
+def crd_manifest() -> Json:
+    """Return the definition of `RunnerPool` as JSON."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": CRD_NAME},
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": KIND,
+                "listKind": f"{KIND}List",
+                "plural": PLURAL,
+                "singular": "runnerpool",
+                "shortNames": ["rpool"],
+            },
+            "versions": [
+                {
+                    "name": VERSION,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {
+                        "status": {},
+                        "scale": {
+                            "specReplicasPath": ".spec.replicas",
+                            "statusReplicasPath": ".status.replicas",
+                            "labelSelectorPath": ".status.selector",
+                        },
+                    },
+                    "additionalPrinterColumns": _columns(),
+                    "schema": {"openAPIV3Schema": _schema()},
+                }
+            ],
+        },
+    }
+
+
+def _columns() -> list[Json]:
+    return [
+        {"name": "Replicas", "type": "integer", "jsonPath": ".spec.replicas"},
+        {"name": "Warm", "type": "integer", "jsonPath": ".status.warm"},
+        {"name": "Busy", "type": "integer", "jsonPath": ".status.busy"},
+        {"name": "Ready", "type": "string", "jsonPath": '.status.conditions[?(@.type=="Ready")].status'},
+        {"name": "Labels", "type": "string", "jsonPath": ".spec.runnerLabels"},
+        {
+            "name": "Degraded", "type": "string", "priority": 1,
+            "jsonPath": '.status.conditions[?(@.type=="Degraded")].message',
+        },
+        {"name": "Image", "type": "string", "jsonPath": ".spec.image", "priority": 1},
+        {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+    ]  # fmt: skip
+
+
+def _schema() -> Json:
+    spec = {
+        "type": "object",
+        "required": ["image", "runnerLabels"],
+        "properties": {**_routing(), **_shape(), **_size()},
+    }
+    return {
+        "type": "object",
+        "required": ["spec"],
+        "properties": {"spec": spec, "status": _status()},
+        "x-kubernetes-validations": [
+            {
+                "rule": f"size(self.metadata.name) <= {LONGEST_NAME}",
+                "message": f"the name of a pool has at most {LONGEST_NAME} characters: its Pods are named after it",
+            },
+            {
+                "rule": "self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
+                "message": "the name of a pool has no dots: its Pods are named after it",
+            },
+        ],
+    }
+
+
+def _routing() -> Json:
+    """Which jobs a pool serves."""
+    return {
+        "runnerLabels": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 100,
+            "items": {"type": "string", "minLength": 1, "maxLength": 256},
+            "x-kubernetes-list-type": "set",
+            "description": "Labels that its runners are registered with.",
+        },
+        "runnerGroup": {"type": "integer", "minimum": 1, "default": 1, "description": "Runner group on GitHub."},
+        "routingPriority": {
+            "type": "integer",
+            "default": 0,
+            "description": "The higher one wins among pools that fit a job equally well.",
+        },
+        "allowedAccounts": {
+            "type": "array",
+            "items": {"type": "integer", "format": "int64"},
+            "description": "Accounts that may use the pool, by GitHub's numeric id; empty is all.",
+        },
+        "allowedRepositories": {
+            "type": "array",
+            "items": {"type": "string", "minLength": 1},
+            "description": "Repositories that may use the pool, as owner/name; empty is all.",
+        },
+    }
+
+
+def _shape() -> Json:
+    """What a Pod of the pool is."""
+    return {
+        "image": {"type": "string", "minLength": 1, "description": "Image of both containers of a Pod."},
+        "resources": {
+            "type": "object",
+            "default": {},
+            "properties": {
+                "cpu": _quantity(2, "CPU of container `runner`, request and limit."),
+                "memory": _quantity(DEFAULT_MEMORY, "Memory of container `runner`, request and limit."),
+            },
+        },
+        "podTemplate": {
+            "type": "object",
+            "x-kubernetes-preserve-unknown-fields": True,
+            "description": "`metadata` (labels, annotations) and `spec` that are laid over the Pod by strategic merge. "
+            "What would weaken the split of poller and runner makes the pool Degraded.",
+        },
+    }
+
+
+def _size() -> Json:
+    """How many Pods there are, and how they come and go."""
+    return {
+        "replicas": {
+            "type": "integer",
+            "minimum": 0,
+            "maximum": _MOST_PODS,
+            "default": 0,
+            "description": "Pods to keep; the autoscaler's to write where autoscaling is enabled.",
+        },
+        "paused": {
+            "type": "boolean",
+            "default": False,
+            "description": "Leave the pool's Pods as they are: none is made, none is retired; warm ones still serve.",
+        },
+        "drainTimeout": _duration(None, "After a pool's deletion, how long until a job that still runs is reported as "
+                                        "overdue. It kills nothing."),
+        "autoscaling": {
+            "type": "object",
+            "default": {},
+            "properties": {
+                "enabled": {"type": "boolean", "default": False},
+                "minWarm": _whole(1, "Warm Pods to keep beside those that serve."),
+                "maxReplicas": _whole(10, "Pods at most."),
+                "scaleDownDelay": _duration("10m", "Since the last scale-up, before fewer Pods are kept."),
+            },
+            "x-kubernetes-validations": [
+                {
+                    "rule": "!has(self.enabled) || !self.enabled || self.minWarm <= self.maxReplicas",
+                    "message": "autoscaling.minWarm is more than autoscaling.maxReplicas",
+                }
+            ],
+        },
+        "rollout": {
+            "type": "object",
+            "default": {},
+            "properties": {
+                "maxUnavailablePercent": {
+                    "type": "integer",
+                    "minimum": 1,
+                    "maximum": 100,
+                    "default": 10,
+                    "description": "Of the replicas, that a changed template may have down at a time, one at least.",
+                }
+            },
+        },
+        "provisioning": {
+            "type": "object",
+            "default": {},
+            "properties": {
+                "startTimeout": _duration("5m", "From a Pod's creation to its first poll, before it is replaced."),
+                "maxConcurrent": {
+                    "type": "integer",
+                    "minimum": 1,
+                    "maximum": _MOST_PODS,
+                    "default": 100,
+                    "description": "Pods of the pool that may be starting at a time.",
+                },
+            },
+        },
+    }  # fmt: skip
+
+
+def _quantity(default: int | str, text: str) -> Json:
+    return {
+        "anyOf": [{"type": "integer"}, {"type": "string"}],
+        "x-kubernetes-int-or-string": True,
+        "default": default,
+        "maxLength": 64,
+        "description": text,
+        "x-kubernetes-validations": [
+            {
+                "rule": "type(self) == int ? self > 0 : "
+                "isQuantity(string(self)) && quantity(string(self)).isGreaterThan(quantity('0'))",
+                "message": "must be a quantity of more than 0, as 2, 500m or 4Gi",
+            }
+        ],
+    }
+
+
+def _whole(default: int, text: str) -> Json:
+    return {"type": "integer", "minimum": 0, "maximum": _MOST_PODS, "default": default, "description": text}
+
+
+def _duration(default: str | None, text: str) -> Json:
+    schema: Json = {
+        "type": "string",
+        "minLength": 2,
+        "maxLength": 20,
+        "pattern": _DURATION,
+        "description": f"{text} As 90s, 10m or 1h30m.",
+    }
+    return schema if default is None else {**schema, "default": default}
+
+
+def _status() -> Json:
+    number: Json = {"type": "integer"}
+    time: Json = {"type": "string", "format": "date-time"}
+    condition = {
+        "type": "object",
+        "required": ["type", "status", "lastTransitionTime", "reason", "message"],
+        "properties": {
+            "type": {"type": "string", "enum": list(_CONDITION_TYPES)},
+            "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
+            "observedGeneration": number,
+            "lastTransitionTime": time,
+            "reason": {"type": "string", "maxLength": 1024},
+            "message": {"type": "string", "maxLength": 32768},
+        },
+    }
+    return {
+        "type": "object",
+        "properties": {
+            "observedGeneration": number,
+            "replicas": {**number, "description": "Pods that are not spent."},
+            "selector": {"type": "string", "description": "Label selector of its Pods, for the scale subresource."},
+            **dict.fromkeys(COUNTS, number),
+            "lastScaleUpTime": time,
+            "lastScaleDownTime": time,
+            "conditions": {
+                "type": "array",
+                "items": condition,
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["type"],
+            },
+        },
+    }

@@ -1,0 +1,155 @@
+"""A pool's own overlay of the runner Pod: what it may change, and how it is laid over the Pod that Ostler builds.
+
+Strategic merge, as `kubectl patch` does it: maps merge key by key, lists of things with a name merge by that name,
+every other list is replaced. What the overlay may hold is a list of what is known to be harmless, so that a field that
+a later Kubernetes brings is refused until somebody has looked at it. Container `poller` holds the token and container
+`runner` runs other people's code: nothing here may bring the two closer.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+Json = dict[str, Any]
+
+POLLER, RUNNER = "poller", "runner"
+JIT_VOLUME, TOKEN_VOLUME = "jit", "token"
+
+_MERGE_KEYS: Mapping[str, str] = {
+    "containers": "name",
+    "initContainers": "name",
+    "volumes": "name",
+    "env": "name",
+    "imagePullSecrets": "name",
+    "volumeMounts": "mountPath",
+    "volumeDevices": "devicePath",
+    "hostAliases": "ip",
+}
+_OURS = ("ostler.dev/", "app.kubernetes.io/managed-by", "karpenter.sh/do-not-disrupt",
+         "cluster-autoscaler.kubernetes.io/safe-to-evict")  # fmt: skip
+_POD_FIELDS = frozenset({
+    "affinity", "containers", "dnsConfig", "dnsPolicy", "hostAliases", "imagePullSecrets", "initContainers",
+    "nodeSelector", "overhead", "preemptionPolicy", "priorityClassName", "runtimeClassName", "schedulerName",
+    "terminationGracePeriodSeconds", "tolerations", "topologySpreadConstraints", "volumes",
+})  # fmt: skip
+_POLLER_FIELDS = frozenset({"name", "image", "imagePullPolicy", "resources"})
+_RUNNER_FIELDS = frozenset({"name", "image", "imagePullPolicy", "resources", "env", "envFrom", "volumeMounts",
+                            "workingDir", "securityContext", "terminationMessagePolicy"})  # fmt: skip
+_OTHER_FIELDS = _RUNNER_FIELDS | {
+    "args", "command", "lifecycle", "livenessProbe", "ports", "readinessProbe", "restartPolicy", "startupProbe",
+}  # fmt: skip
+_VOLUME_KINDS = frozenset({"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "name", "persistentVolumeClaim",
+                           "projected", "secret"})  # fmt: skip
+_SECURITY_FIELDS = frozenset({"readOnlyRootFilesystem", "runAsGroup", "runAsUser"})
+_OUR_ENV = ("OSTLER_", "ACTIONS_RUNNER_HOOK_JOB_STARTED")
+
+
+def lay_over(pod: Json, overlay: Json) -> Json:
+    """Return the Pod with the overlay laid over it; neither is changed. Ask `refusals` first."""
+    merged = copy.deepcopy(pod)
+    for part in ("metadata", "spec"):
+        if part in overlay:
+            merged[part] = _merge(merged[part], overlay[part], part)
+    return merged
+
+
+def _merge(below: Any, above: Any, field: str) -> Any:
+    if isinstance(below, dict) and isinstance(above, dict):
+        merged = dict(below)
+        for key, value in above.items():
+            if value is None:
+                merged.pop(key, None)
+            else:
+                merged[key] = _merge(below.get(key), value, key)
+        return merged
+    if isinstance(below, list) and isinstance(above, list) and field in _MERGE_KEYS:
+        return _merge_named(below, above, _MERGE_KEYS[field])
+    return copy.deepcopy(above)
+
+
+def _merge_named(below: Sequence[Json], above: Sequence[Json], key: str) -> list[Json]:
+    over = {each[key]: each for each in above}
+    merged = [_merge(each, over.pop(each[key]), "") if each[key] in over else each for each in below]
+    return [*merged, *(copy.deepcopy(each) for each in over.values())]
+
+
+def refusals(overlay: Any) -> tuple[str, ...]:
+    """Return why this overlay is not laid over any Pod, each with the field; nothing when it may be."""
+    if not isinstance(overlay, dict):
+        return ("spec.podTemplate is no object",)
+    try:
+        return tuple(_refusals(overlay))
+    except (AttributeError, KeyError, TypeError):
+        return ("spec.podTemplate is not shaped like a Pod",)
+
+
+def _refusals(overlay: Json) -> Iterator[str]:
+    yield from _unknown(overlay, frozenset({"metadata", "spec"}), "podTemplate")
+    metadata: Json = overlay.get("metadata") or {}
+    yield from _unknown(metadata, frozenset({"labels", "annotations"}), "podTemplate.metadata")
+    for kind in ("labels", "annotations"):
+        for name in metadata.get(kind) or {}:
+            if name.startswith(_OURS):
+                yield f"podTemplate.metadata.{kind}[{name}] is Ostler's own"
+    spec: Json = overlay.get("spec") or {}
+    yield from _unknown(spec, _POD_FIELDS, "podTemplate.spec")
+    yield from _nulls(spec, "podTemplate.spec")
+    for container in spec.get("containers") or ():
+        yield from _container(container, f"podTemplate.spec.containers[{container['name']}]")
+    for container in spec.get("initContainers") or ():
+        where = f"podTemplate.spec.initContainers[{container['name']}]"
+        if container["name"] in {POLLER, RUNNER}:
+            yield f"{where}: the name is taken"
+        yield from _container(container, where)
+    for volume in spec.get("volumes") or ():
+        yield from _volume(volume)
+
+
+def _unknown(value: Json, known: frozenset[str], where: str) -> Iterator[str]:
+    for field in value:
+        if field not in known:
+            yield f"{where}.{field} may not be set"
+
+
+def _nulls(value: Any, where: str) -> Iterator[str]:
+    """A null takes away what is below it; `$patch` and its like do as well."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if inner is None or key.startswith("$"):
+                yield f"{where}.{key}: an overlay may not take anything away"
+            yield from _nulls(inner, f"{where}.{key}")
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _nulls(inner, where)
+
+
+def _container(container: Json, where: str) -> Iterator[str]:
+    name = container["name"]
+    known = {POLLER: _POLLER_FIELDS, RUNNER: _RUNNER_FIELDS}.get(name, _OTHER_FIELDS)
+    yield from _unknown(container, known, where)
+    security: Json = container.get("securityContext") or {}
+    yield from _unknown(security, _SECURITY_FIELDS, f"{where}.securityContext")
+    if security.get("runAsUser") == 0:
+        yield f"{where}.securityContext.runAsUser is root"
+    if name == RUNNER and "runAsUser" in security:
+        yield f"{where}.securityContext.runAsUser: the poller's user and the runner's are one, of the Pod"
+    for variable in container.get("env") or ():
+        if variable["name"].startswith(_OUR_ENV):
+            yield f"{where}.env[{variable['name']}] is Ostler's own"
+    for mount in container.get("volumeMounts") or ():
+        if mount["name"] in {JIT_VOLUME, TOKEN_VOLUME}:
+            yield f"{where}.volumeMounts: volume {mount['name']} is the poller's and the runner's own"
+        if mount["mountPath"].rstrip("/").startswith(("/var/run/ostler", "/opt/ostler")):
+            yield f"{where}.volumeMounts[{mount['mountPath']}] would cover what Ostler mounts or runs"
+
+
+def _volume(volume: Json) -> Iterator[str]:
+    where = f"podTemplate.spec.volumes[{volume['name']}]"
+    if volume["name"] in {JIT_VOLUME, TOKEN_VOLUME}:
+        yield f"{where} is Ostler's own"
+    yield from _unknown(volume, _VOLUME_KINDS, where)
+    for source in (volume.get("projected") or {}).get("sources") or ():
+        if "serviceAccountToken" in source:
+            yield f"{where}: a token of the Pod is the poller's alone"

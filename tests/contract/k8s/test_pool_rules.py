@@ -1,0 +1,100 @@
+"""What the real API server alone judges: CEL rules, the scale subresource, Pod Security. The embedded one has none."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from k8s_adapters.client import MERGE_PATCH, KubeClient, make_client
+from k8s_adapters.pools import create_pool, list_pools
+from k8s_adapters.retry import answer_of
+from k8s_adapters.runners import create_runner
+from lab.control_plane import ClusterAccess
+from ostler.errors import Invalid
+
+SPEC = {"image": "runner:1", "runnerLabels": ["linux", "x64"]}
+OVERLAY = {
+    "metadata": {"labels": {"team": "web"}},
+    "spec": {
+        "nodeSelector": {"disk": "ssd"},
+        "tolerations": [{"key": "ci", "operator": "Exists"}],
+        "containers": [
+            {"name": "runner", "env": [{"name": "HTTP_PROXY", "value": "http://proxy"}]},
+            {"name": "cache", "image": "cache:1"},
+        ],
+        "initContainers": [{"name": "warm-up", "image": "cache:1"}],
+        "volumes": [{"name": "work", "emptyDir": {}}],
+    },
+}
+
+
+@pytest.fixture
+def api(real_control_plane: ClusterAccess) -> Iterator[KubeClient]:
+    client = make_client(kubeconfig=str(real_control_plane.kubeconfig))
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def own(api: KubeClient) -> Iterator[str]:
+    """A namespace under the restricted Pod Security level."""
+    name = f"test-{secrets.token_hex(6)}"
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    api.request("POST", "/api/v1/namespaces", body={"metadata": {"name": name, "labels": labels}})
+    yield name
+    api.request("DELETE", f"/api/v1/namespaces/{name}")
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({"resources": {"cpu": "plenty"}}, "quantity"),
+        ({"resources": {"memory": "4 GB"}}, "quantity"),
+        ({"resources": {"cpu": "0"}}, "quantity"),
+        ({"resources": {"memory": "-1Gi"}}, "quantity"),
+        ({"autoscaling": {"enabled": True, "minWarm": 5, "maxReplicas": 4}}, "minWarm is more than"),
+        ({"provisioning": {"startTimeout": "soon"}}, "startTimeout"),
+        ({"drainTimeout": ""}, "drainTimeout"),
+        ({"runnerLabels": ["a", "a"]}, "Duplicate"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_the_api_server(
+    api: KubeClient, own: str, spec: dict[str, object], says: str
+) -> None:
+    with pytest.raises(Invalid) as refused:
+        create_pool(api, namespace=own, name="bad", spec={**SPEC, **spec})
+    answer = answer_of(refused.value)
+    assert answer is not None
+    assert says in answer.message
+
+
+@pytest.mark.parametrize("name", ["a" * 55, "with.dots"])
+def test_a_name_that_its_pods_cannot_have_is_refused(api: KubeClient, own: str, name: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        create_pool(api, namespace=own, name=name, spec=SPEC)
+    answer = answer_of(refused.value)
+    assert answer is not None
+    assert "the name of a pool" in answer.message
+
+
+def test_a_pool_is_scaled_by_its_subresource(api: KubeClient, own: str) -> None:
+    create_pool(api, namespace=own, name="p", spec=SPEC)
+    path = f"/apis/ostler.dev/v1alpha1/namespaces/{own}/runnerpools/p/scale"
+    api.request("PATCH", path, body={"spec": {"replicas": 3}}, content_type=MERGE_PATCH)
+    (pool,) = list_pools(api, namespace=own)
+    assert (pool.replicas, pool.generation) == (3, 2)
+
+
+@pytest.mark.parametrize("overlay", [None, OVERLAY])
+def test_a_pod_of_ours_is_admitted_under_the_restricted_level(
+    api: KubeClient, own: str, overlay: dict[str, object] | None
+) -> None:
+    spec = SPEC if overlay is None else {**SPEC, "podTemplate": overlay}
+    pool = create_pool(api, namespace=own, name="p", spec=spec)
+    assert pool.problem is None
+    made = create_runner(
+        api, pool=pool, name="p-00000001", attempt="a", dispatch_url="http://web/", audience="ostler-dispatch"
+    )
+    assert made.uid

@@ -1,0 +1,100 @@
+"""The overlay of a pool's Pods: what it changes, and what it may not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rules.pod_template import lay_over, refusals
+
+POD: dict[str, Any] = {
+    "metadata": {"name": "p-1", "labels": {"ostler.dev/pool": "p"}, "annotations": {}},
+    "spec": {
+        "restartPolicy": "Never",
+        "containers": [
+            {"name": "poller", "env": [{"name": "OSTLER_JIT_DIR", "value": "/jit"}]},
+            {
+                "name": "runner",
+                "env": [{"name": "OSTLER_JIT_DIR", "value": "/jit"}],
+                "volumeMounts": [{"name": "jit", "mountPath": "/var/run/ostler"}],
+            },
+        ],
+        "volumes": [{"name": "jit"}, {"name": "token"}],
+    },
+}
+
+
+def runner(**fields: Any) -> dict[str, Any]:
+    return {"spec": {"containers": [{"name": "runner", **fields}]}}
+
+
+def test_named_things_are_merged_by_name_and_the_others_stay() -> None:
+    overlay = {
+        "metadata": {"labels": {"team": "web"}},
+        "spec": {
+            "nodeSelector": {"disk": "ssd"},
+            "containers": [
+                {"name": "runner", "env": [{"name": "HTTP_PROXY", "value": "http://proxy"}],
+                 "volumeMounts": [{"name": "cache", "mountPath": "/cache"}]},
+                {"name": "sidecar", "image": "s"},
+            ],
+            "volumes": [{"name": "cache", "emptyDir": {}}],
+        },
+    }  # fmt: skip
+    assert refusals(overlay) == ()
+
+    merged = lay_over(POD, overlay)
+
+    assert merged["metadata"]["labels"] == {"ostler.dev/pool": "p", "team": "web"}
+    poller, with_more, sidecar = merged["spec"]["containers"]
+    assert poller == POD["spec"]["containers"][0]
+    assert [each["name"] for each in with_more["env"]] == ["OSTLER_JIT_DIR", "HTTP_PROXY"]
+    assert [each["mountPath"] for each in with_more["volumeMounts"]] == ["/var/run/ostler", "/cache"]
+    assert sidecar == {"name": "sidecar", "image": "s"}
+    assert [each["name"] for each in merged["spec"]["volumes"]] == ["jit", "token", "cache"]
+    assert "nodeSelector" not in POD["spec"]
+
+
+@pytest.mark.parametrize(
+    ("overlay", "says"),
+    [
+        ({"spec": {"automountServiceAccountToken": True}}, "automountServiceAccountToken"),
+        ({"spec": {"serviceAccountName": "admin"}}, "serviceAccountName"),
+        ({"spec": {"shareProcessNamespace": True}}, "shareProcessNamespace"),
+        ({"spec": {"hostPID": True}}, "hostPID"),
+        ({"spec": {"securityContext": {"runAsNonRoot": False}}}, "securityContext"),
+        ({"spec": {"restartPolicy": "Always"}}, "restartPolicy"),
+        ({"spec": {"containers": [{"name": "poller", "env": [{"name": "A", "value": "b"}]}]}}, "env"),
+        ({"spec": {"containers": [{"name": "poller", "command": ["sh"]}]}}, "command"),
+        (runner(command=["sh"]), "command"),
+        (runner(readinessProbe={}), "readinessProbe"),
+        (runner(securityContext={"privileged": True}), "privileged"),
+        (runner(securityContext={"capabilities": {"add": ["SYS_ADMIN"]}}), "capabilities"),
+        (runner(securityContext={"runAsUser": 0}), "root"),
+        (runner(securityContext={"runAsUser": 1002}), "user"),
+        (runner(env=[{"name": "ACTIONS_RUNNER_HOOK_JOB_STARTED", "value": ""}]), "Ostler's own"),
+        (runner(env=[{"name": "OSTLER_JIT_DIR", "value": "/t"}]), "Ostler's own"),
+        (runner(volumeMounts=[{"name": "token", "mountPath": "/t"}]), "own"),
+        (runner(volumeMounts=[{"name": "x", "mountPath": "/opt/ostler"}]), "cover"),
+        (runner(env=None), "take anything away"),
+        ({"spec": {"containers": [{"name": "runner", "$patch": "delete"}]}}, "take anything away"),
+        ({"spec": {"containers": [{"name": "spy", "volumeMounts": [{"name": "jit", "mountPath": "/j"}]}]}}, "own"),
+        ({"spec": {"initContainers": [{"name": "poller"}]}}, "taken"),
+        ({"spec": {"volumes": [{"name": "host", "hostPath": {"path": "/"}}]}}, "hostPath"),
+        ({"spec": {"volumes": [{"name": "jit", "emptyDir": {}}]}}, "own"),
+        (
+            {"spec": {"volumes": [{"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]}},
+            "poller's alone",
+        ),
+        ({"metadata": {"labels": {"ostler.dev/runner-pool-owner": "1"}}}, "Ostler's own"),
+        ({"metadata": {"annotations": {"ostler.dev/claim": "9.9"}}}, "Ostler's own"),
+        ({"metadata": {"finalizers": ["x"]}}, "finalizers"),
+        ({"spec": {"containers": [{"image": "x"}]}}, "shaped"),
+        ({"spec": {"containers": "x"}}, "shaped"),
+        ({"spec": ["x"]}, "shaped"),
+        ([], "no object"),
+    ],
+)
+def test_what_would_weaken_the_split_is_refused_with_its_field(overlay: Any, says: str) -> None:
+    assert any(says in reason for reason in refusals(overlay)), refusals(overlay)
