@@ -1,0 +1,106 @@
+"""Sets of IP addresses of both versions, as NetworkPolicies write them: a block less its exceptions."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Self
+
+from rules.intervals import Intervals
+
+_V4 = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """A set of addresses. Equal sets are equal records, however they were written."""
+
+    v4: Intervals = field(default_factory=Intervals)
+    v6: Intervals = field(default_factory=Intervals)
+
+    def __bool__(self) -> bool:
+        return bool(self.v4) or bool(self.v6)
+
+    def union(self, other: Self) -> Addresses:
+        """Return what is in either."""
+        return Addresses(self.v4.union(other.v4), self.v6.union(other.v6))
+
+    def minus(self, other: Self) -> Addresses:
+        """Return what is in this one and not in the other."""
+        return Addresses(self.v4.minus(other.v4), self.v6.minus(other.v6))
+
+    def common(self, other: Self) -> Addresses:
+        """Return what is in both."""
+        return Addresses(self.v4.common(other.v4), self.v6.common(other.v6))
+
+    def cidrs(self) -> tuple[str, ...]:
+        """Return the fewest blocks that make up the set, IPv4 first."""
+        found: list[str] = []
+        for low, high in self.v4.ranges:
+            four = ipaddress.summarize_address_range(ipaddress.IPv4Address(low), ipaddress.IPv4Address(high))
+            found += map(str, four)
+        for low, high in self.v6.ranges:
+            six = ipaddress.summarize_address_range(ipaddress.IPv6Address(low), ipaddress.IPv6Address(high))
+            found += map(str, six)
+        return tuple(found)
+
+
+def block(cidr: str) -> Addresses:
+    """Return the addresses of one block, or of one address. ValueError when it is neither."""
+    network = ipaddress.ip_network(cidr, strict=False)
+    numbers = Intervals.of([(int(network.network_address), int(network.broadcast_address))])
+    return Addresses(v4=numbers) if network.version == _V4 else Addresses(v6=numbers)
+
+
+def blocks(cidrs: Iterable[str]) -> Addresses:
+    """Return the addresses of several blocks. ValueError when one is none."""
+    found = Addresses()
+    for cidr in cidrs:
+        found = found.union(block(cidr))
+    return found
+
+
+EVERYWHERE = blocks(("0.0.0.0/0", "::/0"))
+
+PRIVATE_V4 = (
+    "0.0.0.0/8",  # this host
+    "10.0.0.0/8",
+    "100.64.0.0/10",  # carrier-grade NAT, also Pods and nodes of some clouds
+    "127.0.0.0/8",
+    "169.254.0.0/16",  # link-local: the metadata of every cloud
+    "172.16.0.0/12",
+    "192.0.0.0/24",  # protocol assignments; a metadata service too
+    "192.168.0.0/16",
+    "198.18.0.0/15",  # benchmarks; used inside of clusters
+    "224.0.0.0/4",  # multicast
+    "240.0.0.0/4",  # reserved; Pods of some clusters
+)
+PRIVATE_V6 = (
+    "::/96",  # unspecified, loopback, and IPv4 written as IPv6 long ago
+    "64:ff9b::/104",  # the next eleven: what IPv4's private ranges are behind NAT64
+    "64:ff9b::a00:0/104",
+    "64:ff9b::6440:0/106",
+    "64:ff9b::7f00:0/104",
+    "64:ff9b::a9fe:0/112",
+    "64:ff9b::ac10:0/108",
+    "64:ff9b::c000:0/120",
+    "64:ff9b::c0a8:0/112",
+    "64:ff9b::c612:0/111",
+    "64:ff9b::e000:0/100",
+    "64:ff9b::f000:0/100",
+    "64:ff9b:1::/48",  # NAT64 of one's own
+    "100::/64",  # discarded
+    "2001::/32",  # Teredo, which carries IPv4 inside
+    "2002::/16",  # 6to4, which carries IPv4 inside
+    "fc00::/7",  # unique local: also the metadata of clouds
+    "fe80::/10",  # link-local
+    "fec0::/10",  # site-local, deprecated
+    "ff00::/8",  # multicast
+)
+PRIVATE = blocks((*PRIVATE_V4, *PRIVATE_V6))
+"""What is not the internet: no job has business there unless an operator says so.
+
+RFC 1918, 3927, 6598, 6890 for IPv4; RFC 4193, 4291, 6052, 6890 for IPv6. The chart's `runners-base` excepts the same;
+a test compares them.
+"""

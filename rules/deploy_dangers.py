@@ -1,0 +1,184 @@
+"""What network policies do to one runner Pod that they must not: one function for each danger.
+
+What one network plugin does and another does not is taken the worse way: an `ipBlock` that has an address of web
+reaches web for a stamped Pod; it is no way to web's Pods for an idle one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rules.addresses import PRIVATE, Addresses
+from rules.deploys import WAIT_FOR_JOBS, Danger, Refusal
+from rules.intervals import Intervals
+from rules.manifests import OWNER_LABEL, POOL_LABEL, Manifests, Workload
+from rules.network_policies import Direction
+from rules.network_reach import ALL_PORTS, Network, Pod, Ports, Reach, may_connect, peer_names_pod, reach, ruled_by
+
+_DNS = Ports(tuple((each, Intervals.of([(53, 53), (5353, 5353)])) for each in ("TCP", "UDP")))
+_SHOWN = 4  # things that one sentence names
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a Pod may do when the deploy is through, towards the Pods of before and after."""
+
+    network: Network
+    pod: Pod
+    egress: Reach
+    ingress: Reach
+
+
+def look(network: Network, pod: Pod) -> Seen:
+    """Return what a Pod may do in both directions."""
+    return Seen(network, pod, reach(network, pod, Direction.EGRESS), reach(network, pod, Direction.INGRESS))
+
+
+def changed(before: Manifests, after: Manifests, pod: Pod, runners: Sequence[Pod]) -> list[Refusal]:
+    """Return what the deploy changes for a stamped Pod: its peers, else the policies that select it.
+
+    `runners` are the other runner Pods, which are the same before and after.
+    """
+    for direction in Direction:
+        was = reach(_network(before, after, runners), pod, direction)
+        will = reach(_network(after, before, runners), pod, direction)
+        if (bool(was.policies), was.pods, was.addresses) == (bool(will.policies), will.pods, will.addresses):
+            continue
+        reason = f"{direction} of stamped Pods changes: {_told_change(was, will)}."
+        return [Refusal(Danger.PEERS_CHANGE, (), reason, f"Leave what rules stamped Pods as it is. {WAIT_FOR_JOBS}")]
+    old = {each.name: each.text for each in before.policies if each.selects(pod.namespace, pod.labels)}
+    new = {each.name: each.text for each in after.policies if each.selects(pod.namespace, pod.labels)}
+    cure = f"Leave the policy as it is, its labels and annotations too: none with a version. {WAIT_FOR_JOBS}"
+    return [
+        Refusal(
+            Danger.POLICY_REWRITTEN,
+            (),
+            f"Policy {name}, which selects stamped Pods, {_told_write(name, old, new)}. The peers stay the same, but "
+            "the network plugin computes the rules of every such Pod anew.",
+            cure,
+        )
+        for name in sorted({*old, *new})
+        if old.get(name) != new.get(name)
+    ]
+
+
+def not_ruled(seen: Seen) -> Iterable[Refusal]:
+    """A direction that no policy rules: everything is allowed there."""
+    for direction, found in ((Direction.EGRESS, seen.egress), (Direction.INGRESS, seen.ingress)):
+        if not found.policies:
+            yield Refusal(
+                Danger.NOT_RULED,
+                (),
+                f"No policy rules {direction.lower()} of stamped Pods: everything is allowed.",
+                f"Have a policy in the namespace of the pool that selects every Pod with the label {POOL_LABEL}.",
+            )
+
+
+def open_ingress(seen: Seen) -> Iterable[Refusal]:
+    """Somebody may connect to the Pod. Any rule will do: it is for Pods that nobody knows of here too."""
+    if any(each.ingress for each in ruled_by(seen.network.policies, seen.pod, Direction.INGRESS)):
+        reason = f"{_policies(seen.ingress)} let others connect to stamped Pods."
+        yield Refusal(Danger.OPEN_INGRESS, (), reason, "Nobody connects to a runner Pod: leave ingress empty.")
+
+
+def private_egress(seen: Seen, allowed: Addresses) -> Iterable[Refusal]:
+    """The Pod reaches private addresses that are not allowed, at other ports than those of names."""
+    if not seen.egress.policies:
+        return
+    private = seen.egress.addresses_beside(_DNS).common(PRIVATE).minus(allowed)
+    if private:
+        yield Refusal(
+            Danger.PRIVATE_EGRESS,
+            (),
+            f"{_policies(seen.egress)} let stamped Pods reach private addresses: {_some(private.cidrs())}.",
+            "Except them from the block; for what jobs do need, say --allow-private BLOCK.",
+        )
+
+
+def rolling_peers(seen: Seen, rolling: Sequence[Pod]) -> Iterable[Refusal]:
+    """A policy that selects the Pod has Pods as peers that come and go, with each deploy or each job."""
+    for policy in seen.network.policies:
+        if not policy.selects(seen.pod.namespace, seen.pod.labels):
+            continue
+        peers = [peer for rule in (*(policy.ingress or ()), *(policy.egress or ())) for peer in rule.peers or ()]
+        named = {pod.key for pod in rolling if any(peer_names_pod(seen.network, policy, each, pod) for each in peers)}
+        if named:
+            yield Refusal(
+                Danger.ROLLING_PEER,
+                (),
+                f"Policy {policy.name} selects stamped Pods and has Pods as peers that roll: {_some(sorted(named))}. "
+                "Each time one comes or goes the network plugin computes the rules of every selected Pod anew, and "
+                "connections of running jobs break.",
+                f"Move those peers into a policy that selects only Pods without the label {OWNER_LABEL}.",
+            )
+
+
+def reaching_web(seen: Seen, web: Iterable[Workload], addresses: Addresses) -> Iterable[Refusal]:
+    """A stamped Pod reaches web, as Pods or at an address of it; whether web would let it in is not asked."""
+    if not seen.egress.policies:
+        return
+    ways = [
+        f"as {each.pod.key}"
+        for each in web
+        if seen.egress.ports_of(each.pod.key).common(each.ports or ALL_PORTS)
+    ]  # fmt: skip
+    ways += [f"at {each}" for each in seen.egress.addresses_beside(_DNS).common(addresses).cidrs()]
+    if ways:
+        yield Refusal(
+            Danger.BUSY_REACHES_WEB,
+            (),
+            f"{_policies(seen.egress)} let stamped Pods reach web {_some(ways)}.",
+            "Let only Pods without the owner label reach web; except web's addresses from public egress "
+            "(networkPolicies.webAddresses of the chart).",
+        )
+
+
+def missing_web(seen: Seen, web: Iterable[Workload]) -> Iterable[Refusal]:
+    """An idle Pod does not reach Pods of web, of before or after: while they roll both are there."""
+    missing = [
+        each.pod.key
+        for each in web
+        if not may_connect(seen.network, seen.pod, each.pod, ports=each.ports or ALL_PORTS)
+    ]  # fmt: skip
+    if missing:
+        yield Refusal(
+            Danger.IDLE_MISSES_WEB,
+            (),
+            f"Idle Pods do not reach {_some(missing)}: they would get no job, for good or while web rolls.",
+            "Let a policy that selects Pods without the owner label allow egress to web, by labels that no deploy "
+            "changes, and let web's own policies allow them in.",
+        )
+
+
+def _network(manifests: Manifests, other: Manifests, runners: Sequence[Pod]) -> Network:
+    namespaces = {**other.namespaces, **manifests.namespaces}
+    return Network(manifests.policies, namespaces, (*(each.pod for each in manifests.workloads), *runners))
+
+
+def _told_write(name: str, old: Mapping[str, str], new: Mapping[str, str]) -> str:
+    if name not in old:
+        return "is new"
+    return "is written anew" if name in new else "goes"
+
+
+def _told_change(was: Reach, will: Reach) -> str:
+    if not was.policies or not will.policies:
+        return "no policy ruled it, now one does" if will.policies else "a policy ruled it, now none does"
+    told: list[str] = []
+    for word, one, two in (("gained", was, will), ("lost", will, was)):
+        pods = [key for key, ports in two.pods if ports.minus(one.ports_of(key))]
+        addresses = two.addresses_beside(Ports()).minus(one.addresses_beside(Ports())).cidrs()
+        if pods or addresses:
+            told.append(f"{word} {_some((*pods, *addresses))}")
+    return "; ".join(told) or "other ports at the same addresses"
+
+
+def _policies(found: Reach) -> str:
+    word = "Policy" if len(found.policies) == 1 else "Policies"
+    return f"{word} {' and '.join(found.policies)}"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _SHOWN
+    return f"{', '.join(names[:_SHOWN])} and {more} more" if more > 0 else ", ".join(names)

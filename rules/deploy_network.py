@@ -1,0 +1,196 @@
+"""The deploy rule of network policies: nothing changes for a stamped Pod (law L12), and every idle one reaches web.
+
+That a stamped Pod's peers come out the same is not enough. A network plugin computes the rules of each selected Pod
+anew when a policy is written, and when a Pod comes or goes that a policy names as a peer; connections broke in that
+moment in production, which is why there are two policies. So a policy that selects stamped Pods must not be written at
+all, and must not name Pods that roll.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rules import deploy_dangers as dangers
+from rules.addresses import Addresses
+from rules.deploys import Danger, Refusal
+from rules.manifests import OWNER_LABEL, POOL_LABEL, Manifests, Pool, Workload, addresses_of
+from rules.network_policies import Policy
+from rules.network_reach import Network, Pod
+from rules.selectors import Operator, Requirement, Selector
+
+WEB = Selector((Requirement("app.kubernetes.io/component", Operator.IN, frozenset({"web"})),))
+ANY_OTHER = "(any other)"
+"""A pool that the manifests do not have: pools are made by hand too."""
+
+_NO_POOL = "NO_POOL"  # fits a label, and no object can have this name
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is deployed over what. `before`: None at a first installation.
+
+    `namespaces` are the runners'; `web_addresses` where web is reached besides what the manifests say; `allowed`
+    private addresses are wanted for jobs; `seen` are labels of runner Pods that were found alive, by namespace.
+    """
+
+    before: Manifests | None
+    after: Manifests
+    namespaces: frozenset[str]
+    web: Selector = WEB
+    web_addresses: Addresses = field(default_factory=Addresses)
+    allowed: Addresses = field(default_factory=Addresses)
+    seen: tuple[tuple[str, Mapping[str, str]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What was found of one kind of runner Pods. `same`: None where there is nothing to compare with."""
+
+    pool: str
+    state: str
+    policies: tuple[str, ...]
+    same: bool | None
+    reaches_web: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkVerdict:
+    """What the policies do, with a row for each kind of runner Pods."""
+
+    refusals: tuple[Refusal, ...]
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Runner:
+    """Pods of a pool that look alike to policies. `is_new`: there cannot be one before the deploy."""
+
+    pool: str
+    pod: Pod
+    stamped: bool
+    is_new: bool
+
+
+def judge_network(question: Question) -> NetworkVerdict:
+    """Return whether network policies let this deploy be, for the stamped and the idle Pods of every pool."""
+    before, after = question.before, question.after
+    workloads = _distinct(before, after)
+    web = [each for each in workloads if question.web.matches(each.pod.labels)]
+    addresses = question.web_addresses.union(addresses_of(after, web))
+    if before is not None:
+        addresses = addresses.union(addresses_of(before, web))
+    runners = _runners(question)
+    pods = tuple({each.pod.key: each.pod for each in runners}.values())
+    rolling = [*(each.pod for each in workloads), *(each.pod for each in runners)]
+    namespaces = {**(before.namespaces if before else {}), **after.namespaces}
+    network = Network(after.policies, namespaces, tuple(each.pod for each in workloads))
+    found: list[tuple[str, Refusal]] = []
+    rows: list[Row] = []
+    for runner in runners:
+        seen = dangers.look(network, runner.pod)
+        mine: list[Refusal] = []
+        same: bool | None = None
+        if runner.stamped:
+            if before is not None and not runner.is_new:
+                mine += dangers.changed(before, after, runner.pod, pods)
+                same = not mine
+            mine += dangers.not_ruled(seen)
+            mine += dangers.open_ingress(seen)
+            mine += dangers.private_egress(seen, question.allowed)
+            mine += dangers.rolling_peers(seen, rolling)
+            mine += dangers.reaching_web(seen, web, addresses)
+            reaches_web = not seen.egress.policies or any(each.danger is Danger.BUSY_REACHES_WEB for each in mine)
+        else:
+            mine += dangers.missing_web(seen, web)
+            reaches_web = not mine
+        found += [(runner.pool, each) for each in mine]
+        names = sorted(p.name for p in after.policies if p.selects(runner.pod.namespace, runner.pod.labels))
+        state = "stamped" if runner.stamped else "idle"
+        rows.append(Row(runner.pool, state, tuple(names), same, reaches_web if web else None))
+    return NetworkVerdict(_merged(found), _worst(rows))
+
+
+def _distinct(before: Manifests | None, after: Manifests) -> list[Workload]:
+    """Return the Pods of after, and those of before that look different: both are there while they roll."""
+    found = list(after.workloads)
+    for each in before.workloads if before else ():
+        if each not in found:
+            pod = Pod(f"{each.pod.key} (before)", each.pod.namespace, each.pod.labels, each.pod.named_ports)
+            found.append(Workload(pod, each.ports))
+    return found
+
+
+def _runners(question: Question) -> list[_Runner]:
+    old = {(each.namespace, each.name): each for each in (question.before.pools if question.before else ())}
+    new = {(each.namespace, each.name): each for each in question.after.pools}
+    owners = _owners((*(question.before.policies if question.before else ()), *question.after.policies))
+    known = question.before.runner_namespaces if question.before else frozenset()
+    found: list[_Runner] = []
+    for key in sorted({*old, *new}):
+        one, two = old.get(key), new.get(key)
+        # A template may change the labels: Pods of both are there while they roll.
+        for pool in (one, two if one is None or two is None or one.labels != two.labels else None):
+            if pool is not None:
+                found += _kinds(pool, owners, is_new=one is None)
+    for namespace in sorted(question.namespaces):
+        is_new = bool(known) and namespace not in known
+        found += _kinds(Pool(namespace, ANY_OTHER, {}), owners, is_new=is_new)
+    for namespace, labels in question.seen:
+        told, stamped = f"{namespace}/{labels.get(POOL_LABEL)}", OWNER_LABEL in labels
+        found.append(_Runner(told, Pod(_key(told, stamped=stamped), namespace, labels, {}), stamped, is_new=False))
+    return found
+
+
+def _kinds(pool: Pool, owners: Iterable[str], *, is_new: bool) -> Iterable[_Runner]:
+    told = f"{pool.namespace}/{pool.name}"
+    name = _NO_POOL if pool.name == ANY_OTHER else pool.name
+    labels = {**pool.labels, POOL_LABEL: name, "app.kubernetes.io/managed-by": "ostler"}
+    labels.pop(OWNER_LABEL, None)
+    pod = Pod(_key(told, stamped=False), pool.namespace, labels, {})
+    yield _Runner(told, pod, stamped=False, is_new=is_new)
+    for owner in owners:
+        pod = Pod(_key(told, stamped=True), pool.namespace, {**labels, OWNER_LABEL: owner}, {})
+        yield _Runner(told, pod, stamped=True, is_new=is_new)
+
+
+def _key(pool: str, *, stamped: bool) -> str:
+    return f"{'stamped' if stamped else 'idle'} Pods of pool {pool}"
+
+
+def _owners(policies: Sequence[Policy]) -> list[str]:
+    """Return owners to try: any, and each that a policy names."""
+    named = {
+        value
+        for policy in policies
+        for requirement in policy.selector.requirements
+        if requirement.key == OWNER_LABEL
+        for value in requirement.values
+    }
+    return sorted({"1", *named})
+
+
+def _merged(found: Iterable[tuple[str, Refusal]]) -> tuple[Refusal, ...]:
+    """Return each refusal once, with all pools that it is about, the worst kind first."""
+    pools: dict[Refusal, list[str]] = {}
+    for pool, refusal in found:
+        mine = pools.setdefault(refusal, [])
+        if pool not in mine:
+            mine.append(pool)
+    order = list(Danger)
+    return tuple(
+        Refusal(each.danger, tuple(pools[each]), each.reason, each.cure)
+        for each in sorted(pools, key=lambda each: order.index(each.danger))
+    )
+
+
+def _worst(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """Return one row for each pool and state: that of the owner for which most is wrong."""
+    found: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        known = found.setdefault((row.pool, row.state), row)
+        if (row.same is False and known.same is not False) or (
+            row.state == "stamped" and row.reaches_web and not known.reaches_web
+        ):
+            found[row.pool, row.state] = row
+    return tuple(found.values())

@@ -1,0 +1,40 @@
+"""Why a deploy is refused: one record for each reason, with what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Danger(StrEnum):
+    """What a deploy would do to Pods that may run a job, or to those that wait for one."""
+
+    NOT_RULED = "not-ruled"
+    PEERS_CHANGE = "peers-change"
+    POLICY_REWRITTEN = "policy-rewritten"
+    ROLLING_PEER = "rolling-peer"
+    BUSY_REACHES_WEB = "busy-reaches-web"
+    IDLE_MISSES_WEB = "idle-misses-web"
+    OPEN_INGRESS = "open-ingress"
+    PRIVATE_EGRESS = "private-egress"
+    NAMESPACE_DELETED = "namespace-deleted"
+    DEFINITION_DELETED = "definition-deleted"
+    POOL_WITHOUT_FINALIZER = "pool-without-finalizer"
+    ADMISSION_MISSING = "admission-missing"
+    ADMISSION_OFF = "admission-off"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One reason not to deploy. `subjects`: pools or objects that it is about; `reason` and `cure` are sentences."""
+
+    danger: Danger
+    subjects: tuple[str, ...]
+    reason: str
+    cure: str
+
+
+WAIT_FOR_JOBS = (
+    "If it has to be: pause the pools, wait until no Pod has the label ostler.dev/runner-pool-owner, deploy, resume."
+)
+"""The end of every cure of what changes for Pods that are busy now."""

@@ -1,0 +1,271 @@
+"""What a set of Kubernetes objects says about the fleet: policies, pools, namespaces, and Pods that roll.
+
+Objects come as JSON, rendered by Helm or read from a cluster. Nothing here asks a server.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rules.addresses import Addresses, blocks
+from rules.intervals import Intervals
+from rules.network_policies import Policy, parse_policy
+from rules.network_reach import Pod, Ports
+from rules.selectors import Malformed
+
+POOL_LABEL = "ostler.dev/pool"
+OWNER_LABEL = "ostler.dev/runner-pool-owner"
+WEB_ADDRESSES = "ostler.dev/web-addresses"
+"""Annotation of a policy: blocks at which web is reached from outside, comma-separated."""
+
+POOL_KIND = "RunnerPool.ostler.dev"
+POLICY_KIND = "NetworkPolicy.networking.k8s.io"
+DEFINITION = "CustomResourceDefinition.apiextensions.k8s.io", "", "runnerpools.ostler.dev"
+NOT_EVALUATED = frozenset(
+    {
+        "CiliumNetworkPolicy.cilium.io",
+        "CiliumClusterwideNetworkPolicy.cilium.io",
+        "NetworkPolicy.crd.projectcalico.org",
+        "GlobalNetworkPolicy.crd.projectcalico.org",
+        "NetworkPolicy.projectcalico.org",
+        "GlobalNetworkPolicy.projectcalico.org",
+        "AdminNetworkPolicy.policy.networking.k8s.io",
+        "BaselineAdminNetworkPolicy.policy.networking.k8s.io",
+    }
+)
+"""Kinds that rule traffic too and of which nothing is known here."""
+
+_TEMPLATES = {
+    "Deployment": ("spec", "template"),
+    "StatefulSet": ("spec", "template"),
+    "DaemonSet": ("spec", "template"),
+    "ReplicaSet": ("spec", "template"),
+    "ReplicationController": ("spec", "template"),
+    "Job": ("spec", "template"),
+    "CronJob": ("spec", "jobTemplate", "spec", "template"),
+    "Pod": (),
+}
+
+Key = tuple[str, str, str]
+"""Kind with its group, namespace (empty where it has none), name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """One object. `kept`: Helm leaves it when it is dropped. `hook`: Helm makes and removes it beside the release."""
+
+    key: Key
+    body: Mapping[str, Any]
+    kept: bool
+    hook: bool
+
+    @property
+    def text(self) -> str:
+        """What it is beside its name: two of the same text are one that was renamed."""
+        return json.dumps(
+            {k: v for k, v in self.body.items() if k not in {"metadata", "status"}}, sort_keys=True, default=str
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Pods that a deploy replaces: what policies see of them, and the ports that they declare."""
+
+    pod: Pod
+    ports: Ports
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A pool: `labels` are those that its template puts on its Pods besides Ostler's own."""
+
+    namespace: str
+    name: str
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A Service: whom it leads to, and its own addresses."""
+
+    namespace: str
+    selector: Mapping[str, str]
+    addresses: Addresses
+
+
+@dataclass(frozen=True, slots=True)
+class Manifests:
+    """A set of objects, read. `runner_namespaces` are those that its own objects name as the runners'."""
+
+    objects: Mapping[Key, Object] = field(default_factory=dict)
+    policies: tuple[Policy, ...] = ()
+    namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    workloads: tuple[Workload, ...] = ()
+    pools: tuple[Pool, ...] = ()
+    services: tuple[Service, ...] = ()
+    runner_namespaces: frozenset[str] = frozenset()
+    web_addresses: Addresses = field(default_factory=Addresses)
+    not_evaluated: tuple[str, ...] = ()
+
+
+def read_manifests(bodies: Iterable[Any], *, namespace: str) -> Manifests:
+    """Return what the objects say; `namespace` is of those that name none. Lists are taken apart.
+
+    Malformed, which names the object, for what is no Kubernetes object or a policy that the API would refuse.
+    """
+    objects: dict[Key, Object] = {}
+    for body in _flat(bodies):
+        found = _object(body, namespace)
+        if found.key in objects:
+            raise Malformed(f"{told(found.key)} is there twice")
+        objects[found.key] = found
+    mine = [each for each in objects.values() if not each.hook]
+    policies = [each for each in mine if each.key[0] == POLICY_KIND]
+    return Manifests(
+        objects=objects,
+        policies=tuple(parse_policy(each.body, namespace=each.key[1]) for each in policies),
+        namespaces={each.key[2]: _texts(_metadata(each).get("labels")) for each in mine if each.key[0] == "Namespace."},
+        workloads=tuple(workload for each in mine if (workload := _workload(each)) is not None),
+        pools=tuple(_pool(each) for each in mine if each.key[0] == POOL_KIND),
+        services=tuple(_service(each) for each in mine if each.key[0] == "Service."),
+        runner_namespaces=frozenset(name for each in mine for name in _runner_namespaces(each)),
+        web_addresses=_web_addresses(policies),
+        not_evaluated=tuple(sorted(told(each.key) for each in mine if each.key[0] in NOT_EVALUATED)),
+    )
+
+
+def told(key: Key) -> str:
+    """Return how an object is named to people."""
+    kind = key[0].partition(".")[0]
+    return f"{kind} {key[1]}/{key[2]}" if key[1] else f"{kind} {key[2]}"
+
+
+def addresses_of(manifests: Manifests, pods: Iterable[Workload]) -> Addresses:
+    """Return the addresses at which Pods are reached besides their own: Services, load balancers, annotations."""
+    found = manifests.web_addresses
+    for workload in pods:
+        for service in manifests.services:
+            selected = service.selector and service.selector.items() <= dict(workload.pod.labels).items()
+            if selected and service.namespace == workload.pod.namespace:
+                found = found.union(service.addresses)
+    return found
+
+
+def _flat(bodies: Iterable[Any]) -> Iterable[Mapping[str, Any]]:
+    for body in bodies:
+        if not isinstance(body, Mapping) or not isinstance(body.get("kind"), str):
+            raise Malformed(f"{str(body)[:60]!r} is no Kubernetes object: it has no kind")
+        if body["kind"].endswith("List") and isinstance(body.get("items"), list):
+            yield from _flat(body["items"])
+        else:
+            yield body
+
+
+def _object(body: Mapping[str, Any], namespace: str) -> Object:
+    metadata = body.get("metadata")
+    if not isinstance(metadata, Mapping) or not isinstance(metadata.get("name"), str):
+        raise Malformed(f"an object of kind {body['kind']} has no metadata.name")
+    group = str(body.get("apiVersion") or "").rpartition("/")[0]
+    kind = f"{body['kind']}.{group}"
+    annotations = metadata.get("annotations") or {}
+    place = "" if _is_of_cluster(body["kind"]) else str(metadata.get("namespace") or namespace)
+    return Object(
+        key=(kind, place, metadata["name"]),
+        body=body,
+        kept=annotations.get("helm.sh/resource-policy") == "keep",
+        hook="helm.sh/hook" in annotations,
+    )
+
+
+def _is_of_cluster(kind: str) -> bool:
+    return kind.startswith(("Cluster", "ValidatingAdmission", "MutatingAdmission", "ValidatingWebhook")) or kind in {
+        "Namespace", "CustomResourceDefinition", "PriorityClass", "StorageClass", "PersistentVolume", "APIService",
+        "MutatingWebhookConfiguration", "IngressClass", "RuntimeClass", "Node",
+    }  # fmt: skip
+
+
+def _metadata(given: Object) -> Mapping[str, Any]:
+    metadata: Mapping[str, Any] = given.body["metadata"]
+    return metadata
+
+
+def _texts(given: Any) -> dict[str, str]:
+    return {str(k): str(v) for k, v in given.items()} if isinstance(given, Mapping) else {}
+
+
+def _within(body: Any, *path: str) -> Any:
+    for step in path:
+        body = body.get(step) if isinstance(body, Mapping) else None
+    return body
+
+
+def _template(given: Object) -> Mapping[str, Any] | None:
+    path = _TEMPLATES.get(given.body["kind"])
+    found = None if path is None else _within(given.body, *path)
+    return found if isinstance(found, Mapping) else None
+
+
+def _workload(given: Object) -> Workload | None:
+    template = _template(given)
+    labels = _texts(_within(template, "metadata", "labels"))
+    if template is None or POOL_LABEL in labels:
+        return None
+    named: dict[str, tuple[str, int]] = {}
+    numbers: dict[str, list[tuple[int, int]]] = {}
+    for container in _containers(template):
+        for port in container.get("ports") or []:
+            protocol, number = str(port.get("protocol") or "TCP"), int(port.get("containerPort") or 0)
+            numbers.setdefault(protocol, []).append((number, number))
+            if port.get("name"):
+                named[str(port["name"])] = protocol, number
+    ports = Ports(tuple((each, Intervals.of(numbers[each])) for each in sorted(numbers)))
+    return Workload(Pod(told(given.key), given.key[1], labels, named), ports)
+
+
+def _containers(template: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    spec = template.get("spec") or {}
+    for field_name in ("containers", "initContainers"):
+        yield from (each for each in spec.get(field_name) or [] if isinstance(each, Mapping))
+
+
+def _pool(given: Object) -> Pool:
+    return Pool(given.key[1], given.key[2], _texts(_within(given.body, "spec", "podTemplate", "metadata", "labels")))
+
+
+def _service(given: Object) -> Service:
+    spec, status = given.body.get("spec") or {}, _within(given.body, "status", "loadBalancer", "ingress") or []
+    wanted = [spec.get("clusterIP"), *(spec.get("clusterIPs") or []), *(spec.get("externalIPs") or []),
+              spec.get("loadBalancerIP"), *(each.get("ip") for each in status)]  # fmt: skip
+    texts = {each for each in wanted if isinstance(each, str) and each not in {"", "None"}}
+    try:
+        return Service(given.key[1], _texts(spec.get("selector")), blocks(sorted(texts)))
+    except ValueError as error:
+        raise Malformed(f"{told(given.key)}: {error}") from None
+
+
+def _runner_namespaces(given: Object) -> Iterable[str]:
+    """Yield the namespaces that an object names as the runners': its own if a pool, or what OSTLER_NAMESPACE says."""
+    if given.key[0] == POOL_KIND:
+        yield given.key[1]
+    if given.body["kind"] == "ConfigMap":
+        yield from (str(v) for k, v in _texts(given.body.get("data")).items() if k == "OSTLER_NAMESPACE")
+    for container in _containers(_template(given) or {}):
+        yield from (
+            each["value"]
+            for each in container.get("env") or []
+            if each.get("name") == "OSTLER_NAMESPACE" and isinstance(each.get("value"), str)
+        )
+
+
+def _web_addresses(policies: Iterable[Object]) -> Addresses:
+    found = Addresses()
+    for each in policies:
+        text = _texts(_metadata(each).get("annotations")).get(WEB_ADDRESSES, "")
+        try:
+            found = found.union(blocks(part.strip() for part in text.split(",") if part.strip()))
+        except ValueError as error:
+            raise Malformed(f"{told(each.key)}: annotation {WEB_ADDRESSES}: {error}") from None
+    return found

@@ -1,0 +1,210 @@
+"""NetworkPolicies as records, with every default of the API filled in (networking.k8s.io/v1).
+
+A policy says nothing about a direction that is not in its `policyTypes`, whatever rules it has for it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from rules.addresses import Addresses, block
+from rules.selectors import Malformed, Selector, parse_selector
+
+PROTOCOLS = ("TCP", "UDP", "SCTP")
+LAST_PORT = 65535
+
+_WRITTEN_BY_TOOLS = (
+    "meta.helm.sh/",  # Helm, when it installs
+    "kubectl.kubernetes.io/last-applied-configuration",
+    "app.kubernetes.io/managed-by",  # Helm, when it installs
+)
+"""Labels and annotations that a live object has and its manifest lacks."""
+
+
+class Direction(StrEnum):
+    """Seen from the Pod that a policy selects."""
+
+    INGRESS = "Ingress"
+    EGRESS = "Egress"
+
+
+@dataclass(frozen=True, slots=True)
+class PortRule:
+    """Ports of one protocol: all (both None), a closed range of numbers, or whatever the receiving Pod calls `name`."""
+
+    protocol: str
+    numbers: tuple[int, int] | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Addresses, or Pods by their labels and those of their namespace; with no `namespaces` those of the policy's own.
+
+    With `namespaces` and no `pods` it is every Pod in them. `addresses` stands alone.
+    """
+
+    pods: Selector | None = None
+    namespaces: Selector | None = None
+    addresses: Addresses | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Traffic that is allowed; None stands for every peer, or every port."""
+
+    peers: tuple[Peer, ...] | None
+    ports: tuple[PortRule, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One NetworkPolicy. A direction that it does not rule is None; one where it allows nothing is empty.
+
+    `text` is everything that a write of the object could change: where it differs, a deploy writes the object anew.
+    """
+
+    namespace: str
+    name: str
+    selector: Selector
+    ingress: tuple[Rule, ...] | None
+    egress: tuple[Rule, ...] | None
+    text: str
+
+    def rules(self, direction: Direction) -> tuple[Rule, ...] | None:
+        """Return what it allows in a direction, None where it has nothing to say."""
+        return self.ingress if direction is Direction.INGRESS else self.egress
+
+    def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
+        """Return whether it is in force for a Pod."""
+        return namespace == self.namespace and self.selector.matches(labels)
+
+
+def parse_policy(given: Mapping[str, Any], *, namespace: str) -> Policy:
+    """Return a policy from its JSON; `namespace` is of one that names none.
+
+    Malformed, which names the object and the field, when the API would refuse it.
+    """
+    metadata = given.get("metadata") or {}
+    where = f"NetworkPolicy {metadata.get('namespace') or namespace}/{metadata.get('name')}: spec"
+    spec = given.get("spec")
+    if not isinstance(spec, Mapping):
+        raise Malformed(f"{where} is missing")
+    types = spec.get("policyTypes")
+    if types is None:
+        types = ["Ingress", *(["Egress"] if spec.get("egress") else [])]
+    if not isinstance(types, list) or not set(types) <= set(Direction):
+        raise Malformed(f"{where}.policyTypes is {types!r}, not a list of Ingress and Egress")
+
+    def rules(direction: Direction, field: str, peers: str) -> tuple[Rule, ...] | None:
+        if direction not in types:
+            return None
+        return tuple(
+            _rule(each, peers, f"{where}.{field}[{index}]")
+            for index, each in enumerate(_list(spec.get(field), f"{where}.{field}"))
+        )
+
+    return Policy(
+        namespace=str(metadata.get("namespace") or namespace),
+        name=str(metadata.get("name")),
+        selector=parse_selector(spec.get("podSelector") or {}, where=f"{where}.podSelector"),
+        ingress=rules(Direction.INGRESS, "ingress", "from"),
+        egress=rules(Direction.EGRESS, "egress", "to"),
+        text=_text_of(metadata, spec),
+    )
+
+
+def _text_of(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
+    """Return what is written, less what tools and the server add; defaults are spelt out, so that both look alike."""
+
+    def kept(field: str) -> dict[str, Any]:
+        return {k: v for k, v in (metadata.get(field) or {}).items() if not k.startswith(_WRITTEN_BY_TOOLS)}
+
+    def spelt(rule: Mapping[str, Any]) -> dict[str, Any]:
+        return {**rule, "ports": [{"protocol": "TCP", **port} for port in rule.get("ports") or []]}
+
+    said = {
+        "podSelector": spec.get("podSelector") or {},
+        "policyTypes": spec.get("policyTypes") or ["Ingress", *(["Egress"] if spec.get("egress") else [])],
+        **{field: [spelt(rule) for rule in spec.get(field) or []] for field in ("ingress", "egress")},
+    }
+    return json.dumps([kept("labels"), kept("annotations"), said], sort_keys=True, default=str)
+
+
+def _rule(given: Any, peers_field: str, where: str) -> Rule:
+    if not isinstance(given, Mapping):
+        raise Malformed(f"{where} is no object")
+    unknown = set(given) - {peers_field, "ports"}
+    if unknown:
+        raise Malformed(f"{where} has the unknown field {min(unknown)!r}")
+    peers = _list(given.get(peers_field), f"{where}.{peers_field}")
+    ports = _list(given.get("ports"), f"{where}.ports")
+    return Rule(
+        peers=tuple(_peer(each, f"{where}.{peers_field}[{index}]") for index, each in enumerate(peers)) or None,
+        ports=tuple(_port(each, f"{where}.ports[{index}]") for index, each in enumerate(ports)) or None,
+    )
+
+
+def _peer(given: Any, where: str) -> Peer:
+    if not isinstance(given, Mapping) or not given or set(given) - {"podSelector", "namespaceSelector", "ipBlock"}:
+        raise Malformed(f"{where} is to have podSelector, namespaceSelector or ipBlock, and nothing else")
+    pods, namespaces, ip_block = (given.get(each) for each in ("podSelector", "namespaceSelector", "ipBlock"))
+    if ip_block is not None:
+        if pods is not None or namespaces is not None:
+            raise Malformed(f"{where}: ipBlock stands alone")
+        return Peer(addresses=_addresses(ip_block, f"{where}.ipBlock"))
+    return Peer(
+        pods=None if pods is None else parse_selector(pods, where=f"{where}.podSelector"),
+        namespaces=None if namespaces is None else parse_selector(namespaces, where=f"{where}.namespaceSelector"),
+    )
+
+
+def _addresses(given: Any, where: str) -> Addresses:
+    if not isinstance(given, Mapping) or not isinstance(given.get("cidr"), str):
+        raise Malformed(f"{where}.cidr is missing")
+    whole = found = _block(given["cidr"], where)
+    for each in _list(given.get("except"), f"{where}.except"):
+        cut = _block(str(each), where)
+        if cut.minus(whole):
+            raise Malformed(f"{where}: {each} is not within {given['cidr']}")
+        found = found.minus(cut)
+    return found
+
+
+def _block(cidr: str, where: str) -> Addresses:
+    try:
+        return block(cidr)
+    except ValueError as error:
+        raise Malformed(f"{where}: {error}") from None
+
+
+def _port(given: Any, where: str) -> PortRule:
+    if not isinstance(given, Mapping):
+        raise Malformed(f"{where} is no object")
+    protocol, port, last = given.get("protocol") or "TCP", given.get("port"), given.get("endPort")
+    if protocol not in PROTOCOLS:
+        raise Malformed(f"{where}.protocol is {protocol!r}, not {', '.join(PROTOCOLS)}")
+    if last is not None and not isinstance(port, int):
+        raise Malformed(f"{where}: endPort needs a port that is a number")
+    if port is None:
+        return PortRule(protocol)
+    if isinstance(port, str):
+        if port.isdecimal():
+            raise Malformed(f"{where}.port is the text {port!r}; a number has no quotes")
+        return PortRule(protocol, name=port)
+    high = port if last is None else last
+    if not (isinstance(port, int) and isinstance(high, int) and 1 <= port <= high <= LAST_PORT):
+        raise Malformed(f"{where}: there are no ports from {port!r} to {high!r}")
+    return PortRule(protocol, numbers=(port, high))
+
+
+def _list(given: Any, where: str) -> list[Any]:
+    if given is None:
+        return []
+    if not isinstance(given, list):
+        raise Malformed(f"{where} is no list")
+    return given

@@ -1,0 +1,90 @@
+"""Label selectors as Kubernetes reads them (documentation: "Labels and Selectors")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Malformed(ValueError):
+    """An object that the API server would refuse; the message names the field."""
+
+
+class Operator(StrEnum):
+    """How a requirement looks at the value of its key."""
+
+    IN = "In"
+    NOT_IN = "NotIn"
+    EXISTS = "Exists"
+    DOES_NOT_EXIST = "DoesNotExist"
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """What one key of the labels has to be; `values` are empty unless the operator is `In` or `NotIn`."""
+
+    key: str
+    operator: Operator
+    values: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Requirements that all have to hold; without any it selects everything."""
+
+    requirements: tuple[Requirement, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Return whether labels fulfil every requirement. `NotIn` holds too where the key is missing."""
+        return all(_holds(each, labels) for each in self.requirements)
+
+
+def parse_selector(given: Any, *, where: str) -> Selector:
+    """Return a selector from its JSON. Malformed, which names the place as `where`, when the API would refuse it."""
+    if not isinstance(given, Mapping):
+        raise Malformed(f"{where} is no object")
+    labels, expressions = given.get("matchLabels") or {}, given.get("matchExpressions") or []
+    if not isinstance(labels, Mapping) or not isinstance(expressions, list):
+        raise Malformed(f"{where}: matchLabels is to be an object and matchExpressions a list")
+    unknown = set(given) - {"matchLabels", "matchExpressions"}
+    if unknown:
+        raise Malformed(f"{where} has the unknown field {min(unknown)!r}")
+    found = [Requirement(str(key), Operator.IN, frozenset((_text(labels[key], where),))) for key in sorted(labels)]
+    found += [_requirement(each, f"{where}.matchExpressions[{index}]") for index, each in enumerate(expressions)]
+    return Selector(tuple(found))
+
+
+def _requirement(given: Any, where: str) -> Requirement:
+    if not isinstance(given, Mapping) or not isinstance(given.get("key"), str) or not given["key"]:
+        raise Malformed(f"{where} has no key")
+    try:
+        operator = Operator(str(given.get("operator")))
+    except ValueError:
+        raise Malformed(f"{where}.operator is {given.get('operator')!r}, not {', '.join(Operator)}") from None
+    values = given.get("values") or []
+    if not isinstance(values, list):
+        raise Malformed(f"{where}.values is no list")
+    if bool(values) != (operator in {Operator.IN, Operator.NOT_IN}):
+        raise Malformed(f"{where}: {operator} needs {'no values' if values else 'values'}")
+    return Requirement(given["key"], operator, frozenset(_text(value, where) for value in values))
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise Malformed(f"{where}: the value {value!r} is no text; put it in quotes")
+    return value
+
+
+def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
+    value = labels.get(requirement.key)
+    match requirement.operator:
+        case Operator.IN:
+            return value in requirement.values
+        case Operator.NOT_IN:
+            return value not in requirement.values
+        case Operator.EXISTS:
+            return value is not None
+        case Operator.DOES_NOT_EXIST:
+            return value is None

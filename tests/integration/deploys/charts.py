@@ -1,0 +1,28 @@
+"""Charts of these tests, rendered by the real Helm: the project's own, a small one, and the small one broken."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lab.helm import render
+from rules.manifests import Manifests, read_manifests
+
+HERE = Path(__file__).parent
+SMALL = HERE / "small_chart"
+BROKEN = HERE / "broken_charts"
+
+
+def broken_chart(name: str, folder: Path) -> Path:
+    """Return the small chart with the policies of a broken one."""
+    made = folder / name
+    shutil.copytree(SMALL, made)
+    shutil.copy(BROKEN / name / "network-policies.yaml", made / "templates")
+    return made
+
+
+def rendered(chart: Path, values: Mapping[str, Any] | None = None) -> Manifests:
+    """Return what a chart renders to, read."""
+    return read_manifests(render(chart, values), namespace="ostler")

@@ -1,0 +1,233 @@
+"""What a Pod may reach, held against a second evaluator that tries one connection after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rules.addresses import EVERYWHERE, Addresses, block, blocks
+from rules.intervals import Intervals
+from rules.network_policies import Direction, parse_policy
+from rules.network_reach import ALL_PORTS, Network, Pod, Ports, Reach, may_connect, reach
+from rules.selectors import Malformed
+from tests.unit.rules import naive_network
+
+Json = dict[str, Any]
+
+NAMESPACES = {
+    name: {"kubernetes.io/metadata.name": name, **labels}
+    for name, labels in {"a": {"team": "red"}, "b": {"team": "blue"}, "c": {}}.items()
+}
+ADDRESSES = (
+    "0.0.0.1", "10.0.0.0", "10.0.255.255", "10.1.0.0", "10.1.2.3", "11.0.0.0", "255.255.255.255",
+    "::", "fd00::1", "fd00:0:0:1::", "fdff::", "fe00::",
+)  # fmt: skip
+BLOCKS = ("0.0.0.0/0", "10.0.0.0/8", "10.0.0.0/16", "10.1.0.0/16", "10.1.2.3/32", "::/0", "fd00::/8", "fd00::/64")
+PORTS = (1, 53, 80, 81, 100, 443, 65535)
+KEYS, VALUES = ("app", "tier", "ver"), ("x", "y", "z")
+
+labels = st.dictionaries(st.sampled_from(KEYS), st.sampled_from(VALUES), max_size=3)
+expression = st.one_of(
+    st.builds(
+        lambda k, o, v: {"key": k, "operator": o, "values": v},
+        st.sampled_from((*KEYS, "team")),
+        st.sampled_from(("In", "NotIn")),
+        st.lists(st.sampled_from((*VALUES, "red")), min_size=1, max_size=2),
+    ),
+    st.builds(
+        lambda k, o: {"key": k, "operator": o},
+        st.sampled_from((*KEYS, "team")),
+        st.sampled_from(("Exists", "DoesNotExist")),
+    ),
+)
+selector = st.one_of(
+    st.just({}),
+    st.builds(lambda m: {"matchLabels": m}, labels),
+    st.builds(lambda e: {"matchExpressions": e}, st.lists(expression, max_size=2)),
+    st.builds(lambda m, e: {"matchLabels": m, "matchExpressions": [e]}, labels, expression),
+)
+namespace_selector = st.one_of(
+    selector,
+    st.sampled_from(list(NAMESPACES)).map(lambda n: {"matchLabels": {"kubernetes.io/metadata.name": n}}),
+)
+
+
+@st.composite
+def ip_block(draw: st.DrawFn) -> Json:
+    cidr = draw(st.sampled_from(BLOCKS))
+    within = [each for each in BLOCKS if each != cidr and not block(each).minus(block(cidr))]
+    cuts = draw(st.lists(st.sampled_from(within), max_size=2, unique=True)) if within else []
+    return {"ipBlock": {"cidr": cidr, **({"except": cuts} if cuts else {})}}
+
+
+peer = st.one_of(
+    st.builds(lambda s: {"podSelector": s}, selector),
+    st.builds(lambda s: {"namespaceSelector": s}, namespace_selector),
+    st.builds(lambda s, n: {"podSelector": s, "namespaceSelector": n}, selector, namespace_selector),
+    ip_block(),
+)
+protocol = st.sampled_from(("TCP", "UDP", "SCTP"))
+port = st.one_of(
+    st.just({}),
+    st.builds(lambda p: {"protocol": p}, protocol),
+    st.builds(lambda p, n: {"protocol": p, "port": n}, protocol, st.sampled_from((*PORTS, "http", "dns"))),
+    st.builds(lambda n: {"port": n, "endPort": min(n + 20, 65535)}, st.sampled_from(PORTS)),
+)
+
+
+def rule(field: str) -> st.SearchStrategy[Json]:
+    return st.fixed_dictionaries({}, optional={field: st.lists(peer, max_size=2), "ports": st.lists(port, max_size=2)})
+
+
+policy = st.builds(
+    lambda namespace, spec: {"metadata": {"namespace": namespace, "name": "p"}, "spec": spec},
+    st.sampled_from(list(NAMESPACES)),
+    st.fixed_dictionaries(
+        {"podSelector": selector},
+        optional={
+            "policyTypes": st.sampled_from((["Ingress"], ["Egress"], ["Ingress", "Egress"])),
+            "ingress": st.lists(rule("from"), max_size=2),
+            "egress": st.lists(rule("to"), max_size=2),
+        },
+    ),
+)
+pod = st.builds(
+    lambda n, ls, p: {"namespace": n, "labels": ls, "ports": p},
+    st.sampled_from(list(NAMESPACES)),
+    labels,
+    st.sampled_from(({}, {"http": ("TCP", 80)}, {"http": ("TCP", 443), "dns": ("UDP", 53)}, {"dns": ("TCP", 53)})),
+)
+
+
+def as_pod(key: str, given_pod: Json) -> Pod:
+    return Pod(key, given_pod["namespace"], given_pod["labels"], given_pod["ports"])
+
+
+def has(found: Reach, end: str, at: tuple[str, int], *, is_pod: bool) -> bool:
+    if is_pod:
+        return at[1] in found.ports_of(end).of(at[0])
+    wanted = block(end)
+    return any(
+        p == at[0] and low <= at[1] <= high and not wanted.minus(where) for p, low, high, where in found.addresses
+    )
+
+
+@given(st.lists(policy, max_size=4), st.lists(pod, min_size=1, max_size=3), protocol, st.sampled_from((*PORTS, 85)))
+def test_it_agrees_with_the_evaluator_that_tries_each_connection(
+    policies: list[Json], pods: list[Json], by: str, number: int
+) -> None:
+    network = Network(
+        tuple(parse_policy(each, namespace="default") for each in policies),
+        {name: {k: v for k, v in each.items() if k == "team"} for name, each in NAMESPACES.items()},
+        tuple(as_pod(str(index), each) for index, each in enumerate(pods)),
+    )
+    subject, at = pods[0], (by, number)
+    for egress in (True, False):
+        found = reach(network, as_pod("0", subject), Direction.EGRESS if egress else Direction.INGRESS)
+        for index, other in enumerate(pods):
+            expected = naive_network.allowed(policies, NAMESPACES, subject, other, egress=egress, at=at)
+            assert has(found, str(index), at, is_pod=True) == expected
+        for address in ADDRESSES:
+            expected = naive_network.allowed(policies, NAMESPACES, subject, address, egress=egress, at=at)
+            assert has(found, address, at, is_pod=False) == expected
+
+
+@given(st.lists(policy, max_size=3), pod, pod, protocol, st.sampled_from(PORTS))
+def test_a_connection_needs_both_ends(policies: list[Json], one: Json, two: Json, by: str, number: int) -> None:
+    parsed = tuple(parse_policy(each, namespace="default") for each in policies)
+    network = Network(parsed, {name: {**each} for name, each in NAMESPACES.items()}, ())
+    expected = all(
+        naive_network.allowed(policies, NAMESPACES, mine, other, egress=egress, at=(by, number))
+        for mine, other, egress in ((one, two, True), (two, one, False))
+    )
+    assert (number in may_connect(network, as_pod("one", one), as_pod("two", two)).of(by)) == expected
+
+
+@given(st.lists(policy, max_size=3), pod)
+def test_what_is_split_or_reordered_is_the_same(policies: list[Json], subject: Json) -> None:
+    def found(given_policies: list[Json], direction: Direction) -> tuple[Any, Any]:
+        parsed = tuple(parse_policy(each, namespace="default") for each in given_policies)
+        seen = reach(Network(parsed, NAMESPACES, (as_pod("0", subject),)), as_pod("0", subject), direction)
+        return seen.pods, seen.addresses
+
+    halves = [
+        {**each, "spec": {"policyTypes": _types(each), **_without(each), field: rules[start::2]}}
+        for each in policies
+        for start in (0, 1)
+        for field, rules in (("ingress", each["spec"].get("ingress", [])), ("egress", each["spec"].get("egress", [])))
+    ]
+    for direction in Direction:
+        assert found(policies, direction) == found(list(reversed(halves)), direction)
+
+
+def _types(given_policy: Json) -> list[str]:
+    spec = given_policy["spec"]
+    default = ["Ingress", *(["Egress"] if spec.get("egress") else [])]
+    return list(spec.get("policyTypes", default))
+
+
+def _without(given_policy: Json) -> Json:
+    return {k: v for k, v in given_policy["spec"].items() if k not in {"ingress", "egress"}}
+
+
+small = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=4).map(Intervals.of)
+
+
+@given(small, small)
+def test_ranges_are_sets(one: Intervals, two: Intervals) -> None:
+    first, second = ({n for n in range(22) if n in each} for each in (one, two))
+    for found, expected in (
+        (one.union(two), first | second), (one.minus(two), first - second), (one.common(two), first & second),
+    ):  # fmt: skip
+        assert {n for n in range(22) if n in found} == expected
+        assert Intervals.of(found.ranges) == found
+
+
+def test_blocks_are_told_in_the_fewest_words() -> None:
+    assert blocks(("10.0.0.0/9", "10.128.0.0/9", "::/1", "8000::/1")).cidrs() == ("10.0.0.0/8", "::/0")
+    assert EVERYWHERE.minus(block("128.0.0.0/1")).cidrs() == ("0.0.0.0/1", "::/0")
+    assert not Addresses()
+
+
+def test_a_pod_that_no_policy_selects_may_do_everything() -> None:
+    lonely = Pod("p", "a", {}, {})
+    found = reach(Network((), {}, (Pod("o", "b", {}, {}),)), lonely, Direction.EGRESS)
+    assert found.policies == ()
+    assert found.ports_of("o") == ALL_PORTS
+    assert found.addresses_beside(Ports()) == EVERYWHERE
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"podSelector": {"matchLabels": {"a": 1}}}, "the value 1 is no text"),
+        ({"podSelector": {"matchLables": {}}}, "unknown field 'matchLables'"),
+        ({"podSelector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}, "operator is 'Is'"),
+        ({"podSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}, "In needs values"),
+        ({"podSelector": {"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]}}, "no values"),
+        ({"podSelector": {}, "policyTypes": ["Exgress"]}, "policyTypes"),
+        ({"podSelector": {}, "egress": [{"from": []}]}, "unknown field 'from'"),
+        ({"podSelector": {}, "egress": [{"to": [{}]}]}, "podSelector, namespaceSelector or ipBlock"),
+        ({"podSelector": {}, "egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/33"}}]}]}, "10.0.0.0/33"),
+        ({"podSelector": {}, "egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["11.0.0.0/8"]}}]}]},
+         "11.0.0.0/8 is not within"),
+        ({"podSelector": {}, "egress": [{"ports": [{"port": "80"}]}]}, "a number has no quotes"),
+        ({"podSelector": {}, "egress": [{"ports": [{"port": 80, "endPort": 79}]}]}, "from 80 to 79"),
+        ({"podSelector": {}, "egress": [{"ports": [{"port": "http", "endPort": 79}]}]}, "endPort"),
+        ({"podSelector": {}, "egress": [{"ports": [{"protocol": "ICMP"}]}]}, "'ICMP'"),
+        ({"podSelector": {}, "egress": {}}, None),
+        (None, "spec is missing"),
+    ],
+)  # fmt: skip
+def test_what_the_api_would_refuse_is_named(spec: Any, said: str | None) -> None:
+    given_policy = {"metadata": {"name": "p"}, "spec": spec}
+    if said is None:
+        parse_policy({"metadata": {"name": "p"}, "spec": {**spec, "egress": None}}, namespace="n")
+        return
+    with pytest.raises(Malformed) as raised:
+        parse_policy(given_policy, namespace="n")
+    assert said in str(raised.value)
+    assert "NetworkPolicy n/p" in str(raised.value)
