@@ -23,7 +23,7 @@ from sqlalchemy.exc import DBAPIError
 from k8s_adapters.epochs import write_epoch
 from k8s_adapters.pods import PodSeen, list_pods
 from k8s_adapters.pools import list_pools
-from models import adrift, epochs, keeper, restoring
+from models import adrift, epochs, keeper, pod_rows, restoring
 from models.accounts import default_budget
 from models.engine import transaction, why_away
 from ostler.clock import utcnow
@@ -45,7 +45,7 @@ from rules.stamps import parse
 from tasks.base import SWEEP, SWEEP_LIST, SWEEP_ROW, Policy, calls
 from tasks.epochs import compare, judge_only, read
 from tasks.github import ask_job
-from tasks.pools import mirror, pod_facts
+from tasks.mirror import mirror, pod_facts
 from tasks.runtime import Runtime
 
 T = TypeVar("T")
@@ -229,7 +229,7 @@ class _Restore:
             mine = [pod_facts(pod) for pod in pods if pod.pool == row.name]
             transaction(
                 rt.engine,
-                lambda db, row=row, mine=mine: keeper.record_pods(db, pool_id=row.id, pods=mine, now=utcnow()),  # type: ignore[misc]
+                lambda db, row=row, mine=mine: pod_rows.record_pods(db, pool_id=row.id, pods=mine, now=utcnow()),  # type: ignore[misc]
             )
         highest = max((stamp.claim_id for pod in pods if (stamp := parse(pod.stamp)) is not None), default=0)
         if highest:

@@ -19,9 +19,9 @@ from ostler.wakes import KEEP, POD_GONE
 from rules.machines import Purpose
 from rules.stranding import FoundBy
 from tasks.base import DISPATCH, SWEEP, calls, task
-from tasks.pools import end_claim
 from tasks.retire import send_retire
 from tasks.runtime import Runtime, runtime
+from tasks.spent import end_claim
 
 log = structlog.get_logger(__name__)
 

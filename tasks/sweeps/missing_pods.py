@@ -11,7 +11,7 @@ from models.repairs import Case
 from rules.reaping import Expect, Source, Witness
 from rules.stranding import FoundBy
 from tasks.base import SWEEP_LIST, SWEEP_ROW, calls
-from tasks.pools import end_claim
+from tasks.spent import end_claim
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import LONGEST
 from tasks.sweeps.tick import Tick

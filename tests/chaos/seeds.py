@@ -22,7 +22,7 @@ from sqlalchemy import Connection, text
 from k8s_adapters.metadata import ObjectSeen, metadata_pages
 from k8s_adapters.runners import delete_runner
 from k8s_adapters.stamps import unstamp
-from models import keeper, orphans, releases, silence
+from models import orphans, pool_plans, releases, silence
 from models import resume as due
 from models.engine import transaction
 from models.orphans import KnownRunner, PodClaims
@@ -68,7 +68,7 @@ def reap_without_retire_claim() -> None:
         if pod is not None:
             apart(delete_runner, namespace=pod.namespace, name=pod.name, uid=pod.uid)
 
-    for module in (releases, orphans, keeper, silence):
+    for module in (releases, orphans, pool_plans, silence):
         put(module, insert_retire=delete)
 
 

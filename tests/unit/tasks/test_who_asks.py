@@ -17,7 +17,7 @@ PACKAGES = ("tasks", "models", "web", "ostler", "rules", "github_adapters", "k8s
 ENDS = {
     # The two ways to delete a Pod: under its retire claim, or once it is terminal.
     ("tasks/retire.py", "retire"): "delete_runner",
-    ("tasks/pools.py", "remove"): "delete_runner",
+    ("tasks/spent.py", "remove"): "delete_runner",
     # The one way to take a stamp off, and its two callers.
     ("tasks/annotation.py", "write"): "take_off",
     ("tasks/release.py", "make_warm"): "write without owner",
@@ -25,7 +25,7 @@ ENDS = {
     # What inserts retire claims, each in the transaction of who judged.
     ("models/releases.py", "end_never_delivered"): "insert_retire",
     ("models/releases.py", "end_delivered"): "insert_retire",
-    ("models/keeper.py", "_retire_surplus"): "insert_retire",
+    ("models/pool_plans.py", "_retire_surplus"): "insert_retire",
     ("models/silence.py", "retire_quiet"): "insert_retire",
     ("models/orphans.py", "retire_stamped"): "insert_retire",
     ("models/orphans.py", "reap_finished"): "insert_retire",
@@ -34,7 +34,7 @@ ENDS = {
 ASKS = {
     # Who calls those, and what it asks.
     ("tasks/retire.py", "retire"): {"ask"},
-    ("tasks/pools.py", "see_spent"): {"judge", "remove"},
+    ("tasks/spent.py", "see_spent"): {"judge", "remove"},
     ("tasks/pools.py", "keep"): {"judge", "fill"},
     ("tasks/release.py", "make_warm"): {"ask"},
     ("tasks/release.py", "end_delivered"): {"ask"},
@@ -51,13 +51,13 @@ CALLERS = {
     # Of what inserts a retire claim: nobody gets there past the questions above.
     "end_never_delivered": {("tasks/release.py", "end_never_delivered"), ("tasks/release.py", "release")},
     "end_delivered": {("tasks/release.py", "end_delivered"), ("tasks/release.py", "release")},
-    "plan_pods": {("tasks/pools.py", "fill")},
-    "_retire_surplus": {("models/keeper.py", "plan_pods")},
+    "plan_pods": {("tasks/provision.py", "fill")},
+    "_retire_surplus": {("models/pool_plans.py", "plan_pods")},
     "retire_quiet": {("tasks/sweeps/silent_pods.py", "look")},
     "retire_stamped": {("tasks/sweeps/orphaned_stamps.py", "look")},
     "reap_finished": {("tasks/sweeps/finished_jobs.py", "look")},
     "make_warm": {("tasks/release.py", "end_never_delivered")},
-    "remove": {("tasks/pools.py", "see_spent")},
+    "remove": {("tasks/spent.py", "see_spent")},
     "fill": {("tasks/pools.py", "keep")},
 }
 
@@ -122,7 +122,7 @@ def test_nobody_comes_to_them_past_the_question(name: str) -> None:
         for path, each in functions()
         if path.startswith(packages)
         for call in calls(each)
-        if name_of(call) == name and receiver(call) in {"", "releases", "keeper", "silence", "orphans"}
+        if name_of(call) == name and receiver(call) in {"", "releases", "pool_plans", "silence", "orphans"}
     }
     assert found == CALLERS[name]
 

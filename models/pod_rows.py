@@ -1,0 +1,151 @@
+"""The rows of runner Pods as the keeper reads and writes them: what was seen of each, and what it was created with."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from models.busy import Recorded
+from models.sql import text
+
+
+@dataclass(frozen=True, slots=True)
+class PodRow:
+    """A Pod's row with its live claim, if it has one. `freed_at`: when its last delivered claim ended."""
+
+    id: int
+    name: str
+    uid: str | None
+    attempt_id: str
+    created_at: datetime
+    terminal_at: datetime | None
+    claim_id: int | None
+    claim_purpose: str | None
+    ever_delivered: bool
+    offered: bool
+    freed_at: datetime | None
+
+    @property
+    def recorded(self) -> Recorded:
+        """Its part of the evidence that it holds a JIT; what proves the contrary is left out but for its end."""
+        return Recorded(any_delivered=self.ever_delivered, terminal=self.terminal_at is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """A Pod as the cluster has it."""
+
+    name: str
+    namespace: str
+    uid: str
+    attempt_id: str
+    template_hash: str
+    stamp_value: str
+    created_at: datetime
+    terminal: bool
+    poller_exit_code: int | None
+    runner_exit_code: int | None
+    exit_reason: str | None
+
+
+def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: datetime) -> None:
+    """Give every Pod that was seen its row, its UID and its exit facts.
+
+    Only rows that change are touched: the matcher skips rows that others have locked.
+    """
+    known = {
+        row.name: row
+        for row in db.execute(
+            text("SELECT id, name, uid, attempt_id, gone_at, terminal_at FROM runner_pods WHERE pool_id = :id"
+                 " AND name = ANY(:names)"),
+            {"id": pool_id, "names": [pod.name for pod in pods]},
+        )
+    }  # fmt: skip
+    # Known rows in the order of their ids, as every lock; new ones after them.
+    for pod in sorted(pods, key=lambda pod: known[pod.name].id if pod.name in known else sys.maxsize):
+        row = known.get(pod.name)
+        if row is None:
+            _adopt(db, pool_id, pod)
+        elif row.uid is None and row.attempt_id == pod.attempt_id:
+            # The answer to its creation was lost; a row that was given up meanwhile is taken up again.
+            db.execute(
+                text("""
+                    UPDATE runner_pods SET uid = :uid, gone_at = NULL
+                    WHERE name = :name AND pool_id = :pool_id AND uid IS NULL
+                """),
+                {"uid": pod.uid, "name": pod.name, "pool_id": pool_id},
+            )
+        if pod.terminal and (row is None or row.terminal_at is None):
+            db.execute(
+                text("""
+                    UPDATE runner_pods SET terminal_at = :now, poller_exit_code = :poller,
+                           runner_exit_code = :runner, exit_reason = :reason
+                    WHERE uid = :uid AND terminal_at IS NULL
+                """),
+                {
+                    "uid": pod.uid, "now": now, "poller": pod.poller_exit_code, "runner": pod.runner_exit_code,
+                    "reason": pod.exit_reason,
+                },
+            )  # fmt: skip
+
+
+def _adopt(db: Connection, pool_id: int, pod: PodFacts) -> None:
+    """Insert the row of a Pod that was seen without one."""
+    db.execute(
+        text("""
+            INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, stamp_value, created_at)
+            VALUES (:pool_id, :namespace, :name, :uid, :attempt, :hash, :stamp, :created)
+            ON CONFLICT DO NOTHING
+        """),
+        {
+            "pool_id": pool_id, "namespace": pod.namespace, "name": pod.name, "uid": pod.uid,
+            "attempt": pod.attempt_id, "hash": pod.template_hash, "stamp": pod.stamp_value, "created": pod.created_at,
+        },
+    )  # fmt: skip
+
+
+def pod_rows(db: Connection, *, pool_id: int, now: datetime) -> list[PodRow]:
+    """Return the Pods of a pool that are not known to be gone, oldest first."""
+    rows = db.execute(
+        text("""
+            SELECT p.id, p.name, p.uid, p.attempt_id, p.created_at, p.terminal_at,
+                   c.id AS claim_id, c.purpose AS claim_purpose,
+                   EXISTS (SELECT FROM claims d WHERE d.pod_uid = p.uid AND d.delivered_at IS NOT NULL)
+                       AS ever_delivered,
+                   EXISTS (SELECT FROM offers o WHERE o.pod_uid = p.uid AND o.until > :now) AS offered,
+                   (SELECT max(d.ended_at) FROM claims d WHERE d.pod_uid = p.uid AND d.delivered_at IS NOT NULL)
+                       AS freed_at
+            FROM runner_pods p LEFT JOIN claims c ON c.pod_uid = p.uid AND c.ended_at IS NULL
+            WHERE p.pool_id = :pool_id AND p.gone_at IS NULL ORDER BY p.id
+        """),
+        {"pool_id": pool_id, "now": now},
+    )
+    return [PodRow(*row) for row in rows]
+
+
+def record_created(db: Connection, *, row_id: int, uid: str) -> None:
+    """Write the UID down that the cluster gave; a poll may have done so before.
+
+    A row that was given up while its Pod was being created is taken up again: the Pod exists.
+    """
+    db.execute(
+        text("UPDATE runner_pods SET uid = :uid, gone_at = NULL WHERE id = :id AND uid IS NULL"),
+        {"id": row_id, "uid": uid},
+    )
+
+
+def is_wanted(db: Connection, *, row_id: int) -> bool:
+    """Return whether a row still waits for its Pod: another keeper may have made it, or given it up."""
+    found = db.execute(
+        text("SELECT 1 FROM runner_pods WHERE id = :id AND uid IS NULL AND gone_at IS NULL"), {"id": row_id}
+    ).one_or_none()
+    return found is not None
+
+
+def forget_row(db: Connection, *, row_id: int, now: datetime) -> None:
+    """Give up a row whose Pod was never created (its name is taken by something that is not ours)."""
+    db.execute(text("UPDATE runner_pods SET gone_at = :now WHERE id = :id AND uid IS NULL"), {"id": row_id, "now": now})

@@ -1,0 +1,68 @@
+"""Pools and Pods of the cluster as their rows have them."""
+
+from __future__ import annotations
+
+from k8s_adapters.pods import PodSeen
+from k8s_adapters.pools import PoolSeen
+from models import keeper
+from models.engine import transaction
+from models.pod_rows import PodFacts
+from ostler.clock import utcnow
+from rules.stamps import INITIAL
+from tasks.runtime import Runtime
+
+
+def mirror(rt: Runtime, pool: PoolSeen) -> bool:
+    """Mirror one pool; return whether jobs may find another pool now."""
+    return transaction(rt.engine, lambda db: keeper.mirror_pool(db, facts(pool), now=utcnow()))
+
+
+def facts(pool: PoolSeen) -> keeper.PoolFacts:
+    """Return what is mirrored of a pool."""
+    return keeper.PoolFacts(
+        uid=pool.uid,
+        namespace=pool.namespace,
+        name=pool.name,
+        image=pool.image,
+        labels=pool.runner_labels,
+        runner_group_id=pool.runner_group,
+        vcpu=pool.vcpu_millicores,
+        memory=pool.memory_mib,
+        replicas=pool.replicas,
+        allowed_accounts=pool.allowed_accounts,
+        allowed_repositories=pool.allowed_repositories,
+        routing_priority=pool.routing_priority,
+        template_hash=pool.template_hash,
+        draining=pool.terminating,
+        draining_since=pool.deleted_at,
+        generation=pool.generation,
+        paused=pool.paused,
+        autoscaled=pool.autoscaled,
+        min_warm=pool.min_warm,
+        max_replicas=pool.max_replicas,
+        scale_down_delay=pool.scale_down_delay,
+        max_unavailable_percent=pool.max_unavailable_percent,
+        start_timeout=pool.start_timeout,
+        max_concurrent=pool.max_concurrent,
+        drain_timeout=pool.drain_timeout,
+    )
+
+
+def pod_facts(pod: PodSeen) -> PodFacts:
+    """Return what is recorded of a Pod."""
+    reason = pod.reason or pod.runner_exit_reason
+    if pod.runner_exit_signal is not None:
+        reason = f"{reason or 'signal'} ({pod.runner_exit_signal})"
+    return PodFacts(
+        name=pod.name,
+        namespace=pod.namespace,
+        uid=pod.uid,
+        attempt_id=pod.attempt or "",
+        template_hash=pod.digest or "",
+        stamp_value=pod.stamp or INITIAL,
+        created_at=pod.created_at,
+        terminal=pod.is_terminal,
+        poller_exit_code=pod.poller_exit_code,
+        runner_exit_code=pod.runner_exit_code,
+        exit_reason=reason,
+    )
