@@ -247,7 +247,7 @@ def make_client(
     pool_size: int = 16,
     timing: Timing | None = None,
 ) -> KubeClient:
-    """Return a client for the cluster that `kubeconfig` names, or the one we run in when it is None.
+    """Return a client for the cluster that `kubeconfig` names, or the one we run in when it is None or empty.
 
     `pool_size` is how many connections are kept; as many threads can call without opening new ones.
     Raises `ConfigurationError` when the credentials cannot be read.
@@ -257,14 +257,14 @@ def make_client(
         # Always fresh: a copy keeps the hook of the original, which overwrites any token put into the copy.
         configuration = Configuration()
         try:
-            if kubeconfig is None:
+            if not kubeconfig:
                 config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
             else:
                 config.load_kube_config(  # type: ignore[no-untyped-call]
                     config_file=kubeconfig, client_configuration=configuration, persist_config=False
                 )
         except (config.ConfigException, OSError, YAMLError) as error:
-            where = "in the cluster" if kubeconfig is None else f"in {kubeconfig}"
+            where = "in the cluster" if not kubeconfig else f"in {kubeconfig}"
             raise ConfigurationError(
                 f"OSTLER_KUBECONFIG: no usable credentials {where} ({type(error).__name__}); "
                 "name a readable kubeconfig, or leave it empty inside a cluster"

@@ -57,6 +57,12 @@ class GoPrograms:
         """Return whether a folder holds every program."""
         return all(os.access(folder / program, os.X_OK) for program in self.packages)
 
+    def go(self, say: Say = quiet) -> str:
+        """Return a `go` that is new enough for the module. Raises `BuildUnavailable`."""
+        cache = self._cache()
+        cache.mkdir(parents=True, exist_ok=True)
+        return _go(cache, say, needed=self._needed_go())
+
     def build(self, say: Say = quiet) -> Path:
         """Build what is not cached yet and return the folder with the programs.
 

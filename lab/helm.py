@@ -30,6 +30,7 @@ _PROGRAM = GoPrograms(
     module=Path(__file__).with_name("helm"),
     packages={"helm": "helm.sh/helm/v3/cmd/helm"},
 )
+_KUBERNETES = "1.36.3"  # what `render` is to think that it renders for: built from source, Helm believes in 1.20
 _TIMEOUT = 300.0  # seconds for one call, on a bad day
 
 Values = Mapping[str, Any]
@@ -65,7 +66,7 @@ def render(
     renders as `helm upgrade` would. Raises `HelmRefused` for values that the chart does not take.
     """
     with _values_file(values) as file:
-        extra = [f"--api-versions={each}" for each in api_versions]
+        extra = [f"--kube-version={_KUBERNETES}", *(f"--api-versions={each}" for each in api_versions)]
         extra += ["--include-crds"] if crds else []
         extra += ["--is-upgrade"] if upgrade else []
         said = _run(
@@ -112,7 +113,9 @@ def uninstall(*, kubeconfig: Path, namespace: str, release: str = "ostler", hook
 def lint(chart: Path = CHART, values: Values | None = None) -> str:
     """Return what `helm lint --strict` says of the chart. Raises `HelmRefused` where it finds fault."""
     with _values_file(values) as file:
-        return _run(["lint", "--strict", str(chart), f"--values={file}"], kubeconfig=None)
+        return _run(
+            ["lint", "--strict", str(chart), f"--values={file}", f"--kube-version={_KUBERNETES}"], kubeconfig=None
+        )
 
 
 def _run(arguments: Sequence[str], *, kubeconfig: Path | None) -> str:

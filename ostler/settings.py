@@ -44,6 +44,14 @@ class Stores(BaseSettings):
         return None if value is None else redis_address(value)
 
 
+class Cluster(BaseSettings):
+    """What `ostler crd` reads: the way to the cluster."""
+
+    model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore")
+
+    kubeconfig: str | None = Field(default=None, description="path of a kubeconfig; empty means in-cluster")
+
+
 class Settings(Stores):
     """What the environment says; immutable."""
 
@@ -365,6 +373,11 @@ def load_stores() -> Stores:
         return Stores()
     except ValidationError as error:
         raise ConfigurationError(describe(error, Stores)) from None
+
+
+def load_cluster() -> Cluster:
+    """Return what a command needs that asks nobody but the cluster."""
+    return Cluster()
 
 
 def load_flower() -> FlowerSettings:

@@ -9,7 +9,7 @@ import typer
 
 from ostler.cli import accounts, claims, doctor, gates, jobs, pools, restore, sweeps, tokens
 from ostler.cli.healthy import Process, problem_of
-from ostler.settings import Settings, load
+from ostler.settings import Settings, load, load_cluster, load_stores
 
 app = typer.Typer(
     name="ostler",
@@ -114,7 +114,11 @@ def healthy(process: Annotated[Process, typer.Argument(help="the process of this
 @app.command()
 def migrate() -> None:
     """Bring the database up to the schema of this version."""
-    settings = _start("migrate")
+    from ostler import logging  # noqa: PLC0415
+
+    # Not all the settings: who migrates needs the way to Postgres, and is given no other secret.
+    settings = load_stores()
+    logging.configure(process="migrate")
     from models import migrate as migrations  # noqa: PLC0415
     from models.engine import assert_isolation, make_engine  # noqa: PLC0415
 
@@ -126,13 +130,22 @@ def migrate() -> None:
 
 
 @app.command()
-def crd() -> None:
-    """Install or update the RunnerPool definition in the cluster."""
-    settings = _start("crd")
+def crd(
+    show: Annotated[bool, typer.Option("--print", help="print it as YAML and touch no cluster")] = False,
+) -> None:
+    """Install or update the RunnerPool definition in the cluster; OSTLER_KUBECONFIG is all that it reads."""
     from k8s_adapters.client import make_client  # noqa: PLC0415
-    from k8s_adapters.crd import apply_crd  # noqa: PLC0415
+    from k8s_adapters.crd import apply_crd, crd_manifest  # noqa: PLC0415
 
-    apply_crd(make_client(kubeconfig=settings.kubeconfig))
+    if show:
+        import yaml  # noqa: PLC0415
+
+        typer.echo(yaml.safe_dump(crd_manifest(), sort_keys=False, width=120), nl=False)
+        return
+    from ostler import logging  # noqa: PLC0415
+
+    logging.configure(process="crd")
+    apply_crd(make_client(kubeconfig=load_cluster().kubeconfig))
     typer.echo("runnerpools.ostler.dev is served")
 
 

@@ -24,6 +24,11 @@
 {{- printf "%s-%s" .Release.Namespace (include "ostler.fullname" .) -}}
 {{- end -}}
 
+{{/* The name of what a process has in the whole cluster. Takes root and component. */}}
+{{- define "ostler.clusterComponentName" -}}
+{{- printf "%s-%s" (include "ostler.clusterName" .root) .component -}}
+{{- end -}}
+
 {{/* Where RunnerPools and runner Pods live. */}}
 {{- define "ostler.runnersNamespace" -}}
 {{- if eq .Values.runners.namespace .Release.Namespace -}}
@@ -32,7 +37,7 @@
 {{- .Values.runners.namespace -}}
 {{- end -}}
 
-{{/* Labels of an object. Takes root, and component where it belongs to one. */}}
+{{/* Labels of an object. Takes root, component where it belongs to one, and group where that has several Deployments. */}}
 {{- define "ostler.labels" -}}
 {{- $root := .root -}}
 helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
@@ -40,6 +45,9 @@ app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 app.kubernetes.io/part-of: ostler
 {{ include "ostler.selectorLabels" . }}
+{{- with .group }}
+ostler.dev/worker-group: {{ . }}
+{{- end }}
 {{- end -}}
 
 {{/*

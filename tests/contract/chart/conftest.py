@@ -1,13 +1,21 @@
-"""What the tests of the chart share: a real Helm, built where it is not there yet."""
+"""What the tests of the chart share: a real Helm, and a cluster that knows every kind."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
-from lab import helm
+from k8s_adapters.client import KubeClient
+from lab import foreign, helm
+from lab.manifests import Kinds, UnknownKind
 from lab.processes import StartError
+from ostler.errors import UpstreamError
+
+T = TypeVar("T")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -19,8 +27,51 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _helm() -> None:
-    """Build Helm before the first test that needs it, outside of that test's time."""
+    """Build Helm before the first test that needs it."""
+    _built(helm.build)
+
+
+@pytest.fixture(scope="session")
+def kinds(admin: KubeClient) -> Kinds:
+    """The cluster's kinds, those of KEDA and of the Prometheus operator among them."""
+    needed = _built(foreign.definitions)
+    for definition in needed:
+        Kinds(admin).apply(definition)
+    for definition in needed:
+        _wait_until_served(admin, definition)
+    return Kinds(admin)
+
+
+@pytest.fixture
+def runners(admin: KubeClient, namespace: str) -> Iterator[str]:
+    """A namespace for runner Pods beside `namespace`, which is the release's."""
+    name = f"{namespace}-runners"
+    admin.request("POST", "/api/v1/namespaces", body={"metadata": {"name": name}})
+    yield name
+    admin.request("DELETE", f"/api/v1/namespaces/{name}")
+
+
+def _wait_until_served(admin: KubeClient, definition: helm.Manifest) -> None:
+    spec = definition["spec"]
+    sample = {
+        "apiVersion": f"{spec['group']}/{spec['versions'][0]['name']}",
+        "kind": spec["names"]["kind"],
+        "metadata": {"namespace": "default"},
+    }
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            admin.request("GET", Kinds(admin).collection(sample))
+        except (UnknownKind, UpstreamError):  # for a moment after it was made it is 404
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+        else:
+            return
+
+
+def _built(build: Callable[[], T]) -> T:
     try:
-        helm.build()
+        return build()
     except StartError as error:
         pytest.fail(str(error), pytrace=False)

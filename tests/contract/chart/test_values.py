@@ -1,12 +1,15 @@
-"""Values that make no sense are refused by Helm, with a message that names the value."""
+"""Values that make no sense are refused by Helm, with a message that names the value and says what would be right."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from lab import helm
+from models.connections import RESERVE, WEB, worker_pool
+from tests.contract.chart.values import MATRIX
 
 
 def test_helm_finds_no_fault_with_the_chart() -> None:
@@ -21,8 +24,73 @@ def test_helm_finds_no_fault_with_the_chart() -> None:
         ({"runners": {"namespace": "Runners"}}, "namespace"),
         ({"runners": {"namespace": ""}}, "namespace"),
         ({"pools": {"small": 3}}, "pools"),
+        ({"existingSecret": ""}, "existingSecret"),
+        ({"secretRefs": {"OSTLER_LOG_LEVEL": {"name": "a", "key": "b"}}}, "secretRefs"),
+        ({"settings": {"LOG_LEVEL": "INFO"}}, "/settings.*LOG_LEVEL"),
+        ({"workers": {"Default": {}}}, "/workers.*Default"),
+        ({"dispatchUrl": "http://web"}, "dispatchUrl"),
+        ({"web": {"replicas": 0}}, "replicas"),
+        ({"worker": {"terminationGracePeriodSeconds": 20}}, "got 20, want 30"),
+        ({"worker": {"queues": ["dispatch", "mints"]}}, "queues"),
+        ({"workers": {"default": {"thread": 3}}}, "thread"),
+        ({"keda": {"redis": {"address": "redis://:secret@redis:6379/0"}}}, "address"),
+        ({"postgres": {"maxConnections": 300000}}, "maxConnections"),
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused_by_its_name(values: dict[str, Any], named: str) -> None:
     with pytest.raises(helm.HelmRefused, match=named):
         helm.render(values=values)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"runners": {"namespace": "ostler"}}, 'runners.namespace: found "ostler", the release\'s own.*name another'),
+        ({"settings": {"OSTLER_DATABASE_URL": "x"}}, "settings.OSTLER_DATABASE_URL: it is a secret.*existingSecret"),
+        ({"settings": {"OSTLER_WEB_PORT": 1}}, "settings.OSTLER_WEB_PORT: the chart sets it from other values"),
+        ({"worker": {"queues": ["github", "pools"]}}, "no group serves the queue dispatch.*add it"),
+        ({"worker": {"threads": 16}}, "postgres.maxConnections: found 100.* 100 connections .*max_connections to 110"),
+        ({"worker": {"keda": {"enabled": True}}}, "keda.redis.address: it is not set.*give host:port"),
+        (
+            {"worker": {"autoscaling": {"enabled": True}, "keda": {"enabled": True}}},
+            "workers.default: autoscaling and keda are both enabled.*leave one",
+        ),
+        (
+            {"worker": {"autoscaling": {"enabled": True, "minReplicas": 9}}, "postgres": {"maxConnections": 900}},
+            "workers.default.autoscaling: minReplicas 9 is more than maxReplicas 4",
+        ),
+        ({"ingress": {"enabled": True}}, "ingress.host: it is not set.*name the host"),
+    ],
+)
+def test_values_that_do_not_fit_each_other_are_refused_with_cause_and_cure(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(helm.HelmRefused, match=said):
+        helm.render(values=values)
+
+
+@pytest.mark.parametrize("which", MATRIX)
+def test_the_connection_budget_is_what_the_processes_ask_for(which: str) -> None:
+    budgets, together = set(), 0
+    objects = helm.render(values=MATRIX[which])
+    most = {
+        each["spec"]["scaleTargetRef"]["name"]: each["spec"].get("maxReplicas") or each["spec"]["maxReplicaCount"]
+        for each in objects
+        if each["kind"] in {"HorizontalPodAutoscaler", "ScaledObject"}
+    }
+    for each in objects:
+        component = each["metadata"].get("labels", {}).get("app.kubernetes.io/component")
+        if each["kind"] != "Deployment" or component not in {"web", "worker"}:
+            continue
+        (container,) = each["spec"]["template"]["spec"]["containers"]
+        said = {variable["name"]: variable.get("value") for variable in container["env"]}
+        share = int(said["OSTLER_CONNECTION_SHARE"])
+        if component == "web":
+            assert share == WEB
+        else:
+            queues = re.sub("^--queues=", "", container["args"][1]).split(",")
+            assert share == worker_pool(threads=int(said["OSTLER_WORKER_THREADS"]), queues=queues)
+        budgets.add(int(said["OSTLER_CONNECTION_BUDGET"]))
+        # While it rolls: one more beside all old ones, and an old one that has not ended yet.
+        together += share * (most.get(each["metadata"]["name"], each["spec"].get("replicas")) + 2)
+
+    assert budgets == {together}
+    assert together + RESERVE <= MATRIX[which].get("postgres", {}).get("maxConnections", 100)

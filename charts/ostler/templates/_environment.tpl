@@ -1,0 +1,68 @@
+{{/* The environment of each process: what it reads and nothing else. */}}
+
+{{/* Variables that stand in a Secret. */}}
+{{- define "ostler.secretVariables" -}}
+OSTLER_DATABASE_URL OSTLER_REDIS_URL OSTLER_GITHUB_APP_ID OSTLER_GITHUB_PRIVATE_KEY OSTLER_WEBHOOK_SECRETS OSTLER_ENCRYPTION_KEYS OSTLER_FLOWER_BASIC_AUTH
+{{- end -}}
+
+{{/* Variables that the chart sets from other values. */}}
+{{- define "ostler.computedVariables" -}}
+OSTLER_CONNECTION_SHARE OSTLER_CONNECTION_BUDGET OSTLER_WORKER_THREADS OSTLER_ALIVE_FILE OSTLER_KUBECONFIG OSTLER_NAMESPACE OSTLER_DISPATCH_URL OSTLER_WEB_HOST OSTLER_WEB_PORT OSTLER_METRICS_PORT OSTLER_FLOWER_HOST OSTLER_FLOWER_PORT OSTLER_FLOWER_STATE_FILE OSTLER_HALT_DIR
+{{- end -}}
+
+{{/* Variables from the Secret. Takes root and variables, a list. */}}
+{{- define "ostler.fromSecret" -}}
+{{- range $variable := .variables }}
+{{- $elsewhere := get $.root.Values.secretRefs $variable | default dict }}
+- name: {{ $variable }}
+  valueFrom:
+    secretKeyRef:
+      name: {{ $elsewhere.name | default $.root.Values.existingSecret }}
+      key: {{ $elsewhere.key | default $variable }}
+{{- end }}
+{{- end -}}
+
+{{/* The settings of the values. Takes root, and prefixes: of the names that this process reads. */}}
+{{- define "ostler.settings" -}}
+{{- range $name, $value := .root.Values.settings }}
+{{- if has $name (splitList " " (include "ostler.secretVariables" $)) }}
+{{- fail (printf "settings.%s: it is a secret, which the chart takes from a Secret only: put it into the one that existingSecret names, or name another in secretRefs" $name) }}
+{{- end }}
+{{- if has $name (splitList " " (include "ostler.computedVariables" $)) }}
+{{- fail (printf "settings.%s: the chart sets it from other values; README.md says from which" $name) }}
+{{- end }}
+{{- $read := false }}
+{{- range $prefix := $.prefixes }}
+{{- if hasPrefix $prefix $name }}{{ $read = true }}{{ end }}
+{{- end }}
+{{- if $read }}
+- name: {{ $name }}
+  value: {{ toString $value | quote }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* What web, worker and beat read. Takes root, and share: the connections that this process may take. */}}
+{{- define "ostler.environment" -}}
+{{- $root := .root -}}
+{{- include "ostler.fromSecret" (dict "root" $root "variables" (list "OSTLER_DATABASE_URL" "OSTLER_REDIS_URL" "OSTLER_GITHUB_APP_ID" "OSTLER_GITHUB_PRIVATE_KEY" "OSTLER_WEBHOOK_SECRETS" "OSTLER_ENCRYPTION_KEYS")) }}
+- name: OSTLER_NAMESPACE
+  value: {{ include "ostler.runnersNamespace" $root }}
+- name: OSTLER_DISPATCH_URL
+  value: {{ include "ostler.dispatchUrl" $root | quote }}
+- name: OSTLER_CONNECTION_SHARE
+  value: {{ .share | quote }}
+- name: OSTLER_CONNECTION_BUDGET
+  value: {{ include "ostler.connectionBudget" $root | quote }}
+{{- include "ostler.settings" (dict "root" $root "prefixes" (list "OSTLER_")) }}
+{{- end -}}
+
+{{/* What runner Pods poll. */}}
+{{- define "ostler.dispatchUrl" -}}
+{{- if .Values.dispatchUrl -}}
+{{- .Values.dispatchUrl -}}
+{{- else -}}
+{{- $port := int .Values.web.service.port -}}
+{{- printf "http://%s.%s.svc%s/runners/v1/dispatch" (include "ostler.componentName" (dict "root" . "component" "web")) .Release.Namespace (eq $port 80 | ternary "" (printf ":%d" $port)) -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,76 @@
+{{/* Groups of workers, and what all processes together take of Postgres. */}}
+
+{{/* The values of a group, those of `worker` where it has none of its own, as JSON. Takes root and group. */}}
+{{- define "ostler.workerValues" -}}
+{{- mergeOverwrite (deepCopy .root.Values.worker) (get .root.Values.workers .group | default dict) | toJson -}}
+{{- end -}}
+
+{{/*
+The connections that a worker may take: one per thread, or half of that on the queues github and pools alone, as
+models/connections.py has it. Takes the values of a group.
+*/}}
+{{- define "ostler.workerShare" -}}
+{{- if without .queues "github" "pools" -}}
+{{- int .threads -}}
+{{- else -}}
+{{- div (add (int .threads) 1) 2 -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The most replicas that a group ever has. Takes the values of a group. */}}
+{{- define "ostler.mostWorkers" -}}
+{{- if .autoscaling.enabled -}}
+{{- int .autoscaling.maxReplicas -}}
+{{- else if .keda.enabled -}}
+{{- int .keda.maxReplicas -}}
+{{- else -}}
+{{- int .replicas -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+The sum of the shares of all replicas. Two more of each Deployment than it has replicas: while it rolls, one new Pod runs
+beside all old ones, and one that was told to end may still do so; minReadySeconds keeps it at one.
+*/}}
+{{- define "ostler.connectionBudget" -}}
+{{- $budget := mul 9 (add (int .Values.web.replicas) 2) -}}
+{{- $said := list (printf "web %d x 9" (add (int .Values.web.replicas) 2)) -}}
+{{- range $group := keys .Values.workers | sortAlpha -}}
+{{- $values := include "ostler.workerValues" (dict "root" $ "group" $group) | fromJson -}}
+{{- $replicas := add (int (include "ostler.mostWorkers" $values)) 2 -}}
+{{- $share := int (include "ostler.workerShare" $values) -}}
+{{- $budget = add $budget (mul $replicas $share) -}}
+{{- $said = append $said (printf "workers.%s %d x %d" $group $replicas $share) -}}
+{{- end -}}
+{{- $needed := add $budget 10 -}}
+{{- if gt $needed (int64 .Values.postgres.maxConnections) -}}
+{{- fail (printf "postgres.maxConnections: found %d, but all processes together may take %d connections (%s; each with two more Pods than replicas, for a rollout) and 10 must stay free: raise Postgres's max_connections to %d or more and say so here, or lower replicas or threads" (int64 .Values.postgres.maxConnections) $budget (join ", " $said) $needed) -}}
+{{- end -}}
+{{- $budget -}}
+{{- end -}}
+
+{{/* Fails where a queue is served by no group, or a group scales itself in two ways. */}}
+{{- define "ostler.checkWorkers" -}}
+{{- $served := list -}}
+{{- range $group := keys .Values.workers | sortAlpha -}}
+{{- $values := include "ostler.workerValues" (dict "root" $ "group" $group) | fromJson -}}
+{{- $served = concat $served $values.queues -}}
+{{- if and $values.autoscaling.enabled $values.keda.enabled -}}
+{{- fail (printf "workers.%s: autoscaling and keda are both enabled, and each would undo what the other does: leave one" $group) -}}
+{{- end -}}
+{{- range $way := list "autoscaling" "keda" -}}
+{{- $bounds := get $values $way -}}
+{{- if and $bounds.enabled (gt (int $bounds.minReplicas) (int $bounds.maxReplicas)) -}}
+{{- fail (printf "workers.%s.%s: minReplicas %d is more than maxReplicas %d" $group $way (int $bounds.minReplicas) (int $bounds.maxReplicas)) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $values.keda.enabled (not $.Values.keda.redis.address) -}}
+{{- fail (printf "keda.redis.address: it is not set, and workers.%s scales by the length of Redis's queues: give host:port" $group) -}}
+{{- end -}}
+{{- end -}}
+{{- range $queue := list "dispatch" "github" "pools" "sweeps" -}}
+{{- if not (has $queue $served) -}}
+{{- fail (printf "workers: no group serves the queue %s, so that its tasks would never run: add it to the queues of one" $queue) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,83 @@
+"""Definitions of other projects' kinds that the chart has objects of, as those projects publish them.
+
+KEDA's module has them as files. The Prometheus operator's module has the types, from which that project makes its own
+by `controller-gen`; the same is done here. All of it comes as Go modules and stays in the user's cache folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lab.go_build import BuildUnavailable, GoPrograms, Say, quiet
+from lab.processes import StartError
+
+Manifest = dict[str, Any]
+
+_GENERATOR = GoPrograms(
+    name="foreign",
+    what="controller-gen",
+    module=Path(__file__).with_name("foreign"),
+    packages={"controller-gen": "sigs.k8s.io/controller-tools/cmd/controller-gen"},
+)
+_MONITORING = "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+_MONITORS = ("monitoring.coreos.com_servicemonitors.yaml", "monitoring.coreos.com_podmonitors.yaml")
+_KEDA = "github.com/kedacore/keda/v2@v2.21.0"
+_KEDA_SUM = "h1:R6z2HZvstK4RLUMxroNACzBj74xGxt3kG59b5Xc+Xps="
+_KEDAS = ("keda.sh_scaledobjects.yaml", "keda.sh_triggerauthentications.yaml")
+
+
+def definitions(say: Say = quiet) -> list[Manifest]:
+    """Return the CustomResourceDefinitions of ServiceMonitor, PodMonitor, ScaledObject and TriggerAuthentication.
+
+    Raises `StartError`.
+    """
+    try:
+        folder = _GENERATOR.cached() or _GENERATOR.build(say)
+        files = [*_monitors(folder), *_kedas()]
+    except (BuildUnavailable, subprocess.CalledProcessError) as error:
+        said = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else error
+        raise StartError(f"no definitions of other projects' kinds: {said}; Go or network may be missing") from error
+    return [yaml.safe_load(file.read_text()) for file in files]
+
+
+def _monitors(folder: Path) -> list[Path]:
+    """Return the Prometheus operator's definitions, generated where they are not there yet."""
+    made = folder / "definitions"
+    if not made.exists():
+        with tempfile.TemporaryDirectory(dir=folder) as partial:
+            generate = [str(folder / "controller-gen"), "crd", f"paths={_MONITORING}", f"output:crd:dir={partial}/made"]
+            # It asks `go` where the module lies.
+            path = f"{Path(_GENERATOR.go()).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+            environment = {"PATH": path, "GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local"}
+            _run(generate, environment, Path(__file__).with_name("foreign"))
+            try:
+                Path(partial, "made").rename(made)
+            except OSError:  # another was quicker
+                if not made.exists():
+                    raise
+    return [made / name for name in _MONITORS]
+
+
+def _kedas() -> list[Path]:
+    """Return KEDA's definitions, from the module as it was when its sum was written down here."""
+    with tempfile.TemporaryDirectory() as outside_of_any_module:
+        environment = {"GOSUMDB": "off", "GOFLAGS": "-mod=mod", "GOTOOLCHAIN": "local"}
+        said = _run([_GENERATOR.go(), "mod", "download", "-json", _KEDA], environment, Path(outside_of_any_module))
+    module = json.loads(said)
+    if module["Sum"] != _KEDA_SUM:
+        raise StartError(f"{_KEDA} is not what it was: found {module['Sum']}, needs {_KEDA_SUM}")
+    return [Path(module["Dir"]) / "config" / "crd" / "bases" / name for name in _KEDAS]
+
+
+def _run(command: list[str], environment: dict[str, str], folder: Path) -> str:
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, check=True, timeout=600
+    )
+    return done.stdout

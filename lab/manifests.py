@@ -1,0 +1,54 @@
+"""Puts manifests of any kind into a cluster: where an object of a kind lives is asked of the API server."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
+from ostler.errors import Conflict
+
+Manifest = dict[str, Any]
+
+
+class UnknownKind(LookupError):
+    """The cluster has no such kind."""
+
+
+class Kinds:
+    """The kinds of one cluster, each group asked for once."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        self._known: dict[tuple[str, str], tuple[str, bool]] = {}
+        self._asked: set[str] = set()
+
+    def collection(self, manifest: Manifest) -> str:
+        """Return the path that an object of this kind is posted to. Raises `UnknownKind`."""
+        version, kind = manifest["apiVersion"], manifest["kind"]
+        base = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        if version not in self._asked:
+            for each in self._client.request("GET", base)["resources"]:
+                if "/" not in each["name"]:
+                    self._known[version, each["kind"]] = each["name"], each["namespaced"]
+            self._asked.add(version)
+        if (version, kind) not in self._known:
+            raise UnknownKind(f"{version} {kind}")
+        plural, namespaced = self._known[version, kind]
+        if not namespaced:
+            return f"{base}/{plural}"
+        return f"{base}/namespaces/{quote(manifest['metadata']['namespace'], safe='')}/{plural}"
+
+    def check(self, manifest: Manifest) -> Json:
+        """Return what the server would make of a new object; nothing is kept. An unknown field is `Invalid`."""
+        query = {"dryRun": "All", "fieldValidation": "Strict"}
+        return self._client.request("POST", self.collection(manifest), query=query, body=manifest)
+
+    def apply(self, manifest: Manifest) -> Json:
+        """Create an object, or patch the one of its name to what the manifest says, and return it."""
+        collection = self.collection(manifest)
+        try:
+            return self._client.request("POST", collection, body=manifest)
+        except Conflict:
+            path = f"{collection}/{quote(manifest['metadata']['name'], safe='')}"
+            return self._client.request("PATCH", path, body=manifest, content_type=MERGE_PATCH)

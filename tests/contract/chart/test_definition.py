@@ -1,0 +1,25 @@
+"""The definition of RunnerPool has one source; what the chart installs first is what that prints."""
+
+from __future__ import annotations
+
+import yaml
+from typer.testing import CliRunner
+
+from k8s_adapters.crd import crd_manifest
+from lab import helm
+from ostler.cli.app import app
+
+FILE = helm.CHART / "crds" / "runnerpools.yaml"
+
+
+def test_the_chart_has_what_ostler_crd_prints() -> None:
+    printed = CliRunner().invoke(app, ["crd", "--print"], catch_exceptions=False)
+
+    assert printed.exit_code == 0
+    assert yaml.safe_load(printed.stdout) == crd_manifest()
+    assert printed.stdout == FILE.read_text(), f"run: ostler crd --print > {FILE.relative_to(helm.CHART.parent.parent)}"
+
+
+def test_helm_takes_it_from_the_chart_as_it_is() -> None:
+    (found,) = [each for each in helm.render(crds=True) if each["kind"] == "CustomResourceDefinition"]
+    assert found == crd_manifest()
