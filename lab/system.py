@@ -73,6 +73,8 @@ class Options:
     """Where Postgres listens on the loopback too, for a proxy before it."""
     worker_program: Sequence[str] = ("ostler",)
     """The module that a worker is started as, and its first arguments; a test starts one that has a bug put in."""
+    tree: Path | None = None
+    """Where another version of Ostler lies, which its processes are started from; the lab is this one's."""
 
 
 class System:
@@ -116,8 +118,13 @@ class System:
 
     @property
     def web_url(self) -> str:
-        """The first web process."""
-        return f"http://127.0.0.1:{self._web_ports[0]}"
+        """The first web process: webhooks go to it, polls to the last."""
+        return self.web_urls[0]
+
+    @property
+    def web_urls(self) -> Sequence[str]:
+        """Every web process."""
+        return [f"http://127.0.0.1:{port}" for port in self._web_ports]
 
     @property
     def flower_url(self) -> str:
@@ -148,11 +155,11 @@ class System:
             start = EmbeddedCluster.start if self._starts == "embedded" else ControlPlane.start
             self._control_plane = start(self.folder / "control-plane", say=self._say)
         self.postgres.create_database("ostler")
-        self._migrate()
         self._put_pools_in_place()
         self._add_accounts()
         self._start_proxies()
         self._env = self._environment(keys)
+        self._migrate()
         self._say("starting web, worker, beat, watch and the lab's kubelet")
         for number, port in enumerate(self._web_ports):
             self._child(f"web-{number}", ["web"], {"OSTLER_WEB_PORT": str(port)})
@@ -189,11 +196,14 @@ class System:
         lines = self._env["OSTLER_GITHUB_PRIVATE_KEY"].splitlines()[1:-1]
         return (self._env["OSTLER_WEBHOOK_SECRETS"], self._env["OSTLER_ENCRYPTION_KEYS"], self.flower_login[1], *lines)
 
-    def command(self, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-        """Run a command of Ostler's with a worker's settings, and return what it said."""
+    def command(
+        self, *arguments: str, timeout: float = 300, tree: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command of Ostler's (of the version in `tree`) with a worker's settings, and return what it said."""
         return subprocess.run(
             [sys.executable, "-m", "ostler", *arguments],
-            env=self._env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=timeout,
+            cwd=tree, env=self._env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+            timeout=timeout,
         )  # fmt: skip
 
     def restart(self, name: str) -> None:
@@ -354,7 +364,7 @@ class System:
             "OSTLER_ENCRYPTION_KEYS": keys["fernet"],
             "OSTLER_KUBECONFIG": str(self._ostlers_kubeconfig()),
             "OSTLER_NAMESPACE": self.namespace,
-            "OSTLER_DISPATCH_URL": f"{self.web_url}/runners/v1/dispatch",
+            "OSTLER_DISPATCH_URL": f"{self.web_urls[-1]}/runners/v1/dispatch",
             "OSTLER_WEB_HOST": "127.0.0.1",
             **self.options.settings,
             **self.options.environment,
@@ -368,6 +378,7 @@ class System:
             [sys.executable, "-m", *program, *arguments],
             log=self.folder / f"{name}.log",
             env={**self._env, **env},
+            cwd=self.options.tree,
         )
         self.children[name] = child
         child.start()
@@ -389,6 +400,7 @@ class System:
             [sys.executable, "-m", "ostler", "watch"],
             log=self.folder / f"watch-{number}.log",
             env=mine,
+            cwd=self.options.tree,
         )
         self.children[child.name] = child
         child.start()
@@ -413,7 +425,11 @@ class System:
         child.start()
 
     def _migrate(self) -> None:
-        """Do what `ostler migrate` does, without the second that another process takes to begin."""
+        """Do what `ostler migrate` does; for this version without the second that another process takes to begin."""
+        if (tree := self.options.tree) is not None:
+            self.command("migrate", tree=tree).check_returncode()
+            self.command("crd", tree=tree).check_returncode()
+            return
         engine = create_engine(self.postgres.url("ostler"))
         try:
             migrate.upgrade(engine)
