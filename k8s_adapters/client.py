@@ -79,15 +79,17 @@ class KubeClient:
         accept: str = JSON,
         timeout: float | None = None,
         policy: RetryPolicy | None = None,
+        impersonate: str | None = None,
     ) -> Json:
         """Return the JSON object that answers one call.
 
         `timeout` bounds each attempt from first byte sent to answer read; `policy` (4 attempts by default)
         says how often and how long it is repeated. A repeated POST may meet what its first attempt made.
+        `impersonate`: the user as whom it is asked, which takes the right to.
         Raises `Gone`, `Conflict`, `Invalid`, `Forbidden`, `RateLimited` or `Retryable`.
         """
         content = None if body is None else orjson.dumps(body)
-        return self._request(method, path, query, content, content_type, accept, timeout, policy, _object)
+        return self._request(method, path, query, content, content_type, accept, timeout, policy, _object, impersonate)
 
     def get(
         self,
@@ -115,6 +117,7 @@ class KubeClient:
         timeout: float | None,
         policy: RetryPolicy | None,
         decode: Callable[[bytes], T],
+        impersonate: str | None = None,
     ) -> T:
         address = f"{path}?{urlencode(query)}" if query else path
         what = f"{method} {path}"
@@ -124,7 +127,9 @@ class KubeClient:
 
             def send(api: ApiClient, token: str | None, spent: float) -> T:
                 within = None if seconds is None else max(seconds - spent, 0.001)
-                return self._send(api, token, method, address, content, content_type, accept, within, decode)
+                return self._send(
+                    api, token, method, address, content, content_type, accept, within, decode, impersonate
+                )
 
             return self._as_us(send)
 
@@ -188,8 +193,11 @@ class KubeClient:
         accept: str,
         seconds: float | None,
         decode: Callable[[bytes], T],
+        impersonate: str | None,
     ) -> T:
         headers = {"Accept": accept, "User-Agent": "ostler"}
+        if impersonate is not None:
+            headers["Impersonate-User"] = impersonate
         if token is not None:
             headers["Authorization"] = token
         if content is not None:

@@ -138,7 +138,15 @@ def test_the_stamps_adapter_is_imported_where_the_annotation_is_written_and_nowh
     assert importers == {"tasks/annotation.py"}
 
 
-def test_only_the_adapter_of_runners_and_that_of_pools_send_a_delete() -> None:
+DELETES = {
+    "k8s_adapters/runners.py",
+    "k8s_adapters/pools.py",
+    "k8s_adapters/probe_pods.py",  # Pods that it made itself, which are no pool's; it refuses any other
+    "k8s_adapters/admission.py",  # a dry run, on such a Pod
+}
+
+
+def test_only_these_adapters_send_a_delete() -> None:
     senders = {
         path
         for path, each in functions()
@@ -146,4 +154,4 @@ def test_only_the_adapter_of_runners_and_that_of_pools_send_a_delete() -> None:
         for call in calls(each)
         if any(isinstance(given, ast.Constant) and given.value == "DELETE" for given in call.args)
     }
-    assert senders == {"k8s_adapters/runners.py", "k8s_adapters/pools.py"}
+    assert senders == DELETES

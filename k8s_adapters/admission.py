@@ -1,0 +1,99 @@
+"""Whether the admission policy is in force that keeps the cluster's garbage collector from Pods that are not over.
+
+The policy's text proves nothing: it may not be bound, be bound to other namespaces, or be unknown yet to the API server
+that is asked. So the collector's deletion is tried: a dry run, as the collector, on a Pod of our own that never gets a
+node. No runner Pod is touched, not even by a dry run, which some proxy might not take for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from k8s_adapters.client import Json, KubeClient, object_path
+from k8s_adapters.probe_pods import create_probe, delete_probe, restricted
+from k8s_adapters.retry import answer_of
+from ostler.errors import Forbidden, Gone, Invalid, UpstreamError
+
+COLLECTORS = ("system:serviceaccount:kube-system:generic-garbage-collector", "system:kube-controller-manager")
+"""Who the garbage collector is, with and without `--use-service-account-credentials` of the controller manager."""
+
+_GATE = "ostler.dev/probe"  # a scheduling gate: no scheduler gives such a Pod a node, so nothing of it is ever run
+_IMAGE = "registry.k8s.io/pause:3.10"  # never pulled
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorAnswer:
+    """What came of it. `why` is a sentence; `cure` is there unless the collector is refused.
+
+    `refused`: None when it could not be told.
+    """
+
+    why: str
+    refused: bool | None = None
+    cure: str | None = None
+
+
+def refuses_the_collector(client: KubeClient, namespace: str) -> CollectorAnswer:
+    """Return whether the API server refuses the garbage collector a Pod with the pool's label in a namespace.
+
+    Takes the rights to create and delete Pods there and to impersonate. Raises nothing: what goes wrong is the answer.
+    """
+    try:
+        with _probe(client, namespace) as pod:
+            answers = [_ask(client, pod, collector) for collector in COLLECTORS]
+    except Gone:
+        return CollectorAnswer(f"there is no namespace {namespace}", cure="name the namespace of the runner Pods")
+    except UpstreamError as error:
+        return CollectorAnswer(
+            f"a Pod to try it on could not be made in {namespace}: {_said(error)}",
+            cure="run it as somebody who may create, list and delete Pods there",
+        )
+    allowed = next((each for each in answers if each.refused is False), None)
+    if allowed is not None:
+        return allowed
+    return next((each for each in answers if each.refused), answers[0])
+
+
+@contextmanager
+def _probe(client: KubeClient, namespace: str) -> Iterator[Json]:
+    spec = {"schedulingGates": [{"name": _GATE}], "containers": [restricted({"name": "probe", "image": _IMAGE})]}
+    pod = create_probe(client, namespace=namespace, purpose="admission", labels={}, spec=spec)
+    try:
+        yield pod
+    finally:
+        with suppress(UpstreamError):  # what was found out stands; a later probe removes what is left
+            delete_probe(client, pod)
+
+
+def _ask(client: KubeClient, pod: Json, collector: str) -> CollectorAnswer:
+    metadata = pod["metadata"]
+    path = object_path("pods", namespace=metadata["namespace"], name=metadata["name"])
+    body = {"dryRun": ["All"], "preconditions": {"uid": metadata["uid"]}}
+    try:
+        client.request("DELETE", path, body=body, query={"dryRun": "All"}, impersonate=collector)
+    except (Forbidden, Invalid) as error:
+        said = _said(error)
+        if "cannot impersonate" in said:
+            cure = "run it as somebody who may impersonate users and service accounts: an administrator of the cluster"
+            return CollectorAnswer(f"we may not ask as {collector}", cure=cure)
+        if "cannot delete resource" in said:
+            # By its rights, not by the policy: the collector of this cluster is somebody else.
+            return CollectorAnswer(
+                f"{collector} has no right to delete Pods", cure="say who the collector of this cluster is"
+            )
+        return CollectorAnswer(f"the API server refuses {collector}: {said}", refused=True)
+    except UpstreamError as error:
+        return CollectorAnswer(f"the API server did not answer: {_said(error)}", cure="try again")
+    return CollectorAnswer(
+        f"{collector} may delete a Pod with the pool's label in {metadata['namespace']}: a pool that is deleted in the "
+        "foreground takes its busy Pods with it",
+        refused=False,
+        cure="apply the ValidatingAdmissionPolicy of the chart and its binding first; they are in force a second later",
+    )
+
+
+def _said(error: UpstreamError) -> str:
+    answer = answer_of(error)
+    return str(error) if answer is None else answer.message or str(answer)
