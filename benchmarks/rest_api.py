@@ -228,7 +228,7 @@ def payload(job_id: int) -> bytes:
         "started_at": "2026-11-20T12:00:00Z", "completed_at": None, "runner_id": 0, "runner_name": None,
     }  # fmt: skip
     owner = {"id": 77, "login": "acme", "type": "Organization"}
-    repository = {"id": 5, "full_name": f"acme/app-{job_id % 100}", "owner": owner}
+    repository = {"id": 5, "full_name": f"acme/app-{job_id % 100}", "private": True, "owner": owner}
     body = {"action": "queued", "workflow_job": job, "repository": repository, "installation": {"id": 3}}
     return json.dumps(body).encode()
 

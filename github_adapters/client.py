@@ -24,18 +24,21 @@ from github_adapters.deliveries import DeliveryPage, read_page
 from github_adapters.governor import APP, CallClass, Governs, Ungoverned
 from github_adapters.http import Answer, Deadline, Http
 from github_adapters.repeat import Timing, repeat
+from github_adapters.runner_groups import read_group
 from github_adapters.runs import ListPage, RunSeen, only, read_list, read_listed_job, read_run, unchanged
 from github_adapters.webhooks import WorkflowJobEvent
 from ostler.clock import utcnow
 from ostler.errors import Busy, NotInstalled, Retryable
 from ostler.secrets import Secret
 from rules.retry import ONCE, RetryPolicy
+from rules.runner_groups import GroupSeen
 from rules.scopes import Scope
 
 T = TypeVar("T")
 
 PAGE = 100
 MOST_PAGES = 500
+MOST_GROUP_PAGES = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +206,46 @@ class GitHub:
             policy=policy,
             between=between,
         )
+
+    def list_runner_groups(
+        self,
+        *,
+        installation_id: int,
+        login: str,
+        visible_to: str | None = None,
+        deadline_seconds: float | None = None,
+        policy: RetryPolicy = ONCE,
+    ) -> list[GroupSeen]:
+        """Return all runner groups of an organisation, or those that the repository of this name may use.
+
+        Raises `Retryable` when GitHub showed fewer than it counted.
+        """
+        deadline = _deadline(deadline_seconds, policy)
+        only_for = "" if visible_to is None else f"&visible_to_repository={quote(visible_to, safe='')}"
+
+        def once(page: int) -> tuple[list[GroupSeen], int]:
+            answer = self._call(
+                installation_id=installation_id, call_class=CallClass.READ, method="GET", deadline=deadline,
+                path=f"{Scope.organization(login).path}/actions/runner-groups?per_page={PAGE}&page={page}{only_for}",
+            )  # fmt: skip
+            if answer.status != HTTPStatus.OK:
+                raise refusal(answer, what="list of runner groups", now=self._clock())
+            with _sense(answer, "list of runner groups"):
+                content = fields.decode(answer.body)
+                total, listed = content.get("total_count"), content.get("runner_groups")
+                if not isinstance(total, int) or not isinstance(listed, list):
+                    raise fields.Malformed("runner_groups")
+                return [read_group(each) for each in listed], int(total)
+
+        seen: dict[int, GroupSeen] = {}
+        for page in range(1, MOST_GROUP_PAGES + 1):
+            groups, total = repeat(partial(once, page), policy=policy, deadline=deadline, timing=self._timing)
+            seen.update((group.id, group) for group in groups)
+            if len(groups) < PAGE:
+                break
+        if len(seen) < total:
+            raise Retryable("GitHub showed fewer runner groups than it counted")
+        return list(seen.values())
 
     def delete_runner(
         self,

@@ -14,6 +14,7 @@ from github_adapters import fields
 from github_adapters.answers import quota_of
 from github_adapters.http import Answer
 from github_adapters.webhooks import Home, WorkflowJobEvent, read_home, read_job
+from rules.forks import Origin, origin_of
 
 T = TypeVar("T")
 
@@ -22,7 +23,11 @@ LONGEST_ETAG = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSeen:
-    """A workflow run; `status` and `conclusion` are GitHub's words, `attempt` counts its re-runs from 1."""
+    """A workflow run; `status`, `conclusion` and `event` are GitHub's words, `attempt` counts its re-runs from 1.
+
+    `head_repository_id`: where its head is, None where GitHub shows none; `pull_request_heads`: the same of each open
+    pull request that it lists.
+    """
 
     id: int
     attempt: int
@@ -30,6 +35,17 @@ class RunSeen:
     conclusion: str | None
     created_at: datetime
     home: Home
+    event: str = ""
+    head_repository_id: int | None = None
+    pull_request_heads: tuple[int | None, ...] = ()
+
+    @property
+    def origin(self) -> Origin:
+        """Return whether it comes from a fork."""
+        return origin_of(
+            event=self.event, repository_id=self.home.repository_id, head_repository_id=self.head_repository_id,
+            pull_request_heads=self.pull_request_heads,
+        )  # fmt: skip
 
     @property
     def over(self) -> bool:
@@ -67,7 +83,24 @@ def read_run(source: Any) -> RunSeen:
         conclusion=fields.optional_word(source, "conclusion"),
         created_at=fields.moment(source, "created_at"),
         home=read_home(fields.section(source, "repository")),
+        event=fields.optional_text(source, "event") or "",
+        head_repository_id=_id_of(source.get("head_repository")),
+        pull_request_heads=_pull_request_heads(source.get("pull_requests")),
     )
+
+
+def _pull_request_heads(listed: Any) -> tuple[int | None, ...]:
+    """Return the repositories of the heads of the pull requests that a run lists."""
+    if not isinstance(listed, list):
+        return ()
+    heads = (each.get("head") if isinstance(each, dict) else None for each in listed)
+    return tuple(_id_of(head.get("repo")) if isinstance(head, dict) else None for head in heads)
+
+
+def _id_of(repository: Any) -> int | None:
+    """Return the id of a repository; None of one that is not shown, or makes no sense."""
+    found = repository.get("id") if isinstance(repository, dict) else None
+    return found if isinstance(found, int) and not isinstance(found, bool) else None
 
 
 def read_listed_job(source: Any, *, run: RunSeen, installation_id: int) -> WorkflowJobEvent:

@@ -30,13 +30,14 @@ class MalformedPayload(Invalid):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
-    """A repository as GitHub calls it now, and its owner."""
+    """A repository as GitHub calls it now, and its owner. `public`: it is not said to be private or internal."""
 
     repository: str
     repository_id: int
     owner_id: int
     owner_login: str
     owner_type: Literal["Organization", "User"]
+    public: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,7 @@ class WorkflowJobEvent:
     owner_login: str
     owner_type: Literal["Organization", "User"]
     installation_id: int | None
+    public: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +224,8 @@ def read_home(repository: Mapping[str, Any]) -> Home:
         # What runners are registered under; the same word as in the repository's full name.
         owner_login=full_name.partition("/")[0],
         owner_type="Organization" if owner.get("type") == "Organization" else "User",
+        # An internal repository is private, too (GitHub docs, "About repository visibility").
+        public=repository.get("private") is not True,
     )
 
 
@@ -248,5 +252,6 @@ def read_job(job: Mapping[str, Any], *, action: str, home: Home, installation_id
         owner_id=home.owner_id,
         owner_login=home.owner_login,
         owner_type=home.owner_type,
+        public=home.public,
         installation_id=installation_id,
     )

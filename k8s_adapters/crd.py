@@ -18,6 +18,9 @@ DEFAULT_MEMORY = "4Gi"
 LONGEST_NAME = 54
 """Characters of a pool's name: a Pod adds `-` and 8 hex digits, and is the value of labels (63)."""
 
+LONGEST_GROUP = 100
+"""Characters of the name of a runner group."""
+
 _MOST_PODS = 10_000
 _DURATION = "^([0-9]+h)?([0-9]+m)?([0-9]+s)?$"
 _CONDITION_TYPES = ("Ready", "Draining", "Degraded")
@@ -142,7 +145,20 @@ def _routing() -> Json:
             "x-kubernetes-list-type": "set",
             "description": "Labels that its runners are registered with.",
         },
-        "runnerGroup": {"type": "integer", "minimum": 1, "default": 1, "description": "Runner group on GitHub."},
+        "runnerGroup": {
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "x-kubernetes-int-or-string": True,
+            "default": 1,
+            "maxLength": LONGEST_GROUP,
+            "description": "Runner group on GitHub, by its number or its name. Numbers differ from organisation to "
+            "organisation, except that 1 is the default group of each.",
+            "x-kubernetes-validations": [
+                {
+                    "rule": "type(self) == int ? self > 0 : size(string(self)) > 0",
+                    "message": "must be the number of a runner group, 1 or more, or its name",
+                }
+            ],
+        },
         "routingPriority": {
             "type": "integer",
             "default": 0,
@@ -157,6 +173,11 @@ def _routing() -> Json:
             "type": "array",
             "items": {"type": "string", "minLength": 1},
             "description": "Repositories that may use the pool, as owner/name; empty is all.",
+        },
+        "allowForks": {
+            "type": "boolean",
+            "default": False,
+            "description": "Serve jobs of forks of public repositories, which anyone on the internet may send.",
         },
     }
 

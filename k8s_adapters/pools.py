@@ -20,7 +20,7 @@ from urllib.parse import quote
 from kubernetes.utils.quantity import parse_quantity
 
 from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
-from k8s_adapters.crd import DEFAULT_CPU, DEFAULT_MEMORY
+from k8s_adapters.crd import DEFAULT_CPU, DEFAULT_MEMORY, LONGEST_GROUP
 from k8s_adapters.names import API_VERSION, ATTEMPT_ANNOTATION, DRAIN_FINALIZER, KIND, PLURAL
 from k8s_adapters.retry import RetryPolicy
 from ostler.errors import Conflict, Gone
@@ -47,7 +47,7 @@ class PoolSeen:
     generation: int
     image: str
     runner_labels: tuple[str, ...]
-    runner_group: int
+    runner_group: int | str
     vcpu_millicores: int
     memory_mib: int
     replicas: int
@@ -63,6 +63,7 @@ class PoolSeen:
     allowed_accounts: tuple[int, ...]
     allowed_repositories: tuple[str, ...]
     routing_priority: int
+    allow_forks: bool
     pod_template: Json | None
     template_hash: str
     held: bool
@@ -157,7 +158,7 @@ def read_pool(item: Json) -> PoolSeen:
         generation=int(metadata.get("generation", 0)),
         image=image,
         runner_labels=labels,
-        runner_group=int(spec.get("runnerGroup", 1)),
+        runner_group=_group(spec.get("runnerGroup", 1), problems),
         vcpu_millicores=vcpu,
         memory_mib=memory,
         replicas=int(spec.get("replicas", 0)),
@@ -173,12 +174,23 @@ def read_pool(item: Json) -> PoolSeen:
         allowed_accounts=tuple(int(account) for account in spec.get("allowedAccounts") or ()),
         allowed_repositories=tuple(str(repository) for repository in spec.get("allowedRepositories") or ()),
         routing_priority=int(spec.get("routingPriority", 0)),
+        allow_forks=spec.get("allowForks") is True,
         pod_template=overlay if isinstance(overlay, dict) else None,
         template_hash=template_hash(image=image, vcpu_millicores=vcpu, memory_mib=memory, overlay=overlay),
         held=DRAIN_FINALIZER in (metadata.get("finalizers") or ()),
         deleted_at=None if deleted_at is None else datetime.fromisoformat(deleted_at),
         problem="; ".join(problems) or None,
     )
+
+
+def _group(value: Any, problems: list[str]) -> int | str:
+    """Return a runner group by number or name; a name that is none of GitHub's and a problem when it is neither."""
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    if isinstance(value, str) and 0 < len(value) <= LONGEST_GROUP and value.isprintable():
+        return value
+    problems.append(f"spec.runnerGroup is no number and no name of a runner group: {value!r}")
+    return ""
 
 
 def template_hash(*, image: str, vcpu_millicores: int, memory_mib: int, overlay: Any = None) -> str:

@@ -10,26 +10,29 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from models import binding_locks, bindings
+from models import binding_locks, bindings, origins
 from models.accounts import NewAccount, ensure_accounts
 from models.engine import note
 from models.pools import routes
+from models.runner_groups import GroupBook, Wanted
 from models.sql import text
 from models.transitions import move_jobs
 from rules.bindings import JobEvent
 from rules.fairness import Budget
+from rules.forks import Origin
 from rules.holds import HoldReason
-from rules.labels import PoolChoice, PoolLabels, choose_pool
+from rules.labels import PoolChoice, PoolLabels, choose_pool, detail_of
 from rules.machines import JobState, Machine
 from rules.priority import priority_of
+from rules.routing import Route, Wait, route
 from rules.scopes import Scope
 
 ACTIONS = ("waiting", "queued", "in_progress", "completed")
@@ -64,6 +67,8 @@ class Applied:
     """Pools with a spent Pod to replace."""
     remaps: int
     """Jobs that ran on another runner than the one minted for them."""
+    asks: frozenset[int] = frozenset()
+    """Runs of which GitHub is to be asked whether they come from a fork."""
 
 
 def apply(
@@ -110,13 +115,15 @@ def apply(
         outcomes.append(Outcome.ACCEPTED if first else Outcome.DUPLICATE)
         seen.add(received.guid)
     started = {event.job_id for event in moved}
-    matchable = {pool_id for job_id, pool_id in inserted.items() if job_id not in started} | ready
+    matchable = {pool_id for job_id, pool_id in inserted.items() if job_id not in started} | ready.pools
+    asks = {event.run_id for event in applied if event.job_id in inserted and router.asks(event)} | ready.asks
     return Applied(
         outcomes=tuple(outcomes),
         wakes=frozenset({pool_id for pool_id in matchable if pool_id is not None} | bound.wakes),
         releases=tuple(bound.releases),
         keeper=frozenset(bound.keeper),
         remaps=bound.remaps,
+        asks=frozenset(asks),
     )
 
 
@@ -129,16 +136,6 @@ def _is_waiting(event: JobEvent) -> bool:
     return event.action == "waiting" or (event.action == "queued" and event.status == "waiting")
 
 
-@dataclass(frozen=True, slots=True)
-class _Route:
-    """Where a queued job goes, and what holds it."""
-
-    pool_id: int | None
-    hold: HoldReason | None
-    detail: str | None
-    not_before: datetime | None
-
-
 class _Router:
     """What decides about the jobs of one batch; read once, and only when a job asks for it."""
 
@@ -146,11 +143,20 @@ class _Router:
         self._db = db
         self._events = events
         self._now = now
-        self._choices: dict[tuple[tuple[str, ...], int, str], PoolChoice] = {}
+        self._choices: dict[tuple[tuple[str, ...], int, str, Origin], PoolChoice] = {}
+        self._groups = GroupBook(db, now=now)
 
     @functools.cached_property
     def _pools(self) -> list[PoolLabels]:
         return routes(self._db)
+
+    @functools.cached_property
+    def _groups_wanted(self) -> dict[int, int | str]:
+        return {pool.id: pool.runner_group for pool in self._pools}
+
+    @functools.cached_property
+    def _origins(self) -> Mapping[int, Origin]:
+        return origins.known(self._db, {event.run_id for event in self._events if event.public})
 
     @functools.cached_property
     def _accounts(self) -> dict[int, Row[Any]]:
@@ -173,20 +179,42 @@ class _Router:
         )
         return {(row.kind, row.key): (row.not_before, row.reason) for row in rows}
 
-    def route(self, event: JobEvent) -> _Route:
-        """Return the pool of a job and its hold; what nothing serves comes before what must wait."""
+    def route(self, event: JobEvent) -> Route:
+        """Return the pool of a job and its hold."""
         choice = self._choose(event)
-        if choice.hold_reason is not None:
-            between = ", ".join(map(str, choice.candidates))
-            detail = f"pools {between}" if between else f"labels {', '.join(event.labels)}"
-            return _Route(choice.pool_id, choice.hold_reason, detail, None)
-        if self._accounts[event.owner_id].budget_count == 0:
-            return _Route(choice.pool_id, HoldReason.BUDGET_ZERO, None, None)
         waits = [(self._backoffs[key], key) for key in _backoff_keys(event) if key in self._backoffs]
+        backoff = None
         if waits:
             (not_before, reason), (kind, key) = max(waits)
-            return _Route(choice.pool_id, HoldReason.BACKOFF, f"{kind} {key}: {reason}", not_before)
-        return _Route(choice.pool_id, None, None, None)
+            backoff = Wait(f"{kind} {key}: {reason}", not_before)
+        return route(
+            choice,
+            detail=detail_of(choice, labels=event.labels, account_id=event.owner_id, repository=event.repository),
+            budget_count=self._accounts[event.owner_id].budget_count,
+            group=self._group(event, choice),
+            backoff=backoff,
+        )
+
+    def asks(self, event: JobEvent) -> bool:
+        """Return whether a job waits for its run to be asked about; not while its environment holds it."""
+        return (
+            event.action == "queued"
+            and not _is_waiting(event)
+            and self._choose(event).hold_reason is HoldReason.ORIGIN_UNKNOWN
+        )
+
+    def _group(self, event: JobEvent, choice: PoolChoice) -> Wait | None:
+        if choice.pool_id is None:
+            return None
+        wanted = Wanted(
+            group=self._groups_wanted[choice.pool_id],
+            installation_id=event.installation_id,
+            repository=event.repository,
+            repository_id=event.repository_id,
+            organization=event.owner_type == "Organization",
+            public=event.public,
+        )
+        return self._groups.wait(wanted)
 
     def priority(self, event: JobEvent) -> int:
         """Return the priority of a job by the rules of its account."""
@@ -198,10 +226,11 @@ class _Router:
         )
 
     def _choose(self, event: JobEvent) -> PoolChoice:
-        key = (event.labels, event.owner_id, event.repository)
+        origin = self._origins.get(event.run_id, Origin.UNKNOWN) if event.public else Origin.HERE
+        key = (event.labels, event.owner_id, event.repository, origin)
         if key not in self._choices:
             self._choices[key] = choose_pool(
-                self._pools, labels=event.labels, account_id=event.owner_id, repository=event.repository
+                self._pools, labels=event.labels, account_id=event.owner_id, repository=event.repository, origin=origin
             )
         return self._choices[key]
 
@@ -231,14 +260,15 @@ def _insert(
         if event.job_id in rows and rows[event.job_id]["state"] == JobState.QUEUED:
             continue
         state = JobState.WAITING if _is_waiting(event) else JobState.QUEUED
-        route = router.route(event)
-        pools[event.job_id] = route.pool_id if route.hold is None and state is JobState.QUEUED else None
+        routed = router.route(event)
+        pools[event.job_id] = routed.pool_id if routed.hold is None and state is JobState.QUEUED else None
         rows[event.job_id] = {
             "id": event.job_id,
             "account_id": event.owner_id,
             "installation_id": event.installation_id,
             "repository": event.repository,
             "repository_id": event.repository_id,
+            "public": event.public,
             "scope": _scope(event),
             "run_id": event.run_id,
             "run_attempt": event.run_attempt,
@@ -247,10 +277,10 @@ def _insert(
             "head_branch": event.head_branch,
             "labels": list(event.labels),
             "state": state,
-            "pool_id": route.pool_id,
-            "hold_reason": route.hold,
-            "hold_detail": route.detail,
-            "not_before": route.not_before.isoformat() if route.not_before else None,
+            "pool_id": routed.pool_id,
+            "hold_reason": routed.hold,
+            "hold_detail": routed.detail,
+            "not_before": routed.not_before.isoformat() if routed.not_before else None,
             "priority": router.priority(event),
             "queued_at": event.created_at.isoformat(),
             "why": event.action,
@@ -284,15 +314,15 @@ _INSERT = text(f"""
     WITH fresh AS (
         {_DELIVERIES}
     ), seen AS (
-        INSERT INTO jobs (id, account_id, installation_id, repository, repository_id, scope, run_id, run_attempt, name,
-                          workflow_name, head_branch, labels, state, pool_id, hold_reason, hold_detail, not_before,
-                          priority, queued_at, changed_at)
-        SELECT id, account_id, installation_id, repository, repository_id, scope, run_id, run_attempt, name,
+        INSERT INTO jobs (id, account_id, installation_id, repository, repository_id, public, scope, run_id,
+                          run_attempt, name, workflow_name, head_branch, labels, state, pool_id, hold_reason,
+                          hold_detail, not_before, priority, queued_at, changed_at)
+        SELECT id, account_id, installation_id, repository, repository_id, public, scope, run_id, run_attempt, name,
                workflow_name, head_branch, labels, state, pool_id, hold_reason, hold_detail, not_before, priority,
                queued_at, :now
         FROM jsonb_to_recordset(CAST(:jobs AS jsonb)) AS j (
-            id bigint, account_id bigint, installation_id bigint, repository text, repository_id bigint, scope text,
-            run_id bigint,
+            id bigint, account_id bigint, installation_id bigint, repository text, repository_id bigint, public boolean,
+            scope text, run_id bigint,
             run_attempt bigint, name text, workflow_name text, head_branch text, labels text[], state text,
             pool_id bigint, hold_reason text, hold_detail text, not_before timestamptz, priority bigint,
             queued_at timestamptz)
@@ -315,13 +345,19 @@ def _scope(event: JobEvent) -> str:
     return str(Scope.repository(event.repository))
 
 
-def _make_ready(
-    db: Connection, events: Sequence[JobEvent], router: _Router, *, now: datetime, who: str
-) -> set[int | None]:
-    """Queue the waiting jobs whose environment let them go; return their pools."""
-    ready: set[int | None] = set()
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """What became of jobs whose environment let them go: the pools they are queued in, the runs to ask about."""
+
+    pools: set[int | None] = field(default_factory=set)
+    asks: set[int] = field(default_factory=set)
+
+
+def _make_ready(db: Connection, events: Sequence[JobEvent], router: _Router, *, now: datetime, who: str) -> _Ready:
+    """Queue the waiting jobs whose environment let them go."""
+    ready = _Ready()
     for event in events:
-        route = router.route(event)
+        routed = router.route(event)
         moved = move_jobs(
             db,
             "job_ready",
@@ -335,11 +371,13 @@ def _make_ready(
                 "hold_detail": "CAST(:detail AS text)",
                 "not_before": "CAST(:not_before AS timestamptz)",
             },
-            pool=route.pool_id,
-            hold=route.hold,
-            detail=route.detail,
-            not_before=route.not_before,
+            pool=routed.pool_id,
+            hold=routed.hold,
+            detail=routed.detail,
+            not_before=routed.not_before,
         )
-        if moved and route.hold is None:
-            ready.add(route.pool_id)
+        if moved and routed.hold is None:
+            ready.pools.add(routed.pool_id)
+        if moved and router.asks(event):
+            ready.asks.add(event.run_id)
     return ready

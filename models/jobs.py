@@ -35,6 +35,11 @@ class Job(Base):
             postgresql_where=text("state = 'queued' AND hold_reason IS NULL"),
         ),
         Index("ix_jobs_held", "hold_reason", "id", postgresql_where=text("hold_reason IS NOT NULL")),
+        Index(
+            "ix_jobs_run_asked",
+            "run_id",
+            postgresql_where=text("hold_reason = 'origin_unknown'"),
+        ),
         Index("ix_jobs_open", "state", "changed_at", postgresql_where=text("state <> 'completed'")),
         # The lists of the API and of the command, newest first (models.browse).
         Index("ix_jobs_open_state_id", "state", "id", postgresql_where=text("state <> 'completed'")),
@@ -50,6 +55,7 @@ class Job(Base):
     installation_id: Mapped[int | None]
     repository: Mapped[str] = mapped_column(comment="owner/name")
     repository_id: Mapped[int | None] = mapped_column(comment="GitHub's; NULL: queued before it was kept")
+    public: Mapped[bool | None] = mapped_column(comment="its repository is; NULL: queued before it was kept")
     scope: Mapped[str] = mapped_column(comment="where its runner is registered: orgs/LOGIN or repos/OWNER/NAME")
     run_id: Mapped[int]
     run_attempt: Mapped[int]

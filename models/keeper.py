@@ -41,6 +41,8 @@ class PoolFacts:
     start_timeout: float = 300.0
     max_concurrent: int = 100
     drain_timeout: float | None = None
+    runner_group_name: str | None = None
+    allow_forks: bool = False
 
 
 _MIRRORED = tuple(field.name for field in fields(PoolFacts) if field.name not in {"uid", "namespace"})
@@ -58,8 +60,10 @@ _UPDATE = f"""
            routed_at = CASE WHEN :rerouted THEN CAST(:now AS timestamptz) ELSE routed_at END
     WHERE uid = :uid
 """  # noqa: S608 - names of columns from above
-
-_ROUTING = ("labels", "allowed_accounts", "allowed_repositories", "routing_priority", "draining")
+_ROUTING = (
+    "labels", "allowed_accounts", "allowed_repositories", "allow_forks", "routing_priority", "draining",
+    "runner_group_id", "runner_group_name",
+)  # fmt: skip
 
 
 def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:

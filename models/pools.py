@@ -27,7 +27,11 @@ class Pool(Base):
     name: Mapped[str]
     image: Mapped[str]
     labels: Mapped[list[str]] = mapped_column(comment="as written in the pool; matching ignores case")
-    runner_group_id: Mapped[int]
+    runner_group_id: Mapped[int] = mapped_column(comment="0: by its name")
+    runner_group_name: Mapped[str | None]
+    allow_forks: Mapped[bool] = mapped_column(
+        server_default="false", comment="jobs of forks of public repositories too"
+    )
     vcpu: Mapped[int] = mapped_column(comment="millicores of one Pod")
     memory: Mapped[int] = mapped_column(comment="MiB of one Pod")
     replicas: Mapped[int]
@@ -62,7 +66,8 @@ def routes(db: Connection) -> list[PoolLabels]:
     """Return what decides which pool serves a job, for every pool that takes new jobs."""
     rows = db.execute(
         text("""
-            SELECT id, labels, routing_priority, allowed_accounts, allowed_repositories
+            SELECT id, labels, routing_priority, allowed_accounts, allowed_repositories, allow_forks, name,
+                   runner_group_id, runner_group_name
             FROM pools WHERE deleted_at IS NULL AND NOT draining
         """)
     )
@@ -73,6 +78,9 @@ def routes(db: Connection) -> list[PoolLabels]:
             routing_priority=row.routing_priority,
             allowed_accounts=frozenset(row.allowed_accounts),
             allowed_repositories=frozenset(name.lower() for name in row.allowed_repositories),
+            allow_forks=row.allow_forks,
+            name=row.name,
+            runner_group=row.runner_group_id if row.runner_group_name is None else row.runner_group_name,
         )
         for row in rows
     ]

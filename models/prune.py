@@ -76,7 +76,10 @@ _WITH_THEM: Mapping[Kind, tuple[str, ...]] = {
         # Of a job that is over: it stays known that it was executed, as long as the job itself is.
         "UPDATE executions SET claim_id = NULL WHERE claim_id = ANY(:ids)",
     ),
-    Kind.JOBS: ("DELETE FROM executions WHERE job_id = ANY(:ids)",),
+    Kind.JOBS: (
+        "DELETE FROM executions WHERE job_id = ANY(:ids)",
+        "DELETE FROM run_origins WHERE run_id IN (SELECT run_id FROM jobs WHERE id = ANY(:ids))",
+    ),
 }
 
 

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from models.pools import routes
+from models.runner_groups import GroupBook, Wanted
 from models.sql import text
+from rules.forks import Origin
 from rules.holds import HoldReason
-from rules.labels import choose_pool
+from rules.labels import choose_pool, detail_of
+from rules.routing import Wait, route
 
 _LIFTED_HERE = [
-    HoldReason.NO_POOL, HoldReason.TWO_POOLS, HoldReason.BUDGET_ZERO, HoldReason.BACKOFF, HoldReason.SET_ASIDE,
+    HoldReason.NO_POOL, HoldReason.NOT_ALLOWED, HoldReason.ORIGIN_UNKNOWN, HoldReason.RUNNER_GROUP,
+    HoldReason.TWO_POOLS, HoldReason.BUDGET_ZERO, HoldReason.BACKOFF, HoldReason.SET_ASIDE,
 ]  # fmt: skip
 
+
+_COLUMNS = """
+    j.id, j.run_id, j.labels, j.account_id, j.installation_id, j.repository, j.repository_id, j.public, j.scope,
+    j.hold_reason, j.hold_detail, a.budget_count, o.origin,
+    (o.ask_after IS NULL OR o.ask_after <= :now) AND (o.leased_until IS NULL OR o.leased_until < :now) AS may_ask,
+    (SELECT max(b.not_before) FROM backoffs b WHERE b.not_before > :now
+     AND ((b.kind = 'installation' AND b.key = j.installation_id::text)
+       OR (b.kind = 'account' AND b.key = j.account_id::text)
+       OR (b.kind = 'repository' AND b.key = j.repository))) AS backed_off
+"""
+_TABLES = "jobs j JOIN accounts a ON a.id = j.account_id LEFT JOIN run_origins o ON o.run_id = j.run_id AND j.public"
 
 RECENTLY = timedelta(minutes=5)
 """A job routed by what a pool said until a moment before it changed is found within this time."""
@@ -32,11 +49,15 @@ class Lifted:
 
 @dataclass(frozen=True, slots=True)
 class Rematched:
-    """One page: where to go on (None at the end), the pools that got jobs, and the jobs that were held."""
+    """One page: where to go on (None at the end), the pools that got jobs, and the jobs that were held.
+
+    `asks`: runs of which GitHub is to be asked (again) whether they come from a fork.
+    """
 
     next_id: int | None
     pools: frozenset[int]
     lifted: tuple[Lifted, ...]
+    asks: frozenset[int] = frozenset()
 
 
 def unroute(db: Connection, pool_id: int, *, now: datetime) -> None:
@@ -47,12 +68,14 @@ def unroute(db: Connection, pool_id: int, *, now: datetime) -> None:
     db.execute(
         text("""
             UPDATE jobs SET pool_id = NULL, changed_at = :now,
-                   hold_reason = CASE WHEN state = 'queued' THEN coalesce(hold_reason, :hold) ELSE hold_reason END,
+                   hold_reason = CASE WHEN state <> 'queued' THEN hold_reason
+                                      WHEN hold_reason = :group THEN :hold ELSE coalesce(hold_reason, :hold) END,
+                   not_before = CASE WHEN state = 'queued' AND hold_reason = :group THEN NULL ELSE not_before END,
                    hold_detail = CASE WHEN state = 'queued' THEN 'its pool changed' ELSE hold_detail END
             WHERE id IN (SELECT id FROM jobs WHERE pool_id = :pool_id AND state IN ('queued', 'claimed')
                          ORDER BY id FOR NO KEY UPDATE)
         """),
-        {"pool_id": pool_id, "hold": HoldReason.NO_POOL, "now": now},
+        {"pool_id": pool_id, "hold": HoldReason.NO_POOL, "group": HoldReason.RUNNER_GROUP, "now": now},
     )
 
 
@@ -62,13 +85,8 @@ def rematch_page(db: Connection, *, after_id: int, limit: int, now: datetime) ->
     A job that still cannot go keeps the reason of today.
     """
     rows = db.execute(
-        text("""
-            SELECT j.id, j.labels, j.account_id, j.repository, j.hold_reason, a.budget_count,
-                   (SELECT max(b.not_before) FROM backoffs b WHERE b.not_before > :now
-                    AND ((b.kind = 'installation' AND b.key = j.installation_id::text)
-                      OR (b.kind = 'account' AND b.key = j.account_id::text)
-                      OR (b.kind = 'repository' AND b.key = j.repository))) AS backed_off
-            FROM jobs j JOIN accounts a ON a.id = j.account_id
+        text(f"""
+            SELECT {_COLUMNS} FROM {_TABLES}
             WHERE j.state = 'queued' AND j.id > :after
               AND (j.hold_reason = ANY(:holds)
                    OR (j.hold_reason IS NULL AND j.pool_id IN (
@@ -76,40 +94,80 @@ def rematch_page(db: Connection, *, after_id: int, limit: int, now: datetime) ->
                         WHERE p.deleted_at IS NOT NULL OR p.draining OR p.routed_at > :recently)))
               AND (j.not_before IS NULL OR j.not_before <= :now)
             ORDER BY j.id LIMIT :limit FOR NO KEY UPDATE OF j SKIP LOCKED
-        """),
+        """),  # noqa: S608  the parts stand above
         {"holds": [str(hold) for hold in _LIFTED_HERE], "after": after_id, "limit": limit, "now": now,
          "recently": now - RECENTLY},
     ).all()  # fmt: skip
+    found = _match(db, rows, now=now)
+    return replace(found, next_id=rows[-1].id if len(rows) == limit else None)
+
+
+def rematch_run(db: Connection, run_id: int, *, now: datetime) -> Rematched:
+    """Match the jobs of a run again of which it is known now where it comes from.
+
+    One that others hold locked is left to the sweep.
+    """
+    rows = db.execute(
+        text(f"""
+            SELECT {_COLUMNS} FROM {_TABLES}
+            WHERE j.run_id = :run AND j.state = 'queued' AND j.hold_reason = :hold
+            ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED
+        """),  # noqa: S608  as above
+        {"run": run_id, "hold": HoldReason.ORIGIN_UNKNOWN, "now": now},
+    ).all()
+    return _match(db, rows, now=now)
+
+
+def _match(db: Connection, rows: Sequence[Row[Any]], *, now: datetime) -> Rematched:
+    """Match these jobs, whose rows are locked."""
     pools = routes(db)
+    groups = {pool.id: pool.runner_group for pool in pools}
+    book = GroupBook(db, now=now)
     woken: set[int] = set()
+    asks: set[int] = set()
     lifted: list[Lifted] = []
     for row in rows:
-        choice = choose_pool(pools, labels=row.labels, account_id=row.account_id, repository=row.repository)
-        hold: HoldReason | None = choice.hold_reason
-        if hold is None and row.budget_count == 0:
-            hold = HoldReason.BUDGET_ZERO
-        if hold is None and row.backed_off is not None:
-            hold = HoldReason.BACKOFF
+        origin = Origin(row.origin or Origin.UNKNOWN) if row.public else Origin.HERE
+        about = {"labels": row.labels, "account_id": row.account_id, "repository": row.repository}
+        choice = choose_pool(pools, **about, origin=origin)
+        wanted = None if choice.pool_id is None else _wanted(row, groups[choice.pool_id])
+        to = route(
+            choice,
+            detail=detail_of(choice, **about),
+            budget_count=row.budget_count,
+            group=None if wanted is None else book.wait(wanted),
+            backoff=None if row.backed_off is None else Wait(row.hold_detail, row.backed_off),
+        )
+        # The hold of a question without an answer says why there is none.
+        detail = row.hold_detail if to.hold is HoldReason.ORIGIN_UNKNOWN == row.hold_reason else to.detail
         db.execute(
             text("""
                 UPDATE jobs SET pool_id = :pool_id, hold_reason = :hold, not_before = :not_before,
-                       hold_detail = CASE WHEN CAST(:hold AS text) IS NULL THEN NULL ELSE hold_detail END,
+                       hold_detail = CASE WHEN CAST(:hold AS text) IS NULL THEN NULL
+                                          ELSE coalesce(:detail, hold_detail) END,
                        changed_at = CASE WHEN hold_reason IS DISTINCT FROM :hold THEN CAST(:now AS timestamptz)
                                          ELSE changed_at END
                 WHERE id = :id
-                  AND (pool_id, hold_reason, not_before) IS DISTINCT FROM
-                      (CAST(:pool_id AS bigint), CAST(:hold AS text), CAST(:not_before AS timestamptz))
+                  AND (pool_id, hold_reason, not_before, hold_detail) IS DISTINCT FROM
+                      (CAST(:pool_id AS bigint), CAST(:hold AS text), CAST(:not_before AS timestamptz),
+                       CAST(:detail AS text))
             """),
             {
-                "id": row.id,
-                "pool_id": choice.pool_id,
-                "hold": hold,
-                "not_before": row.backed_off if hold is HoldReason.BACKOFF else None,
+                "id": row.id, "pool_id": to.pool_id, "hold": to.hold, "not_before": to.not_before, "detail": detail,
                 "now": now,
             },
-        )
-        if hold is None and choice.pool_id is not None:
-            woken.add(choice.pool_id)
+        )  # fmt: skip
+        if to.hold is HoldReason.ORIGIN_UNKNOWN and row.may_ask:
+            asks.add(row.run_id)
+        if to.hold is None and to.pool_id is not None:
+            woken.add(to.pool_id)
             if row.hold_reason is not None:
-                lifted.append(Lifted(row.id, row.hold_reason, choice.pool_id))
-    return Rematched(next_id=rows[-1].id if len(rows) == limit else None, pools=frozenset(woken), lifted=tuple(lifted))
+                lifted.append(Lifted(row.id, row.hold_reason, to.pool_id))
+    return Rematched(next_id=None, pools=frozenset(woken), lifted=tuple(lifted), asks=frozenset(asks))
+
+
+def _wanted(row: Row[Any], group: int | str) -> Wanted:
+    return Wanted(
+        group=group, installation_id=row.installation_id, repository=row.repository, repository_id=row.repository_id,
+        organization=row.scope.startswith("orgs/"), public=bool(row.public),
+    )  # fmt: skip

@@ -14,9 +14,11 @@ from models import (
     gates,
     jobs,
     offers,
+    origins,
     pools,
     redelivery,
     repairs,
+    runner_groups,
     runner_lists,
     runner_pods,
     stranded,
@@ -27,7 +29,7 @@ from models.base import Base
 metadata = Base.metadata
 
 MODULES = (
-    accounts, api_tokens, backoffs, catch_up, claims, deliveries, epochs, executions, gates, jobs, offers, pools,
-    redelivery, repairs, runner_lists, runner_pods, stranded, sweep_runs,
+    accounts, api_tokens, backoffs, catch_up, claims, deliveries, epochs, executions, gates, jobs, offers, origins,
+    pools, redelivery, repairs, runner_groups, runner_lists, runner_pods, stranded, sweep_runs,
 )  # fmt: skip
 """The modules that hold tables; the list keeps their imports from looking unused."""

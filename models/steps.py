@@ -238,7 +238,10 @@ class MintWork:
     repository: str
     scope: str
     labels: tuple[str, ...]
-    runner_group_id: int
+    runner_group: int | str
+    pool_id: int
+    repository_id: int | None
+    public: bool
     pod_name: str
     pod_uid: str
     lease_until: datetime
@@ -276,7 +279,9 @@ def begin_mint(db: Connection, claim_id: int, *, chain_no: int | None, suffix: s
         attempt_id, runner_name, previous = open_attempt.id, open_attempt.runner_name, open_attempt.runner_name
     facts = db.execute(
         text("""
-            SELECT p.labels, p.runner_group_id, coalesce(j.repository, '') AS repository,
+            SELECT p.labels, p.runner_group_id, p.runner_group_name, coalesce(j.repository, '') AS repository,
+                   coalesce(CAST(:repository_id AS bigint), j.repository_id) AS repository_id,
+                   coalesce(j.public, false) AS public,
                    CAST(:scope AS text) || CASE WHEN starts_with(:scope, 'repos/') THEN
                        coalesce('#' || coalesce(CAST(:repository_id AS bigint), j.repository_id), '')
                        ELSE '' END AS scope,
@@ -301,7 +306,10 @@ def begin_mint(db: Connection, claim_id: int, *, chain_no: int | None, suffix: s
         repository=facts.repository,
         scope=facts.scope,
         labels=tuple(facts.labels),
-        runner_group_id=facts.runner_group_id,
+        runner_group=facts.runner_group_id if facts.runner_group_name is None else facts.runner_group_name,
+        pool_id=row.pool_id,
+        repository_id=facts.repository_id,
+        public=facts.public,
         pod_name=pod_name,
         pod_uid=row.pod_uid,
         lease_until=row.leased_until,

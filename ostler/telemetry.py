@@ -165,6 +165,7 @@ _ENDPOINTS = (
     ("POST", re.compile(r"/actions/runners/generate-jitconfig$"), "mint"),
     ("DELETE", re.compile(r"/actions/runners/\d+$"), "delete_runner"),
     ("GET", re.compile(r"/actions/runners$"), "list_runners"),
+    ("GET", re.compile(r"/actions/runner-groups$"), "list_runner_groups"),
     ("GET", re.compile(r"/actions/jobs/\d+$"), "get_job"),
     ("GET", re.compile(r"/actions/runs/\d+$"), "get_run"),
     ("GET", re.compile(r"/actions/runs$"), "list_runs"),

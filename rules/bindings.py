@@ -58,6 +58,8 @@ class JobEvent(Protocol):
     def owner_type(self) -> str: ...  # noqa: D102
     @property
     def installation_id(self) -> int | None: ...  # noqa: D102
+    @property
+    def public(self) -> bool: ...  # noqa: D102
 
 
 @dataclass(slots=True)

@@ -12,7 +12,12 @@ from enum import StrEnum
 class HoldReason(StrEnum):
     """Why a job is held.
 
-    - `no_pool`: no pool serves its labels, account and repository. Lifted by a change of a pool, else `rematch`.
+    - `no_pool`: no pool covers its labels. Lifted by a change of a pool, else `rematch`.
+    - `not_allowed`: pools cover its labels, and a rule of each keeps it out. Lifted as `no_pool`.
+    - `origin_unknown`: whether a fork sent it is not known yet. Lifted by `ask_run` with GitHub's answer; `rematch`
+      sends that again until there is one.
+    - `runner_group`: the pool's runner group does not exist at its owner, or does not admit its repository. Lifted by
+      a change of the pool, else `rematch` after its wait.
     - `two_pools`: several pools serve it equally well. Lifted by a change of a pool, else `rematch`.
     - `budget_zero`: its account may run nothing. Lifted by a change of the account's budget, else `rematch`.
     - `backoff`: GitHub refused or asked to wait. Lifted by `rematch` once `not_before` has passed.
@@ -22,6 +27,9 @@ class HoldReason(StrEnum):
     """
 
     NO_POOL = "no_pool"
+    NOT_ALLOWED = "not_allowed"
+    ORIGIN_UNKNOWN = "origin_unknown"
+    RUNNER_GROUP = "runner_group"
     TWO_POOLS = "two_pools"
     BUDGET_ZERO = "budget_zero"
     BACKOFF = "backoff"

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from rules.fairness import AccountView, Budget, JobHead, SkipReason, Usage, refusal
 from rules.holds import HoldReason
-from rules.labels import PoolLabels
+from rules.labels import PoolLabels, refusing_rule, tell_rule
 from rules.machines import ClaimState, JobState, Stamp
 
 
@@ -123,7 +123,7 @@ def explain(job: JobFacts) -> Explanation:  # noqa: PLR0911  a table, one line p
     return _queued(job)
 
 
-def _held(job: JobFacts, reason: HoldReason) -> Explanation:
+def _held(job: JobFacts, reason: HoldReason) -> Explanation:  # noqa: PLR0911  a table, one entry per reason
     detail = job.hold_detail or "no detail was noted"
     until = "a moment that is not known" if job.not_before is None else f"{job.not_before:%Y-%m-%d %H:%M:%S} UTC"
     labels = ", ".join(job.labels) or "none"
@@ -132,8 +132,30 @@ def _held(job: JobFacts, reason: HoldReason) -> Explanation:
             return Explanation(
                 WaitsFor.POOL,
                 f"No pool serves it: its labels are {labels}. {job.near or 'There is no pool at all.'}",
-                "Add a RunnerPool whose runnerLabels hold all of these labels and which allows this account and "
-                "repository, or correct `runs-on` in the workflow. It goes on by itself within a minute.",
+                "Add a RunnerPool whose runnerLabels hold all of these labels, or correct `runs-on` in the workflow. "
+                "It goes on by itself within a minute.",
+            )
+        case HoldReason.NOT_ALLOWED:
+            return Explanation(
+                WaitsFor.POOL,
+                f"Pools have its labels ({labels}), and none may serve it: {detail}.",
+                "Loosen that rule in the spec of the RunnerPool, or add a pool that may serve it; it goes on by itself "
+                "within a minute. Let jobs of forks only into pools whose nodes and network you would lend to "
+                "strangers (docs/security.md).",
+            )
+        case HoldReason.ORIGIN_UNKNOWN:
+            return Explanation(
+                WaitsFor.GITHUB,
+                f"Its repository is public, and {detail}; GitHub is asked once for each run.",
+                "Nothing, unless GitHub cannot be reached, or the App lacks the permission to read Actions.",
+            )
+        case HoldReason.RUNNER_GROUP:
+            return Explanation(
+                WaitsFor.POOL,
+                f"Its runner would never be given it: {detail}. That is looked at again at {until}.",
+                "In the organisation: Settings, Actions, Runner groups: make the group, or let it admit this "
+                "repository (and public ones). Or correct runnerGroup of the RunnerPool; then it goes on within a "
+                "minute.",
             )
         case HoldReason.TWO_POOLS:
             return Explanation(
@@ -259,8 +281,7 @@ def closest_pool(
     missing = sorted(wanted - pool.labels)
     if missing:
         return f"The closest is {name}, which lacks {', '.join(missing)}."
-    if pool.allowed_accounts and account_id not in pool.allowed_accounts:
-        return f"Pool {name} has these labels, but its allowedAccounts do not name account {account_id}."
-    if pool.allowed_repositories and repository.lower() not in pool.allowed_repositories:
-        return f"Pool {name} has these labels, but its allowedRepositories do not name {repository}."
+    rule = refusing_rule(pool, account_id=account_id, full_name=repository.lower(), fork=False)
+    if rule is not None:
+        return f"Pool {name} has these labels, but {tell_rule(rule, account_id=account_id, repository=repository)}."
     return f"Pool {name} serves it now."

@@ -30,6 +30,7 @@ MODULES = (
     "tasks.pools",
     "tasks.epochs",
     "tasks.watched",
+    "tasks.origins",
     "tasks.sweeps.resume",
     "tasks.sweeps.rematch",
     "tasks.sweeps.stale_claims",

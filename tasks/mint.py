@@ -15,7 +15,7 @@ from celery import Task
 from sqlalchemy import Connection
 
 from github_adapters.client import Jit
-from models import accounts, backoffs, installations, releases, steps
+from models import accounts, backoffs, installations, releases, runner_groups, steps
 from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import (
@@ -32,11 +32,13 @@ from ostler.errors import (
 )
 from ostler.wakes import REMATCH
 from rules.holds import HoldReason
+from rules.runner_groups import DEFAULT
 from rules.runner_names import make_runner_name, random_suffix
 from rules.scopes import Scope
 from tasks.app import VISIBILITY_TIMEOUT
 from tasks.base import MINT, remaining, task
 from tasks.release import send_release
+from tasks.runner_groups import Refused, group_of
 from tasks.runtime import Runtime, runtime
 
 log = structlog.get_logger(__name__)
@@ -79,25 +81,55 @@ def mint(self: Task, *, claim_id: int, chain_no: int | None = None) -> None:
             if renamed is None:
                 return
             work = renamed
+        group_id = find_group(rt, work)
         jit = rt.github.mint(
             installation_id=installation_id,
             scope=Scope.parse(work.scope),
             name=work.runner_name,
             labels=work.labels,
-            runner_group_id=work.runner_group_id,
+            runner_group_id=group_id,
             deadline_seconds=left(work),
         )
     except LeaseOver:
         log.warning("mint.lease_over")
+    except Refused as refused:
+        refuse_group(rt, work, refused)
     except UpstreamError as error:
         failed(self, rt, work, error)
     else:
         commit(rt, work, jit)
 
 
+def find_group(rt: Runtime, work: steps.MintWork) -> int:
+    """Return the number of the pool's runner group in the job's organisation; raises as `group_of` does.
+
+    What fails here made nothing, so that no later try needs to look its name up.
+    """
+    try:
+        return group_of(rt, work, left=lambda: left(work) / 3)
+    except Retryable:
+        transaction(rt.engine, lambda db: steps.forget_attempt(db, work.attempt_id))
+        raise
+
+
+def refuse_group(rt: Runtime, work: steps.MintWork, refused: Refused) -> None:
+    """The job would never be given to a runner of this pool: hold it, and those that the same concerns, for a while."""
+    reason = str(refused.verdict.refusal)
+    transaction(
+        rt.engine,
+        lambda db: runner_groups.hold_alike(
+            db, pool_id=work.pool_id, wanted=refused.wanted, verdict=refused.verdict, until=refused.until, now=utcnow()
+        ),
+    )
+    refuse(rt, work, work.attempt_id, reason=reason, hold=HoldReason.RUNNER_GROUP, not_before=refused.until)
+
+
 def failed(self: Task, rt: Runtime, work: steps.MintWork, error: UpstreamError) -> None:
     """Do what GitHub's answer asks for. While an older attempt is looked up, nothing that goes wrong closes it."""
     attempt_id = work.attempt_id if work.previous is None else None
+    if isinstance(error, Gone | Forbidden | Invalid) and work.runner_group != DEFAULT:
+        # Its group may be gone, or another by now: the next mint looks anew.
+        transaction(rt.engine, lambda db: runner_groups.forget(db, int(work.installation_id or 0)))
     match error:
         case RateLimited():
             if error.paced:

@@ -34,7 +34,7 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.logging import get_logger
 from ostler.settings import Settings
-from ostler.wakes import KEEP, RELEASE, REMATCH
+from ostler.wakes import ASK_RUN, KEEP, RELEASE, REMATCH
 from web import announcements
 from web.limits import BODY_WITHIN
 
@@ -345,6 +345,8 @@ class Intake:
         telemetry.REMAPS.inc(applied.remaps)
         if applied.wakes:
             self._publisher.wake(sorted(applied.wakes))
+        for run_id in sorted(applied.asks):
+            self._publisher.send(ASK_RUN, queue="github", run_id=run_id)
         for claim_id in applied.releases:
             self._publisher.send(RELEASE, queue="dispatch", claim_id=claim_id)
         for pool_id in applied.keeper - self._keeps.keys():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import zlib
 from collections import Counter
 from http import HTTPStatus
 from typing import Any
@@ -12,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from lab.github.entities import Job, now, stamp
+from lab.github.entities import Group, Job, now, stamp
 from lab.github.faults import Fault, Faults
 from lab.github.identity import Identity
 from lab.github.limits import Limits
@@ -57,6 +58,8 @@ class Control:
             Route("/_lab/faults", self.list_faults, methods=["GET"]),
             Route("/_lab/faults", self.clear_faults, methods=["DELETE"]),
             Route("/_lab/accounts/{login}", self.change_account, methods=["PATCH"]),
+            Route("/_lab/accounts/{login}/groups/{id:int}", self.set_group, methods=["PUT"]),
+            Route("/_lab/accounts/{login}/groups/{id:int}", self.delete_group, methods=["DELETE"]),
             Route("/_lab/repositories/{owner}/{repo}", self.rename_repository, methods=["PATCH"]),
             Route("/_lab/tokens", self.revoke_tokens, methods=["DELETE"]),
             Route("/_lab/secrets", self.list_secrets, methods=["GET"]),
@@ -75,6 +78,7 @@ class Control:
             kind=str(body.get("type", "Organization")),
             installation_id=int(body["installation_id"]),
             repositories={str(r["name"]).rpartition("/")[2]: int(r["id"]) for r in body.get("repositories", [])},
+            public=[str(r["name"]).rpartition("/")[2] for r in body.get("repositories", []) if r.get("public")],
         )
         names = [repository.full_name for repository in account.repositories.values()]
         return JSONResponse({"login": account.login, "repositories": names}, status_code=HTTPStatus.CREATED)
@@ -106,6 +110,30 @@ class Control:
             self._sender.announce("installation", account, hook)
         return JSONResponse({"login": account.login, "installation_id": account.installation_id})
 
+    async def set_group(self, request: Request) -> Response:
+        """Make or change a runner group of an organisation: `name`, `visibility`, `public`, `repositories` by name."""
+        account = self._world.accounts.get(request.path_params["login"].lower())
+        body = await request.json()
+        if account is None:
+            return _refuse(HTTPStatus.NOT_FOUND, "no such account")
+        group_id = int(request.path_params["id"])
+        wanted = {str(name).rpartition("/")[2].lower() for name in body.get("repositories", [])}
+        account.groups[group_id] = Group(
+            id=group_id,
+            name=str(body.get("name", "Default" if group_id == 1 else f"group-{group_id}")),
+            visibility=str(body.get("visibility", "all")),
+            public=bool(body.get("public", False)),
+            repositories={each.id for name, each in account.repositories.items() if name in wanted},
+        )
+        self._world.look_again()
+        return JSONResponse({"id": group_id})
+
+    async def delete_group(self, request: Request) -> Response:
+        """Delete a runner group."""
+        account = self._world.accounts.get(request.path_params["login"].lower())
+        gone = account.groups.pop(int(request.path_params["id"]), None) if account else None
+        return Response(status_code=HTTPStatus.NOT_FOUND if gone is None else HTTPStatus.NO_CONTENT)
+
     async def rename_repository(self, request: Request) -> Response:
         """Rename a repository to `name` and announce it."""
         repository = self._world.repository("{owner}/{repo}".format(**request.path_params))
@@ -120,7 +148,8 @@ class Control:
     async def add_jobs(self, request: Request) -> Response:
         """Create the jobs of one request, or of a list of them, and return their ids; all or none.
 
-        Each has a run of its own, but those of one `count` that are `in_one_run`.
+        Each has a run of its own, but those of one `count` that are `in_one_run`. `event` is what began the run, `fork`
+        the full name of the fork that its pull request came from.
         """
         body = await request.json()
         wanted = body if isinstance(body, list) else [body]
@@ -143,6 +172,8 @@ class Control:
                     head_branch=str(each.get("head_branch", "main")),
                     waiting=bool(each.get("waiting", False)),
                     run=run,
+                    event=str(each.get("event", "push")),
+                    fork=_fork_of(each),
                 )
                 run = self._world.runs[job.run_id] if each.get("in_one_run") else None
                 jobs.append(job)
@@ -268,6 +299,12 @@ class Control:
         if self.faults is None:
             raise RuntimeError("the app is not built yet")
         return self.faults
+
+
+def _fork_of(wanted: dict[str, Any]) -> tuple[int, str] | None:
+    """Return id and full name of the fork that a job is to come from; each name has one id."""
+    full_name = wanted.get("fork")
+    return None if full_name is None else (zlib.crc32(str(full_name).encode()) + 1, str(full_name))
 
 
 def _job(job: Job) -> dict[str, Any]:

@@ -18,6 +18,7 @@ class Repository:
     name: str
     account: Account
     tail: bytes = b""
+    private: bool = True
 
     @property
     def full_name(self) -> str:
@@ -26,14 +27,37 @@ class Repository:
 
 
 @dataclass(kw_only=True)
+class Group:
+    """A runner group of an organisation. `visibility`: `all`, `private`, or `selected`: the `repositories` named."""
+
+    id: int
+    name: str
+    visibility: str = "all"
+    public: bool = False
+    repositories: set[int] = field(default_factory=set)
+
+    def admits(self, repository: Repository) -> bool:
+        """Return whether the group's runners are given jobs of this repository."""
+        if not repository.private and (not self.public or self.visibility == "private"):
+            return False
+        return self.visibility != "selected" or repository.id in self.repositories
+
+
+def default_groups() -> dict[int, Group]:
+    """Return the groups that every organisation has."""
+    return {1: Group(id=1, name="Default")}
+
+
+@dataclass(kw_only=True)
 class Account:
-    """An organisation or user with the App installed."""
+    """An organisation or user with the App installed; a user's `groups` are of no use to anybody."""
 
     id: int
     login: str
     type: str
     installation_id: int
     repositories: dict[str, Repository] = field(default_factory=dict)
+    groups: dict[int, Group] = field(default_factory=default_groups)
     suspended: bool = False
     installed: bool = True
 
@@ -67,11 +91,16 @@ class Job:
 
 @dataclass(kw_only=True)
 class Run:
-    """A workflow run: its jobs, oldest first. `ended_as`: it ended by itself, whatever its jobs show."""
+    """A workflow run: its jobs, oldest first. `ended_as`: it ended by itself, whatever its jobs show.
+
+    `fork`: id and full name of the repository that a pull request came from, if it was another one.
+    """
 
     id: int
     jobs: list[Job] = field(default_factory=list)
     ended_as: str | None = None
+    event: str = "push"
+    fork: tuple[int, str] | None = None
 
     @property
     def status(self) -> str:

@@ -1,12 +1,14 @@
 """Who may get what: queued jobs and idle runners, paired at random.
 
-A job fits a runner of its organisation or of its repository whose labels cover its own, in any case.
+A job fits a runner of its organisation or of its repository whose labels cover its own, in any case; one of the
+organisation only if its group admits the repository.
 Jobs and runners are kept in groups of equal needs, so that a pairing costs the same with ten and with
 two thousand of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
@@ -69,7 +71,7 @@ class Market:
 
     def __init__(self) -> None:
         self._queued: dict[Need, Bag] = {}
-        self._idle: dict[str, dict[frozenset[str], Bag]] = {}
+        self._idle: dict[str, dict[tuple[frozenset[str], int], Bag]] = {}
 
     def offer_job(self, job: Job) -> None:
         """Let a job be assigned."""
@@ -82,15 +84,18 @@ class Market:
 
     def offer_runner(self, runner: Runner) -> None:
         """Let a runner be given a job."""
-        self._idle.setdefault(runner.scope, {}).setdefault(_labels(runner), Bag()).add(runner.id)
+        self._idle.setdefault(runner.scope, {}).setdefault(_kind(runner), Bag()).add(runner.id)
 
     def withdraw_runner(self, runner: Runner) -> None:
         """Keep a runner from being given a job."""
-        if bag := self._idle.get(runner.scope, {}).get(_labels(runner)):
+        if bag := self._idle.get(runner.scope, {}).get(_kind(runner)):
             bag.discard(runner.id)
 
-    def pair(self, rng: Random) -> list[tuple[int, int]]:
-        """Take out as many (job id, runner id) as fit, at random."""
+    def pair(self, rng: Random, *, admits: Callable[[Need, int], bool] | None = None) -> list[tuple[int, int]]:
+        """Take out as many (job id, runner id) as fit, at random.
+
+        `admits` says whether runners of a group of the organisation may be given such jobs; without it all may.
+        """
         pairs = []
         self._queued = {need: bag for need, bag in self._queued.items() if bag}
         needs = list(self._queued)
@@ -100,8 +105,10 @@ class Market:
             idle = [
                 runners
                 for scope in (need.organization, need.repository)
-                for labels, runners in self._idle.get(scope, {}).items()
-                if runners and need.labels <= labels
+                for (labels, group), runners in self._idle.get(scope, {}).items()
+                if runners
+                and need.labels <= labels
+                and (admits is None or scope == need.repository or admits(need, group))
             ]
             while jobs and idle:
                 runners = rng.choices(idle, weights=[len(bag) for bag in idle])[0]
@@ -110,5 +117,5 @@ class Market:
         return pairs
 
 
-def _labels(runner: Runner) -> frozenset[str]:
-    return frozenset(label.lower() for label in runner.labels)
+def _kind(runner: Runner) -> tuple[frozenset[str], int]:
+    return frozenset(label.lower() for label in runner.labels), runner.group_id

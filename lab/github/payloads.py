@@ -11,7 +11,7 @@ import hashlib
 import json
 from typing import Any
 
-from lab.github.entities import COMPLETED, WAITING, Account, Job, Repository, Run, stamp
+from lab.github.entities import COMPLETED, WAITING, Account, Group, Job, Repository, Run, stamp
 
 API = "https://api.github.com"
 SITE = "https://github.com"
@@ -120,7 +120,7 @@ def repository_view(repository: Repository) -> dict[str, Any]:
         "node_id": node_id("R", repository.id),
         "name": repository.name,
         "full_name": full_name,
-        "private": True,
+        "private": repository.private,
         "owner": user(user_id=account.id, login=account.login, kind=account.type),
         "html_url": f"{SITE}/{full_name}",
         "description": "A repository of the lab",
@@ -155,7 +155,7 @@ def repository_view(repository: Repository) -> dict[str, Any]:
         "is_template": False,
         "web_commit_signoff_required": False,
         "topics": [],
-        "visibility": "private",
+        "visibility": "private" if repository.private else "public",
         "forks": 0,
         "open_issues": 0,
         "watchers": 0,
@@ -202,7 +202,7 @@ def installation_webhook(action: str, account: Account, *, app_id: str) -> dict[
                 "node_id": node_id("R", each.id),
                 "name": each.name,
                 "full_name": each.full_name,
-                "private": True,
+                "private": each.private,
             }
             for each in account.repositories.values()
         ],
@@ -303,8 +303,15 @@ def job_view(job: Job) -> dict[str, Any]:
         "runner_id": runner.id if runner else None,
         "runner_name": runner.name if runner else None,
         "runner_group_id": runner.group_id if runner else None,
-        "runner_group_name": "Default" if runner else None,
+        "runner_group_name": _group_name(job),
     }
+
+
+def _group_name(job: Job) -> str | None:
+    if job.runner is None:
+        return None
+    group = job.repository.account.groups.get(job.runner.group_id)
+    return "Default" if group is None else group.name
 
 
 def run_view(run: Run) -> dict[str, Any]:
@@ -324,7 +331,7 @@ def run_view(run: Run) -> dict[str, Any]:
         "path": ".github/workflows/ci.yml@main",
         "display_title": first.workflow_name,
         "run_number": run.id,
-        "event": "push",
+        "event": run.event,
         "status": run.status,
         "conclusion": run.conclusion,
         "workflow_id": repository.id,
@@ -332,7 +339,7 @@ def run_view(run: Run) -> dict[str, Any]:
         "check_suite_node_id": node_id("CS", run.id),
         "url": url,
         "html_url": html_url,
-        "pull_requests": [],
+        "pull_requests": _pull_requests(run, repository),
         "created_at": stamp(first.created_at),
         "updated_at": stamp(changed),
         "actor": user(user_id=1001, login="lab-developer", kind="User"),
@@ -357,7 +364,51 @@ def run_view(run: Run) -> dict[str, Any]:
             "committer": {"name": "Lab", "email": "lab@example.com"},
         },
         "repository": home,
-        "head_repository": home,
+        "head_repository": home if run.fork is None else _fork(home, *run.fork),
+    }
+
+
+def _fork(home: dict[str, Any], fork_id: int, full_name: str) -> dict[str, Any]:
+    """Return a fork of a repository as a run shows it."""
+    login, _, name = full_name.partition("/")
+    owner = user(user_id=fork_id + 1, login=login, kind="User")
+    own = {"id": fork_id, "node_id": node_id("R", fork_id), "name": name, "full_name": full_name}
+    return home | own | {"owner": owner, "fork": True, "html_url": f"{SITE}/{full_name}"}
+
+
+def _pull_requests(run: Run, repository: Repository) -> list[dict[str, Any]]:
+    """Return the open pull requests of a run: GitHub lists those whose head is in the repository itself."""
+    if run.fork is not None or not run.event.startswith("pull_request"):
+        return []
+    url = f"{API}/repos/{repository.full_name}"
+    reference = {"sha": _sha(run.id), "repo": {"id": repository.id, "url": url, "name": repository.name}}
+    return [
+        {
+            "id": run.id,
+            "number": 1,
+            "url": f"{url}/pulls/1",
+            "head": reference | {"ref": run.jobs[0].head_branch},
+            "base": reference | {"ref": "main"},
+        }
+    ]
+
+
+def group_view(group: Group, account: Account) -> dict[str, Any]:
+    """Return a runner group in the shape of the REST API."""
+    url = f"{API}/orgs/{account.login}/actions/runner-groups/{group.id}"
+    selected = {"selected_repositories_url": f"{url}/repositories"} if group.visibility == "selected" else {}
+    return selected | {
+        "id": group.id,
+        "name": group.name,
+        "visibility": group.visibility,
+        "default": group.id == 1,
+        "runners_url": f"{url}/runners",
+        "hosted_runners_url": f"{url}/hosted-runners",
+        "inherited": False,
+        "allows_public_repositories": group.public,
+        "restricted_to_workflows": False,
+        "selected_workflows": [],
+        "workflow_restrictions_read_only": False,
     }
 
 

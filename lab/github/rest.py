@@ -24,9 +24,9 @@ from lab.github.entities import Account, Repository, Run, stamp
 from lab.github.faults import LOOK_EVERY, endpoint
 from lab.github.identity import Identity
 from lab.github.limits import Limits
-from lab.github.payloads import PERMISSIONS, installation_view, job_view, run_view
+from lab.github.payloads import PERMISSIONS, group_view, installation_view, job_view, run_view
 from lab.github.sender import Sender
-from lab.github.world import NameTaken, RunnerBusy, World
+from lab.github.world import NameTaken, NoSuchGroup, RunnerBusy, World
 
 LONGEST_NAME = 64
 MOST_LABELS = 100
@@ -72,6 +72,11 @@ class Rest:
             Route("/app/installations/{installation:int}", self.get_installation, methods=["GET"]),
             Route("/app/hook/deliveries", self.list_deliveries, methods=["GET"]),
             Route("/app/hook/deliveries/{id:int}/attempts", self.attempt_delivery, methods=["POST"]),
+        ]
+        groups = "/orgs/{org}/actions/runner-groups"
+        routes += [
+            Route(groups, self._guard(self.list_groups, "core"), methods=["GET"]),
+            Route(f"{groups}/{{id:int}}", self._guard(self.get_group, "core"), methods=["GET"]),
         ]
         for prefix in ("/repos/{owner}/{repo}", "/repositories/{repository:int}"):
             for path, handler in (
@@ -165,6 +170,8 @@ class Rest:
             runner, jit = self._world.register(
                 scope=scope, name=body["name"], labels=tuple(body["labels"]), group_id=body["runner_group_id"]
             )
+        except NoSuchGroup:
+            return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
         except NameTaken:
             message = "Already exists - A runner with the name already exists."
             return caller.refuse(HTTPStatus.CONFLICT, message)
@@ -202,6 +209,28 @@ class Rest:
             message = f'Bad request - Runner "{runner.name}" is still running a job"'
             return caller.refuse(HTTPStatus.UNPROCESSABLE_ENTITY, message)
         return Response(status_code=HTTPStatus.NO_CONTENT, headers=caller.headers)
+
+    # Runner groups
+
+    async def list_groups(self, request: Request, caller: Caller) -> Response:
+        """List the runner groups of an organisation, those that one repository may use if it is named."""
+        if self._scope(request, caller) is None:
+            return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
+        groups = list(caller.account.groups.values())
+        if name := request.query_params.get("visible_to_repository"):
+            repository = caller.account.repositories.get(name.lower())
+            if repository is None:
+                return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
+            groups = [group for group in groups if group.admits(repository)]
+        page = [group_view(group, caller.account) for group in _page(request, groups)]
+        return caller.answer(HTTPStatus.OK, {"total_count": len(groups), "runner_groups": page})
+
+    async def get_group(self, request: Request, caller: Caller) -> Response:
+        """Show a runner group."""
+        group = caller.account.groups.get(int(request.path_params["id"]))
+        if group is None or self._scope(request, caller) is None:
+            return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
+        return caller.answer(HTTPStatus.OK, group_view(group, caller.account))
 
     # Jobs
 

@@ -11,13 +11,26 @@ import base64
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from random import Random
 
-from lab.github.entities import COMPLETED, QUEUED, RUNNING, WAITING, Account, Job, Repository, Run, Runner, Session, now
+from lab.github.entities import (
+    COMPLETED,
+    QUEUED,
+    RUNNING,
+    WAITING,
+    Account,
+    Group,
+    Job,
+    Repository,
+    Run,
+    Runner,
+    Session,
+    now,
+)
 from lab.github.journal import Journal
-from lab.github.market import Market, need_of
+from lab.github.market import Market, Need, need_of
 from lab.github.payloads import tail_of
 
 PATROL_SECONDS = 0.25
@@ -44,6 +57,10 @@ class Knobs:
 
 class NameTaken(Exception):
     """A runner of that name is registered in the scope."""
+
+
+class NoSuchGroup(Exception):
+    """The organisation has no runner group of that number."""
 
 
 class RunnerBusy(Exception):
@@ -83,12 +100,19 @@ class World:
     # Accounts
 
     def add_account(
-        self, *, account_id: int, login: str, kind: str, installation_id: int, repositories: dict[str, int]
+        self,
+        *,
+        account_id: int,
+        login: str,
+        kind: str,
+        installation_id: int,
+        repositories: dict[str, int],
+        public: Collection[str] = (),
     ) -> Account:
         """Install the App on an account, or replace what is known of it."""
         account = Account(id=account_id, login=login, type=kind, installation_id=installation_id)
         for name, repository_id in repositories.items():
-            repository = Repository(id=repository_id, name=name, account=account)
+            repository = Repository(id=repository_id, name=name, account=account, private=name not in public)
             repository.tail = tail_of(repository)
             account.repositories[name.lower()] = repository
         self.accounts[login.lower()] = account
@@ -163,11 +187,13 @@ class World:
         head_branch: str,
         waiting: bool,
         run: Run | None = None,
+        event: str = "push",
+        fork: tuple[int, str] | None = None,
     ) -> Job:
         """Create a job, queued or behind an environment gate, and publish it; without a `run` it has one of its own."""
         job_id = self._next_id()
         if run is None:
-            run = Run(id=self._next_id())
+            run = Run(id=self._next_id(), event=event, fork=fork)
             self.runs[run.id] = run
         job = Job(
             id=job_id,
@@ -209,6 +235,10 @@ class World:
             self._market.withdraw_job(job)
         self.journal.write("run_ended", run=run.id, conclusion=conclusion, jobs_left=[job.id for job in left])
 
+    def look_again(self) -> None:
+        """Pair jobs and runners anew: what may go together has changed."""
+        self._pair_soon()
+
     def cancel(self, job: Job) -> bool:
         """End a job that is not over with conclusion `cancelled`; its runner is told by a 404."""
         if job.status == COMPLETED:
@@ -230,8 +260,10 @@ class World:
     def register(self, *, scope: str, name: str, labels: tuple[str, ...], group_id: int) -> tuple[Runner, str]:
         """Register a just-in-time runner, offline until started; return it and its JIT config.
 
-        Raises `NameTaken`.
+        Raises `NameTaken` and `NoSuchGroup`.
         """
+        if self.group(scope, group_id) is None:
+            raise NoSuchGroup
         if (scope.lower(), name.lower()) in self._names:
             self.journal.write("mint_conflict", runner=name, scope=scope)
             raise NameTaken
@@ -242,6 +274,20 @@ class World:
         self._jits[jit] = runner
         self.journal.write("runner_registered", runner=name, id=runner.id, scope=scope)
         return runner, jit
+
+    def group(self, scope: str, group_id: int) -> Group | None:
+        """Return a group of the organisation that a scope is; a repository of a user has the default one alone."""
+        kind, login, *_ = scope.split("/")
+        account = self.accounts.get(login.lower())
+        if kind == "orgs" and account is not None:
+            return account.groups.get(group_id)
+        return Group(id=1, name="Default", public=True) if group_id == 1 else None
+
+    def _admits(self, need: Need, group_id: int) -> bool:
+        """Return whether runners of a group may be given jobs of a need."""
+        repository = self.repository(need.repository.removeprefix("repos/"))
+        group = self.group(need.organization, group_id)
+        return repository is not None and group is not None and group.admits(repository)
 
     def jits(self) -> list[str]:
         """Return every JIT config that was ever given out."""
@@ -363,7 +409,7 @@ class World:
 
     def _pair(self) -> None:
         self._pairing = None
-        pairs = list(self._market.pair(self._rng))
+        pairs = list(self._market.pair(self._rng, admits=self._admits))
         for job_id, runner_id in pairs:
             job, runner = self.jobs[job_id], self.runners[runner_id]
             if owed := self._owed_instead_of(job, pairs):

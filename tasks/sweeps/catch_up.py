@@ -31,7 +31,7 @@ from models.repairs import Case
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
-from ostler.wakes import KEEP
+from ostler.wakes import ASK_RUN, KEEP
 from rules.adrift import LONGEST_QUEUED, next_ask_after
 from rules.catch_up import Catch, judge_listed, wait_after
 from rules.machines import JobState
@@ -376,6 +376,7 @@ class _Look:
         waker = self._rt.waker
         messages: list[Callable[[], object]] = [
             *(partial(waker.wake, pool_id) for pool_id in sorted(applied.wakes)),
+            *(partial(waker.send, ASK_RUN, queue="github", run_id=run_id) for run_id in sorted(applied.asks)),
             *(partial(send_release, self._rt, claim_id) for claim_id in applied.releases),
             *(partial(waker.send, KEEP, queue="pools", pool_id=pool_id) for pool_id in sorted(applied.keeper)),
         ]
@@ -466,4 +467,5 @@ def _remembered(entry: Any) -> tuple[str, list[RunSeen]] | None:
 
 def _run(kept: dict[str, Any]) -> RunSeen:
     created_at = datetime.fromisoformat(kept["created_at"])
-    return RunSeen(**(kept | {"created_at": created_at, "home": Home(**kept["home"])}))
+    heads = tuple(kept["pull_request_heads"])
+    return RunSeen(**(kept | {"created_at": created_at, "home": Home(**kept["home"]), "pull_request_heads": heads}))

@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 from models.rematch import Lifted, rematch_page
 from models.repairs import Case
 from ostler.clock import utcnow
+from ostler.wakes import ASK_RUN
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick
 
@@ -25,19 +26,23 @@ def rematch(tick: Tick) -> None:
 
 
 def _page(tick: Tick, after: int) -> int | None:
-    """Match one page and wake the pools that got jobs; return where the next one begins, None at the end."""
+    """Match one page and send what follows from it; return where the next one begins, None at the end."""
     following: int | None = None
     pools: frozenset[int] = frozenset()
+    asks: frozenset[int] = frozenset()
 
     def body(db: Connection) -> Sequence[Lifted]:
-        nonlocal following, pools
+        nonlocal following, pools, asks
         page = rematch_page(db, after_id=after, limit=PAGE, now=utcnow())
-        following, pools = page.next_id, page.pools
+        following, pools, asks = page.next_id, page.pools, page.asks
         return page.lifted
 
     tick.repair_all(body, _case)
-    for pool_id in () if tick.dry else sorted(pools):
-        tick.rt.waker.wake(pool_id)
+    if not tick.dry:
+        for pool_id in sorted(pools):
+            tick.rt.waker.wake(pool_id)
+        for run_id in sorted(asks):
+            tick.rt.waker.send(ASK_RUN, queue="github", run_id=run_id)
     return following
 
 

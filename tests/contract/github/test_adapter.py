@@ -14,6 +14,7 @@ from github_adapters.webhooks import parse_workflow_job
 from ostler.clock import utcnow
 from ostler.errors import Busy, Conflict, Forbidden, Gone, Invalid, NotInstalled, RateLimited, Retryable, Suspended
 from ostler.secrets import Secret
+from rules.forks import Origin
 from rules.scopes import Scope
 from tests.contract.github.conftest import ORG_INSTALLATION, USER_INSTALLATION, Lab, eventually
 
@@ -407,3 +408,57 @@ def test_a_token_that_ends_in_mid_call_is_renewed_for_every_call(lab: Lab, githu
         assert call()
     lab.call("DELETE", "/_lab/tokens")
     github.delete_runner(installation_id=ORG_INSTALLATION, scope=ACME, runner_id=jit.runner_id)
+
+
+def groups_of(lab: Lab, number: int, **group: object) -> None:
+    """Make a runner group of `acme`."""
+    assert lab.call("PUT", f"/_lab/accounts/acme/groups/{number}", group)[0] == 200
+
+
+def test_runner_groups_are_listed_page_by_page_and_for_one_repository(github: GitHub, lab: Lab) -> None:
+    for number in range(2, 121):
+        groups_of(lab, number, name=f"g{number}", visibility="selected")
+    groups_of(lab, 121, name="app's", visibility="selected", repositories=["app"], public=True)
+
+    found = github.list_runner_groups(installation_id=ORG_INSTALLATION, login="acme")
+
+    assert [group.id for group in found] == list(range(1, 122))
+    assert (found[0].name, found[0].visibility, found[0].public) == ("Default", "all", False)
+    mine = github.list_runner_groups(installation_id=ORG_INSTALLATION, login="acme", visible_to="app")
+    assert [(group.id, group.name, group.public) for group in mine] == [(1, "Default", False), (121, "app's", True)]
+
+
+def test_a_user_has_no_runner_groups_and_a_group_that_is_not_there_takes_no_runner(github: GitHub) -> None:
+    with pytest.raises(Gone):
+        github.list_runner_groups(installation_id=USER_INSTALLATION, login="ada")
+    with pytest.raises(Gone):
+        github.mint(installation_id=ORG_INSTALLATION, scope=ACME, name="r", labels=["linux"], runner_group_id=9)
+
+
+def test_a_runner_gets_no_job_of_a_repository_that_its_group_does_not_admit(github: GitHub, lab: Lab) -> None:
+    groups_of(lab, 5, visibility="selected")
+    jit = github.mint(installation_id=ORG_INSTALLATION, scope=ACME, name="r", labels=["linux"], runner_group_id=5)
+    (job,) = lab.jobs()
+    session = lab.start(jit.config)
+    status, _ = lab.call("GET", f"/_runner/sessions/{session}/message?wait=1")
+    assert status == 204
+    groups_of(lab, 5, visibility="selected", repositories=["app"])
+    assert lab.next_job(session) == job
+
+
+@pytest.mark.parametrize(
+    ("sent", "origin"),
+    [
+        ({}, Origin.HERE),
+        ({"event": "pull_request"}, Origin.HERE),
+        ({"event": "pull_request", "fork": "eve/app"}, Origin.FORK),
+        ({"event": "pull_request_target", "fork": "eve/app"}, Origin.FORK),
+    ],
+    ids=["push", "own pull request", "a fork's", "a fork's for the base"],
+)
+def test_a_run_tells_whether_a_fork_sent_it(github: GitHub, lab: Lab, sent: dict[str, str], origin: Origin) -> None:
+    (job,) = lab.jobs(**sent)
+    run_id = lab.job(job)["run_id"]
+    run = github.get_run(installation_id=ORG_INSTALLATION, repository="acme/app", run_id=run_id)
+    assert run is not None
+    assert run.origin is origin

@@ -24,7 +24,7 @@ def test_a_pool_with_the_least_spec_gets_the_defaults(admin: KubeClient, namespa
     assert pool.runner_labels == ("linux", "x64")
     assert (pool.runner_group, pool.replicas, pool.routing_priority) == (1, 0, 0)
     assert (pool.vcpu_millicores, pool.memory_mib) == (2000, 4096)
-    assert (pool.allowed_accounts, pool.allowed_repositories) == ((), ())
+    assert (pool.allowed_accounts, pool.allowed_repositories, pool.allow_forks) == ((), (), False)
     assert pool.problem is None
     assert not pool.terminating
 
@@ -34,6 +34,12 @@ def test_quantities_of_all_forms_are_read(admin: KubeClient, namespace: str) -> 
     pool = create_pool(admin, namespace=namespace, name="odd", spec=spec)
     assert (pool.vcpu_millicores, pool.memory_mib) == (1500, 954)
     assert pool.allowed_accounts == (2**40,)
+
+
+@pytest.mark.parametrize("group", [7, "Large runners"])
+def test_a_runner_group_is_a_number_or_a_name(admin: KubeClient, namespace: str, group: int | str) -> None:
+    pool = create_pool(admin, namespace=namespace, name="p", spec={**SPEC, "runnerGroup": group, "allowForks": True})
+    assert (pool.runner_group, pool.allow_forks, pool.problem) == (group, True, None)
 
 
 def test_an_overlay_that_may_not_be_is_a_problem_of_its_pool_alone(admin: KubeClient, namespace: str) -> None:
@@ -69,6 +75,10 @@ def test_all_of_a_spec_is_read(admin: KubeClient, namespace: str) -> None:
         {"runnerLabels": ["a"]},
         {**SPEC, "runnerLabels": []},
         {**SPEC, "replicas": -1},
+        {**SPEC, "runnerGroup": 0},
+        {**SPEC, "runnerGroup": ""},
+        {**SPEC, "runnerGroup": [1]},
+        {**SPEC, "allowForks": "yes"},
         {**SPEC, "runnerLabels": [str(number) for number in range(101)]},
     ],
 )

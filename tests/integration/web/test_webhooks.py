@@ -94,7 +94,8 @@ def payload(job_id: int = 1, action: str = "queued", **job: Any) -> bytes:
             "started_at": "2026-11-20T12:00:00Z", "completed_at": None, "runner_id": 0, "runner_name": None,
         } | job,
         "repository": {
-            "id": 5, "full_name": "acme/app", "owner": {"id": 77, "login": "acme", "type": "Organization"},
+            "id": 5, "full_name": "acme/app", "private": True,
+            "owner": {"id": 77, "login": "acme", "type": "Organization"},
         },
         "installation": {"id": 3},
     }  # fmt: skip

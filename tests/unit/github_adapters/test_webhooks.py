@@ -103,7 +103,15 @@ def test_a_queued_job_is_read() -> None:
         owner_login="acme",
         owner_type="Organization",
         installation_id=71,
+        public=True,
     )
+
+
+@pytest.mark.parametrize(("private", "public"), [(True, False), (False, True), (None, True), ("yes", True)])
+def test_a_repository_is_public_unless_it_is_said_to_be_private(private: object, public: bool) -> None:
+    body = payload()
+    body["repository"]["private"] = private
+    assert parse(body).public is public
 
 
 def test_queued_may_say_waiting() -> None:

@@ -5,14 +5,20 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rules.forks import Origin
 from rules.holds import HoldReason
-from rules.labels import PoolChoice, PoolLabels, choose_pool
+from rules.labels import PoolChoice, PoolLabels, choose_pool, detail_of
 
 ACME, OTHER = 7, 8
 
 
 def pool(
-    pool_id: int, *labels: str, priority: int = 0, accounts: Iterable[int] = (), repositories: Iterable[str] = ()
+    pool_id: int,
+    *labels: str,
+    priority: int = 0,
+    accounts: Iterable[int] = (),
+    repositories: Iterable[str] = (),
+    forks: bool = False,
 ) -> PoolLabels:
     return PoolLabels(
         id=pool_id,
@@ -20,11 +26,19 @@ def pool(
         routing_priority=priority,
         allowed_accounts=frozenset(accounts),
         allowed_repositories=frozenset(repositories),
-    )
+        allow_forks=forks,
+        name=f"pool-{pool_id}",
+    )  # fmt: skip
 
 
-def choose(pools: Iterable[PoolLabels], *labels: str, account_id: int = ACME) -> PoolChoice:
-    return choose_pool(pools, labels=labels, account_id=account_id, repository="Acme/App")
+def choose(
+    pools: Iterable[PoolLabels], *labels: str, account_id: int = ACME, origin: Origin = Origin.HERE
+) -> PoolChoice:
+    return choose_pool(pools, labels=labels, account_id=account_id, repository="Acme/App", origin=origin)
+
+
+def told(choice: PoolChoice) -> str:
+    return str(detail_of(choice, labels=["linux"], account_id=ACME, repository="Acme/App"))
 
 
 def test_the_pool_with_exactly_the_jobs_labels_wins_over_a_larger_one_of_higher_priority() -> None:
@@ -70,7 +84,42 @@ def test_a_pool_of_other_accounts_does_not_serve_and_does_not_tie() -> None:
 
 def test_allowed_repositories_bind_whatever_their_case() -> None:
     assert choose([pool(1, "linux", repositories=["acme/app"])], "linux").pool_id == 1
-    assert choose([pool(1, "linux", repositories=["acme/other"])], "linux").hold_reason is HoldReason.NO_POOL
+    assert choose([pool(1, "linux", repositories=["acme/other"])], "linux").hold_reason is HoldReason.NOT_ALLOWED
+
+
+def test_a_job_that_only_rules_keep_out_is_told_which_pool_and_which_rule() -> None:
+    choice = choose([pool(1, "linux", "x", repositories=["acme/other"]), pool(2, "linux", accounts=[OTHER])], "linux")
+
+    assert (choice.pool_id, choice.hold_reason) == (None, HoldReason.NOT_ALLOWED)
+    assert told(choice) == (
+        "pool pool-2: its allowedAccounts do not name account 7; "
+        "pool pool-1: its allowedRepositories do not name Acme/App"
+    )
+
+
+def test_many_pools_that_keep_a_job_out_are_not_all_told() -> None:
+    choice = choose([pool(number, "linux", accounts=[OTHER]) for number in range(1, 8)], "linux")
+    assert told(choice).endswith("and 4 more")
+
+
+def test_a_fork_goes_only_where_a_pool_says_so() -> None:
+    best, other = pool(1, "linux"), pool(2, "linux", "x", forks=True)
+
+    assert choose([best, other], "linux").pool_id == 1
+    assert choose([best, other], "linux", origin=Origin.FORK).pool_id == 2
+    refused = choose([best], "linux", origin=Origin.FORK)
+    assert refused.hold_reason is HoldReason.NOT_ALLOWED
+    assert "allowForks is false" in told(refused)
+
+
+def test_an_unknown_origin_holds_a_job_unless_it_makes_no_difference() -> None:
+    unknown = Origin.UNKNOWN
+
+    assert choose([pool(1, "linux")], "linux", origin=unknown).hold_reason is HoldReason.ORIGIN_UNKNOWN
+    assert choose([pool(1, "linux"), pool(2, "linux", "x", forks=True)], "linux", origin=unknown).pool_id is None
+    assert choose([pool(1, "linux", forks=True)], "linux", origin=unknown).pool_id == 1
+    assert choose([pool(1, "gpu")], "linux", origin=unknown).hold_reason is HoldReason.NO_POOL
+    assert choose([pool(1, "linux", accounts=[OTHER])], "linux", origin=unknown).hold_reason is HoldReason.NOT_ALLOWED
 
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
@@ -82,10 +131,22 @@ POOLS = st.lists(
         routing_priority=st.integers(0, 1),
         allowed_accounts=st.frozensets(st.sampled_from([ACME, OTHER])),
         allowed_repositories=st.frozensets(st.sampled_from(["acme/app", "acme/other"])),
+        allow_forks=st.booleans(),
     ),
     unique_by=lambda each: each.id,
     max_size=6,
 )
+
+
+@given(pools=POOLS, labels=st.lists(NAMES, max_size=4))
+def test_what_is_decided_before_the_origin_is_known_stays_right_whatever_it_is(
+    pools: list[PoolLabels], labels: list[str]
+) -> None:
+    before = choose(pools, *labels, origin=Origin.UNKNOWN)
+    if before.pool_id is not None:
+        assert {choose(pools, *labels, origin=origin).pool_id for origin in (Origin.HERE, Origin.FORK)} == {
+            before.pool_id
+        }
 
 
 @given(pools=POOLS, labels=st.lists(NAMES, max_size=4), data=st.data())

@@ -19,6 +19,7 @@ NAMES = {
     "ostler.stamp": "dispatch",
     "ostler.unstamp": "dispatch",
     "ostler.mint": "github",
+    "ostler.ask_run": "github",
     "ostler.release": "dispatch",
     "ostler.retire": "dispatch",
     "ostler.pools": "pools",

@@ -1,0 +1,49 @@
+"""What holds a job that is routed: nothing, or the first of the reasons for which it cannot go on.
+
+What nothing serves comes before what must wait, so that the reason that is shown is the one to be mended first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from rules.holds import HoldReason
+from rules.labels import PoolChoice
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Something that may be tried no earlier than `until`, and why."""
+
+    detail: str
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a queued job goes, and what holds it (None: nothing)."""
+
+    pool_id: int | None
+    hold: HoldReason | None
+    detail: str | None
+    not_before: datetime | None
+
+
+def route(
+    choice: PoolChoice, *, detail: str | None, budget_count: int, group: Wait | None, backoff: Wait | None
+) -> Route:
+    """Return where a job goes.
+
+    `detail` belongs to the choice, `budget_count` to its account; `group` is the refusal of the pool's runner group,
+    `backoff` the longest wait of its installation, account or repository.
+    """
+    if choice.hold_reason is not None:
+        return Route(choice.pool_id, choice.hold_reason, detail, None)
+    if budget_count == 0:
+        return Route(choice.pool_id, HoldReason.BUDGET_ZERO, None, None)
+    if group is not None:
+        return Route(choice.pool_id, HoldReason.RUNNER_GROUP, group.detail, group.until)
+    if backoff is not None:
+        return Route(choice.pool_id, HoldReason.BACKOFF, backoff.detail, backoff.until)
+    return Route(choice.pool_id, None, None, None)

@@ -1,0 +1,98 @@
+"""Which runner group a job's runner is registered in, and whether the job would ever reach it there.
+
+A pool names its group by number or by name; numbers differ from organisation to organisation, except that 1 is the
+default one everywhere. GitHub registers a runner in a group that does not admit the job's repository without a word,
+and then never gives it the job. So the group is looked at before a runner is made (GitHub docs, "REST API endpoints
+for self-hosted runner groups"; "Managing access to self-hosted runners using groups").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+DEFAULT = 1
+DEFAULT_NAME = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSeen:
+    """A group as GitHub lists it. `visibility`: `all`, `private` or `selected`; `public`: public repositories too."""
+
+    id: int
+    name: str
+    visibility: str
+    public: bool
+
+
+class Ask(StrEnum):
+    """What GitHub has to be asked before a verdict: all groups, or those that this repository may use."""
+
+    GROUPS = "groups"
+    VISIBLE = "visible"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupVerdict:
+    """One is set: the group's number, the question to ask first, or why the job cannot run there.
+
+    `everywhere`: a refusal that concerns every repository of the owner.
+    """
+
+    group_id: int | None = None
+    ask: Ask | None = None
+    refusal: str | None = None
+    everywhere: bool = False
+
+
+def judge_group(  # noqa: PLR0911  one line for each meaning
+    wanted: int | str,
+    *,
+    owner: str,
+    organization: bool,
+    repository: str,
+    public: bool,
+    groups: Sequence[GroupSeen] | None = None,
+    visible: Collection[int] | None = None,
+) -> GroupVerdict:
+    """Return the group that a pool `wanted` for a job of this repository.
+
+    `groups` are all of the organisation's, `visible` the numbers of those that the repository may use; None: not asked.
+    The default group is not asked about for a private repository: nearly all jobs are like that, and a call for each
+    installation would tell what holds nearly everywhere.
+    """
+    default = wanted == DEFAULT or (isinstance(wanted, str) and wanted.lower() == DEFAULT_NAME)
+    if not organization:
+        if default:
+            return GroupVerdict(group_id=DEFAULT)
+        told = f"{_tell(wanted)} cannot be used by {repository}: {owner} is a user account, and those have no groups"
+        return GroupVerdict(refusal=told)
+    if wanted == DEFAULT and not public:
+        return GroupVerdict(group_id=DEFAULT)
+    if groups is None:
+        return GroupVerdict(ask=Ask.GROUPS)
+    group = _find(wanted, groups)
+    if group is None:
+        return GroupVerdict(refusal=f"{_tell(wanted)} does not exist in organisation {owner}", everywhere=True)
+    if public and (not group.public or group.visibility == "private"):
+        told = f"{_tell(wanted)} of {owner} does not admit public repositories, and {repository} is one"
+        return GroupVerdict(refusal=told)
+    if group.visibility not in {"all", "private"}:
+        if visible is None:
+            return GroupVerdict(ask=Ask.VISIBLE)
+        if group.id not in visible:
+            return GroupVerdict(refusal=f"{_tell(wanted)} of {owner} does not admit repository {repository}")
+    return GroupVerdict(group_id=group.id)
+
+
+def _find(wanted: int | str, groups: Sequence[GroupSeen]) -> GroupSeen | None:
+    if isinstance(wanted, int):
+        return next((group for group in groups if group.id == wanted), None)
+    exact = next((group for group in groups if group.name == wanted), None)
+    similar = [group for group in groups if group.name.lower() == wanted.lower()]
+    return exact or (similar[0] if len(similar) == 1 else None)
+
+
+def _tell(wanted: int | str) -> str:
+    return f"runner group {wanted}" if isinstance(wanted, int) else f"runner group {wanted!r}"

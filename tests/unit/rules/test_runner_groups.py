@@ -1,0 +1,75 @@
+"""Which runner group a job's runner is registered in, and what keeps the job from ever reaching it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import pytest
+
+from rules.runner_groups import Ask, GroupSeen, GroupVerdict, judge_group
+
+GROUPS = [
+    GroupSeen(id=1, name="Default", visibility="all", public=False),
+    GroupSeen(id=4, name="ci", visibility="all", public=True),
+    GroupSeen(id=5, name="Secret", visibility="selected", public=False),
+    GroupSeen(id=6, name="inside", visibility="private", public=True),
+]
+
+
+def judge(
+    wanted: int | str,
+    *,
+    organization: bool = True,
+    public: bool = False,
+    groups: Sequence[GroupSeen] | None = GROUPS,
+    visible: Collection[int] | None = None,
+) -> GroupVerdict:
+    return judge_group(
+        wanted, owner="acme", organization=organization, repository="acme/app", public=public, groups=groups,
+        visible=visible,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("wanted", "number"), [("ci", 4), ("CI", 4), (4, 4), ("default", 1), ("inside", 6)])
+def test_a_group_is_found_by_its_name_or_its_number(wanted: int | str, number: int) -> None:
+    assert judge(wanted).group_id == number
+
+
+def test_nothing_is_asked_for_the_default_group_and_a_private_repository() -> None:
+    assert judge(1, groups=None).group_id == 1
+    assert judge(1, groups=None, public=True).ask is Ask.GROUPS
+    assert judge("ci", groups=None).ask is Ask.GROUPS
+
+
+@pytest.mark.parametrize("wanted", ["gone", 9])
+def test_one_that_does_not_exist_is_refused_for_every_repository(wanted: int | str) -> None:
+    verdict = judge(wanted)
+    assert "does not exist in organisation acme" in str(verdict.refusal)
+    assert verdict.everywhere
+
+
+@pytest.mark.parametrize("wanted", [1, "inside"])
+def test_a_public_repository_needs_a_group_that_admits_those(wanted: int | str) -> None:
+    assert "does not admit public repositories" in str(judge(wanted, public=True).refusal)
+    assert judge("ci", public=True).group_id == 4
+
+
+def test_of_selected_repositories_github_is_asked_which_they_are() -> None:
+    assert judge("Secret").ask is Ask.VISIBLE
+    assert judge("Secret", visible={1, 5}).group_id == 5
+    refused = judge("Secret", visible={1})
+    assert "does not admit repository acme/app" in str(refused.refusal)
+    assert not refused.everywhere
+
+
+def test_a_user_account_has_no_groups() -> None:
+    assert judge(1, organization=False, groups=None).group_id == 1
+    assert judge("Default", organization=False, groups=None).group_id == 1
+    assert "user account" in str(judge("ci", organization=False, groups=None).refusal)
+
+
+def test_of_two_names_that_differ_in_case_the_exact_one_counts() -> None:
+    twins = [GroupSeen(id=4, name="ci", visibility="all", public=False),
+             GroupSeen(id=7, name="CI", visibility="all", public=False)]  # fmt: skip
+    assert judge("CI", groups=twins).group_id == 7
+    assert judge("Ci", groups=twins).refusal is not None
