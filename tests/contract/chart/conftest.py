@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,11 +10,14 @@ from typing import TypeVar
 
 import pytest
 
-from k8s_adapters.client import KubeClient
+from k8s_adapters.client import KubeClient, make_client
 from lab import foreign, helm
+from lab.control_plane import ClusterAccess
+from lab.identities import IDENTITIES, Identities
 from lab.manifests import Kinds, UnknownKind
 from lab.processes import StartError
 from ostler.errors import UpstreamError
+from tests.contract.chart.cast import Cast
 
 T = TypeVar("T")
 
@@ -40,6 +44,26 @@ def kinds(admin: KubeClient) -> Kinds:
     for definition in needed:
         _wait_until_served(admin, definition)
     return Kinds(admin)
+
+
+@pytest.fixture(scope="module")
+def cast(admin: KubeClient, control_plane: ClusterAccess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cast]:
+    """A release in place: its identities with a client each."""
+    folder = tmp_path_factory.mktemp("identities")
+    release = f"rbac-{secrets.token_hex(6)}"
+    runners = f"{release}-runners"
+    admin.request("POST", "/api/v1/namespaces", body={"metadata": {"name": runners}})
+    identities = Identities(admin, namespace=release, runners=runners)
+    identities.put_in_place()
+    clients = {
+        process: make_client(kubeconfig=str(identities.kubeconfig(process, control_plane, folder)))
+        for process in IDENTITIES
+    }
+    yield Cast(identities=identities, clients=clients, runners=runners, admin=admin)
+    for client in clients.values():
+        client.close()
+    identities.remove()
+    admin.request("DELETE", f"/api/v1/namespaces/{runners}")
 
 
 @pytest.fixture

@@ -1,0 +1,81 @@
+"""The chart's identities in the lab's cluster: what Helm renders of ServiceAccounts and Roles, and a token for each.
+
+So that on a real control plane every process of Ostler is who it is in production, and never the administrator.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from k8s_adapters.client import KubeClient
+from lab import helm
+from lab.control_plane_access import ClusterAccess, write_kubeconfig
+from lab.manifests import Kinds, Manifest
+from ostler.errors import Conflict
+
+IDENTITIES = ("web", "worker", "beat", "watch", "flower", "migrate")
+TOKEN_SECONDS = 24 * 3600
+
+_KINDS = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+_RELEASE = "ostler"
+
+
+class Identities:
+    """The identities of one release. `namespace` is the release's own, and `runners` that of its runner Pods."""
+
+    def __init__(self, kube: KubeClient, *, namespace: str, runners: str, values: helm.Values | None = None) -> None:
+        given = {**(values or {}), "runners": {"namespace": runners, "create": False}}
+        objects = helm.render(values=given, namespace=namespace, release=_RELEASE)
+        self._kube = kube
+        self.namespace = namespace
+        self.manifests: Sequence[Manifest] = [each for each in objects if each["kind"] in _KINDS]
+
+    def put_in_place(self) -> None:
+        """Create the release's namespace, where it is not there, and all of them in it."""
+        with contextlib.suppress(Conflict):
+            self._kube.request("POST", "/api/v1/namespaces", body={"metadata": {"name": self.namespace}})
+        kinds = Kinds(self._kube)
+        for manifest in self.manifests:
+            kinds.apply(manifest)
+
+    def remove(self) -> None:
+        """Delete what belongs to no namespace, and the release's namespace in the background."""
+        kinds = Kinds(self._kube)
+        for manifest in self.manifests:
+            if "namespace" not in manifest["metadata"]:
+                self._kube.request("DELETE", f"{kinds.collection(manifest)}/{manifest['metadata']['name']}")
+        self._kube.request("DELETE", f"/api/v1/namespaces/{self.namespace}")
+
+    def account(self, process: str) -> str:
+        """Return the name of a process's ServiceAccount."""
+        return f"{_RELEASE}-{process}"
+
+    def user(self, process: str) -> str:
+        """Return who a process is to the API server."""
+        return f"system:serviceaccount:{self.namespace}:{self.account(process)}"
+
+    def token(self, process: str) -> str:
+        """Return a token as the kubelet would bring it."""
+        path = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{self.account(process)}/token"
+        body: dict[str, Any] = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": TOKEN_SECONDS},
+        }
+        return str(self._kube.request("POST", path, body=body)["status"]["token"])
+
+    def kubeconfig(self, process: str, access: ClusterAccess, folder: Path) -> Path:
+        """Write a kubeconfig by which a process is itself, and return its path."""
+        path = folder / f"kubeconfig-{process}"
+        write_kubeconfig(path, url=access.url, ca_file=access.ca_file, token=self.token(process))
+        return path
+
+
+def who_am_i(client: KubeClient) -> str:
+    """Return who the API server takes a client for, by a SelfSubjectReview."""
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    answer = client.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body=body)
+    return str(answer["status"]["userInfo"]["username"])
