@@ -14,6 +14,7 @@ SPREAD = 2.0
 _LINES = (
     ("resume", "resume_every", "sweeps"),
     ("pools", "pools_every", "pools"),
+    ("autoscale", "autoscale_every", "pools"),
     ("epoch", "epoch_every", "dispatch"),
     ("gates", "gates_every", "sweeps"),
     ("rematch", "sweep_every", "sweeps"),

@@ -43,7 +43,10 @@ _SPARE = """
     ended_at IS NULL AND pool_id = :pool_id AND state = 'delivered' AND job_id IS NULL AND spare_since > :spare_before
 """
 
-QUEUED = "pool_id = :pool_id AND state = 'queued' AND hold_reason IS NULL"
+DISPATCHABLE = "state = 'queued' AND hold_reason IS NULL"
+"""Of a job: it can be dispatched, as far as it goes."""
+
+QUEUED = f"pool_id = :pool_id AND {DISPATCHABLE}"
 """Of a job: it can be dispatched in this pool."""
 
 
@@ -56,6 +59,7 @@ class PoolShape:
     memory: int
     template_hash: str
     wants_pods: bool
+    autoscaled: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ def lock_pool(db: Connection, pool_id: int) -> PoolShape | None:
             SET LOCAL lock_timeout = '{POOL_LOCK_WITHIN}';
             SET LOCAL enable_seqscan = off;
             SELECT pg_advisory_xact_lock(:pool_id);
-            SELECT id, vcpu, memory, template_hash, wants_pods FROM pools
+            SELECT id, vcpu, memory, template_hash, wants_pods, autoscaled FROM pools
             WHERE id = :pool_id AND deleted_at IS NULL AND NOT draining AND {epochs.CURRENT}
         """),  # noqa: S608  a literal of this package
         {"pool_id": pool_id},

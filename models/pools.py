@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import Connection, Index
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.base import Base, Serial
@@ -57,6 +59,11 @@ class Pool(Base):
     routed_at: Mapped[datetime] = mapped_column(
         server_default=text("now()"), comment="what decides which jobs it serves changed last"
     )
+    scaled_up_at: Mapped[datetime | None] = mapped_column(comment="by the autoscaler, which waits before it shrinks it")
+    scaled_down_at: Mapped[datetime | None]
+    scaling: Mapped[dict[str, Any] | None] = mapped_column(JSONB, comment="the autoscaler's last decision, in numbers")
+    usual_pods: Mapped[int | None] = mapped_column(comment="95th percentile of the last hour's minutes")
+    usual_at: Mapped[datetime | None] = mapped_column(comment="when that was counted")
     draining_since: Mapped[datetime | None] = mapped_column(comment="the deletion of its object was asked for")
     deleted_at: Mapped[datetime | None]
     listed_at: Mapped[datetime | None] = mapped_column(comment="the last list that left no missing Pod unmarked")

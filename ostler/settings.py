@@ -183,6 +183,9 @@ class Settings(Stores):
     # Periods of beat
     resume_every: float = Field(default=5, gt=0, description="period of `resume`")
     pools_every: float = Field(default=10, gt=0, description="period of `pools`, the keeper")
+    autoscale_every: float = Field(
+        default=10, gt=0, description="period of `autoscale`, which jobs without Pods wake too"
+    )
     sweep_every: float = Field(default=60, gt=0, description="period of the sweeps that run once a minute")
     catch_up_every: float = Field(default=300, gt=0, description="period of `catch_up`")
     slow_sweep_every: float = Field(default=600, gt=0, description="period of the sweeps over what merely lies about")

@@ -106,6 +106,10 @@ GATE_CHANGES = Counter(
     "ostler_gate_changes_total", "Gates of upstreams closed and opened by this process", ("upstream", "to"),
     registry=_registry,
 )  # fmt: skip
+SCALINGS = Counter(
+    "ostler_scalings_total", "Decisions of the autoscaler for a pool, by what became of its replicas", ("verdict",),
+    registry=_registry,
+)  # fmt: skip
 API_REQUESTS = Counter(
     "ostler_api_requests_total", "Requests to the REST API", ("method", "status"), registry=_registry
 )
@@ -157,6 +161,8 @@ for _upstream in ("github", "kubernetes"):
         UPSTREAM_CALLS.labels(_upstream, _outcome)
     for _to in ("closed", "opened"):
         GATE_CHANGES.labels(_upstream, _to)
+for _verdict in ("up", "down", "steady", "cooling", "left", "overtaken", "failed"):
+    SCALINGS.labels(_verdict)
 for _why in ("missing", "malformed", "unknown", "expired", "revoked"):
     API_UNAUTHORIZED.labels(_why)
 

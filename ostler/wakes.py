@@ -24,6 +24,7 @@ STAMP = "ostler.stamp"
 RELEASE = "ostler.release"
 POOLS = "ostler.pools"
 KEEP = "ostler.keep"
+AUTOSCALE = "ostler.autoscale"
 UNSTAMP = "ostler.unstamp"
 RETIRE = "ostler.retire"
 REMATCH = "ostler.rematch"
@@ -35,9 +36,10 @@ PRUNE = "ostler.prune"
 
 WAKE_MS = 2000
 KEEP_MS = 10_000
+AUTOSCALE_MS = 1_000
 ALONE_MS = 5_000
 EXPIRES = 60
-HINTS = frozenset({KEEP, POOLS, MISSING_PODS, PODS_CHANGED, POD_GONE})
+HINTS = frozenset({KEEP, AUTOSCALE, POOLS, MISSING_PODS, PODS_CHANGED, POD_GONE})
 """Messages that are of no use after `EXPIRES` seconds: a sweep has found the same by then."""
 
 _TIMEOUT = 0.5
@@ -140,10 +142,15 @@ class Waker:
     def send(self, name: str, *, queue: str, after: float = 0, **kwargs: Any) -> None:
         """Send a task by name, to run in `after` seconds; arguments are ids only (law L13).
 
-        A reconcile is not sent while one of its pool waits.
+        A reconcile is not sent while one of its pool waits. Of looks at all pools one is sent at once, the next for a
+        second later, and none while that one waits.
         """
         if name == KEEP and not self._redis.set(keep_key(kwargs["pool_id"]), "1", nx=True, px=KEEP_MS):
             return
+        if name == AUTOSCALE and not self._redis.set("ostler:autoscale", "1", nx=True, px=AUTOSCALE_MS):
+            if not self._redis.set("ostler:autoscale:next", "1", nx=True, px=AUTOSCALE_MS):
+                return
+            after = max(after, AUTOSCALE_MS / 1000)
         self._app.send_task(
             name, kwargs=kwargs, queue=queue, countdown=after or None, expires=EXPIRES if name in HINTS else None,
             ignore_result=True,

@@ -28,6 +28,7 @@ MODULES = (
     "tasks.release",
     "tasks.retire",
     "tasks.pools",
+    "tasks.autoscale",
     "tasks.epochs",
     "tasks.watched",
     "tasks.origins",

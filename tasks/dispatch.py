@@ -16,6 +16,7 @@ from models import backoffs, matching
 from models.engine import transaction
 from models.heads import read_heads
 from ostler.clock import utcnow
+from ostler.wakes import AUTOSCALE
 from rules.fairness import plan_batch
 from tasks.base import DISPATCH, task
 from tasks.mint import mint
@@ -36,12 +37,16 @@ _LOCK_NOT_AVAILABLE = "55P03"
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """What one run committed; `again`: there may be more to match at once; `skipped`: others held rows of it."""
+    """What one run committed; `again`: there may be more to match at once; `skipped`: others held rows of it.
+
+    `short`: jobs were left without Pods, in a pool that may be given more.
+    """
 
     claims: Sequence[int]
     to_spares: int
     again: bool
     skipped: bool = False
+    short: bool = False
 
 
 @task("dispatch", queue="dispatch", policy=DISPATCH)
@@ -59,6 +64,8 @@ def dispatch(*, pool_id: int) -> None:
         start_chains(matched.claims, chain_no=1)
         if matched.claims or matched.to_spares:
             log.info("dispatch.matched", claims=list(matched.claims), to_spares=matched.to_spares)
+        if matched.short:
+            rt.waker.send(AUTOSCALE, queue="pools")
         if not matched.again:
             if matched.skipped:
                 rt.waker.wake(pool_id, after=SKIPPED_PAUSE)  # others hold what it needs, for a moment
@@ -131,7 +138,8 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
     full = len(claims) == batch
     # A poll that committed its offer before the flag was news did not wake us: look once more.
     again = full or (skipped and bool(claims)) or (news and left_without_pods)
-    return Matched(claims, len(given), again=again, skipped=skipped)
+    short = left_without_pods and pool.autoscaled
+    return Matched(claims, len(given), again=again, skipped=skipped, short=short)
 
 
 def start_chains(claim_ids: Sequence[int], *, chain_no: int) -> None:

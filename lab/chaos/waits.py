@@ -17,7 +17,7 @@ WAITS = (
     "spent_after", "adrift_after", "adrift_late_after", "start_timeout", "probe_every", "reserve_after",
     "redelivery_again_after", "orphaned_stamp_after", "finished_job_after", "orphaned_runner_after",
     "orphaned_account_after", "repair_settle_after", "catch_up_after", "catch_up_over_after", "resume_every",
-    "pools_every", "gates_every", "sweep_every", "slow_sweep_every", "catch_up_every",
+    "pools_every", "autoscale_every", "gates_every", "sweep_every", "slow_sweep_every", "catch_up_every",
 )  # fmt: skip
 """The settings that hold such waits, in seconds."""
 

@@ -114,7 +114,7 @@ def test_two_claims_of_one_pod_never_both_commit(stage: Stage, seed: str | None)
         with stage.engine.begin() as db:
             db.execute(text("DROP INDEX uq_claims_live_pod"))
     pod_id = stage.rows("SELECT id FROM runner_pods WHERE uid = :uid", uid=uid)[0].id
-    shape = matching.PoolShape(pool, 2000, 4096, "hash", wants_pods=False)
+    shape = matching.PoolShape(pool, 2000, 4096, "hash", wants_pods=False, autoscaled=False)
 
     def claim(job: int) -> Sequence[int]:
         # Both looked before either inserted, and neither holds the Pod's row: only the index is left (L1).

@@ -67,7 +67,7 @@ class Stage:
         )  # fmt: skip
         return account_id
 
-    def pool(self, *, vcpu: int = 2, memory: int = 4, template: str = "hash") -> int:
+    def pool(self, *, vcpu: int = 2, memory: int = 4, template: str = "hash", autoscaled: bool = False) -> int:
         """Insert a pool; vCPU and GiB of its Pods are whole."""
         number = next(_numbers)
         table = metadata.tables["pools"]
@@ -76,7 +76,7 @@ class Stage:
             "uid": f"pool-{number}", "namespace": "runners", "name": f"pool-{number}", "image": "image",
             "labels": [f"pool-{number}"], "runner_group_id": 1, "vcpu": vcpu * 1000, "memory": memory * 1024,
             "replicas": 1, "allowed_accounts": [], "allowed_repositories": [], "routing_priority": 0,
-            "template_hash": template, **times,
+            "template_hash": template, "autoscaled": autoscaled, **times,
         }  # fmt: skip
         with self.engine.begin() as db:
             return int(db.execute(insert(table).returning(table.c.id), row).scalar_one())

@@ -62,7 +62,7 @@ def test_no_deep_queue_is_walked(stage: Stage, plan: str, second_pool: bool) -> 
         db.execute(text("VACUUM ANALYZE jobs, offers, pools, accounts"))
     with stage.engine.connect() as db:
         db.execute(text("SELECT set_config('plan_cache_mode', :plan, true)"), {"plan": plan})
-        heads, read = _plan_of_heads(db, PoolShape(pool, 2000, 4096, "hash", wants_pods=False))
+        heads, read = _plan_of_heads(db, PoolShape(pool, 2000, 4096, "hash", wants_pods=False, autoscaled=False))
     assert len(heads.jobs) == 2
     assert (1 in heads.reservations) is second_pool
     assert read < 20, f"{read} rows of jobs were read for {len(heads.jobs)} heads"

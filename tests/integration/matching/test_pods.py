@@ -153,6 +153,26 @@ def test_wants_pods_says_whether_jobs_were_left_without_pods(stage: Stage) -> No
     assert not _wants_pods(stage, pool)
 
 
+def test_an_autoscaled_pool_tells_when_jobs_were_left_without_pods(stage: Stage) -> None:
+    pool, by_hand, account = stage.pool(autoscaled=True), stage.pool(), stage.account(1)
+    stage.job(account, by_hand)
+    stage.job(account, pool)
+    assert not stage.match(by_hand).short
+    assert stage.match(pool).short
+    assert stage.match(pool).short, "more may wait by now"
+    stage.pod(pool)
+    assert not stage.match(pool).short
+
+
+def test_a_capped_account_asks_for_no_pods(stage: Stage) -> None:
+    pool, account = stage.pool(autoscaled=True), stage.account(1, count=1)
+    for _ in range(3):
+        stage.job(account, pool)
+    stage.pod(pool)
+    stage.match(pool)
+    assert not stage.match(pool).short
+
+
 @pytest.mark.parametrize("column", ["draining = true", "deleted_at = now()"])
 def test_a_pool_that_takes_no_new_jobs_is_not_matched(stage: Stage, column: str) -> None:
     pool, account = stage.pool(), stage.account(1)

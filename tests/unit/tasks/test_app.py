@@ -23,6 +23,7 @@ NAMES = {
     "ostler.release": "dispatch",
     "ostler.retire": "dispatch",
     "ostler.pools": "pools",
+    "ostler.autoscale": "pools",
     "ostler.keep": "pools",
     "ostler.epoch": "dispatch",
     "ostler.resume": "sweeps",
@@ -64,8 +65,8 @@ def test_task_names_and_queues_are_stable() -> None:
 
 
 def test_every_periodic_task_exists_and_expires_after_its_period() -> None:
-    every = {"resume_every": 5, "pools_every": 10, "sweep_every": 60, "slow_sweep_every": 600, "gates_every": 15,
-             "prune_every": 86400, "catch_up_every": 300, "epoch_every": 10}  # fmt: skip
+    every = {"resume_every": 5, "pools_every": 10, "autoscale_every": 10, "sweep_every": 60, "slow_sweep_every": 600,
+             "gates_every": 15, "prune_every": 86400, "catch_up_every": 300, "epoch_every": 10}  # fmt: skip
     for line in schedule(**every).values():
         assert line["task"] in NAMES
         assert line["options"]["queue"] == NAMES[line["task"]]
@@ -78,6 +79,7 @@ def test_what_workers_show_of_their_settings_hides_a_password_of_redis() -> None
         redis_url=Secret("redis://:hunter2@host:6379/0"),
         resume_every=5,
         pools_every=10,
+        autoscale_every=10,
         sweep_every=60,
         slow_sweep_every=600,
         prune_every=86400,

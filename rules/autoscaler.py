@@ -1,0 +1,85 @@
+"""What the autoscaler does to every pool of one look: fleets are shared, decisions made, and what must stay is left.
+
+Left as they are: pools that are deleted, paused or cannot be used; all of them while the gate of GitHub or Kubernetes
+is closed, since then jobs pile up that no Pod would help, and Pods seem missing that are not (decision 0013); and no
+pool shrinks while the rows may be older than the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from rules.fleets import NOTHING, Fleet, Member, Node, Size, Toleration, capacity, share
+from rules.scaling import Decision, Demand, Limits, Parts, decide, explain, growth_only, left, wanted
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """One pool at one look. `hands_off` says why it is left alone, None where it is not.
+
+    `holds` are the Pods that it has on its nodes, or will have, while it is left alone. `scaled_up_at` is None where it
+    never was.
+    """
+
+    pool_id: int
+    replicas: int
+    limits: Limits
+    demand: Demand
+    size: Size
+    fleet: Fleet
+    tolerations: tuple[Toleration, ...]
+    scaled_up_at: datetime | None
+    holds: int
+    hands_off: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Doubts:
+    """Why the autoscaler may not act: `barred` stops everything, `shrinking` stops scale-downs; None: nothing does."""
+
+    barred: str | None = None
+    shrinking: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A pool's decision, and what it was granted."""
+
+    decision: Decision
+    granted: Parts
+
+
+def plan(
+    views: Sequence[PoolView], *, nodes: Sequence[Node] | None, doubts: Doubts, now: datetime
+) -> dict[int, Outcome]:
+    """Return what becomes of each pool; `nodes` is None when they are not known."""
+    outcomes: dict[int, Outcome] = {}
+    for fleet in {view.fleet for view in views}:
+        shared = [view for view in views if view.fleet == fleet]
+        scaled = [view for view in shared if view.hands_off is None]
+        tolerations = [each for view in shared for each in view.tolerations]
+        room = None if nodes is None else capacity(fleet, nodes, tolerations)
+        others = sum((view.size.times(view.holds) for view in shared if view.hands_off is not None), start=NOTHING)
+        members = [Member(view.pool_id, wanted(view.demand, view.limits), view.size) for view in scaled]
+        granted = share(members, room=room, taken=others)
+        for view in scaled:
+            outcomes[view.pool_id] = _outcome(view, granted[view.pool_id], room, doubts=doubts, now=now)
+    for view in views:
+        if view.hands_off is not None:
+            outcomes[view.pool_id] = Outcome(left(view.replicas, view.hands_off), Parts(0, 0, 0))
+    return outcomes
+
+
+def _outcome(view: PoolView, granted: Parts, room: Size | None, *, doubts: Doubts, now: datetime) -> Outcome:
+    if doubts.barred is not None:
+        return Outcome(left(view.replicas, doubts.barred), granted)
+    short_of = None if room is None else f"{view.fleet}: {room.vcpu / 1000:g} vCPU, {room.memory / 1024:.1f} GiB"
+    why = explain(view.demand, view.limits, granted, short_of=short_of)
+    decision = decide(
+        view.replicas, granted, limits=view.limits, scaled_up_at=view.scaled_up_at, why=why, now=now
+    )  # fmt: skip
+    if doubts.shrinking is not None:
+        decision = growth_only(decision, view.replicas, why=f"{why}; but {doubts.shrinking}")
+    return Outcome(decision, granted)

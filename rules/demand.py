@@ -1,0 +1,90 @@
+"""How many queued jobs a pool could serve now, if only it had the Pods: what budgets allow, and no more.
+
+A job that its account's budget does not admit needs no Pod. Counted as demand it would keep one idle, and where pools
+share nodes it would take that one from a pool whose jobs could run.
+
+What is left of a budget is given to the account's pools in turn, the one with the more urgent head first. So an account
+whose jobs wait in several pools fills none of them beyond its budget, and none of them gets nothing for ever. (Which
+job the matcher takes is `rules.fairness`; here only numbers count.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from rules.fairness import AccountView, JobHead, refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """The jobs of one account that are queued in one pool and not held; priority and age are those of their head.
+
+    `jobs` need be no more than the pool has places for, or than the account's budget counts.
+    """
+
+    pool_id: int
+    account_id: int
+    jobs: int
+    priority: int
+    queued_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Pods of a pool that could still be given a job, counting those that may yet be made; and the size of one."""
+
+    count: int
+    vcpu_millicores: int
+    memory_mib: int
+
+
+def dispatchable(
+    queues: Sequence[Queue], accounts: Mapping[int, AccountView], pools: Mapping[int, Places]
+) -> dict[int, int]:
+    """Return, by pool, how many queued jobs the budgets of their accounts admit; never more than its places.
+
+    An account or a pool that was not read has no demand.
+    """
+    by_account: dict[int, list[Queue]] = {}
+    for queue in queues:
+        if queue.pool_id in pools and queue.account_id in accounts:
+            by_account.setdefault(queue.account_id, []).append(queue)
+    admitted = dict.fromkeys(pools, 0)
+    for account_id, own in by_account.items():
+        for pool_id, jobs in _admitted(own, accounts[account_id], pools).items():
+            admitted[pool_id] += jobs
+    return {pool_id: min(jobs, max(0, pools[pool_id].count)) for pool_id, jobs in admitted.items()}
+
+
+def _admitted(queues: Sequence[Queue], account: AccountView, pools: Mapping[int, Places]) -> dict[int, int]:
+    """Return how many of one account's jobs its budget admits in each pool, one pool after the other in turn."""
+    ordered = sorted(queues, key=lambda queue: (-queue.priority, queue.queued_at, queue.pool_id))
+    left = {queue.pool_id: min(queue.jobs, max(0, pools[queue.pool_id].count)) for queue in ordered}
+    admitted = dict.fromkeys(left, 0)
+    while left:
+        for queue in ordered:
+            if queue.pool_id not in left:
+                continue
+            size = pools[queue.pool_id]
+            head = JobHead(
+                job_id=0, account_id=queue.account_id, priority=queue.priority, queued_at=queue.queued_at,
+                vcpu_millicores=size.vcpu_millicores, memory_mib=size.memory_mib, pool_id=queue.pool_id,
+            )  # fmt: skip
+            if left[queue.pool_id] <= 0 or refusal(head, account) is not None:
+                del left[queue.pool_id]  # what does not fit now fits no later either: the rest only shrinks
+                continue
+            left[queue.pool_id] -= 1
+            admitted[queue.pool_id] += 1
+            usage = account.usage
+            account = replace(
+                account,
+                usage=replace(
+                    usage,
+                    count=usage.count + 1,
+                    vcpu_millicores=usage.vcpu_millicores + size.vcpu_millicores,
+                    memory_mib=usage.memory_mib + size.memory_mib,
+                ),
+            )
+    return admitted
