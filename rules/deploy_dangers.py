@@ -13,7 +13,7 @@ from rules.addresses import PRIVATE, Addresses
 from rules.deploys import WAIT_FOR_JOBS, Danger, Refusal
 from rules.intervals import Intervals
 from rules.manifests import OWNER_LABEL, POOL_LABEL, Manifests, Workload
-from rules.network_policies import Direction
+from rules.network_policies import Direction, Policy
 from rules.network_reach import ALL_PORTS, Network, Pod, Ports, Reach, may_connect, peer_names_pod, reach, ruled_by
 
 _DNS = Ports(tuple((each, Intervals.of([(53, 53), (5353, 5353)])) for each in ("TCP", "UDP")))
@@ -43,9 +43,11 @@ def changed(before: Manifests, after: Manifests, pod: Pod, runners: Sequence[Pod
     for direction in Direction:
         was = reach(_network(before, after, runners), pod, direction)
         will = reach(_network(after, before, runners), pod, direction)
-        if (bool(was.policies), was.pods, was.addresses) == (bool(will.policies), will.pods, will.addresses):
+        same = (bool(was.policies), was.pods, was.addresses) == (bool(will.policies), will.pods, will.addresses)
+        if same and _by_labels(before.policies, pod, direction) == _by_labels(after.policies, pod, direction):
             continue
-        reason = f"{direction} of stamped Pods changes: {_told_change(was, will)}."
+        told = "other labels select their peers, among Pods that are not known here" if same else _told(was, will)
+        reason = f"{direction} of stamped Pods changes: {told}."
         return [Refusal(Danger.PEERS_CHANGE, (), reason, f"Leave what rules stamped Pods as it is. {WAIT_FOR_JOBS}")]
     old = {each.name: each.text for each in before.policies if each.selects(pod.namespace, pod.labels)}
     new = {each.name: each.text for each in after.policies if each.selects(pod.namespace, pod.labels)}
@@ -156,13 +158,30 @@ def _network(manifests: Manifests, other: Manifests, runners: Sequence[Pod]) -> 
     return Network(manifests.policies, namespaces, (*(each.pod for each in manifests.workloads), *runners))
 
 
+def _by_labels(policies: Iterable[Policy], pod: Pod, direction: Direction) -> frozenset[object]:
+    """Return how peers are selected by labels: it is for Pods too that are in no manifest, as those of DNS."""
+    return frozenset(
+        (
+            None if peer.namespaces else policy.namespace,
+            None if peer.pods is None else frozenset(peer.pods.requirements),
+            None if peer.namespaces is None else frozenset(peer.namespaces.requirements),
+            None if rule.ports is None else frozenset(rule.ports),
+        )
+        for policy in policies
+        if policy.selects(pod.namespace, pod.labels)
+        for rule in policy.rules(direction) or ()
+        for peer in rule.peers or ()
+        if peer.addresses is None
+    )
+
+
 def _told_write(name: str, old: Mapping[str, str], new: Mapping[str, str]) -> str:
     if name not in old:
         return "is new"
     return "is written anew" if name in new else "goes"
 
 
-def _told_change(was: Reach, will: Reach) -> str:
+def _told(was: Reach, will: Reach) -> str:
     if not was.policies or not will.policies:
         return "no policy ruled it, now one does" if will.policies else "a policy ruled it, now none does"
     told: list[str] = []

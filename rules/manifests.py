@@ -6,15 +6,17 @@ Objects come as JSON, rendered by Helm or read from a cluster. Nothing here asks
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from rules.addresses import Addresses, blocks
 from rules.intervals import Intervals
 from rules.network_policies import Policy, parse_policy
 from rules.network_reach import Pod, Ports
 from rules.selectors import Malformed
+
+T = TypeVar("T")
 
 POOL_LABEL = "ostler.dev/pool"
 OWNER_LABEL = "ostler.dev/runner-pool-owner"
@@ -126,15 +128,33 @@ def read_manifests(bodies: Iterable[Any], *, namespace: str) -> Manifests:
     policies = [each for each in mine if each.key[0] == POLICY_KIND]
     return Manifests(
         objects=objects,
-        policies=tuple(parse_policy(each.body, namespace=each.key[1]) for each in policies),
-        namespaces={each.key[2]: _texts(_metadata(each).get("labels")) for each in mine if each.key[0] == "Namespace."},
-        workloads=tuple(workload for each in mine if (workload := _workload(each)) is not None),
-        pools=tuple(_pool(each) for each in mine if each.key[0] == POOL_KIND),
-        services=tuple(_service(each) for each in mine if each.key[0] == "Service."),
-        runner_namespaces=frozenset(name for each in mine for name in _runner_namespaces(each)),
+        policies=tuple(_shaped(_policy, each) for each in policies),
+        namespaces={each.key[2]: _texts(_metadata(each).get("labels")) for each in _of(mine, "Namespace.")},
+        workloads=tuple(pods for each in mine if (pods := _shaped(_workload, each)) is not None),
+        pools=tuple(_shaped(_pool, each) for each in _of(mine, POOL_KIND)),
+        services=tuple(_shaped(_service, each) for each in _of(mine, "Service.")),
+        runner_namespaces=frozenset(name for each in mine for name in _shaped(_runner_namespaces, each)),
         web_addresses=_web_addresses(policies),
         not_evaluated=tuple(sorted(told(each.key) for each in mine if each.key[0] in NOT_EVALUATED)),
     )
+
+
+def _of(objects: Iterable[Object], kind: str) -> list[Object]:
+    return [each for each in objects if each.key[0] == kind]
+
+
+def _shaped(read: Callable[[Object], T], given: Object) -> T:
+    """Return what is read of an object. Malformed where it has not the shape of its kind."""
+    try:
+        return read(given)
+    except Malformed:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise Malformed(f"{told(given.key)} has not the shape of its kind ({type(error).__name__})") from None
+
+
+def _policy(given: Object) -> Policy:
+    return parse_policy(given.body, namespace=given.key[1])
 
 
 def told(key: Key) -> str:
@@ -246,18 +266,15 @@ def _service(given: Object) -> Service:
         raise Malformed(f"{told(given.key)}: {error}") from None
 
 
-def _runner_namespaces(given: Object) -> Iterable[str]:
-    """Yield the namespaces that an object names as the runners': its own if a pool, or what OSTLER_NAMESPACE says."""
-    if given.key[0] == POOL_KIND:
-        yield given.key[1]
+def _runner_namespaces(given: Object) -> list[str]:
+    """Return the namespaces that an object names as the runners': its own if a pool, or what OSTLER_NAMESPACE says."""
+    found = [given.key[1]] if given.key[0] == POOL_KIND else []
     if given.body["kind"] == "ConfigMap":
-        yield from (str(v) for k, v in _texts(given.body.get("data")).items() if k == "OSTLER_NAMESPACE")
+        found += [value for key, value in _texts(given.body.get("data")).items() if key == "OSTLER_NAMESPACE"]
     for container in _containers(_template(given) or {}):
-        yield from (
-            each["value"]
-            for each in container.get("env") or []
-            if each.get("name") == "OSTLER_NAMESPACE" and isinstance(each.get("value"), str)
-        )
+        variables = container.get("env") or []
+        found += [each["value"] for each in variables if each["name"] == "OSTLER_NAMESPACE" and "value" in each]
+    return found
 
 
 def _web_addresses(policies: Iterable[Object]) -> Addresses:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ostler.cli import accounts, claims, doctor, gates, jobs, pools, restore, sweeps, tokens
+from ostler.cli import accounts, check_deploy, claims, doctor, gates, jobs, pools, restore, sweeps, tokens
 from ostler.cli.healthy import Process, problem_of
 from ostler.settings import Settings, load, load_cluster, load_stores
 
@@ -29,6 +29,7 @@ app.command()(pools.pools)
 app.command()(sweeps.repairs)
 app.command()(gates.gates)
 app.command()(doctor.doctor)
+app.command("check-deploy")(check_deploy.check_deploy)
 app.command()(restore.restore)
 
 

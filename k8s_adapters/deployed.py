@@ -1,0 +1,97 @@
+"""What a cluster has of what a deploy changes: whole objects, read for `ostler check-deploy`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from urllib.parse import quote
+
+import orjson
+
+from k8s_adapters.client import Json, KubeClient, object_path
+from k8s_adapters.metadata import METADATA_LIST
+from k8s_adapters.names import API_VERSION, KIND, PLURAL, POOL_LABEL
+from ostler.errors import Gone, Retryable
+
+_PAGE = 500
+_NETWORKING = "/apis/networking.k8s.io/v1"
+_ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+_DEFINITION = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.ostler.dev"
+
+_OF_CLUSTER = (
+    ("/api/v1", "namespaces", "v1", "Namespace"),
+    (_NETWORKING, "networkpolicies", "networking.k8s.io/v1", "NetworkPolicy"),
+    (f"/apis/{API_VERSION}", PLURAL, API_VERSION, KIND),
+    (_ADMISSION, "validatingadmissionpolicies", "admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"),
+    (
+        _ADMISSION, "validatingadmissionpolicybindings", "admissionregistration.k8s.io/v1",
+        "ValidatingAdmissionPolicyBinding",
+    ),
+)  # fmt: skip
+"""Of all namespaces: policies and pools of others count too."""
+
+_OF_NAMESPACES = (
+    ("/apis/apps/v1", "deployments", "apps/v1", "Deployment"),
+    ("/apis/apps/v1", "statefulsets", "apps/v1", "StatefulSet"),
+    ("/apis/apps/v1", "daemonsets", "apps/v1", "DaemonSet"),
+    ("/apis/batch/v1", "cronjobs", "batch/v1", "CronJob"),
+    ("/api/v1", "services", "v1", "Service"),
+    ("/api/v1", "configmaps", "v1", "ConfigMap"),
+)
+
+
+def read_deployed(client: KubeClient, *, namespaces: Iterable[str]) -> list[Json]:
+    """Return the objects that a deploy may change: some of the whole cluster, the rest of these namespaces.
+
+    A kind that the cluster does not know is none. Raises as `KubeClient.request`: a part of it would be a wrong answer.
+    """
+    found: list[Json] = []
+    for root, plural, version, kind in _OF_CLUSTER:
+        found += _list(client, f"{root}/{plural}", version, kind)
+    for namespace in sorted(set(namespaces)):
+        for root, plural, version, kind in _OF_NAMESPACES:
+            found += _list(client, f"{root}/namespaces/{quote(namespace, safe='')}/{plural}", version, kind)
+    try:
+        found.append(client.request("GET", _DEFINITION))
+    except Gone:
+        return found
+    return found
+
+
+def labels_of_runners(client: KubeClient, *, namespace: str) -> list[Mapping[str, str]]:
+    """Return the labels that runner Pods of a namespace have, each set once: they look alike to policies.
+
+    A stamp's owner counts as one of them. Raises as `read_deployed`.
+    """
+    found: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
+    query: dict[str, str | int] = {"limit": _PAGE, "labelSelector": POOL_LABEL}
+    path = object_path("pods", namespace=namespace)
+    while True:
+        page = client.get(path, query=query, accept=METADATA_LIST, decode=orjson.loads)
+        for each in _items(page, path):
+            labels = each["metadata"].get("labels") or {}
+            found[tuple(sorted(labels.items()))] = labels
+        following = (page.get("metadata") or {}).get("continue")
+        if not following:
+            return list(found.values())
+        query = {**query, "continue": following}
+
+
+def _list(client: KubeClient, path: str, version: str, kind: str) -> list[Json]:
+    query: dict[str, str | int] = {"limit": _PAGE}
+    found: list[Json] = []
+    while True:
+        try:
+            page = client.request("GET", path, query=query)
+        except Gone:
+            return []
+        found += [{**each, "apiVersion": version, "kind": kind} for each in _items(page, path)]
+        following = (page.get("metadata") or {}).get("continue")
+        if not following:
+            return found
+        query = {**query, "continue": following}
+
+
+def _items(page: Json, path: str) -> list[Json]:
+    if "items" not in page:
+        raise Retryable(f"GET {path}: a list came without its items")
+    return page["items"] or []

@@ -1,0 +1,62 @@
+"""Rendered manifests: a file, a folder of them, or stdin. What cannot be read is said in one line, with a cure."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ostler.errors import ConfigurationError
+from rules.manifests import Manifests, read_manifests
+from rules.selectors import Malformed
+
+STDIN = "-"
+_SUFFIXES = {".yaml", ".yml", ".json"}
+_RENDER = "render it with `helm template`, or take what is deployed with `helm get manifest`"
+
+
+def read_files(name: str, path: str, *, namespace: str) -> Manifests:
+    """Return what the file, folder or stdin says that was given as `name`.
+
+    Raises ConfigurationError, with cause and cure in one line, for what is missing, empty, no YAML or no manifest.
+    """
+    found: list[Any] = []
+    for source, text in _texts(name, path):
+        try:
+            # JSON is YAML. The C parser where there is one: a rendered chart is long.
+            loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+            found += [each for each in yaml.load_all(text, Loader=loader) if each is not None]
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            where = f", line {mark.line + 1}" if mark is not None else ""
+            said = getattr(error, "problem", None) or "it cannot be read"
+            raise ConfigurationError(f"{name}: {source} is no YAML{where}: {said}; {_RENDER}") from None
+    if not found:
+        raise ConfigurationError(f"{name}: {path} has no objects in it; {_RENDER}")
+    try:
+        return read_manifests(found, namespace=namespace)
+    except Malformed as error:
+        raise ConfigurationError(f"{name}: {path}: {error}; mend it, or {_RENDER}") from None
+
+
+def _texts(name: str, path: str) -> Iterator[tuple[str, str]]:
+    if path == STDIN:
+        yield "stdin", sys.stdin.read()
+        return
+    place = Path(path)
+    if place.is_dir():
+        files = sorted(each for each in place.rglob("*") if each.suffix in _SUFFIXES and each.is_file())
+        if not files:
+            raise ConfigurationError(f"{name}: {path} has no file that ends in .yaml, .yml or .json; {_RENDER}")
+    else:
+        files = [place]
+    for each in files:
+        try:
+            yield str(each), each.read_text()
+        except FileNotFoundError:
+            raise ConfigurationError(f"{name}: there is no {each}; {_RENDER}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"{name}: {each} cannot be read ({type(error).__name__}); {_RENDER}") from None

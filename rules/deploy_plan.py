@@ -1,0 +1,145 @@
+"""A deploy as a whole: what there is, what there will be, and every reason not to do it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rules.addresses import Addresses
+from rules.deploy_changes import Action, Change, changes_of, judge_admission, judge_changes
+from rules.deploy_network import WEB, Question, Row, judge_network
+from rules.deploys import Danger, Refusal
+from rules.manifests import Manifests, Object, read_manifests
+from rules.selectors import Selector
+
+DEFAULT_RUNNERS = "ostler-runners"
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What the cluster has: objects of the kinds that matter, labels of runner Pods by namespace."""
+
+    manifests: Manifests
+    runner_pods: tuple[tuple[str, Mapping[str, str]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Deploy:
+    """What is asked. `old`: what was deployed from, None at a first installation or where `live` tells it.
+
+    `runners`: the runners' namespaces where the caller names them; else what the objects name.
+    """
+
+    old: Manifests | None
+    new: Manifests
+    live: Live | None = None
+    runners: frozenset[str] = frozenset()
+    web: Selector = WEB
+    web_addresses: Addresses = field(default_factory=Addresses)
+    allowed: Addresses = field(default_factory=Addresses)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What comes of it: safe when nothing refuses it. `notes` say what was not looked at."""
+
+    refusals: tuple[Refusal, ...]
+    changes: tuple[Change, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+    namespaces: frozenset[str]
+
+
+def judge(deploy: Deploy) -> Verdict:
+    """Return the verdict on a deploy, but for what only the live API server can tell."""
+    live = deploy.live
+    old = deploy.old if deploy.old is not None or live is None else _of_release(live.manifests, deploy.new)
+    changes = changes_of(old.objects if old else {}, deploy.new.objects)
+    before = old if live is None else live.manifests
+    after = _after(before, deploy.old, deploy.new, changes, live=live is not None)
+    named = deploy.runners or (before.runner_namespaces if before else frozenset()) | after.runner_namespaces
+    namespaces = named or frozenset({DEFAULT_RUNNERS})
+    network = judge_network(
+        Question(
+            before=before if live is None or _has_release(before, deploy.new) or live.runner_pods else None,
+            after=after,
+            namespaces=namespaces,
+            web=deploy.web,
+            web_addresses=deploy.web_addresses,
+            allowed=deploy.allowed,
+            seen=live.runner_pods if live else (),
+        )
+    )
+    refusals = (
+        *network.refusals,
+        *judge_changes(changes, live=live.manifests.objects if live else None, namespaces=namespaces),
+        *judge_admission(after, namespaces),
+    )
+    order = list(Danger)
+    return Verdict(
+        refusals=tuple(sorted(refusals, key=lambda each: order.index(each.danger))),
+        changes=changes,
+        rows=network.rows,
+        notes=_notes(deploy, after, network.rows, changes),
+        namespaces=namespaces,
+    )
+
+
+def _of_release(live: Manifests, new: Manifests) -> Manifests:
+    """Return what of the cluster was deployed as the same release, by its labels or Helm's annotation."""
+    names = {name for each in new.objects.values() if (name := _release(each)) is not None}
+    bodies = [each.body for each in live.objects.values() if _release(each) in names]
+    return read_manifests(bodies, namespace="default")
+
+
+def _has_release(before: Manifests | None, new: Manifests) -> bool:
+    """Return whether anything of NEW is there already: else there is nothing whose change could be told."""
+    return before is not None and any(key in before.objects for key in new.objects)
+
+
+def _release(given: Object) -> str | None:
+    metadata: Mapping[str, Any] = given.body.get("metadata") or {}
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    return labels.get("app.kubernetes.io/instance") or annotations.get("meta.helm.sh/release-name")
+
+
+def _after(
+    before: Manifests | None, old: Manifests | None, new: Manifests, changes: Iterable[Change], *, live: bool
+) -> Manifests:
+    """Return what there will be: what stays of before, with NEW over it. `old` is what the caller gave."""
+    stays = before.objects if before is not None else {}
+    if live:
+        gone = {each.key for each in changes if each.action is not Action.KEPT}
+        staying = [each.body for key, each in stays.items() if key not in gone and key not in new.objects]
+    else:  # nothing is known of a cluster: of OLD stays what Helm keeps
+        staying = [stays[each.key].body for each in changes if each.action is Action.KEPT]
+    ours = old.objects if old is not None else {}
+    over = [_over(stays.get(key) if live else None, ours.get(key), each) for key, each in new.objects.items()]
+    return read_manifests([*staying, *over], namespace="default")
+
+
+def _over(live: Object | None, old: Object | None, new: Object) -> Mapping[str, Any]:
+    """Return NEW as it will be in the cluster: labels and annotations that others put on the live object stay."""
+    metadata = {**new.body["metadata"], "namespace": new.key[1]}
+    if live is None:
+        return {**new.body, "metadata": metadata}
+    for name in ("labels", "annotations"):
+        ours = (old.body["metadata"].get(name) or {}) if old is not None else {}
+        theirs = {k: v for k, v in (live.body["metadata"].get(name) or {}).items() if k not in ours}
+        metadata[name] = {**theirs, **(new.body["metadata"].get(name) or {})}
+    # Of the status, the addresses of a load balancer.
+    return {**new.body, "metadata": metadata, "status": live.body.get("status") or {}}
+
+
+def _notes(deploy: Deploy, after: Manifests, rows: Iterable[Row], changes: Iterable[Change]) -> tuple[str, ...]:
+    found: list[str] = []
+    if any(each.reaches_web is None for each in rows):
+        found.append("no Pods of web are in these manifests: who reaches it was not looked at")
+    if after.not_evaluated:
+        found.append(f"not evaluated, though they rule traffic too: {', '.join(after.not_evaluated)}")
+    if deploy.live is None:
+        found.append("the cluster was not asked (--live): policies of others there, finalizers, admission in force")
+        if any(each.key[0].startswith("RunnerPool.") and each.action is not Action.KEPT for each in changes):
+            found.append("pools are deleted or renamed: only with --live is it known whether they drain first")
+    return tuple(found)

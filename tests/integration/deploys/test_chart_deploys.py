@@ -1,0 +1,101 @@
+"""Deploys of the project's own chart, rendered by the real Helm: nothing changes for busy Pods."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.helm import CHART, render
+from rules.deploy_network import ANY_OTHER, Question, judge_network
+from rules.deploys import Danger
+from rules.manifests import Manifests, read_manifests
+
+RUNNERS = frozenset({"ostler-runners"})
+
+
+def deployed(
+    values: dict[str, Any] | None = None, *, chart: Path = CHART, pools: tuple[str, ...] = ("linux", "arm")
+) -> Manifests:
+    """Return what the chart renders to, with these pools; they may come from elsewhere too."""
+    made = [
+        {
+            "apiVersion": "ostler.dev/v1alpha1",
+            "kind": "RunnerPool",
+            "metadata": {"name": name, "namespace": "ostler-runners"},
+            "spec": {"image": "runner:1", "runnerLabels": [name]},
+        }
+        for name in pools
+    ]
+    many = {"postgres": {"maxConnections": 500}, **(values or {})}
+    return read_manifests([*render(chart, many), *made], namespace="ostler")
+
+
+def newer_chart(folder: Path) -> Path:
+    """Return the chart as another version of it, of another version of Ostler."""
+    made = folder / "chart"
+    shutil.copytree(CHART, made)
+    file = made / "Chart.yaml"
+    said = re.sub(r"(?m)^version:.*$", "version: 9.9.9", file.read_text())
+    file.write_text(re.sub(r"(?m)^appVersion:.*$", 'appVersion: "9.9.9"', said))
+    return made
+
+
+def test_a_deploy_changes_nothing_for_busy_pods(tmp_path: Path) -> None:
+    old = deployed({"image": {"tag": "1"}})
+    deploys = {
+        "image": deployed({"image": {"tag": "2"}}),
+        "digest": deployed({"image": {"digest": f"sha256:{'0' * 64}"}}),
+        "scale": deployed({"image": {"tag": "1"}, "web": {"replicas": 4}, "worker": {"replicas": 1}}),
+        "groups of workers": deployed(
+            {"workers": {"default": {"queues": ["dispatch", "sweeps"]}, "far": {"queues": ["github", "pools"]}}}
+        ),
+        "renamed pools": deployed({"image": {"tag": "1"}}, pools=("linux-x64", "arm64")),
+        "no pools": deployed({"image": {"tag": "1"}}, pools=()),
+        "version of the chart": deployed(chart=newer_chart(tmp_path)),
+        "labels of Pods": deployed({"podLabels": {"team": "ci"}}),
+        "who reads metrics": deployed({"networkPolicies": {"controlPlane": {"metricsFrom": []}}}),
+    }
+    assert "9.9.9" in str(deploys["version of the chart"].objects)
+    for name, new in deploys.items():
+        for before, after in ((old, new), (new, old)):  # a rollback is a deploy
+            verdict = judge_network(Question(before, after, RUNNERS))
+            assert verdict.refusals == (), name
+            stamped = [row for row in verdict.rows if row.state == "stamped" and row.same is not None]
+            assert all(row.same and row.policies == ("runners-base",) for row in stamped), name
+            assert {row.reaches_web for row in verdict.rows if row.state == "stamped"} == {False}, name
+            assert {row.reaches_web for row in verdict.rows if row.state == "idle"} == {True}, name
+            assert {row.pool.partition("/")[2] for row in stamped} >= {ANY_OTHER}, name
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"runners": {"except": ["198.51.100.0/24"]}},
+        {"runners": {"allow": [{"cidr": "10.1.2.3/32"}]}},
+        {"runners": {"publicPorts": [{"port": 443}]}},
+        {"dns": {"namespace": "openshift-dns", "ports": [5353]}},
+        {"webAddresses": ["198.51.100.7/32"]},
+    ],
+)
+def test_a_change_of_what_jobs_may_reach_is_told(values: dict[str, Any]) -> None:
+    old, new = deployed(), deployed({"networkPolicies": values})
+    assert Danger.PEERS_CHANGE in {each.danger for each in judge_network(Question(old, new, RUNNERS)).refusals}
+
+
+def test_web_behind_a_public_address_is_out_of_reach_for_busy_pods_once_its_block_is_said() -> None:
+    balancer = {"service": {"type": "LoadBalancer"}}
+    bodies = [each.body for each in deployed({"web": balancer}).objects.values()]
+    answered = {"status": {"loadBalancer": {"ingress": [{"ip": "198.51.100.7"}]}}}
+
+    def live(objects: list[Any]) -> Manifests:
+        found = [{**each, **answered} if each["metadata"]["name"] == "ostler-web" else each for each in objects]
+        return read_manifests(found, namespace="ostler")
+
+    seen = judge_network(Question(None, live(bodies), RUNNERS))
+    assert {each.danger for each in seen.refusals} == {Danger.BUSY_REACHES_WEB}
+    said = deployed({"web": balancer, "networkPolicies": {"webAddresses": ["198.51.100.7/32"]}})
+    assert judge_network(Question(None, live([e.body for e in said.objects.values()]), RUNNERS)).refusals == ()

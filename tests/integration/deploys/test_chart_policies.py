@@ -1,0 +1,107 @@
+"""The network policies of the project's chart: what they say, that the API server takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from k8s_adapters.client import KubeClient
+from lab.helm import CHART, HelmRefused, render
+from rules.addresses import PRIVATE, PRIVATE_V4, PRIVATE_V6, block
+from rules.manifests import POLICY_KIND
+from rules.network_policies import Direction
+from rules.network_reach import Network, Pod, Ports, reach
+from tests.integration.deploys.charts import rendered
+
+BUSY = {"ostler.dev/pool": "linux", "ostler.dev/runner-pool-owner": "7"}
+FULL: dict[str, Any] = {
+    "networkPolicies": {
+        "dns": {"addresses": ["169.254.20.10/32"], "ports": [53, 5353]},
+        "runners": {
+            "publicPorts": [{"protocol": "TCP", "port": 443}, {"port": 8000, "endPort": 9000}],
+            "except": ["34.118.0.0/16", "2600:1900::/28"],
+            "allow": [{"cidr": "10.1.2.3/32", "ports": [{"port": 443}]}, {"cidr": "fd00::7/128"}],
+        },
+        "webAddresses": ["203.0.113.5/32", "10.9.9.9/32", "2600::1/128"],
+        "controlPlane": {
+            "webFrom": [{"ipBlock": {"cidr": "192.30.252.0/22"}}],
+            "flowerFrom": [{"podSelector": {"matchLabels": {"app": "proxy"}}, "namespaceSelector": {}}],
+            "egress": [{"to": [{"ipBlock": {"cidr": "0.0.0.0/0"}}], "ports": [{"port": 443}]}],
+        },
+    }
+}
+
+
+def policies(values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    return [each for each in render(values=values) if each["kind"] == "NetworkPolicy"]
+
+
+def egress_of_busy(values: dict[str, Any] | None = None) -> Any:
+    found = rendered(CHART, values)
+    pod = Pod("busy", "ostler-runners", BUSY, {})
+    return reach(Network(found.policies, found.namespaces, ()), pod, Direction.EGRESS)
+
+
+def test_private_addresses_are_the_same_for_chart_and_evaluator() -> None:
+    base = next(each for each in policies() if each["metadata"]["name"] == "runners-base")
+    blocks = [each["ipBlock"] for rule in base["spec"]["egress"] for each in rule["to"] if "ipBlock" in each]
+    assert {each["cidr"]: tuple(each["except"]) for each in blocks} == {"0.0.0.0/0": PRIVATE_V4, "::/0": PRIVATE_V6}
+
+
+def test_busy_pods_reach_the_internet_and_nothing_else() -> None:
+    found = egress_of_busy()
+    assert found.policies == ("runners-base",)
+    assert not found.addresses_beside(Ports()).common(PRIVATE)
+    for public in ("140.82.112.3", "2606:50c0:8000::153", "1.1.1.1"):
+        assert not block(public).minus(found.addresses_beside(Ports()))
+    for private in ("10.0.0.1", "169.254.169.254", "100.64.0.1", "192.168.1.1", "fd00:ec2::254", "64:ff9b::a9fe:a9fe"):
+        assert not found.addresses_beside(Ports()).common(block(private))
+
+
+def test_values_shape_what_busy_pods_reach() -> None:
+    found = egress_of_busy(FULL)
+    at_443 = [where for protocol, low, high, where in found.addresses if protocol == "TCP" and low <= 443 <= high]
+    assert len(at_443) == 1
+    assert not block("10.1.2.3").minus(at_443[0])
+    for closed in ("203.0.113.5", "10.9.9.9", "2600::1", "34.118.3.4", "2600:1900::5"):
+        assert not at_443[0].common(block(closed)), closed
+
+
+@pytest.mark.parametrize("values", [{}, FULL, {"networkPolicies": {"controlPlane": {"enabled": False}}}])
+def test_the_api_server_takes_every_policy(values: dict[str, Any], admin: KubeClient, namespace: str) -> None:
+    found = policies(values)
+    assert {each["metadata"]["name"] for each in found} >= {"runners-base", "runners-dispatch"}
+    for each in found:
+        each["metadata"]["namespace"] = namespace
+        path = f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies"
+        made = admin.request("POST", path, body=each, query={"fieldValidation": "Strict"})
+        for field in ("podSelector", "policyTypes"):
+            assert made["spec"][field] == each["spec"][field]
+
+
+def test_none_where_they_are_switched_off() -> None:
+    assert policies({"networkPolicies": {"enabled": False}}) == []
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"runners": {"except": ["10.0.0.0"]}},
+        {"runners": {"allow": [{"podSelector": {}}]}},
+        {"dns": {"ports": []}},
+        {"webAddresses": "10.0.0.0/8"},
+        {"controlPlane": {"webFrom": [{}]}},
+        {"unknown": 1},
+    ],
+)
+def test_values_that_make_no_sense_are_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(HelmRefused, match=r"networkPolicies|schema"):
+        render(values={"networkPolicies": values})
+
+
+def test_a_policy_of_busy_pods_stays_when_the_release_goes_and_names_no_version() -> None:
+    found = rendered(CHART)
+    base = found.objects[POLICY_KIND, "ostler-runners", "runners-base"]
+    assert base.kept
+    assert "0.1.0" not in str(base.body["metadata"])
