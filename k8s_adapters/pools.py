@@ -85,7 +85,7 @@ def list_pools(client: KubeClient, *, namespace: str, policy: RetryPolicy | None
     query: dict[str, str | int] = {"limit": _PAGE}
     pools: list[PoolSeen] = []
     while True:
-        page = client.request("GET", _path(namespace), query=query, policy=policy)
+        page = client.request("GET", pool_path(namespace), query=query, policy=policy)
         pools.extend(read_pool(item) for item in page["items"])
         following = page.get("metadata", {}).get("continue")
         if not following:
@@ -96,7 +96,7 @@ def list_pools(client: KubeClient, *, namespace: str, policy: RetryPolicy | None
 def get_pool(client: KubeClient, *, namespace: str, name: str, policy: RetryPolicy | None = None) -> PoolSeen | None:
     """Return one pool, or None when there is none of this name."""
     try:
-        return read_pool(client.request("GET", _path(namespace, name), policy=policy))
+        return read_pool(client.request("GET", pool_path(namespace, name), policy=policy))
     except Gone:
         return None
 
@@ -110,9 +110,9 @@ def create_pool(client: KubeClient, *, namespace: str, name: str, spec: Json) ->
     metadata = {"name": name, "annotations": {ATTEMPT_ANNOTATION: attempt}}
     body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
     try:
-        return read_pool(client.request("POST", _path(namespace), body=body))
+        return read_pool(client.request("POST", pool_path(namespace), body=body))
     except Conflict:
-        found = client.request("GET", _path(namespace, name))
+        found = client.request("GET", pool_path(namespace, name))
         if (found["metadata"].get("annotations") or {}).get(ATTEMPT_ANNOTATION) != attempt:
             raise
         return read_pool(found)
@@ -121,7 +121,7 @@ def create_pool(client: KubeClient, *, namespace: str, name: str, spec: Json) ->
 def patch_pool_replicas(client: KubeClient, *, namespace: str, name: str, replicas: int) -> PoolSeen:
     """Set how many Pods a pool keeps. Raises `Gone` when there is no such pool."""
     body = {"spec": {"replicas": replicas}}
-    return read_pool(client.request("PATCH", _path(namespace, name), body=body, content_type=MERGE_PATCH))
+    return read_pool(client.request("PATCH", pool_path(namespace, name), body=body, content_type=MERGE_PATCH))
 
 
 def scale_pool(client: KubeClient, pool: PoolSeen, *, replicas: int, policy: RetryPolicy | None = None) -> PoolSeen:
@@ -131,14 +131,14 @@ def scale_pool(client: KubeClient, pool: PoolSeen, *, replicas: int, policy: Ret
     """
     metadata = {"uid": pool.uid, "resourceVersion": pool.resource_version}
     body = {"metadata": metadata, "spec": {"replicas": replicas}}
-    path = _path(pool.namespace, pool.name)
+    path = pool_path(pool.namespace, pool.name)
     return read_pool(client.request("PATCH", path, body=body, content_type=MERGE_PATCH, policy=policy))
 
 
 def delete_pool(client: KubeClient, *, namespace: str, name: str) -> None:
     """Delete a pool in the background; one that is gone already is a success."""
     try:
-        client.request("DELETE", _path(namespace, name), query={"propagationPolicy": "Background"})
+        client.request("DELETE", pool_path(namespace, name), query={"propagationPolicy": "Background"})
     except Gone:
         return
 
@@ -239,6 +239,7 @@ def _whole(value: Any, factor: int | Decimal, field: str, problems: list[str]) -
     return math.ceil(amount)
 
 
-def _path(namespace: str, name: str | None = None) -> str:
+def pool_path(namespace: str, name: str | None = None) -> str:
+    """Return the path of a pool, or of the collection of a namespace."""
     collection = f"/apis/{API_VERSION}/namespaces/{quote(namespace, safe='')}/{PLURAL}"
     return collection if name is None else f"{collection}/{quote(name, safe='')}"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Row
 
 from models.rematch import unroute
 from models.sql import text
+
+MADE_WITHIN = timedelta(minutes=1)
+"""A creation that began before its pool went is answered within this time; a task has 20 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +123,20 @@ def end_pool(db: Connection, pool_id: int, *, now: datetime) -> None:
 
 
 def kept_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
-    """Return (id, name) of the pools that have Pods or want some."""
+    """Return (id, name) of the pools that have Pods, want some, or may get one that was being made when they went.
+
+    So a pool that is gone is looked at until a list that began `MADE_WITHIN` later has shown what there is of it.
+    """
     return list(
         db.execute(
             text("""
                 SELECT id, name FROM pools p
                 WHERE namespace = :namespace
-                  AND (deleted_at IS NULL
+                  AND (deleted_at IS NULL OR listed_at IS NULL OR listed_at < deleted_at + :made_within
                        OR EXISTS (SELECT FROM runner_pods r WHERE r.pool_id = p.id AND r.gone_at IS NULL))
                 ORDER BY id
             """),
-            {"namespace": namespace},
+            {"namespace": namespace, "made_within": MADE_WITHIN},
         ).all()
     )
 

@@ -25,6 +25,7 @@ from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.wakes import KEEP, REMATCH
 from rules.machines import Purpose
+from tasks import draining
 from tasks.base import SWEEP, calls, remaining, task
 from tasks.evidence import judge
 from tasks.mirror import mirror, pod_facts
@@ -51,9 +52,12 @@ def pools() -> None:
     for pool in seen:
         if pool.problem is not None:
             log.warning("pool.unusable", pool=pool.name, problem=pool.problem)
-            continue
         try:
-            changed |= mirror(rt, pool)
+            if pool.problem is None:
+                draining.hold(rt, pool)
+                changed |= mirror(rt, pool)
+            else:
+                changed |= draining.note(rt, pool)
         except DBAPIError as error:  # one bad pool stops no other (L14)
             log.warning("pool.not_mirrored", pool=pool.name, error=type(error).__name__)
     uids = {pool.uid for pool in seen}
@@ -111,6 +115,7 @@ def keep(*, pool_id: int) -> None:
     # While the Pods are watched, the end of this one wakes us.
     if any(is_ending(row, now=now) for row in rows) and not rt.waker.watched(namespace):
         rt.waker.send(KEEP, queue="pools", after=LOOK_AGAIN, pool_id=pool_id)
+    draining.settle(rt, pool_id, seen)
 
 
 def asks_github(row: PodRow, by_uid: Mapping[str, PodSeen]) -> bool:

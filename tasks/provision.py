@@ -40,7 +40,7 @@ def fill(rt: Runtime, pool_id: int, namespace: str, name: str, *, warm: Sequence
     if not plan.create:
         return
     pool = get_pool(rt.kube, namespace=namespace, name=name, policy=calls(SWEEP))
-    if pool is None or pool.problem is not None or pool.terminating:
+    if pool is None or pool.problem is not None or pool.terminating or not pool.held:
         return
     for row_id, pod_name, attempt in plan.create:
         if remaining() < RESERVE:

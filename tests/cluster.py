@@ -13,6 +13,8 @@ import pytest
 
 from k8s_adapters.client import KubeClient, make_client
 from k8s_adapters.crd import apply_crd
+from k8s_adapters.draining import let_pool_go
+from k8s_adapters.pools import list_pools
 from lab.control_plane import ClusterAccess, ControlPlaneUnavailable
 from lab.control_plane_shared import shared
 
@@ -47,4 +49,12 @@ def namespace(admin: KubeClient) -> Iterator[str]:
     name = f"test-{secrets.token_hex(6)}"
     admin.request("POST", "/api/v1/namespaces", body={"metadata": {"name": name}})
     yield name
-    admin.request("DELETE", f"/api/v1/namespaces/{name}")
+    delete_namespace(admin, name)
+
+
+def delete_namespace(kube: KubeClient, name: str) -> None:
+    """Delete a namespace in the background. Its pools are let go first: nobody is left who would drain them."""
+    for pool in list_pools(kube, namespace=name):
+        if pool.held:
+            let_pool_go(kube, namespace=name, name=pool.name, uid=pool.uid)
+    kube.request("DELETE", f"/api/v1/namespaces/{name}")

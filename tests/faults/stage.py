@@ -32,6 +32,7 @@ from lab.setup import ACCOUNTS, LabAccount, LabPool
 from lab.system import Options, System, read_log, read_log_lines
 from lab.verdict import Verdict, judge
 from ostler.errors import Gone
+from tests.cluster import delete_namespace
 
 POOL = LabPool("small", ("self-hosted", "linux", "small"), 8)
 DISPATCH = "/runners/v1/dispatch"
@@ -566,6 +567,6 @@ def _namespace(access: ClusterAccess, name: str) -> Iterator[None]:
     try:
         kube.request("POST", "/api/v1/namespaces", body={"metadata": {"name": name}})
         yield
-        kube.request("DELETE", f"/api/v1/namespaces/{name}")
+        delete_namespace(kube, name)
     finally:
         kube.close()

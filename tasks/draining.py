@@ -1,0 +1,65 @@
+"""A pool's way out: held by our finalizer while it lives, let go once nothing of it does.
+
+Its warm Pods are retired and its busy ones kept by `keep`, as those of any pool that wants none; so it goes for a pool
+whose object is gone already. What is decided here is only when the object may go: the collector would take with it
+whatever is left of the pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+
+from k8s_adapters.draining import hold_pool, let_pool_go
+from k8s_adapters.pods import PodSeen
+from k8s_adapters.pools import PoolSeen
+from models import draining
+from models.engine import transaction
+from ostler.clock import utcnow
+from ostler.errors import UpstreamError
+from rules.draining import DrainSeen, judge_drain
+from tasks.base import SWEEP, calls
+from tasks.runtime import Runtime
+
+log = structlog.get_logger(__name__)
+
+
+def hold(rt: Runtime, pool: PoolSeen) -> None:
+    """Put our finalizer on a pool that lives without it. Until that is done no Pod of it is made."""
+    if pool.held or pool.terminating:
+        return
+    try:
+        held = hold_pool(rt.kube, namespace=pool.namespace, name=pool.name, uid=pool.uid, policy=calls(SWEEP))
+    except UpstreamError as error:  # one pool stops no other (L14)
+        log.warning("pool.not_held", pool=pool.name, error=type(error).__name__)
+        return
+    log.info("pool.held" if held else "pool.went", pool=pool.name)
+
+
+def note(rt: Runtime, pool: PoolSeen) -> bool:
+    """Have a pool drain whose spec cannot be used; return whether jobs may find another pool now."""
+    if not pool.terminating:
+        return False
+    return transaction(
+        rt.engine, lambda db: draining.note_draining(db, uid=pool.uid, since=pool.deleted_at, now=utcnow())
+    )
+
+
+def settle(rt: Runtime, pool_id: int, seen: Sequence[PodSeen]) -> None:
+    """Let a pool go of which nothing is left: by a complete list of its Pods, and by its rows, which are read now."""
+    over = [pod.uid for pod in seen if pod.is_terminal]
+    pool = transaction(rt.engine, lambda db: draining.draining_pool(db, pool_id, over=over))
+    if pool is None:
+        return
+    verdict = judge_drain(
+        DrainSeen(
+            alive=len(seen) - len(over),
+            unrecorded=len(set(over) - pool.recorded),
+            open_rows=pool.open_rows,
+        )
+    )
+    if not verdict.go:
+        return
+    if let_pool_go(rt.kube, namespace=pool.namespace, name=pool.name, uid=pool.uid, policy=calls(SWEEP)):
+        log.info("pool.drained", pool=pool.name)

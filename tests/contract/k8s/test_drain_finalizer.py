@@ -1,0 +1,124 @@
+"""The finalizer of a pool against a real API server, with others that write the same list."""
+
+from __future__ import annotations
+
+import pytest
+
+from k8s_adapters.client import MERGE_PATCH, KubeClient
+from k8s_adapters.draining import hold_pool, let_pool_go
+from k8s_adapters.names import DRAIN_FINALIZER
+from k8s_adapters.pools import PoolSeen, create_pool, delete_pool, get_pool, pool_path
+from ostler.errors import Retryable
+from tests.contract.k8s.transport import FaultyTransport
+
+Faulty = tuple[KubeClient, FaultyTransport]
+
+OTHER = "example.com/audit"
+
+
+def finalizers(admin: KubeClient, pool: PoolSeen) -> list[str]:
+    metadata = admin.request("GET", pool_path(pool.namespace, pool.name))["metadata"]
+    found: list[str] = metadata.get("finalizers") or []
+    return found
+
+
+def write(admin: KubeClient, pool: PoolSeen, wanted: list[str]) -> None:
+    body = {"metadata": {"finalizers": wanted}}
+    admin.request("PATCH", pool_path(pool.namespace, pool.name), body=body, content_type=MERGE_PATCH)
+
+
+def hold(client: KubeClient, pool: PoolSeen, *, uid: str | None = None) -> bool:
+    return hold_pool(client, namespace=pool.namespace, name=pool.name, uid=uid or pool.uid)
+
+
+def let_go(client: KubeClient, pool: PoolSeen, *, uid: str | None = None) -> bool:
+    return let_pool_go(client, namespace=pool.namespace, name=pool.name, uid=uid or pool.uid)
+
+
+def test_a_held_pool_outlives_its_deletion_until_it_is_let_go(admin: KubeClient, pool: PoolSeen) -> None:
+    assert hold(admin, pool)
+    delete_pool(admin, namespace=pool.namespace, name=pool.name)
+
+    seen = get_pool(admin, namespace=pool.namespace, name=pool.name)
+    assert seen is not None
+    assert (seen.held, seen.terminating) == (True, True)
+
+    assert let_go(admin, pool)
+    assert get_pool(admin, namespace=pool.namespace, name=pool.name) is None
+
+
+def test_holding_twice_and_letting_go_twice_changes_nothing_more(admin: KubeClient, pool: PoolSeen) -> None:
+    assert [hold(admin, pool), hold(admin, pool)] == [True, True]
+    assert finalizers(admin, pool) == [DRAIN_FINALIZER]
+    assert [let_go(admin, pool), let_go(admin, pool)] == [True, False]
+    assert finalizers(admin, pool) == []
+
+
+def test_the_finalizers_of_others_stay(admin: KubeClient, pool: PoolSeen) -> None:
+    write(admin, pool, [OTHER])
+    assert hold(admin, pool)
+    assert finalizers(admin, pool) == [OTHER, DRAIN_FINALIZER]
+    write(admin, pool, ["example.com/first", OTHER, DRAIN_FINALIZER, "example.com/last"])
+    assert let_go(admin, pool)
+    assert finalizers(admin, pool) == ["example.com/first", OTHER, "example.com/last"]
+
+
+@pytest.mark.parametrize("holds", [True, False], ids=["hold", "let go"])
+def test_what_somebody_wrote_between_our_look_and_our_patch_stays(
+    admin: KubeClient, pool: PoolSeen, faulty: Faulty, *, holds: bool
+) -> None:
+    client, faults = faulty
+    if not holds:
+        hold(client, pool)
+    faults.before("PATCH", lambda: write(admin, pool, [OTHER, *([] if holds else [DRAIN_FINALIZER])]))
+    assert hold(client, pool) if holds else let_go(client, pool)
+    assert finalizers(admin, pool) == [OTHER, *([DRAIN_FINALIZER] if holds else [])]
+
+
+def test_a_pool_that_others_change_all_the_time_is_left_to_the_next_try(
+    admin: KubeClient, pool: PoolSeen, faulty: Faulty
+) -> None:
+    client, faults = faulty
+    for number in range(4):
+        faults.before("PATCH", lambda number=number: write(admin, pool, [f"example.com/{number}"]))  # type: ignore[misc]
+    with pytest.raises(Retryable):
+        hold(client, pool)
+    assert finalizers(admin, pool) == ["example.com/3"]
+
+
+def test_a_deletion_between_our_look_and_our_patch_is_found(admin: KubeClient, pool: PoolSeen, faulty: Faulty) -> None:
+    write(admin, pool, [OTHER])
+    client, faults = faulty
+    faults.before("PATCH", lambda: delete_pool(admin, namespace=pool.namespace, name=pool.name))
+    assert not hold(client, pool)
+    assert finalizers(admin, pool) == [OTHER]
+
+
+def test_a_pool_whose_deletion_was_asked_for_cannot_be_held_any_more(admin: KubeClient, pool: PoolSeen) -> None:
+    write(admin, pool, [OTHER])
+    delete_pool(admin, namespace=pool.namespace, name=pool.name)
+    assert not hold(admin, pool)
+    assert finalizers(admin, pool) == [OTHER]
+
+
+def test_a_pool_of_the_same_name_is_another_one(admin: KubeClient, pool: PoolSeen) -> None:
+    delete_pool(admin, namespace=pool.namespace, name=pool.name)
+    assert not hold(admin, pool)
+    assert not let_go(admin, pool)
+    second = create_pool(
+        admin, namespace=pool.namespace, name=pool.name, spec={"image": "runner:1", "runnerLabels": ["linux"]}
+    )
+    assert not hold(admin, second, uid=pool.uid)
+    assert hold(admin, second)
+    assert not let_go(admin, second, uid=pool.uid)
+    assert finalizers(admin, second) == [DRAIN_FINALIZER]
+
+
+def test_a_lost_reply_does_no_harm(admin: KubeClient, pool: PoolSeen, faulty: Faulty) -> None:
+    client, faults = faulty
+    faults.lose_reply("PATCH")
+    assert hold(client, pool)
+    delete_pool(admin, namespace=pool.namespace, name=pool.name)
+    faults.lose_reply("PATCH")
+    let_go(client, pool)
+    assert get_pool(admin, namespace=pool.namespace, name=pool.name) is None

@@ -1,0 +1,228 @@
+"""Pools on their way out, on a real API server: held before their first Pod, drained, let go when nothing is left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from k8s_adapters.client import MERGE_PATCH, object_path
+from k8s_adapters.names import DRAIN_FINALIZER, POOL_LABEL
+from k8s_adapters.pools import PoolSeen, create_pool, delete_pool, get_pool, pool_path
+from k8s_adapters.runners import create_runner
+from ostler.errors import Retryable
+from tasks.pools import keep, pools
+from tasks.retire import retire
+from tests.integration.tasks.conftest import Stage, StubGitHub
+
+OTHER = "example.com/audit"
+
+
+def tick(stage: Stage) -> None:
+    """Run the keeper and every message that it sends, once."""
+    pools.run()
+    for message in stage.outbox.take("ostler.keep"):
+        keep.run(**message)
+    for message in stage.outbox.take("ostler.retire"):
+        retire.run(**message)
+
+
+def drain(stage: Stage) -> None:
+    """Let the drain come as far as it comes by itself."""
+    for _ in range(3):
+        tick(stage)
+
+
+def delete(stage: Stage, name: str = "small") -> None:
+    delete_pool(stage.kube, namespace=stage.namespace, name=name)
+
+
+def seen(stage: Stage, name: str = "small") -> PoolSeen | None:
+    return get_pool(stage.kube, namespace=stage.namespace, name=name)
+
+
+def patch(stage: Stage, body: dict[str, Any], name: str = "small") -> None:
+    stage.kube.request("PATCH", pool_path(stage.namespace, name), body=body, content_type=MERGE_PATCH)
+
+
+def busy_pod(stage: Stage, job_id: int = 7) -> tuple[str, int]:
+    """Have one Pod of the pool execute a job; return its name and the claim."""
+    stage.job(job_id, state="running")
+    name = min(stage.pods())
+    return name, stage.claim(name, job_id=job_id, state="executing")
+
+
+def end_job(stage: Stage, name: str, claim: int) -> None:
+    """Be GitHub and the kubelet: the job is over, and so is its Pod."""
+    stage.rows("UPDATE jobs SET state = 'completed', conclusion = 'success'")
+    stage.rows("UPDATE claims SET state = 'ended', end_reason = 'completed', ended_at = now() WHERE id = :id", id=claim)
+    stage.finish(name)
+
+
+def test_a_pool_is_held_before_its_first_pod_is_made(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[bool] = []
+
+    def create(*args: Any, pool: PoolSeen, **kwargs: Any) -> Any:
+        found = seen(stage)
+        held.append(found is not None and found.held and pool.held)
+        return create_runner(*args, pool=pool, **kwargs)
+
+    monkeypatch.setattr("tasks.provision.create_runner", create)
+    stage.pool(replicas=2)
+    tick(stage)
+    assert held == [True, True]
+
+
+def test_a_pool_that_cannot_be_held_makes_no_pod_and_stops_no_other(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.pool("small", replicas=1)
+    stage.pool("large", replicas=1)
+    with monkeypatch.context() as broken:
+
+        def refuse(*_: Any, name: str, **__: Any) -> bool:
+            if name == "small":
+                raise Retryable("no answer")
+            patch(stage, {"metadata": {"finalizers": [DRAIN_FINALIZER]}}, name)
+            return True
+
+        broken.setattr("tasks.draining.hold_pool", refuse)
+        tick(stage)
+        assert [name.partition("-")[0] for name in stage.pods()] == ["large"]
+    tick(stage)
+    assert len(stage.pods()) == 2
+
+
+def test_an_empty_pool_is_held_too_and_one_patch_does_for_ever(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.pool(replicas=0)
+    tick(stage)
+    pool = seen(stage)
+    assert pool is not None
+    assert pool.held
+    monkeypatch.setattr("tasks.draining.hold_pool", None)
+    tick(stage)
+
+
+def test_a_deleted_pool_retires_its_warm_pods_keeps_its_busy_one_and_goes_with_it(stage: Stage) -> None:
+    stage.pool(replicas=3)
+    tick(stage)
+    name, claim = busy_pod(stage)
+    delete(stage)
+    drain(stage)
+    assert list(stage.pods()) == [name]
+    assert seen(stage) is not None
+    warm = stage.rows("SELECT end_reason FROM claims WHERE purpose = 'retire'")
+    assert [row.end_reason for row in warm] == ["retired"] * 2
+
+    end_job(stage, name, claim)
+    drain(stage)
+
+    assert seen(stage) is None
+    assert stage.pods() == {}
+    assert stage.service_accounts() == {"default"}
+    (row,) = stage.rows("SELECT deleted_at, draining_since FROM pools")
+    assert row.deleted_at is not None
+    assert row.draining_since is not None
+
+
+def test_the_finalizers_of_others_outlast_ours(stage: Stage) -> None:
+    stage.pool(replicas=1)
+    tick(stage)
+    patch(stage, {"metadata": {"finalizers": [OTHER, DRAIN_FINALIZER]}})
+    delete(stage)
+    drain(stage)
+    pool = seen(stage)
+    assert pool is not None
+    assert not pool.held
+    assert stage.pods() == {}
+    patch(stage, {"metadata": {"finalizers": []}})
+    tick(stage)
+    assert seen(stage) is None
+
+
+def test_a_pool_stays_while_a_row_says_that_a_pod_may_live(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.rt.github = StubGitHub(broken=True)
+    stage.pool(replicas=2)
+    tick(stage)
+    busy_pod(stage)
+    delete(stage)
+    monkeypatch.setattr("tasks.pools.list_pods", lambda *_, **__: [])  # the list of a server that is not up to date
+    drain(stage)
+    pool = seen(stage)
+    assert pool is not None
+    assert pool.held
+
+
+def test_a_pool_whose_spec_went_bad_drains_like_any_other(stage: Stage) -> None:
+    stage.pool(replicas=2)
+    tick(stage)
+    name, claim = busy_pod(stage)
+    patch(stage, {"spec": {"podTemplate": {"spec": {"hostNetwork": True}}}})
+    tick(stage)
+    assert len(stage.pods()) == 2
+    delete(stage)
+    drain(stage)
+    assert list(stage.pods()) == [name]
+    end_job(stage, name, claim)
+    drain(stage)
+    assert seen(stage) is None
+
+
+def test_a_pool_that_went_without_our_finalizer_is_drained_by_its_rows(stage: Stage) -> None:
+    stage.pool(replicas=3)
+    tick(stage)
+    name, claim = busy_pod(stage)
+    patch(stage, {"metadata": {"finalizers": []}})
+    for pod in stage.pods():  # as a deletion that leaves orphans does
+        path = object_path("pods", namespace=stage.namespace, name=pod)
+        stage.kube.request("PATCH", path, body={"metadata": {"ownerReferences": []}}, content_type=MERGE_PATCH)
+    delete(stage)
+    assert seen(stage) is None
+    drain(stage)
+    assert list(stage.pods()) == [name]
+    end_job(stage, name, claim)
+    drain(stage)
+    assert stage.pods() == {}
+    assert stage.service_accounts() == {"default"}
+
+
+def test_a_pool_met_terminating_without_our_finalizer_is_drained(stage: Stage) -> None:
+    stage.pool(replicas=2)
+    tick(stage)
+    name, _ = busy_pod(stage)
+    patch(stage, {"metadata": {"finalizers": [OTHER]}})
+    delete(stage)
+    drain(stage)
+    assert list(stage.pods()) == [name]
+    patch(stage, {"metadata": {"finalizers": []}})
+
+
+def test_a_pod_that_was_being_made_when_its_pool_went_is_found_and_retired(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = stage.pool(replicas=1)
+
+    def killed(*_: Any, **__: Any) -> Any:
+        raise Retryable("killed before the call went out")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("tasks.provision.create_runner", killed)
+        tick(stage)
+    (row,) = stage.rows("SELECT name, attempt_id FROM runner_pods")
+    delete(stage)
+    drain(stage)
+    assert seen(stage) is None
+
+    # Owned by a pool that is there, so that the collector leaves it to us.
+    spec = {"image": "runner:1", "runnerLabels": ["other"]}
+    other = create_pool(stage.kube, namespace=stage.namespace, name="other", spec=spec)
+    create_runner(
+        stage.kube, pool=other, name=row.name, attempt=row.attempt_id, dispatch_url="http://127.0.0.1:1/", audience="a"
+    )
+    path = object_path("pods", namespace=stage.namespace, name=row.name)
+    body = {"metadata": {"labels": {POOL_LABEL: pool.name}}}
+    stage.kube.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+    drain(stage)
+
+    assert row.name not in stage.pods()
+    assert row.name not in stage.service_accounts()

@@ -1,0 +1,59 @@
+"""When a pool on its way out may go, and what is said of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rules.draining import Drain, DrainSeen, judge_drain, report
+
+SINCE = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
+DRAIN = Drain(
+    since=SINCE, timeout=None, busy=2, left=3, oldest_job=77, oldest_since=SINCE - timedelta(hours=1), held=True
+)
+
+counts = st.integers(min_value=0, max_value=3)
+
+
+@given(alive=counts, unrecorded=counts, open_rows=counts)
+def test_a_pool_goes_only_when_cluster_and_rows_agree_that_nothing_lives(
+    alive: int, unrecorded: int, open_rows: int
+) -> None:
+    verdict = judge_drain(DrainSeen(alive=alive, unrecorded=unrecorded, open_rows=open_rows))
+    assert verdict.go == (alive == unrecorded == open_rows == 0)
+    assert len(verdict.waits_for) == sum(count > 0 for count in (alive, unrecorded, open_rows))
+
+
+def test_what_it_waits_for_is_told() -> None:
+    verdict = judge_drain(DrainSeen(alive=2, unrecorded=0, open_rows=1))
+    assert verdict.waits_for == ("2 Pods that are not over", "1 rows of Pods that may live")
+
+
+def test_a_drain_without_a_timeout_is_never_overdue() -> None:
+    told = report(DRAIN, now=SINCE + timedelta(days=30))
+    assert not told.overdue
+    assert told.reason == "Draining"
+    assert told.message == ("since 2026-11-22T09:00:00Z: 2 busy of 3 Pods left; job 77 runs since 2026-11-22T08:00:00Z")
+
+
+@pytest.mark.parametrize(("seconds", "overdue"), [(3600, False), (3601, True)])
+def test_one_with_a_timeout_is_overdue_after_it_and_says_so(*, seconds: int, overdue: bool) -> None:
+    told = report(replace(DRAIN, timeout=3600.0), now=SINCE + timedelta(seconds=seconds))
+    assert told.overdue == overdue
+    assert (told.reason == "Overdue") == overdue
+    assert ("longer than drainTimeout; nothing is killed" in told.message) == overdue
+
+
+def test_what_is_said_does_not_change_with_the_clock_alone() -> None:
+    messages = {report(DRAIN, now=SINCE + timedelta(minutes=minutes)).message for minutes in range(0, 600, 7)}
+    assert len(messages) == 1
+
+
+def test_a_drain_without_a_job_names_none_and_one_without_our_finalizer_says_so() -> None:
+    told = report(replace(DRAIN, oldest_job=None, oldest_since=None, busy=0, held=False), now=SINCE)
+    assert "job" not in told.message
+    assert "without the finalizer of Ostler" in told.message
