@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 from github_adapters import fields
 from github_adapters.answers import refusal
+from github_adapters.app import AppInstallation, AppSeen, read_app, read_installations
 from github_adapters.auth import AppAuth
 from github_adapters.deliveries import DeliveryPage, read_page
 from github_adapters.governor import APP, CallClass, Governs, Ungoverned
@@ -400,6 +401,27 @@ class GitHub:
                 login=fields.login(account, "login"),
                 suspended=content.get("suspended_at") is not None,
             )
+
+    def get_app(self, *, deadline_seconds: float | None = None) -> AppSeen:
+        """Return the App itself: that GitHub answers proves its id and its key, and their clocks' agreement."""
+        answer = self._call_as_app(
+            call_class=CallClass.READ, method="GET", path="/app", deadline=Deadline(deadline_seconds)
+        )
+        if answer.status != HTTPStatus.OK:
+            raise refusal(answer, what="look-up of the App", now=self._clock())
+        with _sense(answer, "look-up of the App"):
+            return read_app(answer, now=self._clock())
+
+    def list_installations(self, *, deadline_seconds: float | None = None) -> list[AppInstallation]:
+        """Return where the App is installed, a hundred at most, with what was granted there."""
+        answer = self._call_as_app(
+            call_class=CallClass.READ, method="GET", path=f"/app/installations?per_page={PAGE}",
+            deadline=Deadline(deadline_seconds),
+        )  # fmt: skip
+        if answer.status != HTTPStatus.OK:
+            raise refusal(answer, what="list of installations", now=self._clock())
+        with _sense(answer, "list of installations"):
+            return read_installations(answer)
 
     def list_deliveries(self, *, cursor: str | None = None, policy: RetryPolicy = ONCE) -> DeliveryPage:
         """Return a page of what GitHub tried to deliver to the App's webhook, newest first.

@@ -23,7 +23,10 @@ _LINK = re.compile(r"<([^<>]*)>\s*;[^<]*\brel=\"?next\b")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliverySeen:
-    """One attempt to deliver a webhook; `delivered_at` in UTC, `accepted` when it was answered with 2xx."""
+    """One attempt to deliver a webhook; `delivered_at` in UTC, `accepted` when it was answered with 2xx.
+
+    `status_code` is 0 where nothing answered.
+    """
 
     id: int
     guid: str
@@ -31,6 +34,7 @@ class DeliverySeen:
     accepted: bool
     event: str
     action: str | None
+    status_code: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +83,7 @@ def _delivery(source: Any) -> DeliverySeen:
         accepted=isinstance(status, int) and status in SUCCESS,
         event=fields.word(source, "event"),
         action=fields.optional_word(source, "action"),
+        status_code=status if isinstance(status, int) else 0,
     )
 
 

@@ -109,7 +109,7 @@ class Http:
         *,
         method: str,
         path: str,
-        authorization: str,
+        authorization: str | None,
         deadline: Deadline,
         body: bytes | None = None,
         etag: str | None = None,
@@ -120,10 +120,11 @@ class Http:
         """
         headers = {
             "Accept": "application/vnd.github+json",
-            "Authorization": authorization,
             "User-Agent": "ostler",
             "X-GitHub-Api-Version": "2022-11-28",
         }
+        if authorization is not None:
+            headers["Authorization"] = authorization
         if body is not None:
             headers["Content-Type"] = "application/json"
         if etag is not None:

@@ -278,6 +278,21 @@ class Settings(Stores):
         return value
 
 
+class AppAccess(BaseSettings):
+    """What a command needs that asks GitHub as the App, whatever else is not set."""
+
+    model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
+
+    github_api_url: str = Field(default="https://api.github.com", description="API root")
+    github_app_id: str = Field(description="client id or app id of the GitHub App")
+    github_private_key: Secret = Field(description="private key of the GitHub App, PEM; `\\n` may stand for a line end")
+
+    @field_validator("github_private_key", mode="before")
+    @classmethod
+    def _one_secret(cls, value: Any) -> Any:
+        return secret(value)
+
+
 class FlowerSettings(BaseSettings):
     """What `ostler flower` reads: it is the process that people look at, so it is given no other secret."""
 
@@ -381,6 +396,14 @@ def load_stores() -> Stores:
 def load_cluster() -> Cluster:
     """Return what a command needs that asks nobody but the cluster."""
     return Cluster()
+
+
+def load_app() -> AppAccess:
+    """Return what is needed to ask GitHub as the App. Raises `ConfigurationError`."""
+    try:
+        return AppAccess()
+    except ValidationError as error:
+        raise ConfigurationError(describe(error, AppAccess)) from None
 
 
 def load_flower() -> FlowerSettings:

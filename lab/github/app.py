@@ -16,6 +16,7 @@ from lab.github.faults import Faults
 from lab.github.identity import Identity
 from lab.github.journal import Journal
 from lab.github.limits import Limits
+from lab.github.manifests import Manifests
 from lab.github.rest import Rest
 from lab.github.runner_api import RunnerApi
 from lab.github.sender import Sender
@@ -69,6 +70,7 @@ def build(options: Options) -> Faults:
         routes=[
             *RunnerApi(world=world).routes(),
             *Rest(world=world, identity=identity, sender=sender, limits=limits, rng=Random(options.seed + 2)).routes(),
+            *Manifests(world=world, sender=sender, identity=identity).routes(),
             *control.routes(),
         ],
         lifespan=lifespan,

@@ -61,6 +61,7 @@ class Control:
             Route("/_lab/accounts/{login}/groups/{id:int}", self.set_group, methods=["PUT"]),
             Route("/_lab/accounts/{login}/groups/{id:int}", self.delete_group, methods=["DELETE"]),
             Route("/_lab/repositories/{owner}/{repo}", self.rename_repository, methods=["PATCH"]),
+            Route("/_lab/app", self.change_app, methods=["PATCH"]),
             Route("/_lab/tokens", self.revoke_tokens, methods=["DELETE"]),
             Route("/_lab/secrets", self.list_secrets, methods=["GET"]),
         ]
@@ -289,6 +290,13 @@ class Control:
         """Remove every fault."""
         self._faults.active.clear()
         return Response(status_code=HTTPStatus.NO_CONTENT)
+
+    async def change_app(self, request: Request) -> Response:
+        """Change `permissions` and `events` of the App that was made last."""
+        body, app = await request.json(), self._identity.latest
+        app.permissions = dict(body.get("permissions", app.permissions))
+        app.events = tuple(body.get("events", app.events))
+        return JSONResponse({"app": app.id})
 
     async def revoke_tokens(self, _request: Request) -> Response:
         """Make every installation token invalid."""

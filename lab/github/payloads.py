@@ -24,6 +24,8 @@ PERMISSIONS = {
     "organization_self_hosted_runners": "write",
 }
 
+EVENTS = ("workflow_job", "repository")
+
 _USER_URLS = {
     "followers_url": "/followers",
     "following_url": "/following{/other_user}",
@@ -164,7 +166,30 @@ def repository_view(repository: Repository) -> dict[str, Any]:
     }
 
 
-def installation_view(account: Account, *, app_id: str) -> dict[str, Any]:
+def app_view(*, app_id: str, name: str, owner: Account | None, permissions: Any, events: Any) -> dict[str, Any]:
+    """Return an App in the shape of the REST API."""
+    slug = name.lower().replace(" ", "-")
+    account = owner or Account(id=1, login="lab", type="Organization", installation_id=0)
+    return {
+        "id": 77,
+        "slug": slug,
+        "node_id": node_id("A", 77),
+        "client_id": app_id,
+        "owner": user(user_id=account.id, login=account.login, kind=account.type),
+        "name": name,
+        "description": None,
+        "external_url": SITE,
+        "html_url": f"{SITE}/apps/{slug}",
+        "created_at": CREATED,
+        "updated_at": CREATED,
+        "permissions": dict(permissions),
+        "events": list(events),
+    }
+
+
+def installation_view(
+    account: Account, *, app_id: str, permissions: Any = PERMISSIONS, events: Any = EVENTS
+) -> dict[str, Any]:
     """Return an installation of the App in the shape of the REST API, which webhooks share."""
     url = f"{API}/app/installations/{account.installation_id}"
     return {
@@ -179,8 +204,8 @@ def installation_view(account: Account, *, app_id: str) -> dict[str, Any]:
         "target_id": account.id,
         "target_type": account.type,
         "repository_selection": "all",
-        "permissions": PERMISSIONS,
-        "events": ["workflow_job"],
+        "permissions": dict(permissions),
+        "events": list(events),
         "created_at": CREATED,
         "updated_at": CREATED,
         "single_file_name": None,

@@ -9,7 +9,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -22,9 +22,9 @@ from starlette.routing import Route
 
 from lab.github.entities import Account, Repository, Run, stamp
 from lab.github.faults import LOOK_EVERY, endpoint
-from lab.github.identity import Identity
+from lab.github.identity import App, Identity
 from lab.github.limits import Limits
-from lab.github.payloads import PERMISSIONS, group_view, installation_view, job_view, run_view
+from lab.github.payloads import app_view, group_view, installation_view, job_view, run_view
 from lab.github.sender import Sender
 from lab.github.world import NameTaken, NoSuchGroup, RunnerBusy, World
 
@@ -37,6 +37,7 @@ MOST_RUNS = 1000
 Item = TypeVar("Item")
 NOT_FOUND = "Not Found"
 SUSPENDED = "This installation has been suspended"
+NOT_ACCESSIBLE = "Resource not accessible by integration"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +70,8 @@ class Rest:
         """Return every route of the API."""
         routes = [
             Route("/app/installations/{installation:int}/access_tokens", self.access_token, methods=["POST"]),
+            Route("/app", self.get_app, methods=["GET"]),
+            Route("/app/installations", self.list_installations, methods=["GET"]),
             Route("/app/installations/{installation:int}", self.get_installation, methods=["GET"]),
             Route("/app/hook/deliveries", self.list_deliveries, methods=["GET"]),
             Route("/app/hook/deliveries/{id:int}/attempts", self.attempt_delivery, methods=["POST"]),
@@ -101,22 +104,43 @@ class Rest:
 
     async def access_token(self, request: Request) -> Response:
         """Issue an installation token to the App."""
-        if refusal := self._identity.app_refusal(request.headers.get("authorization", "")):
-            return JSONResponse(_error(refusal), status_code=HTTPStatus.UNAUTHORIZED)
+        app = self._identity.app_of(request.headers.get("authorization", ""))
+        if isinstance(app, str):
+            return JSONResponse(_error(app), status_code=HTTPStatus.UNAUTHORIZED)
         installation = int(request.path_params["installation"])
         account = self._world.installation(installation)
         if account is None:
             return JSONResponse(_error(NOT_FOUND), status_code=HTTPStatus.NOT_FOUND)
         if account.suspended:
             return JSONResponse(_error(SUSPENDED), status_code=HTTPStatus.FORBIDDEN)
-        token, expires = self._identity.issue(installation)
+        token, expires = self._identity.issue(installation, app)
         body = {
             "token": token,
             "expires_at": stamp(datetime.fromtimestamp(expires, UTC)),
-            "permissions": PERMISSIONS,
+            "permissions": dict(app.permissions),
             "repository_selection": "all",
         }
         return JSONResponse(body, status_code=HTTPStatus.CREATED)
+
+    async def get_app(self, request: Request) -> Response:
+        """Show the App that is calling."""
+        app = self._identity.app_of(request.headers.get("authorization", ""))
+        if isinstance(app, str):
+            return JSONResponse(_error(app), status_code=HTTPStatus.UNAUTHORIZED)
+        owner = next((each for each in self._world.accounts.values() if each.type == app.owner_type), None)
+        view = app_view(app_id=app.id, name=app.name, owner=owner, permissions=app.permissions, events=app.events)
+        return JSONResponse(view)
+
+    async def list_installations(self, request: Request) -> Response:
+        """List where the App is installed."""
+        app = self._identity.app_of(request.headers.get("authorization", ""))
+        if isinstance(app, str):
+            return JSONResponse(_error(app), status_code=HTTPStatus.UNAUTHORIZED)
+        accounts = [account for account in self._world.accounts.values() if account.installed]
+        return JSONResponse([
+            installation_view(each, app_id=app.id, permissions=app.permissions, events=app.events)
+            for each in _page(request, accounts)
+        ])  # fmt: skip
 
     async def get_installation(self, request: Request) -> Response:
         """Show an installation, under the name that its account has now."""
@@ -286,10 +310,10 @@ class Rest:
         """Return the handler behind authentication, the rate limit and the installation's reach."""
 
         async def guarded(request: Request) -> Response:
-            installation = self._identity.installation_of(request.headers.get("authorization", ""))
-            account = self._world.installation(installation) if installation is not None else None
-            if installation is None or account is None:
+            known = self._known(request)
+            if known is None:
                 return JSONResponse(_error("Bad credentials"), status_code=HTTPStatus.UNAUTHORIZED)
+            installation, account, app = known
             verdict = self._limits.count(
                 installation,
                 resource=resource,
@@ -297,7 +321,7 @@ class Rest:
                 points=_points(request),
             )
             caller = Caller(account=account, headers=verdict.headers)
-            refusal = verdict.refusal or (SUSPENDED if account.suspended else None)
+            refusal = verdict.refusal or _barred(account, app, request)
             if refusal:
                 return caller.refuse(HTTPStatus.FORBIDDEN, refusal)
             self._limits.out[installation] += 1
@@ -321,11 +345,17 @@ class Rest:
             login = request.path_params.get("org") or request.path_params.get("owner", "")
             if login.lower() != account.login.lower():
                 if login.lower() in self._world.accounts:
-                    return caller.refuse(HTTPStatus.FORBIDDEN, "Resource not accessible by integration")
+                    return caller.refuse(HTTPStatus.FORBIDDEN, NOT_ACCESSIBLE)
                 return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
             return await handler(request, caller)
 
         return guarded
+
+    def _known(self, request: Request) -> tuple[int, Account, App] | None:
+        """Return the installation of a call's token, its account and its App; None of a token that is not good."""
+        found = self._identity.installation_of(request.headers.get("authorization", ""))
+        account = None if found is None else self._world.installation(found[0])
+        return None if found is None or account is None else (found[0], account, found[1])
 
     async def _delay(self) -> None:
         """Wait for as long as answers are to be late; a knob that is turned back lets go those that wait."""
@@ -361,6 +391,24 @@ class Rest:
             return f"orgs/{caller.account.login}" if caller.account.type == "Organization" else None
         repository = self._repository(request, caller)
         return f"repos/{repository.full_name}" if repository else None
+
+
+def _barred(account: Account, app: App, request: Request) -> str | None:
+    """Return why an App may not make a call at all, or None."""
+    if account.suspended:
+        return SUSPENDED
+    return None if _permits(app.permissions, request) else NOT_ACCESSIBLE
+
+
+def _permits(permissions: Mapping[str, str], request: Request) -> bool:
+    """Return whether an App's permissions cover a call ("Permissions required for GitHub Apps")."""
+    path = request.url.path
+    if "/actions/runner" not in path:
+        needed = "actions"
+    else:
+        needed = "organization_self_hosted_runners" if path.startswith("/orgs/") else "administration"
+    level = permissions.get(needed)
+    return level == "write" or (level == "read" and request.method == "GET")
 
 
 def _problem(body: Any) -> str | None:

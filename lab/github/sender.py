@@ -147,6 +147,26 @@ class Sender:
             return
         self._send(delivery, 0)
 
+    def adopt(self, *, url: str, secret: str, app_id: str) -> None:
+        """Send webhooks for another App from now on."""
+        self._url, self._secret, self._app_id = url, secret.encode(), app_id
+
+    def ping(self, *, app_id: int, body: dict[str, Any]) -> None:
+        """Send the ping that a new App's webhook gets."""
+        delivery = Delivery(
+            id=0,
+            guid=str(uuid.uuid4()),
+            action="",
+            job_id=0,
+            installation_id=0,
+            repository_id=0,
+            head=json.dumps(body | {"hook": {"type": "App", "id": app_id, "active": True}}).encode(),
+            tail=b"",
+            event="ping",
+        )
+        self.deliveries[delivery.guid] = delivery
+        self._send(delivery, 0)
+
     def publish(self, action: str, job: Job) -> None:
         """Send a webhook about a job, as it is now, in the background."""
         delivery = Delivery(

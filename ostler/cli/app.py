@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ostler.cli import accounts, check_deploy, claims, doctor, gates, jobs, pools, restore, sweeps, tokens
+from ostler.cli import accounts, check_deploy, claims, doctor, gates, jobs, pools, restore, setup, sweeps, tokens
 from ostler.cli.healthy import Process, problem_of
 from ostler.settings import Settings, load, load_cluster, load_stores
 
@@ -22,6 +22,7 @@ app = typer.Typer(
 app.add_typer(accounts.app, name="account")
 app.add_typer(tokens.app, name="token")
 app.add_typer(sweeps.app, name="sweep")
+app.add_typer(setup.app, name="setup")
 app.command()(jobs.jobs)
 app.command()(jobs.job)
 app.command()(claims.claims)

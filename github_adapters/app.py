@@ -1,0 +1,94 @@
+"""Reading the App and its installations (GitHub docs, "REST API endpoints for GitHub Apps")."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from github_adapters import fields
+from github_adapters.http import Answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppSeen:
+    """The App as GitHub shows it. `ahead`: by how much our clock is ahead of GitHub's, None where it does not tell."""
+
+    name: str
+    slug: str
+    organization: bool
+    permissions: Mapping[str, str]
+    events: tuple[str, ...]
+    ahead: timedelta | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppInstallation:
+    """An installation, with what its owner granted: less than the App asks for until a change of it is accepted."""
+
+    id: int
+    login: str
+    organization: bool
+    suspended: bool
+    permissions: Mapping[str, str]
+    events: tuple[str, ...]
+
+
+def read_app(answer: Answer, *, now: datetime) -> AppSeen:
+    """Return the App. Raises `Malformed`."""
+    content = fields.decode(answer.body)
+    owner = fields.section(content, "owner")
+    return AppSeen(
+        name=fields.optional_text(content, "name") or "",
+        slug=fields.optional_text(content, "slug") or "",
+        organization=owner.get("type") == "Organization",
+        permissions=_permissions(content),
+        events=_events(content),
+        ahead=_ahead(answer, now),
+    )
+
+
+def read_installations(answer: Answer) -> list[AppInstallation]:
+    """Return a page of installations. Raises `Malformed`."""
+    try:
+        listed = json.loads(answer.body)
+    except ValueError:
+        raise fields.Malformed("installations") from None
+    if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
+        raise fields.Malformed("installations")
+    return [
+        AppInstallation(
+            id=fields.number(each, "id"),
+            login=fields.login(fields.section(each, "account"), "login"),
+            organization=each.get("target_type") == "Organization",
+            suspended=each.get("suspended_at") is not None,
+            permissions=_permissions(each),
+            events=_events(each),
+        )
+        for each in listed
+    ]
+
+
+def _permissions(source: Mapping[str, Any]) -> dict[str, str]:
+    found = source.get("permissions")
+    if not isinstance(found, dict):
+        raise fields.Malformed("permissions")
+    return {name: level for name, level in found.items() if isinstance(level, str)}
+
+
+def _events(source: Mapping[str, Any]) -> tuple[str, ...]:
+    found = source.get("events")
+    if not isinstance(found, list):
+        raise fields.Malformed("events")
+    return tuple(event for event in found if isinstance(event, str))
+
+
+def _ahead(answer: Answer, now: datetime) -> timedelta | None:
+    try:
+        there = parsedate_to_datetime(answer.headers.get("date", ""))
+    except ValueError:
+        return None
+    return now - (there if there.tzinfo else there.replace(tzinfo=UTC))

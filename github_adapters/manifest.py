@@ -1,0 +1,118 @@
+"""The manifest flow: a GitHub App made by GitHub from what is asked for, and its secrets fetched once.
+
+GitHub docs, "Registering a GitHub App from a manifest". The operator's browser carries the manifest to GitHub and a
+code back, which is good for an hour and one exchange.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from github_adapters import fields
+from github_adapters.answers import refusal
+from github_adapters.http import Deadline, Http
+from github_adapters.permissions import WANTED_EVENTS, wanted
+from ostler.clock import utcnow
+from ostler.errors import Gone, Invalid, Retryable
+from ostler.secrets import Secret
+from rules.scopes import Scope
+
+GITHUB = "https://github.com"
+LONGEST_NAME = 34
+"""Characters of an App's name."""
+
+_CODE = re.compile(r"[A-Za-z0-9]{1,128}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppMade:
+    """What GitHub tells once of an App that it made."""
+
+    client_id: str
+    slug: str
+    name: str
+    owner: str
+    html_url: str
+    private_key: Secret
+    webhook_secret: Secret
+
+
+def manifest(*, name: str, homepage: str, webhook_url: str, redirect_url: str, organization: bool) -> str:
+    """Return the manifest, as JSON. Raises `Invalid` for a name or a URL that GitHub would refuse."""
+    if not 0 < len(name) <= LONGEST_NAME:
+        raise Invalid(f"the name of a GitHub App has 1 to {LONGEST_NAME} characters")
+    for what, url in (("homepage", homepage), ("webhook", webhook_url)):
+        if urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).hostname:
+            raise Invalid(f"the URL of the {what} must begin with https:// and name a host")
+    content: Mapping[str, Any] = {
+        "name": name,
+        "url": homepage,
+        "hook_attributes": {"url": webhook_url, "active": True},
+        "redirect_url": redirect_url,
+        "public": False,
+        "default_permissions": dict(wanted(organization=organization)),
+        "default_events": list(WANTED_EVENTS),
+    }
+    return json.dumps(content)
+
+
+def registration_url(github_url: str, *, organization: str | None, state: str) -> str:
+    """Return where the manifest is posted to: for an organisation, or for the user who is logged in.
+
+    Raises `Invalid` when that is no login.
+    """
+    owner = "" if organization is None else f"/organizations/{Scope.organization(organization).login}"
+    return f"{github_url.rstrip('/')}{owner}/settings/apps/new?state={quote(state, safe='')}"
+
+
+def api_url_of(github_url: str) -> str:
+    """Return the root of the API of github.com or of an Enterprise Server."""
+    root = github_url.rstrip("/")
+    return "https://api.github.com" if root == GITHUB else f"{root}/api/v3"
+
+
+def exchange(*, api_url: str, code: str, deadline_seconds: float = 20) -> AppMade:
+    """Return the App that a code stands for. It can be asked once: whoever loses the answer makes another App.
+
+    Raises `Gone` (the code is unknown, used or older than an hour), `Invalid`, and what a call may raise.
+    """
+    if not _CODE.fullmatch(code):
+        raise Invalid("what GitHub sent back is no code")
+    http = Http(api_url=api_url, timeout=deadline_seconds)
+    try:
+        answer = http.request(
+            method="POST", path=f"/app-manifests/{code}/conversions", authorization=None,
+            deadline=Deadline(deadline_seconds),
+        )  # fmt: skip
+    finally:
+        http.close()
+    if answer.status == HTTPStatus.NOT_FOUND:
+        raise Gone("GitHub does not know this code: it is used up, or older than an hour")
+    if answer.status != HTTPStatus.CREATED:
+        raise refusal(answer, what="exchange of the code", now=utcnow())
+    try:
+        content = fields.decode(answer.body)
+        return AppMade(
+            client_id=fields.word(content, "client_id"),
+            slug=fields.word(content, "slug"),
+            name=fields.optional_text(content, "name") or "",
+            owner=fields.login(fields.section(content, "owner"), "login"),
+            html_url=fields.optional_text(content, "html_url") or "",
+            private_key=_secret(content, "pem"),
+            webhook_secret=_secret(content, "webhook_secret"),
+        )
+    except fields.Malformed as error:
+        raise Retryable(f"GitHub's answer to the exchange of the code makes no sense: {error}") from None
+
+
+def _secret(source: Mapping[str, Any], key: str) -> Secret:
+    value = source.get(key)
+    if not isinstance(value, str) or not value:
+        raise fields.Malformed(f"{key} is missing")
+    return Secret(value)

@@ -1,0 +1,44 @@
+"""The Secret that the chart reads: created, and changed only when that is asked for."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+
+from k8s_adapters.client import MERGE_PATCH, KubeClient, object_path
+from ostler.errors import Conflict, Gone
+from ostler.secrets import Secret
+
+MANAGED_BY = {"app.kubernetes.io/managed-by": "ostler"}
+
+
+def keys_of(client: KubeClient, *, namespace: str, name: str) -> frozenset[str] | None:
+    """Return the keys of a Secret, None when there is none."""
+    try:
+        found = client.request("GET", object_path("secrets", namespace=namespace, name=name))
+    except Gone:
+        return None
+    return frozenset(found.get("data") or ())
+
+
+def put_secret(
+    client: KubeClient, *, namespace: str, name: str, values: Mapping[str, Secret], replace: bool = False
+) -> None:
+    """Write values into a Secret, beside what it holds already.
+
+    Raises `Conflict`, and writes nothing, when it has one of the keys and `replace` was not asked for.
+    """
+    data = {key: base64.b64encode(value.reveal().encode()).decode() for key, value in values.items()}
+    present = keys_of(client, namespace=namespace, name=name)
+    if present is None:
+        body = {
+            "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+            "metadata": {"name": name, "labels": MANAGED_BY}, "data": data,
+        }  # fmt: skip
+        client.request("POST", object_path("secrets", namespace=namespace), body=body)
+        return
+    taken = sorted(present & values.keys())
+    if taken and not replace:
+        raise Conflict(f"Secret {namespace}/{name} has {', '.join(taken)} already")
+    path = object_path("secrets", namespace=namespace, name=name)
+    client.request("PATCH", path, body={"data": data}, content_type=MERGE_PATCH)

@@ -1,0 +1,79 @@
+"""A webhook seen all the way: GitHub is asked to send the App's ping again until web answers it with 2xx.
+
+GitHub sends a ping when an App is made, and keeps it for three days. Later the newest delivery of any kind serves.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ostler.errors import Forbidden, RateLimited, Retryable, UpstreamError
+
+if TYPE_CHECKING:
+    from github_adapters.client import GitHub
+    from github_adapters.deliveries import DeliverySeen
+
+LOOK_EVERY = 2.0
+SEND_EVERY = 12.0
+"""Seconds between two requests to send it again: GitHub gives each ten to arrive."""
+
+
+def see_ping(
+    github: GitHub,
+    *,
+    within: float,
+    say: Callable[[str], None],
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> str | None:
+    """Return None when a webhook was answered with 2xx `within` seconds, else what is wrong and what to do."""
+    began, sent_at, told = clock(), -SEND_EVERY, ""
+    before: int | None = None
+    problem = "GitHub has not been asked"
+    while True:
+        try:
+            newest = _newest(github)
+            if newest is None:
+                problem = "GitHub has sent no webhook: see on the App's page that its webhook is active and has the URL"
+            elif newest.accepted and (before is None or newest.id != before):
+                return None
+            else:
+                problem = meaning(newest.status_code)
+                if clock() - sent_at >= SEND_EVERY:
+                    before, sent_at = newest.id, clock()
+                    github.redeliver(delivery_id=newest.id, deadline_seconds=10)
+        except Forbidden as error:
+            return f"GitHub does not accept the App's id and key ({error}): see OSTLER_GITHUB_APP_ID and the clock"
+        except (Retryable, RateLimited) as error:
+            problem = f"GitHub does not answer: {error}"
+        except UpstreamError as error:
+            problem = f"GitHub refuses to send the ping again: {error}"
+        if problem != told:
+            say(f"   waiting: {problem}")
+            told = problem
+        if clock() - began >= within:
+            return f"no webhook arrived within {within:.0f} s: {problem}. Then `ostler setup ping`."
+        sleep(LOOK_EVERY)
+
+
+def _newest(github: GitHub) -> DeliverySeen | None:
+    """Return the latest attempt of the ping, else of anything."""
+    listed = github.list_deliveries().deliveries
+    return next((each for each in listed if each.event == "ping"), next(iter(listed), None))
+
+
+def meaning(status: int) -> str:
+    """Return what an answer to a webhook says, and what to do."""
+    match status:
+        case 0:
+            return "GitHub cannot reach the webhook's URL: see its host, its port, its certificate, and that web runs"
+        case 401:
+            return "web answers 401: it runs with another webhook secret; restart it with OSTLER_WEBHOOK_SECRETS"
+        case 404 | 405:
+            return f"something answers {status}, which is not Ostler's web: the URL ends in /webhooks/github"
+        case 502 | 503 | 504:
+            return f"the answer is {status}: web does not run behind the proxy yet, or it is not ready (GET /readyz)"
+        case _:
+            return f"the answer is {status}: see web's log"
