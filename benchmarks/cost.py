@@ -48,6 +48,7 @@ def _whole(recorder: Recorder, cluster: str) -> None:
         pools=(LabPool("bench", LABELS, pods, cpu="1", memory="1Gi"),),
         real_pods=0,
         beats=1,
+        own_identities=False,
         settings={
             "OSTLER_DEFAULT_BUDGET_COUNT": "1000",
             "OSTLER_DEFAULT_BUDGET_VCPU": "10000",

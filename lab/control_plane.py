@@ -48,6 +48,15 @@ _CONTROLLERS = (
     "ttl-after-finished-controller",
     "validatingadmissionpolicy-status-controller",
 )
+AUDIT_LOG = "audit.jsonl"
+"""In a control plane's folder, where it was asked for: one line for each call."""
+
+_AUDIT_POLICY = """\
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules: [{level: Metadata}]
+"""
 _READY_WITHIN = 120.0  # seconds, generous: the machine may be building something else
 _TRIES = 4  # a port that was free may be taken before the program binds it
 
@@ -95,9 +104,10 @@ class ControlPlane:
         return next(each for each in self._programs if Path(_arguments(each)[0]).name == name)
 
     @classmethod
-    def start(cls, folder: Path, *, say: Say = quiet) -> ControlPlane:
+    def start(cls, folder: Path, *, say: Say = quiet, audit: bool = False) -> ControlPlane:
         """Start all three in `folder`, wait until they are ready and write `folder/kubeconfig`.
 
+        `audit`: the API server says of each call who made it, in `folder/audit.jsonl` (`AUDIT_LOG`).
         Raises `ControlPlaneUnavailable` where they cannot be built or do not come up.
         """
         programs_in = binaries(say)
@@ -105,7 +115,7 @@ class ControlPlane:
         for attempt in range(1, _TRIES + 1):
             running: list[subprocess.Popen[bytes]] = []
             try:
-                access = _start_all(programs_in, folder, running, say)
+                access = _start_all(programs_in, folder, running, say, audit=audit)
             except _DiedEarly as error:
                 _stop(running)
                 if attempt == _TRIES:
@@ -144,7 +154,9 @@ def _arguments(process: subprocess.Popen[bytes]) -> list[str]:
     return cast("list[str]", process.args)
 
 
-def _start_all(programs: Path, folder: Path, running: list[subprocess.Popen[bytes]], say: Say) -> ClusterAccess:
+def _start_all(
+    programs: Path, folder: Path, running: list[subprocess.Popen[bytes]], say: Say, *, audit: bool
+) -> ClusterAccess:
     began = time.monotonic()
     shutil.rmtree(folder / "etcd", ignore_errors=True)
     shutil.rmtree(folder / "certs", ignore_errors=True)
@@ -171,7 +183,8 @@ def _start_all(programs: Path, folder: Path, running: list[subprocess.Popen[byte
     )
     token = write_credentials(folder)
     url = f"https://127.0.0.1:{api_port}"
-    api_server = _run(_api_server(programs, folder, etcd_url, api_port), folder / "kube-apiserver.log")
+    command = _api_server(programs, folder, etcd_url, api_port) + (_audit(folder) if audit else [])
+    api_server = _run(command, folder / "kube-apiserver.log")
     running.append(api_server)
     ca_file = folder / "certs" / "apiserver.crt"
     _wait_for(lambda: _answers(f"{url}/readyz", ca_file, token), process=api_server, name="kube-apiserver")
@@ -203,6 +216,11 @@ def _api_server(programs: Path, folder: Path, etcd_url: str, port: int) -> list[
         f"--token-auth-file={folder / 'tokens.csv'}",
         "--endpoint-reconciler-type=none",
     ]
+
+
+def _audit(folder: Path) -> list[str]:
+    (folder / "audit-policy.yaml").write_text(_AUDIT_POLICY)
+    return [f"--audit-policy-file={folder / 'audit-policy.yaml'}", f"--audit-log-path={folder / AUDIT_LOG}"]
 
 
 def _controller_manager(programs: Path, folder: Path, access: ClusterAccess) -> list[str]:

@@ -26,9 +26,11 @@ from sqlalchemy import create_engine, text
 from urllib3.exceptions import HTTPError
 
 from k8s_adapters.client import KubeClient, make_client
+from lab import helm
 from lab.control_plane import ClusterAccess, ControlPlane
 from lab.embedded import EmbeddedCluster
 from lab.faults import Fault, FaultPlan, kubeconfig_through
+from lab.identities import Identities
 from lab.levers import pull
 from lab.postgres import Postgres
 from lab.processes import Child, StartError, free_port
@@ -45,6 +47,9 @@ _CLOSE = {"Connection": "close"}
 """A connection that was kept might be gone by the next call: programs here are killed and started again."""
 
 OURS = ("web", "worker", "beat", "watch", "flower")
+WITHOUT_CLUSTER = ("beat", "flower")
+"""Those that are given no way to the cluster, as in the chart."""
+
 CLUSTERS = ("embedded", "real")
 """The clusters that a system can start: the lab's API server in memory, or a real control plane."""
 
@@ -73,6 +78,10 @@ class Options:
     """Where Postgres listens on the loopback too, for a proxy before it."""
     worker_program: Sequence[str] = ("ostler",)
     """The module that a worker is started as, and its first arguments; a test starts one that has a bug put in."""
+    own_identities: bool = True
+    """On a real control plane each process of Ostler is a ServiceAccount of the chart's, with its Roles; needs Helm."""
+    kubernetes_url: str | None = None
+    """Where Ostler's processes reach the API server, for a proxy of a test's own before it."""
     tree: Path | None = None
     """Where another version of Ostler lies, which its processes are started from; the lab is this one's."""
 
@@ -99,6 +108,7 @@ class System:
         self.kubelet_log = folder / "kubelet.jsonl"
         self.github_url = ""
         self._proxies: dict[str, str] = {}
+        self.identities: Identities | None = None
         self._flower_port = free_port()
         self.flower_login = ("ostler", secrets.token_urlsafe(12))
         self.children: dict[str, Child] = {}
@@ -158,6 +168,8 @@ class System:
         self._put_pools_in_place()
         self._add_accounts()
         self._start_proxies()
+        if self.options.own_identities and not isinstance(self._control_plane, EmbeddedCluster):
+            self._put_identities_in_place()
         self._env = self._environment(keys)
         self._migrate()
         self._say("starting web, worker, beat, watch and the lab's kubelet")
@@ -187,6 +199,8 @@ class System:
                 self.children[name].stop(timeout=5)
         self.redis.stop()
         self.postgres.stop()
+        if self.identities is not None and self._borrowed is not None:
+            self.identities.remove()
         if self._control_plane is not None:
             self._control_plane.stop()
             self._control_plane = None
@@ -197,13 +211,13 @@ class System:
         return (self._env["OSTLER_WEBHOOK_SECRETS"], self._env["OSTLER_ENCRYPTION_KEYS"], self.flower_login[1], *lines)
 
     def command(
-        self, *arguments: str, timeout: float = 300, tree: Path | None = None
+        self, *arguments: str, timeout: float = 300, tree: Path | None = None, process: str = "worker"
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command of Ostler's (of the version in `tree`) with a worker's settings, and return what it said."""
+        """Run a command of Ostler's (of the version in `tree`) with a process's settings, and return what it said."""
         return subprocess.run(
             [sys.executable, "-m", "ostler", *arguments],
-            cwd=tree, env=self._env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-            timeout=timeout,
+            cwd=tree, env=self._environment_of(process), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            check=False, timeout=timeout,
         )  # fmt: skip
 
     def restart(self, name: str) -> None:
@@ -335,13 +349,31 @@ class System:
         except HTTPError:
             return False
 
-    def _ostlers_kubeconfig(self) -> Path:
-        if "kubernetes" not in self._proxies:
-            return self.kubeconfig
-        own = self.folder / "kubeconfig"
-        own.touch(mode=0o600)
-        own.write_bytes(self.kubeconfig.read_bytes())
-        return kubeconfig_through(own, self._proxies["kubernetes"])
+    def _put_identities_in_place(self) -> None:
+        helm.build(self._say)
+        self.identities = Identities(self.kube(), namespace=f"{self.namespace}-system", runners=self.namespace)
+        self.identities.put_in_place()
+
+    def kubeconfig_of(self, process: str) -> Path | None:
+        """Return what a process of Ostler is given: its own, or where there are no identities the administrator's.
+
+        None for one that has no business with the cluster.
+        """
+        if self.identities is None:
+            own = self.folder / "kubeconfig"
+            own.touch(mode=0o600)
+            own.write_bytes(self.kubeconfig.read_bytes())
+        elif process in WITHOUT_CLUSTER:
+            return None
+        elif not (own := self.folder / f"kubeconfig-{process}").exists():
+            self.identities.kubeconfig(process, self._cluster, self.folder)
+        url = self.options.kubernetes_url or self._proxies.get("kubernetes")
+        return own if url is None else kubeconfig_through(own, url)
+
+    def _environment_of(self, process: str) -> dict[str, str]:
+        """Return what a process of Ostler finds in its environment."""
+        path = self.kubeconfig_of(process)
+        return self._env | ({} if path is None else {"OSTLER_KUBECONFIG": str(path)})
 
     def _github_answers(self) -> bool:
         return _answers(f"{self.github_url}/_lab/stats")
@@ -362,7 +394,6 @@ class System:
             "OSTLER_GITHUB_MINTS_PER_MINUTE": "6000",
             "OSTLER_WEBHOOK_SECRETS": keys["webhook"],
             "OSTLER_ENCRYPTION_KEYS": keys["fernet"],
-            "OSTLER_KUBECONFIG": str(self._ostlers_kubeconfig()),
             "OSTLER_NAMESPACE": self.namespace,
             "OSTLER_DISPATCH_URL": f"{self.web_urls[-1]}/runners/v1/dispatch",
             "OSTLER_WEB_HOST": "127.0.0.1",
@@ -377,7 +408,7 @@ class System:
             name,
             [sys.executable, "-m", *program, *arguments],
             log=self.folder / f"{name}.log",
-            env={**self._env, **env},
+            env={**self._environment_of(arguments[0]), **env},
             cwd=self.options.tree,
         )
         self.children[name] = child
@@ -391,7 +422,7 @@ class System:
         """Start a watch, which no job needs; it is given the ways to Redis and to the cluster, and no secret else."""
         mine = {
             name: value
-            for name, value in self._env.items()
+            for name, value in self._environment_of("watch").items()
             if not name.startswith("OSTLER_")
             or name.startswith(("OSTLER_REDIS", "OSTLER_KUBECONFIG", "OSTLER_NAMESPACE", "OSTLER_WATCH", "OSTLER_LOG"))
         }
@@ -428,7 +459,7 @@ class System:
         """Do what `ostler migrate` does; for this version without the second that another process takes to begin."""
         if (tree := self.options.tree) is not None:
             self.command("migrate", tree=tree).check_returncode()
-            self.command("crd", tree=tree).check_returncode()
+            self.command("crd", tree=tree, process="migrate").check_returncode()
             return
         engine = create_engine(self.postgres.url("ostler"))
         try:

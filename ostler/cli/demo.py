@@ -88,7 +88,7 @@ def run_demo(*, jobs: int | None, cluster: str, seed: int, logs: Path | None = N
         _tidy_up(say)
         if cluster == "real":
             binaries(say)
-        system = System(folder, Options(seed=seed, workers=WORKERS), say=say, cluster=cluster)
+        system = System(folder, Options(seed=seed, workers=WORKERS, own_identities=False), say=say, cluster=cluster)
         with running_in(folder, store=system.postgres.socket), system:
             system.wait_for_warm_pods(sum(pool.replicas for pool in POOLS) // 2, timeout=180)
             starting = False

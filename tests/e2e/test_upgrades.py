@@ -96,7 +96,7 @@ def test_jobs_run_once_while_versions_change_and_change_back(system: System, pre
     jobs_flow(system)
 
     for command in ("migrate", "crd"):  # while every process is still of the release before
-        done = system.command(command)
+        done = system.command(command, process="migrate")
         assert done.returncode == 0, done.stdout
     jobs_flow(system)
 

@@ -8,7 +8,6 @@ for anything while it kills.
 from __future__ import annotations
 
 import math
-import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -542,12 +541,12 @@ def running(
     for name in ("armed", "halted"):
         (halts / name).mkdir(parents=True)
     given = SCALED | {"OSTLER_HALT_DIR": str(halts)} | dict(settings or {})
-    options = Options(pools=[POOL], workers=workers, beats=beats, watches=watches, real_pods=1, settings=given)
     with ExitStack() as stack:
         api = stack.enter_context(FaultProxy(access.url, ca_file=access.ca_file))
-        kubeconfig = folder / "kubeconfig"
-        shutil.copy(access.kubeconfig, kubeconfig)
-        given["OSTLER_KUBECONFIG"] = str(api.kubeconfig(kubeconfig))
+        options = Options(
+            pools=[POOL], workers=workers, beats=beats, watches=watches, real_pods=1, settings=given,
+            kubernetes_url=api.url,
+        )  # fmt: skip
         system = System(folder / "system", options, say=lambda _: None, namespace=namespace, control_plane=access)
         line = Line(system.web_url)
         stack.callback(line.close)
