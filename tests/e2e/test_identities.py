@@ -150,4 +150,4 @@ def _resource(call: dict[str, Any]) -> str:
     if "objectRef" not in call:
         return str(call["requestURI"].partition("?")[0])
     subresource = call["objectRef"].get("subresource")
-    return call["objectRef"]["resource"] + (f"/{subresource}" if subresource else "")
+    return f"{call['objectRef']['resource']}/{subresource}" if subresource else str(call["objectRef"]["resource"])
