@@ -37,12 +37,7 @@ def create_probe(client: KubeClient, *, namespace: str, purpose: str, labels: di
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "restartPolicy": "Never",
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": 65532,
-                "runAsGroup": 65532,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
+            "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
             **spec,
         },
     }
@@ -66,7 +61,7 @@ def delete_probe(client: KubeClient, pod: Json) -> None:
 
 def restricted(container: Json) -> Json:
     """Return a container as the restricted level wants it, with a little of everything that quotas ask for."""
-    size = {"cpu": "10m", "memory": "64Mi"}
+    size = {"cpu": "10m", "memory": "128Mi"}
     return {
         "resources": {"requests": size, "limits": size},
         "securityContext": {

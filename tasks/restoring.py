@@ -23,6 +23,7 @@ from sqlalchemy.exc import DBAPIError
 from k8s_adapters.epochs import write_epoch
 from k8s_adapters.pods import PodSeen, list_pods
 from k8s_adapters.pools import list_pools
+from k8s_adapters.probe_pods import PROBE_POOL
 from models import adrift, epochs, keeper, pod_rows, restoring
 from models.accounts import default_budget
 from models.engine import transaction, why_away
@@ -216,7 +217,8 @@ class _Restore:
         """Return the Pods of the cluster, each with a row where its pool has one."""
         rt, namespace = self._rt, self._rt.settings.namespace
         pools = list_pools(rt.kube, namespace=namespace, policy=calls(SWEEP))
-        pods = list_pods(rt.kube, namespace=namespace, policy=calls(SWEEP))
+        listed = list_pods(rt.kube, namespace=namespace, policy=calls(SWEEP))
+        pods = [pod for pod in listed if pod.pool != PROBE_POOL]
         if not self._emptied:
             self._see_that_it_is_the_cluster(pods)
         if self._dry:

@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from ostler.cli import accounts, check_deploy, claims, doctor, gates, jobs, pools, restore, setup, sweeps, tokens
+from ostler.cli import (
+    accounts,
+    check_deploy,
+    claims,
+    doctor,
+    gates,
+    jobs,
+    pools,
+    restore,
+    setup,
+    sweeps,
+    tokens,
+    verify_deploy,
+)
 from ostler.cli.healthy import Process, problem_of
 from ostler.settings import Settings, load, load_cluster, load_stores
 
@@ -31,6 +44,8 @@ app.command()(sweeps.repairs)
 app.command()(gates.gates)
 app.command()(doctor.doctor)
 app.command("check-deploy")(check_deploy.check_deploy)
+app.command("verify-deploy")(verify_deploy.verify_deploy)
+app.command("hold-connection", hidden=True)(verify_deploy.hold_connection)
 app.command()(restore.restore)
 
 

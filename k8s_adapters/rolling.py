@@ -1,0 +1,81 @@
+"""A Deployment that rolls: found by labels, restarted, and watched until none of its old Pods is left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, object_path
+from k8s_adapters.metadata import metadata_pages
+from ostler.clock import utcnow
+from ostler.errors import Gone
+
+_RESTARTED = "kubectl.kubernetes.io/restartedAt"  # what `kubectl rollout restart` writes
+
+
+@dataclass(frozen=True, slots=True)
+class Rolling:
+    """A Deployment, the image of its first container, the selector of its Pods, and their UIDs at this moment."""
+
+    namespace: str
+    name: str
+    image: str
+    selector: str
+    pods: frozenset[str]
+
+
+def find_deployments(client: KubeClient, *, namespace: str, selector: str) -> list[Rolling]:
+    """Return the Deployments of a namespace that a selector finds by their labels."""
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
+    found = client.request("GET", path, query={"labelSelector": selector}).get("items") or []
+    return [_read(client, each) for each in found]
+
+
+def restart(client: KubeClient, deployment: Rolling) -> None:
+    """Let a Deployment replace its Pods, as `kubectl rollout restart` does."""
+    path = f"/apis/apps/v1/namespaces/{deployment.namespace}/deployments/{deployment.name}"
+    template = {"metadata": {"annotations": {_RESTARTED: utcnow().isoformat()}}}
+    client.request("PATCH", path, body={"spec": {"template": template}}, content_type=MERGE_PATCH)
+
+
+def left_of(client: KubeClient, deployment: Rolling) -> int:
+    """Return how many of the Pods that it had then are there still."""
+    return len(deployment.pods & _pods(client, deployment.namespace, deployment.selector))
+
+
+def address_of(client: KubeClient, deployment: Rolling) -> str | None:
+    """Return host and port of the Service with a Deployment's name, None where there is none."""
+    try:
+        path = object_path("services", namespace=deployment.namespace, name=deployment.name)
+        ports = client.request("GET", path)["spec"].get("ports") or []
+    except Gone:
+        return None
+    return f"{deployment.name}.{deployment.namespace}.svc:{ports[0]['port']}" if ports else None
+
+
+def ended_with(client: KubeClient, pod: Json) -> tuple[bool, bool, str]:
+    """Return of a Pod with one container: whether it is ready, whether it is over, and its termination message."""
+    metadata = pod["metadata"]
+    seen = client.request("GET", object_path("pods", namespace=metadata["namespace"], name=metadata["name"]))
+    status: Json = seen.get("status") or {}
+    container: Json = next(iter(status.get("containerStatuses") or ()), {})
+    ended: Json = (container.get("state") or {}).get("terminated") or {}
+    over = bool(ended) or status.get("phase") in {"Succeeded", "Failed"}
+    return bool(container.get("ready")), over, str(ended.get("message") or "")
+
+
+def _read(client: KubeClient, item: Json) -> Rolling:
+    labels: dict[str, str] = item["spec"]["selector"].get("matchLabels") or {}
+    selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+    metadata = item["metadata"]
+    return Rolling(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        image=item["spec"]["template"]["spec"]["containers"][0]["image"],
+        selector=selector,
+        pods=_pods(client, metadata["namespace"], selector),
+    )
+
+
+def _pods(client: KubeClient, namespace: str, selector: str) -> frozenset[str]:
+    pages = metadata_pages(client, "pods", namespace=namespace, selector=selector)
+    return frozenset(each.uid for page in pages for each in page)
