@@ -253,7 +253,8 @@ def _size() -> Json:
             "type": "object",
             "default": {},
             "properties": {
-                "startTimeout": _duration("5m", "From a Pod's creation to its first poll, before it is replaced."),
+                "startTimeout": _duration(None, "From a Pod's creation to its first poll, before it is replaced; "
+                                                "by default what OSTLER_START_TIMEOUT says."),
                 "maxConcurrent": {
                     "type": "integer",
                     "minimum": 1,

@@ -37,8 +37,9 @@ class PoolSeen:
     """One pool as the cluster has it; `problem` says why it cannot be used, and is None when it can.
 
     `template_hash` changes with whatever shapes the Pod, and with nothing else. Times are in seconds; `drain_timeout`
-    is None where the pool gives none, and `pod_template` where it lays nothing over the Pod. `held`: our finalizer is
-    on it. `deleted_at`: when its deletion was asked for. `resource_version` is that of this look.
+    and `start_timeout` are None where the pool gives none, and `pod_template` where it lays nothing over the Pod.
+    `held`: our finalizer is on it. `deleted_at`: when its deletion was asked for. `status` is as it was written last.
+    `resource_version` is that of this look.
     """
 
     uid: str
@@ -58,7 +59,7 @@ class PoolSeen:
     max_replicas: int
     scale_down_delay: float
     max_unavailable_percent: int
-    start_timeout: float
+    start_timeout: float | None
     max_concurrent: int
     drain_timeout: float | None
     allowed_accounts: tuple[int, ...]
@@ -70,6 +71,7 @@ class PoolSeen:
     held: bool
     deleted_at: datetime | None
     problem: str | None
+    status: Json
 
     @property
     def terminating(self) -> bool:
@@ -135,6 +137,14 @@ def scale_pool(client: KubeClient, pool: PoolSeen, *, replicas: int, policy: Ret
     return read_pool(client.request("PATCH", path, body=body, content_type=MERGE_PATCH, policy=policy))
 
 
+def patch_pool_status(
+    client: KubeClient, *, namespace: str, name: str, status: Json, policy: RetryPolicy | None = None
+) -> None:
+    """Write a pool's status, of which all that is named here is replaced. Raises `Gone` when there is no such pool."""
+    body = {"status": status}
+    client.request("PATCH", f"{pool_path(namespace, name)}/status", body=body, content_type=MERGE_PATCH, policy=policy)
+
+
 def delete_pool(client: KubeClient, *, namespace: str, name: str) -> None:
     """Delete a pool in the background; one that is gone already is a success."""
     try:
@@ -181,9 +191,9 @@ def read_pool(item: Json) -> PoolSeen:
         max_replicas=int(autoscaling.get("maxReplicas", 10)),
         scale_down_delay=_seconds(autoscaling, "scaleDownDelay", "10m", problems),
         max_unavailable_percent=int((spec.get("rollout") or {}).get("maxUnavailablePercent", 10)),
-        start_timeout=_seconds(provisioning, "startTimeout", "5m", problems),
+        start_timeout=_optional(provisioning, "startTimeout", problems),
         max_concurrent=int(provisioning.get("maxConcurrent", 100)),
-        drain_timeout=_seconds(spec, "drainTimeout", "0s", problems) if spec.get("drainTimeout") else None,
+        drain_timeout=_optional(spec, "drainTimeout", problems),
         allowed_accounts=tuple(int(account) for account in spec.get("allowedAccounts") or ()),
         allowed_repositories=tuple(str(repository) for repository in spec.get("allowedRepositories") or ()),
         routing_priority=int(spec.get("routingPriority", 0)),
@@ -193,6 +203,7 @@ def read_pool(item: Json) -> PoolSeen:
         held=DRAIN_FINALIZER in (metadata.get("finalizers") or ()),
         deleted_at=None if deleted_at is None else datetime.fromisoformat(deleted_at),
         problem="; ".join(problems) or None,
+        status=item.get("status") or {},
     )
 
 
@@ -213,6 +224,10 @@ def template_hash(*, image: str, vcpu_millicores: int, memory_mib: int, overlay:
         shape.append(overlay)
     content = json.dumps(shape, sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def _optional(part: Json, field: str, problems: list[str]) -> float | None:
+    return _seconds(part, field, "", problems) if part.get(field) else None
 
 
 def _seconds(part: Json, field: str, default: str, problems: list[str]) -> float:

@@ -60,6 +60,10 @@ _INSERT = f"""
 
 _UPDATE = f"""
     UPDATE pools SET {", ".join(f"{name} = {value}" for name, value in _VALUES.items())}, deleted_at = NULL,
+           problem = NULL, failed_starts = CASE WHEN template_hash = :template_hash THEN failed_starts ELSE 0 END,
+           create_after = CASE WHEN template_hash = :template_hash THEN create_after END,
+           start_trouble = CASE WHEN template_hash = :template_hash THEN start_trouble END,
+           start_detail = CASE WHEN template_hash = :template_hash THEN start_detail END,
            routed_at = CASE WHEN :rerouted THEN CAST(:now AS timestamptz) ELSE routed_at END
     WHERE uid = :uid
 """  # noqa: S608 - names of columns from above
@@ -87,7 +91,7 @@ def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
         return made.rowcount > 0  # none when another look at the pools was first
     values = _values(pool, now)
     differing = {column for column in _MIRRORED if getattr(row, column) != values[column]}
-    if not differing and row.deleted_at is None:
+    if not differing and row.deleted_at is None and row.problem is None:
         return False
     rerouted = row.deleted_at is not None or not differing.isdisjoint(_ROUTING)
     db.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": row.id})
@@ -95,6 +99,21 @@ def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
         unroute(db, row.id, now=now)
     db.execute(text(_UPDATE), {**_values(pool, now), "rerouted": rerouted})
     return rerouted
+
+
+def mark_problem(db: Connection, pool: PoolFacts, *, problem: str) -> bool:
+    """Record that a pool's spec cannot be used; return whether it has a row. All else stays as it was before."""
+    row = db.execute(
+        text("SELECT id, problem, generation FROM pools WHERE uid = :uid AND deleted_at IS NULL"), {"uid": pool.uid}
+    ).one_or_none()
+    if row is None:
+        return False
+    if (row.problem, row.generation) != (problem, pool.generation):
+        db.execute(
+            text("UPDATE pools SET problem = :problem, generation = :generation WHERE id = :id"),
+            {"id": row.id, "problem": problem, "generation": pool.generation},
+        )
+    return True
 
 
 def _values(pool: PoolFacts, now: datetime) -> dict[str, Any]:

@@ -15,18 +15,22 @@ from models.sql import text
 
 @dataclass(frozen=True, slots=True)
 class PodRow:
-    """A Pod's row with its live claim, if it has one. `freed_at`: when its last delivered claim ended."""
+    """A Pod's row with its live claim, if it has one. `freed_at`: when the last of its claims ended."""
 
     id: int
     name: str
     uid: str | None
     attempt_id: str
+    template_hash: str
     created_at: datetime
+    first_polled_at: datetime | None
+    polled_at: datetime | None
     terminal_at: datetime | None
     claim_id: int | None
     claim_purpose: str | None
-    ever_delivered: bool
+    claim_delivered: bool
     offered: bool
+    ever_delivered: bool
     freed_at: datetime | None
 
     @property
@@ -108,33 +112,46 @@ def _adopt(db: Connection, pool_id: int, pod: PodFacts) -> None:
     )  # fmt: skip
 
 
+_ROWS = """
+    SELECT p.id, p.name, p.uid, p.attempt_id, p.template_hash, p.created_at, p.first_polled_at, p.polled_at,
+           p.terminal_at, c.id AS claim_id, c.purpose AS claim_purpose,
+           coalesce(c.delivered_at IS NOT NULL, false) AS claim_delivered,
+           EXISTS (SELECT FROM offers o WHERE o.pod_uid = p.uid AND o.until > :now) AS offered,
+           coalesce(d.ever, false) AS ever_delivered, d.freed_at
+    FROM runner_pods p LEFT JOIN claims c ON c.pod_uid = p.uid AND c.ended_at IS NULL
+    LEFT JOIN LATERAL (SELECT bool_or(delivered_at IS NOT NULL) AS ever, max(ended_at) AS freed_at
+                       FROM claims WHERE pod_uid = p.uid) d ON true
+    WHERE p.pool_id = :pool_id AND p.gone_at IS NULL
+"""
+
+
 def pod_rows(db: Connection, *, pool_id: int, now: datetime) -> list[PodRow]:
     """Return the Pods of a pool that are not known to be gone, oldest first."""
+    rows = db.execute(text(f"{_ROWS} ORDER BY p.id"), {"pool_id": pool_id, "now": now})
+    return [PodRow(*row) for row in rows]
+
+
+def over_rows(db: Connection, *, pool_id: int, listed: Sequence[str], now: datetime) -> list[PodRow]:
+    """Return those of these rows whose Pods have ended, or were not `listed`, oldest first."""
     rows = db.execute(
-        text("""
-            SELECT p.id, p.name, p.uid, p.attempt_id, p.created_at, p.terminal_at,
-                   c.id AS claim_id, c.purpose AS claim_purpose,
-                   EXISTS (SELECT FROM claims d WHERE d.pod_uid = p.uid AND d.delivered_at IS NOT NULL)
-                       AS ever_delivered,
-                   EXISTS (SELECT FROM offers o WHERE o.pod_uid = p.uid AND o.until > :now) AS offered,
-                   (SELECT max(d.ended_at) FROM claims d WHERE d.pod_uid = p.uid AND d.delivered_at IS NOT NULL)
-                       AS freed_at
-            FROM runner_pods p LEFT JOIN claims c ON c.pod_uid = p.uid AND c.ended_at IS NULL
-            WHERE p.pool_id = :pool_id AND p.gone_at IS NULL ORDER BY p.id
-        """),
-        {"pool_id": pool_id, "now": now},
+        text(f"{_ROWS} AND (p.terminal_at IS NOT NULL OR p.uid <> ALL(:listed)) ORDER BY p.id"),
+        {"pool_id": pool_id, "now": now, "listed": list(listed)},
     )
     return [PodRow(*row) for row in rows]
 
 
-def record_created(db: Connection, *, row_id: int, uid: str) -> None:
-    """Write the UID down that the cluster gave; a poll may have done so before.
+def record_created(db: Connection, *, row_id: int, uid: str, template_hash: str) -> None:
+    """Write the UID down that the cluster gave, and by which template; a poll may have brought the UID before.
 
     A row that was given up while its Pod was being created is taken up again: the Pod exists.
     """
     db.execute(
         text("UPDATE runner_pods SET uid = :uid, gone_at = NULL WHERE id = :id AND uid IS NULL"),
         {"id": row_id, "uid": uid},
+    )
+    db.execute(
+        text("UPDATE runner_pods SET template_hash = :hash WHERE id = :id AND template_hash <> :hash"),
+        {"id": row_id, "hash": template_hash},
     )
 
 

@@ -1,122 +1,194 @@
-"""What a reconcile decides, committed under the pool's lock: rows of the Pods to create, retire claims of those to go.
+"""What a reconcile decides, read and committed under the pool's lock: rows of Pods to create, and retire claims.
 
-A row stands before its Pod is created, under the pool's lock, so that two keepers never create one too many.
+A row stands before its Pod is created, and the lock is held from the reading of the claims to the commit, so that two
+keepers never create one too many nor count one failure twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
-from models import gates
 from models.releases import insert_retire
 from models.sql import text
-from ostler.upstreams import Upstream
+from rules.pool_plan import TICK, PoolPlan, Why
+from rules.starts import Starts, Trouble, over_quota, refused, taken
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What a reconcile does: (row id, Pod name, attempt id) to create, and retire claims that were inserted."""
+class Committed:
+    """What a reconcile is to do: (row id, Pod name, attempt id) to create, and retire claims that were inserted.
+
+    `retired`: why, per claim. `failed_starts` are those that were counted.
+    """
 
     create: tuple[tuple[int, str, str], ...]
-    retire: tuple[int, ...]
+    retired: Mapping[int, Why]
+    failed_starts: tuple[Trouble, ...] = ()
 
 
-def plan_pods(
+def lock_pool(db: Connection, pool_id: int) -> Row[Any]:
+    """Take the pool's lock and return its row; what is read after this is what the plan is made of."""
+    db.execute(text("SELECT pg_advisory_xact_lock(:pool_id)"), {"pool_id": pool_id})
+    return db.execute(text("SELECT * FROM pools WHERE id = :id"), {"id": pool_id}).one()
+
+
+def starts_of(pool: Row[Any]) -> Starts:
+    """Return how the starts of a pool go."""
+    return Starts(
+        failures=pool.failed_starts, failed_at=pool.failed_at, create_after=pool.create_after,
+        trouble=None if pool.start_trouble is None else Trouble(pool.start_trouble), detail=pool.start_detail or "",
+    )  # fmt: skip
+
+
+def retired_in_tick(pool: Row[Any], *, now: datetime) -> int:
+    """Return how many Pods of a pool were retired in the tick that `now` is in."""
+    begun = pool.tick_at is not None and (now - pool.tick_at).total_seconds() < TICK
+    return pool.tick_retired if begun else 0
+
+
+def commit_plan(
     db: Connection,
+    pool: Row[Any],
+    plan: PoolPlan,
     *,
-    pool_id: int,
     names: Sequence[tuple[str, str]],
-    warm: Sequence[int],
     due_after: float,
     now: datetime,
     who: str,
-) -> Plan:
-    """Insert the rows that are missing, or retire claims for what is too many, under the pool's lock.
+) -> Committed:
+    """Write a plan down, in the transaction that holds the lock and read what it was made of.
 
-    `names` are unused (Pod name, attempt id) pairs, as many as may be created in this round. Of the surplus the
-    rows that have no Pod yet go first, then warm Pods, at most max(5, 10 %) of them in a run. `warm` are the rows that
-    hold no JIT by what the cluster shows; what Postgres says of them is asked again here.
+    `names` are unused (Pod name, attempt id) pairs, as many as may be created in this round.
     """
-    db.execute(text("SELECT pg_advisory_xact_lock(:pool_id)"), {"pool_id": pool_id})
-    pool = db.execute(
-        text("SELECT namespace, replicas, template_hash, draining, deleted_at FROM pools WHERE id = :id"),
-        {"id": pool_id},
-    ).one()
-    alive: int = db.execute(
-        text("""
-            SELECT count(*) FROM runner_pods p
-            WHERE p.pool_id = :id AND p.gone_at IS NULL AND p.terminal_at IS NULL
-              AND NOT EXISTS (SELECT FROM claims c WHERE c.pod_uid = p.uid AND c.ended_at IS NULL
-                              AND c.purpose = 'retire')
-        """),
-        {"id": pool_id},
-    ).scalar_one()
-    wanted = 0 if pool.draining or pool.deleted_at is not None else pool.replicas
-    for name, attempt in names[: max(0, wanted - alive)]:
+    for name, attempt in names[: plan.create]:
         db.execute(
             text("""
                 INSERT INTO runner_pods (pool_id, namespace, name, attempt_id, template_hash, created_at)
                 VALUES (:pool_id, :namespace, :name, :attempt, :hash, :now)
             """),
             {
-                "pool_id": pool_id, "namespace": pool.namespace, "name": name, "attempt": attempt,
+                "pool_id": pool.id, "namespace": pool.namespace, "name": name, "attempt": attempt,
                 "hash": pool.template_hash, "now": now,
             },
         )  # fmt: skip
-    surplus = max(0, alive - wanted)
-    if surplus:
-        surplus -= _give_up_rows(db, pool_id, surplus, now=now)
-    if surplus and not gates.is_open(db, Upstream.KUBERNETES):
-        surplus = 0  # a closed gate stops what deletes Pods, and nothing else here
-    retired = _retire_surplus(db, pool_id, surplus, warm=warm, alive=alive, due_after=due_after, now=now, who=who)
+    _give_up_rows(db, plan.give_up, now=now)
+    retired = _retire(db, plan, due_after=due_after, now=now, who=who)
+    if retired:
+        _count_retired(db, pool, len(retired), now=now)
+    failed = plan.failed_starts if Why.NOT_STARTED in retired.values() else ()
+    starts = plan.starts
+    if plan.failed_starts and not failed:
+        starts = starts_of(pool)  # they were heard or claimed meanwhile
+    if starts != starts_of(pool):
+        _write_starts(db, pool.id, starts)
+    rows = _to_create(db, pool.id, limit=len(names)) if plan.creates else ()
+    return Committed(create=tuple(rows), retired=retired, failed_starts=failed)
+
+
+def _to_create(db: Connection, pool_id: int, *, limit: int) -> list[tuple[int, str, str]]:
     rows = db.execute(
         text("""
             SELECT id, name, attempt_id FROM runner_pods
             WHERE pool_id = :id AND uid IS NULL AND gone_at IS NULL ORDER BY id LIMIT :limit
         """),
-        {"id": pool_id, "limit": len(names)},
+        {"id": pool_id, "limit": limit},
     )
-    return Plan(create=tuple((row.id, row.name, row.attempt_id) for row in rows), retire=retired)
+    return [(row.id, row.name, row.attempt_id) for row in rows]
 
 
-def _give_up_rows(db: Connection, pool_id: int, surplus: int, *, now: datetime) -> int:
+def _give_up_rows(db: Connection, rows: Sequence[int], *, now: datetime) -> None:
     """Give up rows whose Pod was never seen; one that turns up after all is taken up again by its attempt."""
-    given_up = db.execute(
-        text("""
-            UPDATE runner_pods SET gone_at = :now WHERE id IN (
-                SELECT id FROM runner_pods WHERE pool_id = :id AND uid IS NULL AND gone_at IS NULL
-                ORDER BY id LIMIT :surplus FOR NO KEY UPDATE)
-        """),
-        {"id": pool_id, "surplus": surplus, "now": now},
-    )
-    return given_up.rowcount
+    if rows:
+        db.execute(
+            text("""
+                UPDATE runner_pods SET gone_at = :now WHERE id IN (
+                    SELECT id FROM runner_pods WHERE id = ANY(:ids) AND uid IS NULL AND gone_at IS NULL
+                    ORDER BY id FOR NO KEY UPDATE)
+            """),
+            {"ids": list(rows), "now": now},
+        )
 
 
-def _retire_surplus(
-    db: Connection, pool_id: int, surplus: int, *, warm: Sequence[int], alive: int, due_after: float, now: datetime,
-    who: str,
-) -> tuple[int, ...]:  # fmt: skip
+def _retire(db: Connection, plan: PoolPlan, *, due_after: float, now: datetime, who: str) -> dict[int, Why]:
+    """Insert the retire claims; a Pod that somebody has locked, or that was claimed meanwhile, is left alone."""
+    if not plan.retire:
+        return {}
+    wanted = {each.id: each for each in plan.retire}
     rows = db.execute(
         text("""
             SELECT p.id FROM runner_pods p
-            WHERE p.pool_id = :id AND p.id = ANY(:warm) AND p.gone_at IS NULL AND p.terminal_at IS NULL
+            WHERE p.id = ANY(:ids) AND p.gone_at IS NULL AND p.terminal_at IS NULL
               AND p.uid IS NOT NULL AND NOT EXISTS (SELECT FROM claims c WHERE c.pod_uid = p.uid
                               AND (c.ended_at IS NULL OR c.delivered_at IS NOT NULL))
-            ORDER BY p.id LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED
+            ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED
         """),
-        {"id": pool_id, "warm": list(warm), "limit": min(surplus, budget_of(alive))},
+        {"ids": list(wanted)},
     )
-    claims = [
-        insert_retire(db, row_id, now=now, who=who, why="the pool has too many Pods", due_after=due_after)
-        for row_id in rows.scalars().all()
-    ]
-    return tuple(claim_id for claim_id in claims if claim_id is not None)
+    retired = {}
+    for row_id in rows.scalars().all():
+        claim_id = insert_retire(db, row_id, now=now, who=who, why=str(wanted[row_id]), due_after=due_after)
+        if claim_id is not None:
+            retired[claim_id] = wanted[row_id].why
+    return retired
 
 
-def budget_of(pods: int) -> int:
-    """Return how many warm Pods one run may retire of those that are too many."""
-    return max(5, pods // 10)
+def _count_retired(db: Connection, pool: Row[Any], count: int, *, now: datetime) -> None:
+    before = retired_in_tick(pool, now=now)
+    db.execute(
+        text("UPDATE pools SET tick_at = :at, tick_retired = :retired WHERE id = :id"),
+        {"id": pool.id, "at": pool.tick_at if before else now, "retired": before + count},
+    )
+
+
+def record_refusal(db: Connection, pool_id: int, *, detail: str, quota: bool, now: datetime) -> None:
+    """The API server would not take a Pod of this pool: because a quota is used up, or because of what the Pod is."""
+    starts = starts_of(lock_pool(db, pool_id))
+    if quota:
+        after = over_quota(starts, detail=detail)
+    elif starts.waits(now):
+        after = starts  # another keeper was refused a moment ago
+    else:
+        after = refused(starts, detail=detail, now=now)
+    if after != starts:
+        _write_starts(db, pool_id, after)
+
+
+def record_taken(db: Connection, pool_id: int) -> None:
+    """The API server took a Pod of this pool again."""
+    starts = starts_of(lock_pool(db, pool_id))
+    if taken(starts) != starts:
+        _write_starts(db, pool_id, taken(starts))
+
+
+def _write_starts(db: Connection, pool_id: int, starts: Starts) -> None:
+    db.execute(
+        text("""
+            UPDATE pools SET failed_starts = :failures, failed_at = :failed_at, create_after = :create_after,
+                   start_trouble = :trouble, start_detail = :detail
+            WHERE id = :id
+        """),
+        {
+            "id": pool_id, "failures": starts.failures, "failed_at": starts.failed_at,
+            "create_after": starts.create_after, "trouble": starts.trouble, "detail": starts.detail or None,
+        },
+    )  # fmt: skip
+
+
+def status_is_due(pool: Row[Any], status: Mapping[str, Any], *, every: float, now: datetime) -> bool:
+    """Return whether a status differs from the one that was written last, which was not a moment ago."""
+    if pool.status == status:
+        return False
+    return pool.status_at is None or (now - pool.status_at).total_seconds() >= every
+
+
+_STATUS = text("UPDATE pools SET status = CAST(:status AS jsonb), status_at = :now WHERE id = :id")
+
+
+def record_status(db: Connection, pool_id: int, status: str, *, now: datetime) -> None:
+    """Write down what was written to the pool's object, as JSON."""
+    db.execute(_STATUS, {"id": pool_id, "status": status, "now": now})

@@ -66,6 +66,16 @@ class Pool(Base):
     usual_at: Mapped[datetime | None] = mapped_column(comment="when that was counted")
     draining_since: Mapped[datetime | None] = mapped_column(comment="the deletion of its object was asked for")
     deleted_at: Mapped[datetime | None]
+    failed_starts: Mapped[int] = mapped_column(server_default="0", comment="rounds in a row")
+    failed_at: Mapped[datetime | None] = mapped_column(comment="the last was counted")
+    create_after: Mapped[datetime | None] = mapped_column(comment="no Pod before this")
+    start_trouble: Mapped[str | None] = mapped_column(comment="why no Pod comes to poll")
+    start_detail: Mapped[str | None] = mapped_column(comment="the same in words")
+    tick_at: Mapped[datetime | None] = mapped_column(comment="its budget of retirements began")
+    tick_retired: Mapped[int] = mapped_column(server_default="0", comment="of that budget")
+    problem: Mapped[str | None] = mapped_column(comment="why its spec cannot be used")
+    status: Mapped[dict[str, Any] | None] = mapped_column(JSONB, comment="as written to the object last")
+    status_at: Mapped[datetime | None] = mapped_column(comment="when that was")
     listed_at: Mapped[datetime | None] = mapped_column(comment="the last list that left no missing Pod unmarked")
 
 

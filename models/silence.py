@@ -1,4 +1,4 @@
-"""Pods that nobody hears: no claim, no offer, and nothing ever delivered."""
+"""Pods that nobody hears any more: they polled once, and have no claim, no offer, and nothing ever delivered."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POLL_NOTED_EVERY = timedelta(seconds=60)
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """One such Pod. `heard_at`: the latest time at which it may have polled, its creation when it never did."""
+    """One such Pod. `heard_at`: the latest time at which it may have polled."""
 
     runner_pod_id: int
     uid: str
@@ -29,6 +29,8 @@ class Quiet:
 _QUIET = """
     FROM runner_pods p
     WHERE p.uid = ANY(:uids) AND p.gone_at IS NULL AND p.terminal_at IS NULL
+      -- one that never polled is the keeper's, which knows its pool's own deadline
+      AND p.first_polled_at IS NOT NULL
       AND NOT EXISTS (SELECT FROM offers o WHERE o.pod_uid = p.uid AND o.until > :now)
       -- a claim that has just ended may have cut its way to us
       AND NOT EXISTS (SELECT FROM claims c WHERE c.pod_uid = p.uid

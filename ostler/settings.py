@@ -130,7 +130,12 @@ class Settings(Stores):
     adrift_late_after: float = Field(
         default=3600, gt=0, description="the same for one that waits, is set aside, or runs on a runner of others"
     )
-    start_timeout: float = Field(default=300, gt=0, description="a Pod that does not poll is replaced")
+    start_timeout: float = Field(
+        default=300,
+        gt=0,
+        description="a Pod that does not poll is replaced; before its first poll a pool may say otherwise "
+        "(`provisioning.startTimeout`)",
+    )
     probe_every: float = Field(
         default=10, gt=0, description="while an installation fails, one job of it is let through to try again"
     )

@@ -79,6 +79,14 @@ REPAIR_OVERFLOW = Counter(
     "ostler_repair_overflow_total", "Repairs that a budget or a closed gate left to a later tick", ("sweep",),
     registry=_registry,
 )  # fmt: skip
+PODS_CREATED = Counter("ostler_pods_created_total", "Runner Pods created", registry=_registry)
+PODS_RETIRED = Counter(
+    "ostler_pods_retired_total", "Retire claims that keepers made, by reason", ("why",), registry=_registry
+)
+FAILED_STARTS = Counter(
+    "ostler_failed_starts_total", "Pods that did not come to poll, or were refused, by what was in the way",
+    ("cause",), registry=_registry,
+)  # fmt: skip
 STRANDED_SECONDS = Histogram(
     "ostler_stranded_seconds", "From the moment that something was stranded until it was served", ("cause", "found_by"),
     buckets=_STRANDED, registry=_registry,
@@ -152,6 +160,10 @@ for _event in _EVENTS:
     WATCH_EVENTS.labels(_event.lower())
 for _why in ("ended", "expired", "silent", "failed"):
     WATCH_RESTARTS.labels(_why)
+for _why in ("surplus", "drained", "template", "cordoned", "not_started"):
+    PODS_RETIRED.labels(_why)
+for _trouble in ("image", "container", "unschedulable", "poller", "silent", "refused"):
+    FAILED_STARTS.labels(_trouble)
 for _hint in ("gone", "spent", "executing"):
     WATCH_HINTS.labels(_hint)
 for _why in ("allowance", "limited", "silent", "uninstalled", "refused", "failed", "time"):

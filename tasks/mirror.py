@@ -14,10 +14,16 @@ from tasks.runtime import Runtime
 
 def mirror(rt: Runtime, pool: PoolSeen) -> bool:
     """Mirror one pool; return whether jobs may find another pool now."""
-    return transaction(rt.engine, lambda db: keeper.mirror_pool(db, facts(pool), now=utcnow()))
+    return transaction(rt.engine, lambda db: keeper.mirror_pool(db, facts(rt, pool), now=utcnow()))
 
 
-def facts(pool: PoolSeen) -> keeper.PoolFacts:
+def mark_unusable(rt: Runtime, pool: PoolSeen, *, problem: str) -> bool:
+    """Record why a pool cannot be used; return whether it has a row."""
+    known = facts(rt, pool)
+    return transaction(rt.engine, lambda db: keeper.mark_problem(db, known, problem=problem))
+
+
+def facts(rt: Runtime, pool: PoolSeen) -> keeper.PoolFacts:
     """Return what is mirrored of a pool."""
     return keeper.PoolFacts(
         uid=pool.uid,
@@ -44,7 +50,7 @@ def facts(pool: PoolSeen) -> keeper.PoolFacts:
         max_replicas=pool.max_replicas,
         scale_down_delay=pool.scale_down_delay,
         max_unavailable_percent=pool.max_unavailable_percent,
-        start_timeout=pool.start_timeout,
+        start_timeout=rt.settings.start_timeout if pool.start_timeout is None else pool.start_timeout,
         max_concurrent=pool.max_concurrent,
         drain_timeout=pool.drain_timeout,
     )

@@ -17,7 +17,7 @@ from sqlalchemy import Row
 from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.pods import PodSeen, list_pods
-from k8s_adapters.pools import get_pool, list_pools
+from k8s_adapters.pools import PoolSeen, get_pool, list_pools
 from models import keeper, pod_rows
 from models.engine import transaction
 from models.pod_rows import PodRow
@@ -27,9 +27,9 @@ from ostler.wakes import KEEP, REMATCH
 from rules.machines import Purpose
 from tasks import draining
 from tasks.base import SWEEP, calls, remaining, task
-from tasks.evidence import judge
-from tasks.mirror import mirror, pod_facts
-from tasks.provision import RESERVE, fill
+from tasks.mirror import mark_unusable, mirror, pod_facts
+from tasks.pool_status import write_problem, write_status
+from tasks.provision import RESERVE, act, decide
 from tasks.runtime import Runtime, runtime
 from tasks.spent import see_missing, see_spent
 
@@ -50,14 +50,8 @@ def pools() -> None:
     seen = list_pools(rt.kube, namespace=namespace, policy=calls(SWEEP))
     changed = False
     for pool in seen:
-        if pool.problem is not None:
-            log.warning("pool.unusable", pool=pool.name, problem=pool.problem)
         try:
-            if pool.problem is None:
-                draining.hold(rt, pool)
-                changed |= mirror(rt, pool)
-            else:
-                changed |= draining.note(rt, pool)
+            changed |= see_pool(rt, pool)
         except DBAPIError as error:  # one bad pool stops no other (L14)
             log.warning("pool.not_mirrored", pool=pool.name, error=type(error).__name__)
     uids = {pool.uid for pool in seen}
@@ -72,6 +66,20 @@ def pools() -> None:
         rt.waker.send(REMATCH, queue="sweeps")
     for row in transaction(rt.engine, lambda db: keeper.kept_pools(db, namespace=namespace)):
         rt.waker.send(KEEP, queue="pools", pool_id=row.id)
+
+
+def see_pool(rt: Runtime, pool: PoolSeen) -> bool:
+    """Mirror a pool, or what is wrong with it; return whether jobs may find another pool now.
+
+    One whose spec cannot be used is marked Degraded and keeps its Pods.
+    """
+    if pool.problem is None:
+        draining.hold(rt, pool)
+        return mirror(rt, pool)
+    log.warning("pool.unusable", pool=pool.name, problem=pool.problem)
+    if not mark_unusable(rt, pool, problem=pool.problem):
+        write_problem(rt, pool, now=utcnow())
+    return draining.note(rt, pool)
 
 
 def see_missing_pool(rt: Runtime, row: Row[Any], *, namespace: str) -> bool:
@@ -96,24 +104,23 @@ def keep(*, pool_id: int) -> None:
     began = utcnow()
     seen = list_pods(rt.kube, namespace=namespace, pool=name, policy=calls(SWEEP))
     now = utcnow()
-    transaction(
-        rt.engine,
-        lambda db: pod_rows.record_pods(db, pool_id=pool_id, pods=[pod_facts(pod) for pod in seen], now=now),
-    )
-    rows = transaction(rt.engine, lambda db: pod_rows.pod_rows(db, pool_id=pool_id, now=now))
     by_uid = {pod.uid: pod for pod in seen}
+    facts = [pod_facts(pod) for pod in seen]
+    transaction(rt.engine, lambda db: pod_rows.record_pods(db, pool_id=pool_id, pods=facts, now=now))
+    rows = transaction(rt.engine, lambda db: pod_rows.over_rows(db, pool_id=pool_id, listed=list(by_uid), now=now))
     asking = [row for row in rows if asks_github(row, by_uid)]
     others = [row for row in rows if not asks_github(row, by_uid)]
     complete = see_all(rt, others, by_uid, namespace=namespace, now=now)
     # A GitHub that does not answer may use up the rest of the time, and not always for the same Pods (L14).
-    warm = [row.id for row in rows if (pod := by_uid.get(row.uid or "")) and not judge(row.recorded, pod).busy]
-    fill(rt, pool_id, namespace, name, warm=warm)
+    decided = decide(rt, pool_id, name=name, by_uid=by_uid)
+    act(rt, decided)
+    write_status(rt, decided.pool, decided.observed, decided.plan, now=utcnow())
     random.shuffle(asking)
     complete &= see_all(rt, asking, by_uid, namespace=namespace, now=now)
     if complete:
         transaction(rt.engine, lambda db: keeper.record_listed(db, pool_id=pool_id, at=began))
     # While the Pods are watched, the end of this one wakes us.
-    if any(is_ending(row, now=now) for row in rows) and not rt.waker.watched(namespace):
+    if any(is_ending(row, now=now) for row in decided.rows) and not rt.waker.watched(namespace):
         rt.waker.send(KEEP, queue="pools", after=LOOK_AGAIN, pool_id=pool_id)
     draining.settle(rt, pool_id, seen)
 
@@ -144,7 +151,7 @@ def see_all(
 
 def is_ending(row: PodRow, *, now: datetime) -> bool:
     """Return whether the job of this Pod is over and the Pod about to be: GitHub tells the one before the other."""
-    if row.freed_at is None or row.claim_id is not None or row.terminal_at is not None:
+    if row.freed_at is None or not row.ever_delivered or row.claim_id is not None or row.terminal_at is not None:
         return False
     return now - row.freed_at < timedelta(seconds=ENDING)
 

@@ -1,19 +1,34 @@
-"""What a reconcile does to a pool's Pods: creations for rows that stand, retirements under claims that stand."""
+"""What a reconcile does to a pool's Pods: creations for rows that stand, retirements under claims that stand.
+
+Decided under the pool's lock, with the claims read after the list (L8); done after the commit, each step such that
+another keeper may do it as well, or do it again after us.
+"""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import structlog
+from sqlalchemy import Connection, Row
 
+from k8s_adapters.pods import PodSeen
 from k8s_adapters.pools import PoolSeen, get_pool
+from k8s_adapters.refusals import refusal_of
 from k8s_adapters.runners import create_runner
 from models import pod_rows, pool_plans
 from models.engine import transaction
+from models.pod_rows import PodRow
+from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Conflict, UpstreamError
+from rules.pool_plan import ObservedPool, PoolPlan
+from rules.starts import Trouble
 from tasks.base import SWEEP, calls, remaining
+from tasks.cordons import cordoned_nodes
+from tasks.observing import make_plan
 from tasks.retire import send_retire
 from tasks.runtime import Runtime
 
@@ -26,32 +41,77 @@ RESERVE = 3.0
 """Seconds of the deadline after which no further Pod is begun."""
 
 
-def fill(rt: Runtime, pool_id: int, namespace: str, name: str, *, warm: Sequence[int]) -> None:
-    """Create the Pods that are missing, or retire some of the `warm` rows when there are too many."""
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What a reconcile found and committed. `pool` is its row, `rows` those of its Pods."""
+
+    pool: Row[Any]
+    rows: list[PodRow]
+    observed: ObservedPool
+    plan: PoolPlan
+    committed: pool_plans.Committed
+
+
+def decide(rt: Runtime, pool_id: int, *, name: str, by_uid: Mapping[str, PodSeen]) -> Decided:
+    """Plan a pool's reconcile and commit the plan; `by_uid` are its Pods, which were listed before this."""
     names = [(f"{name}-{secrets.token_hex(4)}", secrets.token_hex(8)) for _ in range(CREATIONS)]
-    plan = transaction(
-        rt.engine,
-        lambda db: pool_plans.plan_pods(
-            db, pool_id=pool_id, names=names, warm=warm, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
-        ),
-    )
-    for claim_id in plan.retire:
+    cordoned = cordoned_nodes(rt) if any(pod.node is not None for pod in by_uid.values()) else frozenset()
+
+    def body(db: Connection) -> Decided:
+        now = utcnow()
+        pool = pool_plans.lock_pool(db, pool_id)
+        rows = pod_rows.pod_rows(db, pool_id=pool_id, now=now)
+        observed, plan = make_plan(db, pool, rows, by_uid, cordoned=cordoned, most=CREATIONS, now=now)
+        committed = pool_plans.commit_plan(
+            db, pool, plan, names=names, due_after=rt.settings.due_after, now=now, who=rt.who
+        )
+        return Decided(pool, rows, observed, plan, committed)
+
+    return transaction(rt.engine, body)
+
+
+def act(rt: Runtime, decided: Decided) -> None:
+    """Send the retirements, and create the Pods whose rows wait for them."""
+    committed, row = decided.committed, decided.pool
+    for claim_id, why in committed.retired.items():
+        telemetry.PODS_RETIRED.labels(why.name.lower()).inc()
         send_retire(rt, claim_id)
-    if not plan.create:
+    for trouble in committed.failed_starts:
+        telemetry.FAILED_STARTS.labels(trouble).inc()
+    if not committed.create:
         return
-    pool = get_pool(rt.kube, namespace=namespace, name=name, policy=calls(SWEEP))
-    if pool is None or pool.problem is not None or pool.terminating or not pool.held:
+    pool = get_pool(rt.kube, namespace=row.namespace, name=row.name, policy=calls(SWEEP))
+    if pool is None or pool.uid != row.uid or pool.problem is not None or pool.terminating or not pool.held:
         return
-    for row_id, pod_name, attempt in plan.create:
+    taken = decided.plan.starts.trouble not in {Trouble.QUOTA, Trouble.REFUSED}
+    for row_id, pod_name, attempt in committed.create:
         if remaining() < RESERVE:
             return
         try:
             with rt.waker.alone(f"create:{row_id}") as alone:
                 if alone and still_wanted(rt, row_id):
                     create(rt, pool, row_id=row_id, pod_name=pod_name, attempt=attempt)
+                    if not taken:
+                        transaction(rt.engine, lambda db: pool_plans.record_taken(db, row.id))
+                        taken = True
         except UpstreamError as error:
             log.warning("pod.not_created", pod=pod_name, error=type(error).__name__)
+            note_refusal(rt, row.id, error)
             return
+
+
+def note_refusal(rt: Runtime, pool_id: int, error: UpstreamError) -> None:
+    """Write down that the API server would not take a Pod, where it was that."""
+    refusal = refusal_of(error)
+    if refusal is None:
+        return
+    if not refusal.quota:
+        telemetry.FAILED_STARTS.labels(Trouble.REFUSED).inc()
+
+    def body(db: Connection) -> None:
+        pool_plans.record_refusal(db, pool_id, detail=refusal.text, quota=refusal.quota, now=utcnow())
+
+    transaction(rt.engine, body)
 
 
 def still_wanted(rt: Runtime, row_id: int) -> bool:
@@ -70,4 +130,9 @@ def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: 
         log.warning("pod.name_taken", pod=pod_name)
         transaction(rt.engine, lambda db: pod_rows.forget_row(db, row_id=row_id, now=utcnow()))
         return
-    transaction(rt.engine, lambda db: pod_rows.record_created(db, row_id=row_id, uid=created.uid))
+
+    def body(db: Connection) -> None:
+        pod_rows.record_created(db, row_id=row_id, uid=created.uid, template_hash=pool.template_hash)
+
+    transaction(rt.engine, body)
+    telemetry.PODS_CREATED.inc()

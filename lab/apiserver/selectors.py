@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lab.apiserver.kinds import POD, Kind
+from lab.apiserver.kinds import NODE, POD, Kind
 from lab.apiserver.refusals import bad_request
 from lab.apiserver.store import Stored
 
@@ -18,7 +18,10 @@ _VALUE = r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?)?"
 _SET = re.compile(rf"\s*({_KEY})\s+(in|notin)\s*\(([^()]*)\)\s*")
 _EQUAL = re.compile(rf"\s*({_KEY})\s*(==?|!=)\s*({_VALUE})\s*")
 _EXISTS = re.compile(rf"\s*(!?)\s*({_KEY})\s*")
-_FIELDS_OF_PODS = ("spec.nodeName", "spec.restartPolicy", "spec.serviceAccountName", "status.phase")
+_FIELDS = {
+    POD: ("spec.nodeName", "spec.restartPolicy", "spec.serviceAccountName", "status.phase"),
+    NODE: ("spec.unschedulable",),
+}
 
 
 def selected(kind: Kind, *, labels: str, fields: str) -> Test:
@@ -59,13 +62,15 @@ def _field(kind: Kind, text: str) -> Test:
     if match is None:
         raise bad_request(f"invalid selector: '{text}'; can't understand '{text}'")
     path, operator, value = match.groups()
-    if path not in {"metadata.name", "metadata.namespace", *(_FIELDS_OF_PODS if kind == POD else ())}:
+    if path not in {"metadata.name", "metadata.namespace", *_FIELDS.get(kind, ())}:
         raise bad_request(f"field label not supported: {path}")
 
     def test(stored: Stored) -> bool:
         found: Any = stored.content
         for step in path.split("."):
             found = (found or {}).get(step)
+        if path == "spec.unschedulable":
+            found = "true" if found else "false"
         return ((found or "") == value) == (operator != "!=")
 
     return test

@@ -1,4 +1,4 @@
-"""`ostler.silent_pods`: retires Pods that do not poll, or whose poller failed while the Pod lives on.
+"""`ostler.silent_pods`: retires Pods that polled once and do not any more, or whose poller failed since then.
 
 Silence counts only while web processes beat, and a Pod that may hold a JIT is none of this sweep's. The keeper makes
 the successor.

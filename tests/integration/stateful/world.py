@@ -306,8 +306,9 @@ def install(monkeypatch: pytest.MonkeyPatch, current: Callable[[], World]) -> No
     monkeypatch.setattr(tasks.mint, "new_suffix", lambda: f"{next(numbers):08x}")
     monkeypatch.setattr(tasks.base, "time", SimpleNamespace(monotonic=lambda: 0.0))
     monkeypatch.setattr(tasks.runner_lists, "LONGEST_WAIT", 0.0)  # who has the turn was killed
-    for creates in ("replace_missing", "fill"):  # Pods come by a rule
-        monkeypatch.setattr(tasks.pools, creates, lambda *_arguments, **_named: None, raising=False)
+    for creates in ("act", "decide", "write_status"):  # Pods come by a rule
+        monkeypatch.setattr(tasks.pools, creates, lambda *_arguments, **_named: SimpleNamespace(
+            pool=None, rows=(), observed=None, plan=None))  # fmt: skip
 
 
 def later(now: datetime, seconds: float) -> datetime:

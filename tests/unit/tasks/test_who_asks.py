@@ -25,7 +25,7 @@ ENDS = {
     # What inserts retire claims, each in the transaction of who judged.
     ("models/releases.py", "end_never_delivered"): "insert_retire",
     ("models/releases.py", "end_delivered"): "insert_retire",
-    ("models/pool_plans.py", "_retire_surplus"): "insert_retire",
+    ("models/pool_plans.py", "_retire"): "insert_retire",
     ("models/silence.py", "retire_quiet"): "insert_retire",
     ("models/orphans.py", "retire_stamped"): "insert_retire",
     ("models/orphans.py", "reap_finished"): "insert_retire",
@@ -35,7 +35,10 @@ ASKS = {
     # Who calls those, and what it asks.
     ("tasks/retire.py", "retire"): {"ask"},
     ("tasks/spent.py", "see_spent"): {"judge", "remove"},
-    ("tasks/pools.py", "keep"): {"judge", "fill"},
+    ("tasks/pools.py", "keep"): {"decide"},
+    ("tasks/provision.py", "decide"): {"make_plan", "commit_plan"},
+    ("tasks/observing.py", "make_plan"): {"observe_pod", "plan"},
+    ("tasks/observing.py", "observe_pod"): {"judge"},
     ("tasks/release.py", "make_warm"): {"ask"},
     ("tasks/release.py", "end_delivered"): {"ask"},
     ("tasks/stamp.py", "unstamp"): {"ask"},
@@ -51,14 +54,14 @@ CALLERS = {
     # Of what inserts a retire claim: nobody gets there past the questions above.
     "end_never_delivered": {("tasks/release.py", "end_never_delivered"), ("tasks/release.py", "release")},
     "end_delivered": {("tasks/release.py", "end_delivered"), ("tasks/release.py", "release")},
-    "plan_pods": {("tasks/provision.py", "fill")},
-    "_retire_surplus": {("models/pool_plans.py", "plan_pods")},
+    "commit_plan": {("tasks/provision.py", "decide")},
+    "_retire": {("models/pool_plans.py", "commit_plan")},
     "retire_quiet": {("tasks/sweeps/silent_pods.py", "look")},
     "retire_stamped": {("tasks/sweeps/orphaned_stamps.py", "look")},
     "reap_finished": {("tasks/sweeps/finished_jobs.py", "look")},
     "make_warm": {("tasks/release.py", "end_never_delivered")},
     "remove": {("tasks/spent.py", "see_spent")},
-    "fill": {("tasks/pools.py", "keep")},
+    "decide": {("tasks/pools.py", "keep")},
 }
 
 

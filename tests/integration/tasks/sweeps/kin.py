@@ -191,6 +191,7 @@ def stamped_pod(stage: Stage, _github: GitHub) -> None:
 
 def failed_poller(stage: Stage, _github: GitHub) -> None:
     stage.finish(pod_of(stage), phase="Running", poller=1, runner=None)
+    stage.rows("UPDATE runner_pods SET first_polled_at = created_at")
     stage.job(999)  # its account
 
 

@@ -18,6 +18,7 @@ def fill(stage: Stage, *, replicas: int) -> None:
     pools.run()
     for message in stage.outbox.take("ostler.keep"):
         keep.run(**message)
+    stage.rows("UPDATE runner_pods SET first_polled_at = created_at")
     stage.outbox.sent.clear()
 
 

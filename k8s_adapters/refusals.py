@@ -1,0 +1,43 @@
+"""Why the API server would not take a Pod: a quota that is used up, or what the Pod is.
+
+What is told is fit for a status that everybody reads: of a field that is wrong the name, never the value (law L13).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from k8s_adapters.retry import answer_of
+from ostler.errors import Forbidden, Invalid, UpstreamError
+
+_LONGEST = 300
+_FIELD = re.compile(
+    r"([a-zA-Z][\w.\[\]\"/-]*): (Invalid value|Required value|Unsupported value|Forbidden|Duplicate value|Too long)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A Pod that will not be taken until something changes. `quota`: there is no room for it now."""
+
+    quota: bool
+    text: str
+
+
+def refusal_of(error: UpstreamError) -> Refusal | None:
+    """Return why a Pod was refused; None for anything else that went wrong with its creation."""
+    answer = answer_of(error)
+    if answer is None or answer.status == HTTPStatus.UNAUTHORIZED or not isinstance(error, Forbidden | Invalid):
+        return None
+    _, quota, rest = answer.message.partition("exceeded quota: ")
+    if quota:
+        return Refusal(quota=True, text=(quota + rest)[:_LONGEST])
+    if "error looking up service account" in answer.message:  # the admission's cache lags behind
+        return None
+    if isinstance(error, Forbidden):
+        _, found, rest = answer.message.partition("is forbidden: ")
+        return Refusal(quota=False, text=(rest if found else answer.message)[:_LONGEST] or answer.reason)
+    fields = "; ".join(f"{field}: {what}" for field, what in _FIELD.findall(answer.message))
+    return Refusal(quota=False, text=(fields or answer.reason or str(answer))[:_LONGEST])

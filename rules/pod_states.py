@@ -1,0 +1,65 @@
+"""Which one state a runner Pod is in, in the words of the design: every Pod is in exactly one of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class PodState(StrEnum):
+    """The states of a runner Pod; that its template is stale is a flag beside them.
+
+    - `starting`: it has never polled, or is not even created yet.
+    - `warm`: it polls, has no live claim, and was never given anything.
+    - `reserved`: a live job claim, of which nothing was delivered.
+    - `busy`: it may hold a JIT.
+    - `ending`: its delivered claim is over, and it is not terminal yet.
+    - `retiring`: a live retire claim.
+    - `silent`: it polled once, and nobody hears it any more.
+    - `spent`: it is terminal.
+    """
+
+    STARTING = "starting"
+    WARM = "warm"
+    RESERVED = "reserved"
+    BUSY = "busy"
+    ENDING = "ending"
+    RETIRING = "retiring"
+    SILENT = "silent"
+    SPENT = "spent"
+
+
+AVAILABLE = frozenset({PodState.WARM, PodState.RESERVED, PodState.BUSY, PodState.ENDING})
+"""States of Pods that serve or can serve at once; the others are what a roll waits for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PodSight:
+    """What rows, evidence and the cluster say of one Pod.
+
+    `may_hold_jit` is the verdict of `rules.busy`. `delivered`: by its live claim; `ever_delivered`: by any of its
+    claims. `heard`: it is offered, or polled a moment ago.
+    """
+
+    terminal: bool = False
+    retiring: bool = False
+    claimed: bool = False
+    delivered: bool = False
+    ever_delivered: bool = False
+    may_hold_jit: bool = False
+    ever_polled: bool = False
+    heard: bool = False
+
+
+def state_of(pod: PodSight) -> PodState:
+    """Return the state of a Pod; what speaks for a JIT goes before all that speaks for an idle Pod (L3)."""
+    answers = (
+        (pod.terminal, PodState.SPENT),
+        (pod.retiring, PodState.RETIRING),
+        (pod.ever_delivered and not pod.claimed, PodState.ENDING),
+        (pod.delivered or pod.ever_delivered or pod.may_hold_jit, PodState.BUSY),
+        (pod.claimed, PodState.RESERVED),
+        (not pod.ever_polled, PodState.STARTING),
+        (pod.heard, PodState.WARM),
+    )
+    return next((state for holds, state in answers if holds), PodState.SILENT)

@@ -1,0 +1,232 @@
+"""What a reconcile of one pool does: how many Pods it creates, which it retires and why, and how its starts go.
+
+A pure plan over what was observed. Pods that may hold a JIT or have a job are never in it (L3). What is retired is
+bounded per tick (L9), and a Pod that serves goes for its template or its node only while the share of the replicas
+that may be unavailable is not used up: Pods of the new template count as available once they polled, so a template
+that never comes to poll stops its own roll.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from rules.pod_states import AVAILABLE, PodState
+from rules.starts import IMAGE_REFUSED, NOTHING_YET, Starts, Trouble, failed, trouble_of
+
+
+class Why(StrEnum):
+    """Why a Pod of a pool is retired, in the words of the claim's event."""
+
+    SURPLUS = "the pool has too many Pods"
+    DRAINED = "the pool is being deleted"
+    TEMPLATE = "the pool's template has changed"
+    CORDONED = "its node is cordoned"
+    NOT_STARTED = "it did not come to poll"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ObservedPod:
+    """One Pod, or the row of one that is to be created (`unborn`). `seen`: it was in the list, or it is not touched.
+
+    `idle_since`: its first poll, or the end of its last claim. `stale`: its template is not the pool's any more.
+    `waiting`: what the kubelet says a container waits for. `poller_exit_code` is None while the poller runs.
+    """
+
+    id: int
+    state: PodState
+    created_at: datetime
+    idle_since: datetime
+    stale: bool = False
+    cordoned: bool = False
+    unborn: bool = False
+    seen: bool = True
+    unschedulable: bool = False
+    waiting: str | None = None
+    poller_exit_code: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ObservedPool:
+    """What the pool's row asks for, and what bears on its Pods.
+
+    `leaving`: its object is being deleted, or gone. `held`: it is paused, or its spec cannot be used: its Pods stay
+    as they are. `web_beats`: a web process was there for all of `start_timeout` (seconds), so that silence says
+    something of a Pod. `gate_open`: that of Kubernetes; a closed one stops all that deletes Pods. `retired` were
+    retired by earlier plans of this tick: a pool may be looked at many times in one, and they share its budget.
+    """
+
+    replicas: int
+    leaving: bool = False
+    held: bool = False
+    max_unavailable_percent: int = 10
+    start_timeout: float = 300.0
+    max_concurrent: int = 100
+    starts: Starts = NOTHING_YET
+    web_beats: bool = False
+    gate_open: bool = True
+    retired: int = 0
+
+    @property
+    def wanted(self) -> int:
+        """Pods to keep."""
+        return 0 if self.leaving else self.replicas
+
+
+@dataclass(frozen=True, slots=True)
+class Retirement:
+    """One Pod to retire; `detail` says more than the reason where there is more to say."""
+
+    id: int
+    why: Why
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.why}: {self.detail}" if self.detail else str(self.why)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PoolPlan:
+    """What to do, and how the pool stands before it is done.
+
+    `create` is how many rows to insert, `creates` whether Pods may be created for rows now. `give_up` are rows whose
+    Pod was never created. `failed_starts`: what was in the way of the Pods that are retired for it. `hopeless`: what
+    the kubelet says of an image that no waiting helps, of Pods that are starting now.
+    """
+
+    create: int = 0
+    creates: bool = False
+    give_up: tuple[int, ...] = ()
+    retire: tuple[Retirement, ...] = ()
+    starts: Starts = NOTHING_YET
+    failed_starts: tuple[Trouble, ...] = ()
+    counts: Mapping[PodState, int]
+    stale: int = 0
+    hopeless: str | None = None
+    wanted: int = 0
+
+    @property
+    def available(self) -> int:
+        """Pods that serve, or can at once."""
+        return sum(self.counts.get(state, 0) for state in AVAILABLE)
+
+    @property
+    def alive(self) -> int:
+        """Pods that are not spent, those that are being retired and those still to be created included."""
+        return sum(count for state, count in self.counts.items() if state is not PodState.SPENT)
+
+
+TICK = 10.0
+"""Seconds for which one budget of retirements is."""
+
+
+def budget_of(pods: int) -> int:
+    """Return how many Pods may be retired in one tick, of so many that are alive (L9)."""
+    return max(5, pods // 10)
+
+
+def share_of(pool: ObservedPool) -> int:
+    """Return how many of the replicas may be unavailable for the sake of a roll, one at least."""
+    return max(1, pool.wanted * pool.max_unavailable_percent // 100)
+
+
+def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: datetime) -> PoolPlan:
+    """Return the plan of one reconcile, which creates `most` Pods at most."""
+    kept = [pod for pod in pods if pod.state not in {PodState.SPENT, PodState.RETIRING}]
+    overdue = _overdue(pool, kept, now=now)
+    starts, troubles = _count(pool, overdue, now=now)
+    seen = PoolPlan(
+        starts=pool.starts,
+        counts=Counter(pod.state for pod in pods),
+        stale=sum(pod.stale for pod in kept),
+        hopeless=_hopeless(kept),
+        wanted=pool.wanted,
+    )
+    if pool.held and not pool.leaving:
+        return seen
+    too_many = max(0, len(kept) - pool.wanted)
+    give_up = [pod.id for pod in kept if pod.unborn][:too_many]
+    budget = max(0, budget_of(len(kept)) - pool.retired) if pool.gate_open else 0
+    retire = _retirements(pool, kept, overdue, too_many - len(give_up))[:budget]
+    retired = {each.id for each in retire}
+    # A start that has failed and could not be retired yet is counted when it is.
+    counted = {pod.id for pod, _, _ in overdue} & retired
+    starting = sum(pod.state is PodState.STARTING and pod.id not in retired for pod in kept) - len(give_up)
+    starts = starts if counted else pool.starts
+    create = max(0, min(most, pool.wanted - len(kept), pool.max_concurrent - starting))
+    return PoolPlan(
+        create=0 if starts.waits(now) else create,
+        creates=not starts.waits(now),
+        give_up=tuple(give_up),
+        retire=tuple(retire),
+        starts=starts,
+        failed_starts=tuple(trouble for pod_id, trouble in troubles if pod_id in counted),
+        counts=seen.counts,
+        stale=seen.stale,
+        hopeless=seen.hopeless,
+        wanted=seen.wanted,
+    )
+
+
+Overdue = tuple[ObservedPod, Trouble, str]
+
+
+def _overdue(pool: ObservedPool, kept: Iterable[ObservedPod], *, now: datetime) -> list[Overdue]:
+    """Return the Pods that have not come to poll in time, and why; none while no web process could hear them."""
+    if not pool.web_beats:
+        return []
+    found = []
+    for pod in kept:
+        if pod.state is not PodState.STARTING or pod.unborn or not pod.seen:
+            continue
+        if pod.poller_exit_code is None and (now - pod.created_at).total_seconds() < pool.start_timeout:
+            continue
+        trouble, detail = trouble_of(
+            waiting=pod.waiting, unschedulable=pod.unschedulable, poller_exit_code=pod.poller_exit_code,
+            seconds=pool.start_timeout,
+        )  # fmt: skip
+        found.append((pod, trouble, detail))
+    return found
+
+
+def _count(
+    pool: ObservedPool, overdue: Sequence[Overdue], *, now: datetime
+) -> tuple[Starts, list[tuple[int, Trouble]]]:
+    """Return how starts stand with these failures. What an older template did says nothing of this one."""
+    starts = pool.starts
+    for pod, trouble, detail in sorted(overdue, key=lambda each: each[0].created_at):
+        if not pod.stale:
+            starts = failed(starts, trouble=trouble, detail=detail, made_at=pod.created_at, now=now)
+    return starts, [(pod.id, trouble) for pod, trouble, _ in overdue]
+
+
+def _retirements(
+    pool: ObservedPool, kept: Sequence[ObservedPod], overdue: Sequence[Overdue], too_many: int
+) -> list[Retirement]:
+    """Return who goes, most dispensable first: failed starts, what is too many, stale starts, then what still serves.
+
+    Of what is too many those go first that never polled, then those that have been idle longest.
+    """
+    gone = {pod.id: Retirement(pod.id, Why.NOT_STARTED, detail) for pod, _, detail in overdue}
+    seen = [pod for pod in kept if pod.seen and not pod.unborn]
+    starting = [pod for pod in seen if pod.state is PodState.STARTING and pod.id not in gone]
+    warm = sorted((pod for pod in seen if pod.state is PodState.WARM), key=lambda pod: (pod.idle_since, pod.id))
+    why = Why.DRAINED if pool.leaving else Why.SURPLUS
+    surplus = [*sorted(starting, key=lambda pod: (not pod.stale, pod.id)), *warm][: max(0, too_many - len(gone))]
+    gone |= {pod.id: Retirement(pod.id, why) for pod in surplus}
+    gone |= {pod.id: Retirement(pod.id, Why.TEMPLATE) for pod in starting if pod.stale and pod.id not in gone}
+    available = sum(pod.state in AVAILABLE and pod.id not in gone for pod in kept)
+    allowed = share_of(pool) - max(0, pool.wanted - available)
+    cordoned = [Retirement(pod.id, Why.CORDONED) for pod in warm if pod.cordoned]
+    stale = [Retirement(pod.id, Why.TEMPLATE) for pod in warm if pod.stale and not pod.cordoned]
+    replaced = [each for each in (*cordoned, *stale) if each.id not in gone]
+    return [*gone.values(), *replaced[: max(0, allowed)]]
+
+
+def _hopeless(kept: Iterable[ObservedPod]) -> str | None:
+    """Return what the kubelet says of a present image that no waiting helps; None when it says nothing of the kind."""
+    starting = (pod for pod in kept if pod.state is PodState.STARTING and not pod.stale)
+    return next((pod.waiting for pod in starting if pod.waiting in IMAGE_REFUSED), None)

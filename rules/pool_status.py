@@ -1,0 +1,137 @@
+"""What a pool's status says: counts, and the conditions Ready, Draining and Degraded with their reasons.
+
+A condition's `lastTransitionTime` moves with its status alone, so that a look that finds the same changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from rules.pod_states import PodState
+from rules.pool_plan import PoolPlan
+from rules.starts import Starts, Trouble
+
+Json = dict[str, Any]
+
+REPEATED = 2
+"""Failures in a row from which a pool whose Pods do not start is Degraded; an image that is missing is at once."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PoolNow:
+    """What a status is made of beside the plan. `problem`: why the spec cannot be used."""
+
+    generation: int
+    selector: str
+    paused: bool
+    leaving: bool
+    problem: str | None
+    allowed_unavailable: int
+    scaled_up_at: datetime | None = None
+    scaled_down_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition, before it is known since when."""
+
+    type: str
+    status: Literal["True", "False"]
+    reason: str
+    message: str
+
+
+def status_of(pool: PoolNow, plan: PoolPlan, *, before: Mapping[str, Any] | None, now: datetime) -> Json:
+    """Return the whole status; `before` is the one that was written last."""
+    status: Json = {
+        "observedGeneration": pool.generation,
+        "replicas": plan.alive,
+        "selector": pool.selector,
+        **{str(state): plan.counts.get(state, 0) for state in PodState},
+        "stale": plan.stale,
+        "conditions": dated(conditions_of(pool, plan), before=before, generation=pool.generation, now=now),
+    }
+    for name, at in (("lastScaleUpTime", pool.scaled_up_at), ("lastScaleDownTime", pool.scaled_down_at)):
+        if at is not None:
+            status[name] = written(at)
+    return status
+
+
+def dated(
+    conditions: Iterable[Condition], *, before: Mapping[str, Any] | None, generation: int, now: datetime
+) -> list[Json]:
+    """Return conditions as they are written, each with the time at which its status last changed."""
+    known = {each["type"]: each for each in (before or {}).get("conditions") or ()}
+    found = []
+    for each in conditions:
+        last = known.get(each.type)
+        same = last is not None and last["status"] == each.status
+        found.append({
+            "type": each.type, "status": each.status, "reason": each.reason, "message": each.message,
+            "observedGeneration": generation,
+            "lastTransitionTime": last["lastTransitionTime"] if last is not None and same else written(now),
+        })  # fmt: skip
+    return found
+
+
+def conditions_of(pool: PoolNow, plan: PoolPlan) -> tuple[Condition, Condition, Condition]:
+    """Return Ready, Draining and Degraded."""
+    return _ready(pool, plan), _draining(pool, plan), _degraded(pool, plan)
+
+
+def invalid(problem: str) -> Condition:
+    """Return the condition of a pool whose spec cannot be used."""
+    return Condition("Degraded", "True", "InvalidSpec", problem)
+
+
+def _word(holds: bool) -> Literal["True", "False"]:
+    return "True" if holds else "False"
+
+
+def _ready(pool: PoolNow, plan: PoolPlan) -> Condition:
+    enough = plan.available >= plan.wanted - pool.allowed_unavailable or plan.available >= plan.wanted
+    holds = enough and not pool.leaving and (plan.available > 0 or plan.wanted == 0)
+    if pool.leaving:
+        return Condition("Ready", "False", "Deleted", "the pool is being deleted")
+    if plan.starts.trouble is Trouble.QUOTA and plan.available < plan.wanted:
+        return Condition("Ready", _word(holds), "QuotaExceeded", plan.starts.detail)
+    if pool.paused:
+        return Condition("Ready", _word(holds), "Paused", "the pool is paused: its Pods stay as they are")
+    if holds:
+        return Condition("Ready", "True", "PodsAvailable", "Pods serve or can serve")
+    return Condition("Ready", "False", "PodsMissing", "fewer Pods than wanted serve or can serve")
+
+
+def _draining(pool: PoolNow, plan: PoolPlan) -> Condition:
+    if not pool.leaving:
+        return Condition("Draining", "False", "NotDeleted", "the pool is not being deleted")
+    if plan.alive:
+        return Condition("Draining", "True", "PodsLeft", "its Pods finish their jobs")
+    return Condition("Draining", "True", "Drained", "no Pod is left")
+
+
+def _degraded(pool: PoolNow, plan: PoolPlan) -> Condition:
+    if pool.problem is not None:
+        return invalid(pool.problem)
+    if plan.hopeless is not None:
+        return Condition("Degraded", "True", plan.hopeless, f"the image of a Pod that starts: {plan.hopeless}")
+    return _of_starts(plan.starts)
+
+
+def _of_starts(starts: Starts) -> Condition:
+    match starts.trouble:
+        case Trouble.REFUSED:
+            return Condition("Degraded", "True", "PodRefused", f"the API server refuses its Pods: {starts.detail}")
+        case Trouble.IMAGE:
+            return Condition("Degraded", "True", starts.detail, f"Pods do not start: {starts.detail}")
+        case Trouble() as trouble if trouble is not Trouble.QUOTA and starts.failures >= REPEATED:
+            return Condition("Degraded", "True", "PodsDoNotStart", f"Pods do not start: {starts.detail}")
+    return Condition("Degraded", "False", "AsWanted", "nothing is in its way")
+
+
+def written(at: datetime) -> str:
+    """Return a time as Kubernetes writes it, in whole seconds."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

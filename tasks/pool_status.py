@@ -1,0 +1,69 @@
+"""A pool's status, written to its object when it differs from what was written last, and every few seconds at most."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import orjson
+import structlog
+from sqlalchemy import Row
+
+from k8s_adapters.names import POOL_LABEL
+from k8s_adapters.pools import PoolSeen, patch_pool_status
+from models import pool_plans
+from models.engine import transaction
+from ostler.clock import utcnow
+from ostler.errors import Gone, UpstreamError
+from rules.pool_plan import ObservedPool, PoolPlan, share_of
+from rules.pool_status import PoolNow, dated, invalid, status_of
+from tasks.base import SWEEP_ROW, calls
+from tasks.runtime import Runtime
+
+EVERY = 5.0
+"""Seconds between two writes of one pool's status at least."""
+
+log = structlog.get_logger(__name__)
+
+
+def write_status(rt: Runtime, pool: Row[Any], observed: ObservedPool, plan: PoolPlan, *, now: datetime) -> None:
+    """Write a pool's status if it has changed. One that cannot be written is written by the next reconcile."""
+    if pool.deleted_at is not None:
+        return
+    stands = PoolNow(
+        generation=pool.generation,
+        selector=f"{POOL_LABEL}={pool.name}",
+        paused=pool.paused,
+        leaving=observed.leaving,
+        problem=pool.problem,
+        allowed_unavailable=share_of(observed),
+        scaled_up_at=getattr(pool, "scaled_up_at", None),
+        scaled_down_at=getattr(pool, "scaled_down_at", None),
+    )
+    status = status_of(stands, plan, before=pool.status, now=now)
+    if not pool_plans.status_is_due(pool, status, every=EVERY, now=now):
+        return
+    with rt.waker.alone(f"status:{pool.id}") as alone:
+        if not alone:
+            return
+        try:
+            patch_pool_status(rt.kube, namespace=pool.namespace, name=pool.name, status=status, policy=calls(SWEEP_ROW))
+        except Gone:
+            return
+        except UpstreamError as error:
+            log.warning("pool.status_not_written", pool=pool.name, error=type(error).__name__)
+            return
+        text = orjson.dumps(status).decode()
+        transaction(rt.engine, lambda db: pool_plans.record_status(db, pool.id, text, now=utcnow()))
+
+
+def write_problem(rt: Runtime, pool: PoolSeen, *, now: datetime) -> None:
+    """Mark a pool as Degraded that has no row, because its spec could never be used."""
+    (condition,) = dated([invalid(pool.problem or "")], before=pool.status, generation=pool.generation, now=now)
+    if condition in (pool.status.get("conditions") or ()):
+        return
+    status = {"observedGeneration": pool.generation, "conditions": [condition]}
+    try:
+        patch_pool_status(rt.kube, namespace=pool.namespace, name=pool.name, status=status, policy=calls(SWEEP_ROW))
+    except UpstreamError as error:
+        log.warning("pool.status_not_written", pool=pool.name, error=type(error).__name__)

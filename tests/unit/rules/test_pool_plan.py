@@ -1,0 +1,218 @@
+"""The plan of a reconcile: who goes first, what never goes, and that rolls keep enough Pods and come to their end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rules.pod_states import AVAILABLE, PodState
+from rules.pool_plan import ObservedPod, ObservedPool, PoolPlan, Why, budget_of, plan, share_of
+from rules.starts import Starts, Trouble
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+MOST = 50
+
+
+def pod(
+    number: int, state: PodState = PodState.WARM, *, idle: float = 60, age: float = 100, **flags: bool | str
+) -> ObservedPod:
+    return ObservedPod(
+        id=number, state=state, created_at=NOW - timedelta(seconds=age), idle_since=NOW - timedelta(seconds=idle),
+        **flags,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def pool(replicas: int, **what: object) -> ObservedPool:
+    return ObservedPool(replicas=replicas, **{"web_beats": True, **what})  # type: ignore[arg-type]
+
+
+def look(of: ObservedPool, *pods: ObservedPod, most: int = MOST) -> PoolPlan:
+    return plan(of, pods, most=most, now=NOW)
+
+
+def retired(made: PoolPlan) -> list[tuple[int, Why]]:
+    return [(each.id, each.why) for each in made.retire]
+
+
+def test_what_is_missing_is_created_and_the_spent_and_the_retiring_count_for_nothing() -> None:
+    made = look(pool(4), pod(1), pod(2, PodState.SPENT), pod(3, PodState.RETIRING), pod(4, PodState.BUSY))
+    assert (made.create, made.retire) == (2, ())
+
+
+def test_of_too_many_the_rows_go_first_then_those_that_never_polled_then_the_longest_idle() -> None:
+    pods = [
+        pod(1, idle=10), pod(2, idle=500), pod(3, idle=90), pod(4, PodState.STARTING),
+        pod(5, PodState.STARTING, unborn=True),
+    ]  # fmt: skip
+    made = look(pool(1), *pods)
+    assert made.give_up == (5,)
+    assert retired(made) == [(4, Why.SURPLUS), (2, Why.SURPLUS), (3, Why.SURPLUS)]
+
+
+def test_one_plan_retires_a_tenth_and_five_at_least() -> None:
+    assert len(look(pool(0), *[pod(n) for n in range(20)]).retire) == 5
+    assert len(look(pool(0), *[pod(n) for n in range(200)]).retire) == 20
+
+
+def test_a_closed_gate_retires_nothing_and_creates_as_ever() -> None:
+    assert look(pool(0, gate_open=False), pod(1)).retire == ()
+    assert look(pool(2, gate_open=False), pod(1)).create == 1
+
+
+def test_a_roll_takes_its_share_and_waits_until_the_new_ones_have_polled() -> None:
+    stale = [pod(n, stale=True) for n in range(1, 11)]
+    of = pool(10, max_unavailable_percent=20)
+    assert retired(look(of, *stale)) == [(1, Why.TEMPLATE), (2, Why.TEMPLATE)]
+    # Two of the new template are starting: the share is used up.
+    news = [pod(11, PodState.STARTING), pod(12, PodState.STARTING)]
+    assert look(of, *stale[2:], *news).retire == ()
+    # One of them polls: room for one more.
+    assert len(look(of, *stale[2:], pod(11), news[1]).retire) == 1
+
+
+def test_a_roll_takes_one_pod_at_least() -> None:
+    assert len(look(pool(3, max_unavailable_percent=1), *[pod(n, stale=True) for n in range(3)]).retire) == 1
+
+
+def test_a_stale_pod_that_has_not_polled_goes_at_once_and_costs_nothing() -> None:
+    made = look(pool(3), pod(1, stale=True), pod(2), pod(3, PodState.STARTING, stale=True))
+    assert retired(made) == [(3, Why.TEMPLATE)]
+
+
+def test_a_new_template_that_never_polls_stops_its_roll() -> None:
+    stale = [pod(n, stale=True) for n in range(1, 10)]
+    failing = pod(10, PodState.STARTING, age=1000, waiting="ImagePullBackOff")
+    made = look(pool(10), *stale, failing)
+    assert retired(made) == [(10, Why.NOT_STARTED)]
+    assert made.failed_starts == (Trouble.IMAGE,)
+    assert look(pool(10, starts=made.starts), *stale).retire == ()
+
+
+def test_warm_pods_of_a_cordoned_node_go_within_the_share_before_stale_ones_and_busy_ones_stay() -> None:
+    pods = [pod(1, stale=True), pod(2, cordoned=True), pod(3, PodState.BUSY, cordoned=True), pod(4)]
+    made = look(pool(4), *pods)
+    assert retired(made) == [(2, Why.CORDONED)]
+
+
+def test_failed_starts_are_counted_once_a_round_and_hold_up_creations() -> None:
+    late = [pod(n, PodState.STARTING, age=400) for n in range(3)]
+    made = look(pool(3), *late)
+    assert {why for _, why in retired(made)} == {Why.NOT_STARTED}
+    assert made.starts.failures == 1
+    assert made.starts.create_after == NOW  # the first is made again at once
+    again = look(pool(3, starts=made.starts), *late)
+    assert again.starts.failures == 1
+    later = NOW + timedelta(seconds=1000)
+    young = replace(pod(9, PodState.STARTING), created_at=NOW + timedelta(seconds=1))
+    third = plan(pool(3, starts=made.starts), [young], most=MOST, now=later)
+    assert third.starts.failures == 2
+    assert third.starts.create_after == later + timedelta(seconds=5)
+    assert (third.create, third.creates) == (0, False)
+
+
+def test_no_start_has_failed_while_no_web_process_could_hear_the_pod() -> None:
+    made = look(pool(1, web_beats=False), pod(1, PodState.STARTING, age=4000))
+    assert (made.retire, made.starts.failures) == ((), 0)
+
+
+def test_a_poller_that_ended_before_its_first_poll_is_a_failed_start_at_once() -> None:
+    made = look(pool(1), replace(pod(1, PodState.STARTING, age=1), poller_exit_code=1))
+    assert made.failed_starts == (Trouble.POLLER,)
+
+
+def test_an_image_that_no_waiting_helps_is_told_at_once() -> None:
+    made = look(pool(1), pod(1, PodState.STARTING, waiting="ErrImageNeverPull"))
+    assert made.hopeless == "ErrImageNeverPull"
+    assert look(pool(1), pod(1, PodState.STARTING, waiting="ImagePullBackOff")).hopeless is None
+
+
+def test_a_paused_pool_keeps_what_it_has_and_one_that_is_deleted_drains_all_the_same() -> None:
+    pods = [pod(1, stale=True), pod(2, cordoned=True), pod(3, PodState.STARTING, age=9999)]
+    made = look(pool(9, held=True), *pods)
+    assert (made.create, made.creates, made.give_up, made.retire) == (0, False, (), ())
+    assert {why for _, why in retired(look(pool(9, held=True, leaving=True), *pods[:2]))} == {Why.DRAINED}
+
+
+def test_no_more_pods_are_starting_at_a_time_than_the_pool_allows() -> None:
+    made = look(pool(20, max_concurrent=5), pod(1), pod(2, PodState.STARTING), pod(3, PodState.STARTING, unborn=True))
+    assert made.create == 3
+
+
+def test_a_pod_that_was_not_in_the_list_is_not_touched() -> None:
+    assert look(pool(0), pod(1, seen=False), pod(2, PodState.STARTING, seen=False)).retire == ()
+
+
+states = st.sampled_from(list(PodState))
+pods_of = st.lists(
+    st.builds(
+        ObservedPod,
+        id=st.integers(0, 10**6),
+        state=states,
+        created_at=st.integers(0, 2000).map(lambda s: NOW - timedelta(seconds=s)),
+        idle_since=st.integers(0, 2000).map(lambda s: NOW - timedelta(seconds=s)),
+        stale=st.booleans(),
+        cordoned=st.booleans(),
+        unschedulable=st.booleans(),
+        waiting=st.sampled_from([None, "ErrImagePull", "ErrImageNeverPull", "ContainerCreating"]),
+    ),
+    max_size=60,
+    unique_by=lambda pod: pod.id,
+)
+pools_of = st.builds(
+    ObservedPool,
+    replicas=st.integers(0, 60),
+    leaving=st.booleans(),
+    held=st.booleans(),
+    max_unavailable_percent=st.integers(1, 100),
+    max_concurrent=st.integers(1, 50),
+    web_beats=st.booleans(),
+    gate_open=st.booleans(),
+)
+
+
+@given(pools_of, pods_of)
+def test_whatever_it_sees_a_plan_touches_no_pod_that_may_have_a_job_and_keeps_its_bounds(
+    of: ObservedPool, pods: list[ObservedPod]
+) -> None:
+    made = look(of, *pods)
+    by_id = {each.id: each for each in pods}
+    gone = [by_id[each.id] for each in made.retire]
+    assert {each.state for each in gone} <= {PodState.STARTING, PodState.WARM}
+    assert len({each.id for each in gone}) == len(gone) <= budget_of(len(pods))
+    replaced = [each for each in made.retire if each.why in {Why.TEMPLATE, Why.CORDONED}]
+    if any(by_id[each.id].state is PodState.WARM for each in replaced):
+        left = sum(each.state in AVAILABLE for each in pods) - sum(each.state is PodState.WARM for each in gone)
+        assert left >= of.wanted - share_of(of)
+    starting = sum(each.state is PodState.STARTING and each not in gone for each in pods)
+    assert made.create == 0 or made.create + starting <= of.max_concurrent
+
+
+@given(pools_of, pods_of, st.sets(st.integers(0, 30)))
+@settings(max_examples=60, deadline=None)
+def test_repeated_it_comes_to_the_wanted_number_of_fresh_pods_and_rests(
+    of: ObservedPool, pods: list[ObservedPod], slow: set[int]
+) -> None:
+    of = replace(of, held=False, gate_open=True, web_beats=True, starts=Starts())
+    quiet = {PodState.SILENT, PodState.ENDING, PodState.RETIRING, PodState.SPENT, PodState.RESERVED}
+    world = {each.id: each for each in pods if each.state not in quiet}
+    now, made = NOW, 10**6
+    for turn in range(400):
+        step = plan(of, list(world.values()), most=MOST, now=now)
+        for retirement in step.retire:
+            del world[retirement.id]
+        of = replace(of, starts=step.starts)
+        now += timedelta(seconds=10)
+        for number, each in world.items():  # whoever starts has polled by the next look, some of them later
+            if each.state is PodState.STARTING and (number % 31 not in slow or turn % 3 == 0):
+                world[number] = replace(each, state=PodState.WARM, idle_since=now)
+        for _ in range(step.create):
+            made += 1
+            world[made] = ObservedPod(id=made, state=PodState.STARTING, created_at=now, idle_since=now)
+    rest = plan(of, list(world.values()), most=MOST, now=now)
+    assert (rest.create, rest.retire, rest.give_up) == (0, (), ())
+    busy = sum(each.state is PodState.BUSY for each in world.values())
+    assert len(world) == max(of.wanted, busy)
+    assert not any((each.stale or each.cordoned) and each.state is PodState.WARM for each in world.values())
