@@ -9,15 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from rules.deploys import Danger, Refusal
-from rules.manifests import DEFINITION, POOL_KIND, POOL_LABEL, Key, Manifests, Object, told
-from rules.network_reach import Network, labels_of_namespace
-from rules.selectors import parse_selector
+from rules.manifests import DEFINITION, POOL_KIND, Key, Object, told
 
 DRAIN_FINALIZER = "ostler.dev/drain"
-COLLECTOR = "generic-garbage-collector"
 
 
 class Action(StrEnum):
@@ -96,56 +92,3 @@ def judge_changes(
                     f"{DRAIN_FINALIZER}: its busy Pods would go with it.",
                     "The controller puts the finalizer on: see that workers on the queue `pools` run, and deploy then.",
                 )
-
-
-def judge_admission(after: Manifests, namespaces: frozenset[str]) -> Iterable[Refusal]:
-    """Yield a refusal where no admission policy keeps the garbage collector from runner Pods, by what is written.
-
-    What the expressions come to is the API server's to say: `--live` tries it.
-    """
-    policies = [each for each in after.objects.values() if _guards(each)]
-    bound = [
-        each.body.get("spec") or {}
-        for each in after.objects.values()
-        if each.key[0] == "ValidatingAdmissionPolicyBinding.admissionregistration.k8s.io"
-        and (each.body.get("spec") or {}).get("policyName") in {policy.key[2] for policy in policies}
-        and "Deny" in ((each.body.get("spec") or {}).get("validationActions") or [])
-    ]
-    network = Network((), after.namespaces, ())
-    missing = sorted(name for name in namespaces if not any(_covers(each, network, name) for each in bound))
-    if not policies or missing:
-        reason = (
-            "No ValidatingAdmissionPolicy keeps the garbage collector from deleting Pods with the pool's label."
-            if not policies
-            else f"The admission policy is not bound, with the action Deny, to {', '.join(missing)}."
-        )
-        yield Refusal(
-            Danger.ADMISSION_MISSING,
-            tuple(missing),
-            f"{reason} A pool that is deleted in the foreground, as Argo CD does, would take its busy Pods with it.",
-            "Deploy the policy and its binding of the chart: `admissionPolicy.enabled`.",
-        )
-
-
-def _guards(given: Object) -> bool:
-    if given.key[0] != "ValidatingAdmissionPolicy.admissionregistration.k8s.io":
-        return False
-    spec: Mapping[str, Any] = given.body.get("spec") or {}
-    rules = (spec.get("matchConstraints") or {}).get("resourceRules") or []
-    of_deletions = any(
-        {"pods", "*"} & set(each.get("resources") or []) and {"DELETE", "*"} & set(each.get("operations") or [])
-        for each in rules
-    )
-    return (
-        of_deletions
-        and spec.get("failurePolicy", "Fail") == "Fail"
-        and COLLECTOR in given.text
-        and POOL_LABEL in given.text
-    )
-
-
-def _covers(binding: Mapping[str, Any], network: Network, namespace: str) -> bool:
-    selector = (binding.get("matchResources") or {}).get("namespaceSelector")
-    if not selector:
-        return True
-    return parse_selector(selector, where="namespaceSelector").matches(labels_of_namespace(network, namespace))

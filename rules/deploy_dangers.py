@@ -98,18 +98,25 @@ def private_egress(seen: Seen, allowed: Addresses) -> Iterable[Refusal]:
         )
 
 
-def rolling_peers(seen: Seen, rolling: Sequence[Pod]) -> Iterable[Refusal]:
-    """A policy that selects the Pod has Pods as peers that come and go, with each deploy or each job."""
-    for policy in seen.network.policies:
-        if not policy.selects(seen.pod.namespace, seen.pod.labels):
-            continue
+def rolling_in(network: Network, rolling: Sequence[Pod]) -> dict[Policy, tuple[str, ...]]:
+    """Return of each policy the Pods, of those that come and go, that it has as peers by their labels."""
+    found: dict[Policy, tuple[str, ...]] = {}
+    for policy in network.policies:
         peers = [peer for rule in (*(policy.ingress or ()), *(policy.egress or ())) for peer in rule.peers or ()]
-        named = {pod.key for pod in rolling if any(peer_names_pod(seen.network, policy, each, pod) for each in peers)}
+        named = {pod.key for pod in rolling if any(peer_names_pod(network, policy, each, pod) for each in peers)}
         if named:
+            found[policy] = tuple(sorted(named))
+    return found
+
+
+def rolling_peers(seen: Seen, rolling: Mapping[Policy, tuple[str, ...]]) -> Iterable[Refusal]:
+    """A policy that selects the Pod has Pods as peers that come and go, with each deploy or each job."""
+    for policy, named in rolling.items():
+        if policy.selects(seen.pod.namespace, seen.pod.labels):
             yield Refusal(
                 Danger.ROLLING_PEER,
                 (),
-                f"Policy {policy.name} selects stamped Pods and has Pods as peers that roll: {_some(sorted(named))}. "
+                f"Policy {policy.name} selects stamped Pods and has Pods as peers that roll: {_some(named)}. "
                 "Each time one comes or goes the network plugin computes the rules of every selected Pod anew, and "
                 "connections of running jobs break.",
                 f"Move those peers into a policy that selects only Pods without the label {OWNER_LABEL}.",

@@ -8,8 +8,9 @@ all, and must not name Pods that roll.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rules import deploy_dangers as dangers
 from rules.addresses import Addresses
@@ -81,10 +82,10 @@ def judge_network(question: Question) -> NetworkVerdict:
     if before is not None:
         addresses = addresses.union(addresses_of(before, web))
     runners = _runners(question)
-    pods = tuple({each.pod.key: each.pod for each in runners}.values())
-    rolling = [*(each.pod for each in workloads), *(each.pod for each in runners)]
+    pods = tuple(each.pod for each in runners)
     namespaces = {**(before.namespaces if before else {}), **after.namespaces}
     network = Network(after.policies, namespaces, tuple(each.pod for each in workloads))
+    rolling = dangers.rolling_in(network, [*network.pods, *pods])
     found: list[tuple[str, Refusal]] = []
     rows: list[Row] = []
     for runner in runners:
@@ -136,9 +137,28 @@ def _runners(question: Question) -> list[_Runner]:
     for namespace in sorted(question.namespaces):
         is_new = bool(known) and namespace not in known
         found += _kinds(Pool(namespace, ANY_OTHER, {}), owners, is_new=is_new)
-    for namespace, labels in question.seen:
+    for namespace, given in question.seen:
+        # Of thousands of busy Pods those look alike whose owners no policy names.
+        labels = given if given.get(OWNER_LABEL, "1") in owners else {**given, OWNER_LABEL: "1"}
         told, stamped = f"{namespace}/{labels.get(POOL_LABEL)}", OWNER_LABEL in labels
         found.append(_Runner(told, Pod(_key(told, stamped=stamped), namespace, labels, {}), stamped, is_new=False))
+    unique: dict[object, _Runner] = {}
+    for each in found:
+        same = unique.setdefault((each.pod.namespace, frozenset(each.pod.labels.items())), each)
+        if same.is_new and not each.is_new:
+            unique[each.pod.namespace, frozenset(each.pod.labels.items())] = each
+    return _numbered(unique.values())
+
+
+def _numbered(runners: Iterable[_Runner]) -> list[_Runner]:
+    """Return them with keys of their own: Pods of one pool may look different."""
+    count: Counter[str] = Counter()
+    found: list[_Runner] = []
+    for each in runners:
+        count[each.pod.key] += 1
+        number = count[each.pod.key]
+        key = each.pod.key if number == 1 else f"{each.pod.key} ({number})"
+        found.append(replace(each, pod=replace(each.pod, key=key)))
     return found
 
 

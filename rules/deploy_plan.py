@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rules.addresses import Addresses
-from rules.deploy_changes import Action, Change, changes_of, judge_admission, judge_changes
+from rules.deploy_admission import judge_admission
+from rules.deploy_changes import Action, Change, changes_of, judge_changes
 from rules.deploy_network import WEB, Question, Row, judge_network
 from rules.deploys import Danger, Refusal
 from rules.manifests import Manifests, Object, read_manifests

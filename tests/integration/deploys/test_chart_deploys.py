@@ -11,6 +11,7 @@ import pytest
 
 from lab.helm import CHART, render
 from rules.deploy_network import ANY_OTHER, Question, judge_network
+from rules.deploy_plan import Deploy, judge
 from rules.deploys import Danger
 from rules.manifests import Manifests, read_manifests
 
@@ -20,18 +21,10 @@ RUNNERS = frozenset({"ostler-runners"})
 def deployed(
     values: dict[str, Any] | None = None, *, chart: Path = CHART, pools: tuple[str, ...] = ("linux", "arm")
 ) -> Manifests:
-    """Return what the chart renders to, with these pools; they may come from elsewhere too."""
-    made = [
-        {
-            "apiVersion": "ostler.dev/v1alpha1",
-            "kind": "RunnerPool",
-            "metadata": {"name": name, "namespace": "ostler-runners"},
-            "spec": {"image": "runner:1", "runnerLabels": [name]},
-        }
-        for name in pools
-    ]
-    many = {"postgres": {"maxConnections": 500}, **(values or {})}
-    return read_manifests([*render(chart, many), *made], namespace="ostler")
+    """Return what the chart renders to, with these pools."""
+    specs = {name: {"image": "runner:1", "runnerLabels": [name]} for name in pools}
+    many = {"postgres": {"maxConnections": 500}, "pools": specs, **(values or {})}
+    return read_manifests(render(chart, many), namespace="ostler")
 
 
 def newer_chart(folder: Path) -> Path:
@@ -54,6 +47,17 @@ def test_a_deploy_changes_nothing_for_busy_pods(tmp_path: Path) -> None:
             {"workers": {"default": {"queues": ["dispatch", "sweeps"]}, "far": {"queues": ["github", "pools"]}}}
         ),
         "renamed pools": deployed({"image": {"tag": "1"}}, pools=("linux-x64", "arm64")),
+        "another template of Pods": deployed(
+            {
+                "pools": {
+                    "linux": {
+                        "image": "runner:2",
+                        "runnerLabels": ["linux"],
+                        "podTemplate": {"metadata": {"labels": {"team": "ci"}}},
+                    }
+                }
+            }
+        ),
         "no pools": deployed({"image": {"tag": "1"}}, pools=()),
         "version of the chart": deployed(chart=newer_chart(tmp_path)),
         "labels of Pods": deployed({"podLabels": {"team": "ci"}}),
@@ -62,8 +66,9 @@ def test_a_deploy_changes_nothing_for_busy_pods(tmp_path: Path) -> None:
     assert "9.9.9" in str(deploys["version of the chart"].objects)
     for name, new in deploys.items():
         for before, after in ((old, new), (new, old)):  # a rollback is a deploy
-            verdict = judge_network(Question(before, after, RUNNERS))
+            verdict = judge(Deploy(before, after))
             assert verdict.refusals == (), name
+            assert verdict.namespaces == RUNNERS
             stamped = [row for row in verdict.rows if row.state == "stamped" and row.same is not None]
             assert all(row.same and row.policies == ("runners-base",) for row in stamped), name
             assert {row.reaches_web for row in verdict.rows if row.state == "stamped"} == {False}, name

@@ -1,0 +1,82 @@
+"""Whether what is written keeps the cluster's garbage collector from runner Pods.
+
+Its form is judged: what it matches, whom it names, that it is bound and denies. What the expressions come to is the API
+server's to say; `k8s_adapters.admission` tries it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rules.deploys import Danger, Refusal
+from rules.manifests import OWNER_LABEL, POOL_LABEL, Manifests, Object
+from rules.network_reach import Network, labels_of_namespace
+from rules.selectors import parse_selector
+
+COLLECTOR = "generic-garbage-collector"
+_GROUP = "admissionregistration.k8s.io"
+
+
+def judge_admission(after: Manifests, namespaces: frozenset[str]) -> Iterable[Refusal]:
+    """Yield a refusal where no admission policy is bound that guards the runner Pods of a namespace."""
+    policies = {
+        each.key[2]: each
+        for each in after.objects.values()
+        if each.key[0] == f"ValidatingAdmissionPolicy.{_GROUP}" and _guards(each)
+    }
+    bindings = [
+        _spec(each)
+        for each in after.objects.values()
+        if each.key[0] == f"ValidatingAdmissionPolicyBinding.{_GROUP}" and "Deny" in (_spec(each)["validationActions"])
+    ]
+    network = Network((), after.namespaces, ())
+    missing = sorted(
+        name
+        for name in namespaces
+        if not any(
+            (policy := policies.get(str(each.get("policyName")))) is not None
+            and _matches(each.get("matchResources"), network, name)
+            and _matches(_spec(policy).get("matchConstraints"), network, name)
+            for each in bindings
+        )
+    )
+    if not missing:
+        return
+    reason = (
+        f"The admission policy is not bound, with the action Deny, to {', '.join(missing)}."
+        if policies
+        else "No ValidatingAdmissionPolicy keeps the garbage collector from deleting Pods with the pool's label."
+    )
+    yield Refusal(
+        Danger.ADMISSION_MISSING,
+        tuple(missing),
+        f"{reason} A pool that is deleted in the foreground, as Argo CD does, would take its busy Pods with it.",
+        "Deploy the policy and its binding of the chart: `admissionPolicy.enabled`.",
+    )
+
+
+def _guards(given: Object) -> bool:
+    spec = _spec(given)
+    rules = (spec.get("matchConstraints") or {}).get("resourceRules") or []
+    of_deletions = any(
+        {"pods", "*", "*/*"} & set(each.get("resources") or []) and {"DELETE", "*"} & set(each.get("operations") or [])
+        for each in rules
+    )
+    named = COLLECTOR in given.text and POOL_LABEL in given.text
+    return of_deletions and named and spec.get("failurePolicy", "Fail") == "Fail"
+
+
+def _matches(given: Any, network: Network, namespace: str) -> bool:
+    """Return whether a policy or binding takes in the runner Pods of a namespace, stamped or not."""
+    wanted: Mapping[str, Any] = given or {}
+    of_namespaces = parse_selector(wanted.get("namespaceSelector") or {}, where="namespaceSelector")
+    of_objects = parse_selector(wanted.get("objectSelector") or {}, where="objectSelector")
+    return of_namespaces.matches(labels_of_namespace(network, namespace)) and all(
+        of_objects.matches(labels) for labels in ({POOL_LABEL: "any"}, {POOL_LABEL: "any", OWNER_LABEL: "1"})
+    )
+
+
+def _spec(given: Object) -> Mapping[str, Any]:
+    spec = given.body.get("spec")
+    return {"validationActions": (), **(spec if isinstance(spec, Mapping) else {})}
