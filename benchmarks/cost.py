@@ -6,24 +6,21 @@ every Pod at work; nothing is idle, so the machine is the limit, shared by what 
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.frame import Recorder, Target
-from benchmarks.proc import cpu, descendants
+from benchmarks.proc import cpu
 from benchmarks.stage import Stage
+from benchmarks.whole import OURS, used
 from lab.processes import free_port
 from lab.setup import ACCOUNTS, LabPool
 from lab.system import CLUSTERS, Options, System, read_log
 from lab.verdict import judge
 
 LABELS = ("self-hosted", "linux", "bench")
-OURS = ("web", "worker", "beat", "watch")
 PODS = {"embedded": 120, "real": 80}
 LEAST = {"embedded": 20.0, "real": 8.0}
 SETTLES = 120.0
@@ -121,13 +118,13 @@ class _Driver:
 
 
 def _window(recorder: Recorder, cluster: str, driver: _Driver, *, seconds: float) -> None:
-    before = _used(driver.system)
+    before = used(driver.system)
     with recorder.window() as window:
         completed, calls = driver.drive(seconds)
-    used = {name: found - before.get(name, 0.0) for name, found in _used(driver.system).items()}
+    spent = {name: found - before.get(name, 0.0) for name, found in used(driver.system).items()}
     if not completed:
         raise RuntimeError("no job was completed; nothing can be said of its cost")
-    per_job = {name: found / completed * 1000 for name, found in used.items()}
+    per_job = {name: found / completed * 1000 for name, found in spent.items()}
     ours = sum(per_job.get(name, 0.0) for name in OURS)
     recorder.say(
         f"{cluster}: {completed / window.seconds:.1f} jobs/s, {ours:.0f} ms of CPU a job in Ostler's processes"
@@ -144,30 +141,6 @@ def _window(recorder: Recorder, cluster: str, driver: _Driver, *, seconds: float
         recorder.add(f"{cluster}: … {whose}{name}", "ms", per_job[name], window)
     recorder.add(f"{cluster}: calls to GitHub per job", "ratio", calls / completed, window,
                  targets=(Target("median", "≤", 1.2),))  # fmt: skip
-
-
-def _used(system: System) -> Mapping[str, float]:
-    """Return the CPU seconds by kind of process; copies of one process are added up."""
-    known = {child.pid: name.rpartition("-")[0] or name for name, child in system.children.items()}
-    known |= {system.postgres.child.pid: "Postgres", system.redis.child.pid: "Redis"}
-    found: Counter[str] = Counter()
-    for pid in _children():
-        found[known.get(pid) or _program(pid)] += cpu(pid)  # type: ignore[assignment]
-    return found
-
-
-def _children() -> list[int]:
-    me = os.getpid()
-    return [
-        pid for pid in descendants(me)
-        if pid != me and int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) == me
-    ]  # fmt: skip
-
-
-def _program(pid: int) -> str:
-    words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-    name = Path(words[0]).name
-    return "embedded API server" if name.startswith("python") else name
 
 
 def _bounds(recorder: Recorder, stage: Stage) -> None:
@@ -187,5 +160,5 @@ def _bounds(recorder: Recorder, stage: Stage) -> None:
         before = cpu(bare.pid)
         with recorder.window() as window:
             stage.run("benchmarks.load.hooks", "--count", str(3 * jobs), *sent)
-        used = (cpu(bare.pid) - before) / jobs * 1000
-        recorder.add("three webhooks of a bare ASGI app", "ms", used, window, is_bound=True)
+        taken = (cpu(bare.pid) - before) / jobs * 1000
+        recorder.add("three webhooks of a bare ASGI app", "ms", taken, window, is_bound=True)

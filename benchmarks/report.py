@@ -16,6 +16,7 @@ SUBJECTS = {
     "matcher": "The matcher",
     "idle_pods": "Idle Pods",
     "sweeps": "Sweeps over the whole cluster",
+    "fleet": "A pool from 0 to many Pods and back",
 }
 """Subject → heading; the order of the document."""
 
