@@ -145,6 +145,26 @@ def patch_pool_status(
     client.request("PATCH", f"{pool_path(namespace, name)}/status", body=body, content_type=MERGE_PATCH, policy=policy)
 
 
+def pause_pool(client: KubeClient, pool: PoolSeen, *, paused: bool) -> PoolSeen:
+    """Pause the pool that was seen, or end its pause. Raises `Gone`, and `Conflict` when another has its name."""
+    body = {"metadata": {"uid": pool.uid}, "spec": {"paused": paused}}
+    path = pool_path(pool.namespace, pool.name)
+    return read_pool(client.request("PATCH", path, body=body, content_type=MERGE_PATCH))
+
+
+def drain_pool(client: KubeClient, pool: PoolSeen) -> None:
+    """Ask for the deletion of exactly what was seen, which our finalizer makes a drain; gone already is a success.
+
+    Raises `Conflict` when anybody changed it meanwhile: it may have lost the finalizer.
+    """
+    preconditions = {"uid": pool.uid, "resourceVersion": pool.resource_version}
+    body = {"preconditions": preconditions, "propagationPolicy": "Background"}
+    try:
+        client.request("DELETE", pool_path(pool.namespace, pool.name), body=body)
+    except Gone:
+        return
+
+
 def delete_pool(client: KubeClient, *, namespace: str, name: str) -> None:
     """Delete a pool in the background; one that is gone already is a success."""
     try:

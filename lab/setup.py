@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +42,8 @@ class LabPool:
     replicas: int
     cpu: str = "2"
     memory: str = "4Gi"
+    autoscaling: Mapping[str, object] | None = None
+    """`spec.autoscaling`; `replicas` is then what it begins with."""
 
 
 ACCOUNTS = (
@@ -67,6 +69,7 @@ def put_pools_in_place(kube: KubeClient, *, namespace: str, pools: Sequence[LabP
             "runnerLabels": list(pool.labels),
             "replicas": pool.replicas,
             "resources": {"cpu": pool.cpu, "memory": pool.memory},
+            **({} if pool.autoscaling is None else {"autoscaling": dict(pool.autoscaling)}),
         }
         with contextlib.suppress(Conflict):
             create_pool(kube, namespace=namespace, name=pool.name, spec=spec)

@@ -45,11 +45,12 @@ class Stores(BaseSettings):
 
 
 class Cluster(BaseSettings):
-    """What `ostler crd` reads: the way to the cluster."""
+    """What the commands read that speak to the cluster alone: the way to it, and where the pools are."""
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore")
 
     kubeconfig: str | None = Field(default=None, description="path of a kubeconfig; empty means in-cluster")
+    namespace: str = Field(default="ostler-runners", description="namespace of pools and runner Pods")
 
 
 class Settings(Stores):

@@ -14,6 +14,7 @@ from ostler.cli import (
     doctor,
     gates,
     jobs,
+    pool_changes,
     pools,
     restore,
     setup,
@@ -36,10 +37,10 @@ app.add_typer(accounts.app, name="account")
 app.add_typer(tokens.app, name="token")
 app.add_typer(sweeps.app, name="sweep")
 app.add_typer(setup.app, name="setup")
+app.add_typer(pools.app, name="pool")
 app.command()(jobs.jobs)
 app.command()(jobs.job)
 app.command()(claims.claims)
-app.command()(pools.pools)
 app.command()(sweeps.repairs)
 app.command()(gates.gates)
 app.command()(doctor.doctor)
@@ -47,6 +48,10 @@ app.command("check-deploy")(check_deploy.check_deploy)
 app.command("verify-deploy")(verify_deploy.verify_deploy)
 app.command("hold-connection", hidden=True)(verify_deploy.hold_connection)
 app.command()(restore.restore)
+pools.app.command("pause")(pool_changes.pause)
+pools.app.command("resume")(pool_changes.resume)
+pools.app.command("scale")(pool_changes.scale)
+pools.app.command("drain")(pool_changes.drain)
 
 
 def _start(process: str) -> Settings:

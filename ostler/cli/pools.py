@@ -1,7 +1,11 @@
-"""`ostler pools`: the pools with their Pods and queues in numbers."""
+"""`ostler pool list`: the pools with their Pods and queues in numbers, and what the autoscaler made of them.
+
+Read from the rows alone, so that it answers when the cluster does not. What changes a pool is in `pool_changes`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,7 +19,12 @@ if TYPE_CHECKING:
     from models.browse.pools import PoolStory
 
 
-def pools(
+app = typer.Typer(no_args_is_help=True, help="The pools: what there is of them, and how many Pods they keep.")
+
+
+@app.command("list")
+def list_(
+    why: Annotated[bool, typer.Option("--why", help="the autoscaler's last decision on each, in numbers")] = False,
     everything: Annotated[bool, typer.Option("--all", help="also those whose RunnerPool is gone")] = False,
     limit: Limit = 50,
     as_json: Json = False,
@@ -34,12 +43,16 @@ def pools(
     if as_json:
         print_json([{**object_of(story.pool), "counts": story.counts} for story in stories])
         return
+    if why:
+        _print_decisions(stories)
+        return
     print_table(
-        ("id", "pool", "labels", "replicas", "pods", "warm", "reserved", "busy", "queued", "held", "oldest", "state"),
+        ("id", "pool", "labels", "scaling", "replicas", "pods", "warm", "reserved", "busy", "queued", "held", "oldest",
+         "state"),
         (
-            (story.pool.id, story.pool.name, ",".join(story.pool.labels), story.pool.replicas, story.counts.pods,
-             story.counts.warm, story.counts.reserved, story.counts.busy, story.counts.queued, story.counts.held,
-             age(story.counts.oldest_queued_at, now=now), _state(story))
+            (story.pool.id, story.pool.name, ",".join(story.pool.labels), _scaling(story), story.pool.replicas,
+             story.counts.pods, story.counts.warm, story.counts.reserved, story.counts.busy, story.counts.queued,
+             story.counts.held, age(story.counts.oldest_queued_at, now=now), _state(story))
             for story in stories
         ),
         empty="no pools",
@@ -49,7 +62,36 @@ def pools(
 def _state(story: PoolStory) -> str:
     if story.pool.deleted_at is not None:
         return "gone"
-    return "draining" if story.pool.draining else "ready"
+    if story.pool.draining:
+        return "draining"
+    return "paused" if story.pool.paused else "ready"
+
+
+def _scaling(story: PoolStory) -> str:
+    pool = story.pool
+    return f"+{pool.min_warm} warm, at most {pool.max_replicas}" if pool.autoscaled else "by hand"
+
+
+def _print_decisions(stories: Sequence[PoolStory]) -> None:
+    now = utcnow()
+    print_table(
+        ("pool", "replicas", "decision", "why", "scaled up", "scaled down"),
+        (
+            (story.pool.name, story.pool.replicas, *_decision(story), age(story.pool.scaled_up_at, now=now),
+             age(story.pool.scaled_down_at, now=now))
+            for story in stories
+        ),
+        empty="no pools",
+    )  # fmt: skip
+
+
+def _decision(story: PoolStory) -> tuple[str, str]:
+    """Return verdict and reasons of the autoscaler's last decision."""
+    if not story.pool.autoscaled:
+        return "", "autoscaling.enabled is false: `ostler pool scale` sets the replicas"
+    if not story.pool.scaling:
+        return "", "the autoscaler has not looked at it yet"
+    return story.pool.scaling["verdict"], story.pool.scaling["why"]
 
 
 def pool_id(db: Connection, given: str | None) -> int | None:
@@ -60,7 +102,7 @@ def pool_id(db: Connection, given: str | None) -> int | None:
         return None if given is None else number
     found = pool_names(db, given)
     if not found:
-        fail(f"there is no pool {given!r}; `ostler pools` lists them")
+        fail(f"there is no pool {given!r}; `ostler pool list` lists them")
     if len(found) > 1:
         fail(f"pool {given!r} is in several namespaces; give one of the ids {', '.join(map(str, found))}")
     return found[0]

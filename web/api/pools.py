@@ -7,11 +7,12 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from pydantic import Field
+from pydantic import BaseModel, Field
 from sqlalchemy import Row
 
 from models.browse.pools import PoolFilter, list_pools, pool_story
 from ostler.clock import utcnow
+from rules.scaling import Verdict
 from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.problems import not_found
@@ -23,6 +24,18 @@ class Pools(Listing):
 
     name: Name | None = Field(default=None, examples=["small"])
     deleted: bool | None = Field(default=None, description="only those whose RunnerPool is gone, or only the others")
+
+
+class Decision(BaseModel):
+    """What the autoscaler decided on a pool, and the numbers that it was made from."""
+
+    at: datetime
+    verdict: Verdict
+    replicas: int = Field(description="that it was to have", examples=[6])
+    why: str = Field(examples=["3 with jobs + 2 queued + 1 warm = 6"])
+    load: int = Field(description="Pods with a job, or that had one and are not over")
+    queue: int = Field(description="queued jobs that budgets allow to run")
+    usual: int = Field(description="what was needed at a time in all but 5 % of the last hour's minutes")
 
 
 class Pool(Shown):
@@ -40,6 +53,13 @@ class Pool(Shown):
     allowed_repositories: list[str]
     routing_priority: int
     draining: bool
+    paused: bool
+    autoscaled: bool = Field(description="the autoscaler sets its replicas")
+    min_warm: int = Field(description="warm Pods that the autoscaler keeps beside those with jobs", examples=[1])
+    max_replicas: int = Field(description="Pods at most, where it is autoscaled", examples=[10])
+    scaled_up_at: datetime | None = Field(description="by the autoscaler")
+    scaled_down_at: datetime | None
+    scaling: Decision | None = Field(description="the autoscaler's last decision that was news; null: none yet")
     created_at: datetime
     deleted_at: datetime | None
 

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -34,6 +35,23 @@ class Done:
     stderr: str
 
 
+def run_command(environment: Mapping[str, str], *arguments: str) -> Done:
+    """Run a command in this process: starting one for each costs a second."""
+    out, err = io.StringIO(), io.StringIO()
+    status = 0
+    with (
+        mock.patch.dict(os.environ, environment, clear=True),
+        mock.patch.object(sys, "argv", ["ostler", *arguments]),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as end:
+            status = int(end.code or 0)
+    return Done(status, out.getvalue(), err.getvalue())
+
+
 @dataclass
 class Operator:
     """Somebody at a shell."""
@@ -47,20 +65,8 @@ class Operator:
         return env if self.redis_url is None else env | {"OSTLER_REDIS_URL": self.redis_url}
 
     def run(self, *arguments: str, **changes: str) -> Done:
-        """Run a command in this process: starting one for each costs a second."""
-        out, err = io.StringIO(), io.StringIO()
-        status = 0
-        with (
-            mock.patch.dict(os.environ, self.environment() | changes, clear=True),
-            mock.patch.object(sys, "argv", ["ostler", *arguments]),
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-        ):
-            try:
-                main()
-            except SystemExit as end:
-                status = int(end.code or 0)
-        return Done(status, out.getvalue(), err.getvalue())
+        """Run a command."""
+        return run_command(self.environment() | changes, *arguments)
 
     def json(self, *arguments: str) -> Any:
         done = self.run(*arguments, "--json")
@@ -123,11 +129,11 @@ def test_claims_and_pools_are_listed(operator: Operator) -> None:
     assert "jit" not in claim
     assert operator.json("claims", "--state", "ended") == []
     assert operator.json("claims", "--job", "11") == [claim]
-    (pool,) = operator.json("pools")
+    (pool,) = operator.json("pool", "list")
     assert (pool["counts"]["busy"], pool["counts"]["queued"]) == (1, 1)
     assert operator.json("claims", "--pool", pool["name"]) == [claim]
-    for command in ("claims", "pools"):
-        assert operator.run(command).returncode == 0
+    for command in (("claims",), ("pool", "list"), ("pool", "list", "--why")):
+        assert operator.run(*command).returncode == 0
 
 
 def test_a_process_needs_nothing_but_the_database(operator: Operator) -> None:
@@ -147,7 +153,7 @@ def test_what_is_not_there_is_said_with_where_to_look_and_status_1(operator: Ope
     for arguments, where in (
         (("job", "999"), "ostler jobs"),
         (("jobs", "--account", "nobody"), "ostler account list"),
-        (("jobs", "--pool", "none"), "ostler pools"),
+        (("jobs", "--pool", "none"), "ostler pool list"),
         (("account", "set", "nobody", "--count", "1"), "ostler account list"),
         (("account", "set", "999999999999999999999", "--count", "1"), "ostler account list"),
         (("token", "revoke", "999"), "ostler token list"),

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from models import scaling
 from ostler.clock import utcnow
 from ostler.wakes import REMATCH
 from tests.integration.models.webhook_rows import add_claim
@@ -91,6 +92,19 @@ def test_a_pool_shows_its_numbers(stage: Stage) -> None:
     assert (body["vcpu"], body["memory_gib"]) == (2.0, 4.0)
     counts = body["counts"]
     assert (counts["pods"], counts["busy"], counts["queued"], counts["held"]) == (1, 1, 1, 1)
+    assert (body["autoscaled"], body["paused"], body["scaling"]) == (False, False, None)
+
+
+def test_a_pool_shows_what_the_autoscaler_decided(stage: Stage) -> None:
+    pool = stage.pool()
+    told = {"at": "2026-11-22T10:00:00+00:00", "verdict": "up", "from": 1, "replicas": 6, "load": 3, "queue": 2,
+            "usual": 0, "min_warm": 1, "max_replicas": 10, "why": "3 with jobs + 2 queued + 1 warm = 6"}  # fmt: skip
+    with stage.engine.begin() as db:
+        scaling.note(db, pool, told, up=True, now=utcnow())
+    body = stage.get(f"/pools/{pool}").json()
+    assert (body["scaling"]["verdict"], body["scaling"]["replicas"], body["scaling"]["why"]) == ("up", 6, told["why"])
+    assert body["scaled_up_at"] is not None
+    assert stage.get("/pools").json()["items"][0]["scaling"]["load"] == 3
 
 
 def test_a_new_budget_is_kept_shown_and_wakes_where_the_account_waits(stage: Stage) -> None:
