@@ -16,7 +16,7 @@ T ?= tests
 unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := beat_schedule.py poller ostler tasks models k8s_adapters github_adapters rules web lab tests benchmarks
 
-.PHONY: help demo chaos bench test test-slow test-seeds lint fmt control-plane toxiproxy helm setup
+.PHONY: help demo chaos bench test test-slow test-seeds lint fmt control-plane toxiproxy helm kubectl setup
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ toxiproxy: $(STAMP) ## build toxiproxy for the slow tests of Redis and Postgres 
 
 helm: $(STAMP) ## build Helm for the tests of the chart (about two minutes, once)
 	@$(BIN)/python -m lab.helm
+
+kubectl: $(STAMP) ## build kubectl for the test of the docs (about a minute after the control plane, once)
+	@$(BIN)/python -m lab.kubectl
 
 control-plane: $(STAMP) ## build kube-apiserver, kube-controller-manager and etcd (about five minutes, once)
 	@$(BIN)/ostler control-plane

@@ -1,0 +1,57 @@
+"""kubectl, for the test that runs what the docs tell an operator to type. Built once per machine.
+
+`lab/kubectl/go.mod` names it, at the version of the lab's API server; the build takes about a minute where the control
+plane was built, which needs most of the same packages. The module is not the control plane's own: another program in
+there would change the hash by which every machine knows its build.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from lab.go_build import BuildUnavailable, GoPrograms, Say, quiet
+from lab.processes import StartError
+
+_MODULE = Path(__file__).with_name("kubectl")
+_NAME = "kubectl"
+
+
+def build(say: Say = quiet) -> Path:
+    """Return the program, built first where it is not cached. Raises `StartError`."""
+    program = _program()
+    try:
+        folder = program.cached() or program.build(say)
+    except BuildUnavailable as error:
+        raise StartError(f"no kubectl: {error}; run `make kubectl` with Go or network at hand") from error
+    return folder / _NAME
+
+
+def _program() -> GoPrograms:
+    """Return what to build; kubectl says which version it is, or it warns of every server."""
+    found = re.search(r"k8s\.io/kubernetes v((\d+)\.(\d+)[\d.]*)", (_MODULE / "go.mod").read_text())
+    if found is None:
+        raise StartError("lab/kubectl/go.mod names no k8s.io/kubernetes: restore it from the project")
+    stamp = "k8s.io/component-base/version"
+    return GoPrograms(
+        name=_NAME,
+        what=_NAME,
+        module=_MODULE,
+        packages={_NAME: "k8s.io/kubernetes/cmd/kubectl"},
+        linker_flags=(
+            f"-s -w -X {stamp}.gitVersion=v{found[1]} -X {stamp}.gitMajor={found[2]} -X {stamp}.gitMinor={found[3]}"
+        ),
+    )
+
+
+def main() -> None:
+    """Build it and say where it is."""
+    try:
+        sys.stdout.write(f"kubectl: {build(lambda line: print(line, flush=True))}\n")  # noqa: T201 - progress
+    except StartError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()
