@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 
 from lab import helm
 from models.connections import RESERVE, WEB, worker_pool
@@ -94,3 +96,20 @@ def test_the_connection_budget_is_what_the_processes_ask_for(which: str) -> None
 
     assert budgets == {together}
     assert together + RESERVE <= MATRIX[which].get("postgres", {}).get("maxConnections", 100)
+
+
+def test_the_readme_names_every_value() -> None:
+    told = set(re.findall(r"`([a-zA-Z.]+)`", (helm.CHART / "README.md").read_text()))
+    untold = [path for path in _paths(yaml.safe_load((helm.CHART / "values.yaml").read_text())) if not told & path]
+    assert not untold
+
+
+def _paths(values: dict[str, Any], above: str = "") -> Iterator[set[str]]:
+    """Yield each value's own path and those that it lies below."""
+    for name, value in values.items():
+        path = f"{above}.{name}" if above else name
+        if isinstance(value, dict) and value and not above:
+            for deeper in _paths(value, path):
+                yield {path, *deeper}
+        else:
+            yield {path}

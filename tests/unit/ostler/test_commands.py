@@ -17,7 +17,12 @@ from ostler.cli.app import app
 ROOT = Path(__file__).parents[3]
 PAGES = sorted(
     path
-    for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "compose").glob("*.md"))
+    for path in (
+        ROOT / "README.md",
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "compose").glob("*.md"),
+        *(ROOT / "charts").rglob("*.md"),
+    )
     if "decisions" not in path.parts  # what was decided then may be gone now
 )
 _BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "compose").glob("*.md")])
+PAGES = sorted(
+    [
+        ROOT / "README.md",
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "compose").glob("*.md"),
+        *(ROOT / "charts").rglob("*.md"),
+    ]
+)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 

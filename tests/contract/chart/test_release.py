@@ -1,0 +1,158 @@
+"""A release by the real Helm on a control plane of its own: installed, upgraded, rolled back, and taken away.
+
+The migration runs as in a cluster: a hook's Job, made by the Job controller, whose containers run as its identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from k8s_adapters.client import MERGE_PATCH, KubeClient, make_client
+from k8s_adapters.crd import crd_manifest
+from lab import helm
+from lab.control_plane import ControlPlane, ControlPlaneUnavailable
+from lab.postgres import Postgres
+from models import migrate
+from models.engine import make_engine
+from ostler.errors import Gone
+from ostler.secrets import Secret
+from tests.contract.chart.job_kubelet import JobKubelet
+
+RELEASE = "ostler"
+DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/runnerpools.ostler.dev"
+ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """A fresh cluster, in which an operator has made the namespace and the Secret."""
+
+    kube: KubeClient
+    control_plane: ControlPlane
+    database: Secret
+    folder: Path
+
+    def kubelet(self) -> JobKubelet:
+        return JobKubelet(self.kube, self.control_plane.access, RELEASE, self.folder)
+
+    def upgrade(self, **values: Any) -> None:
+        helm.upgrade_install(
+            values=values, kubeconfig=self.control_plane.kubeconfig, namespace=RELEASE, hooks=True, crds=True
+        )
+
+    def has(self, path: str) -> bool:
+        try:
+            self.kube.request("GET", path)
+        except Gone:
+            return False
+        return True
+
+    def image(self, name: str) -> str:
+        """Return the image of a Deployment."""
+        path = f"/apis/apps/v1/namespaces/{RELEASE}/deployments/{name}"
+        spec = self.kube.request("GET", path)["spec"]["template"]["spec"]
+        return str(spec["containers"][0]["image"])
+
+    def schema(self) -> str | None:
+        """Return the revision of the database."""
+        engine = make_engine(self.database, pool_size=1, application="test")
+        try:
+            return migrate.current(engine)
+        finally:
+            engine.dispose()
+
+
+@pytest.fixture
+def cluster(postgres: Postgres, tmp_path: Path) -> Iterator[Cluster]:
+    postgres.create_database(f"release_{tmp_path.name}")
+    database = Secret(postgres.url(f"release_{tmp_path.name}"))
+    try:
+        with ControlPlane.start(tmp_path / "control-plane") as control_plane:
+            kube = make_client(kubeconfig=str(control_plane.kubeconfig))
+            kube.request("POST", "/api/v1/namespaces", body={"metadata": {"name": RELEASE}})
+            secret = {"metadata": {"name": "ostler"}, "stringData": {"OSTLER_DATABASE_URL": database.reveal()}}
+            kube.request("POST", f"/api/v1/namespaces/{RELEASE}/secrets", body=secret)
+            yield Cluster(kube=kube, control_plane=control_plane, database=database, folder=tmp_path)
+            kube.close()
+    except ControlPlaneUnavailable as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+def test_a_release_comes_grows_goes_back_and_goes(cluster: Cluster) -> None:
+    # Installed: the database and the definition first, by an identity that is gone when they are there.
+    with cluster.kubelet() as kubelet:
+        cluster.upgrade(image={"tag": "1"})
+    assert kubelet.ran == ["database: 0", "definition: 0"]
+    newest = cluster.schema()
+    assert migrate.fits(newest, migrate.revisions())
+    for leftover in (f"/apis/batch/v1/namespaces/{RELEASE}/jobs/ostler-migrate", f"{ROLES}/ostler-ostler-migrate",
+                     f"/api/v1/namespaces/{RELEASE}/serviceaccounts/ostler-migrate"):  # fmt: skip
+        assert not cluster.has(leftover)
+    assert cluster.image("ostler-web") == "ostler:1"
+
+    # Upgraded: Helm leaves crds/ alone, and the hook brings an older definition up to date.
+    _make_older(cluster.kube)
+    with cluster.kubelet() as kubelet:
+        cluster.upgrade(image={"tag": "2"}, flower={"enabled": False})
+    assert kubelet.ran == ["database: 0", "definition: 0"]
+    assert _columns(cluster.kube) == _columns()
+    assert cluster.image("ostler-web") == "ostler:2"
+    assert not cluster.has(f"/apis/apps/v1/namespaces/{RELEASE}/deployments/ostler-flower")
+
+    # Rolled back: the processes are, and what has grown stays.
+    with cluster.kubelet() as kubelet:
+        helm.rollback(kubeconfig=cluster.control_plane.kubeconfig, namespace=RELEASE, hooks=True)
+    assert kubelet.ran == []
+    assert cluster.image("ostler-web") == "ostler:1"
+    assert cluster.has(f"/apis/apps/v1/namespaces/{RELEASE}/deployments/ostler-flower")
+    assert cluster.schema() == newest
+    assert _columns(cluster.kube) == _columns()
+
+    # Taken away: with it goes no runner Pod.
+    pool = {"metadata": {"name": "small"}, "spec": {"image": "runner:1", "runnerLabels": ["small"]}}
+    pools = "/apis/ostler.dev/v1alpha1/namespaces/ostler-runners/runnerpools"
+    body = {"apiVersion": "ostler.dev/v1alpha1", "kind": "RunnerPool", **pool}
+    cluster.kube.request("POST", pools, body=body)
+    helm.uninstall(kubeconfig=cluster.control_plane.kubeconfig, namespace=RELEASE, hooks=True)
+    assert not cluster.has(f"/apis/apps/v1/namespaces/{RELEASE}/deployments/ostler-web")
+    for kept in (DEFINITION, f"{pools}/small"):
+        assert "deletionTimestamp" not in cluster.kube.request("GET", kept)["metadata"]
+    namespace = cluster.kube.request("GET", "/api/v1/namespaces/ostler-runners")
+    assert namespace["status"]["phase"] == "Active"
+
+    # And it comes again, over what it left.
+    with cluster.kubelet() as kubelet:
+        cluster.upgrade(image={"tag": "3"})
+    assert cluster.image("ostler-web") == "ostler:3"
+
+
+def test_an_upgrade_whose_migration_fails_changes_no_process(cluster: Cluster) -> None:
+    with cluster.kubelet():
+        cluster.upgrade(image={"tag": "1"})
+    wrong = {"stringData": {"OSTLER_DATABASE_URL": "mysql://nowhere"}}
+    path = f"/api/v1/namespaces/{RELEASE}/secrets/ostler"
+    cluster.kube.request("PATCH", path, body=wrong, content_type=MERGE_PATCH)
+
+    with cluster.kubelet() as kubelet, pytest.raises(helm.HelmRefused, match="pre-upgrade hooks failed"):
+        cluster.upgrade(image={"tag": "2"})
+
+    assert kubelet.ran == ["database: 2"]
+    assert cluster.image("ostler-web") == "ostler:1"
+    assert "OSTLER_DATABASE_URL" in (cluster.folder / "database.log").read_text()
+
+
+def _make_older(kube: KubeClient) -> None:
+    versions = crd_manifest()["spec"]["versions"]
+    versions[0]["additionalPrinterColumns"] = versions[0]["additionalPrinterColumns"][:1]
+    kube.request("PATCH", DEFINITION, body={"spec": {"versions": versions}}, content_type=MERGE_PATCH)
+
+
+def _columns(kube: KubeClient | None = None) -> list[str]:
+    """Return the printer columns of the cluster's definition, or of this version's."""
+    definition = crd_manifest() if kube is None else kube.request("GET", DEFINITION)
+    return [each["name"] for each in definition["spec"]["versions"][0]["additionalPrinterColumns"]]
