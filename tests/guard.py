@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from k8s_adapters.admission import refuses_the_collector
-from k8s_adapters.client import KubeClient
+from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, object_path
+from k8s_adapters.names import API_VERSION, KIND
+from k8s_adapters.pools import PoolSeen, create_pool, delete_pool
 from lab import helm
+from lab.control_plane import ClusterAccess
 from lab.manifests import Kinds
 from ostler.errors import Gone
 
@@ -29,10 +32,13 @@ def of_the_chart(runners: str, kinds: Sequence[str]) -> list[helm.Manifest]:
 
 
 @contextmanager
-def guarded(kube: KubeClient, runners: str) -> Iterator[None]:
-    """Have the admission policy in force in this namespace; afterwards it is gone."""
+def guarded(kube: KubeClient, runners: str, *, accounts: bool = True) -> Iterator[None]:
+    """Have the admission policy in force in this namespace, for Pods alone unless `accounts`; afterwards it is gone."""
     kinds = Kinds(kube)
     policy = of_the_chart(runners, POLICY)
+    if not accounts:
+        (rule,) = policy[0]["spec"]["matchConstraints"]["resourceRules"]
+        rule["resources"] = ["pods"]
     for each in policy:
         kinds.apply(each)
     try:
@@ -50,3 +56,63 @@ def until_refused(kube: KubeClient, runners: str, *, refused: bool) -> None:
     while (found := refuses_the_collector(kube, runners)).refused is not refused:
         assert time.monotonic() < deadline, found.why
         time.sleep(0.2)
+
+
+def until_collected(kube: KubeClient, namespace: str) -> None:
+    """Return once the collector knows RunnerPools, which takes up to 40 s after the kind was made."""
+    pool = create_pool(kube, namespace=namespace, name="canary", spec={"image": "none", "runnerLabels": ["none"]})
+    path = own(kube, pool)
+    delete_pool(kube, namespace=namespace, name="canary")
+    until(lambda: not exists(kube, path), what="the collector knows RunnerPools", within=3 * PATIENCE)
+
+
+def own(kube: KubeClient, pool: PoolSeen) -> str:
+    """Make something that a pool owns and nothing guards, for the collector to show what it does; return its path."""
+    owner = {"apiVersion": API_VERSION, "kind": KIND, "name": pool.name, "uid": pool.uid}
+    body = {"metadata": {"name": f"{pool.name}-canary", "ownerReferences": [owner]}}
+    collection = object_path("configmaps", namespace=pool.namespace)
+    kube.request("POST", collection, body=body)
+    return f"{collection}/{pool.name}-canary"
+
+
+@contextmanager
+def lingering(kube: KubeClient, path: str) -> Iterator[None]:
+    """Let what a pool owns hold up the pool's foreground deletion, and the collector with it, for the block.
+
+    Without it the collector is done with the pool at once, and comes to some of the Pods only and not to others.
+    """
+    owner = {**kube.request("GET", path)["metadata"]["ownerReferences"][0], "blockOwnerDeletion": True}
+    _patch(kube, path, {"finalizers": ["example.com/lingers"], "ownerReferences": [owner]})
+    try:
+        yield
+    finally:
+        _patch(kube, path, {"finalizers": []})
+
+
+def _patch(kube: KubeClient, path: str, metadata: Json) -> None:
+    with suppress(Gone):
+        kube.request("PATCH", path, body={"metadata": metadata}, content_type=MERGE_PATCH)
+
+
+def exists(kube: KubeClient, path: str) -> bool:
+    """Return whether there is something there."""
+    try:
+        kube.request("GET", path)
+    except Gone:
+        return False
+    return True
+
+
+def refused(access: ClusterAccess, uids: Collection[str]) -> set[str]:
+    """Return those of these Pods and accounts that the collector was refused, by its own log."""
+    lines = (access.kubeconfig.parent / "kube-controller-manager.log").read_text(errors="replace").splitlines()
+    denied = [line for line in lines if "denied request" in line and "garbagecollector" in line]
+    return {uid for uid in uids if any(f'UID:\\"{uid}' in line for line in denied)}
+
+
+def until(happened: Callable[[], bool], *, what: str, within: float = PATIENCE) -> None:
+    """Return when it happened; fail when it does not `within` seconds."""
+    deadline = time.monotonic() + within
+    while not happened():
+        assert time.monotonic() < deadline, f"{what}: not within {within:.0f} s"
+        time.sleep(0.1)

@@ -8,55 +8,13 @@ import pytest
 
 from k8s_adapters.client import MERGE_PATCH, object_path
 from k8s_adapters.names import DRAIN_FINALIZER, POOL_LABEL
-from k8s_adapters.pools import PoolSeen, create_pool, delete_pool, get_pool, pool_path
+from k8s_adapters.pools import PoolSeen, create_pool
 from k8s_adapters.runners import create_runner
 from ostler.errors import Retryable
-from tasks.pools import keep, pools
-from tasks.retire import retire
 from tests.integration.tasks.conftest import Stage, StubGitHub
+from tests.integration.tasks.pools.drains import busy_pod, delete, drain, end_job, patch, seen, tick
 
 OTHER = "example.com/audit"
-
-
-def tick(stage: Stage) -> None:
-    """Run the keeper and every message that it sends, once."""
-    pools.run()
-    for message in stage.outbox.take("ostler.keep"):
-        keep.run(**message)
-    for message in stage.outbox.take("ostler.retire"):
-        retire.run(**message)
-
-
-def drain(stage: Stage) -> None:
-    """Let the drain come as far as it comes by itself."""
-    for _ in range(3):
-        tick(stage)
-
-
-def delete(stage: Stage, name: str = "small") -> None:
-    delete_pool(stage.kube, namespace=stage.namespace, name=name)
-
-
-def seen(stage: Stage, name: str = "small") -> PoolSeen | None:
-    return get_pool(stage.kube, namespace=stage.namespace, name=name)
-
-
-def patch(stage: Stage, body: dict[str, Any], name: str = "small") -> None:
-    stage.kube.request("PATCH", pool_path(stage.namespace, name), body=body, content_type=MERGE_PATCH)
-
-
-def busy_pod(stage: Stage, job_id: int = 7) -> tuple[str, int]:
-    """Have one Pod of the pool execute a job; return its name and the claim."""
-    stage.job(job_id, state="running")
-    name = min(stage.pods())
-    return name, stage.claim(name, job_id=job_id, state="executing")
-
-
-def end_job(stage: Stage, name: str, claim: int) -> None:
-    """Be GitHub and the kubelet: the job is over, and so is its Pod."""
-    stage.rows("UPDATE jobs SET state = 'completed', conclusion = 'success'")
-    stage.rows("UPDATE claims SET state = 'ended', end_reason = 'completed', ended_at = now() WHERE id = :id", id=claim)
-    stage.finish(name)
 
 
 def test_a_pool_is_held_before_its_first_pod_is_made(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

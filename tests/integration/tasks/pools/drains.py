@@ -1,0 +1,79 @@
+"""What the tests of a drain do: run the controller, delete pools, have Pods work, and end their jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from k8s_adapters.client import MERGE_PATCH
+from k8s_adapters.pools import PoolSeen, get_pool, pool_path
+from k8s_adapters.stamps import stamp
+from tasks.pools import keep, pools
+from tasks.retire import retire
+from tests.integration.tasks.conftest import Stage
+
+POOL = "small"
+
+
+def tick(stage: Stage) -> None:
+    """Run the keeper and every message that it sends, once."""
+    pools.run()
+    for message in stage.outbox.take("ostler.keep"):
+        keep.run(**message)
+    for message in stage.outbox.take("ostler.retire"):
+        retire.run(**message)
+
+
+def drain(stage: Stage) -> None:
+    """Let the drain come as far as it comes by itself."""
+    for _ in range(3):
+        tick(stage)
+
+
+def delete(stage: Stage, name: str = POOL, *, propagation: str = "Background") -> None:
+    """Delete a pool as somebody else would."""
+    path = pool_path(stage.namespace, name)
+    stage.kube.request("DELETE", path, query={"propagationPolicy": propagation})
+
+
+def seen(stage: Stage, name: str = POOL) -> PoolSeen | None:
+    """Return a pool, if it is there."""
+    return get_pool(stage.kube, namespace=stage.namespace, name=name)
+
+
+def patch(stage: Stage, body: dict[str, Any], name: str = POOL) -> None:
+    """Patch a pool as somebody else would."""
+    stage.kube.request("PATCH", pool_path(stage.namespace, name), body=body, content_type=MERGE_PATCH)
+
+
+def busy_pod(stage: Stage, job_id: int = 7, *, name: str | None = None, stamped: bool = False) -> tuple[str, int]:
+    """Have one Pod of the pool, the first by name unless it is given, execute a job; return its name and the claim."""
+    stage.job(job_id, state="running")
+    name = name or min(stage.pods())
+    claim = stage.claim(name, job_id=job_id, state="executing")
+    stage.finish(name, phase="Running", runner=None)
+    if stamped:
+        pod = stage.pods()[name]
+        value = f"{claim}.1"
+        stamp(
+            stage.kube,
+            namespace=stage.namespace,
+            name=name,
+            uid=pod.uid,
+            expected=pod.stamp or "",
+            value=value,
+            owner=1,
+        )
+        stage.rows("UPDATE claims SET stamp = 'on', stamp_no = 1 WHERE id = :id", id=claim)
+    return name, claim
+
+
+def end_job(stage: Stage, name: str, claim: int) -> None:
+    """Be GitHub and the kubelet: the job is over, and so is its Pod."""
+    (row,) = stage.rows(
+        """
+        UPDATE claims SET state = 'ended', end_reason = 'completed', ended_at = now() WHERE id = :id RETURNING job_id
+        """,
+        id=claim,
+    )
+    stage.rows("UPDATE jobs SET state = 'completed', conclusion = 'success' WHERE id = :id", id=row.job_id)
+    stage.finish(name)

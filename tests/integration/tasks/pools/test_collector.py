@@ -1,0 +1,193 @@
+"""Deleted pools before the cluster's own garbage collector, under its own account: no busy Pod goes, nothing is left.
+
+Each way of deletion, with our finalizer on the pool and without. The collector is seen at work: on something that the
+pool owns and nobody guards, and in its own log, where it says what it was refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import pytest
+
+from k8s_adapters.client import KubeClient, object_path
+from k8s_adapters.identity import review_token
+from k8s_adapters.names import DRAIN_FINALIZER
+from k8s_adapters.pods import PodSeen
+from k8s_adapters.pools import PoolSeen
+from lab.control_plane import ClusterAccess
+from tests.guard import exists, guarded, lingering, own, refused, until, until_collected
+from tests.integration.tasks.conftest import Stage
+from tests.integration.tasks.pools.drains import busy_pod, delete, drain, end_job, patch, seen, tick
+
+WAYS = ("Background", "Foreground", "Orphan")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _collector(admin: KubeClient) -> None:
+    """The collector knows RunnerPools."""
+    name = "collector-knows"
+    admin.request("POST", "/api/v1/namespaces", body={"metadata": {"generateName": name, "name": name}})
+    until_collected(admin, name)
+    admin.request("DELETE", f"/api/v1/namespaces/{name}")
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A pool with two busy Pods (name to claim), one of them stamped, a warm one, a spent one, and a canary."""
+
+    stage: Stage
+    pool: PoolSeen
+    busy: dict[str, int]
+    uids: dict[str, str]
+    canary: str
+
+    def refused(self, access: ClusterAccess) -> set[str]:
+        """Return the names of the Pods that the collector was refused."""
+        found = refused(access, self.uids.values())
+        return {name for name, uid in self.uids.items() if uid in found}
+
+    def finalizers(self) -> list[str]:
+        """Return what holds the pool."""
+        path = f"/apis/ostler.dev/v1alpha1/namespaces/{self.stage.namespace}/runnerpools/{self.pool.name}"
+        found: list[str] = self.stage.kube.request("GET", path)["metadata"].get("finalizers", [])
+        return found
+
+
+def set_up(stage: Stage) -> Scene:
+    pool = stage.pool(replicas=4)
+    tick(stage)
+    first, second, warm, spent = sorted(stage.pods())
+    busy = dict([busy_pod(stage, 7, name=first, stamped=True), busy_pod(stage, 8, name=second)])
+    stage.finish(warm, phase="Running", poller=1, runner=None)
+    stage.finish(spent)
+    uids = {name: pod.uid for name, pod in stage.pods().items()}
+    return Scene(stage=stage, pool=pool, busy=busy, uids=uids, canary=own(stage.kube, pool))
+
+
+@pytest.fixture
+def scene(stage: Stage) -> Iterator[Scene]:
+    """The pool, before a guarded collector."""
+    with guarded(stage.kube, stage.namespace):
+        yield set_up(stage)
+
+
+@pytest.fixture
+def open_scene(stage: Stage) -> Scene:
+    """The pool, and no policy."""
+    return set_up(stage)
+
+
+def owners(stage: Stage, name: str) -> list[str]:
+    metadata = stage.kube.request("GET", object_path("pods", namespace=stage.namespace, name=name))["metadata"]
+    return [each["name"] for each in metadata.get("ownerReferences", [])]
+
+
+def delete_before_the_collector(scene: Scene, access: ClusterAccess, *, way: str, held: bool) -> None:
+    """Delete the pool, and return once the collector has done what it does of such a deletion."""
+    stage = scene.stage
+    lingers = lingering(stage.kube, scene.canary) if way == "Foreground" else nullcontext()
+    with lingers:
+        delete(stage, propagation=way)
+        if way == "Orphan":
+            until(lambda: not any(owners(stage, name) for name in scene.busy), what="the Pods are orphans")
+        elif way == "Foreground" or not held:
+            until(lambda: set(scene.busy) <= scene.refused(access), what="the collector is refused the busy Pods")
+    if held:
+        until(lambda: scene.finalizers() == [DRAIN_FINALIZER], what="nothing but our finalizer holds the pool")
+    else:
+        until(lambda: seen(stage) is None, what="the pool is gone")
+
+
+@pytest.mark.parametrize("held", [True, False], ids=["held", "not held"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_deleted_pool_takes_no_busy_pod_and_leaves_nothing(
+    scene: Scene, control_plane: ClusterAccess, way: str, *, held: bool
+) -> None:
+    stage = scene.stage
+    if not held:
+        patch(stage, {"metadata": {"finalizers": []}})
+    delete_before_the_collector(scene, control_plane, way=way, held=held)
+
+    drain(stage)
+    drain(stage)
+
+    left = stage.pods()
+    assert {name: pod.uid for name, pod in left.items()} == {name: scene.uids[name] for name in scene.busy}
+    assert not any(pod.terminating for pod in left.values())
+    assert stage.service_accounts() == {"default", *scene.busy}
+    assert (seen(stage) is not None) == held
+
+    for name, claim in scene.busy.items():
+        end_job(stage, name, claim)
+    until(lambda: not (drain(stage) or stage.pods()), what="the Pods are gone")  # type: ignore[func-returns-value]
+    assert stage.service_accounts() == {"default"}
+    assert seen(stage) is None
+    until(lambda: (way == "Orphan") == exists(stage.kube, scene.canary), what="the collector takes what the pool owned")
+    rows = stage.rows("SELECT purpose, count(*) AS n, count(ended_at) AS ended FROM claims GROUP BY 1 ORDER BY 1")
+    assert [(row.purpose, row.n, row.ended) for row in rows] == [("job", 2, 2), ("retire", 1, 1)]
+
+
+def test_without_the_policy_a_foreground_deletion_kills_busy_pods_whatever_holds_the_pool(open_scene: Scene) -> None:
+    """What the policy is for."""
+    stage = open_scene.stage
+    with lingering(stage.kube, open_scene.canary):
+        delete(stage, propagation="Foreground")
+        until(lambda: not open_scene.busy.keys() & stage.pods().keys(), what="the busy Pods die")
+    pool = seen(stage)
+    assert pool is not None
+    assert pool.held
+
+
+def test_without_policy_and_finalizer_any_deletion_kills_busy_pods(open_scene: Scene) -> None:
+    stage = open_scene.stage
+    patch(stage, {"metadata": {"finalizers": []}})
+    delete(stage)
+    until(lambda: not open_scene.busy.keys() & stage.pods().keys(), what="the busy Pods die")
+
+
+def test_without_the_policy_our_finalizer_alone_keeps_busy_pods_through_a_background_deletion(
+    open_scene: Scene,
+) -> None:
+    stage = open_scene.stage
+    delete(stage)
+    for _ in range(5):
+        drain(stage)
+    assert set(stage.pods()) == set(open_scene.busy)
+    assert exists(stage.kube, open_scene.canary)
+
+
+def token_of(stage: Stage, pod: PodSeen) -> str:
+    """Return a token as the kubelet puts it into the Pod."""
+    spec = {
+        "audiences": ["ostler-dispatch"],
+        "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid},
+    }
+    path = object_path("serviceaccounts", namespace=stage.namespace, name=pod.name)
+    return str(stage.kube.request("POST", f"{path}/token", body={"spec": spec})["status"]["token"])
+
+
+@pytest.mark.parametrize("accounts", [True, False], ids=["accounts guarded", "Pods alone guarded"])
+def test_a_foreground_deletion_takes_the_tokens_of_pods_unless_their_accounts_are_guarded(
+    stage: Stage, control_plane: ClusterAccess, *, accounts: bool
+) -> None:
+    """A token that the API server does not take any more is a definite no: a Pod just claimed would get no JIT."""
+    with guarded(stage.kube, stage.namespace, accounts=accounts):
+        scene = set_up(stage)
+        name = min(scene.busy)
+        pod = stage.pods()[name]
+        token = token_of(stage, pod)
+
+        def taken() -> bool | None:
+            return review_token(stage.kube, token=token, audience="ostler-dispatch", timeout=10, pod_uid=pod.uid)
+
+        assert taken() is True
+        delete_before_the_collector(scene, control_plane, way="Foreground", held=True)
+        if accounts:
+            assert name in stage.service_accounts()
+            assert taken() is True
+        else:
+            until(lambda: taken() is False, what="the token is refused")
+            assert name in stage.pods()
