@@ -15,7 +15,8 @@ from models.sql import text
 _COLUMNS = """
     t.id, t.namespace, t.name, t.image, t.labels, t.vcpu, t.memory, t.replicas, t.allowed_accounts,
     t.allowed_repositories, t.routing_priority, t.draining, t.paused, t.autoscaled, t.min_warm, t.max_replicas,
-    t.scaled_up_at, t.scaled_down_at, t.scaling, t.created_at, t.deleted_at
+    t.scaled_up_at, t.scaled_down_at, t.scaling, coalesce(t.status -> 'conditions', '[]'::jsonb) AS conditions,
+    t.created_at, t.deleted_at
 """
 
 

@@ -48,11 +48,11 @@ def list_(
         return
     print_table(
         ("id", "pool", "labels", "scaling", "replicas", "pods", "warm", "reserved", "busy", "queued", "held", "oldest",
-         "state"),
+         "state", "what is wrong"),
         (
             (story.pool.id, story.pool.name, ",".join(story.pool.labels), _scaling(story), story.pool.replicas,
              story.counts.pods, story.counts.warm, story.counts.reserved, story.counts.busy, story.counts.queued,
-             story.counts.held, age(story.counts.oldest_queued_at, now=now), _state(story))
+             story.counts.held, age(story.counts.oldest_queued_at, now=now), _state(story), _trouble(story))
             for story in stories
         ),
         empty="no pools",
@@ -64,7 +64,21 @@ def _state(story: PoolStory) -> str:
         return "gone"
     if story.pool.draining:
         return "draining"
-    return "paused" if story.pool.paused else "ready"
+    if story.pool.paused:
+        return "paused"
+    return "degraded" if _holds(story, "Degraded") else "ready" if _holds(story, "Ready") else "not ready"
+
+
+def _holds(story: PoolStory, condition: str) -> bool:
+    return any((each["type"], each["status"]) == (condition, "True") for each in story.pool.conditions)
+
+
+def _trouble(story: PoolStory) -> str:
+    """Return what keeps a pool from what it is to be, in the words of its conditions."""
+    wrong = {("Degraded", "True"), ("Ready", "False")}
+    found = [each for each in story.pool.conditions if (each["type"], each["status"]) in wrong]
+    worst = sorted(found, key=lambda each: each["type"])[:1]  # Degraded says why it is not Ready
+    return "".join(f"{each['reason']}: {each['message']}" for each in worst)
 
 
 def _scaling(story: PoolStory) -> str:

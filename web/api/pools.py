@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, Field
+from pydantic import AliasChoices, BaseModel, Field
 from sqlalchemy import Row
 
 from models.browse.pools import PoolFilter, list_pools, pool_story
@@ -38,6 +38,16 @@ class Decision(BaseModel):
     usual: int = Field(description="what was needed at a time in all but 5 % of the last hour's minutes")
 
 
+class Condition(BaseModel):
+    """One condition of the pool's status, as it was written to its object last."""
+
+    type: str = Field(examples=["Degraded"])
+    status: str = Field(examples=["True"])
+    reason: str = Field(examples=["PodsDoNotStart"])
+    message: str
+    since: datetime = Field(validation_alias=AliasChoices("lastTransitionTime", "since"))
+
+
 class Pool(Shown):
     """One RunnerPool."""
 
@@ -60,6 +70,7 @@ class Pool(Shown):
     scaled_up_at: datetime | None = Field(description="by the autoscaler")
     scaled_down_at: datetime | None
     scaling: Decision | None = Field(description="the autoscaler's last decision that was news; null: none yet")
+    conditions: list[Condition] = Field(description="Ready, Draining and Degraded; empty before the first look at it")
     created_at: datetime
     deleted_at: datetime | None
 

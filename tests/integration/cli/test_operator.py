@@ -136,6 +136,39 @@ def test_claims_and_pools_are_listed(operator: Operator) -> None:
         assert operator.run(*command).returncode == 0
 
 
+def test_a_pool_says_how_it_stands_and_what_the_autoscaler_made_of_it(operator: Operator) -> None:
+    assert "by hand" in operator.run("pool", "list").stdout
+    assert "`ostler pool scale` sets the replicas" in operator.run("pool", "list", "--why").stdout
+    conditions = [
+        {"type": "Ready", "status": "False", "reason": "PodsMissing", "message": "fewer Pods than wanted"},
+        {"type": "Degraded", "status": "True", "reason": "ImagePullBackOff", "message": "no such image"},
+    ]
+    operator.execute(
+        """
+        UPDATE pools SET autoscaled = true, min_warm = 2, max_replicas = 30, status = CAST(:status AS jsonb),
+               scaling = CAST(:scaling AS jsonb), scaled_up_at = now()
+        """,
+        status=json.dumps({"conditions": conditions}),
+        scaling=json.dumps(
+            {"verdict": "cooling", "why": "3 with jobs + 0 queued + 2 warm = 5; not before 10:00:00 UTC"}
+        ),
+    )
+    words = operator.run("pool", "list").stdout
+    assert "+2 warm, at most 30" in words
+    assert "degraded" in words
+    assert "ImagePullBackOff: no such image" in words
+    assert "PodsMissing" not in words
+    decision = operator.run("pool", "list", "--why").stdout
+    assert "cooling" in decision
+    assert "3 with jobs + 0 queued + 2 warm = 5" in decision
+    (pool,) = operator.json("pool", "list")
+    assert [each["type"] for each in pool["conditions"]] == ["Ready", "Degraded"]
+    operator.execute("UPDATE pools SET paused = true")
+    assert "paused" in operator.run("pool", "list").stdout
+    operator.execute("UPDATE pools SET draining = true")
+    assert "draining" in operator.run("pool", "list").stdout
+
+
 def test_a_process_needs_nothing_but_the_database(operator: Operator) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "ostler", "jobs", "--json"],

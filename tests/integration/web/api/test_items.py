@@ -107,6 +107,20 @@ def test_a_pool_shows_what_the_autoscaler_decided(stage: Stage) -> None:
     assert stage.get("/pools").json()["items"][0]["scaling"]["load"] == 3
 
 
+def test_a_pool_shows_its_conditions(stage: Stage) -> None:
+    pool = stage.pool()
+    assert stage.get(f"/pools/{pool}").json()["conditions"] == []
+    stage.execute("""
+        UPDATE pools SET status = '{"conditions": [{"type": "Ready", "status": "True", "reason": "PodsAvailable",
+            "message": "Pods serve", "observedGeneration": 1, "lastTransitionTime": "2026-11-22T10:00:00Z"}]}'
+    """)
+    (condition,) = stage.get(f"/pools/{pool}").json()["conditions"]
+    assert condition == {
+        "type": "Ready", "status": "True", "reason": "PodsAvailable", "message": "Pods serve",
+        "since": "2026-11-22T10:00:00Z",
+    }  # fmt: skip
+
+
 def test_a_new_budget_is_kept_shown_and_wakes_where_the_account_waits(stage: Stage) -> None:
     stage.account(count=0)
     stage.account(8, "globex")
