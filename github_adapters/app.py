@@ -15,14 +15,13 @@ from github_adapters.http import Answer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppSeen:
-    """The App as GitHub shows it. `ahead`: by how much our clock is ahead of GitHub's, None where it does not tell."""
+    """The App as GitHub shows it."""
 
     name: str
     slug: str
     organization: bool
     permissions: Mapping[str, str]
     events: tuple[str, ...]
-    ahead: timedelta | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +36,7 @@ class AppInstallation:
     events: tuple[str, ...]
 
 
-def read_app(answer: Answer, *, now: datetime) -> AppSeen:
+def read_app(answer: Answer) -> AppSeen:
     """Return the App. Raises `Malformed`."""
     content = fields.decode(answer.body)
     owner = fields.section(content, "owner")
@@ -47,7 +46,6 @@ def read_app(answer: Answer, *, now: datetime) -> AppSeen:
         organization=owner.get("type") == "Organization",
         permissions=_permissions(content),
         events=_events(content),
-        ahead=_ahead(answer, now),
     )
 
 
@@ -86,7 +84,8 @@ def _events(source: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(event for event in found if isinstance(event, str))
 
 
-def _ahead(answer: Answer, now: datetime) -> timedelta | None:
+def clock_ahead(answer: Answer, now: datetime) -> timedelta | None:
+    """Return by how much `now` is ahead of the answer's date; None when it has none."""
     try:
         there = parsedate_to_datetime(answer.headers.get("date", ""))
     except ValueError:

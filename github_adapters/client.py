@@ -11,7 +11,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -19,11 +19,11 @@ from urllib.parse import quote
 
 from github_adapters import fields
 from github_adapters.answers import refusal
-from github_adapters.app import AppInstallation, AppSeen, read_app, read_installations
+from github_adapters.app import AppInstallation, AppSeen, clock_ahead, read_app, read_installations
 from github_adapters.auth import AppAuth
 from github_adapters.deliveries import DeliveryPage, read_page
 from github_adapters.governor import APP, CallClass, Governs, Ungoverned
-from github_adapters.http import Answer, Deadline, Http
+from github_adapters.http import API_VERSION, Answer, Deadline, Http
 from github_adapters.repeat import Timing, repeat
 from github_adapters.runner_groups import read_group
 from github_adapters.runs import ListPage, RunSeen, only, read_list, read_listed_job, read_run, unchanged
@@ -40,6 +40,8 @@ T = TypeVar("T")
 PAGE = 100
 MOST_PAGES = 500
 MOST_GROUP_PAGES = 10
+DEPRECATIONS = "2026-03-10"
+"""The version of the API that tells how long a runner version is good for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -410,7 +412,31 @@ class GitHub:
         if answer.status != HTTPStatus.OK:
             raise refusal(answer, what="look-up of the App", now=self._clock())
         with _sense(answer, "look-up of the App"):
-            return read_app(answer, now=self._clock())
+            return read_app(answer)
+
+    def clock_ahead(self, *, deadline_seconds: float | None = None) -> timedelta | None:
+        """Return by how much our clock is ahead of GitHub's, by the date of any answer; None when it has none."""
+        answer = self._http.request(method="GET", path="/", authorization=None, deadline=Deadline(deadline_seconds))
+        return clock_ahead(answer, self._clock())
+
+    def runner_ends(
+        self, *, installation_id: int, login: str, version: str, deadline_seconds: float | None = None
+    ) -> datetime | None:
+        """Return until when runners of a version may register; None where GitHub does not say.
+
+        Github docs: "Get runner version deprecation info", of API version 2026-03-10.
+        """
+        answer = self._call(
+            installation_id=installation_id, call_class=CallClass.READ, method="GET",
+            path=f"{Scope.organization(login).path}/actions/runners/deprecations/{quote(version, safe='')}",
+            deadline=Deadline(deadline_seconds), api_version=DEPRECATIONS,
+        )  # fmt: skip
+        if answer.status in {HTTPStatus.NOT_FOUND, HTTPStatus.BAD_REQUEST, HTTPStatus.GONE}:
+            return None
+        if answer.status != HTTPStatus.OK:
+            raise refusal(answer, what="look-up of a runner version", now=self._clock())
+        with _sense(answer, "look-up of a runner version"):
+            return fields.optional_moment(fields.decode(answer.body), "registration_deprecates_at")
 
     def list_installations(self, *, deadline_seconds: float | None = None) -> list[AppInstallation]:
         """Return where the App is installed, a hundred at most, with what was granted there."""
@@ -603,6 +629,7 @@ class GitHub:
         deadline: Deadline,
         body: bytes | None = None,
         etag: str | None = None,
+        api_version: str = API_VERSION,
     ) -> Answer:
         """Return the answer to a call in the name of an installation.
 
@@ -619,6 +646,7 @@ class GitHub:
                     body=body,
                     deadline=deadline,
                     etag=etag,
+                    api_version=api_version,
                 )
             moved = None if followed else self._http.moved_repository(answer)
             if moved is not None:

@@ -17,6 +17,7 @@ from ostler import telemetry
 from ostler.errors import Retryable
 from ostler.upstreams import PATIENCE, SERVER_ERROR, TALLY, Upstream
 
+API_VERSION = "2022-11-28"
 CONNECTIONS = 32
 MOST_REDIRECTS = 2
 PIECE = 64 * 1024
@@ -113,6 +114,7 @@ class Http:
         deadline: Deadline,
         body: bytes | None = None,
         etag: str | None = None,
+        api_version: str = API_VERSION,
     ) -> Answer:
         """Return the answer to one request, whatever its status; with an `etag` it may be 304.
 
@@ -121,7 +123,7 @@ class Http:
         headers = {
             "Accept": "application/vnd.github+json",
             "User-Agent": "ostler",
-            "X-GitHub-Api-Version": "2022-11-28",
+            "X-GitHub-Api-Version": api_version,
         }
         if authorization is not None:
             headers["Authorization"] = authorization

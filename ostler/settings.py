@@ -53,6 +53,12 @@ class Cluster(BaseSettings):
     namespace: str = Field(default="ostler-runners", description="namespace of pools and runner Pods")
 
 
+class Place(Cluster):
+    """What `ostler doctor` reads of the cluster."""
+
+    namespace: str = Field(default="ostler-runners", description="namespace of pools and runner Pods")
+
+
 class Settings(Stores):
     """What the environment says; immutable."""
 
@@ -418,3 +424,8 @@ def load_flower() -> FlowerSettings:
         return FlowerSettings()
     except ValidationError as error:
         raise ConfigurationError(describe(error, FlowerSettings)) from None
+
+
+def load_place() -> Place:
+    """Return the way to the cluster and the namespace of runner Pods."""
+    return Place()

@@ -61,6 +61,7 @@ class Control:
             Route("/_lab/accounts/{login}/groups/{id:int}", self.set_group, methods=["PUT"]),
             Route("/_lab/accounts/{login}/groups/{id:int}", self.delete_group, methods=["DELETE"]),
             Route("/_lab/repositories/{owner}/{repo}", self.rename_repository, methods=["PATCH"]),
+            Route("/_lab/runner-versions", self.set_runner_ends, methods=["PUT"]),
             Route("/_lab/app", self.change_app, methods=["PATCH"]),
             Route("/_lab/tokens", self.revoke_tokens, methods=["DELETE"]),
             Route("/_lab/secrets", self.list_secrets, methods=["GET"]),
@@ -297,6 +298,11 @@ class Control:
         app.permissions = dict(body.get("permissions", app.permissions))
         app.events = tuple(body.get("events", app.events))
         return JSONResponse({"app": app.id})
+
+    async def set_runner_ends(self, request: Request) -> Response:
+        """Say until when (ISO 8601) runners of each version in the body may register."""
+        self._world.runner_ends = dict(await request.json())
+        return Response(status_code=HTTPStatus.NO_CONTENT)
 
     async def revoke_tokens(self, _request: Request) -> Response:
         """Make every installation token invalid."""

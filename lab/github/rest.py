@@ -95,6 +95,9 @@ class Rest:
             routes += [
                 Route(f"{runners}/generate-jitconfig", mint, methods=["POST"]),
                 Route(runners, self._guard(self.list_runners, "core"), methods=["GET"]),
+                Route(
+                    f"{runners}/deprecations/{{version}}", self._guard(self.get_deprecation, "core"), methods=["GET"]
+                ),
                 Route(f"{runners}/{{id:int}}", self._guard(self.get_runner, "core"), methods=["GET"]),
                 Route(f"{runners}/{{id:int}}", self._guard(self.delete_runner, "core"), methods=["DELETE"]),
             ]
@@ -221,6 +224,15 @@ class Rest:
         if runner is None or runner.scope != self._scope(request, caller):
             return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
         return caller.answer(HTTPStatus.OK, runner.view())
+
+    async def get_deprecation(self, request: Request, caller: Caller) -> Response:
+        """Tell until when runners of a version may register and run, where a test has said so."""
+        version = request.path_params["version"]
+        ends = self._world.runner_ends.get(version)
+        if ends is None:
+            return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
+        body = {"runner_version": version, "registration_deprecates_at": ends, "runtime_deprecates_at": ends}
+        return caller.answer(HTTPStatus.OK, body)
 
     async def delete_runner(self, request: Request, caller: Caller) -> Response:
         """Deregister a runner, unless it is busy."""

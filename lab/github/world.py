@@ -83,6 +83,7 @@ class World:
         self.former: dict[str, Repository] = {}
         self.jobs: dict[int, Job] = {}
         self.runs: dict[int, Run] = {}
+        self.runner_ends: dict[str, str] = {}
         self.runners: dict[int, Runner] = {}
         self.sessions: dict[str, Session] = {}
         self._names: dict[tuple[str, str], Runner] = {}

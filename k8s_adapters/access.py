@@ -1,0 +1,93 @@
+"""What each process does in the cluster, verb by verb: the list that `ostler doctor` asks the API server about.
+
+The chart grants exactly this (charts/ostler/templates/rbac.yaml); a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from k8s_adapters.client import Json, KubeClient
+from k8s_adapters.names import GROUP, PLURAL
+
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """One verb on one resource (`plural` or `plural/subresource`), in the runners' namespace unless `cluster`.
+
+    With a `path` it is a GET of that, which is no resource.
+    """
+
+    verb: str
+    resource: str = ""
+    group: str = ""
+    name: str | None = None
+    cluster: bool = False
+    path: str | None = None
+
+    def __str__(self) -> str:
+        if self.path is not None:
+            return f"{self.verb} {self.path}"
+        named = "" if self.name is None else f" {self.name}"
+        return f"{self.verb} {self.resource}{'.' + self.group if self.group else ''}{named}"
+
+
+def _rights(
+    verbs: str, resource: str, group: str = "", *, name: str | None = None, cluster: bool = False
+) -> list[Right]:
+    return [Right(verb, resource, group, name=name, cluster=cluster) for verb in verbs.split()]
+
+
+EPOCH = "ostler-epoch"
+LEASE = "ostler-watch"
+
+RIGHTS: Mapping[str, Sequence[Right]] = {
+    "web": (
+        *_rights("get", "pods"),
+        *_rights("get", PLURAL, GROUP),
+        *_rights("create", "tokenreviews", "authentication.k8s.io", cluster=True),
+        Right("get", path="/.well-known/openid-configuration"),
+        Right("get", path="/openid/v1/jwks"),
+    ),
+    "worker": (
+        *_rights("get list create patch delete", "pods"),
+        *_rights("get list create delete", "serviceaccounts"),
+        *_rights("get list patch", PLURAL, GROUP),
+        *_rights("patch", f"{PLURAL}/status", GROUP),
+        *_rights("create", "configmaps"),
+        *_rights("get patch", "configmaps", name=EPOCH),
+        *_rights("get list", "nodes", cluster=True),
+    ),
+    "watch": (
+        *_rights("list watch", "pods"),
+        *_rights("list watch", PLURAL, GROUP),
+        *_rights("create", "leases", "coordination.k8s.io"),
+        *_rights("get patch", "leases", "coordination.k8s.io", name=LEASE),
+    ),
+}
+"""Beat and Flower need none; `ostler migrate` and `ostler crd` are run by an administrator or the chart's hook."""
+
+
+def who_am_i(client: KubeClient) -> str:
+    """Return who the API server takes us for."""
+    answer = client.request("POST", _WHO, body={"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"})
+    return str(answer["status"]["userInfo"]["username"])
+
+
+def may(client: KubeClient, right: Right, *, namespace: str) -> bool:
+    """Return whether the API server would let us do that."""
+    if right.path is not None:
+        spec: Json = {"nonResourceAttributes": {"verb": right.verb, "path": right.path}}
+    else:
+        resource, _, subresource = right.resource.partition("/")
+        attributes: Json = {
+            "verb": right.verb, "group": right.group, "resource": resource, "subresource": subresource,
+            "name": right.name or "", "namespace": "" if right.cluster else namespace,
+        }  # fmt: skip
+        spec = {"resourceAttributes": attributes}
+    body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec}
+    return bool(client.request("POST", _REVIEWS, body=body)["status"]["allowed"])

@@ -1,0 +1,47 @@
+"""What is set, and which version of everything runs."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+from ostler.cli.doctor.findings import Verdict, failed, ok
+from ostler.cli.doctor.sight import Sight
+from ostler.errors import ConfigurationError
+
+
+def settings(sight: Sight) -> Verdict:
+    """Every setting that a process needs is there and makes sense."""
+    from github_adapters.auth import AppAuth  # noqa: PLC0415
+    from github_adapters.governor import Ungoverned  # noqa: PLC0415
+    from github_adapters.http import Http  # noqa: PLC0415
+    from ostler.clock import utcnow  # noqa: PLC0415
+    from ostler.encryption import Cipher  # noqa: PLC0415
+
+    try:
+        found = sight.settings
+        Cipher(found.encryption_keys)
+        http = Http(api_url=found.github_api_url, timeout=1)
+        AppAuth(
+            http=http, app_id=found.github_app_id, private_key=found.github_private_key, clock=utcnow,
+            governor=Ungoverned(),
+        )  # fmt: skip
+    except ConfigurationError as error:
+        return failed(str(error), "set it for every process; docs/configuration.md has them all")
+    return ok(f"all are there; runner Pods live in {found.namespace}")
+
+
+def versions(sight: Sight) -> Verdict:
+    """What runs here. What Postgres, Redis and Kubernetes are is said by their own checks."""
+    del sight
+    told = [f"Python {platform.python_version()}"]
+    for package in ("celery", "celery-redbeat", "SQLAlchemy"):
+        try:
+            told.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            return failed(f"{package} is not installed", "install from the lock file: requirements/runtime.txt")
+    try:
+        own = version("ostler")
+    except PackageNotFoundError:
+        own = "of a working tree"
+    return ok(f"Ostler {own}, {', '.join(told)}")

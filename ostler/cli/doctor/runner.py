@@ -1,0 +1,44 @@
+"""Runs the checks at once, each with a deadline of its own, so that none stops another and all of it ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+from ostler.cli.doctor.findings import Check, Finding, Outcome, Verdict, unknown
+from ostler.cli.doctor.sight import Sight
+from ostler.errors import ConfigurationError, StoreUnreachable, UpstreamError
+
+
+def run(checks: Sequence[Check], sight: Sight) -> list[Finding]:
+    """Return what each check found, in their order. One that does not end in time is left behind."""
+    found: dict[int, Verdict] = {}
+    threads = []
+    began = time.monotonic()
+    for number, check in enumerate(checks):
+        # Not in a pool: that would wait for its threads at the end, and one may hang for ever.
+        thread = threading.Thread(target=_look, args=(found, number, check, sight), name=check.name, daemon=True)
+        thread.start()
+        threads.append(thread)
+    findings = []
+    for number, (check, thread) in enumerate(zip(checks, threads, strict=True)):
+        thread.join(max(0.0, began + check.within - time.monotonic()))
+        verdict = found.get(number) or unknown(f"it did not end within {check.within:.0f} s", "try again")
+        findings.append(Finding(check.name, check.family, verdict.outcome, verdict.cause, verdict.cure))
+    return findings
+
+
+def _look(found: dict[int, Verdict], number: int, check: Check, sight: Sight) -> None:
+    try:
+        found[number] = check.look(sight)
+    except (ConfigurationError, StoreUnreachable, UpstreamError) as error:
+        found[number] = unknown(f"it could not be looked at: {error}", "see the other lines")
+    except Exception as error:  # noqa: BLE001  one check that fails stops no other; a text may hold a row (L13)
+        found[number] = unknown(f"it could not be looked at: {type(error).__name__}", "see the other lines")
+
+
+def is_bad(findings: Sequence[Finding], *, strict: bool) -> bool:
+    """Return whether something failed; with `strict` whether anything is not ok."""
+    bad = {Outcome.FAILED, Outcome.WARNING, Outcome.UNKNOWN} if strict else {Outcome.FAILED}
+    return any(each.outcome in bad for each in findings)

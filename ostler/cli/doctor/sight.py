@@ -1,0 +1,188 @@
+"""What the checks look at: settings, clients, and what was read once for several of them.
+
+Everything is made when a check first asks for it, once, also by several threads; what failed once fails for all.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from ostler.clock import utcnow
+from ostler.errors import ConfigurationError, StoreUnreachable
+from ostler.settings import AppAccess, Place, Settings, load, load_app, load_place, load_stores
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from github_adapters.app import AppInstallation
+    from github_adapters.client import GitHub
+    from k8s_adapters.client import KubeClient
+    from models.browse.sweeps import SweepSeen
+    from models.epochs import EpochSeen
+    from models.health import Server
+
+T = TypeVar("T")
+
+REDIS_WITHIN = 5.0
+CALL_WITHIN = 8.0
+"""Seconds for one call to Redis, and to Kubernetes or GitHub."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What Postgres says. `needed`: the newest revision of this version, None where the database fits it.
+
+    What comes after `server` is read only where it fits. `images`: of pools, by the pool's name.
+    """
+
+    now: datetime
+    revision: str | None
+    needed: str | None
+    server: Server
+    epoch: EpochSeen | None = None
+    last_tick: datetime | None = None
+    sweeps: Sequence[SweepSeen] = ()
+    web_beats: Sequence[datetime] = ()
+    last_delivery: datetime | None = None
+    images: Mapping[str, str] | None = None
+
+
+class Sight:
+    """What the checks share; safe for threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: dict[str, Callable[[], Any]] = {}
+
+    def _once(self, name: str, make: Callable[[], T]) -> T:
+        """Return what `make` returns, made by the first who asks; raises what it raised."""
+        with self._lock:
+            if name not in self._made:
+                self._made[name] = _Kept(make)
+        return cast("T", self._made[name]())
+
+    @property
+    def settings(self) -> Settings:
+        """All settings. Raises `ConfigurationError`, which names the first that is wrong."""
+        return self._once("settings", load.__wrapped__)
+
+    @property
+    def app(self) -> AppAccess:
+        """The App's id and key. Raises as `settings`."""
+        return self._once("app", load_app)
+
+    @property
+    def place(self) -> Place:
+        """The way to the cluster, and the namespace of runner Pods."""
+        return self._once("place", load_place)
+
+    @property
+    def rows(self) -> Rows:
+        """What Postgres says. Raises `StoreUnreachable`, `ConfigurationError`."""
+        return self._once("rows", _rows)
+
+    @property
+    def redis_info(self) -> Mapping[str, Any]:
+        """What Redis says of itself, and under `lock` whether a beat holds its lock. Raises `StoreUnreachable`."""
+        return self._once("redis", _redis)
+
+    @property
+    def kube(self) -> KubeClient:
+        """The cluster. Raises `ConfigurationError`."""
+        return self._once("kube", self._make_kube)
+
+    @property
+    def github(self) -> GitHub:
+        """GitHub, as the App. Raises `ConfigurationError`."""
+        return self._once("github", self._make_github)
+
+    @property
+    def installations(self) -> Sequence[AppInstallation]:
+        """Where the App is installed. Raises what GitHub's adapter raises."""
+        return self._once("installations", lambda: self.github.list_installations(deadline_seconds=CALL_WITHIN))
+
+    def _make_kube(self) -> KubeClient:
+        from k8s_adapters.client import make_client  # noqa: PLC0415
+
+        return make_client(kubeconfig=self.place.kubeconfig, read_timeout=CALL_WITHIN, pool_size=4)
+
+    def _make_github(self) -> GitHub:
+        from github_adapters.client import GitHub  # noqa: PLC0415
+
+        return GitHub(
+            api_url=self.app.github_api_url, app_id=self.app.github_app_id, private_key=self.app.github_private_key,
+            timeout=CALL_WITHIN,
+        )  # fmt: skip
+
+
+class _Kept:
+    """Makes something once, by one thread; the others wait for it, and get the same or the same error."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._done: tuple[Any, BaseException | None] | None = None
+
+    def __call__(self) -> Any:
+        with self._lock:
+            if self._done is None:
+                try:
+                    self._done = (self._make(), None)
+                except Exception as error:  # noqa: BLE001  each who asks gets it raised
+                    self._done = (None, error)
+        value, failure = self._done
+        if failure is not None:
+            raise failure
+        return value
+
+
+def _rows() -> Rows:
+    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415
+
+    from models.engine import make_engine, transaction, why_away  # noqa: PLC0415
+
+    engine = make_engine(load_stores().database_url, pool_size=1, application="ostler-doctor")
+    try:
+        return transaction(engine, _read)
+    except DBAPIError as error:
+        if (why := why_away(error)) is not None:
+            raise StoreUnreachable(why) from None
+        raise
+    finally:
+        engine.dispose()
+
+
+def _read(db: Connection) -> Rows:
+    from models import epochs, health, migrate, sweep_runs  # noqa: PLC0415
+    from models.browse.sweeps import list_sweeps  # noqa: PLC0415
+
+    now, known = utcnow(), migrate.revisions()
+    revision = migrate.revision_of(db)
+    fits = migrate.fits(revision, known)
+    found = Rows(now, revision, None if fits else known[-1], health.server(db))
+    if not fits:
+        return found
+    return replace(
+        found, epoch=epochs.read(db, now=now), last_tick=sweep_runs.last_tick(db), sweeps=list_sweeps(db, now=now),
+        web_beats=health.web_beats(db), last_delivery=health.last_delivery(db), images=health.pool_images(db),
+    )  # fmt: skip
+
+
+def _redis() -> Mapping[str, Any]:
+    from redis import Redis  # noqa: PLC0415
+    from redis.exceptions import RedisError  # noqa: PLC0415
+
+    from ostler.cli.healthy import BEAT_LOCK  # noqa: PLC0415
+
+    url = load_stores().redis_url
+    if url is None:
+        raise ConfigurationError("OSTLER_REDIS_URL: it is not set")
+    try:
+        with Redis.from_url(url.reveal(), socket_timeout=REDIS_WITHIN, socket_connect_timeout=REDIS_WITHIN) as redis:
+            return {**redis.info(), "lock": bool(redis.exists(BEAT_LOCK))}
+    except RedisError as error:
+        raise StoreUnreachable(f"Redis does not answer: {type(error).__name__}") from None

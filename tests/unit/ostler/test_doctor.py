@@ -1,0 +1,274 @@
+"""Every check of `ostler doctor`, seen well and seen failing, on what it would read."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from github_adapters import permissions
+from github_adapters.app import AppInstallation, AppSeen
+from github_adapters.deliveries import DeliveryPage, DeliverySeen
+from models.browse.sweeps import SweepSeen
+from models.health import Server
+from ostler.cli import doctor
+from ostler.cli.doctor import cluster, fleet, github, installation, postgres, redis, runners
+from ostler.cli.doctor.findings import Check, Outcome, Verdict, ok, unknown
+from ostler.cli.doctor.runner import is_bad, run
+from ostler.cli.doctor.sight import Rows
+from ostler.errors import ConfigurationError, Forbidden, Gone, Retryable, StoreUnreachable
+
+NOW = datetime(2026, 11, 22, 10, tzinfo=UTC)
+SERVER = Server(version="18.1", most_connections=100, connections=20, isolation="read committed", standby=False)
+SWEEP = SweepSeen("resume", None, None, None, None, NOW, NOW, "done", None)
+ROWS = Rows(
+    NOW, "0020", None, SERVER, last_tick=NOW, sweeps=(SWEEP,), web_beats=(NOW,), last_delivery=NOW,
+    images={"small": "ghcr.io/actions/actions-runner:2.330.0"},
+)  # fmt: skip
+REDIS = {"redis_version": "7.2.4", "role": "master", "maxmemory_policy": "noeviction", "maxmemory": 100,
+         "used_memory": 10, "lock": True}  # fmt: skip
+ACME = AppInstallation(
+    id=1, login="acme", organization=True, suspended=False, permissions=permissions.ORGANIZATION,
+    events=("workflow_job",),
+)  # fmt: skip
+SETTINGS = SimpleNamespace(
+    connection_budget=41, namespace="runners", resume_every=5.0, pools_every=10.0, autoscale_every=10.0,
+    epoch_every=10.0, gates_every=15.0, sweep_every=60.0, slow_sweep_every=600.0, prune_every=86400.0,
+    catch_up_every=300.0,
+)  # fmt: skip
+
+
+class GitHub:
+    """A GitHub that answers what the test says, or raises it."""
+
+    def __init__(self, **says: Any) -> None:
+        self.says = {
+            "get_app": AppSeen(
+                name="ostler", slug="ostler", organization=True, permissions={}, events=("workflow_job",)
+            ),
+            "clock_ahead": timedelta(seconds=1), "list_deliveries": listed((1, "a", 202)),
+            "runner_ends": NOW + timedelta(days=90),
+        } | says  # fmt: skip
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def answer(**_: Any) -> Any:
+            said = self.says[name]
+            if isinstance(said, Exception):
+                raise said
+            return said
+
+        return answer
+
+
+class Kube:
+    """A cluster that answers by path, or raises."""
+
+    def __init__(self, **says: Any) -> None:
+        self.says = says
+
+    def request(self, method: str, path: str, **_: Any) -> Any:
+        for part, said in self.says.items():
+            if part in path:
+                if isinstance(said, Exception):
+                    raise said
+                return said
+        raise Gone(f"{method} {path}")
+
+
+class Sight:
+    """What the checks see, as the test says; a value that is an exception is raised."""
+
+    def __init__(self, **seen: Any) -> None:
+        self._seen = {
+            "rows": ROWS, "redis_info": REDIS, "github": GitHub(), "installations": [ACME], "settings": SETTINGS,
+            "place": SimpleNamespace(namespace="runners"),
+        } | seen  # fmt: skip
+
+    def __getattr__(self, name: str) -> Any:
+        found = self._seen[name]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+def listed(*deliveries: tuple[int, str, int]) -> DeliveryPage:
+    found = tuple(
+        DeliverySeen(id=number, guid=guid, delivered_at=NOW, accepted=200 <= status < 300, event="workflow_job",
+                     action="queued", status_code=status)
+        for number, guid, status in deliveries
+    )  # fmt: skip
+    return DeliveryPage(deliveries=found, next_cursor=None, malformed=0)
+
+
+def rows(**changes: Any) -> Rows:
+    return replace(ROWS, **changes)
+
+
+def server(**changes: Any) -> Rows:
+    return rows(server=replace(SERVER, **changes))
+
+
+def installed(**changes: Any) -> list[AppInstallation]:
+    return [replace(ACME, **changes)]
+
+
+OK, BAD, WARN, DUNNO = Outcome.OK, Outcome.FAILED, Outcome.WARNING, Outcome.UNKNOWN
+AWAY = StoreUnreachable("refused")
+CASES: list[tuple[Callable[..., Verdict], dict[str, Any], Outcome, str]] = [
+    (postgres.epoch, {"rows": rows(epoch=None)}, DUNNO, "migrate"),
+    (postgres.postgres, {}, OK, "18.1"),
+    (postgres.postgres, {"rows": AWAY}, BAD, "refused"),
+    (postgres.postgres, {"rows": server(standby=True)}, BAD, "standby"),
+    (postgres.postgres, {"rows": server(isolation="serializable")}, BAD, "serializable"),
+    (postgres.postgres, {"rows": server(version="13.2")}, WARN, "13.2"),
+    (postgres.postgres, {"rows": ConfigurationError("OSTLER_DATABASE_URL: it is not set")}, BAD, "DATABASE_URL"),
+    (postgres.connections, {}, OK, "budget is 41"),
+    (postgres.connections, {"rows": server(most_connections=50)}, BAD, "refuses"),
+    (postgres.connections, {"rows": server(connections=95)}, WARN, "95"),
+    (postgres.revision, {}, OK, "0020"),
+    (postgres.revision, {"rows": rows(revision="0001", needed="0020")}, BAD, "needs 0020"),
+    (redis.redis, {}, OK, "7.2.4"),
+    (redis.redis, {"redis_info": AWAY}, BAD, "refused"),
+    (redis.redis, {"redis_info": ConfigurationError("OSTLER_REDIS_URL: it is not set")}, BAD, "REDIS_URL"),
+    (redis.redis, {"redis_info": REDIS | {"role": "slave"}}, BAD, "replica"),
+    (redis.redis, {"redis_info": REDIS | {"redis_version": "5.0.1"}}, WARN, "5.0.1"),
+    (redis.options, {}, OK, "noeviction"),
+    (redis.options, {"redis_info": REDIS | {"maxmemory_policy": "allkeys-lru"}}, BAD, "allkeys-lru"),
+    (redis.options, {"redis_info": REDIS | {"used_memory": 90}}, WARN, "used"),
+    (installation.versions, {}, OK, "Python"),
+    (installation.settings, {"settings": ConfigurationError("OSTLER_REDIS_URL: it is not set")}, BAD, "REDIS_URL"),
+    (github.app, {}, OK, "ostler"),
+    (github.app, {"github": GitHub(get_app=Forbidden("401"))}, BAD, "id and key"),
+    (github.app, {"github": GitHub(get_app=Retryable("down"))}, BAD, "does not answer"),
+    (github.app, {"github": ConfigurationError("OSTLER_GITHUB_APP_ID: it is not set")}, BAD, "APP_ID"),
+    (github.clock, {}, OK, "1 s ahead"),
+    (github.clock, {"github": GitHub(clock_ahead=timedelta(seconds=61))}, BAD, "61 s ahead"),
+    (github.clock, {"github": GitHub(clock_ahead=timedelta(seconds=-301))}, BAD, "301 s behind"),
+    (github.clock, {"github": GitHub(clock_ahead=timedelta(seconds=-40))}, WARN, "40 s behind"),
+    (github.clock, {"github": GitHub(clock_ahead=None)}, DUNNO, "no date"),
+    (github.permissions, {}, OK, "acme"),
+    (github.permissions, {"installations": []}, BAD, "nowhere"),
+    (github.permissions, {"installations": installed(permissions={"metadata": "read"})}, BAD, "acme lacks actions"),
+    (github.permissions, {"installations": installed(suspended=True)}, WARN, "suspended"),
+    (github.permissions, {"installations": installed(permissions={**permissions.ORGANIZATION, "contents": "read"})},
+     WARN, "contents: read"),
+    (github.events, {}, OK, "workflow_job"),
+    (github.events, {"github": GitHub(get_app=SimpleNamespace(events=("push",)))}, BAD, "workflow_job"),
+    (github.deliveries, {}, OK, "taken"),
+    (github.deliveries, {"github": GitHub(list_deliveries=listed((2, "a", 401)))}, BAD, "webhook secret"),
+    (github.deliveries, {"github": GitHub(list_deliveries=listed((3, "b", 202), (2, "a", 503)))}, WARN, "1 of"),
+    (github.deliveries, {"github": GitHub(list_deliveries=listed((3, "a", 202), (2, "a", 503)))}, OK, "taken"),
+    (github.deliveries, {"github": GitHub(list_deliveries=listed())}, WARN, "no webhook"),
+    (runners.runner_version, {}, OK, "2.330.0 until"),
+    (runners.runner_version, {"github": GitHub(runner_ends=NOW - timedelta(days=1))}, BAD, "refuses"),
+    (runners.runner_version, {"github": GitHub(runner_ends=NOW + timedelta(days=3))}, WARN, "soon"),
+    (runners.runner_version, {"github": GitHub(runner_ends=None)}, DUNNO, "does not say"),
+    (runners.runner_version, {"rows": rows(images={"p": "registry.example/ci:7"})}, DUNNO, "do not tell"),
+    (runners.runner_version, {"rows": rows(images={})}, OK, "no pool"),
+    (runners.runner_version, {"installations": installed(organization=False)}, DUNNO, "organisation"),
+    (fleet.beats, {}, OK, "ago"),
+    (fleet.beats, {"rows": rows(last_tick=None)}, BAD, "though a beat holds its lock"),
+    (fleet.beats, {"rows": rows(last_tick=None), "redis_info": REDIS | {"lock": False}}, BAD, "no beat"),
+    (fleet.beats, {"rows": rows(last_tick=None), "redis_info": AWAY}, BAD, "Redis was not asked"),
+    (fleet.web, {}, OK, "1 web process beats"),
+    (fleet.web, {"rows": rows(web_beats=(NOW - timedelta(minutes=3),))}, BAD, "3m0s ago"),
+    (fleet.web, {"rows": rows(web_beats=())}, BAD, "no web process"),
+    (fleet.sweeps, {}, OK, "on time"),
+    (fleet.sweeps, {"rows": rows(sweeps=())}, DUNNO, "lacks"),
+    (fleet.sweeps, {"rows": rows(sweeps=(replace(SWEEP, began_at=None, succeeded_at=None),))}, DUNNO, "no sweep"),
+    (fleet.sweeps, {"rows": rows(sweeps=(replace(SWEEP, began_at=NOW - timedelta(hours=1), succeeded_at=None),))},
+     BAD, "resume"),
+    (fleet.sweeps, {"rows": rows(sweeps=(replace(SWEEP, paused_at=NOW),))}, WARN, "paused: resume"),
+    (fleet.webhooks, {}, OK, "taken"),
+    (fleet.webhooks, {"rows": rows(last_delivery=None)}, WARN, "ever"),
+    (fleet.webhooks, {"rows": rows(last_delivery=NOW - timedelta(days=2))}, WARN, "2d"),
+    (cluster.kubernetes, {"kube": Kube(version=Retryable("down"))}, BAD, "does not answer"),
+    (cluster.kubernetes, {"kube": Kube(version=Forbidden("401"))}, BAD, "does not know us"),
+    (cluster.definition, {"kube": Kube()}, BAD, "has no"),
+    (cluster.definition, {"kube": Kube(customresource=Forbidden("403"), runnerpools={})}, DUNNO, "may not read"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("check", "seen", "outcome", "says"), CASES)
+def test_a_check_says_what_is(check: Callable[..., Verdict], seen: dict[str, Any], outcome: Outcome, says: str) -> None:
+    found = check(Sight(**seen))
+    assert found.outcome is outcome, found
+    assert says in f"{found.cause} {found.cure}"
+    assert found.cure or outcome in {OK, DUNNO}, "what is not well has a cure"
+
+
+def test_every_check_was_seen_failing_here_or_against_the_real_thing() -> None:
+    seen = {check for check, _, outcome, _ in CASES if outcome is not OK}
+    elsewhere = {cluster.rights, cluster.admission, cluster.pools}  # tests/integration/cli/test_doctor.py
+    assert {check.look for check in doctor.CHECKS} - seen - elsewhere == {installation.versions}
+
+
+def test_a_definition_of_another_version_is_told_by_what_differs() -> None:
+    ours = {"a": [{"b": 1, "c": {"d": "x"}}], "list": [], "off": False}
+    assert cluster.lacks(ours, {"a": [{"b": 1, "c": {"d": "x"}, "server": 7}]}, "v") == []
+    assert cluster.lacks(ours, {"a": [{"b": 2, "c": {"d": "x"}}]}, "v") == ["v.a[0].b"]
+    assert cluster.lacks(ours, {"a": [{"b": 1}]}, "v") == ["v.a[0].c"]
+    assert cluster.lacks(ours, {"a": []}, "v") == ["v.a"]
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("ghcr.io/actions/actions-runner:2.328.0", "2.328.0"),
+        ("registry:5000/our-actions-runner:v2.330.1-gpu", "2.330.1"),
+        ("actions-runner:2.330.1@sha256:0", "2.330.1"),
+        ("actions-runner:latest", None),
+        ("registry.example/ci/runner:2.330.1", None),
+    ],
+)
+def test_only_an_image_that_is_tagged_by_its_runner_tells_its_version(image: str, version: str | None) -> None:
+    assert runners.version_of(image) == version
+
+
+# How they run
+
+
+def check(name: str, look: Callable[..., Verdict], within: float = 5) -> Check:
+    return Check(name, "test", look, within)
+
+
+def test_one_that_hangs_or_breaks_stops_no_other_and_all_of_it_ends() -> None:
+    never = threading.Event()
+
+    def hangs(_: object) -> Verdict:
+        never.wait(60)
+        return ok("too late")
+
+    def breaks(_: object) -> Verdict:
+        raise ZeroDivisionError("a secret")
+
+    def lacks_settings(_: object) -> Verdict:
+        raise ConfigurationError("OSTLER_GITHUB_APP_ID: it is not set")
+
+    began = time.monotonic()
+    found = run(
+        [check("hangs", hangs, 0.5), check("breaks", breaks), check("lacks", lacks_settings),
+         check("fine", lambda _: ok("well"))],
+        Sight(),  # type: ignore[arg-type]
+    )  # fmt: skip
+    never.set()
+    assert time.monotonic() - began < 30
+    assert [(each.name, each.outcome) for each in found] == [
+        ("hangs", DUNNO), ("breaks", DUNNO), ("lacks", DUNNO), ("fine", OK)
+    ]  # fmt: skip
+    assert "secret" not in found[1].cause
+    assert "OSTLER_GITHUB_APP_ID" in found[2].cause
+
+
+@pytest.mark.parametrize(
+    ("outcome", "bad", "strictly"), [(OK, False, False), (WARN, False, True), (DUNNO, False, True), (BAD, True, True)]
+)
+def test_the_exit_status_tells_what_failed(outcome: Outcome, bad: bool, strictly: bool) -> None:
+    found = run([check("c", lambda _: replace(unknown("x"), outcome=outcome))], Sight())  # type: ignore[arg-type]
+    assert (is_bad(found, strict=False), is_bad(found, strict=True)) == (bad, strictly)
