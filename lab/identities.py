@@ -1,6 +1,7 @@
 """The chart's identities in the lab's cluster: what Helm renders of ServiceAccounts and Roles, and a token for each.
 
-So that on a real control plane every process of Ostler is who it is in production, and never the administrator.
+So that on a real control plane every process of Ostler is who it is in production, and never the administrator. The
+admission policy and the disruption budget come with them: what the cluster refuses there, it refuses here.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from ostler.errors import Conflict
 IDENTITIES = ("web", "worker", "beat", "watch", "flower", "migrate")
 TOKEN_SECONDS = 24 * 3600
 
-_KINDS = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+_KINDS = (
+    "ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "PodDisruptionBudget",
+    "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
+)  # fmt: skip
 _RELEASE = "ostler"
 
 

@@ -64,15 +64,19 @@ def put_pools_in_place(kube: KubeClient, *, namespace: str, pools: Sequence[LabP
     with contextlib.suppress(Conflict):
         kube.request("POST", "/api/v1/namespaces", body=body)
     for pool in pools:
-        spec = {
-            "image": RUNNER_IMAGE,
-            "runnerLabels": list(pool.labels),
-            "replicas": pool.replicas,
-            "resources": {"cpu": pool.cpu, "memory": pool.memory},
-            **({} if pool.autoscaling is None else {"autoscaling": dict(pool.autoscaling)}),
-        }
         with contextlib.suppress(Conflict):
-            create_pool(kube, namespace=namespace, name=pool.name, spec=spec)
+            create_pool(kube, namespace=namespace, name=pool.name, spec=spec_of(pool))
+
+
+def spec_of(pool: LabPool) -> dict[str, object]:
+    """Return the `spec` of a pool."""
+    return {
+        "image": RUNNER_IMAGE,
+        "runnerLabels": list(pool.labels),
+        "replicas": pool.replicas,
+        "resources": {"cpu": pool.cpu, "memory": pool.memory},
+        **({} if pool.autoscaling is None else {"autoscaling": dict(pool.autoscaling)}),
+    }
 
 
 def add_accounts(github_url: str, accounts: Sequence[LabAccount]) -> None:

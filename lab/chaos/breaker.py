@@ -7,18 +7,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from k8s_adapters.client import KubeClient
 from k8s_adapters.pods import list_pods
 from lab import liveness
+from lab.chaos.people import People, chosen
 from lab.chaos.plan import Blow, Strike
 from lab.faults import Fault
 from lab.levers import LeverError
 from lab.system import System
 from ostler.errors import Gone
 
-T = TypeVar("T")
 AT_ONCE = 2.0
 """Seconds of a strike below which a Pod that vanishes goes without a word: three of five."""
 
@@ -49,6 +48,7 @@ class Breaker:
         self._left = list(strikes)
         self._say = say
         self._kube: KubeClient = system.kube()
+        self._people = People(self._kube, system.namespace, self._after, guarded=system.identities is not None)
         self._mendings: list[Mending] = []
         self._killed: set[str] = set()
 
@@ -109,6 +109,8 @@ class Breaker:
                 return self._vanish(strike)
             case Blow.JOB_CANCELLED:
                 return self._cancel(strike)
+            case _:
+                return self._people.act(strike)
         return True
 
     def _kill(self, kind: str, strike: Strike) -> bool:
@@ -117,7 +119,7 @@ class Breaker:
         )
         if not names:
             return False
-        name = _chosen(names, strike.dice)
+        name = chosen(names, strike.dice)
         self._killed.add(name)
         self._system.children[name].kill()
         self._come_back(name, at=time.monotonic() + strike.seconds)
@@ -146,7 +148,7 @@ class Breaker:
         ]
         if not pods:
             return False
-        pod = _chosen(sorted(pods, key=lambda pod: pod.name), strike.dice)
+        pod = chosen(sorted(pods, key=lambda pod: pod.name), strike.dice)
         self.vanished.add(pod.uid)
         body: dict[str, object] = {"preconditions": {"uid": pod.uid}}
         if strike.seconds < AT_ONCE:
@@ -161,7 +163,7 @@ class Breaker:
         jobs = [job["id"] for job in self._system.lab("GET", "/jobs")["jobs"] if job["status"] != "completed"]
         if not jobs:
             return False
-        job = _chosen(sorted(jobs), strike.dice)
+        job = chosen(sorted(jobs), strike.dice)
         self.cancelled.add(job)
         try:
             self._system.lab("POST", f"/jobs/{job}/cancel")
@@ -169,7 +171,3 @@ class Breaker:
             self.cancelled.discard(job)
             return False
         return True
-
-
-def _chosen(things: Sequence[T], dice: float) -> T:
-    return things[min(len(things) - 1, int(dice * len(things)))]

@@ -17,7 +17,8 @@ from http import HTTPStatus
 from lab.faults import Fault, FaultPlan
 
 EVERY = 20
-"""Jobs for which one process, store or upstream is struck, one Pod vanishes and one job is cancelled: 5 %."""
+"""Jobs for which one process, store or upstream is struck, one Pod vanishes, one job is cancelled, and one thing is
+done to a pool or a node: 5 %."""
 
 
 class Blow(StrEnum):
@@ -33,9 +34,17 @@ class Blow(StrEnum):
     KUBERNETES_GONE = "the API server is gone"
     POD_VANISHES = "a Pod vanishes"
     JOB_CANCELLED = "a job is cancelled"
+    POOL_SCALED = "a pool is scaled to half"
+    POOL_ROLLED = "a pool's image changes"
+    POOL_PAUSED = "a pool is paused"
+    POOL_DELETED = "a pool is deleted, and made again"
+    NODE_CORDONED = "the node is cordoned"
 
 
-AGAINST_US = tuple(blow for blow in Blow if blow not in {Blow.POD_VANISHES, Blow.JOB_CANCELLED})
+FOR_POOLS = (Blow.POOL_SCALED, Blow.POOL_ROLLED, Blow.POOL_PAUSED, Blow.POOL_DELETED, Blow.NODE_CORDONED)
+"""What is done to pools and nodes, as people and autoscalers do; each comes once before any comes twice."""
+
+AGAINST_US = tuple(blow for blow in Blow if blow not in {Blow.POD_VANISHES, Blow.JOB_CANCELLED, *FOR_POOLS})
 """Blows against processes, stores and upstreams; each comes once before any comes twice."""
 
 
@@ -140,7 +149,17 @@ def _strikes(seed: int, jobs: int, every: int) -> list[Strike]:
         for blow in (deck.pop(), Blow.POD_VANISHES, Blow.JOB_CANCELLED):
             seconds = dice.uniform(4, 8) if blow in {Blow.GITHUB_GONE, Blow.KUBERNETES_GONE} else dice.uniform(0.5, 3)
             found.append(Strike(first + dice.randrange(window), blow, round(dice.random(), 3), round(seconds, 1)))
-    return sorted(found, key=lambda strike: strike.after)
+    return sorted([*found, *_for_pools(seed, jobs, every)], key=lambda strike: strike.after)
+
+
+def _for_pools(seed: int, jobs: int, every: int) -> Iterator[Strike]:
+    """Yield what happens to pools and nodes, by dice of their own: the other strikes of a seed do not depend on it."""
+    dice = random.Random(f"pools/{seed}")
+    deck: list[Blow] = []
+    for first in range(0, jobs, every):
+        deck = deck or dice.sample(FOR_POOLS, len(FOR_POOLS))
+        after = first + dice.randrange(min(every, jobs - first))
+        yield Strike(after, deck.pop(), round(dice.random(), 3), round(dice.uniform(5, 15), 1))
 
 
 def _refusal(

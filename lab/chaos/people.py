@@ -1,0 +1,94 @@
+"""What people and autoscalers do to pools and nodes while jobs run: nothing of it may touch a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
+from k8s_adapters.pools import create_pool
+from lab.chaos.plan import Blow, Strike
+from lab.setup import POOLS, LabPool, spec_of
+from ostler.errors import Conflict, Gone
+
+T = TypeVar("T")
+HALF = 0.5
+AGAIN = 1.0
+"""Seconds between two attempts to make a pool again whose name is still taken by the one that drains."""
+
+
+After = Callable[[float, Callable[[], object]], None]
+"""Has something done in so many seconds."""
+
+
+class People:
+    """Administrators of the cluster; what they do they take back after a while, but for a roll."""
+
+    def __init__(self, kube: KubeClient, namespace: str, after: After, *, guarded: bool) -> None:
+        """`guarded`: the admission policy is in force, so that a pool may go in the foreground, too."""
+        self._kube, self._namespace, self._after = kube, namespace, after
+        self._guarded = guarded
+        self._rolls = 0
+
+    def act(self, strike: Strike) -> bool:
+        """Do what a strike says; return whether it met something."""
+        pool = chosen(POOLS, strike.dice)
+        match strike.blow:
+            case Blow.POOL_SCALED:
+                return self._for_a_while(strike, pool, {"replicas": pool.replicas // 2}, {"replicas": pool.replicas})
+            case Blow.POOL_PAUSED:
+                return self._for_a_while(strike, pool, {"paused": True}, {"paused": False})
+            case Blow.POOL_ROLLED:
+                self._rolls += 1
+                return self._patch(pool, {"image": f"runner:{self._rolls}"})
+            case Blow.POOL_DELETED:
+                self._delete(pool, foreground=self._guarded and strike.dice * 10 % 1 < HALF)
+                self._after(strike.seconds, lambda: self._make_again(pool))
+                return True
+            case Blow.NODE_CORDONED:
+                return self._cordon(strike)
+        raise ValueError(f"{strike.blow} is nothing that people do")
+
+    def _for_a_while(self, strike: Strike, pool: LabPool, now: Json, then: Json) -> bool:
+        self._after(strike.seconds, lambda: self._patch(pool, then))
+        return self._patch(pool, now)
+
+    def _patch(self, pool: LabPool, spec: Json) -> bool:
+        try:
+            self._kube.request("PATCH", self._path(pool), body={"spec": spec}, content_type=MERGE_PATCH)
+        except Gone:  # deleted, and not made again yet
+            return False
+        return True
+
+    def _delete(self, pool: LabPool, *, foreground: bool) -> None:
+        how = {"propagationPolicy": "Foreground" if foreground else "Background"}
+        with suppress(Gone):
+            self._kube.request("DELETE", self._path(pool), query=how)
+
+    def _make_again(self, pool: LabPool) -> None:
+        try:
+            create_pool(self._kube, namespace=self._namespace, name=pool.name, spec=spec_of(pool))
+        except (Conflict, Gone):
+            self._after(AGAIN, lambda: self._make_again(pool))
+
+    def _path(self, pool: LabPool) -> str:
+        return f"/apis/ostler.dev/v1alpha1/namespaces/{self._namespace}/runnerpools/{pool.name}"
+
+    def _cordon(self, strike: Strike) -> bool:
+        nodes = [each["metadata"]["name"] for each in self._kube.request("GET", "/api/v1/nodes")["items"]]
+        mine = [name for name in nodes if name.endswith(self._namespace)]
+        if not mine:
+            return False
+        self._after(strike.seconds, lambda: self._unschedulable(mine[0], on=False))
+        self._unschedulable(mine[0], on=True)
+        return True
+
+    def _unschedulable(self, node: str, *, on: bool) -> None:
+        path = f"/api/v1/nodes/{node}"
+        self._kube.request("PATCH", path, body={"spec": {"unschedulable": on or None}}, content_type=MERGE_PATCH)
+
+
+def chosen(things: Sequence[T], dice: float) -> T:
+    """Return one of these, by a number from 0 to 1."""
+    return things[min(len(things) - 1, int(dice * len(things)))]
