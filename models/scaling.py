@@ -46,6 +46,19 @@ class PoolRow:
     usual_at: datetime | None
 
 
+PARTS = ("load", "queue", "usual", "min_warm", "max_replicas")
+"""The numbers that a decision is made from, as they are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The numbers of the last decision on a pool, its replicas among them."""
+
+    namespace: str
+    name: str
+    parts: Mapping[str, int]
+
+
 @dataclass(frozen=True, slots=True)
 class Trust:
     """Why nothing may change (`barred`), or why nothing may shrink (`doubt`); None where it may."""
@@ -175,6 +188,20 @@ def count_usual(db: Connection, pool_ids: Sequence[int], *, now: datetime) -> di
         {"ids": list(pool_ids), "since": now - timedelta(minutes=MINUTES), "minutes": MINUTES, "now": now},
     )
     return {row.id: row.usual_pods for row in rows}
+
+
+def decisions(db: Connection) -> list[Told]:
+    """Return the last decision on every autoscaled pool, by namespace and name."""
+    rows = db.execute(
+        text("""
+            SELECT namespace, name, replicas, scaling FROM pools
+            WHERE autoscaled AND deleted_at IS NULL AND scaling IS NOT NULL ORDER BY namespace, name
+        """)
+    )
+    return [
+        Told(row.namespace, row.name, {"replicas": row.replicas, **{part: row.scaling.get(part, 0) for part in PARTS}})
+        for row in rows
+    ]
 
 
 def note(

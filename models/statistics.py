@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection
 
-from models import catch_up, epochs, gates, redelivery, stranded, sweep_runs
+from models import catch_up, epochs, gates, redelivery, scaling, stranded, sweep_runs
 from models.matching import WEB_ALIVE
 from models.sql import text
 from rules.stranding import Cause
@@ -21,7 +21,7 @@ class Statistics:
     `closed_seconds`: of each gate, 0 while it is open. `stranded_seconds`: the oldest of each cause.
     `last_tick`: when a sweep last began, None when none ever did. `catch_up`: repositories. `deliveries_read`: by part,
     until when GitHub's list of deliveries has been read, None: never.
-    `epoch`: of Postgres, and whether that may be older than the cluster.
+    `scaling`: of each autoscaled pool. `epoch`: of Postgres, and whether that may be older than the cluster.
     """
 
     jobs: Mapping[tuple[str, str | None], int]
@@ -34,6 +34,7 @@ class Statistics:
     catch_up: catch_up.Coverage
     deliveries_read: Mapping[str, datetime | None]
     epoch: epochs.EpochSeen
+    scaling: Sequence[scaling.Told]
 
 
 def read(db: Connection, *, now: datetime) -> Statistics:
@@ -69,4 +70,5 @@ def read(db: Connection, *, now: datetime) -> Statistics:
         catch_up=catch_up.coverage(db, now=now),
         deliveries_read=redelivery.read_until(db),
         epoch=epochs.read(db, now=now),
+        scaling=scaling.decisions(db),
     )

@@ -166,6 +166,7 @@ class Rows(Collector):
             0 if found.last_tick is None else found.last_tick.timestamp(),
         )
         yield from _coverage(found)
+        yield _scaling(found)
         yield GaugeMetricFamily("ostler_epoch", "The epoch of Postgres, which rises every few seconds",
                                 found.epoch.epoch.number)  # fmt: skip
         yield GaugeMetricFamily(
@@ -183,6 +184,18 @@ class Rows(Collector):
             "Age of the oldest queued job that is not held; 0 when there is none",
             found.oldest_queued_seconds,
         )
+
+
+def _scaling(found: Statistics) -> Metric:
+    parts = GaugeMetricFamily(
+        "ostler_pool_scaling",
+        "Replicas of an autoscaled pool, and the numbers that they were decided from",
+        labels=("namespace", "pool", "part"),
+    )
+    for each in found.scaling:
+        for part, many in each.parts.items():
+            parts.add_metric((each.namespace, each.name, part), many)
+    return parts
 
 
 def _coverage(found: Statistics) -> Iterator[Metric]:

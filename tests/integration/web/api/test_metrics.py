@@ -72,6 +72,19 @@ def test_rows_are_shown_in_numbers_and_zeros_are_shown_too(stage: Stage) -> None
     database.stop()
 
 
+def test_an_autoscaled_pool_shows_what_its_replicas_were_decided_from(stage: Stage) -> None:
+    stage.pool()
+    told = '{"load": 3, "queue": 2, "usual": 4, "min_warm": 1, "max_replicas": 9, "why": "words"}'
+    database = Database(stage.engine)
+    assert not [series for series in scrape(make(database)) if series.startswith("ostler_pool_scaling")]
+    stage.execute("UPDATE pools SET autoscaled = true, replicas = 6, scaling = CAST(:told AS jsonb)", told=told)
+    found = {series: value for series, value in scrape(make(database)).items() if "ostler_pool_scaling" in series}
+    assert sorted(found.values()) == [1, 2, 3, 4, 6, 9]
+    (series,) = (series for series, value in found.items() if value == 6)
+    assert 'part="replicas",pool="small"' in series
+    database.stop()
+
+
 def test_a_sweep_that_missed_three_periods_is_late_and_a_paused_one_is_not(stage: Stage) -> None:
     stage.execute("INSERT INTO sweeps (name, succeeded_at) VALUES ('rematch', now() - interval '179 s')")
     stage.execute("INSERT INTO sweeps (name, succeeded_at) VALUES ('resume', now() - interval '181 s')")
