@@ -84,6 +84,13 @@ def list_pools(client: KubeClient, *, namespace: str, policy: RetryPolicy | None
 
     Raises `Retryable` when the list changed its mind between pages.
     """
+    return list_pools_at(client, namespace=namespace, policy=policy)[0]
+
+
+def list_pools_at(
+    client: KubeClient, *, namespace: str, policy: RetryPolicy | None = None
+) -> tuple[list[PoolSeen], str]:
+    """Return what `list_pools` does, and the version from which a watch goes on."""
     query: dict[str, str | int] = {"limit": _PAGE}
     pools: list[PoolSeen] = []
     while True:
@@ -91,7 +98,7 @@ def list_pools(client: KubeClient, *, namespace: str, policy: RetryPolicy | None
         pools.extend(read_pool(item) for item in page["items"])
         following = page.get("metadata", {}).get("continue")
         if not following:
-            return pools
+            return pools, str(page.get("metadata", {}).get("resourceVersion") or "")
         query = {"limit": _PAGE, "continue": following}
 
 

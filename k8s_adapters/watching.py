@@ -1,16 +1,16 @@
-"""A watch of the runner Pods of one namespace: one long answer, read line by line.
+"""Watches of the runner Pods and of the pools of one namespace: one long answer each, read line by line.
 
-Thin on purpose: one connection per `PodWatch`, which goes on where the one before it ended. Who lists again, waits and
+Thin on purpose: one connection per `Watch`, which goes on where the one before it ended. Who lists again, waits and
 begins anew is the caller's to decide; the errors say what happened. The package's own `Watch` is not used: see
 docs/decisions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 import orjson
 import urllib3
@@ -18,6 +18,7 @@ import urllib3
 from k8s_adapters.client import Json, KubeClient, object_path
 from k8s_adapters.names import POOL_LABEL
 from k8s_adapters.pods import PodSeen, read_pod
+from k8s_adapters.pools import PoolSeen, pool_path, read_pool
 from k8s_adapters.retry import find_failure
 from ostler.errors import Retryable
 from rules.retry import Network
@@ -26,6 +27,8 @@ GRACE = 5.0
 """Seconds after the server's own time-out for which nothing need come before a connection counts as dead."""
 
 _GONE = 410
+
+T = TypeVar("T")
 
 
 class WatchExpired(Retryable):
@@ -41,25 +44,29 @@ class WatchBroken(Retryable):
 
 
 @dataclass(frozen=True, slots=True)
-class PodEvent:
-    """One event. `pod` is None for a bookmark, and for a Pod that cannot be read."""
+class Event(Generic[T]):
+    """One event. `item` is None for a bookmark, and for an object that cannot be read."""
 
     kind: str
     version: str
-    pod: PodSeen | None
+    item: T | None
 
 
-class PodWatch:
+class Watch(Generic[T]):
     """One connection; a context manager. `stop()` may come from another thread, and ends `events()` early."""
 
-    def __init__(self, client: KubeClient, *, namespace: str, since: str, seconds: int) -> None:
+    def __init__(
+        self, client: KubeClient, path: str, *, selector: str | None, read: Callable[[Json], T], since: str,
+        seconds: int,
+    ) -> None:  # fmt: skip
         """Ask the server for a watch of so many seconds. Raises `WatchExpired` and what the client raises."""
         self._stopped = False
+        self._read = read
         query: dict[str, str | int] = {
-            "watch": "1", "labelSelector": POOL_LABEL, "resourceVersion": since, "allowWatchBookmarks": "true",
-            "timeoutSeconds": seconds,
+            "watch": "1", "resourceVersion": since, "allowWatchBookmarks": "true", "timeoutSeconds": seconds,
         }  # fmt: skip
-        path = object_path("pods", namespace=namespace)
+        if selector is not None:
+            query["labelSelector"] = selector
         try:
             self._answer = client.open(path, query=query, read_timeout=seconds + GRACE)
         except Retryable as error:
@@ -85,7 +92,7 @@ class PodWatch:
         except (OSError, ValueError, RuntimeError):  # it has ended by itself
             return
 
-    def events(self) -> Iterator[PodEvent]:
+    def events(self) -> Iterator[Event[T]]:
         """Yield events until the server ends the watch, which it does in time, or `stop()`.
 
         Raises `WatchExpired`, `WatchSilent` and `WatchBroken`.
@@ -106,7 +113,7 @@ class PodWatch:
             *lines, rest = (rest + piece).split(b"\n")
             for line in lines:
                 if line.strip():
-                    yield _read(line)
+                    yield _event(line, self._read)
         if rest.strip() and not self._stopped:
             raise WatchBroken("the watch ended in the middle of an event")
 
@@ -116,7 +123,24 @@ def _is_timeout(error: BaseException) -> bool:
     return failure is not None and failure.network is Network.TIMEOUT
 
 
-def _read(line: bytes) -> PodEvent:
+class PodWatch(Watch[PodSeen]):
+    """A watch of runner Pods."""
+
+    def __init__(self, client: KubeClient, *, namespace: str, since: str, seconds: int) -> None:
+        """Raises what `Watch` raises."""
+        path = object_path("pods", namespace=namespace)
+        super().__init__(client, path, selector=POOL_LABEL, read=read_pod, since=since, seconds=seconds)
+
+
+class PoolWatch(Watch[PoolSeen]):
+    """A watch of pools."""
+
+    def __init__(self, client: KubeClient, *, namespace: str, since: str, seconds: int) -> None:
+        """Raises what `Watch` raises."""
+        super().__init__(client, pool_path(namespace), selector=None, read=read_pool, since=since, seconds=seconds)
+
+
+def _event(line: bytes, read: Callable[[Json], T]) -> Event[T]:
     """Return the event of a line."""
     try:
         event: Json = orjson.loads(line)
@@ -127,12 +151,12 @@ def _read(line: bytes) -> PodEvent:
         version = str(found["metadata"]["resourceVersion"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise WatchBroken(f"an event that makes no sense: {type(error).__name__}") from error
-    return PodEvent(kind, version, None if kind == "BOOKMARK" else _pod(found))
+    return Event(kind, version, None if kind == "BOOKMARK" else _item(found, read))
 
 
-def _pod(found: Any) -> PodSeen | None:
-    """Return a Pod; None for one that we cannot read, which stops no other (law L14)."""
+def _item(found: Any, read: Callable[[Json], T]) -> T | None:
+    """Return an object; None for one that we cannot read, which stops no other (law L14)."""
     try:
-        return read_pod(found)
+        return read(found)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

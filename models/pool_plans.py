@@ -180,10 +180,17 @@ def _write_starts(db: Connection, pool_id: int, starts: Starts) -> None:
 
 
 def status_is_due(pool: Row[Any], status: Mapping[str, Any], *, every: float, now: datetime) -> bool:
-    """Return whether a status differs from the one that was written last, which was not a moment ago."""
-    if pool.status == status:
+    """Return whether to write a status: a condition has changed, or a number, and none was written a moment ago."""
+    before = pool.status
+    if before == status:
         return False
+    if before is None or _told(before) != _told(status):
+        return True
     return pool.status_at is None or (now - pool.status_at).total_seconds() >= every
+
+
+def _told(status: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    return [(each["type"], each["status"], each["reason"]) for each in status.get("conditions") or ()]
 
 
 _STATUS = text("UPDATE pools SET status = CAST(:status AS jsonb), status_at = :now WHERE id = :id")

@@ -32,6 +32,7 @@ ASK_RUN = "ostler.ask_run"
 MISSING_PODS = "ostler.missing_pods"
 PODS_CHANGED = "ostler.pods_changed"
 POD_GONE = "ostler.pod_gone"
+POOL_CHANGED = "ostler.pool_changed"
 PRUNE = "ostler.prune"
 
 WAKE_MS = 2000
@@ -39,7 +40,7 @@ KEEP_MS = 10_000
 AUTOSCALE_MS = 1_000
 ALONE_MS = 5_000
 EXPIRES = 60
-HINTS = frozenset({KEEP, AUTOSCALE, POOLS, MISSING_PODS, PODS_CHANGED, POD_GONE})
+HINTS = frozenset({KEEP, AUTOSCALE, POOLS, MISSING_PODS, PODS_CHANGED, POD_GONE, POOL_CHANGED})
 """Messages that are of no use after `EXPIRES` seconds: a sweep has found the same by then."""
 
 _TIMEOUT = 0.5

@@ -1,4 +1,7 @@
-"""What a change of a runner Pod is worth telling: a pure decision. A hint follows from it, never an act (law L6)."""
+"""What a change of a runner Pod or of a pool is worth telling: a pure decision.
+
+A hint follows from it, never an act (law L6).
+"""
 
 from __future__ import annotations
 
@@ -36,3 +39,17 @@ def hints_of(before: Sight | None, after: Sight | None) -> frozenset[Hint]:
     if after.ready and not (before is not None and before.ready):
         hints.add(Hint.EXECUTING)
     return frozenset(hints)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSight:
+    """What the watch remembers of a pool: what changes with its spec and its end, and not with its status."""
+
+    name: str
+    generation: int
+    terminating: bool
+
+
+def pool_changed(before: PoolSight | None, after: PoolSight | None) -> bool:
+    """Return whether a pool is to be looked at."""
+    return before != after

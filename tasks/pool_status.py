@@ -1,4 +1,4 @@
-"""A pool's status, written to its object when it differs from what was written last, and every few seconds at most."""
+"""A pool's status, written to its object when it has changed, its numbers alone every few seconds at most."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tasks.base import SWEEP_ROW, calls
 from tasks.runtime import Runtime
 
 EVERY = 5.0
-"""Seconds between two writes of one pool's status at least."""
+"""Seconds between two writes of one pool's status at least, unless a condition has changed."""
 
 log = structlog.get_logger(__name__)
 
@@ -43,18 +43,15 @@ def write_status(rt: Runtime, pool: Row[Any], observed: ObservedPool, plan: Pool
     status = status_of(stands, plan, before=pool.status, now=now)
     if not pool_plans.status_is_due(pool, status, every=EVERY, now=now):
         return
-    with rt.waker.alone(f"status:{pool.id}") as alone:
-        if not alone:
-            return
-        try:
-            patch_pool_status(rt.kube, namespace=pool.namespace, name=pool.name, status=status, policy=calls(SWEEP_ROW))
-        except Gone:
-            return
-        except UpstreamError as error:
-            log.warning("pool.status_not_written", pool=pool.name, error=type(error).__name__)
-            return
-        text = orjson.dumps(status).decode()
-        transaction(rt.engine, lambda db: pool_plans.record_status(db, pool.id, text, now=utcnow()))
+    try:
+        patch_pool_status(rt.kube, namespace=pool.namespace, name=pool.name, status=status, policy=calls(SWEEP_ROW))
+    except Gone:
+        return
+    except UpstreamError as error:
+        log.warning("pool.status_not_written", pool=pool.name, error=type(error).__name__)
+        return
+    text = orjson.dumps(status).decode()
+    transaction(rt.engine, lambda db: pool_plans.record_status(db, pool.id, text, now=utcnow()))
 
 
 def write_problem(rt: Runtime, pool: PoolSeen, *, now: datetime) -> None:

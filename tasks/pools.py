@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.pods import PodSeen, list_pods
 from k8s_adapters.pools import PoolSeen, get_pool, list_pools
-from models import keeper, pod_rows
+from models import keeper, pod_rows, watched
 from models.engine import transaction
 from models.pod_rows import PodRow
 from ostler.clock import utcnow
@@ -66,6 +66,21 @@ def pools() -> None:
         rt.waker.send(REMATCH, queue="sweeps")
     for row in transaction(rt.engine, lambda db: keeper.kept_pools(db, namespace=namespace)):
         rt.waker.send(KEEP, queue="pools", pool_id=row.id)
+
+
+@task("pool_changed", queue="pools", policy=SWEEP)
+def pool_changed(*, namespace: str, pool: str) -> None:
+    """Look at one pool that has changed, come or gone, as the watch says (L6), and have it reconciled."""
+    rt = runtime()
+    found = get_pool(rt.kube, namespace=namespace, name=pool, policy=calls(SWEEP))
+    changed = found is not None and see_pool(rt, found)
+    for row in transaction(rt.engine, lambda db: keeper.live_pools(db, namespace=namespace)):
+        if row.name == pool and (found is None or row.uid != found.uid):
+            changed |= see_missing_pool(rt, row, namespace=namespace)
+    if changed:
+        rt.waker.send(REMATCH, queue="sweeps")
+    for pool_id in transaction(rt.engine, lambda db: watched.pools_named(db, namespace=namespace, names=[pool])):
+        rt.waker.send(KEEP, queue="pools", pool_id=pool_id)
 
 
 def see_pool(rt: Runtime, pool: PoolSeen) -> bool:

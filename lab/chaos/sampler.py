@@ -79,8 +79,8 @@ class PodChanges(threading.Thread):
                 with PodWatch(self._kube, namespace=self._namespace, since=version, seconds=WATCHED) as self._watch:
                     for event in self._watch.events():
                         version = event.version
-                        if event.pod is not None:
-                            self._see(event.pod, gone=event.kind == "DELETED")
+                        if event.item is not None:
+                            self._see(event.item, gone=event.kind == "DELETED")
             except WatchExpired:
                 return
             except UpstreamError:

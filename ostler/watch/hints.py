@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from ostler import telemetry
 from ostler.logging import get_logger
-from ostler.wakes import MISSING_PODS, PODS_CHANGED, POOLS, Waker
+from ostler.wakes import MISSING_PODS, PODS_CHANGED, POOL_CHANGED, POOLS, Waker
 from rules.watching import Hint
 
 GATHER = 0.1
@@ -40,15 +40,16 @@ log = get_logger(__name__)
 
 @dataclass(slots=True)
 class Batch:
-    """What one message tells, and whether the sweeps are to look at everything."""
+    """What is told at a time, and whether the sweeps are to look at everything. `changed` are pools."""
 
     pools: list[str] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
     executing: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
     everything: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.pools or self.gone or self.executing or self.everything)
+        return bool(self.pools or self.gone or self.executing or self.changed or self.everything)
 
 
 class Hints:
@@ -62,6 +63,7 @@ class Hints:
         self._executing: dict[str, float] = {}
         self._pools: dict[str, None] = {}
         self._kept: dict[str, float] = {}
+        self._changed_pools: dict[str, None] = {}
         self._everything = False
         self._everything_at = -EVERYTHING_EVERY
         self._closed = False
@@ -86,6 +88,13 @@ class Hints:
                 self._everything = True
             self._changed.notify()
 
+    def note_pool(self, name: str) -> None:
+        """A pool's spec has changed, or it came or went."""
+        telemetry.WATCH_HINTS.labels("pool").inc()
+        with self._changed:
+            self._changed_pools[name] = None
+            self._changed.notify()
+
     def look_at_everything(self) -> None:
         """Events may have been missed: let the sweeps look."""
         with self._changed:
@@ -95,7 +104,7 @@ class Hints:
     def forget(self) -> None:
         """Drop what was not sent: another process leads now, and sees the same Pods."""
         with self._changed:
-            for waiting in (self._gone, self._executing, self._pools):
+            for waiting in (self._gone, self._executing, self._pools, self._changed_pools):
                 waiting.clear()
             self._everything = False
 
@@ -119,6 +128,7 @@ class Hints:
         with self._changed:
             self._gone.update(dict.fromkeys(batch.gone))
             self._pools.update(dict.fromkeys(batch.pools))
+            self._changed_pools.update(dict.fromkeys(batch.changed))
             for pool in batch.pools:
                 self._kept.pop(pool, None)
             for uid in batch.executing:
@@ -131,7 +141,9 @@ class Hints:
             pools=[pool for pool in self._pools if self._pool_due(pool) <= now],
             gone=list(self._gone)[:BATCH],
             executing=[uid for uid, due in self._executing.items() if due <= now][:BATCH],
+            changed=list(self._changed_pools),
         )
+        self._changed_pools.clear()
         for uid in batch.gone:
             del self._gone[uid]
         for uid in batch.executing:
@@ -159,6 +171,8 @@ def send(waker: Waker, batch: Batch, *, namespace: str) -> None:
     if batch.everything:
         waker.send(POOLS, queue="pools")
         waker.send(MISSING_PODS, queue="sweeps")
+    for name in batch.changed:
+        waker.send(POOL_CHANGED, queue="pools", namespace=namespace, pool=name)
     if batch.pools or batch.gone or batch.executing:
         waker.send(
             PODS_CHANGED, queue="dispatch", namespace=namespace, pools=batch.pools, gone=batch.gone,

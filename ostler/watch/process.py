@@ -1,4 +1,4 @@
-"""The process behind `ostler watch`: of several copies one holds the Lease and follows the Pods, the others wait."""
+"""The process behind `ostler watch`: of several copies one holds the Lease and follows Pods and pools, others wait."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pathlib import Path
 from redis.exceptions import RedisError
 
 from k8s_adapters.client import KubeClient, make_client
+from k8s_adapters.pods import PodSeen
+from k8s_adapters.pools import PoolSeen
 from ostler import telemetry
 from ostler.errors import UpstreamError
 from ostler.logging import get_logger
@@ -20,6 +22,7 @@ from ostler.watch.follower import Follower
 from ostler.watch.hints import Hints, send_all
 from ostler.watch.leader import Candidate
 from ostler.watch.settings import WatchSettings
+from ostler.watch.subjects import Pods, Pools
 from rules.leadership import RENEW
 
 log = get_logger(__name__)
@@ -38,7 +41,7 @@ def run_watch(settings: WatchSettings) -> int:
 
 
 class _Watch:
-    """One process: the candidate's steps in the main thread, a follower while it leads, a sender."""
+    """One process: the candidate's steps in the main thread, two followers while it leads, a sender."""
 
     def __init__(
         self, settings: WatchSettings, client: KubeClient, candidate: Candidate, stopped: threading.Event
@@ -50,7 +53,8 @@ class _Watch:
         self._hints = Hints(executing_after=settings.watch_executing_after)
         self._waker = Waker(settings.redis_url)  # for the sender's thread
         self._signs = Waker(settings.redis_url)  # for this one
-        self._follower: Follower | None = None
+        self._follower: Follower[PodSeen] | None = None
+        self._of_pools: Follower[PoolSeen] | None = None
 
     def run(self) -> int:
         sender = threading.Thread(
@@ -64,7 +68,7 @@ class _Watch:
         status = 0
         while not self._stopped.is_set():
             self._step()
-            if self._follower is not None and not self._follower.is_alive():
+            if any(each is not None and not each.is_alive() for each in (self._follower, self._of_pools)):
                 log.error("watch.follower_ended")
                 status = 1
                 break
@@ -92,10 +96,11 @@ class _Watch:
         telemetry.WATCH_LEADER.set(int(leads))
         if leads and self._follower is None:
             log.info("watch.leads")
-            self._follower = Follower(
-                self._client, self._hints, namespace=self._settings.namespace, seconds=self._settings.watch_timeout
-            )
+            namespace, seconds = self._settings.namespace, self._settings.watch_timeout
+            self._follower = Follower(Pods(self._client, self._hints, namespace=namespace), seconds=seconds)
+            self._of_pools = Follower(Pools(self._client, self._hints, namespace=namespace), seconds=seconds)
             self._follower.start()
+            self._of_pools.start()
         elif not leads and self._follower is not None:
             log.warning("watch.leads_no_more")
             self._unfollow()
@@ -111,7 +116,9 @@ class _Watch:
             log.warning("watch.not_said", error=type(error).__name__)
 
     def _unfollow(self) -> None:
-        if self._follower is not None:
-            self._follower.stop()
-            self._follower.join(5)
-            self._follower = None
+        followers = [each for each in (self._follower, self._of_pools) if each is not None]
+        for follower in followers:
+            follower.stop()
+        for follower in followers:
+            follower.join(5)
+        self._follower = self._of_pools = None

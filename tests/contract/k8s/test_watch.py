@@ -11,9 +11,9 @@ import pytest
 
 from k8s_adapters.client import KubeClient, make_client, object_path
 from k8s_adapters.leases import create_lease, read_lease, write_lease
-from k8s_adapters.pods import list_pods_at
+from k8s_adapters.pods import PodSeen, list_pods_at
 from k8s_adapters.retry import ONCE
-from k8s_adapters.watching import PodEvent, PodWatch, WatchBroken, WatchExpired
+from k8s_adapters.watching import Event, PodWatch, WatchBroken, WatchExpired
 from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultProxy
 from tests.contract.k8s.transport import MakeRunner
@@ -56,12 +56,12 @@ def delete(client: KubeClient, namespace: str, name: str) -> None:
     client.request("DELETE", object_path("pods", namespace=namespace, name=name), body={"gracePeriodSeconds": 0})
 
 
-def story(events: list[PodEvent]) -> list[tuple[str, str]]:
+def story(events: list[Event[PodSeen]]) -> list[tuple[str, str]]:
     """Return kind and name of the events, but for those of a deletion that has only begun."""
     return [
-        (event.kind, event.pod.name)
+        (event.kind, event.item.name)
         for event in events
-        if event.pod is not None and not (event.kind == "MODIFIED" and event.pod.terminating)
+        if event.item is not None and not (event.kind == "MODIFIED" and event.item.terminating)
     ]
 
 
@@ -82,7 +82,7 @@ def test_a_watch_tells_what_followed_a_list_and_ends_when_the_server_says_so(
 
     assert [pod.name for pod in listed] == ["pool-0000000a"]
     assert story(events) == [("ADDED", "pool-0000000b"), ("DELETED", "pool-0000000a")]
-    (added,) = [event.pod for event in events if event.pod is not None and event.kind == "ADDED"]
+    (added,) = [event.item for event in events if event.item is not None and event.kind == "ADDED"]
     assert added.uid == made.uid
     with PodWatch(admin, namespace=namespace, since=events[-1].version, seconds=1) as again:
         assert story(list(again.events())) == []

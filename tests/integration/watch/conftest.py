@@ -133,6 +133,10 @@ class Scene:
             each for name, arguments in self.messages() if name == "ostler.pods_changed" for each in arguments[what]
         ]
 
+    def changed(self) -> list[str]:
+        """Return the pools that hints named as changed."""
+        return [arguments["pool"] for name, arguments in self.messages() if name == "ostler.pool_changed"]
+
     def asked_sweeps(self) -> int:
         """Return how often the sweeps were asked to look at everything."""
         return sum(1 for name, _ in self.messages() if name == "ostler.missing_pods")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from k8s_adapters.pools import delete_pool, patch_pool_replicas, patch_pool_status
 from lab.faults import Fault
 from tests.integration.watch.conftest import Scene, Watch, until
 
@@ -42,6 +43,17 @@ def test_what_happens_to_a_pod_is_told_and_shown(scene: Scene) -> None:
         assert shown[f'ostler_watch_restarts_total{{why="{why}"}}'] == 0
     with scene.redis.client() as redis:
         until(lambda: bool(redis.exists(f"ostler:watched:{scene.namespace}")), what="a sign for the keepers")
+
+
+def test_a_pool_whose_spec_changes_is_told_and_one_whose_status_does_is_not(scene: Scene) -> None:
+    led(scene, lease=10)
+    until(lambda: scene.changed() == ["small"], what="the pool as it is at first")
+
+    patch_pool_status(scene.kube, namespace=scene.namespace, name="small", status={"warm": 3})
+    patch_pool_replicas(scene.kube, namespace=scene.namespace, name="small", replicas=2)
+    until(lambda: scene.changed() == ["small"] * 2, what="a change told")
+    delete_pool(scene.kube, namespace=scene.namespace, name="small")
+    until(lambda: scene.changed() == ["small"] * 3, what="its end told")
 
 
 def test_a_standby_takes_over_from_a_leader_that_was_killed(scene: Scene) -> None:
@@ -98,7 +110,7 @@ def test_a_forgotten_version_has_the_pods_listed_again_and_what_is_missing_told(
 def test_a_watch_that_went_silent_is_found_out_and_what_it_kept_to_itself_is_told(scene: Scene) -> None:
     gone = scene.runner("small-0000000a")
     watch = led(scene, timeout=2)
-    until(lambda: watch.relay.silence_watches() == 1, what="a watch to silence")
+    until(lambda: watch.relay.silence_watches() == 2, what="the watches of Pods and pools to silence")
 
     scene.delete("small-0000000a")
 

@@ -43,6 +43,7 @@ NAMES = {
     "ostler.unbound_executions": "sweeps",
     "ostler.pods_changed": "dispatch",
     "ostler.pod_gone": "dispatch",
+    "ostler.pool_changed": "pools",
     "ostler.gates": "sweeps",
     "ostler.catch_up": "sweeps",
 }

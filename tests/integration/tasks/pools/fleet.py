@@ -1,0 +1,127 @@
+"""Words for tests of one pool's Pods: who polls, whose claim it is, what the kubelet says, and a keeper's rounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Row
+
+from k8s_adapters.client import MERGE_PATCH, Json
+from k8s_adapters.names import OWNER_LABEL
+from k8s_adapters.pods import PodSeen
+from tasks import cordons
+from tasks.pools import keep, pools
+from tasks.retire import retire
+from tests.integration.tasks.conftest import Stage
+
+OLD, NEW = "runner:1", "runner:2"
+
+
+def kept(stage: Stage) -> None:
+    """Mirror the pools and reconcile each once."""
+    cordons.forget()
+    pools.run()
+    for message in stage.outbox.take("ostler.keep"):
+        keep.run(pool_id=message["pool_id"])
+
+
+def retired(stage: Stage) -> None:
+    """Run the retirements that were sent."""
+    for message in stage.outbox.take("ostler.retire"):
+        retire.run(**message)
+    stage.outbox.take("ostler.keep")
+
+
+def rounds(stage: Stage, count: int, *, polling: bool = True) -> None:
+    """Let a keeper look so many times, its retirements done and new Pods polling in between."""
+    for _ in range(count):
+        kept(stage)
+        retired(stage)
+        if polling:
+            polls(stage)
+        new_tick(stage)
+
+
+def polls(stage: Stage, *names: str) -> None:
+    """Have these Pods poll, all that were created when none is named."""
+    stage.rows(
+        """
+        UPDATE runner_pods SET first_polled_at = coalesce(first_polled_at, now()), polled_at = now()
+        WHERE uid IS NOT NULL AND gone_at IS NULL AND (name = ANY(:names) OR :all)
+        """,
+        names=list(names), all=not names,
+    )  # fmt: skip
+
+
+def new_tick(stage: Stage) -> None:
+    """Have the budget of this tick be past."""
+    stage.rows("UPDATE pools SET tick_at = now() - interval '1 min'")
+
+
+def beats(stage: Stage) -> None:
+    """Have a web process beat, for an hour and in an hour."""
+    stage.rows("INSERT INTO web_instances VALUES ('w', now() - interval '1 hour', now() + interval '1 hour')")
+
+
+def spec(stage: Stage, name: str = "small", **changed: Any) -> None:
+    """Change a pool's spec."""
+    path = f"/apis/ostler.dev/v1alpha1/namespaces/{stage.namespace}/runnerpools/{name}"
+    stage.kube.request("PATCH", path, body={"spec": changed}, content_type=MERGE_PATCH)
+
+
+def status(stage: Stage, name: str = "small") -> Json:
+    """Return a pool's status as the API server has it."""
+    path = f"/apis/ostler.dev/v1alpha1/namespaces/{stage.namespace}/runnerpools/{name}"
+    found: Json = stage.kube.request("GET", path).get("status") or {}
+    return found
+
+
+def condition(stage: Stage, kind: str, name: str = "small") -> Json:
+    """Return one condition of a pool, as it is written now."""
+    stage.rows("UPDATE pools SET status_at = NULL")
+    kept(stage)
+    found: Json = next(each for each in status(stage, name)["conditions"] if each["type"] == kind)
+    return found
+
+
+def the_pool(stage: Stage) -> Row[Any]:
+    """Return the one row of a pool."""
+    (row,) = stage.rows("SELECT * FROM pools")
+    return row
+
+
+def images(stage: Stage) -> dict[str, list[str]]:
+    """Return the names of the living Pods by their image, oldest row first."""
+    found: dict[str, list[str]] = {OLD: [], NEW: []}
+    items = stage.kube.request("GET", f"/api/v1/namespaces/{stage.namespace}/pods")["items"]
+    for item in items:
+        if "deletionTimestamp" not in item["metadata"]:
+            found.setdefault(item["spec"]["containers"][1]["image"], []).append(item["metadata"]["name"])
+    return {image: sorted(names) for image, names in found.items()}
+
+
+def reasons(stage: Stage) -> dict[str, str]:
+    """Return why each Pod was retired, by its name."""
+    rows = stage.rows("""
+        SELECT p.name, c.release_reason FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
+        WHERE c.purpose = 'retire'
+    """)
+    return {row.name: row.release_reason for row in rows}
+
+
+def stamp(stage: Stage, pod: PodSeen) -> None:
+    """Put the owner label on a Pod, as a stamp does."""
+    path = f"/api/v1/namespaces/{stage.namespace}/pods/{pod.name}"
+    body = {"metadata": {"labels": {OWNER_LABEL: "1"}}}
+    stage.kube.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+
+
+def kubelet_says(stage: Stage, name: str, *, waiting: str) -> None:
+    """Have the kubelet say that container `runner` waits for something."""
+    container = {
+        "name": "runner", "image": OLD, "imageID": "", "ready": False, "restartCount": 0,
+        "state": {"waiting": {"reason": waiting, "message": "s3cret"}},
+    }  # fmt: skip
+    body = {"status": {"phase": "Pending", "containerStatuses": [container]}}
+    path = f"/api/v1/namespaces/{stage.namespace}/pods/{name}/status"
+    stage.kube.request("PATCH", path, body=body, content_type=MERGE_PATCH)

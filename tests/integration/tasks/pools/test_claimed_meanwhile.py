@@ -1,0 +1,95 @@
+"""A Pod that is claimed after a keeper has listed, and before it acts, is left alone, whatever it was to go for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from k8s_adapters.pods import list_pods
+from models import pool_plans
+from tests.integration.tasks.conftest import Stage
+from tests.integration.tasks.pools.fleet import NEW, kept, new_tick, polls, reasons, retired, spec, stamp
+
+
+def fleet(stage: Stage, why: str) -> list[str]:
+    """Have three warm Pods of which all are to go, and return their names, the one to go first at first."""
+    stage.pool(replicas=3)
+    kept(stage)
+    polls(stage)
+    if why == "surplus":
+        spec(stage, replicas=0)
+    else:
+        spec(stage, image=NEW, rollout={"maxUnavailablePercent": 100})
+    return sorted(stage.pods())
+
+
+def take(stage: Stage, name: str, *, stamped: bool) -> int:
+    """Claim a Pod for a job, and stamp it."""
+    stage.job(7)
+    claim = stage.claim(name, job_id=7, state="claimed")
+    if stamped:
+        stamp(stage, stage.pods()[name])
+        stage.rows("UPDATE claims SET stamp = 'on' WHERE id = :id", id=claim)
+    return claim
+
+
+@pytest.mark.parametrize("stamped", [True, False], ids=["stamped", "unstamped"])
+@pytest.mark.parametrize("why", ["surplus", "template"])
+def test_a_pod_claimed_right_after_the_list_survives(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, *, why: str, stamped: bool
+) -> None:
+    name = fleet(stage, why)[0]
+
+    def late(*args: Any, **named: Any) -> Any:
+        listed = list_pods(*args, **named)
+        monkeypatch.setattr("tasks.pools.list_pods", list_pods)
+        claims.append(take(stage, name, stamped=stamped))
+        return listed
+
+    claims: list[int] = []
+    monkeypatch.setattr("tasks.pools.list_pods", late)
+    kept(stage)
+    retired(stage)
+    new_tick(stage)
+    kept(stage)
+    retired(stage)
+
+    assert name in stage.pods()
+    assert name not in reasons(stage)
+    assert stage.see(claims[0]).ended_at is None
+    assert len(reasons(stage)) == 2
+
+
+@pytest.mark.parametrize("stamped", [True, False], ids=["stamped", "unstamped"])
+@pytest.mark.parametrize("why", ["surplus", "template"])
+def test_a_pod_claimed_between_the_plan_and_its_commit_survives(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, *, why: str, stamped: bool
+) -> None:
+    name = fleet(stage, why)[0]
+    commit: Callable[..., Any] = pool_plans.commit_plan
+
+    def late(*args: Any, **named: Any) -> Any:
+        """By somebody who does not take the pool's lock; the matcher would wait for it."""
+        assert {each.id for each in args[2].retire} >= {row.id for row in stage.rows(
+            "SELECT id FROM runner_pods WHERE name = :name", name=name)}  # fmt: skip
+        monkeypatch.setattr(pool_plans, "commit_plan", commit)
+        take_in_a_thread(stage, name, stamped=stamped)
+        return commit(*args, **named)
+
+    monkeypatch.setattr(pool_plans, "commit_plan", late)
+    kept(stage)
+    retired(stage)
+
+    assert name in stage.pods()
+    assert name not in reasons(stage)
+    assert len(reasons(stage)) == 2
+
+
+def take_in_a_thread(stage: Stage, name: str, *, stamped: bool) -> None:
+    """Claim as another process would: this thread is inside a transaction."""
+    thread = Thread(target=take, args=(stage, name), kwargs={"stamped": stamped})
+    thread.start()
+    thread.join()

@@ -1,0 +1,151 @@
+"""A changed template, a cordoned node, too many Pods: who goes first, how many at a time, and what stops it."""
+
+from __future__ import annotations
+
+import secrets
+
+import pytest
+
+from ostler.errors import Forbidden
+from tasks import cordons
+from tests.integration.tasks.conftest import Stage
+from tests.integration.tasks.pools.fleet import (
+    NEW,
+    OLD,
+    images,
+    kept,
+    new_tick,
+    polls,
+    reasons,
+    retired,
+    rounds,
+    spec,
+)
+
+
+def test_of_too_many_those_go_that_never_polled_and_then_those_idle_longest(stage: Stage) -> None:
+    stage.pool(replicas=4)
+    kept(stage)
+    first, second, third, fourth = sorted(stage.pods())
+    polls(stage, first, second, third)
+    stage.rows("UPDATE runner_pods SET first_polled_at = now() - interval '1 h' WHERE name = :name", name=third)
+    spec(stage, replicas=2)
+    kept(stage)
+    assert reasons(stage) == dict.fromkeys((third, fourth), "the pool has too many Pods")
+
+
+def test_one_tick_retires_five_however_often_the_pool_is_looked_at(stage: Stage) -> None:
+    stage.pool(replicas=7)
+    kept(stage)
+    polls(stage)
+    spec(stage, replicas=0)
+    kept(stage)
+    kept(stage)
+    assert len(reasons(stage)) == 5
+    new_tick(stage)
+    kept(stage)
+    assert len(reasons(stage)) == 7
+
+
+def test_a_roll_replaces_warm_pods_a_share_at_a_time_and_waits_for_the_polls_of_the_new_ones(stage: Stage) -> None:
+    stage.pool(replicas=4)
+    kept(stage)
+    polls(stage)
+    spec(stage, image=NEW)
+    rounds(stage, 3, polling=False)
+    found = images(stage)
+    assert (len(found[OLD]), len(found[NEW])) == (3, 1)  # it has not polled: no further one goes
+
+    rounds(stage, 8)
+    found = images(stage)
+    assert (len(found[OLD]), len(found[NEW])) == (0, 4)
+    assert set(reasons(stage).values()) == {"the pool's template has changed"}
+
+
+def test_a_busy_pod_finishes_on_the_old_template_and_a_reserved_one_too(stage: Stage) -> None:
+    stage.pool(replicas=3)
+    kept(stage)
+    polls(stage)
+    busy, reserved, _ = sorted(stage.pods())
+    stage.job(7)
+    stage.job(8)
+    stage.claim(busy, job_id=7, state="executing")
+    stage.claim(reserved, job_id=8, state="claimed")
+    spec(stage, image=NEW, rollout={"maxUnavailablePercent": 100})
+    rounds(stage, 4)
+    found = images(stage)
+    assert (found[OLD], len(found[NEW])) == ([busy, reserved], 1)
+
+
+def test_a_pod_of_the_old_template_that_has_not_polled_goes_at_once(stage: Stage) -> None:
+    stage.pool(replicas=2)
+    kept(stage)
+    first, second = sorted(stage.pods())
+    polls(stage, first)
+    spec(stage, image=NEW)
+    kept(stage)
+    assert list(reasons(stage)) == [second]
+
+
+@pytest.fixture
+def node(stage: Stage) -> str:
+    """A node of this test alone."""
+    name = f"node-{secrets.token_hex(4)}"
+    stage.kube.request("POST", "/api/v1/nodes", body={"metadata": {"name": name}})
+    return name
+
+
+def bind(stage: Stage, pod: str, node: str) -> None:
+    """Put a Pod on a node, as the scheduler does."""
+    body = {"metadata": {"name": pod}, "target": {"kind": "Node", "name": node}}
+    stage.kube.request("POST", f"/api/v1/namespaces/{stage.namespace}/pods/{pod}/binding", body=body)
+
+
+def cordon(stage: Stage, node: str) -> None:
+    body = {"spec": {"unschedulable": True}}
+    stage.kube.request("PATCH", f"/api/v1/nodes/{node}", body=body, content_type="application/merge-patch+json")
+
+
+def test_warm_pods_leave_a_cordoned_node_and_busy_ones_stay(stage: Stage, node: str) -> None:
+    stage.pool(replicas=3)
+    kept(stage)
+    polls(stage)
+    busy, warm, elsewhere = sorted(stage.pods())
+    bind(stage, busy, node)
+    bind(stage, warm, node)
+    stage.job(7)
+    stage.claim(busy, job_id=7, state="executing")
+    cordon(stage, node)
+    kept(stage)
+    assert reasons(stage) == {warm: "its node is cordoned"}
+    assert elsewhere in stage.pods()
+
+
+def test_a_list_of_nodes_that_fails_says_nothing_of_any_of_them(
+    stage: Stage, node: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.pool(replicas=1)
+    kept(stage)
+    polls(stage)
+    (name,) = stage.pods()
+    bind(stage, name, node)
+    cordon(stage, node)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise Forbidden("we may not")
+
+    monkeypatch.setattr(cordons, "list_cordoned", refuse)
+    kept(stage)
+    assert reasons(stage) == {}
+
+
+def test_the_retirements_of_a_roll_end_with_their_pods(stage: Stage) -> None:
+    stage.pool(replicas=1)
+    kept(stage)
+    polls(stage)
+    spec(stage, image=NEW)
+    kept(stage)
+    retired(stage)
+    rows = stage.rows("SELECT why FROM claim_events WHERE transition = 'retire'")
+    assert [row.why for row in rows] == ["the pool's template has changed"]
+    assert stage.rows("SELECT 1 FROM claims WHERE ended_at IS NULL") == []

@@ -1,0 +1,191 @@
+"""What a pool's status says, when it is written, what a pool that cannot be used says, and what paused ones do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from k8s_adapters.client import KubeClient
+from k8s_adapters.pools import create_pool, delete_pool
+from tasks.pools import keep, pool_changed
+from tests.integration.tasks.conftest import Stage
+from tests.integration.tasks.pools.fleet import (
+    beats,
+    condition,
+    kept,
+    new_tick,
+    polls,
+    reasons,
+    retired,
+    spec,
+    status,
+    the_pool,
+)
+
+UNUSABLE = {"spec": {"hostNetwork": True}}
+
+
+def again(stage: Stage) -> None:
+    """Reconcile once more, with the last status written long ago."""
+    stage.rows("UPDATE pools SET status_at = NULL")
+    kept(stage)
+
+
+def test_it_counts_the_pods_by_their_states_and_tells_of_the_spec_that_was_seen(stage: Stage) -> None:
+    stage.pool(replicas=5)
+    kept(stage)
+    busy, reserved, warm, ending, _ = sorted(stage.pods())
+    polls(stage, busy, reserved, warm, ending)
+    for number, (pod, state) in enumerate([(busy, "executing"), (reserved, "claimed"), (ending, "executing")]):
+        stage.job(number)
+        stage.claim(pod, job_id=number, state=state)
+    stage.rows("""
+        UPDATE claims SET state = 'ended', end_reason = 'completed', ended_at = now() WHERE job_id = 2
+    """)
+    again(stage)
+    found = status(stage)
+    counts = {"busy": 1, "reserved": 1, "warm": 1, "ending": 1, "starting": 1, "silent": 0, "spent": 0, "retiring": 0}
+    assert {name: found[name] for name in counts} == counts
+    assert (found["replicas"], found["stale"], found["observedGeneration"]) == (5, 0, 1)
+    assert found["selector"] == "ostler.dev/pool=small"
+    path = f"/apis/ostler.dev/v1alpha1/namespaces/{stage.namespace}/runnerpools/small/scale"
+    scale = stage.kube.request("GET", path)
+    assert (scale["spec"]["replicas"], scale["status"]["replicas"]) == (5, 5)
+
+
+def test_ready_follows_the_pods_and_keeps_the_time_of_its_last_change(stage: Stage) -> None:
+    stage.pool(replicas=1)
+    kept(stage)
+    first = condition(stage, "Ready")
+    assert (first["status"], first["reason"]) == ("False", "PodsMissing")
+    stage.rows("""
+        UPDATE pools SET status = jsonb_set(status, '{conditions,0,lastTransitionTime}', '"2020-01-01T00:00:00Z"')
+    """)
+    spec(stage, routingPriority=3)
+    assert condition(stage, "Ready")["lastTransitionTime"] == "2020-01-01T00:00:00Z"
+    polls(stage)
+    now = condition(stage, "Ready")
+    assert (now["status"], now["observedGeneration"]) == ("True", 2)
+    assert now["lastTransitionTime"] > first["lastTransitionTime"][:4]
+
+
+def test_a_pool_at_rest_costs_one_list_and_no_write(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.pool(replicas=2)
+    kept(stage)
+    polls(stage)
+    again(stage)
+    asked: list[tuple[str, str]] = []
+    send = KubeClient.request
+
+    def noted(self: KubeClient, method: str, path: str, **rest: Any) -> Any:
+        asked.append((method, path.rpartition("/")[2]))
+        return send(self, method, path, **rest)
+
+    monkeypatch.setattr(KubeClient, "request", noted)
+    keep.run(pool_id=the_pool(stage).id)
+    assert asked == [("GET", "pods")]
+
+
+def test_a_status_that_could_not_be_written_is_written_by_the_next_look(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.pool(replicas=1)
+    kept(stage)
+    polls(stage)
+    with monkeypatch.context() as broken:
+        broken.setattr("tasks.pool_status.transaction", fail)
+        stage.rows("UPDATE pools SET status_at = NULL")
+        with pytest.raises(ZeroDivisionError):  # killed after the write, before it was noted down
+            kept(stage)
+    again(stage)
+    assert the_pool(stage).status == status(stage)
+
+
+def fail(*_: Any, **__: Any) -> None:
+    raise ZeroDivisionError
+
+
+def test_a_pool_that_cannot_be_used_is_degraded_and_keeps_its_pods_while_others_go_on(stage: Stage) -> None:
+    stage.pool("small", replicas=2)
+    kept(stage)
+    polls(stage)
+    stage.pool("large", replicas=1)
+    spec(stage, podTemplate=UNUSABLE, replicas=0, image="runner:9")
+    kept(stage)
+    new_tick(stage)
+    kept(stage)
+    assert sorted(pod.pool or "" for pod in stage.pods().values()) == ["large", "small", "small"]
+    assert reasons(stage) == {}
+    found = condition(stage, "Degraded")
+    assert (found["status"], found["reason"]) == ("True", "InvalidSpec")
+    assert "hostNetwork" in found["message"]
+
+    spec(stage, podTemplate=None, image="runner:1")
+    kept(stage)
+    assert condition(stage, "Degraded")["status"] == "False"
+    assert len(reasons(stage)) == 2
+
+
+def test_a_pool_that_never_could_be_used_is_told_so_once(stage: Stage) -> None:
+    body = {"image": "i", "runnerLabels": ["a"], "replicas": 1, "podTemplate": UNUSABLE}
+    create_pool(stage.kube, namespace=stage.namespace, name="small", spec=body)
+    kept(stage)
+    (found,) = status(stage)["conditions"]
+    assert (found["type"], found["status"], found["reason"]) == ("Degraded", "True", "InvalidSpec")
+    path = f"/apis/ostler.dev/v1alpha1/namespaces/{stage.namespace}/runnerpools/small"
+    before = stage.kube.request("GET", path)["metadata"]["resourceVersion"]
+    kept(stage)
+    assert stage.kube.request("GET", path)["metadata"]["resourceVersion"] == before
+
+
+def test_a_paused_pool_stays_as_it_is_and_its_spent_pods_are_reaped(stage: Stage) -> None:
+    stage.pool(replicas=3)
+    kept(stage)
+    first, *_ = sorted(stage.pods())
+    polls(stage, first)
+    spec(stage, paused=True, replicas=1, image="runner:2", provisioning={"startTimeout": "0s"})
+    beats(stage)
+    kept(stage)
+    assert (len(stage.pods()), reasons(stage)) == (3, {})
+    stage.finish(first)
+    kept(stage)
+    kept(stage)
+    assert first not in stage.pods()
+    assert len(stage.pods()) == 2
+    assert condition(stage, "Ready")["reason"] == "Paused"
+
+
+def test_a_paused_pool_that_is_deleted_drains(stage: Stage) -> None:
+    stage.pool(replicas=1)
+    kept(stage)
+    polls(stage)
+    spec(stage, paused=True)
+    delete_pool(stage.kube, namespace=stage.namespace, name="small")
+    kept(stage)
+    assert list(reasons(stage).values()) == ["the pool is being deleted"]
+    found = next(each for each in status(stage)["conditions"] if each["type"] == "Draining")
+    assert found["status"] == "True"
+    retired(stage)
+    assert stage.pods() == {}
+
+
+def test_a_change_that_the_watch_tells_of_is_mirrored_for_that_pool_alone(stage: Stage) -> None:
+    stage.pool("small", replicas=0)
+    stage.pool("large", replicas=0)
+    kept(stage)
+    spec(stage, "small", replicas=2)
+    spec(stage, "large", replicas=2)
+    pool_changed.run(namespace=stage.namespace, pool="small")
+    ids = {row.name: row.id for row in stage.rows("SELECT id, name FROM pools")}
+    assert [message["pool_id"] for message in stage.outbox.take("ostler.keep")] == [ids["small"]]
+    found = {row.name: row.replicas for row in stage.rows("SELECT name, replicas FROM pools")}
+    assert found == {"small": 2, "large": 0}
+
+    delete_pool(stage.kube, namespace=stage.namespace, name="large")
+    path = f"/apis/ostler.dev/v1alpha1/namespaces/{stage.namespace}/runnerpools/large"
+    body: dict[str, Any] = {"metadata": {"finalizers": []}}
+    stage.kube.request("PATCH", path, body=body, content_type="application/merge-patch+json")
+    pool_changed.run(namespace=stage.namespace, pool="large")
+    (row,) = stage.rows("SELECT deleted_at FROM pools WHERE name = 'large'")
+    assert row.deleted_at is not None
