@@ -76,10 +76,3 @@ class Identities:
         path = folder / f"kubeconfig-{process}"
         write_kubeconfig(path, url=access.url, ca_file=access.ca_file, token=self.token(process))
         return path
-
-
-def who_am_i(client: KubeClient) -> str:
-    """Return who the API server takes a client for, by a SelfSubjectReview."""
-    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-    answer = client.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body=body)
-    return str(answer["status"]["userInfo"]["username"])

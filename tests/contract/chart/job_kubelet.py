@@ -47,7 +47,8 @@ class JobKubelet:
         try:
             while not self._ends.wait(EVERY):
                 for pod in self.kube.request("GET", path, query={"labelSelector": "job-name"})["items"]:
-                    if pod["metadata"]["uid"] not in done:
+                    over = pod["status"]["phase"] != "Pending" or "deletionTimestamp" in pod["metadata"]
+                    if pod["metadata"]["uid"] not in done and not over:  # of an earlier Job, not collected yet
                         done.add(pod["metadata"]["uid"])
                         self._run(pod)
         except BaseException as error:  # noqa: BLE001 - told to the test

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from lab.identities import IDENTITIES, who_am_i
+from k8s_adapters.access import who_am_i
+from lab.identities import IDENTITIES
 from tests.contract.chart.cast import ALL, CRDS, LEASES, POLICIES, POOLS, Cast, allowed
 
 # In the runners' namespace: identity, resource, name, the verbs allowed. All other verbs of ALL are refused.
@@ -58,7 +59,7 @@ IN_CLUSTER = [
     ("web", "nodes", None, set()),
     ("web", "authentication.k8s.io@tokenreviews", None, {"create"}),
     ("web", "authorization.k8s.io@subjectaccessreviews", None, set()),
-    ("worker", "nodes", None, {"get", "list"}),
+    ("worker", "nodes", None, {"list"}),
     ("worker", "authentication.k8s.io@tokenreviews", None, set()),
     ("worker", "namespaces", None, set()),
     ("worker", "persistentvolumes", None, set()),

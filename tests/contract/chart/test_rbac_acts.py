@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from k8s_adapters.access import who_am_i
 from k8s_adapters.client import MERGE_PATCH, KubeClient, make_client
 from k8s_adapters.crd import apply_crd
 from k8s_adapters.epochs import read_epoch, write_epoch
@@ -22,7 +23,6 @@ from k8s_adapters.runners import Deletion, create_runner, delete_runner
 from k8s_adapters.stamps import StampOutcome, stamp, unstamp
 from k8s_adapters.watching import PodWatch
 from lab.control_plane import ClusterAccess, write_kubeconfig
-from lab.identities import who_am_i
 from ostler.errors import Forbidden
 from ostler.watch.leader import LEASE
 from rules.epochs import Epoch

@@ -45,6 +45,12 @@ class Cluster:
             values=values, kubeconfig=self.control_plane.kubeconfig, namespace=RELEASE, hooks=True, crds=True
         )
 
+    def say(self, url: str) -> None:
+        """Put the address of the database into the Secret."""
+        path = f"/api/v1/namespaces/{RELEASE}/secrets/ostler"
+        body = {"stringData": {"OSTLER_DATABASE_URL": url}}
+        self.kube.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+
     def has(self, path: str) -> bool:
         try:
             self.kube.request("GET", path)
@@ -83,7 +89,7 @@ def cluster(postgres: Postgres, tmp_path: Path) -> Iterator[Cluster]:
         pytest.fail(str(error), pytrace=False)
 
 
-def test_a_release_comes_grows_goes_back_and_goes(cluster: Cluster) -> None:
+def test_a_release_comes_grows_is_refused_goes_back_and_goes(cluster: Cluster) -> None:
     # Installed: the database and the definition first, by an identity that is gone when they are there.
     with cluster.kubelet() as kubelet:
         cluster.upgrade(image={"tag": "1"})
@@ -104,9 +110,18 @@ def test_a_release_comes_grows_goes_back_and_goes(cluster: Cluster) -> None:
     assert cluster.image("ostler-web") == "ostler:2"
     assert not cluster.has(f"/apis/apps/v1/namespaces/{RELEASE}/deployments/ostler-flower")
 
+    # An upgrade whose migration fails changes no process, and is told at once: a wrong setting stays wrong.
+    cluster.say("mysql://nowhere")
+    with cluster.kubelet() as kubelet, pytest.raises(helm.HelmRefused, match="pre-upgrade hooks failed"):
+        cluster.upgrade(image={"tag": "3"})
+    assert kubelet.ran == ["database: 2"]
+    assert "OSTLER_DATABASE_URL" in (cluster.folder / "database.log").read_text()
+    assert cluster.image("ostler-web") == "ostler:2"
+    cluster.say(cluster.database.reveal())
+
     # Rolled back: the processes are, and what has grown stays.
     with cluster.kubelet() as kubelet:
-        helm.rollback(kubeconfig=cluster.control_plane.kubeconfig, namespace=RELEASE, hooks=True)
+        helm.rollback(kubeconfig=cluster.control_plane.kubeconfig, namespace=RELEASE, revision=1, hooks=True)
     assert kubelet.ran == []
     assert cluster.image("ostler-web") == "ostler:1"
     assert cluster.has(f"/apis/apps/v1/namespaces/{RELEASE}/deployments/ostler-flower")
@@ -126,24 +141,8 @@ def test_a_release_comes_grows_goes_back_and_goes(cluster: Cluster) -> None:
     assert namespace["status"]["phase"] == "Active"
 
     # And it comes again, over what it left.
-    with cluster.kubelet() as kubelet:
-        cluster.upgrade(image={"tag": "3"})
-    assert cluster.image("ostler-web") == "ostler:3"
-
-
-def test_an_upgrade_whose_migration_fails_changes_no_process(cluster: Cluster) -> None:
-    with cluster.kubelet():
-        cluster.upgrade(image={"tag": "1"})
-    wrong = {"stringData": {"OSTLER_DATABASE_URL": "mysql://nowhere"}}
-    path = f"/api/v1/namespaces/{RELEASE}/secrets/ostler"
-    cluster.kube.request("PATCH", path, body=wrong, content_type=MERGE_PATCH)
-
-    with cluster.kubelet() as kubelet, pytest.raises(helm.HelmRefused, match="pre-upgrade hooks failed"):
-        cluster.upgrade(image={"tag": "2"})
-
-    assert kubelet.ran == ["database: 2"]
-    assert cluster.image("ostler-web") == "ostler:1"
-    assert "OSTLER_DATABASE_URL" in (cluster.folder / "database.log").read_text()
+    cluster.upgrade(image={"tag": "4"}, migrate={"enabled": False})
+    assert cluster.image("ostler-web") == "ostler:4"
 
 
 def _make_older(kube: KubeClient) -> None:
