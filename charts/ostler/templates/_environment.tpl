@@ -37,7 +37,12 @@ OSTLER_CONNECTION_SHARE OSTLER_CONNECTION_BUDGET OSTLER_WORKER_THREADS OSTLER_AL
 {{- end }}
 {{- if $read }}
 - name: {{ $name }}
+  {{- /* Helm holds a whole number of YAML as a float and would write a large one as 2.6e+07. */}}
+  {{- if and (kindIs "float64" $value) (eq (floor $value) $value) }}
+  value: {{ int64 $value | quote }}
+  {{- else }}
   value: {{ toString $value | quote }}
+  {{- end }}
 {{- end }}
 {{- end }}
 {{- end -}}

@@ -98,6 +98,31 @@ def test_the_connection_budget_is_what_the_processes_ask_for(which: str) -> None
     assert together + RESERVE <= MATRIX[which].get("postgres", {}).get("maxConnections", 100)
 
 
+def test_a_setting_arrives_as_it_was_written_in_the_processes_that_read_it() -> None:
+    settings = {
+        "OSTLER_WEBHOOK_MAX_BYTES": 26214400, "OSTLER_GATE_CLOSES_AT": 0.25, "OSTLER_FLOWER_WITHOUT_LOGIN": True,
+        "OSTLER_WATCH_LEASE": 15, "OSTLER_LOG_LEVEL": "DEBUG",
+    }  # fmt: skip
+    found = {}
+    for each in helm.render(values={"settings": settings}):
+        if each["kind"] == "Deployment":
+            said = {one["name"]: one.get("value") for one in each["spec"]["template"]["spec"]["containers"][0]["env"]}
+            component = each["metadata"]["labels"]["app.kubernetes.io/component"]
+            found[component] = {name: value for name, value in said.items() if name in settings}
+
+    whole = {
+        "OSTLER_WEBHOOK_MAX_BYTES": "26214400", "OSTLER_GATE_CLOSES_AT": "0.25", "OSTLER_FLOWER_WITHOUT_LOGIN": "true",
+        "OSTLER_WATCH_LEASE": "15", "OSTLER_LOG_LEVEL": "DEBUG",
+    }  # fmt: skip
+    assert found == {
+        "web": whole,
+        "worker": whole,
+        "beat": whole,
+        "watch": {"OSTLER_WATCH_LEASE": "15", "OSTLER_LOG_LEVEL": "DEBUG"},
+        "flower": {"OSTLER_FLOWER_WITHOUT_LOGIN": "true", "OSTLER_LOG_LEVEL": "DEBUG"},
+    }
+
+
 def test_the_readme_names_every_value() -> None:
     told = set(re.findall(r"`([a-zA-Z.]+)`", (helm.CHART / "README.md").read_text()))
     untold = [path for path in _paths(yaml.safe_load((helm.CHART / "values.yaml").read_text())) if not told & path]

@@ -127,9 +127,10 @@ def in_cluster(
     return token_file
 
 
-def test_in_the_cluster_a_client_is_its_service_account(in_cluster: Path, namespace: str) -> None:
+@pytest.mark.parametrize("unset", [None, ""])
+def test_in_the_cluster_a_client_is_its_service_account(in_cluster: Path, namespace: str, unset: str | None) -> None:
     assert in_cluster.exists()
-    client = make_client(kubeconfig=None)
+    client = make_client(kubeconfig=unset)
     assert who_am_i(client) == f"system:serviceaccount:{namespace}:inside"
     client.close()
 
