@@ -126,3 +126,17 @@ def test_what_the_cluster_was_not_asked_and_what_is_not_evaluated_is_noted() -> 
     assert "CiliumNetworkPolicy ostler/theirs" in notes
     assert "only with --live" in notes
     assert "no Pods of web" in notes
+
+
+def test_what_helm_keeps_is_in_force_after_the_deploy() -> None:
+    """Uninstalling the policies does not take away the one that is kept, for the Pods that are busy then."""
+    rule = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    base = thing("NetworkPolicy", "base", group="networking.k8s.io/v1", spec=rule, namespace="runners")
+
+    def found(old: Manifests) -> set[Danger]:
+        return {each.danger for each in judge(Deploy(old, read(pool("a")), runners=RUNNERS)).refusals}
+
+    without_guard = {Danger.ADMISSION_MISSING}
+    assert found(read(base, pool("a"))) == {Danger.NOT_RULED, Danger.PEERS_CHANGE} | without_guard
+    base["metadata"]["annotations"] = KEPT
+    assert found(read(base, pool("a"))) == without_guard
