@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from models import epochs, gates
 from models.accounts import usage_of
-from models.matching import DISPATCHABLE
+from models.matching import DISPATCHABLE, WEB_ALIVE
 from models.sql import text
 from rules.demand import Places, Queue
 from rules.fairness import AccountView, Budget
@@ -33,13 +33,14 @@ class PoolRow:
     """A pool's row, with its Pods in numbers.
 
     `alive`: Pods that are neither terminal nor gone nor being retired. `load`: those of them that have a job, or had
-    one. `quiet_since`: when it was last scaled up, or first seen.
+    one. `idle`: there is one that polls and is free. `quiet_since`: when it was last scaled up, or first seen.
     """
 
     id: int
     uid: str
     alive: int
     load: int
+    idle: bool
     quiet_since: datetime
     scaling: Mapping[str, Any] | None
     usual: int | None
@@ -76,11 +77,15 @@ def trust(db: Connection, *, now: datetime) -> Trust:
     return Trust(barred=str(closed[0]) if closed else None, doubt=epoch.doubt)
 
 
-def pool_rows(db: Connection, *, namespace: str) -> list[PoolRow]:
+def pool_rows(db: Connection, *, namespace: str, now: datetime) -> list[PoolRow]:
     """Return the pools of a namespace that are mirrored, with their Pods in numbers."""
     rows = db.execute(
         text("""
             SELECT p.id, p.uid, coalesce(found.alive, 0) AS alive, coalesce(found.load, 0) AS load,
+                   EXISTS (SELECT FROM offers o JOIN web_instances w ON w.id = o.web_id AND w.beat_at > :web_alive
+                           WHERE o.pool_id = p.id AND o.until > :now
+                             AND NOT EXISTS (SELECT FROM claims c WHERE c.pod_uid = o.pod_uid
+                                             AND (c.ended_at IS NULL OR c.delivered_at IS NOT NULL))) AS idle,
                    coalesce(p.scaled_up_at, p.created_at) AS quiet_since, p.scaling, p.usual_pods, p.usual_at
             FROM pools p LEFT JOIN LATERAL (
                 SELECT count(*) AS alive, count(*) FILTER (WHERE seen.load) AS load
@@ -93,7 +98,7 @@ def pool_rows(db: Connection, *, namespace: str) -> list[PoolRow]:
                 ON true
             WHERE p.namespace = :namespace AND p.deleted_at IS NULL ORDER BY p.id
         """),
-        {"namespace": namespace},
+        {"namespace": namespace, "now": now, "web_alive": now - WEB_ALIVE},
     )
     return [PoolRow(*row) for row in rows]
 

@@ -2,17 +2,31 @@
 
 Left as they are: pools that are deleted, paused or cannot be used; all of them while the gate of GitHub or Kubernetes
 is closed, since then jobs pile up that no Pod would help, and Pods seem missing that are not (decision 0013); and no
-pool shrinks while the rows may be older than the cluster.
+pool shrinks while the rows may be older than the cluster. A pool where jobs wait for long beside idle Pods does not
+grow: more Pods are not what these jobs lack (actions/actions-runner-controller#4397 tells of such statistics).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from rules.fleets import NOTHING, Fleet, Member, Node, Size, Toleration, capacity, share
-from rules.scaling import Decision, Demand, Limits, Parts, decide, explain, growth_only, left, wanted
+from rules.scaling import Decision, Demand, Limits, Parts, Verdict, decide, explain, growth_only, left, wanted
+
+STUCK_AFTER = timedelta(seconds=60)
+"""A job that waited so long beside an idle Pod does not wait for a Pod: the matcher takes milliseconds."""
+
+
+def stuck(*, queue: int, idle: bool, oldest: datetime | None, now: datetime) -> str | None:
+    """Return why a queue says nothing of Pods that are missing; None where it does.
+
+    `oldest` is when that head of the pool's queues was queued that has waited longest and that its budget admits.
+    """
+    if not queue or not idle or oldest is None or now - oldest < STUCK_AFTER:
+        return None
+    return f"jobs wait since {oldest:%H:%M:%S} UTC beside idle Pods"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +47,8 @@ class PoolView:
     scaled_up_at: datetime | None
     holds: int
     hands_off: str | None = None
+    stuck: str | None = None
+    """Why its queue says nothing of Pods that are missing; None where it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +96,8 @@ def _outcome(view: PoolView, granted: Parts, room: Size | None, *, doubts: Doubt
     decision = decide(
         view.replicas, granted, limits=view.limits, scaled_up_at=view.scaled_up_at, why=why, now=now
     )  # fmt: skip
+    if view.stuck is not None and decision.verdict is Verdict.UP:
+        decision = left(view.replicas, f"{why}; but {view.stuck}")
     if doubts.shrinking is not None:
         decision = growth_only(decision, view.replicas, why=f"{why}; but {doubts.shrinking}")
     return Outcome(decision, granted)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -30,8 +30,8 @@ from models.scaling import PoolRow, Trust
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Conflict, UpstreamError
-from ostler.wakes import KEEP
-from rules.autoscaler import Doubts, Outcome, PoolView, plan
+from ostler.wakes import KEEP, REMATCH
+from rules.autoscaler import Doubts, Outcome, PoolView, plan, stuck
 from rules.demand import Places, dispatchable
 from rules.fleets import Node
 from rules.scaling import Demand, Limits, Verdict
@@ -51,6 +51,14 @@ TRIES = 3
 """Writes of one pool at most, where somebody else changed something of it that does not matter here."""
 
 _nodes: WeakKeyDictionary[KubeClient, tuple[float, list[Node]]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked of a pool, and why its queue says nothing of Pods that are missing, where that is so."""
+
+    demand: Demand
+    stuck: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +112,10 @@ def decide_all(
 ) -> list[Scaled]:
     """Return every autoscaled pool that has a row, with what becomes of it."""
     trust = scaling.trust(db, now=now)
-    rows = {row.uid: row for row in scaling.pool_rows(db, namespace=namespace)}
+    rows = {row.uid: row for row in scaling.pool_rows(db, namespace=namespace, now=now)}
     found = [(pool, rows[pool.uid]) for pool in pools if pool.uid in rows]
-    demands = demands_of(db, found, now=now) if trust.barred is None else {}
-    views = [view_of(pool, row, demands.get(row.id, Demand(row.load, 0, 0))) for pool, row in found]
+    asked = asked_of(db, found, now=now) if trust.barred is None else {}
+    views = [view_of(pool, row, asked.get(row.id, Asked(Demand(row.load, 0, 0)))) for pool, row in found]
     outcomes = plan(views, nodes=nodes, doubts=doubts_of(trust), now=now)
     return [
         Scaled(pool, row, view.demand, outcomes[row.id])
@@ -121,7 +129,7 @@ def doubts_of(trust: Trust) -> Doubts:
     return Doubts(barred=trust.barred, shrinking=trust.doubt)
 
 
-def demands_of(db: Connection, found: Sequence[tuple[PoolSeen, PoolRow]], *, now: datetime) -> dict[int, Demand]:
+def asked_of(db: Connection, found: Sequence[tuple[PoolSeen, PoolRow]], *, now: datetime) -> dict[int, Asked]:
     """Return what is asked of each pool; those that do not grow compete for budgets with the Pods that they have."""
     places = {row.id: places_of(pool, row) for pool, row in found}
     queues = scaling.queues(db, places)
@@ -130,7 +138,18 @@ def demands_of(db: Connection, found: Sequence[tuple[PoolSeen, PoolRow]], *, now
     scaled = [row for pool, row in found if hands_off(pool) is None]
     stale = [row.id for row in scaled if row.usual_at is None or now - row.usual_at >= scaling.USUAL_EVERY]
     usual = {row.id: row.usual or 0 for row in scaled} | scaling.count_usual(db, stale, now=now)
-    return {row.id: Demand(load=row.load, queue=queued[row.id], usual=usual.get(row.id, 0)) for _, row in found}
+    oldest: dict[int, datetime] = {}
+    idle = {row.id for _, row in found if row.idle}
+    for queue in (each for each in queues if each.pool_id in idle):
+        if dispatchable([replace(queue, jobs=1)], accounts, {queue.pool_id: places[queue.pool_id]})[queue.pool_id]:
+            oldest[queue.pool_id] = min(queue.queued_at, oldest.get(queue.pool_id, queue.queued_at))
+    return {
+        row.id: Asked(
+            Demand(load=row.load, queue=queued[row.id], usual=usual.get(row.id, 0)),
+            stuck(queue=queued[row.id], idle=row.idle, oldest=oldest.get(row.id), now=now),
+        )
+        for _, row in found
+    }
 
 
 def places_of(pool: PoolSeen, row: PoolRow) -> Places:
@@ -154,7 +173,7 @@ def hands_off(pool: PoolSeen) -> str | None:
     return None if pool.autoscaled else "autoscaling.enabled is false"
 
 
-def view_of(pool: PoolSeen, row: PoolRow, demand: Demand) -> PoolView:
+def view_of(pool: PoolSeen, row: PoolRow, asked: Asked) -> PoolView:
     """Return a pool as the plan sees it."""
     needs = needs_of(pool)
     grows_by_hand = not (pool.terminating or pool.paused or pool.problem)
@@ -162,13 +181,14 @@ def view_of(pool: PoolSeen, row: PoolRow, demand: Demand) -> PoolView:
         pool_id=row.id,
         replicas=pool.replicas,
         limits=Limits(pool.min_warm, pool.max_replicas, pool.scale_down_delay),
-        demand=demand,
+        demand=asked.demand,
         size=needs.size,
         fleet=needs.fleet,
         tolerations=needs.tolerations,
         scaled_up_at=row.quiet_since,
         holds=max(pool.replicas, row.alive) if grows_by_hand else row.alive,
         hands_off=hands_off(pool),
+        stuck=asked.stuck,
     )
 
 
@@ -190,7 +210,8 @@ def carry_out(rt: Runtime, scaled: Scaled) -> None:
         return
     telemetry.SCALINGS.labels(decision.verdict).inc()
     log.info("pool.scaled", pool=scaled.pool.name, **{key: value for key, value in words.items() if key != "at"})
-    mirror(rt, after)
+    if mirror(rt, after):  # its row was older than its spec: nobody else will find what routes jobs changed
+        rt.waker.send(REMATCH, queue="sweeps")
     rt.waker.send(KEEP, queue="pools", pool_id=row.id)
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rules.autoscaler import stuck
 from rules.scaling import Decision, Demand, Limits, Parts, Verdict, decide, explain, growth_only, wanted
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -88,6 +89,17 @@ def test_what_may_be_counted_too_low_only_grows() -> None:
     down, up = Decision(1, Verdict.DOWN, ""), Decision(9, Verdict.UP, "")
     assert growth_only(down, 4, why="doubt") == Decision(4, Verdict.LEFT, "doubt")
     assert growth_only(up, 4, why="doubt") == up
+
+
+@pytest.mark.parametrize(
+    ("queue", "idle", "waited", "found"),
+    [(3, True, 60, True), (3, True, 59, False), (3, False, 600, False), (0, True, 600, False), (3, True, None, False)],
+)
+def test_a_queue_is_stuck_when_it_waits_for_long_beside_idle_pods(
+    queue: int, idle: bool, waited: float | None, found: bool
+) -> None:
+    oldest = None if waited is None else NOON - timedelta(seconds=waited)
+    assert (stuck(queue=queue, idle=idle, oldest=oldest, now=NOON) is not None) is found
 
 
 def test_a_decision_is_told_in_numbers() -> None:

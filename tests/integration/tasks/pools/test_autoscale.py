@@ -181,6 +181,29 @@ def test_nothing_is_written_when_nothing_is_news(stage: Stage) -> None:
     assert before
 
 
+def test_jobs_that_wait_for_long_beside_an_idle_pod_bring_no_more(stage: Stage) -> None:
+    pool(stage, replicas=1)
+    pods(stage, 1)
+    stage.rows("INSERT INTO web_instances (id, started_at, beat_at) SELECT 'w', now(), now() + interval '1 hour'")
+    stage.rows("""
+        INSERT INTO offers (pod_uid, pool_id, web_id, poll_id, until)
+        SELECT uid, pool_id, 'w', 'p', now() + interval '1 hour' FROM runner_pods
+    """)
+    queue(stage, 4)
+    queue(stage, 1, account=2, budget=0)
+    stage.rows("UPDATE jobs SET queued_at = now() - interval '61 s' WHERE account_id = 2")
+    autoscale.run()
+    assert replicas(stage) == 5, "what an account waits for that is at its budget says nothing of the others"
+    stage.rows("UPDATE jobs SET queued_at = now() - interval '61 s'")
+    queue(stage, 2)
+    autoscale.run()
+    assert (replicas(stage), decision(stage)["verdict"]) == (5, "left")
+    assert "beside idle Pods" in decision(stage)["why"]
+    stage.rows("DELETE FROM offers")
+    autoscale.run()
+    assert replicas(stage) == 7
+
+
 def test_what_was_usual_in_the_last_hour_stays_warm(stage: Stage) -> None:
     pool(stage)
     # For four minutes of the hour seven Pods had jobs; one minute with ten is too little to count.
@@ -391,6 +414,31 @@ def test_what_changed_between_look_and_write_is_not_written_over(
     monkeypatch.setattr(module, "decide_all", meanwhile)
     autoscale.run()
     assert replicas(stage) == ends_at
+
+
+def test_a_pool_whose_deletion_is_asked_for_meanwhile_is_left(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool(stage)
+    patch(stage, "small", {"metadata": {"finalizers": [DRAIN_FINALIZER]}})
+    queue(stage, 4)
+    real = module.decide_all
+
+    def meanwhile(*arguments: Any, **named: Any) -> Any:
+        delete_pool(stage.kube, namespace=stage.namespace, name="small")
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(module, "decide_all", meanwhile)
+    autoscale.run()
+    assert replicas(stage) == 0
+    patch(stage, "small", {"metadata": {"finalizers": None}})
+
+
+def test_jobs_are_matched_anew_when_the_row_was_older_than_the_spec(stage: Stage) -> None:
+    pool(stage)
+    patch(stage, "small", {"spec": {"routingPriority": 5}})
+    autoscale.run()
+    (row,) = stage.rows("SELECT routing_priority, replicas FROM pools")
+    assert (row.routing_priority, row.replicas) == (5, 1)
+    assert stage.outbox.take("ostler.rematch") == [{}]
 
 
 def test_a_pool_that_cannot_be_written_stops_no_other(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

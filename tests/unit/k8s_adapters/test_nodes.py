@@ -1,0 +1,89 @@
+"""What a Pod asks of nodes, and what of a node counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from k8s_adapters.nodes import _DECODER, _read, needs_of
+from k8s_adapters.pools import PoolSeen, read_pool
+from rules.fleets import Fleet, Size, Taint, Toleration
+
+POLLER = Size(50, 64)
+
+
+def pool(overlay: Any = None, **resources: str) -> PoolSeen:
+    spec = {"image": "i", "runnerLabels": ["linux"], "resources": {"cpu": "2", "memory": "4Gi", **resources}}
+    if overlay is not None:
+        spec["podTemplate"] = overlay
+    return read_pool({"metadata": {"uid": "u", "name": "small", "namespace": "n"}, "spec": spec})
+
+
+def node(**parts: Any) -> Any:
+    page = {"items": [{"metadata": {"name": "a", "labels": {"disk": "ssd"}}, **parts}]}
+    items: Any = _DECODER.decode(orjson.dumps(page)).items
+    return _read(items[0])
+
+
+def test_a_pod_asks_for_its_runner_and_its_poller() -> None:
+    needs = needs_of(pool())
+    assert needs.size == Size(2000, 4096) + POLLER
+    assert (needs.fleet, needs.tolerations) == (Fleet(), ())
+
+
+def test_what_an_overlay_adds_counts() -> None:
+    overlay = {
+        "spec": {
+            "nodeSelector": {"gpu": "a100", "disk": "ssd"},
+            "tolerations": [
+                {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"},
+                {"key": "ci", "value": "yes"},
+            ],
+            "containers": [{"name": "docker", "resources": {"limits": {"cpu": "500m"}, "requests": {"memory": "1G"}}}],
+            "initContainers": [
+                {"name": "log", "restartPolicy": "Always", "resources": {"requests": {"cpu": "100m"}}},
+                {"name": "once", "resources": {"requests": {"cpu": "9"}}},
+            ],
+            "overhead": {"cpu": "250m", "memory": "160Mi"},
+        }
+    }
+    needs = needs_of(pool(overlay))
+    assert needs.size == Size(2000 + 50 + 500 + 100 + 250, 4096 + 64 + 954 + 160)
+    assert str(needs.fleet) == "disk=ssd,gpu=a100"
+    assert needs.tolerations == (
+        Toleration("gpu", "Exists", "", "NoSchedule"), Toleration("ci", "Equal", "yes", None),
+    )  # fmt: skip
+
+
+def test_an_overlay_that_may_not_be_is_not_looked_at() -> None:
+    needs = needs_of(pool({"spec": {"hostNetwork": True, "containers": "x"}}))
+    assert needs.size == Size(2000, 4096) + POLLER
+
+
+def test_a_node_counts_what_it_can_allocate_when_it_is_ready() -> None:
+    found = node(
+        spec={"taints": [{"key": "gpu", "effect": "NoSchedule"}, {"key": "soft", "effect": "PreferNoSchedule"}]},
+        status={
+            "allocatable": {"cpu": "3920m", "memory": "7Gi", "pods": "110"},
+            "conditions": [{"type": "MemoryPressure", "status": "False"}, {"type": "Ready", "status": "True"}],
+            "images": [{"names": ["i"]}],
+        },
+    )
+    assert (found.usable, found.allocatable) == (True, Size(3920, 7168))
+    assert found.taints == (Taint("gpu", "", "NoSchedule"),)
+    assert dict(found.labels) == {"disk": "ssd"}
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {},
+        {"status": {"conditions": [{"type": "Ready", "status": "False"}]}},
+        {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}},
+        {"spec": {"unschedulable": True}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}},
+    ],
+)
+def test_a_node_that_is_not_ready_or_cordoned_is_not_usable(parts: dict[str, Any]) -> None:
+    assert not node(**parts).usable
