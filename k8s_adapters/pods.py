@@ -25,7 +25,7 @@ class PodSeen:
 
     `poller_exit_code` and the runner's exit facts are None while that container has not ended.
     `runner_ready` is the runner's readiness now: the kubelet takes it back when the container ends.
-    `reason` is the Pod's own, as `Evicted` or `NodeLost`.
+    `reason` is the Pod's own, as `Evicted` or `NodeLost`, else who disrupted it, as `DeletionByTaintManager`.
     """
 
     name: str
@@ -109,7 +109,7 @@ def read_pod(item: Json) -> PodSeen:
         namespace=metadata["namespace"],
         pool=labels.get(POOL_LABEL),
         phase=status.get("phase") or "Pending",
-        reason=status.get("reason"),
+        reason=status.get("reason") or _disruption(status),
         node=(item.get("spec") or {}).get("nodeName"),
         terminating="deletionTimestamp" in metadata,
         owner=int(owner) if owner.isdecimal() else None,
@@ -128,6 +128,11 @@ def read_pod(item: Json) -> PodSeen:
         ),
         waiting_reason=_waiting_reason(poller) or _waiting_reason(runner),
     )
+
+
+def _disruption(status: Json) -> str | None:
+    found = (each for each in status.get("conditions") or () if each.get("type") == "DisruptionTarget")
+    return next((each.get("reason") for each in found if each.get("status") == "True"), None)
 
 
 def _ended(container: Json) -> Json:

@@ -1,0 +1,51 @@
+"""A keeper in a process of its own that is killed with SIGKILL at its n-th step.
+
+A step is the moment before or after a call to the cluster, or before a commit: between two of them nothing that anybody
+else can see happens.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import SimpleNamespace
+from typing import Any
+
+from sqlalchemy import event
+
+from k8s_adapters import client
+from k8s_adapters.client import make_client
+from models.engine import make_engine
+from ostler.secrets import Secret
+from tasks import runtime as current
+from tasks.pools import keep
+from tasks.retire import retire
+from tests.integration.tasks.conftest import StubRuntime
+
+
+def live(url: str, kubeconfig: str, namespace: str, pool_id: int, step: int) -> None:
+    """Reconcile a pool, retire what that retires and reconcile it again, and die at that step on the way."""
+    steps = iter(range(1, step))
+
+    def count() -> None:
+        if next(steps, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    send = client.KubeClient._send
+
+    def counted(*args: Any, **named: Any) -> Any:
+        count()
+        answer = send(*args, **named)
+        count()
+        return answer
+
+    client.KubeClient._send = counted  # type: ignore[method-assign]
+    engine = make_engine(Secret(url), pool_size=5, application="mortal")
+    event.listen(engine, "commit", lambda _: count())
+    database: Any = SimpleNamespace(engine=engine)
+    rt = StubRuntime(database, make_client(kubeconfig=kubeconfig), namespace)
+    current.install(rt)  # type: ignore[arg-type]
+    keep.run(pool_id=pool_id)
+    for message in rt.waker.take("ostler.retire"):
+        retire.run(**message)
+    keep.run(pool_id=pool_id)
