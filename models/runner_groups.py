@@ -80,7 +80,7 @@ class GroupBook:
 
     def judge(self, wanted: Wanted) -> Judged:
         """Return the verdict on a group for a job. One that rests on nothing known asks (`GroupVerdict.ask`)."""
-        blank = _judge(wanted)
+        blank = judge_blank(wanted)
         if blank.ask is None:
             return Judged(blank, None)
         every, visible = self._known(wanted, EVERY), self._known(wanted, wanted.repository_id)
@@ -115,6 +115,11 @@ class GroupBook:
             ).one_or_none()
             self._rows[key] = None if row is None else ([GroupSeen(**each) for each in row.groups], row.read_at)
         return self._rows[key]
+
+
+def judge_blank(wanted: Wanted) -> GroupVerdict:
+    """Return the verdict without anything known of the groups: of most jobs that is enough."""
+    return _judge(wanted)
 
 
 def _judge(

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from models import runner_groups
 from models.engine import transaction
-from models.runner_groups import EVERY, GroupBook, Judged, Wanted
+from models.runner_groups import EVERY, GroupBook, Judged, Wanted, judge_blank
 from models.steps import MintWork
 from ostler.clock import utcnow
 from rules.runner_groups import Ask, GroupVerdict
@@ -46,7 +46,8 @@ def group_of(rt: Runtime, work: MintWork, *, left: Callable[[], float]) -> int:
     Raises `Refused`, and what GitHub's adapter raises: then nothing was made.
     """
     wanted = wanted_of(work)
-    judged = _judge(rt, wanted)
+    blank = judge_blank(wanted)
+    judged = Judged(blank, None) if blank.ask is None else _judge(rt, wanted)
     for _ in range(QUESTIONS):
         if judged.verdict.ask is None:
             break

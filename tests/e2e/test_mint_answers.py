@@ -267,3 +267,59 @@ def test_no_jit_and_no_key_is_left_in_logs_or_rows(system: System, rows: Engine)
         written = log.read_text(errors="replace")
         for secret in planted:
             assert secret not in written, log.name
+
+
+# Who may use a pool
+
+
+def hold_detail_of(rows: Engine, job: int) -> str:
+    """Return what a hold says."""
+    with rows.connect() as db:
+        return str(db.execute(text("SELECT hold_detail FROM jobs WHERE id = :id"), {"id": job}).scalar())
+
+
+def send_public(system: System, **what: Any) -> int:
+    """Queue a job of a public repository and return its id."""
+    body = {"repository": "openorg/tool", "labels": list(LABELS), "duration_seconds": 0.2} | what
+    job: int = system.lab("POST", "/jobs", body)["ids"][0]
+    return job
+
+
+@pytest.fixture(scope="module")
+def openorg(system: System) -> None:
+    """An organisation with a public repository, whose default group admits it."""
+    repositories = [{"id": 990001, "name": "tool", "public": True}]
+    system.lab("POST", "/accounts", {
+        "id": 9900, "login": "openorg", "type": "Organization", "installation_id": 9901, "repositories": repositories,
+    })  # fmt: skip
+    system.lab("PUT", "/accounts/openorg/groups/1", {"public": True})
+
+
+@pytest.mark.usefixtures("openorg")
+def test_of_a_public_repository_its_own_jobs_run_and_those_of_forks_are_held(system: System, rows: Engine) -> None:
+    asked = calls_of_runs(system)
+    own = send_public(system, event="pull_request")
+    strange = send_public(system, event="pull_request", fork="eve/tool")
+    eventually(lambda: succeeded(system, own))
+    eventually(lambda: hold_of(rows, strange) == "not_allowed")
+    assert "allowForks is false" in hold_detail_of(rows, strange)
+    assert calls_of_runs(system) - asked == 2
+    assert not succeeded(system, strange)
+
+
+@pytest.mark.usefixtures("openorg")
+def test_a_group_that_admits_no_public_repository_holds_the_job_without_a_mint(system: System, rows: Engine) -> None:
+    system.lab("PUT", "/accounts/openorg/groups/1", {"public": False})
+    with rows.begin() as db:
+        db.execute(text("DELETE FROM runner_group_lists"))
+    job = send_public(system)
+    eventually(lambda: hold_of(rows, job) == "runner_group")
+    assert "does not admit public repositories" in hold_detail_of(rows, job)
+    assert attempts_of(rows, job).count("minted") == 0
+    eventually(lambda: not registered(system))
+
+
+def calls_of_runs(system: System) -> int:
+    """Return how often a run was asked for."""
+    calls: dict[str, int] = system.lab("GET", "/stats")["calls"]
+    return sum(count for call, count in calls.items() if call.startswith("GET") and call.endswith("/runs/{id}"))
