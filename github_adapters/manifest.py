@@ -44,7 +44,7 @@ class AppMade:
 
 
 def manifest(*, name: str, homepage: str, webhook_url: str, redirect_url: str, organization: bool) -> str:
-    """Return the manifest, as JSON. Raises `Invalid` for a name or a URL that GitHub would refuse."""
+    """Return the manifest, JSON that people can read. Raises `Invalid` for what GitHub would refuse."""
     if not 0 < len(name) <= LONGEST_NAME:
         raise Invalid(f"the name of a GitHub App has 1 to {LONGEST_NAME} characters")
     for what, url in (("homepage", homepage), ("webhook", webhook_url)):
@@ -59,7 +59,7 @@ def manifest(*, name: str, homepage: str, webhook_url: str, redirect_url: str, o
         "default_permissions": dict(wanted(organization=organization)),
         "default_events": list(WANTED_EVENTS),
     }
-    return json.dumps(content)
+    return json.dumps(content, indent=2)
 
 
 def registration_url(github_url: str, *, organization: str | None, state: str) -> str:

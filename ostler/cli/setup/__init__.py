@@ -61,7 +61,7 @@ def github(
         page = Page(port=port)
         content = flow.manifest(
             name=name or f"ostler-{organization or 'runners'}"[: flow.LONGEST_NAME],
-            homepage="https://github.com/ostler", webhook_url=webhook_url, redirect_url=page.callback_url,
+            homepage=homepage_of(webhook_url), webhook_url=webhook_url, redirect_url=page.callback_url,
             organization=organization is not None,
         )  # fmt: skip
         target = flow.registration_url(github_url, organization=organization, state=page.state)
@@ -88,6 +88,14 @@ def github(
     typer.echo(f"5. Start web (or restart it) with these secrets; a ping is sent again until it answers, {webhook_url}")
     client = _client(api_url=api_url, app_id=made.client_id, private_key=made.private_key)
     _see_ping(client, within=ping_within)
+
+
+def homepage_of(webhook_url: str) -> str:
+    """Return the address that the App's page links to: the host that takes its webhooks."""
+    from urllib.parse import urlsplit  # noqa: PLC0415
+
+    parts = urlsplit(webhook_url)
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 def keep(store: Store, made: AppMade, *, api_url: str) -> None:

@@ -15,6 +15,8 @@ import pytest
 from github_adapters import permissions
 from github_adapters.app import AppInstallation, AppSeen
 from github_adapters.deliveries import DeliveryPage, DeliverySeen
+from k8s_adapters import admission
+from k8s_adapters.admission import CollectorAnswer
 from models.browse.sweeps import SweepSeen
 from models.health import Server
 from ostler.cli import doctor
@@ -229,6 +231,15 @@ def test_a_definition_of_another_version_is_told_by_what_differs() -> None:
 )
 def test_only_an_image_that_is_tagged_by_its_runner_tells_its_version(image: str, version: str | None) -> None:
     assert runners.version_of(image) == version
+
+
+@pytest.mark.parametrize(("refused", "outcome"), [(True, OK), (False, BAD), (None, DUNNO)])
+def test_a_policy_that_lets_the_collector_through_has_failed_and_one_that_cannot_be_tried_is_unknown(
+    monkeypatch: pytest.MonkeyPatch, refused: bool | None, outcome: Outcome
+) -> None:
+    answer = CollectorAnswer("what it said", refused=refused, cure="what to do")
+    monkeypatch.setattr(admission, "refuses_the_collector", lambda *_: answer)
+    assert cluster.admission(Sight(kube=None)).outcome is outcome  # type: ignore[arg-type]
 
 
 # How they run
