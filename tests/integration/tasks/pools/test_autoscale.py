@@ -123,6 +123,12 @@ def test_what_holds_a_job_counts_and_what_is_being_retired_does_not(stage: Stage
     pods(stage, 3)  # warm
     pods(stage, 1, claim="job", ended=True)  # a claim that was released: warm
     pods(stage, 2, claim="retire")
+    pods(stage, 3, claim="job", delivered=True, ended=True)  # its job is over, and it is being retired
+    stage.rows("""
+        INSERT INTO claims (purpose, runner_pod_id, pod_uid, pool_id, vcpu, memory, state, created_at, changed_at)
+        SELECT 'retire', id, uid, pool_id, 2000, 4096, 'claimed', now(), now()
+        FROM runner_pods ORDER BY id DESC LIMIT 3
+    """)
     autoscale.run()
     assert replicas(stage) == 5
     assert decision(stage)["load"] == 4
