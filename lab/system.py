@@ -155,16 +155,7 @@ class System:
 
     def start(self) -> None:
         """Start everything, in the order in which each needs the ones before it."""
-        # All from this thread: a child dies with the thread that started it.
-        self._say("starting Postgres, Redis, the cluster and GitHub")
-        keys = self._make_keys()
-        self._start_github(keys)
-        self.postgres.start()
-        self.redis.start()
-        if self._borrowed is None:
-            start = EmbeddedCluster.start if self._starts == "embedded" else ControlPlane.start
-            self._control_plane = start(self.folder / "control-plane", say=self._say)
-        self.postgres.create_database("ostler")
+        keys = self._start_upstreams()
         self._put_pools_in_place()
         self._add_accounts()
         self._start_proxies()
@@ -188,6 +179,31 @@ class System:
         for number in range(self.options.workers)[1:]:
             self._start_worker(number)
         self._say("web answers; Pods start")
+
+    def start_without_ostler(self) -> Mapping[str, str]:
+        """Start what Ostler stands between, and the kubelet, for whoever installs Ostler; return its settings for here.
+
+        No pool is made, no definition, no table: that is the installation's.
+        """
+        keys = self._start_upstreams()
+        self._add_accounts()
+        self._env = self._environment(keys)
+        self._start_kubelet()
+        return self._env
+
+    def _start_upstreams(self) -> Mapping[str, str]:
+        """Start GitHub, the stores and the cluster; return the keys of the App."""
+        # All from this thread: a child dies with the thread that started it.
+        self._say("starting Postgres, Redis, the cluster and GitHub")
+        keys = self._make_keys()
+        self._start_github(keys)
+        self.postgres.start()
+        self.redis.start()
+        if self._borrowed is None:
+            start = EmbeddedCluster.start if self._starts == "embedded" else ControlPlane.start
+            self._control_plane = start(self.folder / "control-plane", say=self._say)
+        self.postgres.create_database("ostler")
+        return keys
 
     def stop(self) -> None:
         """Stop what was started, the last first, and leave nothing running."""
