@@ -1,0 +1,104 @@
+"""A page of the docs as an operator follows it: its blocks, typed one after the other into one bash."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import subprocess
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+_LINES = re.compile(
+    r"^##+ (?P<heading>[^\n]+)$|(?:^<!-- not run: *(?P<reason>.*?) *-->\n)?^```sh\n(?P<block>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of commands, with the heading that it stands under and its number there, from 1.
+
+    `reason`: why it is not run, if it is not.
+    """
+
+    heading: str
+    number: int
+    text: str
+    reason: str | None
+
+
+def blocks_of(page: str) -> list[Block]:
+    """Return the blocks marked as `sh` of a page, in order."""
+    found: list[Block] = []
+    heading, number = "", 0
+    for each in _LINES.finditer(page):
+        if each["heading"]:
+            heading, number = each["heading"], 0
+        else:
+            number += 1
+            found.append(Block(heading, number, each["block"], each["reason"]))
+    return found
+
+
+class Failed(AssertionError):
+    """A block ended the shell, or did not end; the message has what was typed and what was said."""
+
+
+class Shell:
+    """One bash that ends with the first command that fails; a context manager."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self.transcript = ""
+        self._said = ""
+        self._changed = threading.Condition()
+        self._bash = subprocess.Popen(
+            ["bash", "--noprofile", "--norc"], cwd=folder, env=dict(environment), text=True, errors="replace",
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        self._reader = threading.Thread(target=self._read, name="shell")
+
+    def __enter__(self) -> Self:
+        self._reader.start()
+        self.run("set -euo pipefail", timeout=10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bash.kill()
+        self._bash.wait()
+        self._reader.join()
+        for stream in (self._bash.stdin, self._bash.stdout):
+            if stream is not None:
+                stream.close()
+
+    def run(self, text: str, *, timeout: float) -> str:
+        """Type a block and return what it said. Raises `Failed` where a command of it fails or it takes too long."""
+        mark = f"done-{secrets.token_hex(8)}"
+        # In braces, so that bash reads all of it before it runs the first line: a command must not eat the next one.
+        self._type(f"{{\n{text}\n}} </dev/null\necho {mark}\n")
+        end = time.monotonic() + timeout
+        with self._changed:
+            while mark not in self._said and self._bash.poll() is None and time.monotonic() < end:
+                self._changed.wait(0.5)
+            ended = mark in self._said
+            said, self._said = self._said.partition(mark)[0], ""
+        self.transcript += f"$ {text}\n{said}\n"
+        if not ended:
+            how = f"it did not end within {timeout:.0f} s" if self._bash.poll() is None else "a command failed"
+            raise Failed(f"{how}:\n{text}\n--- it said:\n{said}")
+        return said
+
+    def _type(self, text: str) -> None:
+        if self._bash.stdin is None:
+            raise RuntimeError("bash has no stdin")
+        self._bash.stdin.write(text)
+        self._bash.stdin.flush()
+
+    def _read(self) -> None:
+        for line in self._bash.stdout or ():
+            with self._changed:
+                self._said += line
+                self._changed.notify()

@@ -1,0 +1,293 @@
+"""docs/operations/cluster.md as it is written: each `sh` block, in order, in one bash, on a control plane of its own.
+
+helm, kubectl, the API server, Postgres and Redis are real; the page's own commands install Ostler. There is no kubelet:
+`Release` starts the processes that the Deployments name and runs the hook's Job, and a wrapper before kubectl turns
+`kubectl exec … deploy/NAME -- ostler …` into that command with the environment of that process. kubectl gets everything
+else unchanged. Runner Pods and GitHub are the lab's. Between blocks the test plays what the page leaves to others:
+the App's secrets, jobs, a backup. Then it looks at what the page promises.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from k8s_adapters.client import KubeClient, object_path
+from k8s_adapters.crd import CRD_NAME
+from k8s_adapters.names import POOL_LABEL
+from k8s_adapters.secrets import put_secret
+from lab import helm, kubectl
+from lab.control_plane import ControlPlane, ControlPlaneUnavailable
+from lab.system import Options, System, read_log
+from lab.verdict import judge
+from ostler.errors import Gone
+from ostler.secrets import Secret
+from tests.e2e.release import Release
+from tests.e2e.shell import Block, Shell, blocks_of
+from tests.e2e.waiting import eventually
+
+pytestmark = pytest.mark.timeout(900)
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "operations" / "cluster.md"
+MOST_NOT_RUN = 3
+BLOCK_WITHIN = 180.0
+"""Seconds for one block, on a bad day; the page's own limits are an operator's, in hours."""
+
+RUNNERS = "ostler-runners"
+LABELS = ["self-hosted", "linux", "small"]
+APP_KEYS = ("OSTLER_GITHUB_APP_ID", "OSTLER_GITHUB_PRIVATE_KEY", "OSTLER_WEBHOOK_SECRETS")
+ELSEWHERE = ("OSTLER_GITHUB_API_URL", "OSTLER_GITHUB_MINTS_PER_MINUTE", "OSTLER_DISPATCH_URL", "OSTLER_WEB_HOST")
+"""What a network would bring to the processes, and what the lab's three accounts need."""
+
+SOONER = {
+    "OSTLER_EPOCH_EVERY": "1",
+    "OSTLER_POOLS_EVERY": "1",
+    "OSTLER_AUTOSCALE_EVERY": "2",
+    "OSTLER_SWEEP_EVERY": "5",
+    "OSTLER_SPENT_AFTER": "2",
+    "OSTLER_ADRIFT_AFTER": "6",
+    "OSTLER_REDELIVERY_AGAIN_AFTER": "3",
+}
+
+
+@dataclass
+class Story:
+    """The system under the page, and what the test does and looks at between its blocks."""
+
+    system: System
+    release: Release
+    shell: Shell
+    kube: KubeClient
+    settings: Mapping[str, str]
+    long_jobs: list[int] = field(default_factory=list)
+    pods: set[str] = field(default_factory=set)
+
+    def follow(self, block: Block) -> None:
+        """Do what comes before a block, run it, and look at what came of it."""
+        before, after = STEPS.get((block.heading, block.number), (None, None))
+        if before is not None:
+            before(self)
+        if block.reason is None:
+            began = time.monotonic()
+            said = self.shell.run(block.text, timeout=BLOCK_WITHIN)
+            print(f"{block.heading} {block.number}: {time.monotonic() - began:.1f} s\n{said}")  # noqa: T201
+        if after is not None:
+            after(self)
+        assert self.release.problem is None, self.release.problem
+
+    # What the page leaves to others.
+
+    def give_the_app(self) -> None:
+        """Do what `ostler setup github` does once GitHub made the App."""
+        values = {name: Secret(self.settings[name]) for name in APP_KEYS}
+        put_secret(self.kube, namespace="ostler", name="ostler", values=values)
+
+    def run_jobs(self, count: int = 3) -> None:
+        """Send short jobs and see each run once."""
+        ids = self.send(count, seconds=0.3)
+        eventually(lambda: self.states(ids) == {"completed"}, timeout=120, what="the jobs ended")
+
+    def begin_a_long_job(self, seconds: float = 8.0) -> None:
+        """Have a job run that is to outlive the next block's beginning."""
+        ids = self.send(1, seconds=seconds)
+        self.long_jobs += ids
+        eventually(lambda: self.states(ids) == {"in_progress"}, timeout=60, what="the long job began")
+        eventually(lambda: len(self.busy_pods()) == 1, timeout=30, what="its Pod is stamped")
+        self.pods |= self.busy_pods()
+
+    def see_it_ended(self) -> None:
+        """See that every long job ended, each on the Pod where it had begun."""
+        eventually(lambda: self.states(self.long_jobs) == {"completed"}, timeout=120, what="the long job ended")
+
+    def take_a_backup(self) -> None:
+        """Copy Postgres, and let more happen than the copy knows."""
+        self.system.postgres.copy("backup")
+        self.run_jobs()
+        self.begin_a_long_job(seconds=20)
+
+    def put_it_back(self) -> None:
+        """Put the copy in the place of the database."""
+        self.system.postgres.put_back("backup")
+
+    # What the page promises.
+
+    def see_the_release(self) -> None:
+        """See that the hook did its work, by processes of its own, before anything ran."""
+        assert self.release.hooks == ["database: 0", "definition: 0"]
+
+    def see_restored(self) -> None:
+        """See that what ran over the restore ended, and that work goes on."""
+        assert self.rows("SELECT 1 FROM epochs WHERE older_since IS NOT NULL") == []
+        self.see_it_ended()
+        self.run_jobs()
+
+    def see_the_new_image(self) -> None:
+        """See that no Pod of the old image is left."""
+        images = {each["spec"]["containers"][0]["image"] for each in self.runner_pods()}
+        assert images == {"registry.lab/runner:2"}
+
+    def see_the_tag(self, tag: str) -> None:
+        """See that the cluster has this version, and that it serves."""
+        path = "/apis/apps/v1/namespaces/ostler/deployments/ostler-web"
+        image = self.kube.request("GET", path)["spec"]["template"]["spec"]["containers"][0]["image"]
+        assert image == f"registry.lab/ostler:{tag}"
+        self.run_jobs(1)
+
+    def see_no_pool(self) -> None:
+        """See that nothing of the pool is left but what its jobs left at GitHub."""
+        assert self.kube.request("GET", f"/apis/ostler.dev/v1alpha1/namespaces/{RUNNERS}/runnerpools")["items"] == []
+        assert self.runner_pods() == []
+        path = object_path("serviceaccounts", namespace=RUNNERS)
+        assert self.kube.request("GET", path, query={"labelSelector": POOL_LABEL})["items"] == []
+        self.see_it_ended()
+
+    def see_nothing(self) -> None:
+        """See that the cluster has nothing of Ostler's any more."""
+        for path in ("/api/v1/namespaces/ostler", f"/api/v1/namespaces/{RUNNERS}",
+                     f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD_NAME}"):  # fmt: skip
+            with pytest.raises(Gone):
+                self.kube.request("GET", path)
+        for group, kind in (
+            ("rbac.authorization.k8s.io", "clusterroles"), ("rbac.authorization.k8s.io", "clusterrolebindings"),
+            ("admissionregistration.k8s.io", "validatingadmissionpolicies"),
+            ("admissionregistration.k8s.io", "validatingadmissionpolicybindings"),
+        ):  # fmt: skip
+            items = self.kube.request("GET", f"/apis/{group}/v1/{kind}")["items"]
+            assert [each["metadata"]["name"] for each in items if "ostler" in each["metadata"]["name"]] == []
+
+    # How it is looked at.
+
+    def send(self, count: int, *, seconds: float) -> list[int]:
+        body = {"repository": "acme/shop", "labels": LABELS, "count": count, "duration_seconds": seconds}
+        ids: list[int] = self.system.lab("POST", "/jobs", body)["ids"]
+        return ids
+
+    def states(self, ids: list[int]) -> set[str]:
+        jobs = {each["id"]: each["status"] for each in self.system.lab("GET", "/jobs")["jobs"]}
+        return {jobs[id_] for id_ in ids}
+
+    def runner_pods(self) -> list[dict[str, Any]]:
+        path = object_path("pods", namespace=RUNNERS)
+        items: list[dict[str, Any]] = self.kube.request("GET", path, query={"labelSelector": POOL_LABEL})["items"]
+        return items
+
+    def busy_pods(self) -> set[str]:
+        return {
+            each["metadata"]["name"]
+            for each in self.runner_pods()
+            if "ostler.dev/runner-pool-owner" in each["metadata"]["labels"]
+            and each["status"]["phase"] == "Running"
+        }  # fmt: skip
+
+    def rows(self, statement: str) -> list[Any]:
+        engine = create_engine(self.system.postgres.url("ostler"))
+        with engine.connect() as db:
+            found = list(db.execute(text(statement)).all())
+        engine.dispose()
+        return found
+
+
+Act = Callable[[Story], None] | None
+STEPS: Mapping[tuple[str, int], tuple[Act, Act]] = {
+    ("Install", 2): (None, Story.give_the_app),
+    ("Install", 3): (None, Story.see_the_release),
+    ("Define a pool", 1): (None, Story.run_jobs),
+    ("Change a pool", 4): (None, Story.run_jobs),
+    ("Change a pool", 5): (None, Story.see_the_new_image),
+    ("Upgrade", 1): (Story.begin_a_long_job, None),
+    ("Upgrade", 2): (None, lambda story: story.see_the_tag("2")),
+    ("Upgrade", 3): (None, lambda story: story.see_the_tag("1")),
+    ("Drain a node", 1): (Story.begin_a_long_job, Story.see_it_ended),
+    ("Drain a pool", 1): (Story.begin_a_long_job, Story.see_no_pool),
+    ("Restore Postgres from a backup", 1): (Story.take_a_backup, Story.put_it_back),
+    ("Restore Postgres from a backup", 2): (None, Story.see_restored),
+    ("Remove everything", 1): (Story.begin_a_long_job, Story.see_no_pool),
+    ("Remove everything", 2): (None, Story.see_nothing),
+}
+
+
+def programs(folder: Path, environments: Path) -> Path:
+    """Return a folder with `helm`, `kubectl` and `ostler`, which is all that PATH has beside the system's own."""
+    folder.mkdir()
+    python = sys.executable
+    for name, line in {
+        "helm": f'exec {helm.build()} "$@"',
+        "ostler": f'exec {python} -m ostler "$@"',
+        "kubectl": f'[ "$1" != exec ] || exec {python} {ROOT}/tests/e2e/kubectl_exec.py {environments} "$@"\n'
+        f'exec {kubectl.build()} "$@"',
+    }.items():
+        (folder / name).write_text(f"#!/bin/sh\n{line}\n")
+        (folder / name).chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    folder = tmp_path_factory.mktemp("docs")
+    helm.build()
+    kubectl.build()
+    try:
+        with ControlPlane.start(folder / "control-plane") as control_plane:
+            system = System(folder / "system", Options(pools=(), real_pods=2), say=print, namespace=RUNNERS,
+                            control_plane=control_plane)  # fmt: skip
+            try:
+                yield from _told(system, control_plane, folder)
+            finally:
+                system.stop()
+    except ControlPlaneUnavailable as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+def _told(system: System, control_plane: ControlPlane, folder: Path) -> Iterator[Story]:
+    settings = system.start_without_ostler()
+    home = folder / "home"
+    home.mkdir()
+    shutil.copytree(ROOT / "charts", home / "charts")
+    environment = {
+        "PATH": f"{programs(folder / 'bin', folder / 'release')}:/usr/bin:/bin", "HOME": str(home), "LC_ALL": "C.UTF-8",
+        "TMPDIR": os.environ.get("TMPDIR", "/tmp"), "KUBECONFIG": str(control_plane.kubeconfig),  # noqa: S108
+        "IMAGE": "registry.lab/ostler", "TAG": "1", "RUNNER_IMAGE": "registry.lab/runner:1",
+        "OSTLER_HOST": "ostler.lab.example", "DATABASE_URL": settings["OSTLER_DATABASE_URL"],
+        "REDIS_URL": settings["OSTLER_REDIS_URL"],
+    }  # fmt: skip
+    instead = {name: settings[name] for name in ELSEWHERE} | SOONER
+    port = int(system.web_url.rpartition(":")[2])
+    kube = system.kube()
+    with (
+        Release(control_plane.access, "ostler", folder / "release", instead, port) as release,
+        Shell(home, environment) as shell,
+    ):
+        yield Story(system, release, shell, kube, settings)
+    kube.close()
+
+
+def test_the_page_installs_runs_upgrades_drains_restores_and_removes(story: Story) -> None:
+    blocks = blocks_of(PAGE.read_text())
+    assert {(each.heading, each.number) for each in blocks} >= set(STEPS)
+
+    for block in blocks:
+        story.follow(block)
+
+    verdict = judge(read_log(story.system.github_log), read_log(story.system.kubelet_log))
+    assert verdict.problems == ()
+
+
+def test_what_is_not_run_is_little_and_says_why() -> None:
+    text = PAGE.read_text()
+    blocks = blocks_of(text)
+    left_out = [each for each in blocks if each.reason is not None]
+    assert all(each.reason for each in left_out)
+    assert len(left_out) <= MOST_NOT_RUN
+    assert len(re.findall(r"^```\w*$", text, re.MULTILINE)) == 2 * len(blocks), "a block that is not marked as sh"
+    assert text.count("<!--") == len(left_out), "a comment that marks no block"
