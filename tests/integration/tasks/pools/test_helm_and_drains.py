@@ -1,0 +1,141 @@
+"""Pools renamed, dropped and brought back by a real Helm, while jobs run in them: nothing is killed, nothing is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from k8s_adapters.client import KubeClient
+from lab import helm
+from lab.control_plane import ClusterAccess
+from lab.manifests import Kinds
+from ostler.errors import Gone
+from tests.guard import POLICY, of_the_chart, until_refused
+from tests.integration.tasks.conftest import Stage
+from tests.integration.tasks.pools.drains import busy_pod, delete, drain, end_job, seen, tick
+
+pytestmark = pytest.mark.timeout(900)  # a cold cache builds Helm first
+
+SPEC = {"image": "runner:1", "runnerLabels": ["self-hosted", "small"], "replicas": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The chart in a namespace beside that of the stage, which is its runners'."""
+
+    stage: Stage
+    access: ClusterAccess
+
+    @property
+    def namespace(self) -> str:
+        """Its own namespace."""
+        return f"{self.stage.namespace}-release"
+
+    def upgrade(self, *pools: str) -> None:
+        """Install it, or upgrade it, with these pools."""
+        values: dict[str, Any] = {
+            "runners": {"namespace": self.stage.namespace, "create": False},
+            "pools": {name: {**SPEC, "runnerLabels": ["self-hosted", name]} for name in pools},
+        }
+        helm.upgrade_install(values=values, kubeconfig=self.access.kubeconfig, namespace=self.namespace)
+
+    def roll_back(self, revision: int = 0) -> None:
+        """Go back to a revision, or to the one before."""
+        helm.rollback(kubeconfig=self.access.kubeconfig, namespace=self.namespace, revision=revision)
+
+    def uninstall(self) -> None:
+        """Remove it."""
+        helm.uninstall(kubeconfig=self.access.kubeconfig, namespace=self.namespace)
+
+
+@pytest.fixture
+def release(stage: Stage, control_plane: ClusterAccess, admin: KubeClient) -> Iterator[Release]:
+    made = Release(stage, control_plane)
+    yield made
+    kinds = Kinds(admin)
+    with suppress(helm.HelmRefused):
+        made.uninstall()
+    for each in of_the_chart(stage.namespace, POLICY):  # it stays by itself
+        with suppress(Gone):
+            admin.request("DELETE", f"{kinds.collection(each)}/{each['metadata']['name']}")
+    admin.request("DELETE", f"/api/v1/namespaces/{made.namespace}")
+
+
+def pods_of(stage: Stage, pool: str) -> set[str]:
+    return {name for name, pod in stage.pods().items() if pod.pool == pool}
+
+
+def work(stage: Stage, pool: str, job: int) -> tuple[str, int]:
+    """Have a Pod of a pool execute a job."""
+    return busy_pod(stage, job, name=min(pods_of(stage, pool)), stamped=True)
+
+
+def test_a_pool_renamed_and_rolled_back_while_it_is_busy_kills_nothing(release: Release) -> None:
+    stage = release.stage
+    release.upgrade("old")
+    tick(stage)
+    name, claim = work(stage, "old", 7)
+
+    release.upgrade("new")
+    drain(stage)
+    assert pods_of(stage, "old") == {name}
+    assert len(pods_of(stage, "new")) == 2
+
+    # Helm cannot bring back what is still there; it says so, and changes nothing.
+    with pytest.raises(helm.HelmRefused, match='cannot patch "old"'):
+        release.roll_back()
+    other, second = work(stage, "new", 8)
+    drain(stage)
+    assert pods_of(stage, "old") == {name}
+    assert len(pods_of(stage, "new")) == 2
+
+    end_job(stage, name, claim)
+    drain(stage)
+    assert seen(stage, "old") is None
+    release.roll_back(1)
+    drain(stage)
+    assert len(pods_of(stage, "old")) == 2
+    # The revision that failed has no pool of this name, so it is nobody's now, and serves on.
+    assert other in pods_of(stage, "new")
+    delete(stage, "new")
+    drain(stage)
+    assert pods_of(stage, "new") == {other}
+    end_job(stage, other, second)
+    drain(stage)
+    assert seen(stage, "new") is None
+    assert stage.service_accounts() == {"default", *pods_of(stage, "old")}
+
+
+def test_a_pool_dropped_by_the_chart_and_one_uninstalled_drain(release: Release) -> None:
+    stage = release.stage
+    release.upgrade("old", "kept")
+    tick(stage)
+    name, claim = work(stage, "old", 7)
+    kept = pods_of(stage, "kept")
+
+    release.upgrade("kept")
+    drain(stage)
+    assert pods_of(stage, "old") == {name}
+    end_job(stage, name, claim)
+    drain(stage)
+    assert seen(stage, "old") is None
+    assert pods_of(stage, "kept") == kept
+
+    release.roll_back()
+    drain(stage)
+    assert len(pods_of(stage, "old")) == 2
+    name, claim = work(stage, "old", 8)
+
+    release.uninstall()
+    drain(stage)
+    assert set(stage.pods()) == {name}
+    until_refused(stage.kube, stage.namespace, refused=True)
+    end_job(stage, name, claim)
+    drain(stage)
+    assert [seen(stage, "old"), seen(stage, "kept")] == [None, None]
+    assert stage.pods() == {}
+    assert stage.service_accounts() == {"default"}
