@@ -18,6 +18,7 @@ from models import draining
 from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
+from ostler.halt import halt
 from rules.draining import DrainSeen, judge_drain
 from tasks.base import SWEEP, calls
 from tasks.runtime import Runtime
@@ -29,11 +30,13 @@ def hold(rt: Runtime, pool: PoolSeen) -> None:
     """Put our finalizer on a pool that lives without it. Until that is done no Pod of it is made."""
     if pool.held or pool.terminating:
         return
+    halt("hold_pool.before_call")
     try:
         held = hold_pool(rt.kube, namespace=pool.namespace, name=pool.name, uid=pool.uid, policy=calls(SWEEP))
     except UpstreamError as error:  # one pool stops no other (L14)
         log.warning("pool.not_held", pool=pool.name, error=type(error).__name__)
         return
+    halt("hold_pool.after_call")
     log.info("pool.held" if held else "pool.went", pool=pool.name)
 
 
@@ -61,5 +64,7 @@ def settle(rt: Runtime, pool_id: int, seen: Sequence[PodSeen]) -> None:
     )
     if not verdict.go:
         return
+    halt("let_pool_go.before_call")
     if let_pool_go(rt.kube, namespace=pool.namespace, name=pool.name, uid=pool.uid, policy=calls(SWEEP)):
+        halt("let_pool_go.after_call")
         log.info("pool.drained", pool=pool.name)
