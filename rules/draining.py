@@ -52,7 +52,6 @@ class Drain:
     left: int
     oldest_job: int | None
     oldest_since: datetime | None
-    held: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +65,15 @@ class DrainReport:
 
 def report(drain: Drain, *, now: datetime) -> DrainReport:
     """Return what is said of a pool that drains. Nothing in it changes from minute to minute but the Pods."""
-    overdue = drain.timeout is not None and now > drain.since + timedelta(seconds=drain.timeout)
+    late = drain.timeout is not None and now > drain.since + timedelta(seconds=drain.timeout)
+    overdue = late and drain.left > 0
     parts = [f"since {_time(drain.since)}: {drain.busy} busy of {drain.left} Pods left"]
     if drain.oldest_job is not None and drain.oldest_since is not None:
         parts.append(f"job {drain.oldest_job} runs since {_time(drain.oldest_since)}")
     if overdue:
         parts.append("longer than drainTimeout; nothing is killed")
-    if not drain.held:
-        parts.append("without the finalizer of Ostler, so only the admission policy keeps the collector from its Pods")
-    return DrainReport(overdue=overdue, reason="Overdue" if overdue else "Draining", message="; ".join(parts))
+    reason = "Overdue" if overdue else "PodsLeft" if drain.left else "Drained"
+    return DrainReport(overdue=overdue, reason=reason, message="; ".join(parts))
 
 
 def _time(at: datetime) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from rules.draining import DrainReport
 from rules.pod_states import PodState
 from rules.pool_plan import PoolPlan
 from rules.starts import Starts, Trouble
@@ -22,7 +23,7 @@ REPEATED = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolNow:
-    """What a status is made of beside the plan. `problem`: why the spec cannot be used."""
+    """What a status is made of beside the plan. `problem`: why the spec cannot be used; `drain`: of one that leaves."""
 
     generation: int
     selector: str
@@ -30,6 +31,7 @@ class PoolNow:
     leaving: bool
     problem: str | None
     allowed_unavailable: int
+    drain: DrainReport | None = None
     scaled_up_at: datetime | None = None
     scaled_down_at: datetime | None = None
 
@@ -79,7 +81,7 @@ def dated(
 
 def conditions_of(pool: PoolNow, plan: PoolPlan) -> tuple[Condition, Condition, Condition]:
     """Return Ready, Draining and Degraded."""
-    return _ready(pool, plan), _draining(pool, plan), _degraded(pool, plan)
+    return _ready(pool, plan), _draining(pool), _degraded(pool, plan)
 
 
 def invalid(problem: str) -> Condition:
@@ -105,12 +107,10 @@ def _ready(pool: PoolNow, plan: PoolPlan) -> Condition:
     return Condition("Ready", "False", "PodsMissing", "fewer Pods than wanted serve or can serve")
 
 
-def _draining(pool: PoolNow, plan: PoolPlan) -> Condition:
-    if not pool.leaving:
+def _draining(pool: PoolNow) -> Condition:
+    if pool.drain is None:
         return Condition("Draining", "False", "NotDeleted", "the pool is not being deleted")
-    if plan.alive:
-        return Condition("Draining", "True", "PodsLeft", "its Pods finish their jobs")
-    return Condition("Draining", "True", "Drained", "no Pod is left")
+    return Condition("Draining", "True", pool.drain.reason, pool.drain.message)
 
 
 def _degraded(pool: PoolNow, plan: PoolPlan) -> Condition:

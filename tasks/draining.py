@@ -8,8 +8,11 @@ whatever is left of the pool.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
 
 import structlog
+from sqlalchemy import Row
 
 from k8s_adapters.draining import hold_pool, let_pool_go
 from k8s_adapters.pods import PodSeen
@@ -19,7 +22,9 @@ from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.halt import halt
-from rules.draining import DrainSeen, judge_drain
+from rules.draining import Drain, DrainReport, DrainSeen, judge_drain, report
+from rules.pod_states import PodState
+from rules.pool_plan import PoolPlan
 from tasks.base import SWEEP, calls
 from tasks.runtime import Runtime
 
@@ -68,3 +73,17 @@ def settle(rt: Runtime, pool_id: int, seen: Sequence[PodSeen]) -> None:
     if let_pool_go(rt.kube, namespace=pool.namespace, name=pool.name, uid=pool.uid, policy=calls(SWEEP)):
         halt("let_pool_go.after_call")
         log.info("pool.drained", pool=pool.name)
+
+
+def told(rt: Runtime, pool: Row[Any], plan: PoolPlan, *, now: datetime) -> DrainReport:
+    """Return what is said of a pool that drains: since when, how many of its Pods are busy, and the oldest job."""
+    oldest = transaction(rt.engine, lambda db: draining.oldest_job(db, pool.id))
+    drain = Drain(
+        since=pool.draining_since or now,
+        timeout=pool.drain_timeout,
+        busy=plan.counts.get(PodState.BUSY, 0),
+        left=plan.alive,
+        oldest_job=None if oldest is None else oldest.id,
+        oldest_since=None if oldest is None else oldest.since,
+    )
+    return report(drain, now=now)

@@ -18,6 +18,7 @@ from ostler.errors import Gone, UpstreamError
 from rules.pool_plan import ObservedPool, PoolPlan, share_of
 from rules.pool_status import PoolNow, dated, invalid, status_of
 from tasks.base import SWEEP_ROW, calls
+from tasks.draining import told
 from tasks.runtime import Runtime
 
 EVERY = 5.0
@@ -37,6 +38,7 @@ def write_status(rt: Runtime, pool: Row[Any], observed: ObservedPool, plan: Pool
         leaving=observed.leaving,
         problem=pool.problem,
         allowed_unavailable=share_of(observed),
+        drain=told(rt, pool, plan, now=now) if observed.leaving else None,
         scaled_up_at=getattr(pool, "scaled_up_at", None),
         scaled_down_at=getattr(pool, "scaled_down_at", None),
     )

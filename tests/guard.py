@@ -32,8 +32,11 @@ def of_the_chart(runners: str, kinds: Sequence[str]) -> list[helm.Manifest]:
 
 
 @contextmanager
-def guarded(kube: KubeClient, runners: str, *, accounts: bool = True) -> Iterator[None]:
-    """Have the admission policy in force in this namespace, for Pods alone unless `accounts`; afterwards it is gone."""
+def guarded(kube: KubeClient, runners: str, *, accounts: bool = True, tried: bool = True) -> Iterator[None]:
+    """Have the admission policy in force in this namespace, for Pods alone unless `accounts`; afterwards it is gone.
+
+    Unless it is `tried` it comes into force a second or so after the block began; the namespace need not exist.
+    """
     kinds = Kinds(kube)
     policy = of_the_chart(runners, POLICY)
     if not accounts:
@@ -42,7 +45,8 @@ def guarded(kube: KubeClient, runners: str, *, accounts: bool = True) -> Iterato
     for each in policy:
         kinds.apply(each)
     try:
-        until_refused(kube, runners, refused=True)
+        if tried:
+            until_refused(kube, runners, refused=True)
         yield
     finally:
         for each in policy:

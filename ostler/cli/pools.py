@@ -5,7 +5,7 @@ Read from the rows alone, so that it answers when the cluster does not. What cha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -74,11 +74,17 @@ def _holds(story: PoolStory, condition: str) -> bool:
 
 
 def _trouble(story: PoolStory) -> str:
-    """Return what keeps a pool from what it is to be, in the words of its conditions."""
+    """Return what keeps a pool from what it is to be, or how far its drain is, in the words of its conditions."""
+    if story.pool.draining:
+        return "".join(f"{each['reason']}: {each['message']}" for each in story.pool.conditions if _drains(each))
     wrong = {("Degraded", "True"), ("Ready", "False")}
     found = [each for each in story.pool.conditions if (each["type"], each["status"]) in wrong]
     worst = sorted(found, key=lambda each: each["type"])[:1]  # Degraded says why it is not Ready
     return "".join(f"{each['reason']}: {each['message']}" for each in worst)
+
+
+def _drains(condition: Mapping[str, str]) -> bool:
+    return (condition["type"], condition["status"]) == ("Draining", "True")
 
 
 def _scaling(story: PoolStory) -> str:

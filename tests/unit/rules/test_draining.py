@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from rules.draining import Drain, DrainSeen, judge_drain, report
 
 SINCE = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
-DRAIN = Drain(
-    since=SINCE, timeout=None, busy=2, left=3, oldest_job=77, oldest_since=SINCE - timedelta(hours=1), held=True
-)
+DRAIN = Drain(since=SINCE, timeout=None, busy=2, left=3, oldest_job=77, oldest_since=SINCE - timedelta(hours=1))
 
 counts = st.integers(min_value=0, max_value=3)
 
@@ -36,7 +34,7 @@ def test_what_it_waits_for_is_told() -> None:
 def test_a_drain_without_a_timeout_is_never_overdue() -> None:
     told = report(DRAIN, now=SINCE + timedelta(days=30))
     assert not told.overdue
-    assert told.reason == "Draining"
+    assert told.reason == "PodsLeft"
     assert told.message == ("since 2026-11-22T09:00:00Z: 2 busy of 3 Pods left; job 77 runs since 2026-11-22T08:00:00Z")
 
 
@@ -53,7 +51,10 @@ def test_what_is_said_does_not_change_with_the_clock_alone() -> None:
     assert len(messages) == 1
 
 
-def test_a_drain_without_a_job_names_none_and_one_without_our_finalizer_says_so() -> None:
-    told = report(replace(DRAIN, oldest_job=None, oldest_since=None, busy=0, held=False), now=SINCE)
-    assert "job" not in told.message
-    assert "without the finalizer of Ostler" in told.message
+def test_a_drain_without_a_job_names_none() -> None:
+    assert "job" not in report(replace(DRAIN, oldest_job=None, oldest_since=None, busy=0), now=SINCE).message
+
+
+def test_one_with_nothing_left_is_drained_and_late_for_nothing() -> None:
+    told = report(replace(DRAIN, busy=0, left=0, oldest_job=None, timeout=1.0), now=SINCE + timedelta(days=1))
+    assert (told.reason, told.overdue) == ("Drained", False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from k8s_adapters.client import MERGE_PATCH, object_path
 from k8s_adapters.names import DRAIN_FINALIZER, POOL_LABEL
 from k8s_adapters.pools import PoolSeen, create_pool
 from k8s_adapters.runners import create_runner
+from ostler.clock import utcnow
 from ostler.errors import Retryable
 from tests.integration.tasks.conftest import Stage, StubGitHub
 from tests.integration.tasks.pools.drains import busy_pod, delete, drain, end_job, patch, seen, tick
@@ -184,3 +187,52 @@ def test_a_pod_that_was_being_made_when_its_pool_went_is_found_and_retired(
 
     assert row.name not in stage.pods()
     assert row.name not in stage.service_accounts()
+
+
+def condition(stage: Stage) -> dict[str, str]:
+    """Return what the pool's condition Draining says now, and in the rows."""
+    stage.rows("UPDATE pools SET status_at = NULL")
+    tick(stage)
+    pool = seen(stage)
+    assert pool is not None
+    (found,) = [each for each in pool.status["conditions"] if each["type"] == "Draining"]
+    (row,) = stage.rows("SELECT status -> 'conditions' AS told FROM pools")
+    assert found in row.told
+    told: dict[str, str] = found
+    return told
+
+
+def test_the_condition_says_since_when_it_drains_what_is_busy_and_when_that_takes_too_long(stage: Stage) -> None:
+    stage.pool(replicas=2)
+    tick(stage)
+    patch(stage, {"spec": {"drainTimeout": "1h"}})
+    assert condition(stage)["status"] == "False"
+    name, claim = busy_pod(stage)
+    delete(stage)
+    drain(stage)
+
+    told = condition(stage)
+    assert (told["status"], told["reason"]) == ("True", "PodsLeft")
+    assert re.fullmatch(r"since 20\S+Z: 1 busy of 1 Pods left; job 7 runs since 20\S+Z", told["message"])
+
+    late = utcnow() + timedelta(hours=2)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("tasks.pools.utcnow", lambda: late)
+        told = condition(stage)
+    assert told["reason"] == "Overdue"
+    assert told["message"].endswith("longer than drainTimeout; nothing is killed")
+    assert list(stage.pods()) == [name]
+    end_job(stage, name, claim)
+    drain(stage)
+    assert seen(stage) is None
+
+
+def test_a_paused_pool_drains_when_it_is_deleted(stage: Stage) -> None:
+    stage.pool(replicas=2)
+    tick(stage)
+    patch(stage, {"spec": {"paused": True}})
+    tick(stage)
+    delete(stage)
+    drain(stage)
+    assert seen(stage) is None
+    assert stage.pods() == {}

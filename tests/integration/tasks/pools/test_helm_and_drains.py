@@ -1,4 +1,4 @@
-"""Pools renamed, dropped and brought back by a real Helm, while jobs run in them: nothing is killed, nothing is left."""
+"""Pools renamed, dropped and brought back by a real Helm, while jobs run: nothing is killed, nothing is left."""
 
 from __future__ import annotations
 

@@ -1,0 +1,144 @@
+"""The controller is stopped dead at each of its steps, from a pool's first Pod to its last: nothing dies or is left.
+
+A step is a call to the API server, before it goes out and after it was answered, or a commit, each by the line of
+`tasks` that it comes from. Every step is met once; what follows begins anew, with nothing in memory.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+import tasks
+from tasks.pools import keep, pools
+from tasks.retire import retire
+from tasks.sweeps.orphaned_service_accounts import orphaned_service_accounts
+from tests.guard import guarded
+from tests.integration.tasks.conftest import Stage
+from tests.integration.tasks.pools.drains import busy_pod, delete, end_job, seen
+
+TASKS = Path(tasks.__file__).parent
+ROUNDS = 200
+"""Runs of the controller at most: each step ends one."""
+
+
+class Killed(BaseException):
+    """The process was killed; nothing that is caught for an error catches it."""
+
+
+class Killer:
+    """Kills at every step that was not met before."""
+
+    def __init__(self) -> None:
+        self.met: set[str] = set()
+
+    def at(self, what: str) -> None:
+        """Kill if this step is new."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and Path(frame.f_code.co_filename).parent != TASKS:
+            frame = frame.f_back
+        if frame is None:
+            return
+        step = f"{Path(frame.f_code.co_filename).name}:{frame.f_code.co_name}:{frame.f_lineno} {what}"
+        if step not in self.met:
+            self.met.add(step)
+            raise Killed(step)
+
+
+@contextmanager
+def killing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Killer]:
+    """Kill at each step of the tasks for the block."""
+    killer = Killer()
+    request = stage.kube.request
+
+    def watched(method: str, path: str, **what: Any) -> Any:
+        kind = path.rsplit("/namespaces/", maxsplit=1)[-1].split("/")[1]
+        killer.at(f"before {method} {kind}")
+        answer = request(method, path, **what)
+        killer.at(f"after {method} {kind}")
+        return answer
+
+    def commits(_connection: Any) -> None:
+        killer.at("commit")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stage.kube, "request", watched)
+        event.listen(stage.rt.engine, "commit", commits)
+        try:
+            yield killer
+        finally:
+            event.remove(stage.rt.engine, "commit", commits)
+
+
+def controller(stage: Stage) -> None:
+    """Be the processes: the schedule, its messages, and `resume` for retirements that nobody ended."""
+    pools.run()
+    for message in stage.outbox.take("ostler.keep"):
+        keep.run(**message)
+    for message in stage.outbox.take("ostler.retire"):
+        retire.run(**message)
+
+
+def until_it_rests(stage: Stage, alive: dict[str, str]) -> None:
+    """Run the controller until it gets through without a kill; these Pods (UID by name) live all the time."""
+    for _ in range(ROUNDS):
+        stage.outbox.sent.clear()
+        # What was begun is due again: nobody waits for leases here.
+        live = stage.rows("UPDATE claims SET leased_until = NULL WHERE ended_at IS NULL RETURNING id, purpose")
+        stage.outbox.sent += [("ostler.retire", {"claim_id": row.id}) for row in live if row.purpose == "retire"]
+        stage.rows("UPDATE pools SET status_at = NULL")
+        try:
+            controller(stage)
+        except Killed:
+            pass
+        else:
+            return
+        finally:
+            found = {name: pod.uid for name, pod in stage.pods().items()}
+            assert alive.items() <= found.items()
+    pytest.fail(f"it was killed {ROUNDS} times and did not rest")
+
+
+def rest(stage: Stage, alive: dict[str, str]) -> None:
+    for _ in range(4):
+        until_it_rests(stage, alive)
+
+
+def test_a_controller_killed_at_each_step_of_a_drain_kills_no_busy_pod_and_leaves_nothing(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with guarded(stage.kube, stage.namespace), killing(stage, monkeypatch) as killer:
+        stage.pool(replicas=4)
+        rest(stage, {})
+        assert len(stage.pods()) == 4
+        name, claim = busy_pod(stage, stamped=True)
+        alive = {name: stage.pods()[name].uid}
+        stage.finish(max(stage.pods()))
+
+        delete(stage)
+        rest(stage, alive)
+        assert set(stage.pods()) == {name}
+        assert seen(stage) is not None
+
+        end_job(stage, name, claim)
+        rest(stage, {})
+
+    assert seen(stage) is None
+    assert stage.pods() == {}
+    steps = {step.split(":")[0] for step in killer.met}
+    assert {"draining.py", "provision.py", "pools.py", "retire.py", "spent.py"} <= steps
+    assert any("before PATCH runnerpools" in step and step.startswith("draining.py:settle") for step in killer.met)
+    (busy,) = stage.rows("SELECT * FROM claims WHERE purpose = 'job'")
+    assert busy.end_reason == "completed"
+    assert stage.rows("SELECT 1 FROM claims WHERE ended_at IS NULL") == []
+    # One whose Pod was gone when the process died before it deleted the account.
+    stage.with_settings(orphaned_account_after=0)
+    orphaned_service_accounts.run()
+    assert stage.service_accounts() == {"default"}
