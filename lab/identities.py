@@ -52,6 +52,7 @@ class Identities:
             if "namespace" not in manifest["metadata"]:
                 self._kube.request("DELETE", f"{kinds.collection(manifest)}/{manifest['metadata']['name']}")
         self._kube.request("DELETE", f"/api/v1/namespaces/{self.namespace}")
+        self._kube.close()
 
     def account(self, process: str) -> str:
         """Return the name of a process's ServiceAccount."""

@@ -6,6 +6,7 @@ with the process that started it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -38,6 +39,7 @@ from lab.redis import Redis
 from lab.setup import ACCOUNTS, POOLS, LabAccount, LabPool, add_accounts, put_pools_in_place
 from models import migrate
 from models.connections import WEB
+from ostler.errors import UpstreamError
 
 Say = Callable[[str], None]
 _SAY_EVERY = 3.0
@@ -216,7 +218,8 @@ class System:
         self.redis.stop()
         self.postgres.stop()
         if self.identities is not None and self._borrowed is not None:
-            self.identities.remove()
+            with contextlib.suppress(UpstreamError):  # the lender's cluster may be gone
+                self.identities.remove()
         if self._control_plane is not None:
             self._control_plane.stop()
             self._control_plane = None

@@ -80,10 +80,10 @@ def granted(system: System) -> set[tuple[str, str, str]]:
     assert system.identities is not None
     found = set()
     for manifest in system.identities.manifests:
-        process = manifest["metadata"]["labels"]["app.kubernetes.io/component"]
-        if process == "migrate":
+        if manifest["kind"] not in {"Role", "ClusterRole"}:
             continue
-        for rule in manifest.get("rules", ()):
+        process = manifest["metadata"]["labels"]["app.kubernetes.io/component"]
+        for rule in manifest["rules"] if process != "migrate" else ():
             names = rule.get("resources") or rule["nonResourceURLs"]
             found |= {(process, name, verb) for name in names for verb in rule["verbs"]}
     return found
@@ -128,7 +128,7 @@ def test_jobs_run_where_every_process_is_its_own_service_account(scene: Scene) -
         if each["user"]["username"] == "admin" and each.get("userAgent") == "ostler"
         and each.get("objectRef", {}).get("namespace") == system.namespace
     }  # fmt: skip
-    assert by_admin <= {"runnerpools", "roles", "rolebindings", "namespaces"}
+    assert by_admin <= {"runnerpools", "roles", "rolebindings", "namespaces", "poddisruptionbudgets"}
 
 
 def done(scene: Scene) -> set[tuple[str, str, str]]:
