@@ -132,6 +132,24 @@ def test_a_server_that_ends_connections_itself_breaks_nothing() -> None:
     assert (report.answers, report.broken, report.closed) == (5, 0, 1)
 
 
+def test_a_connection_that_the_server_is_done_with_is_not_used_again() -> None:
+    done = ANSWER.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    over: set[int] = set()
+
+    def script(link: socket.socket, count: int) -> bool:
+        if link.getpeername()[1] in over:
+            return True  # it answers nothing any more, and waits for the other end to close
+        if count == 1:
+            over.add(link.getpeername()[1])
+            link.sendall(done)
+            return True
+        return answer(link, count)
+
+    with server(script) as target:
+        report = held(target, 4, patience=0.5)
+    assert (report.answers, report.broken, report.closed) == (4, 0, 1)
+
+
 def test_each_break_counts_and_only_the_first_are_told() -> None:
     with server(lambda link, count: answer(link, count) if count == 0 else reset(link)) as target:
         report = held(target, 31)
