@@ -13,7 +13,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,10 @@ from benchmarks.proc import memory
 from benchmarks.whole import OURS, used
 from k8s_adapters.client import MERGE_PATCH, KubeClient, object_path
 from k8s_adapters.pods import list_pods
-from k8s_adapters.pools import delete_pool, get_pool, patch_pool_replicas
+from k8s_adapters.pools import create_pool, delete_pool, get_pool, patch_pool_replicas
 from k8s_adapters.runners import create_runner
 from lab.faults import FaultPlan
-from lab.setup import ACCOUNTS, LabPool
+from lab.setup import ACCOUNTS, LabPool, spec_of
 from lab.system import Options, System, read_log
 from lab.verdict import judge
 from models.engine import make_engine
@@ -152,21 +151,17 @@ class _Fleet:
 
     def _bound(self) -> None:
         """Create and delete as many Pods with their ServiceAccounts as one caller can."""
-        pool = get_pool(self.kube, namespace=self.namespace, name=POOL.name)
-        if pool is None:
-            raise RuntimeError("the pool is not there")
         count = min(self.pods, 100)
-        names = [f"bare-{secrets.token_hex(4)}" for _ in range(count)]
-        alone = f"/api/v1/namespaces/bare-{secrets.token_hex(4)}"
-        namespace = alone.rpartition("/")[2]
+        namespace = f"bare-{secrets.token_hex(4)}"
         self.kube.request("POST", "/api/v1/namespaces", body={"metadata": {"name": namespace}})
+        pool = create_pool(self.kube, namespace=namespace, name="bare", spec=spec_of(POOL))
         with self.recorder.window() as window:
-            for name in names:
-                create_runner(self.kube, pool=replace(pool, namespace=namespace), name=name, attempt="bare",
+            for number in range(count):
+                create_runner(self.kube, pool=pool, name=f"bare-{number:08x}", attempt="bare",
                               dispatch_url="http://web/", audience="ostler")  # fmt: skip
         self.recorder.add(f"{self.name}: the same creations by one caller in a loop", "/s", count / window.seconds,
                           window, is_bound=True)  # fmt: skip
-        self.kube.request("DELETE", alone)
+        self.kube.request("DELETE", f"/api/v1/namespaces/{namespace}")
 
     @contextlib.contextmanager
     def _jobs(self) -> Iterator[None]:
