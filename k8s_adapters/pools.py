@@ -29,6 +29,8 @@ from rules import pod_template
 _PAGE = 500
 _TEMPLATE_VERSION = 1  # raise it when the Pod that is built from the same spec changes
 _MIB = 1024 * 1024
+_LARGEST = 2**31  # millicores, or MiB
+_LONGEST = 365 * 24 * 3600  # seconds
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
 
@@ -197,8 +199,8 @@ def read_pool(item: Json) -> PoolSeen:
         problems.append("spec.image is empty")
     if not labels:
         problems.append("spec.runnerLabels is empty")
-    if overlay is not None:
-        problems.extend(pod_template.refusals(overlay))
+    refused = () if overlay is None else pod_template.refusals(overlay)
+    problems.extend(refused)
     deleted_at = metadata.get("deletionTimestamp")
     return PoolSeen(
         uid=metadata["uid"],
@@ -225,7 +227,7 @@ def read_pool(item: Json) -> PoolSeen:
         allowed_repositories=tuple(str(repository) for repository in spec.get("allowedRepositories") or ()),
         routing_priority=int(spec.get("routingPriority", 0)),
         allow_forks=spec.get("allowForks") is True,
-        pod_template=overlay if isinstance(overlay, dict) else None,
+        pod_template=None if refused else overlay,
         template_hash=template_hash(image=image, vcpu_millicores=vcpu, memory_mib=memory, overlay=overlay),
         held=DRAIN_FINALIZER in (metadata.get("finalizers") or ()),
         deleted_at=None if deleted_at is None else datetime.fromisoformat(deleted_at),
@@ -265,7 +267,11 @@ def _seconds(part: Json, field: str, default: str, problems: list[str]) -> float
         problems.append(f"{field} is no duration: {text!r}")
         return 0.0
     hours, minutes, seconds = (int(each or 0) for each in found.groups())
-    return float(hours * 3600 + minutes * 60 + seconds)
+    total = hours * 3600 + minutes * 60 + seconds
+    if total > _LONGEST:
+        problems.append(f"{field} is longer than a year: {text!r}")
+        return 0.0
+    return float(total)
 
 
 def _whole(value: Any, factor: int | Decimal, field: str, problems: list[str]) -> int:
@@ -275,8 +281,8 @@ def _whole(value: Any, factor: int | Decimal, field: str, problems: list[str]) -
     except (ValueError, ArithmeticError):
         problems.append(f"{field} is no quantity: {value!r}")
         return 0
-    if not amount.is_finite() or amount <= 0:
-        problems.append(f"{field} must be more than 0: {value!r}")
+    if not amount.is_finite() or not 0 < amount <= _LARGEST:
+        problems.append(f"{field} must be more than 0, and no more than any node has: {value!r}")
         return 0
     return math.ceil(amount)
 

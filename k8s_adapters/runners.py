@@ -213,7 +213,12 @@ def build_pod(
             ],
         },
     }
-    return pod if pool.pod_template is None else _restricted(lay_over(pod, pool.pod_template))
+    if pool.pod_template is None:
+        return pod
+    laid = _restricted(lay_over(pod, pool.pod_template))
+    for kind in ("labels", "annotations"):  # by these it is found, guarded and stamped, whatever the overlay says
+        laid["metadata"][kind] = {**(laid["metadata"].get(kind) or {}), **metadata[kind]}
+    return laid
 
 
 def _restricted(pod: Json) -> Json:

@@ -34,6 +34,14 @@ _POD_FIELDS = frozenset({
     "nodeSelector", "overhead", "preemptionPolicy", "priorityClassName", "runtimeClassName", "schedulerName",
     "terminationGracePeriodSeconds", "tolerations", "topologySpreadConstraints", "volumes",
 })  # fmt: skip
+_MAPS = frozenset({
+    "affinity", "annotations", "dnsConfig", "labels", "limits", "metadata", "nodeSelector", "overhead", "projected",
+    "requests", "resources", "securityContext", "spec",
+})  # fmt: skip
+_LISTS = frozenset({
+    "containers", "env", "envFrom", "hostAliases", "imagePullSecrets", "initContainers", "sources", "tolerations",
+    "topologySpreadConstraints", "volumeDevices", "volumeMounts", "volumes",
+})  # fmt: skip
 _POLLER_FIELDS = frozenset({"name", "image", "imagePullPolicy", "resources"})
 _RUNNER_FIELDS = frozenset({"name", "image", "imagePullPolicy", "resources", "env", "envFrom", "volumeMounts",
                             "workingDir", "securityContext", "terminationMessagePolicy"})  # fmt: skip
@@ -86,6 +94,10 @@ def refusals(overlay: Any) -> tuple[str, ...]:
 
 
 def _refusals(overlay: Json) -> Iterator[str]:
+    misshapen = tuple(_misshapen(overlay, "podTemplate"))
+    if misshapen:
+        yield from misshapen
+        return
     yield from _unknown(overlay, frozenset({"metadata", "spec"}), "podTemplate")
     metadata: Json = overlay.get("metadata") or {}
     yield from _unknown(metadata, frozenset({"labels", "annotations"}), "podTemplate.metadata")
@@ -95,7 +107,6 @@ def _refusals(overlay: Json) -> Iterator[str]:
                 yield f"podTemplate.metadata.{kind}[{name}] is Ostler's own"
     spec: Json = overlay.get("spec") or {}
     yield from _unknown(spec, _POD_FIELDS, "podTemplate.spec")
-    yield from _nulls(spec, "podTemplate.spec")
     for container in spec.get("containers") or ():
         yield from _container(container, f"podTemplate.spec.containers[{container['name']}]")
     for container in spec.get("initContainers") or ():
@@ -113,16 +124,22 @@ def _unknown(value: Json, known: frozenset[str], where: str) -> Iterator[str]:
             yield f"{where}.{field} may not be set"
 
 
-def _nulls(value: Any, where: str) -> Iterator[str]:
-    """A null takes away what is below it; `$patch` and its like do as well."""
+def _misshapen(value: Any, where: str) -> Iterator[str]:
+    """Yield what is no map or no list where it has to be one; a null takes away what is below it, as `$patch` does."""
     if isinstance(value, dict):
         for key, inner in value.items():
+            here = f"{where}.{key}"
             if inner is None or key.startswith("$"):
-                yield f"{where}.{key}: an overlay may not take anything away"
-            yield from _nulls(inner, f"{where}.{key}")
+                yield f"{here}: an overlay may not take anything away"
+            elif key in _MAPS and not isinstance(inner, dict):
+                yield f"{here} is no map"
+            elif key in _LISTS and not (isinstance(inner, list) and all(isinstance(each, dict) for each in inner)):
+                yield f"{here} is no list of maps"
+            else:
+                yield from _misshapen(inner, here)
     elif isinstance(value, list):
         for inner in value:
-            yield from _nulls(inner, where)
+            yield from _misshapen(inner, where)
 
 
 def _container(container: Json, where: str) -> Iterator[str]:

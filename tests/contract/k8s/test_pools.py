@@ -52,6 +52,25 @@ def test_an_overlay_that_may_not_be_is_a_problem_of_its_pool_alone(admin: KubeCl
     assert problems == {"good": None, "bad": "podTemplate.spec.hostNetwork may not be set"}
 
 
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({"resources": {"cpu": "10000000000000000"}}, "no more than any node has"),
+        ({"resources": {"memory": "1e5000"}}, "no more than any node has"),
+        ({"provisioning": {"startTimeout": "99999999h"}}, "longer than a year"),
+        ({"autoscaling": {"scaleDownDelay": "99999999h"}}, "longer than a year"),
+        ({"podTemplate": {"metadata": {"labels": None}}}, "take anything away"),
+        ({"podTemplate": {"spec": None}}, "take anything away"),
+    ],
+)
+def test_what_no_reader_could_use_is_a_problem_of_its_pool_alone(
+    admin: KubeClient, namespace: str, spec: dict[str, object], says: str
+) -> None:
+    pool = create_pool(admin, namespace=namespace, name="p", spec={**SPEC, **spec})
+    assert says in (pool.problem or "")
+    assert pool.pod_template is None
+
+
 def test_all_of_a_spec_is_read(admin: KubeClient, namespace: str) -> None:
     spec = {
         **SPEC, "paused": True, "drainTimeout": "1h30m",
