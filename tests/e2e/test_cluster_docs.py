@@ -45,6 +45,9 @@ BLOCK_WITHIN = 180.0
 """Seconds for one block, on a bad day; the page's own limits are an operator's, in hours."""
 
 RUNNERS = "ostler-runners"
+PROMISES_NOTHING = f"kubectl get pods,serviceaccounts --namespace {RUNNERS} --selector {POOL_LABEL}\n"
+"""The one command that is to find nothing."""
+
 LABELS = ["self-hosted", "linux", "small"]
 APP_KEYS = ("OSTLER_GITHUB_APP_ID", "OSTLER_GITHUB_PRIVATE_KEY", "OSTLER_WEBHOOK_SECRETS")
 ELSEWHERE = ("OSTLER_GITHUB_API_URL", "OSTLER_GITHUB_MINTS_PER_MINUTE", "OSTLER_DISPATCH_URL", "OSTLER_WEB_HOST")
@@ -71,7 +74,6 @@ class Story:
     kube: KubeClient
     settings: Mapping[str, str]
     long_jobs: list[int] = field(default_factory=list)
-    pods: set[str] = field(default_factory=set)
 
     def follow(self, block: Block) -> None:
         """Do what comes before a block, run it, and look at what came of it."""
@@ -82,6 +84,9 @@ class Story:
             began = time.monotonic()
             said = self.shell.run(block.text, timeout=BLOCK_WITHIN)
             print(f"{block.heading} {block.number}: {time.monotonic() - began:.1f} s\n{said}")  # noqa: T201
+            # Neither is an error to kubectl: a selector or a field with a slip in it would do nothing, and say so here.
+            assert "unknown field" not in said
+            assert ("No resources found" in said) == (PROMISES_NOTHING in block.text)
         if after is not None:
             after(self)
         assert self.release.problem is None, self.release.problem
@@ -98,13 +103,12 @@ class Story:
         ids = self.send(count, seconds=0.3)
         eventually(lambda: self.states(ids) == {"completed"}, timeout=120, what="the jobs ended")
 
-    def begin_a_long_job(self, seconds: float = 8.0) -> None:
+    def begin_a_long_job(self, seconds: float = 6.0) -> None:
         """Have a job run that is to outlive the next block's beginning."""
         ids = self.send(1, seconds=seconds)
         self.long_jobs += ids
         eventually(lambda: self.states(ids) == {"in_progress"}, timeout=60, what="the long job began")
         eventually(lambda: len(self.busy_pods()) == 1, timeout=30, what="its Pod is stamped")
-        self.pods |= self.busy_pods()
 
     def see_it_ended(self) -> None:
         """See that every long job ended, each on the Pod where it had begun."""
@@ -131,6 +135,27 @@ class Story:
         assert self.rows("SELECT 1 FROM epochs WHERE older_since IS NOT NULL") == []
         self.see_it_ended()
         self.run_jobs()
+
+    def see_the_pool(self) -> None:
+        """See that it is the page's, as the API server keeps it, down to the overlay of its Pods."""
+        spec = self.pool()["spec"]
+        assert (spec["replicas"], spec["drainTimeout"], spec["rollout"]) == (3, "6h", {"maxUnavailablePercent": 34})
+        assert {each["metadata"]["labels"]["team"] for each in self.runner_pods()} == {"ci"}
+        self.run_jobs()
+
+    def see_it_scaled_by_hand(self) -> None:
+        """See that the autoscaler lets it be."""
+        spec = self.pool()["spec"]
+        assert (spec["autoscaling"]["enabled"], spec["replicas"]) == (False, 3)
+
+    def see_it_paused(self) -> None:
+        """See that the pause is in the cluster, and that warm Pods serve nevertheless."""
+        assert self.pool()["spec"]["paused"] is True
+        self.run_jobs(1)
+
+    def see_it_resumed(self) -> None:
+        """See that the pause is over."""
+        assert self.pool()["spec"]["paused"] is False
 
     def see_the_new_image(self) -> None:
         """See that no Pod of the old image is left."""
@@ -177,6 +202,11 @@ class Story:
         jobs = {each["id"]: each["status"] for each in self.system.lab("GET", "/jobs")["jobs"]}
         return {jobs[id_] for id_ in ids}
 
+    def pool(self) -> dict[str, Any]:
+        path = f"/apis/ostler.dev/v1alpha1/namespaces/{RUNNERS}/runnerpools/small"
+        found: dict[str, Any] = self.kube.request("GET", path)
+        return found
+
     def runner_pods(self) -> list[dict[str, Any]]:
         path = object_path("pods", namespace=RUNNERS)
         items: list[dict[str, Any]] = self.kube.request("GET", path, query={"labelSelector": POOL_LABEL})["items"]
@@ -202,9 +232,11 @@ Act = Callable[[Story], None] | None
 STEPS: Mapping[tuple[str, int], tuple[Act, Act]] = {
     ("Install", 2): (None, Story.give_the_app),
     ("Install", 3): (None, Story.see_the_release),
-    ("Define a pool", 1): (None, Story.run_jobs),
-    ("Change a pool", 4): (None, Story.run_jobs),
-    ("Change a pool", 5): (None, Story.see_the_new_image),
+    ("Define a pool", 1): (None, Story.see_the_pool),
+    ("Change a pool", 3): (None, Story.see_it_scaled_by_hand),
+    ("Change a pool", 4): (None, Story.see_it_paused),
+    ("Change a pool", 5): (None, Story.see_it_resumed),
+    ("Change a pool", 6): (None, Story.see_the_new_image),
     ("Upgrade", 1): (Story.begin_a_long_job, None),
     ("Upgrade", 2): (None, lambda story: story.see_the_tag("2")),
     ("Upgrade", 3): (None, lambda story: story.see_the_tag("1")),
