@@ -404,6 +404,29 @@ def finalizers(it: Recorder) -> None:
 
 
 @probe
+def statuses_of_pools(it: Recorder) -> None:
+    """What a keeper writes of a pool, what of that is not taken, and that nothing else can write it."""
+    pool(it, "w")
+    condition = {
+        "type": "Ready", "status": "True", "reason": "PodsAvailable", "message": "m",
+        "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1,
+    }  # fmt: skip
+
+    def report(status: Json, *, name: str = "w") -> None:
+        it.ask("PATCH", f"pools/{name}/status", {"status": status}, content_type=MERGE)
+
+    report(
+        {"observedGeneration": 1, "replicas": 2, "selector": "a=b", "warm": 2, "stale": 0, "conditions": [condition]}
+    )
+    report({"warm": 3, "nonsense": 1, "conditions": [{**condition, "status": "False"}]})
+    report({"conditions": [{**condition, "type": "Other"}]})
+    report({"warm": "many"})
+    report({"warm": 1}, name="nobody")
+    it.ask("PATCH", "pools/w", {"status": {"warm": 9}}, content_type=MERGE)
+    it.ask("GET", "pools/w")
+
+
+@probe
 def selectors_and_pages(it: Recorder) -> None:
     """Which Pods a list holds, and that its pages are of one moment."""
     account(it)
@@ -642,6 +665,11 @@ def nodes(it: Recorder) -> None:
     status = {"capacity": {"cpu": "1"}, "allocatable": {"cpu": "1"}, "conditions": [ready]}
     it.ask("PATCH", f"{path}/status", {"status": status}, content_type=MERGE)
     it.ask("GET", path)
+    for cordoned in (False, True):
+        it.quietly("PATCH", path, {"spec": {"unschedulable": cordoned or None}}, content_type=MERGE)
+        for value in ("true", "false"):
+            query = {"fieldSelector": f"spec.unschedulable={value},metadata.name={it.namespace}"}
+            it.ask("GET", "/api/v1/nodes", accept=PARTIAL_LIST, query=query)
     it.ask("PATCH", f"{path}-none", {}, content_type=MERGE)
     it.ask("DELETE", path)
 
