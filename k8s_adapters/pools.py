@@ -147,10 +147,13 @@ def scale_pool(client: KubeClient, pool: PoolSeen, *, replicas: int, policy: Ret
 
 
 def patch_pool_status(
-    client: KubeClient, *, namespace: str, name: str, status: Json, policy: RetryPolicy | None = None
+    client: KubeClient, *, namespace: str, name: str, uid: str, status: Json, policy: RetryPolicy | None = None
 ) -> None:
-    """Write a pool's status, of which all that is named here is replaced. Raises `Gone` when there is no such pool."""
-    body = {"status": status}
+    """Write a pool's status, of which all that is named here is replaced.
+
+    Raises `Gone` when there is no such pool, `Invalid` when another has its name.
+    """
+    body = {"metadata": {"uid": uid}, "status": status}
     client.request("PATCH", f"{pool_path(namespace, name)}/status", body=body, content_type=MERGE_PATCH, policy=policy)
 
 

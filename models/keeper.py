@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -76,44 +76,65 @@ _ROUTING = (
 def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
     """Make a pool's row say what the cluster says; return whether jobs may find another pool now.
 
-    Nothing is written when nothing differs. The pool's lock comes first, as everywhere.
+    Nothing is written when nothing differs, and no older look over a newer one. The pool's lock comes first.
     """
-    row = db.execute(text("SELECT * FROM pools WHERE uid = :uid"), {"uid": pool.uid}).one_or_none()
+    row = _row(db, pool.uid)
     if row is None:
-        # A pool of the same name with another UID went and came again between two looks.
-        before = db.execute(
-            text("SELECT id FROM pools WHERE namespace = :namespace AND name = :name AND deleted_at IS NULL"),
-            {"namespace": pool.namespace, "name": pool.name},
-        ).scalars()
-        for pool_id in before.all():
-            end_pool(db, pool_id, now=now)
-        made = db.execute(text(_INSERT), _values(pool, now))
-        return made.rowcount > 0  # none when another look at the pools was first
-    values = _values(pool, now)
-    differing = {column for column in _MIRRORED if getattr(row, column) != values[column]}
-    if not differing and row.deleted_at is None and row.problem is None:
+        return _insert(db, pool, now=now)
+    if not _differing(row, pool) and row.deleted_at is None and row.problem is None:
         return False
-    rerouted = row.deleted_at is not None or not differing.isdisjoint(_ROUTING)
     db.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": row.id})
+    row = _row(db, pool.uid)
+    if row is None or row.generation > pool.generation:
+        return False  # somebody who looked later was here first
+    rerouted = row.deleted_at is not None or not _differing(row, pool).isdisjoint(_ROUTING)
     if rerouted:
         unroute(db, row.id, now=now)
     db.execute(text(_UPDATE), {**_values(pool, now), "rerouted": rerouted})
     return rerouted
 
 
-def mark_problem(db: Connection, pool: PoolFacts, *, problem: str) -> bool:
-    """Record that a pool's spec cannot be used; return whether it has a row. All else stays as it was before."""
-    row = db.execute(
-        text("SELECT id, problem, generation FROM pools WHERE uid = :uid AND deleted_at IS NULL"), {"uid": pool.uid}
-    ).one_or_none()
+def mark_problem(db: Connection, pool: PoolFacts, *, problem: str, now: datetime) -> None:
+    """Record that a pool's spec cannot be used. All else stays as it was before.
+
+    One that has no row gets one that serves no job, so that what there may be of it has an owner, and can drain.
+    """
+    row = _row(db, pool.uid)
     if row is None:
-        return False
-    if (row.problem, row.generation) != (problem, pool.generation):
-        db.execute(
-            text("UPDATE pools SET problem = :problem, generation = :generation WHERE id = :id"),
-            {"id": row.id, "problem": problem, "generation": pool.generation},
-        )
-    return True
+        _insert(db, replace(pool, labels=(), replicas=0), now=now)
+    elif (row.problem, row.generation) == (problem, pool.generation):
+        return
+    db.execute(
+        text("""
+            UPDATE pools SET problem = :problem, generation = :generation
+            WHERE uid = :uid AND deleted_at IS NULL AND generation <= :generation
+        """),
+        {"uid": pool.uid, "problem": problem, "generation": pool.generation},
+    )
+
+
+def _row(db: Connection, uid: str) -> Row[Any] | None:
+    return db.execute(text("SELECT * FROM pools WHERE uid = :uid"), {"uid": uid}).one_or_none()
+
+
+def _differing(row: Row[Any], pool: PoolFacts) -> set[str]:
+    wanted = {column: getattr(pool, column) for column in _MIRRORED}
+    return {
+        column for column, value in wanted.items()
+        if getattr(row, column) != (list(value) if isinstance(value, tuple) else value)
+    }  # fmt: skip
+
+
+def _insert(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
+    """Insert a pool's row. One of the same name with another UID went, and this one came, between two looks."""
+    before = db.execute(
+        text("SELECT id FROM pools WHERE namespace = :namespace AND name = :name AND deleted_at IS NULL"),
+        {"namespace": pool.namespace, "name": pool.name},
+    ).scalars()
+    for pool_id in before.all():
+        end_pool(db, pool_id, now=now)
+    made = db.execute(text(_INSERT), _values(pool, now))
+    return made.rowcount > 0  # none when another look at the pools was first
 
 
 def _values(pool: PoolFacts, now: datetime) -> dict[str, Any]:

@@ -78,10 +78,10 @@ def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: 
             # The answer to its creation was lost; a row that was given up meanwhile is taken up again.
             db.execute(
                 text("""
-                    UPDATE runner_pods SET uid = :uid, gone_at = NULL
+                    UPDATE runner_pods SET uid = :uid, template_hash = :hash, gone_at = NULL
                     WHERE name = :name AND pool_id = :pool_id AND uid IS NULL
                 """),
-                {"uid": pod.uid, "name": pod.name, "pool_id": pool_id},
+                {"uid": pod.uid, "hash": pod.template_hash, "name": pod.name, "pool_id": pool_id},
             )
         if pod.terminal and (row is None or row.terminal_at is None):
             db.execute(

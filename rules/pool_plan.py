@@ -33,6 +33,7 @@ class ObservedPod:
     """One Pod, or the row of one that is to be created (`unborn`). `seen`: it was in the list, or it is not touched.
 
     `idle_since`: its first poll, or the end of its last claim. `stale`: its template is not the pool's any more.
+    `terminating`: somebody else deletes it, as a drain of its node does.
     `waiting`: what the kubelet says a container waits for. `poller_exit_code` is None while the poller runs.
     """
 
@@ -44,6 +45,7 @@ class ObservedPod:
     cordoned: bool = False
     unborn: bool = False
     seen: bool = True
+    terminating: bool = False
     unschedulable: bool = False
     waiting: str | None = None
     poller_exit_code: int | None = None
@@ -135,7 +137,7 @@ def share_of(pool: ObservedPool) -> int:
 
 def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: datetime) -> PoolPlan:
     """Return the plan of one reconcile, which creates `most` Pods at most."""
-    kept = [pod for pod in pods if pod.state not in {PodState.SPENT, PodState.RETIRING}]
+    kept = [pod for pod in pods if not _leaves(pod)]
     overdue = _overdue(pool, kept, now=now)
     starts, troubles = _count(pool, overdue, now=now)
     seen = PoolPlan(
@@ -169,6 +171,13 @@ def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: dat
         hopeless=seen.hopeless,
         wanted=seen.wanted,
     )
+
+
+def _leaves(pod: ObservedPod) -> bool:
+    """Return whether a Pod is over or on its way out; one that works is waited for, whoever deletes it."""
+    if pod.state in {PodState.SPENT, PodState.RETIRING}:
+        return True
+    return pod.terminating and pod.state in {PodState.STARTING, PodState.WARM, PodState.SILENT}
 
 
 Overdue = tuple[ObservedPod, Trouble, str]

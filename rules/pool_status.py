@@ -84,11 +84,6 @@ def conditions_of(pool: PoolNow, plan: PoolPlan) -> tuple[Condition, Condition, 
     return _ready(pool, plan), _draining(pool), _degraded(pool, plan)
 
 
-def invalid(problem: str) -> Condition:
-    """Return the condition of a pool whose spec cannot be used."""
-    return Condition("Degraded", "True", "InvalidSpec", problem)
-
-
 def _word(holds: bool) -> Literal["True", "False"]:
     return "True" if holds else "False"
 
@@ -115,7 +110,7 @@ def _draining(pool: PoolNow) -> Condition:
 
 def _degraded(pool: PoolNow, plan: PoolPlan) -> Condition:
     if pool.problem is not None:
-        return invalid(pool.problem)
+        return Condition("Degraded", "True", "InvalidSpec", pool.problem)
     if plan.hopeless is not None:
         return Condition("Degraded", "True", plan.hopeless, f"the image of a Pod that starts: {plan.hopeless}")
     return _of_starts(plan.starts)

@@ -17,10 +17,10 @@ def mirror(rt: Runtime, pool: PoolSeen) -> bool:
     return transaction(rt.engine, lambda db: keeper.mirror_pool(db, facts(rt, pool), now=utcnow()))
 
 
-def mark_unusable(rt: Runtime, pool: PoolSeen, *, problem: str) -> bool:
-    """Record why a pool cannot be used; return whether it has a row."""
+def mark_unusable(rt: Runtime, pool: PoolSeen, *, problem: str) -> None:
+    """Record why a pool cannot be used."""
     known = facts(rt, pool)
-    return transaction(rt.engine, lambda db: keeper.mark_problem(db, known, problem=problem))
+    transaction(rt.engine, lambda db: keeper.mark_problem(db, known, problem=problem, now=utcnow()))
 
 
 def facts(rt: Runtime, pool: PoolSeen) -> keeper.PoolFacts:

@@ -50,6 +50,7 @@ def observe_pod(
         cordoned=pod is not None and pod.node in cordoned,
         unborn=row.uid is None,
         seen=pod is not None,
+        terminating=pod is not None and pod.terminating,
         unschedulable=pod is not None and pod.unschedulable,
         waiting=None if pod is None else pod.waiting_reason,
         poller_exit_code=None if pod is None else pod.poller_exit_code,

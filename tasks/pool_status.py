@@ -10,13 +10,13 @@ import structlog
 from sqlalchemy import Row
 
 from k8s_adapters.names import POOL_LABEL
-from k8s_adapters.pools import PoolSeen, patch_pool_status
+from k8s_adapters.pools import patch_pool_status
 from models import pool_plans
 from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import Gone, UpstreamError
 from rules.pool_plan import ObservedPool, PoolPlan, share_of
-from rules.pool_status import PoolNow, dated, invalid, status_of
+from rules.pool_status import PoolNow, status_of
 from tasks.base import SWEEP_ROW, calls
 from tasks.draining import told
 from tasks.runtime import Runtime
@@ -46,7 +46,9 @@ def write_status(rt: Runtime, pool: Row[Any], observed: ObservedPool, plan: Pool
     if not pool_plans.status_is_due(pool, status, every=EVERY, now=now):
         return
     try:
-        patch_pool_status(rt.kube, namespace=pool.namespace, name=pool.name, status=status, policy=calls(SWEEP_ROW))
+        patch_pool_status(
+            rt.kube, namespace=pool.namespace, name=pool.name, uid=pool.uid, status=status, policy=calls(SWEEP_ROW)
+        )
     except Gone:
         return
     except UpstreamError as error:
@@ -54,15 +56,3 @@ def write_status(rt: Runtime, pool: Row[Any], observed: ObservedPool, plan: Pool
         return
     text = orjson.dumps(status).decode()
     transaction(rt.engine, lambda db: pool_plans.record_status(db, pool.id, text, now=utcnow()))
-
-
-def write_problem(rt: Runtime, pool: PoolSeen, *, now: datetime) -> None:
-    """Mark a pool as Degraded that has no row, because its spec could never be used."""
-    (condition,) = dated([invalid(pool.problem or "")], before=pool.status, generation=pool.generation, now=now)
-    if condition in (pool.status.get("conditions") or ()):
-        return
-    status = {"observedGeneration": pool.generation, "conditions": [condition]}
-    try:
-        patch_pool_status(rt.kube, namespace=pool.namespace, name=pool.name, status=status, policy=calls(SWEEP_ROW))
-    except UpstreamError as error:
-        log.warning("pool.status_not_written", pool=pool.name, error=type(error).__name__)

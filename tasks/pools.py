@@ -28,7 +28,7 @@ from rules.machines import Purpose
 from tasks import draining
 from tasks.base import SWEEP, calls, remaining, task
 from tasks.mirror import mark_unusable, mirror, pod_facts
-from tasks.pool_status import write_problem, write_status
+from tasks.pool_status import write_status
 from tasks.provision import RESERVE, act, decide
 from tasks.runtime import Runtime, runtime
 from tasks.spent import see_missing, see_spent
@@ -47,6 +47,15 @@ def pools() -> None:
     """Mirror the pools of the cluster into their rows, then have each reconciled in a task of its own."""
     rt = runtime()
     namespace = rt.settings.namespace
+    try:
+        mirror_all(rt, namespace)
+    finally:  # what there is of pools is kept also while the pools themselves cannot be read
+        for row in transaction(rt.engine, lambda db: keeper.kept_pools(db, namespace=namespace)):
+            rt.waker.send(KEEP, queue="pools", pool_id=row.id)
+
+
+def mirror_all(rt: Runtime, namespace: str) -> None:
+    """Mirror every pool that is listed, and see about those that no longer are."""
     seen = list_pools(rt.kube, namespace=namespace, policy=calls(SWEEP))
     changed = False
     for pool in seen:
@@ -64,8 +73,6 @@ def pools() -> None:
             log.warning("pool.not_asked_for", pool=row.name, error=type(error).__name__)
     if changed:
         rt.waker.send(REMATCH, queue="sweeps")
-    for row in transaction(rt.engine, lambda db: keeper.kept_pools(db, namespace=namespace)):
-        rt.waker.send(KEEP, queue="pools", pool_id=row.id)
 
 
 @task("pool_changed", queue="pools", policy=SWEEP)
@@ -92,8 +99,7 @@ def see_pool(rt: Runtime, pool: PoolSeen) -> bool:
         draining.hold(rt, pool)
         return mirror(rt, pool)
     log.warning("pool.unusable", pool=pool.name, problem=pool.problem)
-    if not mark_unusable(rt, pool, problem=pool.problem):
-        write_problem(rt, pool, now=utcnow())
+    mark_unusable(rt, pool, problem=pool.problem)
     return draining.note(rt, pool)
 
 

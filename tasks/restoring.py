@@ -46,7 +46,7 @@ from rules.stamps import parse
 from tasks.base import SWEEP, SWEEP_LIST, SWEEP_ROW, Policy, calls
 from tasks.epochs import compare, judge_only, read
 from tasks.github import ask_job
-from tasks.mirror import mirror, pod_facts
+from tasks.mirror import mark_unusable, mirror, pod_facts
 from tasks.runtime import Runtime
 
 T = TypeVar("T")
@@ -226,6 +226,8 @@ class _Restore:
         for pool in pools:
             if pool.problem is None:
                 mirror(rt, pool)
+            else:
+                mark_unusable(rt, pool, problem=pool.problem)
         rows = transaction(rt.engine, lambda db: keeper.kept_pools(db, namespace=namespace))
         for row in rows:
             mine = [pod_facts(pod) for pod in pods if pod.pool == row.name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from k8s_adapters.pools import delete_pool, patch_pool_replicas, patch_pool_status
+from k8s_adapters.pools import delete_pool, get_pool, patch_pool_replicas, patch_pool_status
 from lab.faults import Fault
 from tests.integration.watch.conftest import Scene, Watch, until
 
@@ -49,7 +49,9 @@ def test_a_pool_whose_spec_changes_is_told_and_one_whose_status_does_is_not(scen
     led(scene, lease=10)
     until(lambda: scene.changed() == ["small"], what="the pool as it is at first")
 
-    patch_pool_status(scene.kube, namespace=scene.namespace, name="small", status={"warm": 3})
+    pool = get_pool(scene.kube, namespace=scene.namespace, name="small")
+    assert pool is not None
+    patch_pool_status(scene.kube, namespace=scene.namespace, name="small", uid=pool.uid, status={"warm": 3})
     patch_pool_replicas(scene.kube, namespace=scene.namespace, name="small", replicas=2)
     until(lambda: scene.changed() == ["small"] * 2, what="a change told")
     delete_pool(scene.kube, namespace=scene.namespace, name="small")

@@ -42,6 +42,12 @@ def test_what_is_missing_is_created_and_the_spent_and_the_retiring_count_for_not
     assert (made.create, made.retire) == (2, ())
 
 
+def test_a_pod_that_others_delete_is_replaced_unless_it_works() -> None:
+    going = [pod(n, state, terminating=True) for n, state in enumerate((PodState.SILENT, PodState.WARM, PodState.BUSY))]
+    made = look(pool(4), *going, pod(9))
+    assert (made.create, made.retire) == (2, ())
+
+
 def test_of_too_many_the_rows_go_first_then_those_that_never_polled_then_the_longest_idle() -> None:
     pods = [
         pod(1, idle=10), pod(2, idle=500), pod(3, idle=90), pod(4, PodState.STARTING),

@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from k8s_adapters.client import KubeClient
-from k8s_adapters.pools import create_pool, delete_pool
+from k8s_adapters.draining import hold_pool
+from k8s_adapters.pools import create_pool, delete_pool, get_pool, patch_pool_replicas
+from tasks.mirror import mirror
 from tasks.pools import keep, pool_changed
+from tasks.runtime import runtime
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import (
     beats,
@@ -131,8 +134,9 @@ def test_a_pool_that_never_could_be_used_is_told_so_once(stage: Stage) -> None:
     body = {"image": "i", "runnerLabels": ["a"], "replicas": 1, "podTemplate": UNUSABLE}
     create_pool(stage.kube, namespace=stage.namespace, name="small", spec=body)
     kept(stage)
-    (found,) = status(stage)["conditions"]
-    assert (found["type"], found["status"], found["reason"]) == ("Degraded", "True", "InvalidSpec")
+    found = condition(stage, "Degraded")
+    assert (found["status"], found["reason"]) == ("True", "InvalidSpec")
+    assert not stage.pods()
     path = f"/apis/ostler.dev/v1alpha1/namespaces/{stage.namespace}/runnerpools/small"
     before = stage.kube.request("GET", path)["metadata"]["resourceVersion"]
     kept(stage)
@@ -189,3 +193,24 @@ def test_a_change_that_the_watch_tells_of_is_mirrored_for_that_pool_alone(stage:
     pool_changed.run(namespace=stage.namespace, pool="large")
     (row,) = stage.rows("SELECT deleted_at FROM pools WHERE name = 'large'")
     assert row.deleted_at is not None
+
+
+def test_a_held_pool_without_a_row_drains_though_it_cannot_be_used(stage: Stage) -> None:
+    """As after Postgres was put back to before it."""
+    body = {"image": "i", "runnerLabels": ["a"], "podTemplate": UNUSABLE}
+    pool = create_pool(stage.kube, namespace=stage.namespace, name="small", spec=body)
+    assert hold_pool(stage.kube, namespace=stage.namespace, name="small", uid=pool.uid)
+    delete_pool(stage.kube, namespace=stage.namespace, name="small")
+    kept(stage)
+    assert get_pool(stage.kube, namespace=stage.namespace, name="small") is None
+
+
+def test_an_older_look_at_a_pool_does_not_undo_a_newer_one(stage: Stage) -> None:
+    pool = stage.pool("small", replicas=1)
+    kept(stage)
+    newer = patch_pool_replicas(stage.kube, namespace=stage.namespace, name="small", replicas=2)
+    assert newer.generation > pool.generation
+    rt = runtime()
+    mirror(rt, newer)
+    mirror(rt, pool)
+    assert the_pool(stage).replicas == 2
