@@ -92,7 +92,7 @@ class Retirement:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolPlan:
-    """What to do, and how the pool stands before it is done.
+    """What to do, and how the pool stands before it is done; a row without a Pod is counted nowhere.
 
     `create` is how many rows to insert, `creates` whether Pods may be created for rows now. `give_up` are rows whose
     Pod was never created. `failed_starts`: what was in the way of the Pods that are retired for it. `hopeless`: what
@@ -117,7 +117,7 @@ class PoolPlan:
 
     @property
     def alive(self) -> int:
-        """Pods that are not spent, those that are being retired and those still to be created included."""
+        """Pods that are not spent, those that are being retired included."""
         return sum(count for state, count in self.counts.items() if state is not PodState.SPENT)
 
 
@@ -142,7 +142,7 @@ def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: dat
     starts, troubles = _count(pool, overdue, now=now)
     seen = PoolPlan(
         starts=pool.starts,
-        counts=Counter(pod.state for pod in pods),
+        counts=Counter(pod.state for pod in pods if not pod.unborn),
         stale=sum(pod.stale for pod in kept),
         hopeless=_hopeless(kept),
         wanted=pool.wanted,

@@ -17,6 +17,7 @@ from tests.integration.tasks.pools.fleet import (
     reasons,
     retired,
     spec,
+    status,
     the_pool,
 )
 
@@ -154,6 +155,7 @@ def test_a_used_up_quota_waits_and_is_no_failure(stage: Stage) -> None:
     polls(stage)
     found = condition(stage, "Ready")
     assert found["reason"] == "QuotaExceeded"
+    assert status(stage)["replicas"] == 1  # there is one, and a row of another
     assert "pods" in found["message"]
     assert condition(stage, "Degraded")["status"] == "False"
 
