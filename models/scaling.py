@@ -157,9 +157,14 @@ def count_usual(db: Connection, pool_ids: Sequence[int], *, now: datetime) -> di
     """Count what is usual in these pools, note it down, and return it by pool.
 
     Of each of the last 60 minutes the most claims that lived at a time; of these the 95th percentile, so that three
-    minutes of an hour may be busier.
+    minutes of an hour may be busier. Pools that another run counts right now are left to it.
     """
-    if not pool_ids:
+    locked = db.execute(
+        text("SELECT id FROM pools WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED"),
+        {"ids": list(pool_ids)},
+    )
+    ids = list(locked.scalars())
+    if not ids:
         return {}
     rows = db.execute(
         text("""
@@ -190,7 +195,7 @@ def count_usual(db: Connection, pool_ids: Sequence[int], *, now: datetime) -> di
             FROM counted WHERE pools.id = counted.pool_id
             RETURNING pools.id, pools.usual_pods
         """),
-        {"ids": list(pool_ids), "since": now - timedelta(minutes=MINUTES), "minutes": MINUTES, "now": now},
+        {"ids": ids, "since": now - timedelta(minutes=MINUTES), "minutes": MINUTES, "now": now},
     )
     return {row.id: row.usual_pods for row in rows}
 

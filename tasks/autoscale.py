@@ -10,6 +10,7 @@ meets a `Conflict`. The keeper creates under the pool's lock, so whatever is wri
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -80,8 +81,9 @@ def autoscale() -> None:
         return
     nodes = nodes_of(rt)
     now = utcnow()
-    for scaled in transaction(rt.engine, lambda db: decide_all(db, pools, nodes, namespace=rt.settings.namespace,
-                                                               now=now)):  # fmt: skip
+    decided = transaction(rt.engine, lambda db: decide_all(db, pools, nodes, namespace=rt.settings.namespace, now=now))
+    random.shuffle(decided)  # where the time does not do for all, it is not always the same that are left out (L14)
+    for scaled in decided:
         if remaining() < RESERVE:
             log.info("autoscale.to_be_continued")
             return

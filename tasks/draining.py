@@ -25,7 +25,7 @@ from ostler.halt import halt
 from rules.draining import Drain, DrainReport, DrainSeen, judge_drain, report
 from rules.pod_states import PodState
 from rules.pool_plan import PoolPlan
-from tasks.base import SWEEP, calls
+from tasks.base import SWEEP, SWEEP_ROW, calls
 from tasks.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -37,7 +37,7 @@ def hold(rt: Runtime, pool: PoolSeen) -> None:
         return
     halt("hold_pool.before_call")
     try:
-        held = hold_pool(rt.kube, namespace=pool.namespace, name=pool.name, uid=pool.uid, policy=calls(SWEEP))
+        held = hold_pool(rt.kube, namespace=pool.namespace, name=pool.name, uid=pool.uid, policy=calls(SWEEP_ROW))
     except UpstreamError as error:  # one pool stops no other (L14)
         log.warning("pool.not_held", pool=pool.name, error=type(error).__name__)
         return
