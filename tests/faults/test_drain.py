@@ -24,17 +24,16 @@ from tests.guard import guarded, lingering, own, refused, until_collected
 
 pytestmark = pytest.mark.timeout(1200)
 
-STEPS = {
-    "hold_pool.before_call",
-    "hold_pool.after_call",
+HELD = {"hold_pool.before_call", "hold_pool.after_call", "let_pool_go.before_call", "let_pool_go.after_call"}
+"""From the finalizer of the successor to that of the old pool."""
+
+EVERY = HELD | {
     "retire.before_commit",
     "retire.after_commit",
     "end_retired.before_commit",
     "end_retired.after_commit",
-    "let_pool_go.before_call",
-    "let_pool_go.after_call",
 }
-"""From the finalizer of the successor to that of the old pool."""
+"""With the retirement of a warm Pod; `test_kill_points` reaches that too."""
 
 LONG = 15.0
 """Seconds that the jobs run which are with the old pool when it is deleted."""
@@ -82,10 +81,16 @@ def accounts(stage: Stage) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "way", ["Foreground", *(pytest.param(way, marks=pytest.mark.slow) for way in ("Background", "Orphan"))]
+    ("way", "steps"),
+    [
+        ("Foreground", HELD),
+        pytest.param("Background", EVERY, marks=pytest.mark.slow),
+        pytest.param("Orphan", EVERY, marks=pytest.mark.slow),
+    ],
+    ids=["Foreground", "Background", "Orphan"],
 )
 def test_jobs_outlive_the_deletion_of_their_pool_and_every_kill_of_its_drain(
-    stage: Stage, control_plane: ClusterAccess, way: str
+    stage: Stage, control_plane: ClusterAccess, way: str, steps: set[str]
 ) -> None:
     namespace = stage.system.namespace
     (old,) = list_pools(stage.kube, namespace=namespace)
@@ -94,7 +99,7 @@ def test_jobs_outlive_the_deletion_of_their_pool_and_every_kill_of_its_drain(
     busy = {uid for _, uid in stage.started(running).values()}
     canary = own(stage.kube, old)
 
-    stage.arm(STEPS)
+    stage.arm(steps)
     new = successor(stage)
     with lingering(stage.kube, canary):
         stage.kube.request("DELETE", pool_path(namespace, old.name), query={"propagationPolicy": way})
@@ -107,12 +112,16 @@ def test_jobs_outlive_the_deletion_of_their_pool_and_every_kill_of_its_drain(
         jobs += stage.send(4, seconds=0.5)
         stage.until(lambda: stage.are_over([*running, *jobs]), what="the jobs are over")
     stage.until(lambda: get_pool(stage.kube, namespace=namespace, name=old.name) is None, what="the old pool has gone")
-    stage.until(stage.all_reached, what=f"the worker is killed at {stage.armed()}")
+    # A worker that was killed elsewhere may have let the pool go in that moment: nobody is told of it then.
+    told = steps - {"let_pool_go.after_call"}
+    stage.until(lambda: not stage.armed() & told, what=f"the worker is killed at {stage.armed()}")
+    stage.happens(stage.all_reached, within=5)
+    stage.disarm()
 
     stage.assert_whole()
     left = pods_of(stage, new)
     assert pods_of(stage, old.name) == {}
     stage.until(lambda: accounts(stage) == {"default", *pods_of(stage, new).values()}, what="accounts of Pods alone")
     assert len(left) == POOL.replicas
-    assert {kill.point for kill in stage.kills} == STEPS
+    assert {kill.point for kill in stage.kills} >= told
     stage.kills.clear()

@@ -236,3 +236,17 @@ def test_a_paused_pool_drains_when_it_is_deleted(stage: Stage) -> None:
     drain(stage)
     assert seen(stage) is None
     assert stage.pods() == {}
+
+
+def test_a_pool_stays_while_a_pod_lives_that_rows_take_for_gone(stage: Stage) -> None:
+    """As after a Postgres that was put back, or a repair that was wrong: cluster and rows have to agree."""
+    stage.pool(replicas=1)
+    tick(stage)
+    name, _ = busy_pod(stage)
+    stage.rows("UPDATE runner_pods SET gone_at = now()")
+    delete(stage)
+    drain(stage)
+    pool = seen(stage)
+    assert pool is not None
+    assert pool.held
+    assert list(stage.pods()) == [name]
