@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import secrets
+import signal
 import subprocess
 import threading
 import time
@@ -67,7 +70,8 @@ class Shell:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bash.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._bash.pid, signal.SIGKILL)  # what a block that did not end still runs, too
         self._bash.wait()
         self._reader.join()
         for stream in (self._bash.stdin, self._bash.stdout):
