@@ -156,7 +156,7 @@ def test_who_takes_over_or_pauses_waits_for_the_repair_under_way_and_none_is_com
     stage: Stage, how: str
 ) -> None:
     stage.subjects(2)
-    begun, go_on = threading.Event(), threading.Event()
+    begun, go_on, done = threading.Event(), threading.Event(), threading.Event()
 
     def slow(db: Connection) -> bool:
         begun.set()
@@ -165,6 +165,7 @@ def test_who_takes_over_or_pauses_waits_for_the_repair_under_way_and_none_is_com
 
     def body(tick: Tick) -> None:
         tick.repair(Case(what="weigh", why="light"), slow)
+        assert done.wait(60)  # or the next repair might have the lock before the one who waits for it is awake
         tick.repair(Case(what="weigh", why="light"), lambda db: weigh(db, 2))
 
     def rival() -> list[int]:
@@ -175,7 +176,9 @@ def test_who_takes_over_or_pauses_waits_for_the_repair_under_way_and_none_is_com
             taken = transaction(stage.rt.engine, lambda db: sweep_runs.take(
                 db, "stub", holder="another", lease=LEASE, again=False, now=later))  # fmt: skip
             assert isinstance(taken, sweep_runs.Taken)
-        return stage.repaired()
+        repaired = stage.repaired()
+        done.set()
+        return repaired
 
     with ThreadPoolExecutor(2) as threads:
         tick = threads.submit(stage.tick, body)
