@@ -6,6 +6,7 @@ the pool's manifest (Helm, a GitOps controller) may set back what is changed her
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
@@ -110,17 +111,24 @@ def drain(
 
 def _watch(cluster: InCluster, pool: PoolSeen, *, quiet: bool) -> bool:
     """Return True when the pool is gone; tell on stderr how far it is whenever that changes."""
+    interrupted = []
+    # A KeyboardInterrupt can be lost in the middle of a call; this one is seen after it.
+    before = signal.signal(signal.SIGINT, lambda *_: interrupted.append(True))
     said = ""
     try:
         while (left := _left(cluster, pool)) is not None:
             if left != said and not quiet:
                 typer.echo(left, err=True)
             said = left
-            time.sleep(LOOK_EVERY)
-    except KeyboardInterrupt:
-        typer.echo(f"{pool.name} goes on draining without this command; `ostler pool list` shows how far it is",
-                   err=True)  # fmt: skip
-        raise
+            end = time.monotonic() + LOOK_EVERY
+            while time.monotonic() < end and not interrupted:
+                time.sleep(0.1)
+            if interrupted:
+                typer.echo(f"{pool.name} goes on draining without this command; `ostler pool list` shows how far it is",
+                           err=True)  # fmt: skip
+                raise KeyboardInterrupt
+    finally:
+        signal.signal(signal.SIGINT, before)
     return True
 
 

@@ -117,7 +117,7 @@ def test_labels_of_runner_pods_that_are_there_count_too(release: Release) -> Non
     labels = {"ostler.dev/pool": "linux", "ostler.dev/runner-pool-owner": "7", "app.kubernetes.io/component": "web"}
     pod = {
         "metadata": {"name": "odd", "labels": labels},
-        "spec": {"containers": [{"name": "runner", "image": "r"}], "nodeName": "nowhere"},
+        "spec": {"containers": [{"name": "runner", "image": "r"}]},
     }
     path = object_path("pods", namespace=release.runners)
     account = object_path("serviceaccounts", namespace=release.runners, name="default")
