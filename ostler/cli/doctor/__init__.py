@@ -1,7 +1,7 @@
 """`ostler doctor`: what is wrong, why, and what to do about it. Exit status 1 when something failed.
 
 A check is one function that takes a `Sight` and returns a `Verdict`, in the module of its family; it joins by a line in
-`CHECKS`. They run at once, each with a deadline; what could not be looked at is `unknown`, and stops no other check.
+`checks.py`. They run at once, each with a deadline; what could not be looked at is `unknown`, and stops no other check.
 """
 
 from __future__ import annotations
@@ -11,41 +11,10 @@ from typing import Annotated
 
 import typer
 
-from ostler.cli.doctor import cluster, fleet, github, installation, postgres, redis, runners
-from ostler.cli.doctor.findings import Check
-from ostler.cli.doctor.runner import is_bad, run
-from ostler.cli.doctor.sight import Sight
 from ostler.cli.output import Json, print_json, print_table
 from ostler.errors import ConfigurationError
 
-CHECKS: tuple[Check, ...] = (
-    Check("epoch", "postgres", postgres.epoch),
-    Check("settings", "settings", installation.settings),
-    Check("versions", "settings", installation.versions),
-    Check("postgres", "postgres", postgres.postgres),
-    Check("connections", "postgres", postgres.connections),
-    Check("database revision", "postgres", postgres.revision),
-    Check("redis", "redis", redis.redis),
-    Check("redis options", "redis", redis.options),
-    Check("kubernetes", "cluster", cluster.kubernetes),
-    Check("rights", "cluster", cluster.rights, within=20),
-    Check("definition", "cluster", cluster.definition),
-    Check("admission policy", "cluster", cluster.admission, within=30),
-    Check("pools", "cluster", cluster.pools),
-    Check("github app", "github", github.app),
-    Check("clock", "github", github.clock),
-    Check("permissions", "github", github.permissions),
-    Check("events", "github", github.events),
-    Check("deliveries", "github", github.deliveries),
-    Check("runner version", "github", runners.runner_version),
-    Check("beat", "fleet", fleet.beats),
-    Check("web", "fleet", fleet.web),
-    Check("sweeps", "fleet", fleet.sweeps),
-    Check("webhooks", "fleet", fleet.webhooks),
-)
-"""In the order in which an operator should read them."""
-
-FAMILIES = tuple(dict.fromkeys(check.family for check in CHECKS))
+FAMILIES = ("postgres", "settings", "redis", "cluster", "github", "fleet")
 
 Only = Annotated[str | None, typer.Option(help=f"families of checks, comma-separated: {', '.join(FAMILIES)}")]
 Strict = Annotated[bool, typer.Option("--strict", help="exit status 1 also for what is not ok without having failed")]
@@ -53,6 +22,10 @@ Strict = Annotated[bool, typer.Option("--strict", help="exit status 1 also for w
 
 def doctor(as_json: Json = False, only: Only = None, strict: Strict = False) -> None:
     """Look at what has to be right, and say cause and cure of what is not. Best with the settings of a worker."""
+    from ostler.cli.doctor.checks import CHECKS  # noqa: PLC0415
+    from ostler.cli.doctor.runner import is_bad, run  # noqa: PLC0415
+    from ostler.cli.doctor.sight import Sight  # noqa: PLC0415
+
     wanted = FAMILIES if only is None else tuple(part.strip() for part in only.split(",") if part.strip())
     if strange := [family for family in wanted if family not in FAMILIES]:
         raise ConfigurationError(f"--only: found {strange[0]!r}; there are {', '.join(FAMILIES)}")

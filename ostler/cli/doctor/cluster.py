@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from k8s_adapters.access import RIGHTS, may, who_am_i
+from k8s_adapters.admission import refuses_the_collector
+from k8s_adapters.crd import CRD_NAME, crd_manifest
+from k8s_adapters.names import API_VERSION, PLURAL
+from k8s_adapters.pools import list_pools
 from ostler.cli.doctor.findings import Verdict, failed, ok, unknown, warning
 from ostler.cli.doctor.sight import Sight
 from ostler.errors import ConfigurationError, Forbidden, Gone, Retryable
@@ -14,8 +19,6 @@ OLDEST = 30
 
 def kubernetes(sight: Sight) -> Verdict:
     """The API server answers, and knows us."""
-    from k8s_adapters.access import who_am_i  # noqa: PLC0415
-
     try:
         version = sight.kube.request("GET", "/version")
         name = who_am_i(sight.kube)
@@ -34,8 +37,6 @@ def kubernetes(sight: Sight) -> Verdict:
 
 def rights(sight: Sight) -> Verdict:
     """We may do what the process does whose identity this is; an administrator is asked for all of them."""
-    from k8s_adapters.access import RIGHTS, may, who_am_i  # noqa: PLC0415
-
     kube, namespace = sight.kube, sight.place.namespace
     name = who_am_i(kube)
     mine = [process for process in RIGHTS if name.startswith("system:serviceaccount:") and name.endswith(f"-{process}")]
@@ -55,9 +56,6 @@ def rights(sight: Sight) -> Verdict:
 
 def definition(sight: Sight) -> Verdict:
     """The cluster serves RunnerPool with this version's schema."""
-    from k8s_adapters.crd import CRD_NAME, crd_manifest  # noqa: PLC0415
-    from k8s_adapters.names import API_VERSION, PLURAL  # noqa: PLC0415
-
     cure = "run `ostler crd` as an administrator"
     try:
         live = sight.kube.request("GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD_NAME}")
@@ -106,8 +104,6 @@ def _absent(value: Any, place: str, key: str) -> list[str]:
 
 def admission(sight: Sight) -> Verdict:
     """The policy is in force that keeps the garbage collector from Pods that are not over."""
-    from k8s_adapters.admission import refuses_the_collector  # noqa: PLC0415
-
     answer = refuses_the_collector(sight.kube, sight.place.namespace)
     if answer.refused:
         return ok("the garbage collector is refused a runner Pod that is not over")
@@ -118,8 +114,6 @@ def admission(sight: Sight) -> Verdict:
 
 def pools(sight: Sight) -> Verdict:
     """Every pool of the cluster can be used."""
-    from k8s_adapters.pools import list_pools  # noqa: PLC0415
-
     found = list_pools(sight.kube, namespace=sight.place.namespace)
     bad = [f"{pool.name}: {pool.problem}" for pool in found if pool.problem is not None]
     if bad:

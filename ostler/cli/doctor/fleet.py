@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from beat_schedule import periods, settings_of
 from ostler.cli.doctor.findings import Verdict, failed, ok, unknown, warning
 from ostler.cli.doctor.sight import Sight
 from ostler.cli.output import age
 from ostler.errors import ConfigurationError, StoreUnreachable
+from rules.reaping import is_late
 
 TICK_WITHIN = timedelta(seconds=60)
 """Within which some sweep begins wherever beat and a worker run: `resume` comes every five seconds."""
@@ -49,9 +51,6 @@ def web(sight: Sight) -> Verdict:
 
 def sweeps(sight: Sight) -> Verdict:
     """No sweep has missed three of its periods, and none is paused unnoticed."""
-    from beat_schedule import periods, settings_of  # noqa: PLC0415
-    from rules.reaping import is_late  # noqa: PLC0415
-
     found = sight.rows
     if not found.sweeps:
         return unknown("the database lacks the table of the sweeps", "run `ostler migrate`")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from github_adapters import permissions as wanted
 from ostler.cli.doctor.findings import Verdict, failed, ok, unknown, warning
 from ostler.cli.doctor.sight import CALL_WITHIN, Sight
+from ostler.cli.setup.ping import meaning
 from ostler.errors import ConfigurationError, Forbidden, Gone, Retryable
 
 SKEW = timedelta(seconds=60)
@@ -45,8 +47,6 @@ def clock(sight: Sight) -> Verdict:
 
 def permissions(sight: Sight) -> Verdict:
     """Every installation has granted what the calls need, and nothing else."""
-    from github_adapters import permissions as wanted  # noqa: PLC0415
-
     if not sight.installations:
         return failed("the App is installed nowhere", "install it: on the App's page, Install App")
     lacking, needless = [], []
@@ -67,8 +67,6 @@ def permissions(sight: Sight) -> Verdict:
 
 def events(sight: Sight) -> Verdict:
     """The App is told of jobs."""
-    from github_adapters import permissions as wanted  # noqa: PLC0415
-
     found = sight.github.get_app(deadline_seconds=CALL_WITHIN).events
     if missing := wanted.silent(found):
         return failed(f"not subscribed to {', '.join(missing)}", "the App's page, Permissions & events")
@@ -77,8 +75,6 @@ def events(sight: Sight) -> Verdict:
 
 def deliveries(sight: Sight) -> Verdict:
     """What GitHub sent lately was answered."""
-    from ostler.cli.setup.ping import meaning  # noqa: PLC0415
-
     listed = sight.github.list_deliveries().deliveries
     if not listed:
         return warning("GitHub has sent no webhook for three days", "`ostler setup ping`, once a repository ran a job")

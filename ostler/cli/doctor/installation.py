@@ -5,19 +5,18 @@ from __future__ import annotations
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
+from github_adapters.auth import AppAuth
+from github_adapters.governor import Ungoverned
+from github_adapters.http import Http
 from ostler.cli.doctor.findings import Verdict, failed, ok
 from ostler.cli.doctor.sight import Sight
+from ostler.clock import utcnow
+from ostler.encryption import Cipher
 from ostler.errors import ConfigurationError
 
 
 def settings(sight: Sight) -> Verdict:
     """Every setting that a process needs is there and makes sense."""
-    from github_adapters.auth import AppAuth  # noqa: PLC0415
-    from github_adapters.governor import Ungoverned  # noqa: PLC0415
-    from github_adapters.http import Http  # noqa: PLC0415
-    from ostler.clock import utcnow  # noqa: PLC0415
-    from ostler.encryption import Cipher  # noqa: PLC0415
-
     try:
         found = sight.settings
         Cipher(found.encryption_keys)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from models.connections import RESERVE
+from models.epochs import CURE
 from ostler.cli.doctor.findings import Verdict, failed, ok, unknown, warning
 from ostler.cli.doctor.sight import Sight
 from ostler.errors import ConfigurationError, StoreUnreachable
@@ -15,8 +17,6 @@ FULL = 0.9
 
 def epoch(sight: Sight) -> Verdict:
     """Postgres is as new as the cluster: nobody put it back to an earlier state."""
-    from models.epochs import CURE  # noqa: PLC0415
-
     found = sight.rows.epoch
     if found is None:
         return unknown("the database lacks the table of the epoch", "run `ostler migrate`")
@@ -55,8 +55,6 @@ def postgres(sight: Sight) -> Verdict:
 
 def connections(sight: Sight) -> Verdict:
     """What all processes together may take fits into what Postgres has."""
-    from models.connections import RESERVE  # noqa: PLC0415
-
     found, budget = sight.rows.server, sight.settings.connection_budget
     told = f"{found.connections} of {found.most_connections} connections are open, the budget is {budget}"
     if budget + RESERVE > found.most_connections:

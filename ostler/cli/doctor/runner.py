@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
 from ostler.cli.doctor.findings import Check, Finding, Outcome, Verdict, unknown
 from ostler.cli.doctor.sight import Sight
@@ -35,7 +37,11 @@ def _look(found: dict[int, Verdict], number: int, check: Check, sight: Sight) ->
     except (ConfigurationError, StoreUnreachable, UpstreamError) as error:
         found[number] = unknown(f"it could not be looked at: {error}", "see the other lines")
     except Exception as error:  # noqa: BLE001  one check that fails stops no other; a text may hold a row (L13)
-        found[number] = unknown(f"it could not be looked at: {type(error).__name__}", "see the other lines")
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(place.filename).name}:{place.lineno}, in {place.name}"
+        found[number] = unknown(
+            f"the check broke: {type(error).__name__} at {where}", "report it: Ostler is to mend it"
+        )
 
 
 def is_bad(findings: Sequence[Finding], *, strict: bool) -> bool:

@@ -11,6 +11,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from redis import Redis
+from redis.exceptions import RedisError
+from sqlalchemy.exc import DBAPIError
+
+from github_adapters.client import GitHub
+from k8s_adapters.client import make_client
+from models import epochs, health, migrate, sweep_runs
+from models.browse.sweeps import list_sweeps
+from models.engine import make_engine, transaction, why_away
+from ostler.cli.healthy import BEAT_LOCK
 from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, StoreUnreachable
 from ostler.settings import AppAccess, Place, Settings, load, load_app, load_place, load_stores
@@ -19,7 +29,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from github_adapters.app import AppInstallation
-    from github_adapters.client import GitHub
     from k8s_adapters.client import KubeClient
     from models.browse.sweeps import SweepSeen
     from models.epochs import EpochSeen
@@ -106,13 +115,9 @@ class Sight:
         return self._once("installations", lambda: self.github.list_installations(deadline_seconds=CALL_WITHIN))
 
     def _make_kube(self) -> KubeClient:
-        from k8s_adapters.client import make_client  # noqa: PLC0415
-
         return make_client(kubeconfig=self.place.kubeconfig, read_timeout=CALL_WITHIN, pool_size=4)
 
     def _make_github(self) -> GitHub:
-        from github_adapters.client import GitHub  # noqa: PLC0415
-
         return GitHub(
             api_url=self.app.github_api_url, app_id=self.app.github_app_id, private_key=self.app.github_private_key,
             timeout=CALL_WITHIN,
@@ -141,10 +146,6 @@ class _Kept:
 
 
 def _rows() -> Rows:
-    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415
-
-    from models.engine import make_engine, transaction, why_away  # noqa: PLC0415
-
     engine = make_engine(load_stores().database_url, pool_size=1, application="ostler-doctor")
     try:
         return transaction(engine, _read)
@@ -157,9 +158,6 @@ def _rows() -> Rows:
 
 
 def _read(db: Connection) -> Rows:
-    from models import epochs, health, migrate, sweep_runs  # noqa: PLC0415
-    from models.browse.sweeps import list_sweeps  # noqa: PLC0415
-
     now, known = utcnow(), migrate.revisions()
     revision = migrate.revision_of(db)
     fits = migrate.fits(revision, known)
@@ -173,11 +171,6 @@ def _read(db: Connection) -> Rows:
 
 
 def _redis() -> Mapping[str, Any]:
-    from redis import Redis  # noqa: PLC0415
-    from redis.exceptions import RedisError  # noqa: PLC0415
-
-    from ostler.cli.healthy import BEAT_LOCK  # noqa: PLC0415
-
     url = load_stores().redis_url
     if url is None:
         raise ConfigurationError("OSTLER_REDIS_URL: it is not set")

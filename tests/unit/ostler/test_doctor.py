@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,12 +17,12 @@ import pytest
 from github_adapters import permissions
 from github_adapters.app import AppInstallation, AppSeen
 from github_adapters.deliveries import DeliveryPage, DeliverySeen
-from k8s_adapters import admission
 from k8s_adapters.admission import CollectorAnswer
 from models.browse.sweeps import SweepSeen
 from models.health import Server
 from ostler.cli import doctor
-from ostler.cli.doctor import cluster, fleet, github, installation, postgres, redis, runners
+from ostler.cli.doctor import cluster, fleet, github, installation, postgres, redis, runner, runners
+from ostler.cli.doctor.checks import CHECKS
 from ostler.cli.doctor.findings import Check, Outcome, Verdict, ok, unknown
 from ostler.cli.doctor.runner import is_bad, run
 from ostler.cli.doctor.sight import Rows
@@ -208,7 +210,7 @@ def test_a_check_says_what_is(check: Callable[..., Verdict], seen: dict[str, Any
 def test_every_check_was_seen_failing_here_or_against_the_real_thing() -> None:
     seen = {check for check, _, outcome, _ in CASES if outcome is not OK}
     elsewhere = {cluster.rights, cluster.admission, cluster.pools}  # tests/integration/cli/test_doctor.py
-    assert {check.look for check in doctor.CHECKS} - seen - elsewhere == {installation.versions}
+    assert {check.look for check in CHECKS} - seen - elsewhere == {installation.versions}
 
 
 def test_a_definition_of_another_version_is_told_by_what_differs() -> None:
@@ -238,11 +240,24 @@ def test_a_policy_that_lets_the_collector_through_has_failed_and_one_that_cannot
     monkeypatch: pytest.MonkeyPatch, refused: bool | None, outcome: Outcome
 ) -> None:
     answer = CollectorAnswer("what it said", refused=refused, cure="what to do")
-    monkeypatch.setattr(admission, "refuses_the_collector", lambda *_: answer)
+    monkeypatch.setattr(cluster, "refuses_the_collector", lambda *_: answer)
     assert cluster.admission(Sight(kube=None)).outcome is outcome  # type: ignore[arg-type]
 
 
 # How they run
+
+
+def test_the_families_of_the_help_are_those_of_the_checks() -> None:
+    assert set(doctor.FAMILIES) == {check.family for check in CHECKS}
+
+
+@pytest.mark.parametrize("path", sorted(Path(runner.__file__).parent.glob("[!_]*.py")), ids=lambda path: path.name)
+def test_no_check_imports_while_others_run(path: Path) -> None:
+    functions = [each for each in ast.walk(ast.parse(path.read_text())) if isinstance(each, ast.FunctionDef)]
+    found = [
+        each for function in functions for each in ast.walk(function) if isinstance(each, ast.Import | ast.ImportFrom)
+    ]
+    assert not found, "an import that waits for another thread's may be given a module that is half made"
 
 
 def check(name: str, look: Callable[..., Verdict], within: float = 5) -> Check:
@@ -273,6 +288,7 @@ def test_one_that_hangs_or_breaks_stops_no_other_and_all_of_it_ends() -> None:
     assert [(each.name, each.outcome) for each in found] == [
         ("hangs", DUNNO), ("breaks", DUNNO), ("lacks", DUNNO), ("fine", OK)
     ]  # fmt: skip
+    assert "ZeroDivisionError at test_doctor.py:" in found[1].cause, "where it broke"
     assert "secret" not in found[1].cause
     assert "OSTLER_GITHUB_APP_ID" in found[2].cause
 

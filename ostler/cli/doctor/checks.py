@@ -1,0 +1,37 @@
+"""Every check, of every family.
+
+The command imports this whole before a check runs: threads whose imports wait for each other are given modules that
+are half made.
+"""
+
+from __future__ import annotations
+
+from ostler.cli.doctor import cluster, fleet, github, installation, postgres, redis, runners
+from ostler.cli.doctor.findings import Check
+
+CHECKS: tuple[Check, ...] = (
+    Check("epoch", "postgres", postgres.epoch),
+    Check("settings", "settings", installation.settings),
+    Check("versions", "settings", installation.versions),
+    Check("postgres", "postgres", postgres.postgres),
+    Check("connections", "postgres", postgres.connections),
+    Check("database revision", "postgres", postgres.revision),
+    Check("redis", "redis", redis.redis),
+    Check("redis options", "redis", redis.options),
+    Check("kubernetes", "cluster", cluster.kubernetes),
+    Check("rights", "cluster", cluster.rights, within=20),
+    Check("definition", "cluster", cluster.definition),
+    Check("admission policy", "cluster", cluster.admission, within=30),
+    Check("pools", "cluster", cluster.pools),
+    Check("github app", "github", github.app),
+    Check("clock", "github", github.clock),
+    Check("permissions", "github", github.permissions),
+    Check("events", "github", github.events),
+    Check("deliveries", "github", github.deliveries),
+    Check("runner version", "github", runners.runner_version),
+    Check("beat", "fleet", fleet.beats),
+    Check("web", "fleet", fleet.web),
+    Check("sweeps", "fleet", fleet.sweeps),
+    Check("webhooks", "fleet", fleet.webhooks),
+)
+"""In the order in which an operator should read them."""
