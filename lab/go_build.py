@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab.processes import StartError
 from ostler.errors import OstlerError
 
 Say = Callable[[str], None]
@@ -75,6 +76,21 @@ class GoPrograms:
                 return self.cached() or self._build_into(cache, say)
         except OSError as error:
             raise BuildUnavailable(f"{cache} cannot be written: {error.strerror}") from error
+
+    def had(self, say: Say = quiet) -> Path:
+        """Return the folder with the programs, built first where it must be. Raises `StartError`, with the cure."""
+        try:
+            return self.cached() or self.build(say)
+        except BuildUnavailable as error:
+            raise StartError(f"no {self.what}: {error}; run `make {self.name}` with Go or network at hand") from error
+
+    def show(self) -> None:
+        """Build them for a person at a terminal, and say where they are."""
+        try:
+            folder = self.had(lambda line: print(line, flush=True))  # noqa: T201 - progress
+        except StartError as error:
+            sys.exit(str(error))
+        sys.stdout.write(f"{self.name}: {folder}\n")
 
     def _build_into(self, cache: Path, say: Say) -> Path:
         go = _go(cache, say, needed=self._needed_go())

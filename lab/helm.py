@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,8 +16,7 @@ from typing import Any
 
 import yaml
 
-from lab.go_build import BuildUnavailable, GoPrograms, Say, quiet
-from lab.processes import StartError
+from lab.go_build import GoPrograms, Say, quiet
 from ostler.errors import OstlerError
 
 CHART = Path(__file__).parent.parent / "charts" / "ostler"
@@ -43,11 +41,7 @@ class HelmRefused(OstlerError):
 
 def build(say: Say = quiet) -> Path:
     """Return the program, built first where it is not cached. Raises `StartError`."""
-    try:
-        folder = _PROGRAM.cached() or _PROGRAM.build(say)
-    except BuildUnavailable as error:
-        raise StartError(f"no Helm: {error}; run `make helm` with Go or network at hand") from error
-    return folder / "helm"
+    return _PROGRAM.had(say) / "helm"
 
 
 def render(
@@ -145,13 +139,5 @@ def _values_file(values: Values | None) -> Iterator[Path]:
         yield Path(file.name)
 
 
-def main() -> None:
-    """Build it and say where it is."""
-    try:
-        sys.stdout.write(f"helm: {build(lambda line: print(line, flush=True))}\n")  # noqa: T201 - progress
-    except StartError as error:
-        sys.exit(str(error))
-
-
 if __name__ == "__main__":
-    main()
+    _PROGRAM.show()

@@ -8,10 +8,9 @@ there would change the hash by which every machine knows its build.
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
-from lab.go_build import BuildUnavailable, GoPrograms, Say, quiet
+from lab.go_build import GoPrograms, Say, quiet
 from lab.processes import StartError
 
 _MODULE = Path(__file__).with_name("kubectl")
@@ -20,12 +19,7 @@ _NAME = "kubectl"
 
 def build(say: Say = quiet) -> Path:
     """Return the program, built first where it is not cached. Raises `StartError`."""
-    program = _program()
-    try:
-        folder = program.cached() or program.build(say)
-    except BuildUnavailable as error:
-        raise StartError(f"no kubectl: {error}; run `make kubectl` with Go or network at hand") from error
-    return folder / _NAME
+    return _program().had(say) / _NAME
 
 
 def _program() -> GoPrograms:
@@ -45,13 +39,5 @@ def _program() -> GoPrograms:
     )
 
 
-def main() -> None:
-    """Build it and say where it is."""
-    try:
-        sys.stdout.write(f"kubectl: {build(lambda line: print(line, flush=True))}\n")  # noqa: T201 - progress
-    except StartError as error:
-        sys.exit(str(error))
-
-
 if __name__ == "__main__":
-    main()
+    _program().show()

@@ -239,6 +239,11 @@ class System:
             check=False, timeout=timeout,
         )  # fmt: skip
 
+    def operator_settings(self) -> dict[str, str]:
+        """Return what a person's shell is given: a worker's settings, and the administrator's way to the cluster."""
+        mine = {name: value for name, value in self._env.items() if name.startswith("OSTLER_")}
+        return mine | {"OSTLER_KUBECONFIG": str(self.kubeconfig)}
+
     def restart(self, name: str) -> None:
         """Start a process again that was killed."""
         self.children[name].start()

@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
 
-from lab.go_build import BuildUnavailable, GoPrograms, Say, quiet
-from lab.processes import Child, StartError, free_port
+from lab.go_build import GoPrograms, Say, quiet
+from lab.processes import Child, free_port
 
 _PROGRAM = GoPrograms(
     name="toxiproxy",
@@ -25,19 +24,7 @@ _PROGRAM = GoPrograms(
 
 def build(say: Say = quiet) -> Path:
     """Return the program, built first where it is not cached. Raises `StartError`."""
-    try:
-        folder = _PROGRAM.cached() or _PROGRAM.build(say)
-    except BuildUnavailable as error:
-        raise StartError(f"no toxiproxy: {error}; run `make toxiproxy` with Go or network at hand") from error
-    return folder / "toxiproxy-server"
-
-
-def main() -> None:
-    """Build it and say where it is."""
-    try:
-        sys.stdout.write(f"toxiproxy: {build(lambda line: print(line, flush=True))}\n")  # noqa: T201 - progress
-    except StartError as error:
-        sys.exit(str(error))
+    return _PROGRAM.had(say) / "toxiproxy-server"
 
 
 class Toxiproxy:
@@ -98,4 +85,4 @@ class Toxiproxy:
 
 
 if __name__ == "__main__":
-    main()
+    _PROGRAM.show()

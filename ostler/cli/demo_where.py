@@ -38,8 +38,8 @@ def write_shell(system: System) -> Path:
     """Write what the operator's commands need into a file for a shell to read, and return it."""
     path = system.folder / "env"
     path.touch(mode=0o600)
-    settings = {"OSTLER_DATABASE_URL": system.postgres.url("ostler"), "OSTLER_REDIS_URL": system.redis.url}
-    path.write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in settings.items()))
+    settings = system.operator_settings().items()
+    path.write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in settings))
     return path
 
 
