@@ -8,7 +8,7 @@ Times are in seconds unless the name says otherwise.
 from __future__ import annotations
 
 import functools
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -16,6 +16,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from beat_schedule import SWEEPS
 from ostler.errors import ConfigurationError
 from ostler.secrets import Secret
+
+Read = TypeVar("Read", bound=BaseSettings)
 
 
 class Stores(BaseSettings):
@@ -53,13 +55,34 @@ class Cluster(BaseSettings):
     namespace: str = Field(default="ostler-runners", description="namespace of pools and runner Pods")
 
 
-class Place(Cluster):
-    """What `ostler doctor` reads of the cluster."""
+class Logs(BaseSettings):
+    """How a process logs."""
 
-    namespace: str = Field(default="ostler-runners", description="namespace of pools and runner Pods")
+    model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
+
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="least level logged")
+    log_style: Literal["json", "console"] = Field(default="json", description="how log lines look")
 
 
-class Settings(Stores):
+class Periods(BaseSettings):
+    """How often beat sends each periodic task; workers know by it when a sweep is late."""
+
+    model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
+
+    resume_every: float = Field(default=5, gt=0, description="period of `resume`")
+    pools_every: float = Field(default=10, gt=0, description="period of `pools`, the keeper")
+    autoscale_every: float = Field(
+        default=10, gt=0, description="period of `autoscale`, which jobs without Pods wake too"
+    )
+    sweep_every: float = Field(default=60, gt=0, description="period of the sweeps that run once a minute")
+    catch_up_every: float = Field(default=300, gt=0, description="period of `catch_up`")
+    slow_sweep_every: float = Field(default=600, gt=0, description="period of the sweeps over what merely lies about")
+    prune_every: float = Field(default=86400, gt=0, description="period of `prune`")
+    epoch_every: float = Field(default=10, gt=0, description="period in which Postgres is compared with the cluster")
+    gates_every: float = Field(default=15, gt=0, description="period of `gates`")
+
+
+class Settings(Stores, Periods, Logs):
     """What the environment says; immutable."""
 
     # Stores
@@ -192,17 +215,6 @@ class Settings(Stores):
         default=600, ge=0, description="age of a ServiceAccount without a Pod before it is deleted"
     )
 
-    # Periods of beat
-    resume_every: float = Field(default=5, gt=0, description="period of `resume`")
-    pools_every: float = Field(default=10, gt=0, description="period of `pools`, the keeper")
-    autoscale_every: float = Field(
-        default=10, gt=0, description="period of `autoscale`, which jobs without Pods wake too"
-    )
-    sweep_every: float = Field(default=60, gt=0, description="period of the sweeps that run once a minute")
-    catch_up_every: float = Field(default=300, gt=0, description="period of `catch_up`")
-    slow_sweep_every: float = Field(default=600, gt=0, description="period of the sweeps over what merely lies about")
-    prune_every: float = Field(default=86400, gt=0, description="period of `prune`")
-
     # What is forgotten, counted from when it was over
     keep_deliveries: float = Field(
         default=604800, gt=259200, description="GUIDs of webhooks; longer than GitHub keeps deliveries"
@@ -230,7 +242,6 @@ class Settings(Stores):
     )
 
     # The epoch, by which a Postgres that was put back to an earlier state is told
-    epoch_every: float = Field(default=10, gt=0, description="period in which Postgres is compared with the cluster")
     epoch_trusted_for: float = Field(
         default=60,
         gt=0,
@@ -238,7 +249,6 @@ class Settings(Stores):
     )
 
     # Gates
-    gates_every: float = Field(default=15, gt=0, description="period of `gates`")
     gate_window: float = Field(default=60, gt=0, description="the calls of so long ago count at a look")
     gate_least_errors: int = Field(default=5, ge=1, description="fewer failed calls close no gate")
     gate_closes_at: float = Field(
@@ -257,8 +267,6 @@ class Settings(Stores):
     metrics_port: int = Field(
         default=0, ge=0, le=65535, description="port where `ostler worker` serves `/metrics`; 0 serves none"
     )
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="least level logged")
-    log_style: Literal["json", "console"] = Field(default="json", description="how log lines look")
 
     @field_validator("github_private_key", mode="before")
     @classmethod
@@ -305,14 +313,29 @@ class AppAccess(BaseSettings):
         return secret(value)
 
 
-class FlowerSettings(BaseSettings):
-    """What `ostler flower` reads: it is the process that people look at, so it is given no other secret."""
-
-    model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
+class RedisAlone(Logs):
+    """What a process reads that needs no secret but the way to Redis."""
 
     redis_url: Secret = Field(description="Redis for Celery and redbeat, as `redis://host:6379/0`")
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="least level logged")
-    log_style: Literal["json", "console"] = Field(default="json", description="how log lines look")
+
+    @field_validator("redis_url", mode="before")
+    @classmethod
+    def _one_secret(cls, value: Any) -> Any:
+        return secret(value)
+
+    @field_validator("redis_url")
+    @classmethod
+    def _redis(cls, value: Secret) -> Secret:
+        return redis_address(value)
+
+
+class BeatSettings(Periods, RedisAlone):
+    """What `ostler beat` reads: it sends messages, and asks nobody but Redis."""
+
+
+class FlowerSettings(RedisAlone):
+    """What `ostler flower` reads: it is the process that people look at, so it is given no other secret."""
+
     flower_host: str = Field(default="0.0.0.0", description="address that `ostler flower` listens on")  # noqa: S104
     flower_port: int = Field(default=5555, ge=0, le=65535, description="port that `ostler flower` listens on")
     flower_basic_auth: Annotated[tuple[Secret, ...], NoDecode] = Field(
@@ -324,16 +347,6 @@ class FlowerSettings(BaseSettings):
     flower_state_file: str | None = Field(
         default=None, description="where Flower keeps what it saw over a restart; a folder that only it may write"
     )
-
-    @field_validator("redis_url", mode="before")
-    @classmethod
-    def _one_secret(cls, value: Any) -> Any:
-        return secret(value)
-
-    @field_validator("redis_url")
-    @classmethod
-    def _redis(cls, value: Secret) -> Secret:
-        return redis_address(value)
 
     @field_validator("flower_basic_auth", mode="before")
     @classmethod
@@ -368,11 +381,11 @@ def redis_address(value: Secret) -> Secret:
     return value
 
 
-def describe(error: ValidationError, read: type[BaseSettings]) -> str:
-    """Return one line for the first problem of what was `read`: variable, what was found, what would be right."""
+def describe(error: ValidationError, kind: type[BaseSettings]) -> str:
+    """Return one line for the first problem of a kind of settings: variable, what was found, what would be right."""
     problem = error.errors()[0]
     name = str(problem["loc"][0])
-    field = read.model_fields[name]
+    field = kind.model_fields[name]
     hidden = "Secret" in str(field.annotation)
     if problem["type"] == "missing":
         found = "it is not set"
@@ -385,47 +398,40 @@ def describe(error: ValidationError, read: type[BaseSettings]) -> str:
     return f"OSTLER_{name.upper()}: {found}; {cure}"
 
 
+def read(kind: type[Read]) -> Read:
+    """Return what the environment says of one kind of settings. Raises `ConfigurationError`."""
+    try:
+        return kind()
+    except ValidationError as error:
+        raise ConfigurationError(describe(error, kind)) from None
+
+
 @functools.cache
 def load() -> Settings:
-    """Return the settings of this process, read on the first call.
-
-    Raises `ConfigurationError`.
-    """
-    try:
-        return Settings()
-    except ValidationError as error:
-        raise ConfigurationError(describe(error, Settings)) from None
+    """Return the settings of this process, read on the first call. Raises `ConfigurationError`."""
+    return read(Settings)
 
 
 def load_stores() -> Stores:
     """Return what an operator's command needs, whatever else is not set. Raises `ConfigurationError`."""
-    try:
-        return Stores()
-    except ValidationError as error:
-        raise ConfigurationError(describe(error, Stores)) from None
+    return read(Stores)
 
 
 def load_cluster() -> Cluster:
     """Return what a command needs that asks nobody but the cluster."""
-    return Cluster()
+    return read(Cluster)
 
 
 def load_app() -> AppAccess:
     """Return what is needed to ask GitHub as the App. Raises `ConfigurationError`."""
-    try:
-        return AppAccess()
-    except ValidationError as error:
-        raise ConfigurationError(describe(error, AppAccess)) from None
+    return read(AppAccess)
+
+
+def load_beat() -> BeatSettings:
+    """Return the settings of `ostler beat`. Raises `ConfigurationError`."""
+    return read(BeatSettings)
 
 
 def load_flower() -> FlowerSettings:
     """Return the settings of `ostler flower`. Raises `ConfigurationError`."""
-    try:
-        return FlowerSettings()
-    except ValidationError as error:
-        raise ConfigurationError(describe(error, FlowerSettings)) from None
-
-
-def load_place() -> Place:
-    """Return the way to the cluster and the namespace of runner Pods."""
-    return Place()
+    return read(FlowerSettings)

@@ -16,7 +16,7 @@ from kombu.entity import Queue
 from beat_schedule import schedule, settings_of
 from ostler import transport
 from ostler.errors import ConfigurationError
-from ostler.settings import Settings
+from ostler.settings import BeatSettings, Settings
 from tasks.events import BatchedEvents
 
 QUEUES = ("dispatch", "github", "pools", "sweeps")
@@ -113,7 +113,7 @@ _ASSERTED = (
 )
 
 
-def configure(settings: Settings) -> Celery:
+def configure(settings: Settings | BeatSettings) -> Celery:
     """Give the application its settings, check what is in force, and return it.
 
     Raises `ConfigurationError` when something else (an environment variable of Celery, say) has overridden one.

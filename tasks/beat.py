@@ -22,7 +22,7 @@ from redbeat.schedulers import RedBeatScheduler, get_redis  # registers its own 
 from redis.exceptions import LockNotOwnedError, RedisError
 
 from ostler.secrets import Secret
-from ostler.settings import Settings
+from ostler.settings import BeatSettings
 from tasks.app import configure
 
 PAUSE = 2.0
@@ -77,7 +77,7 @@ def wait_for_redis(url: Secret, *, sleep: Callable[[float], None] = time.sleep) 
                 return
 
 
-def run_beat(settings: Settings) -> None:
+def run_beat(settings: BeatSettings) -> None:
     """Run beat under redbeat until SIGTERM or SIGINT; of two copies one is active."""
     app = configure(settings)
     # Not for workers: Flower shows their settings, and Celery hides a password in `broker_url` only.

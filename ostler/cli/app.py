@@ -93,7 +93,11 @@ def worker(
 @app.command()
 def beat() -> None:
     """Run beat: sends the sweeps on time. Start two; one is active, the other takes over."""
-    settings = _start("beat")
+    from ostler import logging  # noqa: PLC0415
+    from ostler.settings import load_beat  # noqa: PLC0415
+
+    settings = load_beat()
+    logging.configure(process="beat", level=settings.log_level, style=settings.log_style)
     from tasks.beat import run_beat  # noqa: PLC0415
 
     run_beat(settings)

@@ -8,7 +8,7 @@ import urllib.request
 from enum import StrEnum
 from pathlib import Path
 
-from ostler.settings import load, load_flower
+from ostler.settings import load, load_beat, load_flower
 from ostler.watch.settings import load_watch
 
 BEAT_LOCK = "redbeat::lock"
@@ -41,7 +41,7 @@ def problem_of(process: Process) -> str | None:
         case Process.WATCH:
             return _beats(load_watch().alive_file, never="the watch never reached the cluster")
         case Process.BEAT:
-            return _is_locked(load().redis_url.reveal())
+            return _is_locked(load_beat().redis_url.reveal())
 
 
 def _answers(url: str) -> str | None:

@@ -179,9 +179,7 @@ def test_the_connection_budget_is_the_sum_and_postgres_has_room_for_it() -> None
         share = int(environment["OSTLER_CONNECTION_SHARE"])
         assert share == (WEB if name == "web" else int(environment["OSTLER_WORKER_THREADS"]))
         budget += share * services[name].get("deploy", {}).get("replicas", 1)
-    assert {services[name]["environment"]["OSTLER_CONNECTION_BUDGET"] for name in ("web", "worker", "beat")} == {
-        str(budget)
-    }
+    assert {services[name]["environment"]["OSTLER_CONNECTION_BUDGET"] for name in ("web", "worker")} == {str(budget)}
     (most,) = (word for word in services["postgres"]["command"] if word.startswith("max_connections="))
     assert int(most.partition("=")[2]) >= budget + RESERVE
 

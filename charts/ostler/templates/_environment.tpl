@@ -47,7 +47,7 @@ OSTLER_CONNECTION_SHARE OSTLER_CONNECTION_BUDGET OSTLER_WORKER_THREADS OSTLER_AL
 {{- end }}
 {{- end -}}
 
-{{/* What web, worker and beat read. Takes root, and share: the connections that this process may take. */}}
+{{/* What web and worker read. Takes root, and share: the connections that this process may take. */}}
 {{- define "ostler.environment" -}}
 {{- $root := .root -}}
 {{- include "ostler.fromSecret" (dict "root" $root "variables" (list "OSTLER_DATABASE_URL" "OSTLER_REDIS_URL" "OSTLER_GITHUB_APP_ID" "OSTLER_GITHUB_PRIVATE_KEY" "OSTLER_WEBHOOK_SECRETS" "OSTLER_ENCRYPTION_KEYS")) }}

@@ -23,7 +23,7 @@ from models.engine import make_engine, transaction, why_away
 from ostler.cli.healthy import BEAT_LOCK
 from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, StoreUnreachable
-from ostler.settings import AppAccess, Place, Settings, load, load_app, load_place, load_stores
+from ostler.settings import AppAccess, Cluster, Settings, load, load_app, load_cluster, load_stores
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -85,9 +85,9 @@ class Sight:
         return self._once("app", load_app)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> Cluster:
         """The way to the cluster, and the namespace of runner Pods."""
-        return self._once("place", load_place)
+        return self._once("place", load_cluster)
 
     @property
     def rows(self) -> Rows:

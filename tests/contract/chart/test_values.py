@@ -11,6 +11,7 @@ import yaml
 
 from lab import helm
 from models.connections import RESERVE, WEB, worker_pool
+from ostler.settings import BeatSettings
 from tests.contract.chart.values import MATRIX
 
 
@@ -101,7 +102,7 @@ def test_the_connection_budget_is_what_the_processes_ask_for(which: str) -> None
 def test_a_setting_arrives_as_it_was_written_in_the_processes_that_read_it() -> None:
     settings = {
         "OSTLER_WEBHOOK_MAX_BYTES": 26214400, "OSTLER_GATE_CLOSES_AT": 0.25, "OSTLER_FLOWER_WITHOUT_LOGIN": True,
-        "OSTLER_WATCH_LEASE": 15, "OSTLER_LOG_LEVEL": "DEBUG",
+        "OSTLER_WATCH_LEASE": 15, "OSTLER_LOG_LEVEL": "DEBUG", "OSTLER_GATES_EVERY": 7,
     }  # fmt: skip
     found = {}
     for each in helm.render(values={"settings": settings}):
@@ -112,15 +113,40 @@ def test_a_setting_arrives_as_it_was_written_in_the_processes_that_read_it() -> 
 
     whole = {
         "OSTLER_WEBHOOK_MAX_BYTES": "26214400", "OSTLER_GATE_CLOSES_AT": "0.25", "OSTLER_FLOWER_WITHOUT_LOGIN": "true",
-        "OSTLER_WATCH_LEASE": "15", "OSTLER_LOG_LEVEL": "DEBUG",
+        "OSTLER_WATCH_LEASE": "15", "OSTLER_LOG_LEVEL": "DEBUG", "OSTLER_GATES_EVERY": "7",
     }  # fmt: skip
     assert found == {
         "web": whole,
         "worker": whole,
-        "beat": whole,
+        "beat": {"OSTLER_GATES_EVERY": "7", "OSTLER_LOG_LEVEL": "DEBUG"},
         "watch": {"OSTLER_WATCH_LEASE": "15", "OSTLER_LOG_LEVEL": "DEBUG"},
         "flower": {"OSTLER_FLOWER_WITHOUT_LOGIN": "true", "OSTLER_LOG_LEVEL": "DEBUG"},
     }
+
+
+def test_beat_is_given_every_period() -> None:
+    fields = (name for name in BeatSettings.model_fields if name != "redis_url")
+    settings = {f"OSTLER_{name.upper()}": "DEBUG" if name == "log_level" else "json" if name == "log_style" else 7
+                for name in fields}  # fmt: skip
+    (beat,) = (each for each in _containers(helm.render(values={"settings": settings})) if each["name"] == "beat")
+    assert {each["name"] for each in beat["env"]} == {"OSTLER_REDIS_URL", *settings}
+
+
+def test_each_process_is_given_the_secrets_that_the_readme_says() -> None:
+    rows = re.findall(r"^\| (`OSTLER_[^|]+) \| ([^|]+) \|$", (helm.CHART / "README.md").read_text(), re.MULTILINE)
+    told: dict[str, set[str]] = {}
+    for variables, processes in rows:
+        for process in processes.removesuffix(", the migration").split(", "):
+            told.setdefault(process.lower(), set()).update(re.findall(r"`(\w+)`", variables))
+    found = {
+        each["name"]: {one["name"] for one in each["env"] if "valueFrom" in one} for each in _containers(helm.render())
+    }
+    assert found == told
+
+
+def _containers(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the container of each Deployment."""
+    return [each["spec"]["template"]["spec"]["containers"][0] for each in objects if each["kind"] == "Deployment"]
 
 
 def test_the_readme_names_every_value() -> None:

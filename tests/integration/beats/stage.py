@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cryptography.fernet import Fernet
 from redis.exceptions import RedisError
 
 from lab.processes import Child
@@ -72,15 +71,7 @@ class Beats:
         self.redis = Redis(folder)
         self.listener = Listener(self.redis)
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("OSTLER_", "PYTEST"))}
-        environment |= {
-            "OSTLER_DATABASE_URL": "postgresql+psycopg2://nobody@127.0.0.1:1/none",
-            "OSTLER_REDIS_URL": self.redis.url,
-            "OSTLER_GITHUB_APP_ID": "1",
-            "OSTLER_GITHUB_PRIVATE_KEY": "unused",
-            "OSTLER_WEBHOOK_SECRETS": "unused",
-            "OSTLER_ENCRYPTION_KEYS": Fernet.generate_key().decode(),
-            **settings,
-        }
+        environment |= {"OSTLER_REDIS_URL": self.redis.url, **settings}
         self.children = [
             Child(
                 f"beat-{number}", [sys.executable, "-m", "ostler", "beat"], log=folder / f"beat-{number}.log",

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from cryptography.fernet import Fernet
 
+from beat_schedule import settings_of
 from ostler.errors import ConfigurationError
-from ostler.settings import FlowerSettings, Settings, load, load_flower
+from ostler.settings import FlowerSettings, Settings, load, load_beat, load_flower
 from ostler.watch.settings import WatchSettings, load_watch
 
 ROOT = Path(__file__).parents[3]
@@ -101,6 +102,17 @@ def test_flower_needs_the_way_to_redis_and_no_other_secret(monkeypatch: pytest.M
             monkeypatch.delenv(name)
     monkeypatch.setenv("OSTLER_FLOWER_BASIC_AUTH", "ann:hunter2, bob:hunter3")
     assert [secret.reveal() for secret in load_flower().flower_basic_auth] == ["ann:hunter2", "bob:hunter3"]
+
+
+def test_beat_needs_the_way_to_redis_and_no_other_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in GOOD:
+        if name != "OSTLER_REDIS_URL":
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("OSTLER_RESUME_EVERY", "7")
+    assert settings_of(load_beat())["resume_every"] == 7
+    monkeypatch.setenv("OSTLER_REDIS_URL", "http://:hunter2@host")
+    with pytest.raises(ConfigurationError, match="must begin with redis://"):
+        load_beat()
 
 
 def test_the_watch_needs_the_way_to_redis_and_no_other_secret(monkeypatch: pytest.MonkeyPatch) -> None:
