@@ -31,7 +31,7 @@ from lab.levers import pull
 from lab.postgres import Postgres
 from lab.processes import Child, free_port
 from models.connections import RESERVE, WEB
-from ostler.settings import FlowerSettings, Settings
+from ostler.settings import BeatSettings, FlowerSettings, Settings
 from ostler.watch.settings import WatchSettings
 
 pytestmark = pytest.mark.timeout(900)
@@ -167,7 +167,7 @@ def test_every_setting_exists_and_two_have_no_secret_but_the_way_to_redis() -> N
     services = compose()["services"]
     for name in OURS:
         assert set(services[name]["environment"]) <= known, name
-    for name, read in (("flower", FlowerSettings), ("watch", WatchSettings)):
+    for name, read in (("beat", BeatSettings), ("flower", FlowerSettings), ("watch", WatchSettings)):
         assert set(services[name]["environment"]) <= {f"OSTLER_{field.upper()}" for field in read.model_fields}
 
 
