@@ -90,7 +90,7 @@ def _word(holds: bool) -> Literal["True", "False"]:
 
 def _ready(pool: PoolNow, plan: PoolPlan) -> Condition:
     enough = plan.available >= plan.wanted - pool.allowed_unavailable or plan.available >= plan.wanted
-    holds = enough and not pool.leaving and (plan.available > 0 or plan.wanted == 0)
+    holds = enough and not pool.leaving and (plan.available > 0 or (plan.wanted == 0 and pool.problem is None))
     if pool.leaving:
         return Condition("Ready", "False", "Deleted", "the pool is being deleted")
     if plan.starts.trouble is Trouble.QUOTA and plan.available < plan.wanted:
@@ -99,6 +99,8 @@ def _ready(pool: PoolNow, plan: PoolPlan) -> Condition:
         return Condition("Ready", _word(holds), "Paused", "the pool is paused: its Pods stay as they are")
     if holds:
         return Condition("Ready", "True", "PodsAvailable", "Pods serve or can serve")
+    if pool.problem is None and plan.hopeless is None and plan.starts.trouble is None:
+        return Condition("Ready", "False", "PodsStarting", "Pods start, for more than may be missing at once")
     return Condition("Ready", "False", "PodsMissing", "fewer Pods than wanted serve or can serve")
 
 

@@ -66,11 +66,19 @@ def _state(story: PoolStory) -> str:
         return "draining"
     if story.pool.paused:
         return "paused"
-    return "degraded" if _holds(story, "Degraded") else "ready" if _holds(story, "Ready") else "not ready"
+    if _holds(story, "Degraded"):
+        return "degraded"
+    if _holds(story, "Ready"):
+        return "ready"
+    return "starting" if any(map(_starts, story.pool.conditions)) else "not ready"
 
 
 def _holds(story: PoolStory, condition: str) -> bool:
     return any((each["type"], each["status"]) == (condition, "True") for each in story.pool.conditions)
+
+
+def _starts(condition: Mapping[str, str]) -> bool:
+    return (condition["type"], condition["reason"]) == ("Ready", "PodsStarting")
 
 
 def _trouble(story: PoolStory) -> str:
@@ -78,7 +86,7 @@ def _trouble(story: PoolStory) -> str:
     if story.pool.draining:
         return "".join(f"{each['reason']}: {each['message']}" for each in story.pool.conditions if _drains(each))
     wrong = {("Degraded", "True"), ("Ready", "False")}
-    found = [each for each in story.pool.conditions if (each["type"], each["status"]) in wrong]
+    found = [each for each in story.pool.conditions if (each["type"], each["status"]) in wrong and not _starts(each)]
     worst = sorted(found, key=lambda each: each["type"])[:1]  # Degraded says why it is not Ready
     return "".join(f"{each['reason']}: {each['message']}" for each in worst)
 

@@ -163,6 +163,11 @@ def test_a_pool_says_how_it_stands_and_what_the_autoscaler_made_of_it(operator: 
     assert "3 with jobs + 0 queued + 2 warm = 5" in decision
     (pool,) = operator.json("pool", "list")
     assert [each["type"] for each in pool["conditions"]] == ["Ready", "Degraded"]
+    starting = {"type": "Ready", "status": "False", "reason": "PodsStarting", "message": "Pods start"}
+    operator.execute("UPDATE pools SET status = CAST(:status AS jsonb)", status=json.dumps({"conditions": [starting]}))
+    words = operator.run("pool", "list").stdout
+    assert "starting" in words
+    assert "PodsStarting" not in words, "nothing is wrong"
     operator.execute("UPDATE pools SET paused = true")
     assert "paused" in operator.run("pool", "list").stdout
     operator.execute("UPDATE pools SET draining = true")

@@ -59,6 +59,7 @@ def test_a_pod_that_does_not_poll_in_time_is_replaced_and_each_failure_in_a_row_
     assert pauses == [0, 5, 10, 20]
     assert set(reasons(stage).values()) == {"it did not come to poll: it did not poll within 0 s"}
     assert condition(stage, "Degraded")["reason"] == "PodsDoNotStart"
+    assert condition(stage, "Ready")["reason"] == "PodsMissing"
 
 
 def test_the_first_poll_ends_the_pause(stage: Stage) -> None:

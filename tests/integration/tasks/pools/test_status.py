@@ -61,7 +61,7 @@ def test_ready_follows_the_pods_and_keeps_the_time_of_its_last_change(stage: Sta
     stage.pool(replicas=1)
     kept(stage)
     first = condition(stage, "Ready")
-    assert (first["status"], first["reason"]) == ("False", "PodsMissing")
+    assert (first["status"], first["reason"]) == ("False", "PodsStarting")
     stage.rows("""
         UPDATE pools SET status = jsonb_set(status, '{conditions,0,lastTransitionTime}', '"2020-01-01T00:00:00Z"')
     """)
@@ -136,6 +136,7 @@ def test_a_pool_that_never_could_be_used_is_told_so_once(stage: Stage) -> None:
     kept(stage)
     found = condition(stage, "Degraded")
     assert (found["status"], found["reason"]) == ("True", "InvalidSpec")
+    assert (condition(stage, "Ready")["status"], condition(stage, "Ready")["reason"]) == ("False", "PodsMissing")
     assert not stage.pods()
     path = f"/apis/ostler.dev/v1alpha1/namespaces/{stage.namespace}/runnerpools/small"
     before = stage.kube.request("GET", path)["metadata"]["resourceVersion"]
