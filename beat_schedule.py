@@ -15,7 +15,7 @@ _LINES = (
     ("resume", "resume_every", "sweeps"),
     ("pools", "pools_every", "pools"),
     ("autoscale", "autoscale_every", "pools"),
-    ("epoch", "epoch_every", "dispatch"),
+    ("epoch", "epoch_every", "sweeps"),
     ("gates", "gates_every", "sweeps"),
     ("rematch", "sweep_every", "sweeps"),
     ("stale_claims", "sweep_every", "sweeps"),
@@ -34,7 +34,7 @@ _LINES = (
     ("catch_up", "catch_up_every", "sweeps"),
 )
 
-SWEEPS = tuple(name for name, _, queue in _LINES if queue == "sweeps")
+SWEEPS = tuple(name for name, _, queue in _LINES if queue == "sweeps" and name != "epoch")
 """The sweeps that run in the frame (`tasks.sweeps.frame`)."""
 
 

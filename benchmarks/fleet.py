@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,8 @@ def _fleet(recorder: Recorder, name: str, pods: int) -> dict[str, tuple[float, f
         found = fleet.phases()
         kube.close()
         engine.dispose()
-        verdict = judge(read_log(system.github_log), read_log(system.kubelet_log), allow_leftover_runners=True)
+        log = read_log(system.github_log)
+        verdict = judge(log, read_log(system.kubelet_log), allow_leftover_runners=True)
         for problem in verdict.problems:
             recorder.say(f"problem: {problem}")
         with recorder.window() as window:
@@ -90,8 +91,15 @@ def _fleet(recorder: Recorder, name: str, pods: int) -> dict[str, tuple[float, f
         recorder.add(f"{name}: jobs that did not complete exactly once", "rows", len(verdict.problems), window,
                      targets=(Target("median", "=", 0),),
                      note=f"of {verdict.jobs}; a busy Pod that was touched is one")  # fmt: skip
+        recorder.add(f"{name}: queued → begun at GitHub, while the pool rolls", "s", waits(log), window)
     shutil.rmtree(folder, ignore_errors=True)
     return found
+
+
+def waits(log: Iterable[Mapping[str, Any]]) -> list[float]:
+    """Return for how long each job waited that began, in seconds."""
+    queued = {event["job"]: event["at"] for event in log if event["event"] == "job_queued"}
+    return [event["at"] - queued[event["job"]] for event in log if event["event"] == "job_started"]
 
 
 class _Fleet:

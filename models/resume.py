@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -15,7 +16,11 @@ from models.steps import notify_minted
 from models.stranded import OVERDUE, OVERDUE_SINCE
 from models.transitions import move_claim
 
-LIMIT = 1000
+LIMIT = 200
+"""Claims of one statement; what is left follows at once."""
+
+QUEUES = ("dispatch", "github", "pools")
+"""Where the messages of steps wait: stamps and releases, mints, retirements."""
 _FOUND = f"c.stranded_cause IS NULL AND {OVERDUE}"
 
 
@@ -30,8 +35,13 @@ class Due:
     stamp: str
 
 
-def take_due(db: Connection, *, due_after: float, now: datetime) -> list[Due]:
-    """Raise the chain number of the claims that are due and put their next look `due_after` away."""
+def take_due(db: Connection, *, due_after: float, heads: Mapping[str, datetime | None], now: datetime) -> list[Due]:
+    """Raise the chain number of the claims that are due and put their next look `due_after` away.
+
+    `heads`: per queue when the message was sent that comes next from it. A step that was due before that is lost; one
+    that is due since then may wait behind it. Sent again it would make the queue longer, and raising its chain number
+    would have the message that waits do nothing in its turn: a queue with waits of over `due_after` would never end.
+    """
     rows = db.execute(
         text(f"""
             UPDATE claims c SET chain_no = chain_no + 1, due_at = :next,
@@ -42,10 +52,20 @@ def take_due(db: Connection, *, due_after: float, now: datetime) -> list[Due]:
                 SELECT id FROM claims
                 WHERE ended_at IS NULL AND due_at < :now AND (leased_until IS NULL OR leased_until < :now)
                   AND state NOT IN ('delivered', 'executing')
+                  AND due_at < CASE
+                      WHEN purpose = 'retire' THEN CAST(:pools AS timestamptz)
+                      WHEN state = 'claimed' THEN least(CAST(:dispatch AS timestamptz), CAST(:github AS timestamptz))
+                      WHEN state = 'releasing' OR stamp = 'removing' THEN CAST(:dispatch AS timestamptz)
+                      ELSE 'infinity' END
                 ORDER BY due_at LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED)
             RETURNING id, chain_no, purpose, state, stamp, pod_uid
         """),  # noqa: S608  the parts stand in models.stranded
-        {"now": now, "next": now + timedelta(seconds=due_after), "limit": LIMIT},
+        {
+            "now": now,
+            "next": now + timedelta(seconds=due_after),
+            "limit": LIMIT,
+            **{queue: heads.get(queue) or "infinity" for queue in QUEUES},
+        },
     ).all()
     for row in rows:
         if row.state == "minted":

@@ -3,14 +3,23 @@
 Kombu makes a `redis.Redis` for every command that it sends. The object holds nothing but the channel's connection pool
 and a table of some hundred callbacks, and filling that table costs more than the command. Such a client may be
 shared by threads, keeps no connection of its own, and finds broken ones as before: connections are the pool's.
+
+Every message says when it was sent, so that a look at a queue's head tells which messages may still wait in it.
 """
 
 from __future__ import annotations
 
+import json
+import time
+from datetime import UTC, datetime
 from typing import Any
 
+from celery.signals import before_task_publish
 from kombu import transport
 from kombu.transport import redis
+
+SENT_AT = "sent_at"
+"""Header of a message: when it was sent, Unix time."""
 
 
 class Channel(redis.Channel):
@@ -31,6 +40,22 @@ class Transport(redis.Transport):
     """What `redis://` and `rediss://` mean once `install` was called."""
 
     Channel = Channel
+
+
+@before_task_publish.connect  # type: ignore[untyped-decorator]
+def _date(headers: dict[str, Any] | None = None, **_: Any) -> None:
+    if headers is not None:
+        headers[SENT_AT] = time.time()
+
+
+def sent_at(message: bytes | str | None) -> datetime | None:
+    """Return when a message of a queue was sent; None where there is none, or it does not say."""
+    if message is None:
+        return None
+    try:
+        return datetime.fromtimestamp(json.loads(message)["headers"][SENT_AT], UTC)
+    except (ValueError, KeyError, TypeError, OverflowError):  # of a version of before, or nobody's
+        return None
 
 
 def install() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from typing import Any
 
 import redis
@@ -35,9 +36,15 @@ POD_GONE = "ostler.pod_gone"
 POOL_CHANGED = "ostler.pool_changed"
 PRUNE = "ostler.prune"
 
+QUEUES = ("dispatch", "github", "pools", "sweeps")
+
 WAKE_MS = 2000
 KEEP_MS = 10_000
 AUTOSCALE_MS = 1_000
+REST_MS = 2
+"""Milliseconds for each Pod of a pool between two of its reconciles."""
+RESTS_FROM = 100
+"""Pods; a smaller pool is reconciled as often as somebody asks."""
 ALONE_MS = 5_000
 EXPIRES = 60
 HINTS = frozenset({KEEP, AUTOSCALE, POOLS, MISSING_PODS, PODS_CHANGED, POD_GONE, POOL_CHANGED})
@@ -55,6 +62,11 @@ def wake_key(pool_id: int) -> str:
 def keep_key(pool_id: int) -> str:
     """Return the Redis key that says that a reconcile of this pool waits."""
     return f"ostler:keep:{pool_id}"
+
+
+def rest_key(pool_id: int) -> str:
+    """Return the Redis key that lives until the next reconcile of this pool may begin."""
+    return f"ostler:rest:{pool_id}"
 
 
 def watch_key(namespace: str) -> str:
@@ -104,6 +116,10 @@ class Waker:
         )
         return True
 
+    def oldest(self, queue: str) -> datetime | None:
+        """Return when the message was sent that comes next from a queue; None when none waits there."""
+        return transport.sent_at(self._redis.lindex(queue, -1))
+
     def taken(self, pool_id: int) -> None:
         """Delete the wake key; the matcher calls it under the pool's lock, and a failure only costs a run."""
         self._redis_under_lock.delete(wake_key(pool_id))
@@ -111,6 +127,11 @@ class Waker:
     def kept(self, pool_id: int) -> None:
         """Delete the key that says that a reconcile of this pool waits; its task calls it before it looks."""
         self._redis.delete(keep_key(pool_id))
+
+    def rest(self, pool_id: int, *, pods: int) -> None:
+        """Have the next reconcile of a pool of so many Pods wait, as each lists all of them: 2 s for 1,000."""
+        if pods >= RESTS_FROM:
+            self._redis.set(rest_key(pool_id), "1", px=min(KEEP_MS, REST_MS * pods))
 
     def watching(self, namespace: str, *, seconds: float) -> None:
         """Say that whoever keeps a pool of this namespace will be woken when a Pod ends, for so long."""
@@ -143,11 +164,13 @@ class Waker:
     def send(self, name: str, *, queue: str, after: float = 0, **kwargs: Any) -> None:
         """Send a task by name, to run in `after` seconds; arguments are ids only (law L13).
 
-        A reconcile is not sent while one of its pool waits. Of looks at all pools one is sent at once, the next for a
-        second later, and none while that one waits.
+        A reconcile is not sent while one of its pool waits; that of a large pool waits for its rest. Of looks at all
+        pools one is sent at once, the next for a second later, and none while that one waits.
         """
-        if name == KEEP and not self._redis.set(keep_key(kwargs["pool_id"]), "1", nx=True, px=KEEP_MS):
-            return
+        if name == KEEP:
+            if not self._redis.set(keep_key(kwargs["pool_id"]), "1", nx=True, px=KEEP_MS):
+                return
+            after = max(after, self._redis.pttl(rest_key(kwargs["pool_id"])) / 1000)
         if name == AUTOSCALE and not self._redis.set("ostler:autoscale", "1", nx=True, px=AUTOSCALE_MS):
             if not self._redis.set("ostler:autoscale:next", "1", nx=True, px=AUTOSCALE_MS):
                 return

@@ -17,9 +17,8 @@ from beat_schedule import schedule, settings_of
 from ostler import transport
 from ostler.errors import ConfigurationError
 from ostler.settings import BeatSettings, Settings
+from ostler.wakes import QUEUES
 from tasks.events import BatchedEvents
-
-QUEUES = ("dispatch", "github", "pools", "sweeps")
 
 MODULES = (
     "tasks.dispatch",

@@ -25,8 +25,8 @@ from ostler.errors import Retryable
 from rules.retry import RetryPolicy
 from tasks.app import ROUTES, app
 
-RECONCILES = "pools"
-"""Queue of what beat sends and no frame runs, which notes its successes itself (`tasks.sweeps.tick`)."""
+RECONCILES = frozenset({"pools", "pool_changed", "keep", "autoscale"})
+"""What no frame of sweeps runs, which would note its successes (`tasks.sweeps.tick`)."""
 
 DEADLINE = 20.0
 """Seconds that one execution of a task may take in all."""
@@ -120,13 +120,13 @@ def task(name: str, *, queue: str, policy: Policy, bind: bool = False) -> Callab
                 _ends_at.reset(token)
                 telemetry.TASKS.labels(name, outcome).inc()
                 telemetry.TASK_SECONDS.labels(name).observe(time.monotonic() - began)
-                if outcome == "succeeded" and queue == RECONCILES:
+                if outcome == "succeeded" and name in RECONCILES:
                     telemetry.SWEEP_SUCCESS.labels(name).set_to_current_time()
 
         for outcome in telemetry.TASK_OUTCOMES:
             telemetry.TASKS.labels(name, outcome)
         telemetry.TASK_SECONDS.labels(name)
-        if queue == RECONCILES:
+        if name in RECONCILES:
             telemetry.SWEEP_SUCCESS.labels(name)
         ROUTES[f"ostler.{name}"] = {"queue": queue}
         registered: Task = app.task(

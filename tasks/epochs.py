@@ -27,7 +27,7 @@ from tasks.runtime import Runtime, runtime
 log = structlog.get_logger(__name__)
 
 
-@task("epoch", queue="dispatch", policy=SWEEP)
+@task("epoch", queue="sweeps", policy=SWEEP)
 def epoch() -> None:
     """Compare and raise once."""
     verdict = compare(runtime())

@@ -124,6 +124,7 @@ def keep(*, pool_id: int) -> None:
     namespace, name = pool
     began = utcnow()
     seen = list_pods(rt.kube, namespace=namespace, pool=name, policy=calls(SWEEP))
+    rt.waker.rest(pool_id, pods=len(seen))
     now = utcnow()
     by_uid = {pod.uid: pod for pod in seen}
     facts = [pod_facts(pod) for pod in seen]

@@ -13,8 +13,8 @@ from celery.signals import heartbeat_sent, worker_ready
 from models.reporter import Reporter
 from ostler import telemetry
 from ostler.settings import Settings
-from ostler.wakes import EXPIRES, POOLS
-from tasks.app import QUEUES, configure
+from ostler.wakes import EXPIRES, POOLS, QUEUES
+from tasks.app import configure
 from tasks.runtime import Runtime, install
 
 

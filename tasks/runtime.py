@@ -17,8 +17,8 @@ from models.connections import admit, worker_pool
 from models.engine import in_transaction, make_engine
 from ostler.encryption import Cipher
 from ostler.settings import Settings, load
-from ostler.wakes import Waker
-from tasks.app import QUEUES, app
+from ostler.wakes import QUEUES, Waker
+from tasks.app import app
 from tasks.limits import make_governor
 
 

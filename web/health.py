@@ -30,7 +30,9 @@ from models import epochs, gates, migrate, sweep_runs
 from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.secrets import Secret
+from ostler.transport import sent_at
 from ostler.upstreams import Upstream
+from ostler.wakes import QUEUES
 from web.watchdog import Watchdog
 
 T = TypeVar("T")
@@ -56,10 +58,20 @@ class Vitals:
 
 @dataclass(frozen=True, slots=True)
 class Redis:
-    """Whether Redis answers, and for how much longer the active beat holds its lock, in seconds."""
+    """Whether Redis answers, and for how much longer the active beat holds its lock, in seconds.
+
+    `heads`: when the message was sent that comes next from each queue in which one waits.
+    """
 
     answers: bool = False
     beat_lock_seconds: float | None = None
+    heads: tuple[datetime, ...] = ()
+
+    def oldest_message_seconds(self, *, now: datetime) -> float | None:
+        """Return for how long the next message of any queue has waited; None when nobody knows."""
+        if not self.answers:
+            return None
+        return max((round(max(0.0, (now - head).total_seconds()), 1) for head in self.heads), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +190,7 @@ class Health:
             "checks": checks,
             "redis": broker.answers,
             "beat_lock_seconds": broker.beat_lock_seconds,
+            "oldest_message_seconds": broker.oldest_message_seconds(now=utcnow()),
             "last_tick_seconds": sweeps.last_tick_seconds(now=utcnow()),
             "sweeps_late": sweeps.late,
             "sweeps_paused": sweeps.paused,
@@ -221,8 +234,14 @@ class Health:
 
     async def _ask_redis(self) -> Redis:
         try:
-            milliseconds = await self._redis_client.pttl(BEAT_LOCK)
+            pipeline = self._redis_client.pipeline(transaction=False)
+            pipeline.pttl(BEAT_LOCK)
+            for queue in QUEUES:
+                pipeline.lindex(queue, -1)
+            milliseconds, *messages = await pipeline.execute()
         except (RedisError, OSError):
             return Redis()
+        heads = tuple(head for message in messages if (head := sent_at(message)) is not None)
         # Redis says -2 for a key that is not there.
-        return Redis(answers=True, beat_lock_seconds=milliseconds / 1000 if milliseconds > 0 else None)
+        lock = milliseconds / 1000 if milliseconds > 0 else None
+        return Redis(answers=True, beat_lock_seconds=lock, heads=heads)

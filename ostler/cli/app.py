@@ -81,7 +81,7 @@ def worker(
     from ostler.errors import ConfigurationError  # noqa: PLC0415
 
     settings = _start("worker")
-    from tasks.app import QUEUES  # noqa: PLC0415
+    from ostler.wakes import QUEUES  # noqa: PLC0415
     from tasks.processes import run_worker  # noqa: PLC0415
 
     chosen = tuple(name.strip() for name in queues.split(",") if name.strip())

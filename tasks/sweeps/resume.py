@@ -6,6 +6,8 @@ It runs every few seconds, so it is quiet: a tick that finds nothing leaves no r
 
 from __future__ import annotations
 
+from functools import partial
+
 import structlog
 
 from models import epochs
@@ -33,10 +35,15 @@ def resume(tick: Tick) -> None:
     if tick.read(epochs.is_older):  # what these rows say is due was done, or undone, long ago
         tick.incomplete("Postgres is older than the cluster")
         return
-    found = tick.repair_all(lambda db: due.take_due(db, due_after=settings.due_after, now=utcnow()), _overdue)
-    for claim in found:
-        log.info("resume.claim", claim=claim.claim_id, state=claim.state, purpose=claim.purpose)
-        send_next(rt, claim)
+    heads = {queue: rt.waker.oldest(queue) for queue in due.QUEUES}
+    for queue, head in heads.items():
+        if head is not None and (late := (utcnow() - head).total_seconds()) > settings.due_after:
+            log.warning("resume.messages_wait", queue=queue, seconds=round(late))
+    take = partial(due.take_due, due_after=settings.due_after, heads=heads)
+    while found := tick.repair_all(lambda db: take(db, now=utcnow()), _overdue):
+        for claim in found:
+            log.info("resume.claim", claim=claim.claim_id, state=claim.state, purpose=claim.purpose)
+            send_next(rt, claim)
     removing = tick.repair_all(
         lambda db: due.begin_unstamps(db, unstamp_after=settings.unstamp_after, now=utcnow(), who=rt.who), _cut_off
     )
@@ -66,7 +73,7 @@ def _cut_off(claim_id: int) -> Case:
 def send_next(rt: Runtime, claim: due.Due) -> None:
     """Send the step that a claim waits for. A minted one was notified again in the transaction."""
     if claim.purpose == Purpose.RETIRE:
-        rt.waker.send(RETIRE, queue="dispatch", claim_id=claim.claim_id)
+        rt.waker.send(RETIRE, queue="pools", claim_id=claim.claim_id)
     elif claim.state == ClaimState.RELEASING:
         rt.waker.send(RELEASE, queue="dispatch", claim_id=claim.claim_id)
     elif claim.stamp == Stamp.REMOVING:

@@ -30,6 +30,7 @@ CHECKS: tuple[Check, ...] = (
     Check("deliveries", "github", github.deliveries),
     Check("runner version", "github", runners.runner_version),
     Check("beat", "fleet", fleet.beats),
+    Check("messages", "fleet", fleet.messages),
     Check("web", "fleet", fleet.web),
     Check("sweeps", "fleet", fleet.sweeps),
     Check("webhooks", "fleet", fleet.webhooks),

@@ -8,11 +8,15 @@ from beat_schedule import periods, settings_of
 from ostler.cli.doctor.findings import Verdict, failed, ok, unknown, warning
 from ostler.cli.doctor.sight import Sight
 from ostler.cli.output import age
+from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, StoreUnreachable
 from rules.reaping import is_late
 
 TICK_WITHIN = timedelta(seconds=60)
 """Within which some sweep begins wherever beat and a worker run: `resume` comes every five seconds."""
+
+MESSAGES_WITHIN = 30.0
+"""Seconds that a message may wait for a worker; a step that is late is repeated after ten."""
 
 BEATS_WITHIN = timedelta(seconds=15)
 QUIET_FOR = timedelta(hours=24)
@@ -47,6 +51,17 @@ def web(sight: Sight) -> Verdict:
     else:
         cause = "no web process has beaten for an hour"
     return failed(cause, "start `ostler web`; one that runs says in GET /readyz what keeps it from beating")
+
+
+def messages(sight: Sight) -> Verdict:
+    """Workers keep up with what they are sent."""
+    heads, now = sight.redis_info["heads"], utcnow()
+    waits = {queue: (now - head).total_seconds() for queue, head in heads.items() if head is not None}
+    late = [f"{queue}: {seconds:.0f} s" for queue, seconds in waits.items() if seconds > MESSAGES_WITHIN]
+    if late:
+        cure = "see that workers run on these queues; where they are busy: more replicas, or more cores for them"
+        return failed(f"messages wait for long, {', '.join(late)}", cure)
+    return ok(f"the oldest has waited for {max(waits.values(), default=0):.0f} s")
 
 
 def sweeps(sight: Sight) -> Verdict:

@@ -25,7 +25,7 @@ def epoch(sight: Sight) -> Verdict:
         return failed(f"{why}{found.why}. Nothing is matched, released or retired", CURE)
     if found.doubt is not None:
         cure = (
-            "see that beat and a worker on the queue `pools` run, and that they may get, create and patch the "
+            "see that beat and a worker on the queue `sweeps` run, and that they may get, create and patch the "
             "ConfigMap `ostler-epoch` in OSTLER_NAMESPACE. A copy of Postgres that was taken since then looks current: "
             "if one was put back, run `ostler restore --anyway`"
         )

@@ -24,6 +24,8 @@ from ostler.cli.healthy import BEAT_LOCK
 from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, StoreUnreachable
 from ostler.settings import AppAccess, Cluster, Settings, load, load_app, load_cluster, load_stores
+from ostler.transport import sent_at
+from ostler.wakes import QUEUES
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -96,7 +98,10 @@ class Sight:
 
     @property
     def redis_info(self) -> Mapping[str, Any]:
-        """What Redis says of itself, and under `lock` whether a beat holds its lock. Raises `StoreUnreachable`."""
+        """What Redis says of itself. Raises `StoreUnreachable`.
+
+        Under `lock` whether a beat holds its lock, under `heads` when each queue's next message was sent.
+        """
         return self._once("redis", _redis)
 
     @property
@@ -176,6 +181,7 @@ def _redis() -> Mapping[str, Any]:
         raise ConfigurationError("OSTLER_REDIS_URL: it is not set")
     try:
         with Redis.from_url(url.reveal(), socket_timeout=REDIS_WITHIN, socket_connect_timeout=REDIS_WITHIN) as redis:
-            return {**redis.info(), "lock": bool(redis.exists(BEAT_LOCK))}
+            heads = {queue: sent_at(redis.lindex(queue, -1)) for queue in QUEUES}
+            return {**redis.info(), "lock": bool(redis.exists(BEAT_LOCK)), "heads": heads}
     except RedisError as error:
         raise StoreUnreachable(f"Redis does not answer: {type(error).__name__}") from None

@@ -129,6 +129,12 @@ class World:
     def kept(self, _pool_id: int) -> None:
         """The keeper has begun."""
 
+    def rest(self, _pool_id: int, *, pods: int) -> None:
+        """Reconciles come as often as the machine draws them."""
+
+    def oldest(self, _queue: str) -> None:
+        """Any message may have been lost."""
+
     @contextmanager
     def alone(self, _what: str) -> Iterator[bool]:
         yield True

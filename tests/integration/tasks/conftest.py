@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -54,6 +54,14 @@ class Outbox:
         self.sent: list[tuple[str, dict[str, Any]]] = []
         self.done_by_others: set[str] = set()
         self.pods_are_watched = False
+        self.heads: dict[str, datetime | None] = {}
+
+    def oldest(self, queue: str) -> datetime | None:
+        """Return what the test says."""
+        return self.heads.get(queue)
+
+    def rest(self, pool_id: int, *, pods: int) -> None:
+        """Nothing waits here."""
 
     def watched(self, namespace: str) -> bool:
         """Return what the test says."""

@@ -26,6 +26,7 @@ from ostler.cli.doctor.checks import CHECKS
 from ostler.cli.doctor.findings import Check, Outcome, Verdict, ok, unknown
 from ostler.cli.doctor.runner import is_bad, run
 from ostler.cli.doctor.sight import Rows
+from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, Forbidden, Gone, Retryable, StoreUnreachable
 
 NOW = datetime(2026, 11, 22, 10, tzinfo=UTC)
@@ -36,7 +37,7 @@ ROWS = Rows(
     images={"small": "ghcr.io/actions/actions-runner:2.330.0"},
 )  # fmt: skip
 REDIS = {"redis_version": "7.2.4", "role": "master", "maxmemory_policy": "noeviction", "maxmemory": 100,
-         "used_memory": 10, "lock": True}  # fmt: skip
+         "used_memory": 10, "lock": True, "heads": {"pools": None}}  # fmt: skip
 ACME = AppInstallation(
     id=1, login="acme", organization=True, suspended=False, permissions=permissions.ORGANIZATION,
     events=("workflow_job",),
@@ -180,6 +181,8 @@ CASES: list[tuple[Callable[..., Verdict], dict[str, Any], Outcome, str]] = [
     (fleet.beats, {"rows": rows(last_tick=None)}, BAD, "though a beat holds its lock"),
     (fleet.beats, {"rows": rows(last_tick=None), "redis_info": REDIS | {"lock": False}}, BAD, "no beat"),
     (fleet.beats, {"rows": rows(last_tick=None), "redis_info": AWAY}, BAD, "Redis was not asked"),
+    (fleet.messages, {}, OK, "0 s"),
+    (fleet.messages, {"redis_info": REDIS | {"heads": {"pools": utcnow() - timedelta(seconds=90)}}}, BAD, "pools: "),
     (fleet.web, {}, OK, "1 web process beats"),
     (fleet.web, {"rows": rows(web_beats=(NOW - timedelta(minutes=3),))}, BAD, "3m0s ago"),
     (fleet.web, {"rows": rows(web_beats=())}, BAD, "no web process"),

@@ -11,7 +11,8 @@ import pytest
 from beat_schedule import schedule
 from ostler.errors import ConfigurationError
 from ostler.secrets import Secret
-from tasks.app import MODULES, QUEUES, ROUTES, SETTINGS, VISIBILITY_TIMEOUT, app, assert_in_force, configure
+from ostler.wakes import QUEUES
+from tasks.app import MODULES, ROUTES, SETTINGS, VISIBILITY_TIMEOUT, app, assert_in_force, configure
 from tasks.base import DISPATCH, MINT, RELEASE, RETIRE, STAMP, SWEEP
 
 NAMES = {
@@ -21,11 +22,11 @@ NAMES = {
     "ostler.mint": "github",
     "ostler.ask_run": "github",
     "ostler.release": "dispatch",
-    "ostler.retire": "dispatch",
+    "ostler.retire": "pools",
     "ostler.pools": "pools",
     "ostler.autoscale": "pools",
     "ostler.keep": "pools",
-    "ostler.epoch": "dispatch",
+    "ostler.epoch": "sweeps",
     "ostler.resume": "sweeps",
     "ostler.rematch": "sweeps",
     "ostler.stale_claims": "sweeps",

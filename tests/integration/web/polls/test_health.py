@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event, text
 
+from lab.redis import Redis
 from models import migrate
 from ostler.secrets import Secret
 from tests.integration.web.polls.stage import Stage, eventually
@@ -27,7 +29,16 @@ def test_a_process_that_works_is_alive_and_ready(stage: Stage) -> None:
     assert body["checks"] == {"postgres": True, "migrations": True, "listener": True, "not_stopping": True}
     assert body["redis"] is True
     assert body["beat_lock_seconds"] is None
+    assert body["oldest_message_seconds"] == 0
     assert (body["sweeps_late"], body["sweeps_paused"]) == ([], [])
+
+
+def test_a_process_says_for_how_long_messages_wait(stage: Stage, redis_server: Redis) -> None:
+    web = stage.start_web()
+    message = {"headers": {"sent_at": time.time() - 70}}
+    with redis_server.client() as client:
+        client.lpush("pools", json.dumps(message))
+    eventually(lambda: 70 <= web.get("/readyz").json()["oldest_message_seconds"] < 130)
 
 
 def test_a_process_stays_ready_and_names_the_sweeps_that_are_late_or_paused(stage: Stage) -> None:
@@ -59,8 +70,8 @@ def test_a_process_stays_ready_and_says_which_gate_is_closed_since_when_and_why(
 def test_readiness_tells_anybody_nothing_of_the_fleet(stage: Stage) -> None:
     web = stage.start_web()
     assert set(web.get("/readyz").json()) == {
-        "status", "checks", "redis", "beat_lock_seconds", "sweeps_late", "sweeps_paused", "gates",
-        "last_tick_seconds", "epoch", "epoch_confirmed_at", "database_older", "nothing_is_killed",
+        "status", "checks", "redis", "beat_lock_seconds", "oldest_message_seconds", "sweeps_late", "sweeps_paused",
+        "gates", "last_tick_seconds", "epoch", "epoch_confirmed_at", "database_older", "nothing_is_killed",
     }  # fmt: skip
 
 

@@ -1,0 +1,163 @@
+"""A queue that is long: what waits in it is not lost, is not sent again, and does not make it longer."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from celery import chain
+from sqlalchemy import Connection
+
+from lab.redis import Redis
+from models.engine import transaction
+from models.releases import insert_retire
+from ostler.clock import utcnow
+from ostler.secrets import Secret
+from ostler.wakes import KEEP, RELEASE, RETIRE, STAMP, Waker
+from tasks.sweeps.resume import resume
+from tests.integration.tasks.conftest import Stage
+
+OLD = timedelta(seconds=60)
+
+
+@pytest.fixture
+def waker(redis_server: Redis) -> Iterator[Waker]:
+    found = Waker(Secret(redis_server.url))
+    yield found
+    found.close()
+
+
+def test_a_queue_says_when_its_next_message_was_sent(waker: Waker, redis_server: Redis) -> None:
+    assert waker.oldest("pools") is None
+    before = utcnow()
+    waker.send(RETIRE, queue="pools", claim_id=1)
+    between = utcnow()
+    waker.send(RETIRE, queue="pools", claim_id=2)
+    first = waker.oldest("pools")
+    assert first is not None
+    assert before <= first <= between
+    with redis_server.client() as client:
+        client.rpop("pools")
+        second = waker.oldest("pools")
+        assert second is not None
+        assert second >= between
+        client.rpop("pools")
+        client.lpush("pools", json.dumps({"headers": {}}), "nobody's")
+        assert waker.oldest("pools") is None, "it does not say, as those of a version of before"
+
+
+def test_the_messages_of_a_chain_say_it_too(waker: Waker) -> None:
+    app = waker._app
+    before = utcnow()
+    chain(
+        app.signature(STAMP, kwargs={"claim_id": 1}, immutable=True),
+        app.signature("ostler.mint", kwargs={"claim_id": 1}, immutable=True),
+    ).apply_async(queue="dispatch")
+    found = waker.oldest("dispatch")
+    assert found is not None
+    assert found >= before
+
+
+def due(stage: Stage, claim_id: int) -> None:
+    """Make the step of a claim late that was sent a while ago."""
+    stage.rows("UPDATE claims SET due_at = :at, leased_until = NULL WHERE id = :id", at=utcnow() - OLD, id=claim_id)
+
+
+def retiring(stage: Stage, pod: str) -> None:
+    """Insert a retire claim on a Pod, of which nothing was heard for a while."""
+    (row,) = stage.rows("SELECT id FROM runner_pods WHERE name = :pod", pod=pod)
+
+    def body(db: Connection) -> int | None:
+        return insert_retire(db, row.id, now=utcnow(), who="test", why="surplus", due_after=10)
+
+    claim_id = transaction(stage.rt.engine, body)
+    assert claim_id is not None
+    due(stage, claim_id)
+
+
+def chain_no(stage: Stage, claim_id: int) -> int:
+    found: int = stage.see(claim_id).chain_no
+    return found
+
+
+def heads(stage: Stage, **sent: datetime | None) -> None:
+    stage.outbox.heads.clear()
+    stage.outbox.heads.update(sent)
+
+
+def sent(stage: Stage) -> list[str]:
+    return [name for name, kwargs in stage.outbox.sent if "claim_id" in kwargs]
+
+
+@pytest.fixture
+def chains(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Note down the chains that are sent."""
+    found: list[Any] = []
+    monkeypatch.setattr("tasks.sweeps.resume.start_chains", lambda ids, *, chain_no: found.append((ids, chain_no)))
+    return found
+
+
+@pytest.mark.parametrize("queue", ["dispatch", "github"])
+def test_a_step_that_may_wait_in_its_queue_is_not_sent_again(
+    stage: Stage, pod: str, chains: list[Any], queue: str
+) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="claimed")
+    due(stage, claim)
+    heads(stage, **{queue: utcnow() - 2 * OLD})  # what was sent before it has not had its turn
+    resume.run()
+    assert (chains, chain_no(stage, claim)) == ([], 1), "a raised number would have the message do nothing"
+
+    heads(stage, **{queue: utcnow()})
+    resume.run()
+    assert (chains, chain_no(stage, claim)) == ([([claim], 2)], 2), "it was lost"
+
+
+def test_each_step_looks_at_the_queue_of_its_own_messages(stage: Stage, pod: str) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="releasing")
+    due(stage, claim)
+    heads(stage, dispatch=utcnow() - 2 * OLD)
+    resume.run()
+    assert sent(stage) == []
+    heads(stage, github=utcnow() - 2 * OLD, pools=utcnow() - 2 * OLD)
+    resume.run()
+    assert sent(stage) == [RELEASE]
+
+
+def test_a_retirement_waits_in_the_queue_of_the_pools(stage: Stage, pod: str) -> None:
+    retiring(stage, pod)
+    heads(stage, pools=utcnow() - 2 * OLD)
+    resume.run()
+    assert sent(stage) == []
+    heads(stage, dispatch=utcnow() - 2 * OLD, github=utcnow() - 2 * OLD)
+    resume.run()
+    assert sent(stage) == [RETIRE]
+
+
+def test_more_than_one_page_is_taken_up_by_one_tick(stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    del pod
+    monkeypatch.setattr("models.resume.LIMIT", 1)
+    for name in stage.pods():
+        retiring(stage, name)
+    resume.run()
+    assert sent(stage) == [RETIRE] * 2
+
+
+def test_a_large_pool_rests_between_two_reconciles_and_a_small_one_does_not(waker: Waker, redis_server: Redis) -> None:
+    waker.rest(1, pods=99)
+    waker.rest(2, pods=1000)
+    for pool_id in (1, 2):
+        waker.send(KEEP, queue="pools", pool_id=pool_id)
+        waker.send(KEEP, queue="pools", pool_id=pool_id)
+    with redis_server.client() as client:
+        messages = [json.loads(each)["headers"] for each in client.lrange("pools", 0, -1)]
+    small, large = sorted(messages, key=lambda each: each["eta"] is not None)
+    assert small["eta"] is None
+    assert large["eta"] is not None
+    wait = datetime.fromisoformat(large["eta"]).timestamp() - time.time()
+    assert 0 < wait <= 2
