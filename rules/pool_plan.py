@@ -120,6 +120,11 @@ class PoolPlan:
         """Pods that are not spent, those that are being retired included."""
         return sum(count for state, count in self.counts.items() if state is not PodState.SPENT)
 
+    @property
+    def goes_on(self) -> bool:
+        """Return whether more Pods are wanted than one reconcile creates, of a pool whose Pods start."""
+        return 0 < self.create < self.wanted - self.alive
+
 
 TICK = 10.0
 """Seconds for which one budget of retirements is."""

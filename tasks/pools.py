@@ -142,7 +142,8 @@ def keep(*, pool_id: int) -> None:
     if complete:
         transaction(rt.engine, lambda db: keeper.record_listed(db, pool_id=pool_id, at=began))
     # While the Pods are watched, the end of this one wakes us.
-    if any(is_ending(row, now=now) for row in decided.rows) and not rt.waker.watched(namespace):
+    awaited = any(is_ending(row, now=now) for row in decided.rows) and not rt.waker.watched(namespace)
+    if awaited or decided.plan.goes_on:
         rt.waker.send(KEEP, queue="pools", after=LOOK_AGAIN, pool_id=pool_id)
     draining.settle(rt, pool_id, seen)
 

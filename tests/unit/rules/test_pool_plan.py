@@ -42,6 +42,16 @@ def test_what_is_missing_is_created_and_the_spent_and_the_retiring_count_for_not
     assert (made.create, made.retire) == (2, ())
 
 
+def test_it_goes_on_at_once_while_more_is_missing_than_one_reconcile_creates_and_pods_start() -> None:
+    assert look(pool(60)).goes_on
+    assert not look(pool(MOST)).goes_on
+    starting = [pod(number, PodState.STARTING) for number in range(20)]
+    assert look(pool(100, max_concurrent=40), *starting).goes_on
+    assert not look(pool(100, max_concurrent=20), *starting).goes_on, "its Pods have to start first"
+    assert not look(pool(100, starts=Starts(failures=3, create_after=NOW + timedelta(seconds=9)))).goes_on
+    assert not look(pool(100, held=True)).goes_on
+
+
 def test_a_pod_that_others_delete_is_replaced_unless_it_works() -> None:
     going = [pod(n, state, terminating=True) for n, state in enumerate((PodState.SILENT, PodState.WARM, PodState.BUSY))]
     made = look(pool(4), *going, pod(9))

@@ -52,6 +52,19 @@ def everybody(_: str) -> Iterator[bool]:
     yield True
 
 
+def test_a_keeper_that_has_more_to_create_asks_for_the_next_look_at_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.provision.CREATIONS", 2)
+    stage.pool(replicas=3)
+    kept(stage)
+    (message,) = stage.outbox.take("ostler.keep")
+    assert message["after"] > 0
+    kept(stage)
+    assert len(stage.pods()) == 3
+    assert stage.outbox.take("ostler.keep") == []
+
+
 def test_they_create_what_is_missing_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.pool(replicas=0)
     kept(stage)
