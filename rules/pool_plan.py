@@ -126,8 +126,11 @@ class PoolPlan:
         return 0 < self.create < self.wanted - self.alive
 
 
-TICK = 10.0
-"""Seconds for which one budget of retirements is."""
+TICK = 9.0
+"""Seconds for which one budget of retirements is: the schedule's ten, less what one look of it may come early.
+
+With all ten, a look that came a little early found the budget of the one before, and the next was ten seconds away.
+"""
 
 
 def budget_of(pods: int) -> int:
