@@ -63,7 +63,7 @@ def run(recorder: Recorder) -> None:
         pool = stage.add_pool("bench")
         stage.start_github()
         stage.start_web()
-        worker = stage.start_worker("worker", queues="dispatch,github,pools,sweeps", threads=16)
+        worker = stage.start_worker("worker", queues="dispatch,github,pools,retire,sweeps", threads=16)
         _warm(stage, pool, recorder.size(40, 2))
         for number in range(rounds):
             recorder.say(f"round {number + 1}")

@@ -28,7 +28,7 @@ RESERVE = 10
 ANSWERS_WITHIN = 60.0
 """Seconds that a starting process waits for Postgres before it ends, to be started again."""
 
-_ON_THE_NETWORK = {"github", "pools"}
+_ON_THE_NETWORK = {"github", "pools", "retire"}
 _PAUSE = 1.0
 
 log = structlog.get_logger(__name__)

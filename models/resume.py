@@ -16,10 +16,12 @@ from models.steps import notify_minted
 from models.stranded import OVERDUE, OVERDUE_SINCE
 from models.transitions import move_claim
 
-LIMIT = 200
-"""Claims of one statement; what is left follows at once."""
+PAGE = 200
+"""Claims of one statement."""
 
-QUEUES = ("dispatch", "github", "pools")
+UNSTAMPS = 1000
+
+QUEUES = ("dispatch", "github", "retire")
 """Where the messages of steps wait: stamps and releases, mints, retirements."""
 _FOUND = f"c.stranded_cause IS NULL AND {OVERDUE}"
 
@@ -53,7 +55,8 @@ def take_due(db: Connection, *, due_after: float, heads: Mapping[str, datetime |
                 WHERE ended_at IS NULL AND due_at < :now AND (leased_until IS NULL OR leased_until < :now)
                   AND state NOT IN ('delivered', 'executing')
                   AND due_at < CASE
-                      WHEN purpose = 'retire' THEN CAST(:pools AS timestamptz)
+                      WHEN purpose = 'retire' THEN CAST(:retire AS timestamptz)
+                      WHEN state = 'claimed' AND stamp = 'none' THEN CAST(:dispatch AS timestamptz)
                       WHEN state = 'claimed' THEN least(CAST(:dispatch AS timestamptz), CAST(:github AS timestamptz))
                       WHEN state = 'releasing' OR stamp = 'removing' THEN CAST(:dispatch AS timestamptz)
                       ELSE 'infinity' END
@@ -63,7 +66,7 @@ def take_due(db: Connection, *, due_after: float, heads: Mapping[str, datetime |
         {
             "now": now,
             "next": now + timedelta(seconds=due_after),
-            "limit": LIMIT,
+            "limit": PAGE,
             **{queue: heads.get(queue) or "infinity" for queue in QUEUES},
         },
     ).all()
@@ -87,7 +90,7 @@ def begin_unstamps(db: Connection, *, unstamp_after: float, now: datetime, who: 
               AND (c.leased_until IS NULL OR c.leased_until < :now) AND {epochs.TRUSTED}
             ORDER BY c.id LIMIT :limit
         """),  # noqa: S608  a constant of models.epochs
-        {"before": now - timedelta(seconds=unstamp_after), "now": now, "limit": LIMIT},
+        {"before": now - timedelta(seconds=unstamp_after), "now": now, "limit": UNSTAMPS},
     )
     return [
         claim_id

@@ -144,7 +144,9 @@ class Settings(Stores, Periods, Logs):
 
     # Waits for something that should have happened
     due_after: float = Field(
-        default=10, gt=0, description="`resume` repeats a step that has not moved on for this long"
+        default=10,
+        gt=0,
+        description="`resume` repeats a step that has not moved on for this long, unless its message may still wait",
     )
     stale_claim_after: float = Field(default=300, gt=0, description="a claim that was never delivered is released")
     unused_after: float = Field(default=60, gt=0, description="a delivered runner without an execution is looked up")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -48,10 +49,16 @@ def _date(headers: dict[str, Any] | None = None, **_: Any) -> None:
         headers[SENT_AT] = time.time()
 
 
-def sent_at(message: bytes | str | None) -> datetime | None:
-    """Return when a message of a queue was sent; None where there is none, or it does not say."""
-    if message is None:
-        return None
+HEAD = -20, -1
+"""Where in the list that is a queue the messages stand that come next, for LRANGE."""
+
+
+def head_of(messages: Iterable[bytes | str]) -> datetime | None:
+    """Return when the oldest of a queue's next messages was sent; None where there is none that says so."""
+    return min(filter(None, map(_sent_at, messages)), default=None)
+
+
+def _sent_at(message: bytes | str) -> datetime | None:
     try:
         return datetime.fromtimestamp(json.loads(message)["headers"][SENT_AT], UTC)
     except (ValueError, KeyError, TypeError, OverflowError):  # of a version of before, or nobody's

@@ -36,7 +36,7 @@ POD_GONE = "ostler.pod_gone"
 POOL_CHANGED = "ostler.pool_changed"
 PRUNE = "ostler.prune"
 
-QUEUES = ("dispatch", "github", "pools", "sweeps")
+QUEUES = ("dispatch", "github", "pools", "retire", "sweeps")
 
 WAKE_MS = 2000
 KEEP_MS = 10_000
@@ -45,6 +45,7 @@ REST_MS = 2
 """Milliseconds for each Pod of a pool between two of its reconciles."""
 RESTS_FROM = 100
 """Pods; a smaller pool is reconciled as often as somebody asks."""
+COUNT_MS = 60_000
 ALONE_MS = 5_000
 EXPIRES = 60
 HINTS = frozenset({KEEP, AUTOSCALE, POOLS, MISSING_PODS, PODS_CHANGED, POD_GONE, POOL_CHANGED})
@@ -67,6 +68,11 @@ def keep_key(pool_id: int) -> str:
 def rest_key(pool_id: int) -> str:
     """Return the Redis key that lives until the next reconcile of this pool may begin."""
     return f"ostler:rest:{pool_id}"
+
+
+def count_key(pool_id: int) -> str:
+    """Return the Redis key that holds how many Pods this pool had when it was last listed."""
+    return f"ostler:pods:{pool_id}"
 
 
 def watch_key(namespace: str) -> str:
@@ -118,7 +124,7 @@ class Waker:
 
     def oldest(self, queue: str) -> datetime | None:
         """Return when the message was sent that comes next from a queue; None when none waits there."""
-        return transport.sent_at(self._redis.lindex(queue, -1))
+        return transport.head_of(self._redis.lrange(queue, *transport.HEAD))
 
     def taken(self, pool_id: int) -> None:
         """Delete the wake key; the matcher calls it under the pool's lock, and a failure only costs a run."""
@@ -128,10 +134,22 @@ class Waker:
         """Delete the key that says that a reconcile of this pool waits; its task calls it before it looks."""
         self._redis.delete(keep_key(pool_id))
 
-    def rest(self, pool_id: int, *, pods: int) -> None:
-        """Have the next reconcile of a pool of so many Pods wait, as each lists all of them: 2 s for 1,000."""
-        if pods >= RESTS_FROM:
-            self._redis.set(rest_key(pool_id), "1", px=min(KEEP_MS, REST_MS * pods))
+    def counted(self, pool_id: int, *, pods: int) -> None:
+        """Note down how many Pods a pool has, by which its next reconciles keep a distance."""
+        with suppress(redis.RedisError):
+            self._redis.set(count_key(pool_id), pods, px=COUNT_MS)
+
+    def has_rested(self, pool_id: int) -> bool:
+        """Return whether a reconcile may begin, and have the next one wait: each lists all Pods of the pool.
+
+        The distance is 2 s for 1,000 Pods, and none for less than 100. Without Redis there is none.
+        """
+        try:
+            pods = int(self._redis.get(count_key(pool_id)) or 0)
+            rest = min(KEEP_MS, REST_MS * pods)
+            return pods < RESTS_FROM or bool(self._redis.set(rest_key(pool_id), "1", nx=True, px=rest))
+        except redis.RedisError:
+            return True
 
     def watching(self, namespace: str, *, seconds: float) -> None:
         """Say that whoever keeps a pool of this namespace will be woken when a Pod ends, for so long."""

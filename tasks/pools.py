@@ -118,13 +118,16 @@ def keep(*, pool_id: int) -> None:
     """Reconcile one pool: look at its Pods first, at its rows second (L8)."""
     rt = runtime()
     rt.waker.kept(pool_id)
+    if not rt.waker.has_rested(pool_id):
+        rt.waker.send(KEEP, queue="pools", pool_id=pool_id)
+        return
     pool = transaction(rt.engine, lambda db: keeper.pool_name(db, pool_id))
     if pool is None:
         return
     namespace, name = pool
     began = utcnow()
     seen = list_pods(rt.kube, namespace=namespace, pool=name, policy=calls(SWEEP))
-    rt.waker.rest(pool_id, pods=len(seen))
+    rt.waker.counted(pool_id, pods=len(seen))
     now = utcnow()
     by_uid = {pod.uid: pod for pod in seen}
     facts = [pod_facts(pod) for pod in seen]

@@ -34,7 +34,7 @@ OUT_OF_REACH = 60.0
 log = structlog.get_logger(__name__)
 
 
-@task("retire", queue="pools", policy=RETIRE)
+@task("retire", queue="retire", policy=RETIRE)
 def retire(*, claim_id: int) -> None:
     """Retire the Pod of a claim whose purpose that is."""
     rt = runtime()
@@ -108,4 +108,4 @@ def look_again(rt: Runtime, work: releases.ReleaseWork, error: str, *, after: fl
 
 def send_retire(rt: Runtime, claim_id: int) -> None:
     """Ask for the step of a retire claim that is committed."""
-    rt.waker.send(NAME, queue="pools", claim_id=claim_id)
+    rt.waker.send(NAME, queue="retire", claim_id=claim_id)

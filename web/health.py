@@ -30,7 +30,7 @@ from models import epochs, gates, migrate, sweep_runs
 from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.secrets import Secret
-from ostler.transport import sent_at
+from ostler.transport import HEAD, head_of
 from ostler.upstreams import Upstream
 from ostler.wakes import QUEUES
 from web.watchdog import Watchdog
@@ -237,11 +237,11 @@ class Health:
             pipeline = self._redis_client.pipeline(transaction=False)
             pipeline.pttl(BEAT_LOCK)
             for queue in QUEUES:
-                pipeline.lindex(queue, -1)
-            milliseconds, *messages = await pipeline.execute()
+                pipeline.lrange(queue, *HEAD)
+            milliseconds, *queues = await pipeline.execute()
         except (RedisError, OSError):
             return Redis()
-        heads = tuple(head for message in messages if (head := sent_at(message)) is not None)
+        heads = tuple(head for messages in queues if (head := head_of(messages)) is not None)
         # Redis says -2 for a key that is not there.
         lock = milliseconds / 1000 if milliseconds > 0 else None
         return Redis(answers=True, beat_lock_seconds=lock, heads=heads)

@@ -74,8 +74,8 @@ def web() -> None:
 @app.command()
 def worker(
     queues: Annotated[
-        str, typer.Option(help="comma-separated: dispatch, github, pools, sweeps")
-    ] = "dispatch,github,pools,sweeps",
+        str, typer.Option(help="comma-separated: dispatch, github, pools, retire, sweeps")
+    ] = "dispatch,github,pools,retire,sweeps",
 ) -> None:
     """Run the Celery worker: claims, stamps, mints, pools and sweeps."""
     from ostler.errors import ConfigurationError  # noqa: PLC0415

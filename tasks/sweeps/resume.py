@@ -6,8 +6,6 @@ It runs every few seconds, so it is quiet: a tick that finds nothing leaves no r
 
 from __future__ import annotations
 
-from functools import partial
-
 import structlog
 
 from models import epochs
@@ -35,25 +33,34 @@ def resume(tick: Tick) -> None:
     if tick.read(epochs.is_older):  # what these rows say is due was done, or undone, long ago
         tick.incomplete("Postgres is older than the cluster")
         return
-    heads = {queue: rt.waker.oldest(queue) for queue in due.QUEUES}
-    for queue, head in heads.items():
-        if head is not None and (late := (utcnow() - head).total_seconds()) > settings.due_after:
-            log.warning("resume.messages_wait", queue=queue, seconds=round(late))
-    take = partial(due.take_due, due_after=settings.due_after, heads=heads)
-    while found := tick.repair_all(lambda db: take(db, now=utcnow()), _overdue):
-        for claim in found:
-            log.info("resume.claim", claim=claim.claim_id, state=claim.state, purpose=claim.purpose)
-            send_next(rt, claim)
     removing = tick.repair_all(
         lambda db: due.begin_unstamps(db, unstamp_after=settings.unstamp_after, now=utcnow(), who=rt.who), _cut_off
     )
     for claim_id in removing:
         log.warning("resume.unstamp", claim=claim_id)
         rt.waker.send(UNSTAMP, queue="dispatch", claim_id=claim_id)
-    if tick.dry:
-        return
-    for pool_id in tick.read(lambda db: due.pools_with_work(db, probe_every=settings.probe_every, now=utcnow())):
-        rt.waker.wake(pool_id)
+    if not tick.dry:
+        for pool_id in tick.read(lambda db: due.pools_with_work(db, probe_every=settings.probe_every, now=utcnow())):
+            rt.waker.wake(pool_id)
+    while send_late_steps(tick) and tick.page():
+        pass
+
+
+def send_late_steps(tick: Tick) -> bool:
+    """Send the steps of a page of claims that are late and whose messages wait in no queue; False when it was the last.
+
+    The queues are looked at anew for each page: what the page before sent waits in them.
+    """
+    rt, due_after = tick.rt, tick.rt.settings.due_after
+    heads = {queue: rt.waker.oldest(queue) for queue in due.QUEUES}
+    for queue, head in heads.items():
+        if head is not None and (late := (utcnow() - head).total_seconds()) > due_after:
+            log.warning("resume.messages_wait", queue=queue, seconds=round(late))
+    found = tick.repair_all(lambda db: due.take_due(db, due_after=due_after, heads=heads, now=utcnow()), _overdue)
+    for claim in found:
+        log.info("resume.claim", claim=claim.claim_id, state=claim.state, purpose=claim.purpose)
+        send_next(rt, claim)
+    return len(found) == due.PAGE
 
 
 def _overdue(claim: due.Due) -> Case:
@@ -73,7 +80,7 @@ def _cut_off(claim_id: int) -> Case:
 def send_next(rt: Runtime, claim: due.Due) -> None:
     """Send the step that a claim waits for. A minted one was notified again in the transaction."""
     if claim.purpose == Purpose.RETIRE:
-        rt.waker.send(RETIRE, queue="pools", claim_id=claim.claim_id)
+        rt.waker.send(RETIRE, queue="retire", claim_id=claim.claim_id)
     elif claim.state == ClaimState.RELEASING:
         rt.waker.send(RELEASE, queue="dispatch", claim_id=claim.claim_id)
     elif claim.stamp == Stamp.REMOVING:

@@ -6,11 +6,11 @@
 {{- end -}}
 
 {{/*
-The connections that a worker may take: one per thread, or half of that on the queues github and pools alone, as
+The connections that a worker may take: one per thread, or half of that on the queues github, pools and retire alone, as
 models/connections.py has it. Takes the values of a group.
 */}}
 {{- define "ostler.workerShare" -}}
-{{- if without .queues "github" "pools" -}}
+{{- if without .queues "github" "pools" "retire" -}}
 {{- int .threads -}}
 {{- else -}}
 {{- div (add (int .threads) 1) 2 -}}
@@ -68,7 +68,7 @@ beside all old ones, and one that was told to end may still do so; minReadySecon
 {{- fail (printf "keda.redis.address: it is not set, and workers.%s scales by the length of Redis's queues: give host:port" $group) -}}
 {{- end -}}
 {{- end -}}
-{{- range $queue := list "dispatch" "github" "pools" "sweeps" -}}
+{{- range $queue := list "dispatch" "github" "pools" "retire" "sweeps" -}}
 {{- if not (has $queue $served) -}}
 {{- fail (printf "workers: no group serves the queue %s, so that its tasks would never run: add it to the queues of one" $queue) -}}
 {{- end -}}

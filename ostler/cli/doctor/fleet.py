@@ -16,7 +16,7 @@ TICK_WITHIN = timedelta(seconds=60)
 """Within which some sweep begins wherever beat and a worker run: `resume` comes every five seconds."""
 
 MESSAGES_WITHIN = 30.0
-"""Seconds that a message may wait for a worker; a step that is late is repeated after ten."""
+"""Seconds that a message may wait for a worker."""
 
 BEATS_WITHIN = timedelta(seconds=15)
 QUIET_FOR = timedelta(hours=24)

@@ -24,7 +24,7 @@ from ostler.cli.healthy import BEAT_LOCK
 from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, StoreUnreachable
 from ostler.settings import AppAccess, Cluster, Settings, load, load_app, load_cluster, load_stores
-from ostler.transport import sent_at
+from ostler.transport import HEAD, head_of
 from ostler.wakes import QUEUES
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _redis() -> Mapping[str, Any]:
         raise ConfigurationError("OSTLER_REDIS_URL: it is not set")
     try:
         with Redis.from_url(url.reveal(), socket_timeout=REDIS_WITHIN, socket_connect_timeout=REDIS_WITHIN) as redis:
-            heads = {queue: sent_at(redis.lindex(queue, -1)) for queue in QUEUES}
+            heads = {queue: head_of(redis.lrange(queue, *HEAD)) for queue in QUEUES}
             return {**redis.info(), "lock": bool(redis.exists(BEAT_LOCK)), "heads": heads}
     except RedisError as error:
         raise StoreUnreachable(f"Redis does not answer: {type(error).__name__}") from None

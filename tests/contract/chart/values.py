@@ -29,7 +29,7 @@ MATRIX: dict[str, dict[str, Any]] = {
         },
         "workers": {
             "default": {"queues": ["dispatch", "sweeps"], "autoscaling": {"enabled": True}},
-            "network": {"queues": ["github", "pools"], "threads": 15, "keda": {"enabled": True}},
+            "network": {"queues": ["github", "pools", "retire"], "threads": 15, "keda": {"enabled": True}},
         },
         "keda": KEDA,
         "metrics": {"monitors": True, "labels": {"release": "prometheus"}},
@@ -45,7 +45,7 @@ MATRIX: dict[str, dict[str, Any]] = {
         "workers": {
             "default": None,
             "claims": {"queues": ["dispatch"], "autoscaling": {"enabled": False}, "replicas": 1},
-            "upstream": {"queues": ["github", "pools"]},
+            "upstream": {"queues": ["github", "pools", "retire"]},
             "repairs": {"queues": ["sweeps"], "replicas": 1, "autoscaling": {"enabled": False}},
         },
         "postgres": {"maxConnections": 200},

@@ -244,7 +244,7 @@ class ClaimPath(RuleBasedStateMachine):
                 ),
             )
             if claim_id is not None:
-                self.world.send("ostler.retire", queue="dispatch", claim_id=claim_id)
+                self.world.send("ostler.retire", queue="retire", claim_id=claim_id)
 
     def a_pod_vanishes(self, draw: Draw) -> None:
         pods = list(self.world.cluster.pods.values())

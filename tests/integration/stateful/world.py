@@ -31,6 +31,7 @@ from models.schema import metadata
 from ostler.errors import UpstreamError
 from ostler.secrets import Secret
 from ostler.settings import Settings
+from ostler.wakes import QUEUES
 from tasks.app import MODULES, app
 from tasks.base import MINT
 from tests.integration.models.webhook_rows import NOW
@@ -129,8 +130,12 @@ class World:
     def kept(self, _pool_id: int) -> None:
         """The keeper has begun."""
 
-    def rest(self, _pool_id: int, *, pods: int) -> None:
+    def counted(self, _pool_id: int, *, pods: int) -> None:
+        """Nobody asks."""
+
+    def has_rested(self, _pool_id: int) -> bool:
         """Reconciles come as often as the machine draws them."""
+        return True
 
     def oldest(self, _queue: str) -> None:
         """Any message may have been lost."""
@@ -140,7 +145,7 @@ class World:
         yield True
 
     def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
-        assert queue in {"dispatch", "github", "pools", "sweeps"}
+        assert queue in QUEUES
         message = Message(name, kwargs)
         if message not in self.messages:
             self.messages.append(message)

@@ -12,12 +12,14 @@ import pytest
 from celery import chain
 from sqlalchemy import Connection
 
+from lab.processes import free_port
 from lab.redis import Redis
 from models.engine import transaction
 from models.releases import insert_retire
 from ostler.clock import utcnow
 from ostler.secrets import Secret
 from ostler.wakes import KEEP, RELEASE, RETIRE, STAMP, Waker
+from tasks.pools import keep
 from tasks.sweeps.resume import resume
 from tests.integration.tasks.conftest import Stage
 
@@ -45,9 +47,10 @@ def test_a_queue_says_when_its_next_message_was_sent(waker: Waker, redis_server:
         second = waker.oldest("pools")
         assert second is not None
         assert second >= between
-        client.rpop("pools")
-        client.lpush("pools", json.dumps({"headers": {}}), "nobody's")
-        assert waker.oldest("pools") is None, "it does not say, as those of a version of before"
+        client.rpush("pools", json.dumps({"headers": {}}), "nobody's")
+        assert waker.oldest("pools") == second, "those that come before it do not say"
+        client.ltrim("pools", 1, -1)
+        assert waker.oldest("pools") is None
 
 
 def test_the_messages_of_a_chain_say_it_too(waker: Waker) -> None:
@@ -124,14 +127,14 @@ def test_each_step_looks_at_the_queue_of_its_own_messages(stage: Stage, pod: str
     heads(stage, dispatch=utcnow() - 2 * OLD)
     resume.run()
     assert sent(stage) == []
-    heads(stage, github=utcnow() - 2 * OLD, pools=utcnow() - 2 * OLD)
+    heads(stage, github=utcnow() - 2 * OLD, retire=utcnow() - 2 * OLD)
     resume.run()
     assert sent(stage) == [RELEASE]
 
 
-def test_a_retirement_waits_in_the_queue_of_the_pools(stage: Stage, pod: str) -> None:
+def test_a_retirement_waits_in_a_queue_of_its_own(stage: Stage, pod: str) -> None:
     retiring(stage, pod)
-    heads(stage, pools=utcnow() - 2 * OLD)
+    heads(stage, retire=utcnow() - 2 * OLD)
     resume.run()
     assert sent(stage) == []
     heads(stage, dispatch=utcnow() - 2 * OLD, github=utcnow() - 2 * OLD)
@@ -141,23 +144,45 @@ def test_a_retirement_waits_in_the_queue_of_the_pools(stage: Stage, pod: str) ->
 
 def test_more_than_one_page_is_taken_up_by_one_tick(stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch) -> None:
     del pod
-    monkeypatch.setattr("models.resume.LIMIT", 1)
+    monkeypatch.setattr("models.resume.PAGE", 1)
     for name in stage.pods():
         retiring(stage, name)
     resume.run()
     assert sent(stage) == [RETIRE] * 2
 
 
-def test_a_large_pool_rests_between_two_reconciles_and_a_small_one_does_not(waker: Waker, redis_server: Redis) -> None:
-    waker.rest(1, pods=99)
-    waker.rest(2, pods=1000)
+def test_reconciles_of_a_large_pool_keep_a_distance_and_those_of_a_small_one_do_not(
+    waker: Waker, redis_server: Redis
+) -> None:
+    assert all(waker.has_rested(1) for _ in range(3)), "of which nothing is known"
+    waker.counted(1, pods=99)
+    assert all(waker.has_rested(1) for _ in range(3))
+    waker.counted(2, pods=1000)
+    assert [waker.has_rested(2) for _ in range(3)] == [True, False, False]
     for pool_id in (1, 2):
-        waker.send(KEEP, queue="pools", pool_id=pool_id)
         waker.send(KEEP, queue="pools", pool_id=pool_id)
     with redis_server.client() as client:
         messages = [json.loads(each)["headers"] for each in client.lrange("pools", 0, -1)]
     small, large = sorted(messages, key=lambda each: each["eta"] is not None)
     assert small["eta"] is None
-    assert large["eta"] is not None
     wait = datetime.fromisoformat(large["eta"]).timestamp() - time.time()
     assert 0 < wait <= 2
+
+
+def test_a_reconcile_that_comes_too_soon_is_sent_again_and_looks_at_nothing(
+    stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del pod
+    monkeypatch.setattr(stage.outbox, "has_rested", lambda _: False)
+    stage.rows("UPDATE pools SET replicas = 5")
+    (pool,) = stage.rows("SELECT id FROM pools")
+    keep.run(pool_id=pool.id)
+    assert stage.outbox.take(KEEP) == [{"pool_id": pool.id}]
+    assert len(stage.pods()) == 2
+
+
+def test_without_redis_a_reconcile_waits_for_nobody() -> None:
+    waker = Waker(Secret(f"redis://127.0.0.1:{free_port()}/0"))
+    waker.counted(1, pods=1000)
+    assert waker.has_rested(1)
+    waker.close()

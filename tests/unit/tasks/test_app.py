@@ -22,7 +22,7 @@ NAMES = {
     "ostler.mint": "github",
     "ostler.ask_run": "github",
     "ostler.release": "dispatch",
-    "ostler.retire": "pools",
+    "ostler.retire": "retire",
     "ostler.pools": "pools",
     "ostler.autoscale": "pools",
     "ostler.keep": "pools",

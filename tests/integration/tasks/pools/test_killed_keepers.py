@@ -84,7 +84,7 @@ def heal(stage: Stage) -> None:
         stage.rows("UPDATE claims SET leased_until = NULL WHERE purpose = 'retire' AND ended_at IS NULL")
         stage.outbox.sent.clear()
         for row in stage.rows("SELECT id FROM claims WHERE purpose = 'retire' AND ended_at IS NULL"):
-            stage.outbox.send("ostler.retire", queue="dispatch", claim_id=row.id)
+            stage.outbox.send("ostler.retire", queue="retire", claim_id=row.id)
         retired(stage)
         before = state(stage)
         kept(stage)
