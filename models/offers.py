@@ -12,6 +12,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from models.base import Base
 from models.channel import CHANNEL
+from models.pod_rows import NAME_IS_FREE
 from models.sql import text
 from rules.machines import ClaimState, Purpose, Stamp
 from rules.poll_answers import PolledClaim, PollFacts
@@ -301,7 +302,7 @@ def adopt_pod(
     Pod's row still has the name.
     """
     row = db.execute(
-        text("""
+        text(f"""
             WITH pool AS (
                 SELECT id FROM pools WHERE namespace = :namespace AND name = :pool
                 ORDER BY deleted_at DESC NULLS FIRST, id DESC LIMIT 1
@@ -309,13 +310,13 @@ def adopt_pod(
                 INSERT INTO runner_pods
                     (pool_id, namespace, name, uid, attempt_id, template_hash, stamp_value, created_at)
                 SELECT id, :namespace, :name, :uid, :attempt_id, :template_hash, coalesce(:stamp_value, '0.0'), :now
-                FROM pool
+                FROM pool WHERE {NAME_IS_FREE}
                 ON CONFLICT DO NOTHING
                 RETURNING uid
             )
             SELECT (SELECT count(*) FROM pool) AS pools,
                    EXISTS (SELECT FROM adopted) OR EXISTS (SELECT FROM runner_pods WHERE uid = :uid) AS adopted
-        """),
+        """),  # noqa: S608  a constant of models.pod_rows
         {
             "namespace": namespace,
             "name": name,

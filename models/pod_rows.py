@@ -56,6 +56,16 @@ class PodFacts:
     exit_reason: str | None
 
 
+NAME_IS_FREE = """
+    NOT EXISTS (SELECT FROM runner_pods r WHERE r.namespace = :namespace AND r.name = :name
+                AND (r.gone_at IS NULL OR r.uid IS NULL))
+"""
+"""No other Pod has the name, and no row waits for its Pod under it, be it one that was given up.
+
+A creation that came late can make a second Pod for a row whose Pod has run and gone: that one gets a row of its own.
+"""
+
+
 def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: datetime) -> None:
     """Give every Pod that was seen its row, its UID and its exit facts.
 
@@ -64,8 +74,8 @@ def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: 
     known = {
         row.name: row
         for row in db.execute(
-            text("SELECT id, name, uid, attempt_id, gone_at, terminal_at FROM runner_pods WHERE pool_id = :id"
-                 " AND name = ANY(:names)"),
+            text("SELECT id, name, uid, attempt_id, terminal_at FROM runner_pods WHERE pool_id = :id"
+                 " AND name = ANY(:names) AND (gone_at IS NULL OR uid IS NULL)"),
             {"id": pool_id, "names": [pod.name for pod in pods]},
         )
     }  # fmt: skip
@@ -100,9 +110,10 @@ def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: 
 def _adopt(db: Connection, pool_id: int, pod: PodFacts) -> None:
     """Insert the row of a Pod that was seen without one."""
     db.execute(
-        text("""
+        text(f"""
             INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, stamp_value, created_at)
-            VALUES (:pool_id, :namespace, :name, :uid, :attempt, :hash, :stamp, :created)
+            SELECT :pool_id, :namespace, :name, :uid, :attempt, :hash, :stamp, CAST(:created AS timestamptz)
+            WHERE {NAME_IS_FREE}
             ON CONFLICT DO NOTHING
         """),
         {

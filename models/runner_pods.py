@@ -15,7 +15,10 @@ class RunnerPod(Base):
 
     __tablename__ = "runner_pods"
     __table_args__ = (
-        Index("uq_runner_pods_namespace_name", "namespace", "name", unique=True),
+        Index(
+            "uq_runner_pods_present_name", "namespace", "name", unique=True, postgresql_where=text("gone_at IS NULL")
+        ),
+        Index("ix_runner_pods_name", "namespace", "name"),
         Index("ix_runner_pods_pool_open", "pool_id", postgresql_where=text("gone_at IS NULL")),
         Index("ix_runner_pods_gone_at", "gone_at", postgresql_where=text("gone_at IS NOT NULL")),
     )

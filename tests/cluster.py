@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
@@ -25,22 +26,35 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterA
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent  # what the workers of one run have in common
+    with prepared(lambda: shared(folder / "control-plane")) as access:
+        yield access
+
+
+@contextmanager
+def prepared(begin: Callable[[], AbstractContextManager[ClusterAccess]]) -> Iterator[ClusterAccess]:
+    """Begin a control plane and put the RunnerPool kind in place; fails the test where there is none."""
     try:
-        with shared(folder / "control-plane") as access:
-            client = make_client(kubeconfig=str(access.kubeconfig))
-            apply_crd(client)
-            client.close()
+        with begin() as access:
+            with administrator(access) as client:
+                apply_crd(client)
             yield access
     except ControlPlaneUnavailable as error:
         pytest.fail(str(error), pytrace=False)
 
 
+@contextmanager
+def administrator(access: ClusterAccess) -> Iterator[KubeClient]:
+    """Be the administrator of a control plane."""
+    client = make_client(kubeconfig=str(access.kubeconfig))
+    yield client
+    client.close()
+
+
 @pytest.fixture(scope="session")
 def admin(control_plane: ClusterAccess) -> Iterator[KubeClient]:
     """A client with the administrator's identity."""
-    client = make_client(kubeconfig=str(control_plane.kubeconfig))
-    yield client
-    client.close()
+    with administrator(control_plane) as client:
+        yield client
 
 
 @pytest.fixture

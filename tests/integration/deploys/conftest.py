@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from k8s_adapters.client import KubeClient, make_client
-from k8s_adapters.crd import apply_crd
-from lab.control_plane import ClusterAccess, ControlPlane, ControlPlaneUnavailable
+from k8s_adapters.client import KubeClient
+from lab.control_plane import ClusterAccess, ControlPlane
+from tests.cluster import administrator, prepared
 from tests.integration.deploys.operator import Operator
 
 
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterAccess]:
     """A control plane of its own: `--live` looks at all namespaces, and tries a Pod in each that has pools."""
-    try:
-        with ControlPlane.start(tmp_path_factory.mktemp("deploys") / "control-plane") as own:
-            client = make_client(kubeconfig=str(own.access.kubeconfig))
-            apply_crd(client)
-            client.close()
-            yield own.access
-    except ControlPlaneUnavailable as error:
-        pytest.fail(str(error), pytrace=False)
+
+    @contextmanager
+    def own() -> Iterator[ClusterAccess]:
+        with ControlPlane.start(tmp_path_factory.mktemp("deploys") / "control-plane") as started:
+            yield started.access
+
+    with prepared(own) as access:
+        yield access
 
 
 @pytest.fixture(scope="session")
 def admin(control_plane: ClusterAccess) -> Iterator[KubeClient]:
     """The administrator of that one; a session has the other's already."""
-    client = make_client(kubeconfig=str(control_plane.kubeconfig))
-    yield client
-    client.close()
+    with administrator(control_plane) as client:
+        yield client
 
 
 @pytest.fixture

@@ -44,7 +44,12 @@ def test_a_deploy_changes_nothing_for_busy_pods(tmp_path: Path) -> None:
         "digest": deployed({"image": {"digest": f"sha256:{'0' * 64}"}}),
         "scale": deployed({"image": {"tag": "1"}, "web": {"replicas": 4}, "worker": {"replicas": 1}}),
         "groups of workers": deployed(
-            {"workers": {"default": {"queues": ["dispatch", "sweeps"]}, "far": {"queues": ["github", "pools"]}}}
+            {
+                "workers": {
+                    "default": {"queues": ["dispatch", "sweeps"]},
+                    "far": {"queues": ["github", "pools", "retire"]},
+                }
+            }
         ),
         "renamed pools": deployed({"image": {"tag": "1"}}, pools=("linux-x64", "arm64")),
         "another template of Pods": deployed(

@@ -1,0 +1,101 @@
+"""A creation that was held up makes a second Pod for a row whose Pod has run and gone: it is a Pod like any other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from k8s_adapters.pools import delete_pool, get_pool
+from k8s_adapters.runners import create_runner, delete_runner
+from models.engine import transaction
+from models.offers import adopt_pod
+from ostler.clock import utcnow
+from tests.integration.tasks.conftest import Stage
+from tests.integration.tasks.pools.fleet import kept, polls, retired, rounds
+
+
+def late(stage: Stage) -> tuple[str, str]:
+    """Have the only Pod of a pool of one run and go, and be made again by who came late; return its name and UID."""
+    stage.pool(replicas=1)
+    kept(stage)
+    polls(stage)
+    (row,) = stage.rows("SELECT name, uid, attempt_id FROM runner_pods")
+    delete_runner(stage.kube, namespace=stage.namespace, name=row.name, uid=row.uid)
+    stage.rows("UPDATE runner_pods SET gone_at = now() WHERE uid = :uid", uid=row.uid)
+    pool = get_pool(stage.kube, namespace=stage.namespace, name="small")
+    assert pool is not None
+    made = create_runner(
+        stage.kube, pool=pool, name=row.name, attempt=row.attempt_id, dispatch_url="http://web/", audience="ostler"
+    )
+    assert made.uid != row.uid
+    return row.name, made.uid
+
+
+def rows_of(stage: Stage, name: str) -> list[Any]:
+    return stage.rows("SELECT * FROM runner_pods WHERE name = :name ORDER BY id", name=name)
+
+
+def adopts(stage: Stage, name: str, uid: str) -> bool | None:
+    def body(db: Connection) -> bool | None:
+        return adopt_pod(
+            db, namespace=stage.namespace, name=name, uid=uid, pool="small", attempt_id="a", template_hash="h",
+            stamp_value=None, now=utcnow(),
+        )  # fmt: skip
+
+    return transaction(stage.rt.engine, body)
+
+
+def test_the_keeper_gives_it_a_row_of_its_own_and_counts_it(stage: Stage) -> None:
+    name, uid = late(stage)
+    kept(stage)
+    first, second = rows_of(stage, name)
+    assert first.gone_at is not None
+    assert (second.uid, second.gone_at) == (uid, None)
+    assert [pod.uid for pod in stage.pods().values()] == [uid], "it is the one Pod that the pool wants"
+    kept(stage)
+    assert len(rows_of(stage, name)) == 2
+
+
+def test_its_end_is_seen(stage: Stage) -> None:
+    name, uid = late(stage)
+    kept(stage)
+    polls(stage)
+    stage.kube.request(
+        "PATCH", f"/api/v1/namespaces/{stage.namespace}/pods/{name}/status",
+        body={"status": {"phase": "Succeeded"}}, content_type="application/merge-patch+json",
+    )  # fmt: skip
+    kept(stage)
+    (row,) = stage.rows("SELECT terminal_at FROM runner_pods WHERE uid = :uid", uid=uid)
+    assert row.terminal_at is not None
+
+
+def test_its_pool_drains(stage: Stage) -> None:
+    late(stage)
+    delete_pool(stage.kube, namespace=stage.namespace, name="small")
+    rounds(stage, 3)
+    retired(stage)
+    kept(stage)
+    assert get_pool(stage.kube, namespace=stage.namespace, name="small") is None
+    assert not stage.pods()
+
+
+def test_its_poll_gives_it_a_row_too(stage: Stage) -> None:
+    name, uid = late(stage)
+    assert adopts(stage, name, uid) is True
+    assert adopts(stage, name, uid) is True
+    assert adopts(stage, name, "another") is False, "the name is that of a Pod that lives"
+    assert [row.uid for row in rows_of(stage, name)][1:] == [uid]
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["waits", "given up"])
+def test_a_row_that_waits_for_its_pod_gets_it_and_no_other_row_is_made(stage: Stage, gone: bool) -> None:
+    stage.pool(replicas=1)
+    kept(stage)
+    (row,) = stage.rows("SELECT name, uid FROM runner_pods")
+    stage.rows("UPDATE runner_pods SET uid = NULL, gone_at = CASE WHEN :gone THEN now() END", gone=gone)
+    assert adopts(stage, row.name, row.uid) is False
+    kept(stage)
+    (after,) = rows_of(stage, row.name)
+    assert (after.uid, after.gone_at) == (row.uid, None)
