@@ -134,7 +134,7 @@ def _service_account_of(
         return None
     if attempt is not None and (account.get("annotations") or {}).get(ATTEMPT_ANNOTATION) != attempt:
         return None
-    # Read after the ServiceAccount: a Pod that is made later makes a ServiceAccount with another UID first.
+    # Read after the ServiceAccount: a Pod made later makes a ServiceAccount with another UID first, or has this one.
     living = get_pod(client, namespace=namespace, name=name, policy=policy)
     return None if living is not None and living.uid != uid else str(account["uid"])
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from models.base import Base
 from models.channel import CHANNEL
-from models.pod_rows import NAME_IS_FREE
+from models.pod_rows import POOL_OF_NAME
 from models.sql import text
 from rules.machines import ClaimState, Purpose, Stamp
 from rules.poll_answers import PolledClaim, PollFacts
@@ -309,8 +309,9 @@ def adopt_pod(
             ), adopted AS (
                 INSERT INTO runner_pods
                     (pool_id, namespace, name, uid, attempt_id, template_hash, stamp_value, created_at)
-                SELECT id, :namespace, :name, :uid, :attempt_id, :template_hash, coalesce(:stamp_value, '0.0'), :now
-                FROM pool WHERE {NAME_IS_FREE}
+                SELECT {POOL_OF_NAME.format(pool="id")}, :namespace, :name, :uid, :attempt_id, :template_hash,
+                       coalesce(:stamp_value, '0.0'), :now
+                FROM pool
                 ON CONFLICT DO NOTHING
                 RETURNING uid
             )

@@ -56,13 +56,13 @@ class PodFacts:
     exit_reason: str | None
 
 
-NAME_IS_FREE = """
-    NOT EXISTS (SELECT FROM runner_pods r WHERE r.namespace = :namespace AND r.name = :name
-                AND (r.gone_at IS NULL OR r.uid IS NULL))
+POOL_OF_NAME = """
+    coalesce((SELECT r.pool_id FROM runner_pods r WHERE r.namespace = :namespace AND r.name = :name
+              ORDER BY r.id DESC LIMIT 1), {pool})
 """
-"""No other Pod has the name, and no row waits for its Pod under it, be it one that was given up.
+"""The pool of a Pod: that of the row whose name it has, where there is one.
 
-A creation that came late can make a second Pod for a row whose Pod has run and gone: that one gets a row of its own.
+A creation that came late can make a second Pod for a row whose Pod has run and gone, and whose pool may have gone too.
 """
 
 
@@ -75,8 +75,8 @@ def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: 
         row.name: row
         for row in db.execute(
             text("SELECT id, name, uid, attempt_id, terminal_at FROM runner_pods WHERE pool_id = :id"
-                 " AND name = ANY(:names) AND (gone_at IS NULL OR uid IS NULL)"),
-            {"id": pool_id, "names": [pod.name for pod in pods]},
+                 " AND namespace = ANY(:namespaces) AND name = ANY(:names) AND (gone_at IS NULL OR uid IS NULL)"),
+            {"id": pool_id, "namespaces": list({pod.namespace for pod in pods}), "names": [pod.name for pod in pods]},
         )
     }  # fmt: skip
     # Known rows in the order of their ids, as every lock; new ones after them.
@@ -112,10 +112,9 @@ def _adopt(db: Connection, pool_id: int, pod: PodFacts) -> None:
     db.execute(
         text(f"""
             INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, stamp_value, created_at)
-            SELECT :pool_id, :namespace, :name, :uid, :attempt, :hash, :stamp, CAST(:created AS timestamptz)
-            WHERE {NAME_IS_FREE}
+            VALUES ({POOL_OF_NAME.format(pool=":pool_id")}, :namespace, :name, :uid, :attempt, :hash, :stamp, :created)
             ON CONFLICT DO NOTHING
-        """),
+        """),  # noqa: S608  a constant of this module
         {
             "pool_id": pool_id, "namespace": pod.namespace, "name": pod.name, "uid": pod.uid,
             "attempt": pod.attempt_id, "hash": pod.template_hash, "stamp": pod.stamp_value, "created": pod.created_at,

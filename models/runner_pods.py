@@ -15,8 +15,13 @@ class RunnerPod(Base):
 
     __tablename__ = "runner_pods"
     __table_args__ = (
+        # A row without a UID waits for its Pod, also one that was given up.
         Index(
-            "uq_runner_pods_present_name", "namespace", "name", unique=True, postgresql_where=text("gone_at IS NULL")
+            "uq_runner_pods_present_name",
+            "namespace",
+            "name",
+            unique=True,
+            postgresql_where=text("gone_at IS NULL OR uid IS NULL"),
         ),
         Index("ix_runner_pods_name", "namespace", "name"),
         Index("ix_runner_pods_pool_open", "pool_id", postgresql_where=text("gone_at IS NULL")),

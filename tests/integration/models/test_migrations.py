@@ -102,6 +102,7 @@ def test_what_may_be_lost_is_unlogged_and_nothing_else_is(empty: Engine) -> None
         ("uq_claims_live_job", "WHERE ((ended_at IS NULL) AND (job_id IS NOT NULL))"),
         ("uq_mint_attempts_one_open", "WHERE (outcome = 'open'::text)"),
         ("uq_pools_live_name", "WHERE (deleted_at IS NULL)"),
+        ("uq_runner_pods_present_name", "WHERE ((gone_at IS NULL) OR (uid IS NULL))"),
     ],
 )
 def test_the_indexes_that_laws_lean_on_are_unique_and_partial(empty: Engine, index: str, predicate: str) -> None:

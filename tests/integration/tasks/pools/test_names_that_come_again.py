@@ -89,6 +89,18 @@ def test_its_poll_gives_it_a_row_too(stage: Stage) -> None:
     assert [row.uid for row in rows_of(stage, name)][1:] == [uid]
 
 
+def test_it_belongs_to_the_pool_that_it_was_made_for_although_another_has_the_name(stage: Stage) -> None:
+    name, uid = late(stage)
+    (old,) = stage.rows("SELECT id FROM pools")
+    stage.rows("UPDATE pools SET deleted_at = now(), draining = true")
+    stage.rows("""
+        INSERT INTO pools OVERRIDING SYSTEM VALUE SELECT (jsonb_populate_record(p, jsonb_build_object(
+            'id', p.id + 1000, 'uid', 'another', 'deleted_at', NULL, 'draining', false))).* FROM pools p
+    """)
+    assert adopts(stage, name, uid) is True
+    assert {row.pool_id for row in rows_of(stage, name)} == {old.id}
+
+
 @pytest.mark.parametrize("gone", [False, True], ids=["waits", "given up"])
 def test_a_row_that_waits_for_its_pod_gets_it_and_no_other_row_is_made(stage: Stage, gone: bool) -> None:
     stage.pool(replicas=1)
