@@ -19,9 +19,12 @@ from k8s_adapters.client import KubeClient, make_client
 from k8s_adapters.pods import PodSeen, list_pods
 from k8s_adapters.pools import PoolSeen, create_pool
 from lab.control_plane import ClusterAccess
+from lab.redis import Redis
 from models.engine import in_transaction
 from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, NotInstalled, Retryable
+from ostler.secrets import Secret
+from ostler.wakes import Waker
 from rules.scopes import Scope
 from tasks import runtime as current
 from tasks.pools import keep, pools
@@ -453,6 +456,14 @@ def github(stage: Stage) -> StubGitHub:
     stub = StubGitHub()
     stage.rt.github = stub
     return stub
+
+
+@pytest.fixture
+def waker(redis_server: Redis) -> Iterator[Waker]:
+    """What sends messages, with the run's Redis."""
+    found = Waker(Secret(redis_server.url))
+    yield found
+    found.close()
 
 
 @pytest.fixture

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from lab.processes import free_port
 from lab.redis import Redis
 from ostler.secrets import Secret
 from ostler.wakes import ALONE_MS, Waker
-
-
-@pytest.fixture
-def waker(redis_server: Redis) -> Iterator[Waker]:
-    found = Waker(Secret(redis_server.url))
-    yield found
-    found.close()
 
 
 def does(waker: Waker, what: str) -> bool:

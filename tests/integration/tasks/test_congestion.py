@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -24,13 +23,6 @@ from tasks.sweeps.resume import resume
 from tests.integration.tasks.conftest import Stage
 
 OLD = timedelta(seconds=60)
-
-
-@pytest.fixture
-def waker(redis_server: Redis) -> Iterator[Waker]:
-    found = Waker(Secret(redis_server.url))
-    yield found
-    found.close()
 
 
 def test_a_queue_says_when_its_next_message_was_sent(waker: Waker, redis_server: Redis) -> None:
