@@ -57,7 +57,7 @@ SOONER = {
     "OSTLER_EPOCH_EVERY": "1",
     "OSTLER_POOLS_EVERY": "1",
     "OSTLER_AUTOSCALE_EVERY": "2",
-    "OSTLER_SWEEP_EVERY": "5",
+    "OSTLER_SWEEP_EVERY": "10",
     "OSTLER_SPENT_AFTER": "2",
     "OSTLER_ADRIFT_AFTER": "6",
     "OSTLER_REDELIVERY_AGAIN_AFTER": "3",
@@ -121,8 +121,14 @@ class Story:
         self.begin_a_long_job(seconds=20)
 
     def put_it_back(self) -> None:
-        """Put the copy in the place of the database."""
+        """Put the copy in the place of the database: one that was made in the midst of a sweep, an hour ago."""
         self.system.postgres.put_back("backup")
+        self.rows("""
+            UPDATE sweeps SET began_at = began_at - interval '1 h', succeeded_at = succeeded_at - interval '1 h',
+                   lease_holder = CASE WHEN name = 'redelivery' THEN 'killed' ELSE lease_holder END,
+                   leased_until = CASE WHEN name = 'redelivery' THEN began_at + interval '25 s' ELSE leased_until END
+            RETURNING name
+        """)
 
     # What the page promises.
 
@@ -222,7 +228,7 @@ class Story:
 
     def rows(self, statement: str) -> list[Any]:
         engine = create_engine(self.system.postgres.url("ostler"))
-        with engine.connect() as db:
+        with engine.begin() as db:
             found = list(db.execute(text(statement)).all())
         engine.dispose()
         return found

@@ -65,7 +65,10 @@ def messages(sight: Sight) -> Verdict:
 
 
 def sweeps(sight: Sight) -> Verdict:
-    """No sweep has missed three of its periods, and none is paused unnoticed."""
+    """No sweep has missed three of its periods, and none is paused unnoticed.
+
+    Rows that were put back say nothing of the time before that was noticed.
+    """
     found = sight.rows
     if not found.sweeps:
         return unknown("the database lacks the table of the sweeps", "run `ostler migrate`")
@@ -73,10 +76,11 @@ def sweeps(sight: Sight) -> Verdict:
     began = min((each.began_at for each in found.sweeps if each.began_at is not None), default=None)
     if began is None:
         return unknown("no sweep has run yet", "see the line of `beat`")
+    since = began if found.lost is None else max(began, found.lost.until)
     late = [
         each.name
         for each in found.sweeps
-        if is_late(last=each.succeeded_at or began, since=began, period=every[each.name],
+        if is_late(last=each.succeeded_at or since, since=since, period=every[each.name],
                    paused=each.paused_at is not None, now=found.now)
     ]  # fmt: skip
     paused = [each.name for each in found.sweeps if each.paused_at is not None]

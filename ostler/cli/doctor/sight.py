@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from github_adapters.app import AppInstallation
     from k8s_adapters.client import KubeClient
     from models.browse.sweeps import SweepSeen
-    from models.epochs import EpochSeen
+    from models.epochs import EpochSeen, Lost
     from models.health import Server
 
 T = TypeVar("T")
@@ -55,6 +55,7 @@ class Rows:
     needed: str | None
     server: Server
     epoch: EpochSeen | None = None
+    lost: Lost | None = None
     last_tick: datetime | None = None
     sweeps: Sequence[SweepSeen] = ()
     web_beats: Sequence[datetime] = ()
@@ -170,8 +171,9 @@ def _read(db: Connection) -> Rows:
     if not fits:
         return found
     return replace(
-        found, epoch=epochs.read(db, now=now), last_tick=sweep_runs.last_tick(db), sweeps=list_sweeps(db, now=now),
-        web_beats=health.web_beats(db), last_delivery=health.last_delivery(db), images=health.pool_images(db),
+        found, epoch=epochs.read(db, now=now), lost=epochs.lost(db), last_tick=sweep_runs.last_tick(db),
+        sweeps=list_sweeps(db, now=now), web_beats=health.web_beats(db), last_delivery=health.last_delivery(db),
+        images=health.pool_images(db),
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from github_adapters.app import AppInstallation, AppSeen
 from github_adapters.deliveries import DeliveryPage, DeliverySeen
 from k8s_adapters.admission import CollectorAnswer
 from models.browse.sweeps import SweepSeen
+from models.epochs import Lost
 from models.health import Server
 from ostler.cli import doctor
 from ostler.cli.doctor import cluster, fleet, github, installation, postgres, redis, runner, runners
@@ -32,6 +33,7 @@ from ostler.errors import ConfigurationError, Forbidden, Gone, Retryable, StoreU
 NOW = datetime(2026, 11, 22, 10, tzinfo=UTC)
 SERVER = Server(version="18.1", most_connections=100, connections=20, isolation="read committed", standby=False)
 SWEEP = SweepSeen("resume", None, None, None, None, NOW, NOW, "done", None)
+OLD_SWEEPS = (replace(SWEEP, began_at=NOW - timedelta(hours=1), succeeded_at=NOW - timedelta(hours=1)),)
 ROWS = Rows(
     NOW, "0020", None, SERVER, last_tick=NOW, sweeps=(SWEEP,), web_beats=(NOW,), last_delivery=NOW,
     images={"small": "ghcr.io/actions/actions-runner:2.330.0"},
@@ -189,8 +191,10 @@ CASES: list[tuple[Callable[..., Verdict], dict[str, Any], Outcome, str]] = [
     (fleet.sweeps, {}, OK, "on time"),
     (fleet.sweeps, {"rows": rows(sweeps=())}, DUNNO, "lacks"),
     (fleet.sweeps, {"rows": rows(sweeps=(replace(SWEEP, began_at=None, succeeded_at=None),))}, DUNNO, "no sweep"),
-    (fleet.sweeps, {"rows": rows(sweeps=(replace(SWEEP, began_at=NOW - timedelta(hours=1), succeeded_at=None),))},
-     BAD, "resume"),
+    (fleet.sweeps, {"rows": rows(sweeps=OLD_SWEEPS)}, BAD, "resume"),
+    (fleet.sweeps, {"rows": rows(sweeps=(replace(OLD_SWEEPS[0], succeeded_at=None),))}, BAD, "resume"),
+    (fleet.sweeps, {"rows": rows(sweeps=OLD_SWEEPS, lost=Lost(None, NOW - timedelta(seconds=14)))}, OK, "on time"),
+    (fleet.sweeps, {"rows": rows(sweeps=OLD_SWEEPS, lost=Lost(None, NOW - timedelta(seconds=16)))}, BAD, "resume"),
     (fleet.sweeps, {"rows": rows(sweeps=(replace(SWEEP, paused_at=NOW),))}, WARN, "paused: resume"),
     (fleet.webhooks, {}, OK, "taken"),
     (fleet.webhooks, {"rows": rows(last_delivery=None)}, WARN, "ever"),
