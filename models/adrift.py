@@ -48,11 +48,13 @@ _FIND = text("""
         UNION ALL
         SELECT id, 'waiting' FROM jobs WHERE state = 'waiting' AND changed_at < :late
         UNION ALL
-        SELECT j.id, CASE WHEN e.elsewhere THEN 'elsewhere' ELSE 'bug' END
+        SELECT j.id, CASE WHEN e.elsewhere THEN 'elsewhere' WHEN e.outlived THEN 'outlived' ELSE 'bug' END
         FROM jobs j
         LEFT JOIN LATERAL (
-            SELECT NOT EXISTS (SELECT FROM mint_attempts m WHERE m.runner_name = x.runner_name) AS elsewhere
-            FROM executions x WHERE x.job_id = j.id AND x.ended_at IS NULL AND j.state = 'running'
+            SELECT m.id IS NULL AS elsewhere, x.claim_id IS NULL AND c.ended_at <= j.changed_at AS outlived
+            FROM executions x
+            LEFT JOIN mint_attempts m ON m.runner_name = x.runner_name LEFT JOIN claims c ON c.id = m.claim_id
+            WHERE x.job_id = j.id AND x.ended_at IS NULL AND j.state = 'running'
         ) e ON true
         WHERE j.state IN ('claimed', 'running') AND j.hold_reason IS DISTINCT FROM :ask_github
           AND j.changed_at < CASE WHEN e.elsewhere THEN CAST(:late AS timestamptz) ELSE :soon END

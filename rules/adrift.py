@@ -27,6 +27,7 @@ class Adrift(StrEnum):
     - `waiting`: GitHub has held it for an environment for long.
     - `set_aside`: it has been held with a backoff for long.
     - `elsewhere`: it runs on a runner that is not ours, for long.
+    - `outlived`: it runs on a runner of ours whose claim had ended when GitHub told of it.
     - `bug`: it is claimed or running and no claim is live; repaired and counted as a bug.
     """
 
@@ -34,6 +35,7 @@ class Adrift(StrEnum):
     WAITING = "waiting"
     SET_ASIDE = "set_aside"
     ELSEWHERE = "elsewhere"
+    OUTLIVED = "outlived"
     BUG = "bug"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Row, event, text
+from structlog.testing import capture_logs
 
 from github_adapters.client import JobSeen
 from github_adapters.runs import RunSeen
@@ -407,6 +408,31 @@ def test_what_runs_on_runners_of_others_is_asked_about_seldom_and_on_ours_soon(w
     assert world.shown(7) == ("running", None, None)
     assert world.shown(8) == ("running", "ask_github", None)
     assert world.tick() == []
+
+
+@pytest.mark.parametrize(
+    ("claim", "kind"),
+    [
+        ("UPDATE claims SET ended_at = now() - interval '6 min'", "outlived"),
+        ("UPDATE claims SET ended_at = now() - interval '4 min'", "bug"),  # live when GitHub told
+        ("UPDATE claims SET state = 'executing', ended_at = NULL, end_reason = NULL", "bug"),
+    ],
+)
+def test_only_what_was_told_of_a_runner_after_the_end_of_its_claim_is_no_bug(
+    world: World, claim: str, kind: str
+) -> None:
+    world.job(7, "running", minutes=5)
+    world.runs_on(7, "small-0-abcdef01", minted=True)
+    world.stage.rows(claim)
+    world.github.jobs = {7: "completed/failure"}
+    with capture_logs() as logs:
+        assert world.tick() == [7]
+    assert world.shown(7) == ("completed", None, "failure")
+    assert [each["event"] for each in logs if each["event"] == "adrift_jobs.bug"] == ["adrift_jobs.bug"] * (
+        kind == "bug"
+    )
+    (row,) = world.stage.rows("SELECT why FROM repairs")
+    assert row.why.startswith(f"{kind}: ")
 
 
 def test_a_job_that_moves_while_github_is_asked_is_left_alone(world: World) -> None:
