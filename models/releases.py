@@ -42,7 +42,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseWork:
-    """What a release or a retirement has to undo. `expected` and `value` are of the annotation."""
+    """What a release or a retirement has to undo, and `since` when. `expected` and `value` are of the annotation."""
 
     claim_id: int
     chain_no: int
@@ -53,6 +53,7 @@ class ReleaseWork:
     installation_id: int | None
     delivered: bool
     reason: str
+    since: datetime
     namespace: str
     pod_name: str
     pod_uid: str
@@ -139,6 +140,7 @@ def _work(db: Connection, row: Row[Any]) -> ReleaseWork:
         installation_id=row.installation_id,
         delivered=delivered,
         reason=row.release_reason or "",
+        since=row.changed_at,
         namespace=pod.namespace,
         pod_name=pod.name,
         pod_uid=row.pod_uid,

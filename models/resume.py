@@ -40,13 +40,15 @@ class Due:
 def take_due(db: Connection, *, due_after: float, heads: Mapping[str, datetime | None], now: datetime) -> list[Due]:
     """Raise the chain number of the claims that are due and put their next look `due_after` away.
 
+    What made one wait is over: from now on it is lost if nothing takes it up.
+
     `heads`: per queue when the message was sent that comes next from it. A step that was due before that is lost; one
     that is due since then may wait behind it. Sent again it would make the queue longer, and raising its chain number
     would have the message that waits do nothing in its turn: a queue with waits of over `due_after` would never end.
     """
     rows = db.execute(
         text(f"""
-            UPDATE claims c SET chain_no = chain_no + 1, due_at = :next,
+            UPDATE claims c SET chain_no = chain_no + 1, due_at = :next, last_error = NULL,
                    stranded_at = CASE WHEN {_FOUND} THEN {OVERDUE_SINCE} ELSE stranded_at END,
                    stranded_cause = CASE WHEN {_FOUND} THEN 'message_lost' ELSE stranded_cause END,
                    stranded_found_by = CASE WHEN {_FOUND} THEN 'resume' ELSE stranded_found_by END

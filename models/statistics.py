@@ -18,6 +18,7 @@ from rules.stranding import Cause
 class Statistics:
     """What is open now. Jobs by (state, hold reason or None), claims by (purpose, state); an age in seconds.
 
+    `claim_seconds`: since when the oldest claim of each has been in its state.
     `closed_seconds`: of each gate, 0 while it is open. `stranded_seconds`: the oldest of each cause.
     `last_tick`: when a sweep last began, None when none ever did. `catch_up`: repositories. `deliveries_read`: by part,
     until when GitHub's list of deliveries has been read, None: never.
@@ -26,6 +27,7 @@ class Statistics:
 
     jobs: Mapping[tuple[str, str | None], int]
     claims: Mapping[tuple[str, str], int]
+    claim_seconds: Mapping[tuple[str, str], float]
     offered_pods: int
     oldest_queued_seconds: float
     closed_seconds: Mapping[str, float]
@@ -47,7 +49,10 @@ def read(db: Connection, *, now: datetime) -> Statistics:
         """)
     ).all()
     claims = db.execute(
-        text("SELECT purpose, state, count(*) AS claims FROM claims WHERE ended_at IS NULL GROUP BY purpose, state")
+        text("""
+            SELECT purpose, state, count(*) AS claims, min(changed_at) AS oldest FROM claims
+            WHERE ended_at IS NULL GROUP BY purpose, state
+        """)
     ).all()
     offered: int = db.execute(
         text("""
@@ -60,6 +65,7 @@ def read(db: Connection, *, now: datetime) -> Statistics:
     return Statistics(
         jobs={(row.state, row.hold_reason): row.jobs for row in jobs},
         claims={(row.purpose, row.state): row.claims for row in claims},
+        claim_seconds={(row.purpose, row.state): max(0.0, (now - row.oldest).total_seconds()) for row in claims},
         offered_pods=offered,
         oldest_queued_seconds=max(0.0, (now - oldest[0]).total_seconds()) if oldest else 0.0,
         closed_seconds={

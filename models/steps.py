@@ -82,19 +82,28 @@ class Leased(Protocol):
     def lease_until(self) -> datetime: ...  # noqa: D102
 
 
-def give_back(db: Connection, work: Leased, *, due_at: datetime, error: str) -> None:
+def give_back(db: Connection, work: Leased, *, due_at: datetime, error: str, undoes: bool = False) -> None:
     """End a lease without having moved: the step runs again at `due_at` at the latest.
 
-    A lease that ran out and was taken by another execution is left alone.
+    A lease that ran out and was taken by another execution is left alone. A release that was asked for meanwhile waits
+    no longer for it than for the lease; `undoes`: the step is a release itself, or a retirement.
     """
     db.execute(
         text("""
             UPDATE claims SET leased_until = NULL, last_error = :error,
                    due_at = CASE WHEN state IN ('delivered', 'executing') THEN NULL
+                                 WHEN state = 'releasing' AND NOT :undoes THEN least(due_at, :due)
                                  ELSE CAST(:due AS timestamptz) END
             WHERE id = :id AND chain_no = :chain_no AND leased_until = :until AND ended_at IS NULL
         """),
-        {"id": work.claim_id, "chain_no": work.chain_no, "until": work.lease_until, "due": due_at, "error": error},
+        {
+            "id": work.claim_id,
+            "chain_no": work.chain_no,
+            "until": work.lease_until,
+            "due": due_at,
+            "error": error,
+            "undoes": undoes,
+        },
     )
 
 

@@ -55,13 +55,14 @@ class PoolFacts:
 
 @dataclass(frozen=True, slots=True)
 class ClaimFacts:
-    """The live claim of a job."""
+    """The live claim of a job. `last_error`: why its last step was given up for the moment, None while one is tried."""
 
     id: int
     state: ClaimState
     stamp: Stamp
     pod: str
     runner: str | None
+    last_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +210,8 @@ def _claimed(job: JobFacts) -> Explanation:
         case ClaimState.DELIVERED:
             found = WaitsFor.START, f"It has {on}; GitHub has not said yet that {claim.runner} executes it."
         case ClaimState.RELEASING:
-            found = WaitsFor.RELEASE, f"It had {on}, which is being released; then it is queued again."
+            failed = "" if claim.last_error is None else f" The last try ended so: {claim.last_error}."
+            found = WaitsFor.RELEASE, f"It had {on}, which is being released; then it is queued again.{failed}"
         case _:
             found = WaitsFor.END, f"It has {on}, whose runner executes."
     return Explanation(*found)

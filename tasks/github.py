@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import timedelta
 
 import structlog
 
 from github_adapters.client import JobSeen
 from github_adapters.runs import RunSeen
-from models import accounts, releases, repositories, steps
+from models import accounts, releases, repositories
 from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import Gone, UpstreamError
@@ -20,15 +19,6 @@ from tasks.base import RELEASE, Policy, calls, remaining
 from tasks.runtime import Runtime
 
 log = structlog.get_logger(__name__)
-
-LONGEST_WAIT = 60.0
-"""Seconds after which a step that GitHub's limits keep from going on is tried again at the latest."""
-
-
-def wait_for_token(rt: Runtime, work: releases.ReleaseWork, *, after: float) -> None:
-    """Leave a claim to `resume`, which sends its step again when a call to GitHub may be made."""
-    due_at = utcnow() + timedelta(seconds=min(after, LONGEST_WAIT))
-    transaction(rt.engine, lambda db: steps.give_back(db, work, due_at=due_at, error="waits for its turn"))
 
 
 def deregister(rt: Runtime, registrations: Iterable[releases.Registration], *, policy: Policy = RELEASE) -> None:

@@ -17,11 +17,12 @@ from models.releases import Warmth
 from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, Invalid, NotInstalled, RateLimited
 from ostler.wakes import RELEASE as NAME
+from tasks.again import OUT_OF_REACH, after_a_failure, look_again, wait_for_token
 from tasks.annotation import write
 from tasks.base import RELEASE, calls, task
 from tasks.evidence import ask
-from tasks.github import ask_fate, deregister, follow_owner, wait_for_token
-from tasks.retire import OUT_OF_REACH, look_again, send_retire
+from tasks.github import ask_fate, deregister, follow_owner
+from tasks.retire import send_retire
 from tasks.runtime import Runtime, runtime
 
 log = structlog.get_logger(__name__)
@@ -52,10 +53,16 @@ def release(*, claim_id: int, chain_no: int | None = None, reason: str = "releas
     if work is None:
         return
     log.info("release.begun", reason=work.reason, delivered=work.delivered, pod=work.pod_name)
+    with after_a_failure(rt, work):
+        carry_out(rt, work)
+
+
+def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
+    """Deregister what was minted, and end the claim by what comes of that."""
     try:
         deregister(rt, work.registrations)
     except Busy:
-        transaction(rt.engine, lambda db: releases.refuse_release(db, claim_id, now=utcnow(), who=rt.who))
+        transaction(rt.engine, lambda db: releases.refuse_release(db, work.claim_id, now=utcnow(), who=rt.who))
         log.info("release.refused")
         return
     except RateLimited as error:
@@ -118,6 +125,7 @@ def make_warm(rt: Runtime, work: releases.ReleaseWork) -> Warmth | None:
         return Warmth.UNKNOWN
     if result.outcome is StampOutcome.MOVED_ON and result.seen is not None:
         log.warning("release.annotation_moves")
+        look_again(rt, work, "its annotation moves")
         return None
     return _WARMTH[result.outcome]
 

@@ -10,26 +10,21 @@ only way to delete a Pod that is not terminal, so whoever wanted it gone, what P
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import structlog
-from sqlalchemy import Connection
 
 from k8s_adapters.pods import get_pod
 from k8s_adapters.runners import delete_runner
-from models import releases, steps
+from models import releases
 from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, NotInstalled, RateLimited
 from ostler.wakes import KEEP
 from ostler.wakes import RETIRE as NAME
+from tasks.again import OUT_OF_REACH, after_a_failure, look_again, wait_for_token
 from tasks.base import RETIRE, calls, task
 from tasks.evidence import ask
-from tasks.github import follow_owner, remove_runner, wait_for_token
+from tasks.github import follow_owner, remove_runner
 from tasks.runtime import Runtime, runtime
-
-OUT_OF_REACH = 60.0
-"""Seconds after which a runner that the App may not remove is asked for again."""
 
 log = structlog.get_logger(__name__)
 
@@ -39,8 +34,13 @@ def retire(*, claim_id: int) -> None:
     """Retire the Pod of a claim whose purpose that is."""
     rt = runtime()
     work = transaction(rt.engine, lambda db: releases.begin_retire(db, claim_id, now=utcnow()))
-    if work is None:
-        return
+    if work is not None:
+        with after_a_failure(rt, work):
+            carry_out(rt, work)
+
+
+def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
+    """Deregister where that has to be, delete the Pod and look whether it is gone."""
     seen = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RETIRE))
     gone = seen is None or seen.uid != work.pod_uid
     living = None if gone else seen
@@ -94,16 +94,6 @@ def remove_runners(rt: Runtime, work: releases.ReleaseWork, *, over: bool) -> No
                 look_again(rt, work, type(error).__name__, after=OUT_OF_REACH)
                 raise
             log.warning("retire.runner_left", runner=registration.runner_name, error=type(error).__name__)
-
-
-def look_again(rt: Runtime, work: releases.ReleaseWork, error: str, *, after: float = 0) -> None:
-    """Leave the claim live for `resume`, which takes it up again in so many seconds."""
-    due_at = utcnow() + timedelta(seconds=after)
-
-    def body(db: Connection) -> None:
-        steps.give_back(db, work, due_at=due_at, error=error)
-
-    transaction(rt.engine, body)
 
 
 def send_retire(rt: Runtime, claim_id: int) -> None:

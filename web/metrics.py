@@ -140,10 +140,16 @@ class Rows(Collector):
                 jobs.add_metric((state, hold or "none"), found.jobs.get((state, hold), 0))
         yield jobs
         claims = GaugeMetricFamily("ostler_claims", "Live claims", labels=("purpose", "state"))
+        oldest = GaugeMetricFamily(
+            "ostler_oldest_claim_seconds", "For how long the oldest live claim has been in this state; 0: none is",
+            labels=("purpose", "state"),
+        )  # fmt: skip
         for purpose in Purpose:
             for claim_state in _LIVE_CLAIMS:
                 claims.add_metric((purpose, claim_state), found.claims.get((purpose, claim_state), 0))
+                oldest.add_metric((purpose, claim_state), found.claim_seconds.get((purpose, claim_state), 0))
         yield claims
+        yield oldest
         gates = GaugeMetricFamily("ostler_gate_open", "Whether the gate of an upstream is open", labels=("upstream",))
         closed = GaugeMetricFamily(
             "ostler_gate_closed_seconds", "For how long it has been closed; 0 while it is open", labels=("upstream",)

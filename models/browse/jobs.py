@@ -85,7 +85,7 @@ def job_story(db: Connection, job_id: int, *, now: datetime) -> JobStory | None:
     claims = db.execute(
         text("""
             SELECT c.id, c.state, c.stamp, c.created_at, c.minted_at, c.delivered_at, c.ended_at, c.end_reason,
-                   c.runner_name, p.name AS pod
+                   c.runner_name, c.last_error, p.name AS pod
             FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
             WHERE c.job_id = :id ORDER BY c.id LIMIT :most
         """),
@@ -124,7 +124,12 @@ def _facts(db: Connection, job: Row[Any], claims: Sequence[Row[Any]], *, now: da
         claim=None
         if live is None
         else ClaimFacts(
-            id=live.id, state=ClaimState(live.state), stamp=Stamp(live.stamp), pod=live.pod, runner=live.runner_name
+            id=live.id,
+            state=ClaimState(live.state),
+            stamp=Stamp(live.stamp),
+            pod=live.pod,
+            runner=live.runner_name,
+            last_error=live.last_error,
         ),
         runner=runner,
         conclusion=job.conclusion,

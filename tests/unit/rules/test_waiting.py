@@ -49,6 +49,14 @@ def claimed(state: ClaimState, stamp: Stamp = Stamp.ON) -> Explanation:
     return explain(replace(JOB, state=JobState.CLAIMED, claim=claim))
 
 
+def test_a_release_that_an_upstream_failed_says_so() -> None:
+    claim = ClaimFacts(
+        id=9, state=ClaimState.RELEASING, stamp=Stamp.ON, pod="small-1", runner=None, last_error="Retryable"
+    )
+    found = explain(replace(JOB, state=JobState.CLAIMED, claim=claim))
+    assert found.summary.endswith("which is being released; then it is queued again. The last try ended so: Retryable.")
+
+
 @pytest.mark.parametrize("reason", list(HoldReason))
 def test_every_hold_has_a_sentence_and_a_cure(reason: HoldReason) -> None:
     found = explain(replace(JOB, hold_reason=reason, hold_detail="pools 1, 2"))

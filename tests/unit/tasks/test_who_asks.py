@@ -16,7 +16,7 @@ PACKAGES = ("tasks", "models", "web", "ostler", "rules", "github_adapters", "k8s
 
 ENDS = {
     # The two ways to delete a Pod: under its retire claim, or once it is terminal.
-    ("tasks/retire.py", "retire"): "delete_runner",
+    ("tasks/retire.py", "carry_out"): "delete_runner",
     ("tasks/spent.py", "remove"): "delete_runner",
     # The one way to take a stamp off, and its two callers.
     ("tasks/annotation.py", "write"): "take_off",
@@ -33,7 +33,7 @@ ENDS = {
 
 ASKS = {
     # Who calls those, and what it asks.
-    ("tasks/retire.py", "retire"): {"ask"},
+    ("tasks/retire.py", "carry_out"): {"ask"},
     ("tasks/spent.py", "see_spent"): {"judge", "remove"},
     ("tasks/pools.py", "keep"): {"decide"},
     ("tasks/provision.py", "decide"): {"make_plan", "commit_plan"},
@@ -52,8 +52,8 @@ ASKS = {
 
 CALLERS = {
     # Of what inserts a retire claim: nobody gets there past the questions above.
-    "end_never_delivered": {("tasks/release.py", "end_never_delivered"), ("tasks/release.py", "release")},
-    "end_delivered": {("tasks/release.py", "end_delivered"), ("tasks/release.py", "release")},
+    "end_never_delivered": {("tasks/release.py", "end_never_delivered"), ("tasks/release.py", "carry_out")},
+    "end_delivered": {("tasks/release.py", "end_delivered"), ("tasks/release.py", "carry_out")},
     "commit_plan": {("tasks/provision.py", "decide")},
     "_retire": {("models/pool_plans.py", "commit_plan")},
     "retire_quiet": {("tasks/sweeps/silent_pods.py", "look")},

@@ -57,6 +57,7 @@ def test_rows_are_shown_in_numbers_and_zeros_are_shown_too(stage: Stage) -> None
     stage.job(5, hold_reason="no_pool")
     stage.job(6, pool_id=pool, state="completed")
     add_claim(stage.engine, pool, 1, account_id=7)
+    stage.execute("UPDATE claims SET changed_at = now() - interval '61 s'")
     database = Database(stage.engine)
     found = scrape(make(database, **{"poll.204": 9, "delivery.first": 4}))
     assert found["ostler_database_up"] == 1
@@ -65,6 +66,8 @@ def test_rows_are_shown_in_numbers_and_zeros_are_shown_too(stage: Stage) -> None
     assert found['ostler_jobs{hold_reason="set_aside",state="queued"}'] == 0
     assert found['ostler_claims{purpose="job",state="delivered"}'] == 1
     assert found['ostler_claims{purpose="retire",state="claimed"}'] == 0
+    assert 60 < found['ostler_oldest_claim_seconds{purpose="job",state="delivered"}'] < 120
+    assert found['ostler_oldest_claim_seconds{purpose="job",state="releasing"}'] == 0
     assert found["ostler_oldest_queued_job_seconds"] > 0
     assert (found["ostler_polls_held"], found["ostler_webhooks_waiting"]) == (3, 2)
     assert (found['ostler_polls_total{status="204"}'], found['ostler_polls_total{status="410"}']) == (9, 0)

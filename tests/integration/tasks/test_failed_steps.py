@@ -1,0 +1,261 @@
+"""A release or retirement that an upstream fails: its lease is given back, and `resume` repeats it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from k8s_adapters.stamps import STAMP_POLICY, StampOutcome, StampResult
+from k8s_adapters.stamps import unstamp as take_off
+from models import releases, steps, stranded
+from models.engine import transaction
+from ostler.clock import utcnow
+from ostler.errors import Conflict, Forbidden, RateLimited, Retryable, UpstreamError
+from rules.stranding import Cause
+from tasks import annotation
+from tasks import release as of_release
+from tasks import retire as of_retire
+from tasks.release import release
+from tasks.retire import retire
+from tasks.stamp import stamp
+from tasks.sweeps.resume import resume
+from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
+
+FAILURES = [
+    (Retryable("503"), 2),
+    (Conflict("409"), 2),
+    (RateLimited("429", after=7), 7),
+    (RateLimited("429", after=600), 60),
+    (Forbidden("403"), 20),
+]
+"""What an upstream answers, and after how many seconds it is asked again."""
+
+
+def failing(error: UpstreamError) -> Callable[..., Any]:
+    """Return a call that the upstream fails."""
+
+    def fail(*_args: object, **_kwargs: object) -> None:
+        raise error
+
+    return fail
+
+
+def is_left_to_resume(stage: Stage, claim: int, error: UpstreamError, wait: float) -> None:
+    """See a claim without a lease, due in so many seconds, that tells why and is not taken for lost."""
+    row = stage.see(claim)
+    assert (row.ended_at, row.leased_until, row.last_error) == (None, None, type(error).__name__)
+    assert wait - 2 < (row.due_at - utcnow()).total_seconds() <= wait
+    resume.run()
+    assert stage.outbox.sent == []
+    stage.rows("UPDATE claims SET due_at = now() - interval '1 s'")
+    assert lost_for(stage) == 0
+    resume.run()
+
+
+def lost_for(stage: Stage) -> float:
+    return transaction(stage.rt.engine, lambda db: stranded.oldest(db, now=utcnow()))[Cause.MESSAGE_LOST]
+
+
+@pytest.mark.parametrize(("error", "wait"), FAILURES[:4])
+def test_a_release_whose_un_stamp_fails(
+    stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch, error: UpstreamError, wait: float
+) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="claimed")
+    with monkeypatch.context() as broken:
+        broken.setattr(of_release, "write", failing(error))
+        with pytest.raises(type(error)):
+            release.run(claim_id=claim)
+    is_left_to_resume(stage, claim, error, wait)
+
+    stage.released()
+
+    assert (stage.see(claim).end_reason, stage.see(claim).job_state) == ("released", "queued")
+    assert pod in stage.pods()
+
+
+@pytest.mark.parametrize("state", ["minted", "delivered"])
+def test_a_release_that_github_fails(stage: Stage, pod: str, github: StubGitHub, state: str) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state=state, runner=RUNNER)
+    github.broken = True
+    with pytest.raises(Retryable):
+        release.run(claim_id=claim)
+    is_left_to_resume(stage, claim, Retryable("down"), 2)
+    github.broken = False
+
+    stage.released()
+
+    assert stage.see(claim).ended_at is not None
+    assert stage.see(claim).job_state == "queued"
+
+
+@pytest.mark.parametrize("call", ["get_pod", "delete_runner"])
+@pytest.mark.parametrize(("error", "wait"), FAILURES)
+def test_a_retirement_that_the_cluster_fails(
+    stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch, call: str, error: UpstreamError, wait: float
+) -> None:
+    claim = insert_retire(stage, pod)
+    with monkeypatch.context() as broken:
+        broken.setattr(of_retire, call, failing(error))
+        with pytest.raises(type(error)):
+            retire.run(claim_id=claim)
+    is_left_to_resume(stage, claim, error, wait)
+
+    for message in stage.outbox.take("ostler.retire"):
+        retire.run(**message)
+
+    assert stage.see(claim).end_reason == "retired"
+    assert pod not in stage.pods()
+
+
+def insert_retire(stage: Stage, pod: str) -> int:
+    (row,) = stage.rows("SELECT id FROM runner_pods WHERE name = :name", name=pod)
+    claim = transaction(
+        stage.rt.engine,
+        lambda db: releases.insert_retire(db, row.id, now=utcnow(), who="test", why="test", due_after=10),
+    )
+    assert claim is not None
+    return claim
+
+
+def test_the_longer_it_was_tried_the_longer_it_waits(stage: Stage, pod: str, github: StubGitHub) -> None:
+    github.broken = True
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="minted", runner=RUNNER)
+    waits = []
+    for tried_for in (3, 12, 600):
+        with pytest.raises(Retryable):
+            release.run(claim_id=claim)
+        stage.rows("UPDATE claims SET changed_at = now() - make_interval(secs => :s)", s=tried_for)
+        with pytest.raises(Retryable):
+            release.run(claim_id=claim)
+        waits.append((stage.see(claim).due_at - utcnow()).total_seconds())
+    assert [round(seconds) for seconds in waits] == [2, 6, 20]
+
+
+def test_a_release_whose_annotation_moves_twice_is_left_to_resume(
+    stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="claimed")
+    moved = StampResult(outcome=StampOutcome.MOVED_ON, seen="another", owner=None)
+    monkeypatch.setattr(of_release, "write", lambda *_, **__: moved)
+    release.run(claim_id=claim)
+    row = stage.see(claim)
+    assert (row.state, row.leased_until, row.last_error) == ("releasing", None, "its annotation moves")
+    assert row.due_at <= utcnow()
+
+
+def test_a_release_that_is_lost_after_one_that_failed_counts_as_lost(
+    stage: Stage, pod: str, github: StubGitHub
+) -> None:
+    github.broken = True
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="minted", runner=RUNNER)
+    with pytest.raises(Retryable):
+        release.run(claim_id=claim)
+    stage.rows("UPDATE claims SET due_at = now() - interval '1 s'")
+    resume.run()
+    stage.outbox.take("ostler.release")
+    assert lost_for(stage) == 0
+    stage.rows("UPDATE claims SET due_at = now() - interval '1 s', changed_at = now() - interval '11 s'")
+    assert lost_for(stage) >= 11
+
+
+def test_a_release_that_is_asked_for_while_a_mint_fails_does_not_wait_for_its_next_try(stage: Stage, pod: str) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="claimed")
+
+    def mint_that_waits(db: Connection) -> None:
+        work = steps.begin_mint(db, claim, chain_no=None, suffix="abcdef01", now=utcnow())
+        assert work is not None
+        assert releases.request_release(db, claim, reason="cancelled", now=utcnow(), who="test")
+        steps.give_back(db, work, due_at=utcnow() + timedelta(minutes=5), error="RateLimited")
+
+    transaction(stage.rt.engine, mint_that_waits)
+
+    row = stage.see(claim)
+    assert (row.state, row.leased_until) == ("releasing", None)
+    assert (row.due_at - utcnow()).total_seconds() <= 10
+
+
+def test_an_un_stamp_whose_answer_never_came_and_that_lands_when_the_pod_works_for_another_claim_changes_nothing(
+    stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="claimed")
+    late: list[releases.ReleaseWork] = []
+
+    def hang(_rt: object, work: releases.ReleaseWork, **_: object) -> None:
+        late.append(work)
+        raise Retryable("timed out")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(of_release, "write", hang)
+        with pytest.raises(Retryable):
+            release.run(claim_id=claim)
+    stage.rows("UPDATE claims SET due_at = now() - interval '1 s'")
+    resume.run()
+    stage.released()
+    stage.job(8)
+    other = stage.claim(pod, job_id=8, state="claimed")
+    stage.rows("UPDATE claims SET stamp = 'none' WHERE id = :id", id=other)
+    stamp.run(claim_id=other)
+    stamped = stage.pods()[pod]
+
+    (work,) = late
+    result = take_off(
+        stage.kube, namespace=work.namespace, name=work.pod_name, uid=work.pod_uid, expected=work.expected,
+        value=work.value, policy=STAMP_POLICY,
+    )  # fmt: skip
+
+    assert result.outcome is StampOutcome.MOVED_ON
+    assert stage.pods()[pod] == stamped
+    assert stamped.owner == 1
+
+
+def test_a_release_whose_un_stamp_was_applied_before_it_failed(
+    stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="claimed")
+
+    def cut(*args: Any, **kwargs: Any) -> None:
+        annotation.write(*args, **kwargs)
+        raise Retryable("connection reset")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(of_release, "write", cut)
+        with pytest.raises(Retryable):
+            release.run(claim_id=claim)
+    stage.rows("UPDATE claims SET due_at = now() - interval '1 s'")
+    resume.run()
+    stage.released()
+
+    assert stage.see(claim).end_reason == "released"
+    assert stage.pods()[pod].owner is None
+
+
+def test_a_step_that_was_overtaken_gives_no_lease_back_that_is_anothers(
+    stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = insert_retire(stage, pod)
+
+    def stop_for_a_while(*_: object, **__: object) -> None:
+        stage.rows("UPDATE claims SET leased_until = now() + interval '20 s', due_at = now() + interval '20 s'")
+        raise Retryable("timed out")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(of_retire, "get_pod", stop_for_a_while)
+        with pytest.raises(Retryable):
+            retire.run(claim_id=claim)
+
+    row = stage.see(claim)
+    assert row.leased_until is not None
+    assert row.last_error is None
+    assert (row.due_at - utcnow()).total_seconds() > 10
