@@ -94,7 +94,7 @@ def request_release(
         who=who,
         why=reason,
         guard=guard,
-        values={"release_reason": ":why", "due_at": "coalesce(leased_until, :now)"},
+        values={"release_reason": ":why", "due_at": "coalesce(leased_until, :now)", "last_error": "NULL"},
         chain_no=chain_no,
         spare_since=spare_since,
     )

@@ -18,7 +18,7 @@ from rules.stranding import Cause
 class Statistics:
     """What is open now. Jobs by (state, hold reason or None), claims by (purpose, state); an age in seconds.
 
-    `claim_seconds`: since when the oldest claim of each has been in its state.
+    `claim_seconds`: since the last transition of the one that had none for longest.
     `closed_seconds`: of each gate, 0 while it is open. `stranded_seconds`: the oldest of each cause.
     `last_tick`: when a sweep last began, None when none ever did. `catch_up`: repositories. `deliveries_read`: by part,
     until when GitHub's list of deliveries has been read, None: never.

@@ -86,11 +86,13 @@ def give_back(db: Connection, work: Leased, *, due_at: datetime, error: str, und
     """End a lease without having moved: the step runs again at `due_at` at the latest.
 
     A lease that ran out and was taken by another execution is left alone. A release that was asked for meanwhile waits
-    no longer for it than for the lease; `undoes`: the step is a release itself, or a retirement.
+    no longer for it than for the lease, and has an error of its own
+    alone; `undoes`: the step is a release itself, or a retirement.
     """
     db.execute(
         text("""
-            UPDATE claims SET leased_until = NULL, last_error = :error,
+            UPDATE claims SET leased_until = NULL,
+                   last_error = CASE WHEN state = 'releasing' AND NOT :undoes THEN NULL ELSE :error END,
                    due_at = CASE WHEN state IN ('delivered', 'executing') THEN NULL
                                  WHEN state = 'releasing' AND NOT :undoes THEN least(due_at, :due)
                                  ELSE CAST(:due AS timestamptz) END

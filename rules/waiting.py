@@ -55,7 +55,7 @@ class PoolFacts:
 
 @dataclass(frozen=True, slots=True)
 class ClaimFacts:
-    """The live claim of a job. `last_error`: why its last step was given up for the moment, None while one is tried."""
+    """The live claim of a job. `last_error`: what its step waits for to be tried again."""
 
     id: int
     state: ClaimState

@@ -17,7 +17,7 @@ from models.releases import Warmth
 from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, Invalid, NotInstalled, RateLimited
 from ostler.wakes import RELEASE as NAME
-from tasks.again import OUT_OF_REACH, after_a_failure, look_again, wait_for_token
+from tasks.again import OUT_OF_REACH, SELDOM, after_a_failure, look_again, wait_for_token
 from tasks.annotation import write
 from tasks.base import RELEASE, calls, task
 from tasks.evidence import ask
@@ -62,8 +62,12 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
     try:
         deregister(rt, work.registrations)
     except Busy:
-        transaction(rt.engine, lambda db: releases.refuse_release(db, work.claim_id, now=utcnow(), who=rt.who))
+        refused = transaction(
+            rt.engine, lambda db: releases.refuse_release(db, work.claim_id, now=utcnow(), who=rt.who)
+        )
         log.info("release.refused")
+        if not refused:
+            look_again(rt, work, "GitHub says that its runner is busy", after=SELDOM)
         return
     except RateLimited as error:
         wait_for_token(rt, work, after=error.after)
@@ -155,9 +159,11 @@ def end_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
         rt.engine,
         lambda db: releases.end_delivered(db, work, fate, now=utcnow(), who=rt.who, retire_due=rt.settings.due_after),
     )
-    if retire_id is not None:
-        send_retire(rt, retire_id)
-        wake_after(rt, pool_id=work.pool_id, account_id=work.account_id)
+    if retire_id is None:
+        look_again(rt, work, "it lost its job meanwhile")
+        return
+    send_retire(rt, retire_id)
+    wake_after(rt, pool_id=work.pool_id, account_id=work.account_id)
 
 
 def wake_after(rt: Runtime, *, pool_id: int, account_id: int | None) -> None:

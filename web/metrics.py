@@ -141,7 +141,7 @@ class Rows(Collector):
         yield jobs
         claims = GaugeMetricFamily("ostler_claims", "Live claims", labels=("purpose", "state"))
         oldest = GaugeMetricFamily(
-            "ostler_oldest_claim_seconds", "For how long the oldest live claim has been in this state; 0: none is",
+            "ostler_oldest_claim_seconds", "Since the last transition of the claim that had none for longest; 0: none",
             labels=("purpose", "state"),
         )  # fmt: skip
         for purpose in Purpose:

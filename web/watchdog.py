@@ -12,6 +12,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
+from models import epochs
 from models.browse.sweeps import list_sweeps
 from ostler.clock import utcnow
 from ostler.logging import get_logger
@@ -22,7 +23,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """One sweep: seconds since its last success (or since this process began, when there was none)."""
+    """One sweep: seconds since its last success (or since somebody watches, when there was none)."""
 
     name: str
     lag: float
@@ -31,7 +32,10 @@ class Watched:
 
 
 class Watchdog:
-    """Looks at the sweeps; `periods` are theirs in seconds."""
+    """Looks at the sweeps; `periods` are theirs in seconds.
+
+    A sweep is late by what it did since this process began and since rows that were put back were noticed.
+    """
 
     def __init__(self, periods: Mapping[str, float], *, since: datetime | None = None) -> None:
         self._periods = periods
@@ -41,11 +45,13 @@ class Watchdog:
     def look(self, db: Connection) -> Sequence[Watched]:
         """Return every sweep, and log which have become late or are late no more."""
         now = utcnow()
+        lost = epochs.lost(db)
+        since = self._since if lost is None else max(self._since, lost.until)
         found = []
         for each in list_sweeps(db, now=now):
-            last = each.succeeded_at if each.succeeded_at is not None else self._since
+            last = each.succeeded_at if each.succeeded_at is not None else since
             paused = each.paused_at is not None
-            late = is_late(last=last, since=self._since, period=self._periods[each.name], paused=paused, now=now)
+            late = is_late(last=last, since=since, period=self._periods[each.name], paused=paused, now=now)
             found.append(Watched(each.name, max(0.0, (now - last).total_seconds()), late, paused))
         late_now = frozenset(each.name for each in found if each.late)
         for name in sorted(late_now - self._told):

@@ -121,7 +121,7 @@ class Story:
         self.begin_a_long_job(seconds=20)
 
     def put_it_back(self) -> None:
-        """Put the copy in the place of the database: one that was made in the midst of a sweep, an hour ago."""
+        """Put the copy in the place of the database: an hour old, a sweep with a lease in it."""
         self.system.postgres.put_back("backup")
         self.rows("""
             UPDATE sweeps SET began_at = began_at - interval '1 h', succeeded_at = succeeded_at - interval '1 h',

@@ -151,6 +151,39 @@ def test_a_release_whose_annotation_moves_twice_is_left_to_resume(
     assert row.due_at <= utcnow()
 
 
+def test_a_delivered_claim_that_loses_its_job_while_github_is_asked_for_it_is_released_at_once(
+    stage: Stage, pod: str, github: StubGitHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="delivered", runner=RUNNER)
+
+    def meanwhile(**_: object) -> None:
+        stage.rows("UPDATE claims SET job_id = NULL")
+
+    with monkeypatch.context() as asked:
+        asked.setattr(StubGitHub, "get_job", lambda _self, **_: meanwhile())
+        release.run(claim_id=claim)
+    row = stage.see(claim)
+    assert (row.state, row.leased_until, row.last_error) == ("releasing", None, "it lost its job meanwhile")
+    resume.run()
+    stage.released()
+    assert stage.see(claim).end_reason is not None
+    assert github.deleted == [77]
+
+
+def test_a_runner_that_is_busy_though_its_jit_never_left_us_is_asked_for_again(
+    stage: Stage, pod: str, github: StubGitHub
+) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="minted", runner=RUNNER)
+    github.runner = "busy"
+    release.run(claim_id=claim)
+    row = stage.see(claim)
+    assert (row.state, row.leased_until) == ("releasing", None)
+    assert 18 < (row.due_at - utcnow()).total_seconds() <= 20
+    assert pod in stage.pods()
+
+
 def test_a_release_that_is_lost_after_one_that_failed_counts_as_lost(
     stage: Stage, pod: str, github: StubGitHub
 ) -> None:
@@ -180,7 +213,7 @@ def test_a_release_that_is_asked_for_while_a_mint_fails_does_not_wait_for_its_ne
     transaction(stage.rt.engine, mint_that_waits)
 
     row = stage.see(claim)
-    assert (row.state, row.leased_until) == ("releasing", None)
+    assert (row.state, row.leased_until, row.last_error) == ("releasing", None, None)
     assert (row.due_at - utcnow()).total_seconds() <= 10
 
 

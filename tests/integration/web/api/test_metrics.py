@@ -103,6 +103,16 @@ def test_a_sweep_that_missed_three_periods_is_late_and_a_paused_one_is_not(stage
     database.stop()
 
 
+def test_after_a_copy_was_put_back_a_sweep_is_late_by_what_it_did_since_then(stage: Stage) -> None:
+    stage.execute("INSERT INTO sweeps (name, succeeded_at) VALUES ('rematch', now() - interval '3 h')")
+    database = Database(stage.engine)
+    assert scrape(make(database))['ostler_sweep_late{sweep="rematch"}'] == 1
+    for seconds, late in ((179, 0), (181, 1)):
+        stage.execute(f"UPDATE epochs SET lost_until = now() - interval '{seconds} s'")  # noqa: S608  a number
+        assert scrape(make(Database(stage.engine)))['ostler_sweep_late{sweep="rematch"}'] == late
+    database.stop()
+
+
 def test_coverage_is_shown_before_anything_was_looked_at_and_after(stage: Stage) -> None:
     series = {f'ostler_catch_up_repositories{{is="{part}"}}' for part in ("due", "looked_at")}
     series |= {f'ostler_redelivery_read_timestamp_seconds{{part="{part}"}}' for part in ("newest", "all")}
