@@ -86,8 +86,7 @@ def give_back(db: Connection, work: Leased, *, due_at: datetime, error: str, und
     """End a lease without having moved: the step runs again at `due_at` at the latest.
 
     A lease that ran out and was taken by another execution is left alone. A release that was asked for meanwhile waits
-    no longer for it than for the lease, and has an error of its own
-    alone; `undoes`: the step is a release itself, or a retirement.
+    no longer than the lease would have had it wait. `undoes`: the step is a release itself, or a retirement.
     """
     db.execute(
         text("""
