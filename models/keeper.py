@@ -126,10 +126,15 @@ def _differing(row: Row[Any], pool: PoolFacts) -> set[str]:
 
 
 def _insert(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
-    """Insert a pool's row. One of the same name with another UID went, and this one came, between two looks."""
+    """Insert a pool's row. One of the same name with another UID went, and this one came, between two looks.
+
+    Its own row may be there by now, if another look has just made it.
+    """
     before = db.execute(
-        text("SELECT id FROM pools WHERE namespace = :namespace AND name = :name AND deleted_at IS NULL"),
-        {"namespace": pool.namespace, "name": pool.name},
+        text("""
+            SELECT id FROM pools WHERE namespace = :namespace AND name = :name AND deleted_at IS NULL AND uid <> :uid
+        """),
+        {"namespace": pool.namespace, "name": pool.name, "uid": pool.uid},
     ).scalars()
     for pool_id in before.all():
         end_pool(db, pool_id, now=now)

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -242,13 +243,40 @@ def test_a_retirement_and_a_job_claim_on_one_pod_have_one_winner(stage: Stage, w
     assert purposes == ["job" if winner == "the job claim" else "retire"]
 
 
+NEW_POOL = PoolFacts(
+    uid="pool-1", namespace="runners", name="small", image="image", labels=("linux",), runner_group_id=1, vcpu=2000,
+    memory=4096, replicas=2, allowed_accounts=(), allowed_repositories=(), routing_priority=0, template_hash="hash",
+    draining=False,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "look", [keeper.mirror_pool, partial(keeper.mark_problem, problem="bad")], ids=["good", "unusable"]
+)
+def test_a_pool_that_another_look_has_just_made_is_not_taken_for_one_that_went(
+    database: Database, look: Callable[..., object]
+) -> None:
+    see = partial(look, pool=NEW_POOL, now=NOW)
+    with stopped(database.engine, "SELECT id FROM pools WHERE namespace", thread="second") as looking:
+        second = start("second", lambda: transaction(database.engine, see))
+        looking.wait()
+        transaction(database.engine, partial(keeper.mirror_pool, pool=NEW_POOL, now=NOW))
+    second.result(DEADLINE)
+    rows = transaction(database.engine, lambda db: db.execute(text("SELECT uid, deleted_at FROM pools")).all())
+    assert rows == [("pool-1", None)]
+
+
+def test_a_pool_of_the_same_name_that_went_between_two_looks_is_ended(database: Database) -> None:
+    for uid in ("pool-1", "pool-2"):
+        transaction(database.engine, partial(keeper.mirror_pool, pool=replace(NEW_POOL, uid=uid), now=NOW))
+    rows = transaction(
+        database.engine, lambda db: db.execute(text("SELECT uid, deleted_at FROM pools ORDER BY id")).all()
+    )
+    assert rows == [("pool-1", NOW), ("pool-2", None)]
+
+
 def test_two_looks_at_a_new_pool_make_one_row_of_it(database: Database) -> None:
-    pool = PoolFacts(
-        uid="pool-1", namespace="runners", name="small", image="image", labels=("linux",), runner_group_id=1, vcpu=2000,
-        memory=4096, replicas=2, allowed_accounts=(), allowed_repositories=(), routing_priority=0, template_hash="hash",
-        draining=False,
-    )  # fmt: skip
-    see = partial(keeper.mirror_pool, pool=pool, now=NOW)
+    see = partial(keeper.mirror_pool, pool=NEW_POOL, now=NOW)
     with database.engine.begin() as first:
         assert see(first)
         second = start("second", lambda: transaction(database.engine, see))
