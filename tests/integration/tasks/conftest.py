@@ -20,7 +20,8 @@ from k8s_adapters.pods import PodSeen, list_pods
 from k8s_adapters.pools import PoolSeen, create_pool
 from lab.control_plane import ClusterAccess
 from lab.redis import Redis
-from models.engine import in_transaction
+from models import releases
+from models.engine import in_transaction, transaction
 from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, NotInstalled, Retryable
 from ostler.secrets import Secret
@@ -279,6 +280,16 @@ class Stage:
         self.job(999)
         self.rows("DELETE FROM jobs WHERE id = 999")
         return self.claim(pod, job_id=None, **what)
+
+    def retire_claim(self, pod: str) -> int:
+        """Insert a live retire claim on a Pod."""
+        (row,) = self.rows("SELECT id FROM runner_pods WHERE name = :name", name=pod)
+        claim = transaction(
+            self.rt.engine,
+            lambda db: releases.insert_retire(db, row.id, now=utcnow(), who="test", why="test", due_after=10),
+        )
+        assert claim is not None
+        return claim
 
     def later(self, seconds: float = 61) -> None:
         """Let looks at GitHub's runners be so much older: what was listed is listed anew, what was seen counts."""

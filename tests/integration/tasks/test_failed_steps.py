@@ -99,7 +99,7 @@ def test_a_release_that_github_fails(stage: Stage, pod: str, github: StubGitHub,
 def test_a_retirement_that_the_cluster_fails(
     stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch, call: str, error: UpstreamError, wait: float
 ) -> None:
-    claim = insert_retire(stage, pod)
+    claim = stage.retire_claim(pod)
     with monkeypatch.context() as broken:
         broken.setattr(of_retire, call, failing(error))
         with pytest.raises(type(error)):
@@ -111,16 +111,6 @@ def test_a_retirement_that_the_cluster_fails(
 
     assert stage.see(claim).end_reason == "retired"
     assert pod not in stage.pods()
-
-
-def insert_retire(stage: Stage, pod: str) -> int:
-    (row,) = stage.rows("SELECT id FROM runner_pods WHERE name = :name", name=pod)
-    claim = transaction(
-        stage.rt.engine,
-        lambda db: releases.insert_retire(db, row.id, now=utcnow(), who="test", why="test", due_after=10),
-    )
-    assert claim is not None
-    return claim
 
 
 def test_the_longer_it_was_tried_the_longer_it_waits(stage: Stage, pod: str, github: StubGitHub) -> None:
@@ -277,7 +267,7 @@ def test_a_release_whose_un_stamp_was_applied_before_it_failed(
 def test_a_step_that_was_overtaken_gives_no_lease_back_that_is_anothers(
     stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim = insert_retire(stage, pod)
+    claim = stage.retire_claim(pod)
 
     def stop_for_a_while(*_: object, **__: object) -> None:
         stage.rows("UPDATE claims SET leased_until = now() + interval '20 s', due_at = now() + interval '20 s'")

@@ -6,10 +6,9 @@ import pytest
 
 from k8s_adapters.names import OWNER_LABEL
 from k8s_adapters.pools import patch_pool_replicas
-from models import busy, releases
+from models import busy
 from models.busy import Recorded
 from models.engine import transaction
-from ostler.clock import utcnow
 from tasks.pools import keep, pools
 from tasks.release import release
 from tasks.retire import retire
@@ -20,16 +19,6 @@ from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 def recorded(stage: Stage, pod: str) -> Recorded:
     uid = stage.pods()[pod].uid
     return transaction(stage.rt.engine, lambda db: busy.recorded(db, uid))
-
-
-def insert_retire(stage: Stage, pod: str) -> int:
-    (row,) = stage.rows("SELECT id FROM runner_pods WHERE name = :name", name=pod)
-    claim = transaction(
-        stage.rt.engine,
-        lambda db: releases.insert_retire(db, row.id, now=utcnow(), who="test", why="test", due_after=10),
-    )
-    assert claim is not None
-    return claim
 
 
 def ended(stage: Stage, claim: int) -> None:
@@ -101,7 +90,7 @@ class TestRetire:
     def test_a_pod_whose_poller_wrote_a_jit_stays_until_it_has_ended_whatever_the_rows_say(
         self, stage: Stage, pod: str
     ) -> None:
-        claim = insert_retire(stage, pod)
+        claim = stage.retire_claim(pod)
         stage.finish(pod, phase="Running", poller=0, runner=None)
         retire.run(claim_id=claim)
         assert pod in stage.pods()
@@ -115,7 +104,7 @@ class TestRetire:
     def test_a_delivered_pod_of_which_no_runner_is_known_stays(self, stage: Stage, pod: str) -> None:
         stage.job(7)
         ended(stage, stage.claim(pod, job_id=7, state="delivered"))
-        claim = insert_retire(stage, pod)
+        claim = stage.retire_claim(pod)
         retire.run(claim_id=claim)
         assert pod in stage.pods()
 
@@ -125,7 +114,7 @@ class TestRetire:
         stage.job(7)
         ended(stage, stage.claim(pod, job_id=7, state="delivered", runner=RUNNER))
         github.runner = "busy"
-        claim = insert_retire(stage, pod)
+        claim = stage.retire_claim(pod)
         retire.run(claim_id=claim)
         assert pod in stage.pods()
         github.runner = "idle"
@@ -134,7 +123,7 @@ class TestRetire:
         assert claims(stage, "retire") == [("ended", "retired")]
 
     def test_a_warm_pod_goes_at_once(self, stage: Stage, pod: str) -> None:
-        claim = insert_retire(stage, pod)
+        claim = stage.retire_claim(pod)
         retire.run(claim_id=claim)
         assert pod not in stage.pods()
         assert claims(stage, "retire") == [("ended", "retired")]
