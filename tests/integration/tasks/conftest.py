@@ -187,9 +187,9 @@ class Stage:
         """What the tasks sent."""
         return self.rt.waker
 
-    def pool(self, name: str = "small", *, replicas: int) -> PoolSeen:
-        """Put a pool in place."""
-        spec = {"image": "runner:1", "runnerLabels": ["self-hosted", name], "replicas": replicas}
+    def pool(self, name: str = "small", *, replicas: int, **more: Any) -> PoolSeen:
+        """Put a pool in place; `more` of its spec."""
+        spec = {"image": "runner:1", "runnerLabels": ["self-hosted", name], "replicas": replicas, **more}
         return create_pool(self.kube, namespace=self.namespace, name=name, spec=spec)
 
     def rows(self, statement: str, **parameters: Any) -> list[Row[Any]]:
@@ -281,6 +281,16 @@ class Stage:
         self.rows("DELETE FROM jobs WHERE id = 999")
         return self.claim(pod, job_id=None, **what)
 
+    def add_pod(self, name: str) -> None:
+        """Insert a Pod of every pool, of rows alone; its UID is its name."""
+        self.rows(
+            """
+            INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at)
+            SELECT id, namespace, :name, :name, 'a', 'h', now() FROM pools
+            """,
+            name=name,
+        )
+
     def retire_claim(self, pod: str) -> int:
         """Insert a live retire claim on a Pod."""
         (row,) = self.rows("SELECT id FROM runner_pods WHERE name = :name", name=pod)
@@ -324,18 +334,19 @@ class Stage:
 
     def finish(self, name: str, *, phase: str = "Succeeded", poller: int = 0, runner: int | None = 0) -> None:
         """Be the kubelet: the Pod's containers have ended (`runner` None: that one still runs)."""
-        containers = [{"name": "poller", "state": {"terminated": {"exitCode": poller}}}]
+        containers: list[dict[str, Any]] = [{"name": "poller", "state": {"terminated": {"exitCode": poller}}}]
         if runner is not None:
             containers.append({"name": "runner", "state": {"terminated": {"exitCode": runner}}})
-        body = {
-            "status": {
-                "phase": phase,
-                "containerStatuses": [
-                    {**each, "image": "runner:1", "imageID": "", "ready": False, "restartCount": 0}
-                    for each in containers
-                ],
-            }
-        }
+        self._report(name, phase, containers)
+
+    def execute_job(self, name: str) -> None:
+        """Be the kubelet: the poller wrote a JIT, and container `runner` executes a job."""
+        poller = {"name": "poller", "state": {"terminated": {"exitCode": 0}}}
+        self._report(name, "Running", [poller, {"name": "runner", "state": {"running": {}}, "ready": True}])
+
+    def _report(self, name: str, phase: str, containers: list[dict[str, Any]]) -> None:
+        known = {"image": "runner:1", "imageID": "", "ready": False, "restartCount": 0}
+        body = {"status": {"phase": phase, "containerStatuses": [{**known, **each} for each in containers]}}
         self.kube.request(
             "PATCH",
             f"/api/v1/namespaces/{self.namespace}/pods/{name}/status",
