@@ -57,8 +57,7 @@ lint: $(STAMP) ## ruff, format, mypy, import-linter, shellcheck
 	@$(BIN)/ruff format --check $(PACKAGES)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@command -v shellcheck >/dev/null || { echo "shellcheck is missing: install it with your package manager (apt-get install shellcheck)"; exit 1; }
-	@shellcheck poller/*.sh lab/kubelet/runner/*.sh .ci/run
+	@$(BIN)/shellcheck poller/*.sh lab/kubelet/runner/*.sh .ci/run
 
 fmt: $(STAMP) ## format the code
 	@$(BIN)/ruff check --fix --exit-zero --quiet $(PACKAGES)
