@@ -72,6 +72,7 @@ def _programs() -> GoPrograms:
         what="the control plane",
         module=_MODULE,
         packages=_PACKAGES,
+        takes="about five minutes",
         linker_flags=(f"-s -w -X {stamp}.gitVersion={version} -X {stamp}.gitMajor={major} -X {stamp}.gitMinor={minor}"),
     )
 

@@ -25,6 +25,7 @@ _GENERATOR = GoPrograms(
     what="controller-gen",
     module=Path(__file__).with_name("foreign"),
     packages={"controller-gen": "sigs.k8s.io/controller-tools/cmd/controller-gen"},
+    takes="about half a minute",
 )
 _MONITORING = "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 _MONITORS = ("monitoring.coreos.com_servicemonitors.yaml", "monitoring.coreos.com_podmonitors.yaml")

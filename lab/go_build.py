@@ -47,6 +47,8 @@ class GoPrograms:
     """What the progress lines call all of them."""
     module: Path
     packages: Mapping[str, str]
+    takes: str
+    """How long the build takes on two cores, for the progress lines."""
     linker_flags: str = "-s -w"
 
     def cached(self) -> Path | None:
@@ -93,6 +95,7 @@ class GoPrograms:
         sys.stdout.write(f"{self.name}: {folder}\n")
 
     def _build_into(self, cache: Path, say: Say) -> Path:
+        say(f"building {self.what} from Go modules: {self.takes}, once; the result is kept in {cache}")
         go = _go(cache, say, needed=self._needed_go())
         target = cache / self._key()
         partial = Path(tempfile.mkdtemp(prefix="building-", dir=cache))

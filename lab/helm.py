@@ -27,6 +27,7 @@ _PROGRAM = GoPrograms(
     what="Helm",
     module=Path(__file__).with_name("helm"),
     packages={"helm": "helm.sh/helm/v3/cmd/helm"},
+    takes="about two minutes",
 )
 _KUBERNETES = "1.36.3"  # what `render` is to think that it renders for: built from source, Helm believes in 1.20
 _TIMEOUT = 300.0  # seconds for one call, on a bad day

@@ -33,6 +33,7 @@ def _program() -> GoPrograms:
         what=_NAME,
         module=_MODULE,
         packages={_NAME: "k8s.io/kubernetes/cmd/kubectl"},
+        takes="about a minute",
         linker_flags=(
             f"-s -w -X {stamp}.gitVersion=v{found[1]} -X {stamp}.gitMajor={found[2]} -X {stamp}.gitMinor={found[3]}"
         ),

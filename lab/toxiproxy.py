@@ -19,6 +19,7 @@ _PROGRAM = GoPrograms(
     what="toxiproxy",
     module=Path(__file__).with_name("toxiproxy"),
     packages={"toxiproxy-server": "github.com/Shopify/toxiproxy/v2/cmd/server"},
+    takes="about half a minute",
 )
 
 

@@ -8,4 +8,4 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("ostler", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ostler")
 
-pytest_plugins = ["tests.cluster", "tests.database"]
+pytest_plugins = ["tests.cluster", "tests.database", "tests.programs"]
