@@ -67,7 +67,8 @@ class ApiServer:
         self.store = Store()
         self.objects = Objects(self.store)
         self.tokens = Tokens(objects=self.objects, folder=folder)
-        self.objects.create(NAMESPACE, "", {"metadata": {"name": "default"}})
+        for name in ("default", "kube-node-lease"):
+            self.objects.create(NAMESPACE, "", {"metadata": {"name": name}})
 
     def app(self) -> Starlette:
         """Return the ASGI app."""

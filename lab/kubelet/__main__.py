@@ -16,6 +16,7 @@ from lab.kubelet.cluster import Cluster
 from lab.kubelet.journal import Journal
 from lab.kubelet.kubeconfig import read_kubeconfig
 from lab.kubelet.kubelet import Kubelet
+from lab.kubelet.node import RENEW_SECONDS, NodeKeeper
 from lab.kubelet.quota import RealQuota
 from lab.kubelet.simulated import Simulation
 from lab.kubelet.worker import Ground
@@ -39,7 +40,8 @@ async def serve(arguments: argparse.Namespace) -> None:
                 dispatch_url=arguments.dispatch_url,
                 start_delay=arguments.start_delay,
             )
-            kubelet = Kubelet(ground=ground, node=arguments.node, alive_file=arguments.alive_file)
+            keeper = NodeKeeper(cluster=cluster, alive_file=arguments.alive_file, every=arguments.renew_every)
+            kubelet = Kubelet(ground=ground, node=arguments.node, keeper=keeper)
             await _until_signalled(kubelet, arguments)
 
 
@@ -75,7 +77,8 @@ def main() -> None:
     parser.add_argument("--log", type=Path, required=True, help="the journal, JSON lines")
     parser.add_argument("--work", type=Path, required=True, help="where real Pods have their volumes")
     parser.add_argument("--dispatch-url", help="instead of the Pods' own OSTLER_DISPATCH_URL")
-    parser.add_argument("--alive-file", type=Path, help="touched whenever the Node was reported, every minute")
+    parser.add_argument("--alive-file", type=Path, help="touched whenever the Node's Lease was renewed")
+    parser.add_argument("--renew-every", type=float, default=RENEW_SECONDS, help="seconds between two renewals")
     parser.add_argument("--start-delay", type=float, default=0.0, help="seconds between binding and start")
     arguments = parser.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -11,6 +11,7 @@ import json
 import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Self
 
@@ -23,6 +24,8 @@ CALL_SECONDS = 15
 WATCH_SECONDS = 240
 _PASSING = {HTTPStatus.TOO_MANY_REQUESTS, *range(500, 600)}
 _CAP_SECONDS = 5.0
+_NODES = "/api/v1/nodes"
+_NODE_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 
 class GoneError(Exception):
@@ -65,6 +68,7 @@ class Cluster:
         self._node = node
         self._session: aiohttp.ClientSession | None = None
         self._watching: aiohttp.ClientSession | None = None
+        self._heartbeats: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
         tls: Any = self._access.tls if self._access.tls is not None else False
@@ -73,22 +77,43 @@ class Cluster:
             connector=aiohttp.TCPConnector(limit=CONCURRENT_CALLS, ssl=tls), headers=headers
         )
         self._watching = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls), headers=headers)
+        # Apart from the calls about Pods: thousands of those in a queue must not make the Node look dead.
+        self._heartbeats = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls), headers=headers)
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
-        for session in (self._session, self._watching):
+        for session in (self._session, self._watching, self._heartbeats):
             if session is not None:
                 await session.close()
 
     async def announce_node(self) -> None:
         """Create our Node unless it exists, without the taint that admission gives a new one."""
         body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self._node}}
-        await self._call("POST", "/api/v1/nodes", body, fine={HTTPStatus.CONFLICT})
-        await self._call("PATCH", f"/api/v1/nodes/{self._node}", {"spec": {"taints": None}})
+        await self._call("POST", _NODES, body, fine={HTTPStatus.CONFLICT}, heartbeat=True)
+        await self._call("PATCH", f"{_NODES}/{self._node}", {"spec": {"taints": None}}, heartbeat=True)
+
+    async def read_node(self) -> dict[str, Any]:
+        """Return our Node; GoneError."""
+        return await self._call("GET", f"{_NODES}/{self._node}", heartbeat=True)
 
     async def report_node(self, status: dict[str, Any]) -> None:
-        """Say how the Node is."""
-        await self._call("PATCH", f"/api/v1/nodes/{self._node}/status", {"status": status})
+        """Say how the Node is; GoneError."""
+        await self._call("PATCH", f"{_NODES}/{self._node}/status", {"status": status}, heartbeat=True)
+
+    async def renew_lease(self, node_uid: str, *, seconds: int) -> None:
+        """Renew our Node's Lease, and create it where it is not there; GoneError without its namespace."""
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        owner = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": node_uid}
+        body = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self._node, "ownerReferences": [owner]},
+            "spec": {"holderIdentity": self._node, "leaseDurationSeconds": seconds, "renewTime": now},
+        }
+        try:
+            await self._call("PATCH", f"{_NODE_LEASES}/{self._node}", body, heartbeat=True)
+        except GoneError:
+            await self._call("POST", _NODE_LEASES, body, fine={HTTPStatus.CONFLICT}, heartbeat=True)
 
     async def list_pods(self) -> tuple[list[dict[str, Any]], str]:
         """Return all Pods and the resourceVersion to watch from."""
@@ -157,11 +182,15 @@ class Cluster:
         *,
         fine: set[HTTPStatus] | None = None,
         gone: set[HTTPStatus] | None = None,
+        heartbeat: bool = False,
     ) -> dict[str, Any]:
         """Call until the answer is definite. 404 and `gone` are GoneError, other refusals than `fine` RefusedError."""
+        session = self._heartbeats if heartbeat else self._session
+        if session is None:
+            raise AssertionError("not entered")
         wait = 0.2
         while True:
-            status, answer = await self._once(method, path, body)
+            status, answer = await self._once(session, method, path, body)
             if status < HTTPStatus.BAD_REQUEST or status in (fine or ()):
                 return answer
             if status == HTTPStatus.NOT_FOUND or status in (gone or ()):
@@ -171,12 +200,12 @@ class Cluster:
             await asyncio.sleep(wait * random.uniform(0.5, 1))
             wait = min(wait * 2, _CAP_SECONDS)
 
-    async def _once(self, method: str, path: str, body: dict[str, Any] | None) -> tuple[int, dict[str, Any]]:
-        if self._session is None:
-            raise AssertionError("not entered")
+    async def _once(
+        self, session: aiohttp.ClientSession, method: str, path: str, body: dict[str, Any] | None
+    ) -> tuple[int, dict[str, Any]]:
         content = "application/merge-patch+json" if method == "PATCH" else "application/json"
         try:
-            async with self._session.request(
+            async with session.request(
                 method,
                 self._access.server + path,
                 data=None if body is None else json.dumps(body),

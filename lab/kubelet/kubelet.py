@@ -1,4 +1,4 @@
-"""The kubelet's two loops: keep the Node ready, and follow the namespace's Pods with one worker for each."""
+"""The kubelet's two loops: keep the Node alive, and follow the namespace's Pods with one worker for each."""
 
 from __future__ import annotations
 
@@ -6,45 +6,37 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 
 from lab.kubelet.cluster import Cluster, ExpiredError
+from lab.kubelet.node import NodeKeeper
 from lab.kubelet.pods import PodView, view
 from lab.kubelet.worker import Ground, PodWorker
 
-NODE_REPORT_SECONDS = 60
 LONGEST_WAIT = 5.0
 
 
 class Kubelet:
     """Follows one namespace. Also its scheduler: every Pod without a node is bound to ours."""
 
-    def __init__(self, *, ground: Ground, node: str, alive_file: Path | None) -> None:
+    def __init__(self, *, ground: Ground, node: str, keeper: NodeKeeper) -> None:
         self._ground = ground
         self._node = node
-        self._alive_file = alive_file
+        self._keeper = keeper
         self._workers: dict[str, PodWorker] = {}
 
     async def serve(self, *, ready: Callable[[], None]) -> None:
         """Serve until cancelled; `ready` is called after the first list. Raises what went wrong for good."""
         await self._ground.cluster.announce_node()
+        await self._keeper.renew()
         try:
             async with asyncio.TaskGroup() as loops:
-                loops.create_task(self._report_node())
+                loops.create_task(self._keeper.keep())
                 loops.create_task(self._follow(ready))
         finally:
             await asyncio.gather(*(worker.stop() for worker in self._workers.values()), return_exceptions=True)
-
-    async def _report_node(self) -> None:
-        while True:
-            await self._ground.cluster.report_node(_node_status())
-            if self._alive_file is not None:
-                self._alive_file.touch()
-            await asyncio.sleep(NODE_REPORT_SECONDS)
 
     async def _follow(self, ready: Callable[[], None]) -> None:
         while True:
@@ -101,10 +93,3 @@ class Kubelet:
         if not pod.deleted:
             worker.start(lost=pod.phase == "Running")
         return worker
-
-
-def _node_status() -> dict[str, Any]:
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    capacity = {"cpu": "10000", "memory": "40000Gi", "pods": "100000"}
-    condition = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "", "lastHeartbeatTime": now}
-    return {"capacity": capacity, "allocatable": capacity, "conditions": [condition]}

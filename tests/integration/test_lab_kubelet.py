@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,13 +15,15 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import KubeClient
+from k8s_adapters.client import MERGE_PATCH, KubeClient
 from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultProxy
 from ostler.errors import Gone
 from tests.integration.lab_stubs import LabStubs
 
 AUDIENCE = "ostler-dispatch"
+NODE_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+HEALTHY = {"Ready": "True", "MemoryPressure": "False", "DiskPressure": "False", "PIDPressure": "False"}
 
 
 @dataclass(frozen=True)
@@ -34,13 +37,39 @@ class Lab:
     folder: Path
     kubelets: "list[subprocess.Popen[str]]" = field(default_factory=list)
 
+    @property
+    def node(self) -> str:
+        """The name of its Node."""
+        return f"lab-node-{self.namespace}"
+
+    def read_node(self) -> dict[str, Any]:
+        """Return the Node."""
+        return self.admin.request("GET", f"/api/v1/nodes/{self.node}")
+
+    def conditions(self) -> dict[str, str]:
+        """Return what the Node's conditions are."""
+        return {each["type"]: each["status"] for each in self.read_node()["status"].get("conditions") or ()}
+
+    def renewed_at(self) -> str:
+        """Return when the Node's Lease was renewed."""
+        return str(self.admin.request("GET", f"{NODE_LEASES}/{self.node}")["spec"]["renewTime"])
+
     def kubelet(
-        self, *, real: int, kubeconfig: Path | None = None, github: str | None = None
+        self, *, real: int, kubeconfig: Path | None = None, github: str | None = None, every: float = 10
     ) -> "subprocess.Popen[str]":
         """Start a kubelet and return it once it is ready."""
         command = [sys.executable, "-m", "lab.kubelet", "--kubeconfig", str(kubeconfig or self.kubeconfig)]
-        command += ["--namespace", self.namespace, "--node", "lab-node", "--github-url", github or self.stubs.url]
-        command += ["--real", str(real), "--log", str(self.folder / "log"), "--work", str(self.folder / "work")]
+        command += ["--namespace", self.namespace, "--node", self.node, "--github-url", github or self.stubs.url]
+        command += [
+            "--renew-every",
+            str(every),
+            "--real",
+            str(real),
+            "--log",
+            str(self.folder / "log"),
+            "--work",
+            str(self.folder / "work"),
+        ]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.kubelets.append(process)
         assert process.stdout is not None
@@ -110,12 +139,14 @@ def lab(admin: KubeClient, control_plane: ClusterAccess, namespace: str, tmp_pat
         yield made
         for kubelet in made.kubelets:  # what a failed test has left
             _stop(kubelet)
+        with suppress(Gone):
+            admin.request("DELETE", f"/api/v1/nodes/{made.node}")
 
 
 @pytest.fixture(params=["processes", "simulated"])
 def kubelet(request: pytest.FixtureRequest, lab: Lab) -> Iterator[str]:
     """A kubelet that runs every Pod in this way."""
-    process = lab.kubelet(real=100 if request.param == "processes" else 0)
+    process = lab.kubelet(real=100 if request.param == "processes" else 0, every=1)
     yield request.param
     assert _stop(process) == 0
 
@@ -174,7 +205,7 @@ def test_the_token_is_bound_to_the_pod_and_appears_in_no_log(lab: Lab, kubelet: 
     claims = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
     assert claims["aud"] == [AUDIENCE]
     assert claims["kubernetes.io"]["pod"] == {"name": "one", "uid": uid}
-    assert claims["kubernetes.io"]["node"]["name"] == "lab-node"
+    assert claims["kubernetes.io"]["node"]["name"] == lab.node
     assert claims["exp"] - claims["iat"] == 3600
     assert lab.stubs.world.accepts == {"text/plain" if kubelet == "processes" else "application/json"}
 
@@ -323,6 +354,41 @@ def test_a_pod_that_ran_under_an_earlier_kubelet_is_lost(lab: Lab) -> None:
     assert _stop(second) == 0
 
     assert lab.container("orphan", "runner")["state"]["terminated"]["exitCode"] == 137
+
+
+def test_the_node_is_ready_and_its_lease_is_renewed(lab: Lab, kubelet: str) -> None:
+    assert lab.conditions() == HEALTHY
+    first = lab.renewed_at()
+    _until(lambda: lab.renewed_at() > first)
+    lease = lab.admin.request("GET", f"{NODE_LEASES}/{lab.node}")
+    assert (lease["spec"]["holderIdentity"], lease["spec"]["leaseDurationSeconds"]) == (lab.node, 40)
+    assert [owner["uid"] for owner in lease["metadata"]["ownerReferences"]] == [lab.read_node()["metadata"]["uid"]]
+    assert kubelet in {"processes", "simulated"}
+
+
+def test_a_node_that_vanished_is_registered_again_and_its_pods_run_on(lab: Lab) -> None:
+    process = lab.kubelet(real=0, every=0.2)
+    lab.create("warm")
+    _until(lambda: lab.phase("warm") == "Running")
+    before = lab.read_node()["metadata"]["uid"]
+
+    lab.admin.request("DELETE", f"/api/v1/nodes/{lab.node}")
+
+    _until(lambda: _exists(lab.admin, f"/api/v1/nodes/{lab.node}") and lab.conditions() == HEALTHY)
+    after = lab.read_node()["metadata"]["uid"]
+    assert after != before
+    _until(lambda: _exists(lab.admin, f"{NODE_LEASES}/{lab.node}"))  # the collector may take that of the one before
+    assert (lab.phase("warm"), process.poll()) == ("Running", None)
+
+
+def test_a_node_that_was_taken_for_lost_is_ready_again_once_its_kubelet_beats(lab: Lab) -> None:
+    lab.kubelet(real=0, every=0.2)
+    lost = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": ""}
+    path = f"/api/v1/nodes/{lab.node}/status"
+
+    lab.admin.request("PATCH", path, body={"status": {"conditions": [lost]}}, content_type=MERGE_PATCH)
+
+    _until(lambda: lab.conditions() == HEALTHY)
 
 
 def _private(proxy: FaultProxy, lab: Lab) -> Path:

@@ -661,6 +661,13 @@ def nodes(it: Recorder) -> None:
     it.ask("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": it.namespace}})
     it.ask("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": it.namespace}})
     it.ask("PATCH", path, {"spec": {"taints": None}}, content_type=MERGE)
+    leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+    spec = {"holderIdentity": it.namespace, "leaseDurationSeconds": 40, "renewTime": "2026-01-01T00:00:00.000000Z"}
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": it.namespace}, "spec": spec}
+    it.ask("PATCH", f"{leases}/{it.namespace}", lease, content_type=MERGE)
+    it.ask("POST", leases, lease)
+    it.ask("PATCH", f"{leases}/{it.namespace}", lease, content_type=MERGE)
+    it.ask("DELETE", f"{leases}/{it.namespace}")
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": "2026-01-01T00:00:00Z"}
     status = {"capacity": {"cpu": "1"}, "allocatable": {"cpu": "1"}, "conditions": [ready]}
     it.ask("PATCH", f"{path}/status", {"status": status}, content_type=MERGE)
