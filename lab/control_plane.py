@@ -1,7 +1,9 @@
 """A real Kubernetes control plane on this machine: etcd, kube-apiserver and kube-controller-manager.
 
 It starts in about three seconds, without Docker. There is no scheduler and no kubelet: a Pod is what
-its writers say it is. Data is not synced to disk and lasts as long as the process.
+its writers say it is. A Node whose Lease nobody renews is Unknown after 50 seconds, and its Pods are then evicted as
+in any cluster; `lab.kubelet.node` and `tests.nodes` renew Leases.
+Data is not synced to disk and lasts as long as the process.
 On Linux the three programs die with the thread that started them, so start it from the main thread;
 a killed test run then leaves nothing behind.
 """
@@ -15,6 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
@@ -44,6 +47,8 @@ _CONTROLLERS = (
     "job-controller",
     "disruption-controller",
     "pod-garbage-collector-controller",
+    "node-lifecycle-controller",
+    "taint-eviction-controller",
     "resourcequota-controller",
     "ttl-after-finished-controller",
     "validatingadmissionpolicy-status-controller",
@@ -59,6 +64,20 @@ rules: [{level: Metadata}]
 """
 _READY_WITHIN = 120.0  # seconds, generous: the machine may be building something else
 _TRIES = 4  # a port that was free may be taken before the program binds it
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeGrace:
+    """How long a silent node is waited for, in whole seconds; the defaults are Kubernetes' own."""
+
+    silence: int = 50
+    """After the last renewal of a node's Lease, before the node is Unknown and tainted."""
+    toleration: int = 300
+    """How long a Pod that says nothing itself stays on a node that is Unknown or not Ready."""
+    checked_every: int = 5
+
+
+_DEFAULT_GRACE = NodeGrace()
 
 
 class _DiedEarly(Exception):
@@ -104,10 +123,13 @@ class ControlPlane:
         return next(each for each in self._programs if Path(_arguments(each)[0]).name == name)
 
     @classmethod
-    def start(cls, folder: Path, *, say: Say = quiet, audit: bool = False) -> ControlPlane:
+    def start(
+        cls, folder: Path, *, say: Say = quiet, audit: bool = False, nodes: NodeGrace = _DEFAULT_GRACE
+    ) -> ControlPlane:
         """Start all three in `folder`, wait until they are ready and write `folder/kubeconfig`.
 
         `audit`: the API server says of each call who made it, in `folder/audit.jsonl` (`AUDIT_LOG`).
+        `nodes`: a test about lost nodes may shorten how long they are waited for.
         Raises `ControlPlaneUnavailable` where they cannot be built or do not come up.
         """
         programs_in = binaries(say)
@@ -115,7 +137,7 @@ class ControlPlane:
         for attempt in range(1, _TRIES + 1):
             running: list[subprocess.Popen[bytes]] = []
             try:
-                access = _start_all(programs_in, folder, running, say, audit=audit)
+                access = _start_all(programs_in, folder, running, say, audit=audit, nodes=nodes)
             except _DiedEarly as error:
                 _stop(running)
                 if attempt == _TRIES:
@@ -155,7 +177,7 @@ def _arguments(process: subprocess.Popen[bytes]) -> list[str]:
 
 
 def _start_all(
-    programs: Path, folder: Path, running: list[subprocess.Popen[bytes]], say: Say, *, audit: bool
+    programs: Path, folder: Path, running: list[subprocess.Popen[bytes]], say: Say, *, audit: bool, nodes: NodeGrace
 ) -> ClusterAccess:
     began = time.monotonic()
     shutil.rmtree(folder / "etcd", ignore_errors=True)
@@ -183,14 +205,14 @@ def _start_all(
     )
     token = write_credentials(folder)
     url = f"https://127.0.0.1:{api_port}"
-    command = _api_server(programs, folder, etcd_url, api_port) + (_audit(folder) if audit else [])
+    command = _api_server(programs, folder, etcd_url, api_port, nodes) + (_audit(folder) if audit else [])
     api_server = _run(command, folder / "kube-apiserver.log")
     running.append(api_server)
     ca_file = folder / "certs" / "apiserver.crt"
     _wait_for(lambda: _answers(f"{url}/readyz", ca_file, token), process=api_server, name="kube-apiserver")
     access = ClusterAccess(kubeconfig=folder / "kubeconfig", url=url, ca_file=ca_file, token=token)
     write_kubeconfig(access.kubeconfig, url=url, ca_file=ca_file, token=token)
-    controllers = _run(_controller_manager(programs, folder, access), folder / "kube-controller-manager.log")
+    controllers = _run(_controller_manager(programs, folder, access, nodes), folder / "kube-controller-manager.log")
     running.append(controllers)
     # What the controllers are to make says that they work: no Pod can be created without it.
     made = "/api/v1/namespaces/default/serviceaccounts/default"
@@ -199,7 +221,7 @@ def _start_all(
     return access
 
 
-def _api_server(programs: Path, folder: Path, etcd_url: str, port: int) -> list[str]:
+def _api_server(programs: Path, folder: Path, etcd_url: str, port: int, nodes: NodeGrace) -> list[str]:
     return [
         str(programs / "kube-apiserver"),
         f"--etcd-servers={etcd_url}",
@@ -215,6 +237,8 @@ def _api_server(programs: Path, folder: Path, etcd_url: str, port: int) -> list[
         "--authorization-mode=RBAC",
         f"--token-auth-file={folder / 'tokens.csv'}",
         "--endpoint-reconciler-type=none",
+        f"--default-unreachable-toleration-seconds={nodes.toleration}",
+        f"--default-not-ready-toleration-seconds={nodes.toleration}",
     ]
 
 
@@ -223,7 +247,7 @@ def _audit(folder: Path) -> list[str]:
     return [f"--audit-policy-file={folder / 'audit-policy.yaml'}", f"--audit-log-path={folder / AUDIT_LOG}"]
 
 
-def _controller_manager(programs: Path, folder: Path, access: ClusterAccess) -> list[str]:
+def _controller_manager(programs: Path, folder: Path, access: ClusterAccess, nodes: NodeGrace) -> list[str]:
     return [
         str(programs / "kube-controller-manager"),
         f"--kubeconfig={access.kubeconfig}",
@@ -232,6 +256,8 @@ def _controller_manager(programs: Path, folder: Path, access: ClusterAccess) -> 
         f"--service-account-private-key-file={folder / 'service-accounts.key'}",
         "--use-service-account-credentials=true",
         "--leader-elect=false",
+        f"--node-monitor-grace-period={nodes.silence}s",
+        f"--node-monitor-period={nodes.checked_every}s",
         "--secure-port=0",
     ]
 

@@ -9,6 +9,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,7 @@ from k8s_adapters.client import KubeClient, make_client
 from k8s_adapters.crd import apply_crd
 from k8s_adapters.draining import let_pool_go
 from k8s_adapters.pools import list_pools
-from lab.control_plane import ClusterAccess, ControlPlaneUnavailable
+from lab.control_plane import ClusterAccess, ControlPlane, ControlPlaneUnavailable, NodeGrace
 from lab.control_plane_shared import shared
 
 
@@ -40,6 +41,19 @@ def prepared(begin: Callable[[], AbstractContextManager[ClusterAccess]]) -> Iter
             yield access
     except ControlPlaneUnavailable as error:
         pytest.fail(str(error), pytrace=False)
+
+
+@contextmanager
+def impatient(folder: Path, nodes: NodeGrace) -> Iterator[ClusterAccess]:
+    """Begin a control plane of one's own that gives up silent nodes as soon as `nodes` says."""
+
+    @contextmanager
+    def own() -> Iterator[ClusterAccess]:
+        with ControlPlane.start(folder, nodes=nodes) as started:
+            yield started.access
+
+    with prepared(own) as access:
+        yield access
 
 
 @contextmanager

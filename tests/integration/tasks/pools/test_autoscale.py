@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tasks import autoscale as module
 from tasks.autoscale import autoscale
 from tasks.pools import pools
 from tests.integration.tasks.conftest import Stage
+from tests.nodes import LiveNode
 
 PLENTY = 10**6
 
@@ -308,27 +310,18 @@ def test_nodes_that_cannot_be_had_limit_nobody(
 @pytest.fixture
 def node(stage: Stage) -> Iterator[Callable[..., None]]:
     """Add nodes of this test's fleet: (name, cpu, ready, cordoned)."""
-    names: list[str] = []
+    with ExitStack() as nodes:
 
-    def add(name: str, *, cpu: str, ready: bool = True, cordoned: bool = False) -> None:
-        path = f"/api/v1/nodes/{stage.namespace}-{name}"
-        body = {
-            "metadata": {"name": f"{stage.namespace}-{name}", "labels": {"fleet": stage.namespace}},
-            "spec": {"unschedulable": cordoned},
-        }
-        stage.kube.request("POST", "/api/v1/nodes", body=body)
-        names.append(path)
-        # The API server taints a new node until somebody says that it is ready.
-        stage.kube.request("PATCH", path, body={"spec": {"taints": None}}, content_type=MERGE_PATCH)
-        status = {
-            "allocatable": {"cpu": cpu, "memory": "64Gi"},
-            "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
-        }
-        stage.kube.request("PATCH", f"{path}/status", body={"status": status}, content_type=MERGE_PATCH)
+        def add(name: str, *, cpu: str, ready: bool = True, cordoned: bool = False) -> None:
+            found = LiveNode(
+                stage.kube, f"{stage.namespace}-{name}", labels={"fleet": stage.namespace},
+                allocatable={"cpu": cpu, "memory": "64Gi"}, ready=ready,
+            )  # fmt: skip
+            nodes.enter_context(found)
+            if cordoned:
+                found.cordon()
 
-    yield add
-    for path in names:
-        stage.kube.request("DELETE", path)
+        yield add
 
 
 def test_where_nodes_are_scarce_load_comes_before_the_floors_of_others(

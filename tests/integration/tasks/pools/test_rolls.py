@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 
 import pytest
 
@@ -21,6 +22,7 @@ from tests.integration.tasks.pools.fleet import (
     rounds,
     spec,
 )
+from tests.nodes import LiveNode
 
 
 def test_of_too_many_those_go_that_never_polled_and_then_those_idle_longest(stage: Stage) -> None:
@@ -88,48 +90,36 @@ def test_a_pod_of_the_old_template_that_has_not_polled_goes_at_once(stage: Stage
 
 
 @pytest.fixture
-def node(stage: Stage) -> str:
+def node(stage: Stage) -> Iterator[LiveNode]:
     """A node of this test alone."""
-    name = f"node-{secrets.token_hex(4)}"
-    stage.kube.request("POST", "/api/v1/nodes", body={"metadata": {"name": name}})
-    return name
+    with LiveNode(stage.kube, f"node-{secrets.token_hex(4)}") as node:
+        yield node
 
 
-def bind(stage: Stage, pod: str, node: str) -> None:
-    """Put a Pod on a node, as the scheduler does."""
-    body = {"metadata": {"name": pod}, "target": {"kind": "Node", "name": node}}
-    stage.kube.request("POST", f"/api/v1/namespaces/{stage.namespace}/pods/{pod}/binding", body=body)
-
-
-def cordon(stage: Stage, node: str) -> None:
-    body = {"spec": {"unschedulable": True}}
-    stage.kube.request("PATCH", f"/api/v1/nodes/{node}", body=body, content_type="application/merge-patch+json")
-
-
-def test_warm_pods_leave_a_cordoned_node_and_busy_ones_stay(stage: Stage, node: str) -> None:
+def test_warm_pods_leave_a_cordoned_node_and_busy_ones_stay(stage: Stage, node: LiveNode) -> None:
     stage.pool(replicas=3)
     kept(stage)
     polls(stage)
     busy, warm, elsewhere = sorted(stage.pods())
-    bind(stage, busy, node)
-    bind(stage, warm, node)
+    node.bind(stage.namespace, busy)
+    node.bind(stage.namespace, warm)
     stage.job(7)
     stage.claim(busy, job_id=7, state="executing")
-    cordon(stage, node)
+    node.cordon()
     kept(stage)
     assert reasons(stage) == {warm: "its node is cordoned"}
     assert elsewhere in stage.pods()
 
 
 def test_a_list_of_nodes_that_fails_says_nothing_of_any_of_them(
-    stage: Stage, node: str, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, node: LiveNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.pool(replicas=1)
     kept(stage)
     polls(stage)
     (name,) = stage.pods()
-    bind(stage, name, node)
-    cordon(stage, node)
+    node.bind(stage.namespace, name)
+    node.cordon()
 
     def refuse(*_: object, **__: object) -> None:
         raise Forbidden("we may not")
