@@ -27,7 +27,7 @@ from ostler.errors import Conflict, Gone
 from rules import pod_template
 
 _PAGE = 500
-_TEMPLATE_VERSION = 1  # raise it when the Pod that is built from the same spec changes
+_TEMPLATE_VERSION = 2  # raise it when the Pod that is built from the same spec changes
 _MIB = 1024 * 1024
 _LARGEST = 2**31  # millicores, or MiB
 _LONGEST = 365 * 24 * 3600  # seconds

@@ -25,7 +25,7 @@ from k8s_adapters.pools import PoolSeen
 from k8s_adapters.resources import Created, create_pod, create_service_account
 from k8s_adapters.retry import RetryPolicy
 from ostler.errors import Conflict, Gone
-from rules.pod_template import JIT_VOLUME, POLLER, RUNNER, TOKEN_VOLUME, lay_over
+from rules.pod_template import JIT_VOLUME, POLLER, RUNNER, TOKEN_VOLUME, lay_over, outlive_lost_nodes
 
 JIT_FOLDER = "/var/run/ostler"
 _TOKEN_FOLDER = "/var/run/ostler-token"  # noqa: S105 - a path
@@ -172,6 +172,7 @@ def build_pod(
     """Return the JSON of a runner Pod: container `poller` waits for work, container `runner` does it.
 
     Only the poller has the token; only the shared memory volume joins the two. The pool's own overlay is laid over it.
+    Whatever the overlay says, the Pod survives a node that is cut off: taint eviction asks no disruption budget.
     """
     metadata = _metadata(pool=pool, name=name, attempt=attempt)
     metadata["annotations"][CLAIM_ANNOTATION] = UNCLAIMED
@@ -213,12 +214,12 @@ def build_pod(
             ],
         },
     }
-    if pool.pod_template is None:
-        return pod
-    laid = _restricted(lay_over(pod, pool.pod_template))
-    for kind in ("labels", "annotations"):  # by these it is found, guarded and stamped, whatever the overlay says
-        laid["metadata"][kind] = {**(laid["metadata"].get(kind) or {}), **metadata[kind]}
-    return laid
+    if pool.pod_template is not None:
+        pod = _restricted(lay_over(pod, pool.pod_template))
+        for kind in ("labels", "annotations"):  # by these it is found, guarded and stamped, whatever the overlay says
+            pod["metadata"][kind] = {**(pod["metadata"].get(kind) or {}), **metadata[kind]}
+    pod["spec"]["tolerations"] = outlive_lost_nodes(pod["spec"].get("tolerations") or ())
+    return pod
 
 
 def _restricted(pod: Json) -> Json:

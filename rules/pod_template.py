@@ -50,6 +50,9 @@ _OTHER_FIELDS = _RUNNER_FIELDS | {
 }  # fmt: skip
 _VOLUME_KINDS = frozenset({"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "name", "persistentVolumeClaim",
                            "projected", "secret"})  # fmt: skip
+LOST_NODE_TAINTS = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
+"""Keys of the taints that the node controller puts on a node whose kubelet stopped reporting."""
+
 _SECURITY_FIELDS = frozenset({"readOnlyRootFilesystem", "runAsGroup", "runAsUser"})
 _OUR_ENV = ("OSTLER_", "ACTIONS_RUNNER_HOOK_JOB_STARTED")
 
@@ -81,6 +84,17 @@ def _merge_named(below: Sequence[Json], above: Sequence[Json], key: str) -> list
     over = {each[key]: each for each in above}
     merged = [_merge(each, over.pop(each[key]), "") if each[key] in over else each for each in below]
     return [*merged, *(copy.deepcopy(each) for each in over.values())]
+
+
+def outlive_lost_nodes(tolerations: Sequence[Json]) -> list[Json]:
+    """Return a Pod's tolerations such that a node that is cut off never evicts the Pod.
+
+    The effect must be NoExecute: without one the scheduler would place new Pods on dead nodes. Ours come first, because
+    the first toleration that matches a taint decides how long the Pod stays; a later one, such as a wildcard with
+    `tolerationSeconds`, has no say. Tolerations of the same keys are replaced, tolerations of other taints are kept.
+    """
+    ours = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in LOST_NODE_TAINTS]
+    return [*ours, *(each for each in tolerations if each.get("key") not in LOST_NODE_TAINTS)]
 
 
 def refusals(overlay: Any) -> tuple[str, ...]:

@@ -12,6 +12,11 @@ from k8s_adapters.pools import PoolSeen, read_pool
 from rules.fleets import Fleet, Size, Taint, Toleration
 
 POLLER = Size(50, 64)
+LOST = (
+    Toleration("node.kubernetes.io/unreachable", "Exists", "", "NoExecute"),
+    Toleration("node.kubernetes.io/not-ready", "Exists", "", "NoExecute"),
+)
+"""What every runner Pod tolerates, so that a node which is cut off keeps it."""
 
 
 def pool(overlay: Any = None, **resources: str) -> PoolSeen:
@@ -30,7 +35,7 @@ def node(**parts: Any) -> Any:
 def test_a_pod_asks_for_its_runner_and_its_poller() -> None:
     needs = needs_of(pool())
     assert needs.size == Size(2000, 4096) + POLLER
-    assert (needs.fleet, needs.tolerations) == (Fleet(), ())
+    assert (needs.fleet, needs.tolerations) == (Fleet(), LOST)
 
 
 def test_what_an_overlay_adds_counts() -> None:
@@ -53,7 +58,7 @@ def test_what_an_overlay_adds_counts() -> None:
     assert needs.size == Size(2000 + 50 + 500 + 100 + 250, 4096 + 64 + 954 + 160)
     assert str(needs.fleet) == "disk=ssd,gpu=a100"
     assert needs.tolerations == (
-        Toleration("gpu", "Exists", "", "NoSchedule"), Toleration("ci", "Equal", "yes", None),
+        *LOST, Toleration("gpu", "Exists", "", "NoSchedule"), Toleration("ci", "Equal", "yes", None),
     )  # fmt: skip
 
 

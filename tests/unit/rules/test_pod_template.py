@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rules.pod_template import lay_over, refusals
+from rules.pod_template import lay_over, outlive_lost_nodes, refusals
 
 POD: dict[str, Any] = {
     "metadata": {"name": "p-1", "labels": {"ostler.dev/pool": "p"}, "annotations": {}},
@@ -106,3 +106,30 @@ def test_named_things_are_merged_by_name_and_the_others_stay() -> None:
 )
 def test_what_would_weaken_the_split_is_refused_with_its_field(overlay: Any, says: str) -> None:
     assert any(says in reason for reason in refusals(overlay)), refusals(overlay)
+
+
+NEVER_EVICTED = [
+    {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"},
+    {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"},
+]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ([], []),
+        ([{"key": "gpu", "operator": "Exists"}], [{"key": "gpu", "operator": "Exists"}]),
+        ([{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "tolerationSeconds": 30}], []),
+        ([{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoSchedule"}], []),
+        ([{"key": "node.kubernetes.io/not-ready", "operator": "Exists"}], []),
+        (
+            [{"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30}],
+            [{"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30}],
+        ),
+    ],
+)
+def test_lost_nodes_are_tolerated_without_end_whatever_an_overlay_says(
+    given: list[dict[str, Any]], kept: list[dict[str, Any]]
+) -> None:
+    # In front of all others: the first toleration that matches a taint decides.
+    assert outlive_lost_nodes(given) == [*NEVER_EVICTED, *kept]

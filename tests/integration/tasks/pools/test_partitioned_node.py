@@ -2,18 +2,190 @@
 
 from __future__ import annotations
 
+import secrets
+import time
+from collections.abc import Callable, Iterator
+
 import pytest
 
-from tests.integration.tasks.conftest import Stage
-from tests.integration.tasks.pools.fleet import kept
+from k8s_adapters.client import Json, make_client
+from k8s_adapters.pools import create_pool
+from lab.control_plane import ClusterAccess, NodeGrace
+from rules.fleets import Taint, Toleration
+from tasks import runtime as current
+from tests.cluster import delete_namespace, impatient
+from tests.database import Database
+from tests.integration.tasks.conftest import Stage, StubRuntime
+from tests.integration.tasks.pools.fleet import kept, polls, stamp
+from tests.nodes import LiveNode
+
+UNREACHABLE, NOT_READY = "node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"
+OURS = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in (UNREACHABLE, NOT_READY)]
+GRACE = NodeGrace(silence=8, toleration=1, checked_every=1)
+LONGER = 3
+"""Seconds that the control Pod is tolerated: a runner Pod with the cluster's default would be deleted before it."""
+WILD = [
+    {"key": UNREACHABLE, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 0},
+    {"key": NOT_READY, "operator": "Exists"},
+    {"key": "ci", "operator": "Exists", "effect": "NoSchedule"},
+    {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1},
+]
+"""An overlay's tolerations that would evict the Pod, or put it on a dead node, if they were taken as they are."""
 
 
-@pytest.mark.xfail(strict=True, reason="admission adds tolerations of 300 s, then the taint manager deletes the Pod")
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterAccess]:
+    """A control plane that gives silent nodes up within seconds."""
+    with impatient(tmp_path_factory.mktemp("impatient"), GRACE) as access:
+        yield access
+
+
+@pytest.fixture
+def stage(database: Database, cluster: ClusterAccess) -> Iterator[Stage]:
+    """A stage on the impatient control plane."""
+    kube = make_client(kubeconfig=str(cluster.kubeconfig))
+    namespace = f"test-{secrets.token_hex(6)}"
+    kube.request("POST", "/api/v1/namespaces", body={"metadata": {"name": namespace}})
+    rt = StubRuntime(database, kube, namespace)
+    current.install(rt)  # type: ignore[arg-type]
+    made = Stage(rt, namespace, kube)
+    until(lambda: bool(kube.request("GET", f"/api/v1/namespaces/{namespace}/serviceaccounts")["items"]))
+    yield made
+    current.install(None)
+    delete_namespace(kube, namespace)
+    kube.close()
+
+
+@pytest.fixture
+def nodes(stage: Stage) -> Iterator[tuple[LiveNode, LiveNode]]:
+    """Two nodes that beat: where none is left, the node controller suspects itself and evicts nothing."""
+    name = f"node-{secrets.token_hex(4)}"
+    with (
+        LiveNode(stage.kube, f"{name}-a", every=1) as one,
+        LiveNode(stage.kube, f"{name}-b", every=1) as other,
+    ):
+        yield one, other
+
+
+def until(condition: Callable[[], bool], *, within: float = 120.0) -> None:
+    """Wait for something that must happen."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.1)
+
+
+def tolerations(stage: Stage, pod: str) -> list[Json]:
+    """Return a Pod's tolerations as the API server has them."""
+    found: Json = stage.kube.request("GET", f"/api/v1/namespaces/{stage.namespace}/pods/{pod}")
+    return list(found["spec"]["tolerations"])
+
+
+def tolerates(stage: Stage, pod: str, key: str, effect: str) -> bool:
+    """Return whether a Pod tolerates a taint, by Kubernetes' own rules."""
+    return any(
+        Toleration(
+            key=each.get("key"),
+            operator=each.get("operator") or "Equal",
+            value=each.get("value") or "",
+            effect=each.get("effect"),
+        ).covers(Taint(key, "", effect))
+        for each in tolerations(stage, pod)
+    )
+
+
+def left(stage: Stage) -> set[str]:
+    """Return the names of the Pods that nobody has begun to delete."""
+    found = stage.kube.request("GET", f"/api/v1/namespaces/{stage.namespace}/pods")["items"]
+    return {each["metadata"]["name"] for each in found if "deletionTimestamp" not in each["metadata"]}
+
+
+def control_pod(stage: Stage) -> str:
+    """Create a Pod that is tolerated on a lost node for a few seconds, as any other Pod of the cluster is."""
+    spec = {
+        "containers": [{"name": "c", "image": "i"}],
+        "tolerations": [{**each, "tolerationSeconds": LONGER} for each in OURS],
+    }
+    body = {"metadata": {"name": "control"}, "spec": spec}
+    stage.kube.request("POST", f"/api/v1/namespaces/{stage.namespace}/pods", body=body)
+    return "control"
+
+
+def disruption_budget(stage: Stage) -> None:
+    """Put the chart's budget of busy Pods in place. Taint eviction does not ask it."""
+    selector = {"matchExpressions": [{"key": "ostler.dev/runner-pool-owner", "operator": "Exists"}]}
+    body = {"metadata": {"name": "runners-busy"}, "spec": {"maxUnavailable": 0, "selector": selector}}
+    stage.kube.request("POST", f"/apis/policy/v1/namespaces/{stage.namespace}/poddisruptionbudgets", body=body)
+
+
 def test_runner_pods_tolerate_an_unreachable_node_without_end(stage: Stage) -> None:
     stage.pool(replicas=1)
     kept(stage)
     (name,) = stage.pods()
-    pod = stage.kube.request("GET", f"/api/v1/namespaces/{stage.namespace}/pods/{name}")
-    tolerations = {each["key"]: each for each in pod["spec"]["tolerations"]}
-    for key in ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"):
-        assert tolerations[key] == {"key": key, "operator": "Exists", "effect": "NoExecute"}
+    assert tolerations(stage, name) == OURS  # admission has added none of its own
+
+
+def test_an_overlay_keeps_its_tolerations_of_other_taints_alone(stage: Stage) -> None:
+    body = {"image": "runner:1", "runnerLabels": ["x"], "replicas": 1, "podTemplate": {"spec": {"tolerations": WILD}}}
+    create_pool(stage.kube, namespace=stage.namespace, name="small", spec=body)
+    kept(stage)
+    (name,) = stage.pods()
+    assert tolerations(stage, name) == [*OURS, *WILD[2:]]
+
+
+def test_busy_and_warm_pods_outlive_a_node_that_is_cut_off(stage: Stage, nodes: tuple[LiveNode, LiveNode]) -> None:
+    lost, healthy = nodes
+    body = {"image": "runner:1", "runnerLabels": ["x"], "replicas": 1, "podTemplate": {"spec": {"tolerations": WILD}}}
+    create_pool(stage.kube, namespace=stage.namespace, name="overlaid", spec=body)
+    stage.pool(replicas=2)
+    kept(stage)
+    polls(stage)
+    runners = set(stage.pods())
+    busy = min(name for name in runners if name.startswith("small"))
+    stage.job(7)
+    stage.claim(busy, job_id=7, state="executing")
+    stamp(stage, stage.pods()[busy])
+    disruption_budget(stage)
+    control = control_pod(stage)
+    for name in (*runners, control):
+        lost.bind(stage.namespace, name)
+
+    lost.cut_off()
+    until(lambda: control not in left(stage))
+
+    assert left(stage) == runners
+    until(lambda: lost.taints() == [(UNREACHABLE, "NoExecute"), (UNREACHABLE, "NoSchedule")])
+    until(lambda: (lost.ready(), healthy.ready(), healthy.taints()) == ("Unknown", "True", []))
+    assert not any(tolerates(stage, name, UNREACHABLE, "NoSchedule") for name in runners)
+
+    lost.beat()
+    until(lambda: lost.taints() == [])
+    assert left(stage) == runners
+
+
+def test_no_pod_is_placed_on_a_node_that_is_lost(stage: Stage) -> None:
+    """The scheduler goes by the taints whose effect is NoSchedule; those with NoExecute alone are tolerated."""
+    stage.pool(replicas=1)
+    kept(stage)
+    (name,) = stage.pods()
+    placed = {
+        (key, effect): tolerates(stage, name, key, effect)
+        for key in (UNREACHABLE, NOT_READY)
+        for effect in ("NoSchedule", "PreferNoSchedule", "NoExecute")
+    }
+    assert {taint for taint, tolerated in placed.items() if tolerated} == {
+        (UNREACHABLE, "NoExecute"),
+        (NOT_READY, "NoExecute"),
+    }
+
+
+def test_an_operators_own_taint_still_evicts_runner_pods(stage: Stage, nodes: tuple[LiveNode, LiveNode]) -> None:
+    tainted, other = nodes
+    stage.pool(replicas=2)
+    kept(stage)
+    there, elsewhere = sorted(stage.pods())
+    tainted.bind(stage.namespace, there)
+    other.bind(stage.namespace, elsewhere)
+    tainted.taint("example.com/maintenance", "NoExecute")
+    until(lambda: there not in left(stage))
+    assert left(stage) == {elsewhere}
