@@ -215,6 +215,8 @@ class System:
         for name in ("kubelet", "github-faults", "kubernetes-faults", "github"):
             if name in self.children:
                 self.children[name].stop(timeout=5)
+        if "kubelet" in self.children and self._borrowed is not None:
+            self._remove_node()
         self.redis.stop()
         self.postgres.stop()
         if self.identities is not None and self._borrowed is not None:
@@ -498,12 +500,21 @@ class System:
         finally:
             kube.close()
 
+    @property
+    def _node(self) -> str:
+        return f"lab-node-{self.namespace}"
+
+    def _remove_node(self) -> None:
+        """Delete our Node, which would be a lost one in the lender's cluster from now on."""
+        with contextlib.suppress(UpstreamError, OSError), contextlib.closing(self.kube()) as kube:
+            kube.request("DELETE", f"/api/v1/nodes/{self._node}")
+
     def _start_kubelet(self) -> None:
         child = Child(
             "kubelet",
             [
                 sys.executable, "-m", "lab.kubelet", "--kubeconfig", str(self.kubeconfig),
-                "--namespace", self.namespace, "--node", f"lab-node-{self.namespace}",
+                "--namespace", self.namespace, "--node", self._node,
                 "--github-url", self.github_url, "--real", str(self.options.real_pods),
                 "--log", str(self.kubelet_log), "--work", str(self.folder / "pods"),
             ],
