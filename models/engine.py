@@ -42,6 +42,7 @@ PING_AFTER = 1.0
 """Seconds in the pool after which a connection is asked whether it lives, before it is used again."""
 
 READ_ONLY = "25006"  # read_only_sql_transaction
+_LOCK_NOT_AVAILABLE = "55P03"
 _RETRYABLE = {"40001": "serialization", "40P01": "deadlock"}
 _local = threading.local()
 log = structlog.get_logger(__name__)
@@ -60,7 +61,7 @@ def make_engine(url: Secret, *, pool_size: int, application: str) -> Engine:
         connect_args={
             "application_name": application,
             "options": (
-                "-c lock_timeout=5000 -c idle_in_transaction_session_timeout=30000 "
+                f"-c lock_timeout={patience.LOCK * 1000:.0f} -c idle_in_transaction_session_timeout=30000 "
                 f"-c statement_timeout={patience.STATEMENT * 1000:.0f}"
             ),
             "keepalives_idle": 10,
@@ -102,6 +103,11 @@ def _leave_a_read_only_server(context: ExceptionContext) -> None:
     """
     if getattr(context.original_exception, "pgcode", None) == READ_ONLY:
         context.is_disconnect = True
+
+
+def is_locked(error: BaseException) -> bool:
+    """Return whether a statement failed because another session had locked a row, or an advisory lock, for too long."""
+    return isinstance(error, DBAPIError) and getattr(error.orig, "pgcode", None) == _LOCK_NOT_AVAILABLE
 
 
 def why_away(error: DBAPIError) -> str | None:
@@ -150,7 +156,8 @@ def transaction(engine: Engine, body: Callable[[Connection], T]) -> T:
 
     A deadlock or serialization failure runs it again, up to `ATTEMPTS` times, and so does, once, a statement of it that
     met a dead connection: `body` must not do anything outside Postgres. A commit that met one is not repeated: it may
-    have been made. Raises whatever else the database raised.
+    have been made. Raises whatever else the database raised. Inside `patience.brief_waits` that is soon the case
+    (`is_locked`) where a row is locked.
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
@@ -177,6 +184,20 @@ def _why_again(error: DBAPIError | StartOver, attempt: int) -> str | None:
     return _RETRYABLE.get(code or "")
 
 
+def _run(db: Connection, body: Callable[[Connection], T]) -> T:
+    """Run `body` with the lock waits of the block that it is called in."""
+    waits = patience.lock_waits()
+    if waits is None:
+        return body(db)
+    db.exec_driver_sql(f"SET LOCAL lock_timeout = {waits.seconds * 1000:.0f}")
+    try:
+        return body(db)
+    except DBAPIError as error:
+        if is_locked(error):
+            waits.spent()
+        raise
+
+
 def _once(engine: Engine, body: Callable[[Connection], T]) -> T:
     with engine.connect() as db, _mark():
         points: list[tuple[str, str, int]] = []
@@ -184,7 +205,7 @@ def _once(engine: Engine, body: Callable[[Connection], T]) -> T:
         later: list[Callable[[], object]] = []
         db.info["after_commit"] = later
         with db.begin():
-            result = body(db)
+            result = _run(db, body)
             for point, _, _ in points:
                 halt(f"{point}.before_commit")
         for point, machine, rows in points:

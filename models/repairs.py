@@ -178,6 +178,7 @@ _VERIFY = text("""
             ELSE false END AS came
         FROM repairs r
         WHERE r.sweep = :sweep AND r.outcome IN ('begun', 'done') ORDER BY r.id LIMIT :limit
+        FOR NO KEY UPDATE OF r SKIP LOCKED
     )
     UPDATE repairs r SET outcome = CASE WHEN l.came THEN 'verified' ELSE 'failed' END,
            verified_at = CASE WHEN l.came THEN CAST(:now AS timestamptz) END,

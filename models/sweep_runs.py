@@ -149,7 +149,10 @@ def _close_lost(db: Connection, name: str, *, lease_no: int, now: datetime) -> N
     db.execute(
         text("""
             UPDATE sweep_runs SET ended_at = :now, outcome = :lost, why = 'its lease ran out'
-            WHERE sweep = :name AND ended_at IS NULL AND lease_no < :lease_no AND (NOT dry OR began_at < :long_ago)
+            WHERE id IN (SELECT id FROM sweep_runs
+                         WHERE sweep = :name AND ended_at IS NULL AND lease_no < :lease_no
+                           AND (NOT dry OR began_at < :long_ago)
+                         ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
         """),
         {"name": name, "lease_no": lease_no, "now": now, "lost": Outcome.LOST, "long_ago": now - DRY_LASTS},
     )
@@ -167,13 +170,16 @@ def note_barred(db: Connection, name: str, *, why: str) -> None:
     )
 
 
-def hold(db: Connection, name: str, lease_no: int) -> Standing:
+def hold(db: Connection, name: str, lease_no: int, *, lock: bool = True) -> Standing:
     """Return whether a lease still holds, and keep others from taking over or pausing until the transaction ends.
 
-    Called first in each transaction that repairs. One that only looked could be committed after a take-over.
+    Called first in each transaction that repairs. One that only looked (`lock` false) could be committed after a
+    take-over.
     """
+    locking = "FOR SHARE" if lock else ""
     row = db.execute(
-        text("SELECT lease_no, paused_at FROM sweeps WHERE name = :name FOR SHARE"), {"name": name}
+        text(f"SELECT lease_no, paused_at FROM sweeps WHERE name = :name {locking}"),  # noqa: S608  a literal
+        {"name": name},
     ).one_or_none()
     return Standing(
         held=row is not None and row.lease_no == lease_no, paused=row is not None and row.paused_at is not None

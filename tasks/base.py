@@ -12,6 +12,7 @@ import functools
 import inspect
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from celery import Task
 from celery.exceptions import Retry
 from celery.worker import state
 
+from models import patience
 from ostler import telemetry
 from ostler.errors import Retryable
 from rules.retry import RetryPolicy
@@ -40,7 +42,8 @@ class Policy:
     """How Celery repeats a task that raised `Retryable`: full jitter under a doubling backoff, in seconds.
 
     `adapter_attempts` is how often the calls inside repeat; one of the two layers is always 1 or 0, so
-    that attempts never multiply. `call_seconds` is what one call may take of the task's deadline.
+    that attempts never multiply. `call_seconds` is what one call may take of the task's deadline. `brief_waits`: the
+    task serves many rows one after the other, so a locked row is skipped soon (`models.patience`).
     """
 
     adapter_attempts: int
@@ -48,18 +51,19 @@ class Policy:
     backoff: int = 1
     backoff_max: int = 60
     call_seconds: float = DEADLINE
+    brief_waits: bool = False
 
     def longest_wait(self, retries: int) -> float:
         """Return the upper bound of the wait before the next execution, after `retries` of them."""
         return float(min(self.backoff_max, self.backoff * 2**retries))
 
 
-DISPATCH = Policy(adapter_attempts=1, task_retries=0)
+DISPATCH = Policy(adapter_attempts=1, task_retries=0, brief_waits=True)
 STAMP = Policy(adapter_attempts=3, task_retries=0)
 MINT = Policy(adapter_attempts=1, task_retries=4, backoff=1, backoff_max=20)
 RELEASE = Policy(adapter_attempts=4, task_retries=0)
 RETIRE = Policy(adapter_attempts=4, task_retries=0)
-SWEEP = Policy(adapter_attempts=4, task_retries=0)
+SWEEP = Policy(adapter_attempts=4, task_retries=0, brief_waits=True)
 
 # Of calls in a loop: one that fails must leave time for the others, and the next run makes it again (L14).
 SWEEP_ROW = Policy(adapter_attempts=2, task_retries=0, call_seconds=5)
@@ -80,6 +84,7 @@ def begin_page() -> None:
     """Give the current task a new deadline: a sweep that goes through pages has one for each. No task, no deadline."""
     if _ends_at.get(None) is not None:
         _ends_at.set(time.monotonic() + DEADLINE)
+        patience.renew()
 
 
 def stopping() -> bool:
@@ -103,8 +108,9 @@ def task(name: str, *, queue: str, policy: Policy, bind: bool = False) -> Callab
             began = time.monotonic()
             token = _ends_at.set(began + DEADLINE)
             outcome = "failed"
+            waits = patience.brief_waits() if policy.brief_waits else nullcontext()
             try:
-                with structlog.contextvars.bound_contextvars(task=self.name, **given):
+                with waits, structlog.contextvars.bound_contextvars(task=self.name, **given):
                     if bind:
                         body(self, **given)
                     else:

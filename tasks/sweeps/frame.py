@@ -43,9 +43,13 @@ What the frame does for it
 - **Ledger.** A repair's row is written in the transaction that makes it, and looked at again by later ticks until what
   it `expects` has come about (`models.repairs`). What GitHub or the cluster is asked to do goes into `call`, which is
   made after a row was committed that says so.
+- **Locked rows.** A transaction waits only briefly for a row that another session has locked, and less for each
+  further one of the page (`models.patience`); it fails like any other at this row and is left to the next tick. A
+  query that chooses rows to be changed uses `SKIP LOCKED`.
 - **Errors.** What fails at one row in `each` (or `attempt`) stops no other; one that nobody expected is raised when
   the others were looked at, and a database that is gone ends the tick. An `UpstreamError` outside of them ends it as
-  aborted; anything else as failed, and is raised. A killed process writes nothing: the next tick finds its run and
+  aborted; anything else as failed, and is raised. `part` separates the parts of a sweep: one that fails stops no
+  other, and the tick fails at its end. A killed process writes nothing: the next tick finds its run and
   calls it lost.
 """
 
@@ -81,14 +85,15 @@ NO_LEASE = 0
 
 
 def sweep(
-    name: str, *, quiet: bool = False, again: bool = False, lease: float = LEASE, longest: float = DEADLINE
-) -> Callable[[Callable[[Tick], None]], Task]:
+    name: str, *, quiet: bool = False, again: bool = False, fenced: bool = True, lease: float = LEASE,
+    longest: float = DEADLINE,
+) -> Callable[[Callable[[Tick], None]], Task]:  # fmt: skip
     """Register a sweep as the task `ostler.<name>` on the queue `sweeps`; see `Sweep` for the arguments.
 
     The task takes `dry` (change nothing), `asked` (the name of an operator's request, found in the run's row) and
     `spread` (seconds, up to which it waits before it begins).
     """
-    spec = Sweep(name=name, quiet=quiet, again=again, lease=lease, longest=longest)
+    spec = Sweep(name=name, quiet=quiet, again=again, fenced=fenced, lease=lease, longest=longest)
     telemetry.SWEEP_SUCCESS.labels(name)
     for outcome in set(Repaired) - {Repaired.BEGUN}:
         telemetry.REPAIRS.labels(name, outcome)

@@ -49,7 +49,8 @@ class Sweep:
 
     `quiet`: its ticks are so frequent that only those that repaired something, or went wrong, have a run row.
     `again`: a tick that finds another at work has the sweep run once more after that. `longest`: seconds of all pages
-    of one tick together.
+    of one tick together. `fenced`: a repair keeps others from taking over or pausing until it has committed. Without
+    it a frozen repair stops no later tick; only for sweeps of which two ticks at once do no harm.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Sweep:
     again: bool
     lease: float
     longest: float
+    fenced: bool = True
 
 
 class Ended(Exception):
@@ -192,6 +194,11 @@ class Pace:
             return error
         self._looked += 1
         return None
+
+    def part(self, name: str, act: Callable[[], object]) -> None:
+        """Run one part of a sweep. One that fails stops no other; the tick fails when all of them have run."""
+        error = self.attempt(lambda _: act(), None, part=name)
+        self.bug = self.bug or error
 
     def looked(self) -> None:
         """Count a look that was no row's: it came to something."""

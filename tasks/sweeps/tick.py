@@ -238,9 +238,10 @@ class Tick(Pace):
     def _fence(self, db: Connection) -> None:
         """Let nothing be repaired by a tick that was overtaken, or whose sweep was paused meanwhile.
 
-        Whoever takes over or pauses waits for this transaction, so that no repair is committed after that.
+        Whoever takes over or pauses waits for this transaction, so that no repair is committed after that; unless the
+        sweep is not `fenced`.
         """
-        self._stand(sweep_runs.hold(db, self._spec.name, self._lease_no))
+        self._stand(sweep_runs.hold(db, self._spec.name, self._lease_no, lock=self._spec.fenced))
 
     def _write(self, db: Connection, cases: Sequence[Case], outcome: Repaired, *, once: bool = False) -> int | None:
         """Write the ledger; return the id of a row of it."""
