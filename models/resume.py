@@ -19,7 +19,8 @@ from models.transitions import move_claim
 PAGE = 200
 """Claims of one statement."""
 
-UNSTAMPS = 1000
+UNSTAMPS = 50
+"""Un-stamps of one transaction: it holds the claims of Pods that may come back at that very moment."""
 
 QUEUES = ("dispatch", "github", "retire")
 """Where the messages of steps wait: stamps and releases, mints, retirements."""
@@ -82,7 +83,8 @@ def begin_unstamps(db: Connection, *, unstamp_after: float, now: datetime, who: 
     """Mark minted claims whose Pod stopped polling: the stamp may have cut its way to us.
 
     From the commit on nothing is delivered until the un-stamp is confirmed. None while these rows may be an earlier
-    state: offers do not outlive a crash of Postgres, and a Pod that was served meanwhile polls no more.
+    state: offers do not outlive a crash of Postgres, and a Pod that was served meanwhile polls no more. At most
+    `UNSTAMPS`; a claim that another session has locked is left to the next tick (law L14).
     """
     rows = db.execute(
         text(f"""
@@ -90,7 +92,7 @@ def begin_unstamps(db: Connection, *, unstamp_after: float, now: datetime, who: 
             WHERE c.ended_at IS NULL AND c.state = 'minted' AND c.stamp IN ('on', 'gave_up')
               AND c.minted_at < :before AND (o.until IS NULL OR o.until < :before)
               AND (c.leased_until IS NULL OR c.leased_until < :now) AND {epochs.TRUSTED}
-            ORDER BY c.id LIMIT :limit
+            ORDER BY c.id LIMIT :limit FOR NO KEY UPDATE OF c SKIP LOCKED
         """),  # noqa: S608  a constant of models.epochs
         {"before": now - timedelta(seconds=unstamp_after), "now": now, "limit": UNSTAMPS},
     )

@@ -26,22 +26,48 @@ LEASE = 6.0
 """Seconds: it repairs the kills of others, so its own must not be felt for long. Two that meet do no harm."""
 
 
-@sweep("resume", quiet=True, lease=LEASE)
+@sweep("resume", quiet=True, lease=LEASE, fenced=False)
 def resume(tick: Tick) -> None:
-    """Take what is due, raise its chain number in the same commit, then send the step that comes next."""
-    rt, settings = tick.rt, tick.rt.settings
+    """Take what is due, raise its chain number in the same commit, then send the step that comes next.
+
+    The three parts fail apart from each other: none of them waits for the repair of another.
+    """
     if tick.read(epochs.is_older):  # what these rows say is due was done, or undone, long ago
         tick.incomplete("Postgres is older than the cluster")
         return
+    tick.part("un-stamps", lambda: unstamp_silent_pods(tick))
+    if not tick.dry:
+        tick.part("wakes", lambda: wake_pools(tick))
+    tick.part("late steps", lambda: send_all_late_steps(tick))
+
+
+def unstamp_silent_pods(tick: Tick) -> None:
+    """Begin the un-stamps of minted claims whose Pods stopped polling, a page to a transaction."""
+    while send_unstamps(tick) and tick.page():
+        pass
+
+
+def send_unstamps(tick: Tick) -> bool:
+    """Begin a page of un-stamps and send their messages; False when it was the last page."""
+    rt, after = tick.rt, tick.rt.settings.unstamp_after
     removing = tick.repair_all(
-        lambda db: due.begin_unstamps(db, unstamp_after=settings.unstamp_after, now=utcnow(), who=rt.who), _cut_off
+        lambda db: due.begin_unstamps(db, unstamp_after=after, now=utcnow(), who=rt.who), _cut_off
     )
     for claim_id in removing:
         log.warning("resume.unstamp", claim=claim_id)
         rt.waker.send(UNSTAMP, queue="dispatch", claim_id=claim_id)
-    if not tick.dry:
-        for pool_id in tick.read(lambda db: due.pools_with_work(db, probe_every=settings.probe_every, now=utcnow())):
-            rt.waker.wake(pool_id)
+    return len(removing) == due.UNSTAMPS
+
+
+def wake_pools(tick: Tick) -> None:
+    """Wake the matchers of pools that have jobs beside offered Pods."""
+    every = tick.rt.settings.probe_every
+    for pool_id in tick.read(lambda db: due.pools_with_work(db, probe_every=every, now=utcnow())):
+        tick.rt.waker.wake(pool_id)
+
+
+def send_all_late_steps(tick: Tick) -> None:
+    """Send late steps page by page while there is time."""
     while send_late_steps(tick) and tick.page():
         pass
 

@@ -16,7 +16,6 @@ from tests.database import Database
 from tests.integration.tasks.conftest import Stage
 
 
-@pytest.mark.xfail(strict=True, reason="begin_unstamps waits for a locked claim, and the tick ends there")
 def test_resume_sends_late_steps_when_another_claim_is_locked(
     clusterless: Stage, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
