@@ -2,11 +2,14 @@
 
 Pool → jobs by id → runner_pods by id → accounts by id → claims by id. Everything that is counted is
 counted in a statement after the locks are held; locking, counting and inserting in one overspends (L2).
+
+Only the pool's lock is waited for. Every row is taken with `SKIP LOCKED`, so a run may take further jobs after it has
+found an account locked, and no locked row keeps a free Pod from another job (L14).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -26,7 +29,7 @@ WHO = "dispatch"
 WEB_ALIVE = timedelta(seconds=15)
 """A web process that has not beaten for this long has no offers."""
 
-POOL_LOCK_WITHIN = "2s"
+POOL_LOCK_WITHIN = "500ms"
 """How long a matcher waits for another of its pool; a duration of Postgres."""
 
 _FREE_PODS = """
@@ -84,7 +87,7 @@ def lock_pool(db: Connection, pool_id: int) -> PoolShape | None:
 
     None of them does while Postgres is known to be older than the cluster: a job may run that is queued here.
 
-    Raises what Postgres raises when another matcher holds the lock for more than 2 s.
+    Raises what Postgres raises when another session holds the lock for more than `POOL_LOCK_WITHIN`.
     """
     # One message, but statements of their own: the last one's snapshot is taken when the lock is held.
     # A prepared plan outlives the size of the tables it was made for: none may rest on a table being small.
@@ -139,19 +142,17 @@ _TAKEN = Prepared(
 
 
 def lock_pods(db: Connection, pool: PoolShape, *, limit: int, now: datetime) -> list[FreePod]:
-    """Lock up to `limit` free Pods, those of the current template first.
+    """Lock up to `limit` free Pods, those of the current template first; others take the place of locked ones.
 
-    The locks are taken in order of id; whoever inserts a claim holds the Pod's row, so the second look,
-    which sees all that was committed before the lock, is final.
+    Whoever inserts a claim holds the Pod's row, so the second look, which sees all that was committed before the lock,
+    is final.
     """
     rows = db.execute(
         text(f"""
-            WITH chosen AS (
-                SELECT p.id {_FREE_PODS}
-                ORDER BY p.template_hash <> :template_hash, p.id LIMIT :limit)
-            SELECT id, uid FROM runner_pods WHERE id IN (SELECT id FROM chosen)
-            ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
-        """),  # noqa: S608  the parts stand above
+            SELECT p.id, p.uid {_FREE_PODS}
+            ORDER BY p.template_hash <> :template_hash, p.id LIMIT :limit
+            FOR NO KEY UPDATE OF p SKIP LOCKED
+        """),
         {
             "pool_id": pool.id, "now": now, "web_alive": now - WEB_ALIVE, "limit": limit,
             "template_hash": pool.template_hash,
@@ -171,9 +172,9 @@ _LOCK_ACCOUNTS = Prepared(
 )
 
 
-def lock_accounts(db: Connection, accounts: Mapping[int, AccountView]) -> dict[int, AccountView]:
+def lock_accounts(db: Connection, account_ids: Collection[int]) -> dict[int, AccountView]:
     """Lock those of the accounts that nobody else has locked, and count what they use after that."""
-    rows = _LOCK_ACCOUNTS.execute(db, ids=list(accounts)).all()
+    rows = _LOCK_ACCOUNTS.execute(db, ids=list(account_ids)).all()
     usage = usage_of(db, [row.id for row in rows])
     return {
         row.id: AccountView(
@@ -293,11 +294,20 @@ def insert_claims(
 
 
 def set_wants_pods(db: Connection, pool: PoolShape, *, wants: bool) -> bool:
-    """Say whether jobs were left without Pods; return whether that is news."""
+    """Write down whether jobs were left without Pods; return whether that is news.
+
+    A pool's row that another session has locked is left: `resume` wakes the pool until a later run has written it.
+    """
     if pool.wants_pods == wants:
         return False
-    db.execute(text("UPDATE pools SET wants_pods = :wants WHERE id = :id"), {"wants": wants, "id": pool.id})
-    return True
+    changed = db.execute(
+        text("""
+            UPDATE pools SET wants_pods = :wants
+            WHERE id = (SELECT id FROM pools WHERE id = :id FOR NO KEY UPDATE SKIP LOCKED)
+        """),
+        {"wants": wants, "id": pool.id},
+    )
+    return changed.rowcount > 0
 
 
 def spare_candidates(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -13,11 +13,11 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
 from models import backoffs, matching
-from models.engine import transaction
-from models.heads import read_heads
+from models.engine import is_locked, transaction
+from models.heads import Heads, read_heads
 from ostler.clock import utcnow
 from ostler.wakes import AUTOSCALE
-from rules.fairness import plan_batch
+from rules.fairness import AccountView, BatchPlan, JobHead, plan_batch
 from tasks.base import DISPATCH, task
 from tasks.mint import mint
 from tasks.release import release
@@ -31,8 +31,6 @@ ROUNDS = 4
 
 SKIPPED_PAUSE = 0.2
 """Seconds before rows that others held are looked at again."""
-
-_LOCK_NOT_AVAILABLE = "55P03"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ def dispatch(*, pool_id: int) -> None:
         try:
             matched = run_matcher(rt, pool_id, now=utcnow())
         except OperationalError as error:
-            if getattr(error.orig, "pgcode", None) != _LOCK_NOT_AVAILABLE:
+            if not is_locked(error):
                 raise
             log.info("dispatch.busy")
             break
@@ -115,31 +113,87 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
     spares: frozenset[int] = frozenset()
     if seen.spares:
         spares = matching.spare_candidates(db, pool, heads.jobs, spare_after=settings.spare_after, now=now)
-    locked = matching.lock_jobs(db, pool, sorted({job.job_id for job in first.picks} | spares))
+    rows = _Rows(db, pool, heads)
+    rows.lock_jobs({job.job_id for job in first.picks} | spares)
     pods = matching.lock_pods(db, pool, limit=len(first.picks), now=now) if first.picks else []
-    jobs = [job for job in heads.jobs if job.job_id in locked]
-    accounts = matching.lock_accounts(db, {job.account_id: heads.accounts[job.account_id] for job in jobs})
+    rows.lock_accounts({job.account_id for job in rows.jobs})
     given = matching.give_to_spares(
-        db, pool, [job.job_id for job in jobs if job.job_id in spares and job.account_id in accounts],
+        db, pool, [job.job_id for job in rows.jobs if job.job_id in spares and job.account_id in rows.accounts],
         spare_after=settings.spare_after, now=now,
     )  # fmt: skip
-    plan = plan_batch(
-        [job for job in jobs if job.job_id not in given],
-        accounts,
-        totals=heads.totals,
-        slots=len(pods),
-        reservations=heads.reservations,
-    )
+    plan = rows.plan(without=given, slots=len(pods))
     pairs = [(job.job_id, pod) for job, pod in zip(plan.picks, pods, strict=False)]
     claims = matching.insert_claims(db, pool, pairs, due_after=settings.due_after, now=now)
     left_without_pods = len(heads.jobs) - len(given) > free
     news = matching.set_wants_pods(db, pool, wants=left_without_pods)
-    skipped = any(job.account_id not in accounts for job in jobs) or len(pods) < len(first.picks)
+    skipped = rows.skipped or len(pods) < len(first.picks)
     full = len(claims) == batch
     # A poll that committed its offer before the flag was news did not wake us: look once more.
     again = full or (skipped and bool(claims)) or (news and left_without_pods)
     short = left_without_pods and pool.autoscaled
     return Matched(claims, len(given), again=again, skipped=skipped, short=short)
+
+
+class _Rows:
+    """The jobs and accounts that one run of the matcher has locked.
+
+    At first those of its plan. When another session holds one of these, all heads and their accounts, so that others
+    take the places; nothing is ever waited for. The rest is free again with the commit.
+    """
+
+    def __init__(self, db: Connection, pool: matching.PoolShape, heads: Heads) -> None:
+        self.accounts: dict[int, AccountView] = {}
+        self.skipped = False
+        """Another session holds a row that this run would have used, or has moved it on."""
+        self._db = db
+        self._pool = pool
+        self._heads = heads
+        self._asked: set[int] = set()
+        self._locked: set[int] = set()
+
+    @property
+    def jobs(self) -> list[JobHead]:
+        """The heads that are locked, in the order of the heads."""
+        return [job for job in self._heads.jobs if job.job_id in self._locked]
+
+    def lock_jobs(self, job_ids: set[int]) -> None:
+        """Lock these jobs; all heads when not all of these can be had."""
+        self._lock_jobs(job_ids)
+        if self.skipped:
+            self._lock_every_job()
+
+    def lock_accounts(self, account_ids: set[int]) -> None:
+        """Lock these accounts; all heads with their accounts when not all of these can be had."""
+        self._lock_accounts(account_ids)
+        if not account_ids <= self.accounts.keys():
+            self.skipped = True
+            self._lock_every_job()
+            self._lock_accounts({job.account_id for job in self.jobs} - account_ids)
+
+    def plan(self, *, without: Collection[int], slots: int) -> BatchPlan:
+        """Plan over what is locked, the jobs in `without` left out."""
+        return plan_batch(
+            [job for job in self.jobs if job.job_id not in without],
+            self.accounts,
+            totals=self._heads.totals,
+            slots=slots,
+            reservations=self._heads.reservations,
+        )
+
+    def _lock_every_job(self) -> None:
+        self._lock_jobs({job.job_id for job in self._heads.jobs})
+
+    def _lock_jobs(self, job_ids: set[int]) -> None:
+        wanted = job_ids - self._asked
+        if wanted:
+            self._asked |= wanted
+            got = matching.lock_jobs(self._db, self._pool, sorted(wanted))
+            self.skipped |= got < wanted
+            self._locked |= got
+
+    def _lock_accounts(self, account_ids: set[int]) -> None:
+        if account_ids:
+            self.accounts |= matching.lock_accounts(self._db, account_ids)
 
 
 def start_chains(claim_ids: Sequence[int], *, chain_no: int) -> None:
