@@ -12,7 +12,7 @@ from models import epochs
 from models.backoffs import PROBE_DUE, PROBE_JOB
 from models.matching import WEB_ALIVE
 from models.sql import text
-from models.steps import notify_minted
+from models.steps import WAITS, notify_minted
 from models.stranded import OVERDUE, OVERDUE_SINCE
 from models.transitions import move_claim
 
@@ -29,13 +29,17 @@ _FOUND = f"c.stranded_cause IS NULL AND {OVERDUE}"
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A claim whose next step was not done in time; its older chains do nothing any more."""
+    """A claim whose next step is due; its older chains do nothing any more.
+
+    `waited`: a rate limit had put the step off until now. Otherwise it was not done in time.
+    """
 
     claim_id: int
     chain_no: int
     purpose: str
     state: str
     stamp: str
+    waited: bool
 
 
 def take_due(db: Connection, *, due_after: float, heads: Mapping[str, datetime | None], now: datetime) -> list[Due]:
@@ -53,8 +57,8 @@ def take_due(db: Connection, *, due_after: float, heads: Mapping[str, datetime |
                    stranded_at = CASE WHEN {_FOUND} THEN {OVERDUE_SINCE} ELSE stranded_at END,
                    stranded_cause = CASE WHEN {_FOUND} THEN 'message_lost' ELSE stranded_cause END,
                    stranded_found_by = CASE WHEN {_FOUND} THEN 'resume' ELSE stranded_found_by END
-            WHERE id IN (
-                SELECT id FROM claims
+            FROM (
+                SELECT id, last_error IS NOT DISTINCT FROM :waits AS waited FROM claims
                 WHERE ended_at IS NULL AND due_at < :now AND (leased_until IS NULL OR leased_until < :now)
                   AND state NOT IN ('delivered', 'executing')
                   AND due_at < CASE
@@ -63,20 +67,22 @@ def take_due(db: Connection, *, due_after: float, heads: Mapping[str, datetime |
                       WHEN state = 'claimed' THEN least(CAST(:dispatch AS timestamptz), CAST(:github AS timestamptz))
                       WHEN state = 'releasing' OR stamp = 'removing' THEN CAST(:dispatch AS timestamptz)
                       ELSE 'infinity' END
-                ORDER BY due_at LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED)
-            RETURNING id, chain_no, purpose, state, stamp, pod_uid
+                ORDER BY due_at LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED) found
+            WHERE c.id = found.id
+            RETURNING c.id, c.chain_no, c.purpose, c.state, c.stamp, c.pod_uid, found.waited
         """),  # noqa: S608  the parts stand in models.stranded
         {
             "now": now,
             "next": now + timedelta(seconds=due_after),
             "limit": PAGE,
+            "waits": WAITS,
             **{queue: heads.get(queue) or "infinity" for queue in QUEUES},
         },
     ).all()
     for row in rows:
         if row.state == "minted":
             notify_minted(db, row.id, row.pod_uid)
-    return [Due(row.id, row.chain_no, row.purpose, row.state, row.stamp) for row in rows]
+    return [Due(row.id, row.chain_no, row.purpose, row.state, row.stamp, row.waited) for row in rows]
 
 
 def begin_unstamps(db: Connection, *, unstamp_after: float, now: datetime, who: str) -> list[int]:

@@ -26,6 +26,9 @@ MINT_LEASE = 10.0
 RELEASE_LEASE = 20.0
 RETIRE_LEASE = 20.0
 
+WAITS = "waits for its turn"
+"""`last_error` of a claim whose step waits until `due_at` because of a rate limit: nothing failed."""
+
 UNDOING = frozenset({"lease_unstamp", "lease_release", "lease_retire"})
 """Steps that could harm a busy Pod of whose claim the rows knew nothing."""
 
@@ -211,7 +214,10 @@ def believe(db: Connection, work: Annotated, *, seen: str, now: datetime) -> boo
 def finish_stamp(
     db: Connection, work: StampWork, name: str, *, error: str | None, due_after: float, now: datetime, who: str
 ) -> bool:
-    """Commit `stamp_on`, `stamp_gave_up` or `stamp_off` and end the lease; False when the claim moved on."""
+    """Commit `stamp_on`, `stamp_gave_up` or `stamp_off` and end the lease; False when the claim moved on.
+
+    False too when another step has the lease by now: a stamp that paused beyond its own must not end that of a mint.
+    """
     moved = move_claim(
         db,
         name,

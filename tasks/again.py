@@ -35,7 +35,7 @@ def look_again(rt: Runtime, work: ReleaseWork, error: str, *, after: float = 0) 
 
 def wait_for_token(rt: Runtime, work: ReleaseWork, *, after: float) -> None:
     """Leave the claim to `resume`, which sends its step again when a call to GitHub may be made."""
-    look_again(rt, work, "waits for its turn", after=min(after, LONGEST_WAIT))
+    look_again(rt, work, steps.WAITS, after=min(after, LONGEST_WAIT))
 
 
 @contextmanager

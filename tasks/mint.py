@@ -46,8 +46,13 @@ log = structlog.get_logger(__name__)
 COMMIT = 1.0
 """Seconds of the lease that are kept for the commit."""
 
+LONGEST_MESSAGE = 5.0
+"""Seconds. A worker holds each message that waits, up to `worker_eta_task_limit` of them, and then takes no other from
+any queue. A mint that waits longer than this has its time in the claim's `due_at`, and `resume` sends it again. At
+2 mints per second that leaves 10 messages per installation."""
+
 LONGEST_RETRY = VISIBILITY_TIMEOUT / 2
-"""A wait longer than this is a `not_before` on the job, never a message that a worker holds."""
+"""Seconds. A wait longer than this is a `not_before` on the job."""
 
 SET_ASIDE = timedelta(hours=1)
 
@@ -235,7 +240,8 @@ def go_on(rt: Runtime, work: steps.MintWork) -> None:
 def wait_for_token(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: int | None, *, after: float) -> None:
     """The governor has no token yet: come back for one. That is no failure and uses up no retry.
 
-    A token that is far becomes a `not_before` of this job alone: others of its installation are no worse off.
+    A token that is more than `LONGEST_MESSAGE` away is left to `resume`. One that is far becomes a `not_before` of this
+    job alone: others of its installation are no worse off.
     """
     now = utcnow()
     if after > LONGEST_RETRY:
@@ -246,16 +252,24 @@ def wait_for_token(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: in
     def wait(db: Connection) -> None:
         if attempt_id is not None:
             steps.forget_attempt(db, attempt_id)
-        steps.give_back(db, work, due_at=now + timedelta(seconds=after + 1), error="waits for its turn")
+        late = 0 if by_row else 1  # a message has a second before it is taken for lost
+        steps.give_back(db, work, due_at=now + timedelta(seconds=after + late), error=steps.WAITS)
 
+    by_row = after > LONGEST_MESSAGE
     transaction(rt.engine, wait)
+    if by_row:
+        return
     self.signature_from_request(countdown=after, retries=self.request.retries).apply_async()
 
 
 def wait_for_quota(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: int | None, *, after: float) -> None:
-    """GitHub asks to wait and made nothing: retry then, or back the installation off when that is far or repeated."""
+    """GitHub asks to wait and made nothing: retry then, or back the installation off when that is far or repeated.
+
+    A retry that is more than `LONGEST_MESSAGE` away is left to `resume`, so the attempts that GitHub refused count too.
+    """
     now = utcnow()
-    if after > LONGEST_RETRY or self.request.retries >= MINT.task_retries:
+    refused = transaction(rt.engine, lambda db: steps.refused_attempts(db, work.claim_id))
+    if after > LONGEST_RETRY or max(self.request.retries, refused) >= MINT.task_retries:
         until = now + timedelta(seconds=after)
         transaction(
             rt.engine,
@@ -270,10 +284,13 @@ def wait_for_quota(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: in
     def wait(db: Connection) -> None:
         if attempt_id is not None:
             steps.close_mint_attempt(db, attempt_id, outcome="refused", now=now)
-        steps.give_back(db, work, due_at=now + timedelta(seconds=after + 1), error="RateLimited")
+        late = 0 if by_row else 1
+        steps.give_back(db, work, due_at=now + timedelta(seconds=after + late), error=steps.WAITS)
 
+    by_row = after > LONGEST_MESSAGE
     transaction(rt.engine, wait)
-    raise self.retry(countdown=after)
+    if not by_row:
+        raise self.retry(countdown=after)
 
 
 def leave(rt: Runtime, work: steps.MintWork, attempt_id: int | None, error: Suspended | NotInstalled) -> None:

@@ -20,8 +20,9 @@ log = structlog.get_logger(__name__)
 
 ASK = Policy(adapter_attempts=2, task_retries=0, call_seconds=10)
 
-SOON = 60.0
-"""Seconds after which a question that waits for its turn is sent again by itself; one of later is left to `rematch`."""
+SOON = 5.0
+"""Seconds within which a question that waits for its turn is sent again by itself; a later one is left to `rematch`. A
+worker holds only so many waiting messages (`tasks.mint.LONGEST_MESSAGE`)."""
 
 
 @task("ask_run", queue="github", policy=ASK)

@@ -89,7 +89,9 @@ def send_late_steps(tick: Tick) -> bool:
     return len(found) == due.PAGE
 
 
-def _overdue(claim: due.Due) -> Case:
+def _overdue(claim: due.Due) -> Case | None:
+    if claim.waited:  # nothing had to be repaired
+        return None
     return Case(
         what="repeat", why="its step was not done in time", claim_id=claim.claim_id, before=claim.state,
         expects=Expect.CLAIM_MOVED,
