@@ -225,7 +225,7 @@ def finish_stamp(
         now=now,
         who=who,
         why=error or "answered",
-        guard="AND chain_no = :chain_no",
+        guard="AND chain_no = :chain_no AND leased_until = :until",
         values={
             "leased_until": "NULL",
             "due_at": "CASE WHEN state IN ('delivered', 'executing') THEN NULL "
@@ -233,6 +233,7 @@ def finish_stamp(
             "last_error": ":error",
         },
         chain_no=work.chain_no,
+        until=work.lease_until,
         due=now + timedelta(seconds=due_after),
         error=error,
     )
@@ -356,6 +357,14 @@ def close_mint_attempt(
         """),
         {"id": attempt_id, "outcome": outcome, "now": now, "runner_id": runner_id},
     )
+
+
+def refused_attempts(db: Connection, claim_id: int) -> int:
+    """Return how many mints of a claim GitHub has refused."""
+    refused: int = db.execute(
+        text("SELECT count(*) FROM mint_attempts WHERE claim_id = :id AND outcome = 'refused'"), {"id": claim_id}
+    ).scalar_one()
+    return refused
 
 
 def forget_attempt(db: Connection, attempt_id: int) -> None:

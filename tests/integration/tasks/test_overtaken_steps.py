@@ -1,0 +1,190 @@
+"""Steps that were paused beyond their lease: their late ends change nothing of what came after them (law L6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from cryptography.fernet import Fernet
+from sqlalchemy import Connection
+
+from github_adapters.client import Jit
+from k8s_adapters.stamps import StampOutcome, StampResult
+from models import releases, steps
+from models.engine import transaction
+from models.releases import Warmth
+from ostler.clock import utcnow
+from ostler.encryption import Cipher
+from ostler.errors import Forbidden, Invalid, UpstreamError
+from ostler.secrets import Secret
+from tasks import stamp as of_stamp
+from tasks.mint import mint
+from tasks.stamp import stamp
+from tests.integration.tasks.conftest import Stage
+
+
+class PausingGitHub:
+    """Makes runners; `meanwhile` is called once, before the first mint is answered."""
+
+    def __init__(self) -> None:
+        self.meanwhile: Callable[[], None] | None = None
+        self.refuses: UpstreamError | None = None
+        self.deleted: list[int] = []
+        self._made = 0
+
+    def mint(self, *, name: str, **_rest: Any) -> Jit:
+        self._made += 1
+        made, refuses = self._made, self.refuses
+        if (meanwhile := self.meanwhile) is not None:
+            self.meanwhile = None
+            meanwhile()
+        if refuses is not None:
+            raise refuses
+        return Jit(runner_id=made, runner_name=name, config=Secret(f"jit {made}"))
+
+    def find_runner(self, **_rest: Any) -> None:
+        """Show no runner of this name."""
+
+    def delete_runner(self, *, runner_id: int, **_rest: Any) -> None:
+        self.deleted.append(runner_id)
+
+
+@pytest.fixture
+def github(clusterless: Stage) -> PausingGitHub:
+    clusterless.rt.github = github = PausingGitHub()
+    clusterless.rt.cipher = Cipher([Secret(Fernet.generate_key().decode())])  # type: ignore[attr-defined]
+    return github
+
+
+def claimed(stage: Stage) -> int:
+    stage.add_pod("pod-1")
+    stage.job(1)
+    return stage.claim("pod-1", job_id=1, state="claimed")
+
+
+def end_lease(stage: Stage) -> None:
+    """Let the lease of the step that runs be over."""
+    stage.rows("UPDATE claims SET leased_until = now() - interval '1 s'")
+
+
+def test_late_release_changes_nothing_when_another_release_has_taken_the_claim(clusterless: Stage) -> None:
+    stage = clusterless
+    claim_id = claimed(stage)
+    now = utcnow()
+
+    def begin() -> releases.ReleaseWork:
+        work = transaction(stage.rt.engine, lambda db: releases.begin_release(db, claim_id, now=utcnow()))
+        assert work is not None
+        return work
+
+    transaction(stage.rt.engine, lambda db: releases.request_release(db, claim_id, reason="test", now=now, who="test"))
+    paused = begin()
+    end_lease(stage)
+    current = begin()
+    before = stage.see(claim_id)
+
+    ended = transaction(
+        stage.rt.engine,
+        lambda db: releases.end_never_delivered(
+            db, paused, warmth=Warmth.WARM, retire_due=10, now=utcnow(), who="late"
+        ),
+    )
+    transaction(stage.rt.engine, lambda db: steps.give_back(db, paused, due_at=now, error="late", undoes=True))
+
+    assert ended is None
+    assert stage.see(claim_id) == before
+    ended = transaction(
+        stage.rt.engine,
+        lambda db: releases.end_never_delivered(
+            db, current, warmth=Warmth.WARM, retire_due=10, now=utcnow(), who="test"
+        ),
+    )
+    assert ended is not None
+    assert stage.see(claim_id).job_state == "queued"
+
+
+def test_late_stamp_keeps_the_lease_of_a_mint(clusterless: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker doubles a stamp that is paused; the second one is done, and the mint follows on the same chain."""
+    stage = clusterless
+    claim_id = claimed(stage)
+    stage.rows("UPDATE claims SET stamp = 'none'")
+
+    def stamped(*_: Any, **__: Any) -> StampResult:
+        return StampResult(outcome=StampOutcome.DONE, seen=None, owner=None)
+
+    def paused(*_: Any, **__: Any) -> StampResult:
+        end_lease(stage)
+        monkeypatch.setattr(of_stamp, "write", stamped)
+        stamp.run(claim_id=claim_id, chain_no=1)
+        minting = transaction(
+            stage.rt.engine,
+            lambda db: steps.begin_mint(db, claim_id, chain_no=1, suffix="0000000a", now=utcnow()),
+        )
+        assert minting is not None
+        return StampResult(outcome=StampOutcome.DONE, seen=None, owner=None)
+
+    monkeypatch.setattr(of_stamp, "write", paused)
+    stamp.run(claim_id=claim_id, chain_no=1)
+
+    claim = stage.see(claim_id)
+    assert claim.stamp == "on"
+    assert claim.leased_until > utcnow() + timedelta(seconds=steps.STAMP_LEASE), "the mint still has its lease"
+
+
+def test_late_jit_is_deregistered_when_a_doubled_mint_of_its_chain_has_opened_another_attempt(
+    clusterless: Stage, github: PausingGitHub
+) -> None:
+    """The broker doubles a mint that is paused. The second one finds no runner of its name, and asks for another."""
+    stage = clusterless
+    claim_id = claimed(stage)
+    doubled: list[steps.MintWork] = []
+
+    def begin_again() -> None:
+        end_lease(stage)
+
+        def begin(db: Connection) -> steps.MintWork:
+            work = steps.begin_mint(db, claim_id, chain_no=1, suffix="0000000b", now=utcnow())
+            assert work is not None
+            attempt_id = steps.replace_attempt(db, work, runner_name="pod-1-0000000b", now=utcnow())
+            assert attempt_id is not None
+            return replace(work, attempt_id=attempt_id, runner_name="pod-1-0000000b", previous=None)
+
+        doubled.append(transaction(stage.rt.engine, begin))
+
+    github.meanwhile = begin_again
+    mint.run(claim_id=claim_id, chain_no=1)
+
+    claim = stage.see(claim_id)
+    assert (claim.state, claim.jit, claim.runner_name) == ("claimed", None, None)
+    assert github.deleted == [1]
+    minted = transaction(
+        stage.rt.engine,
+        lambda db: steps.commit_mint(db, doubled[0], runner_id=2, jit=b"jit", due_after=10, now=utcnow(), who="test"),
+    )
+    assert minted.moved
+    assert stage.see(claim_id).runner_name == "pod-1-0000000b"
+
+
+@pytest.mark.parametrize("answer", [Invalid("422"), Forbidden("403")])
+def test_refusal_of_an_overtaken_mint_changes_nothing(
+    clusterless: Stage, github: PausingGitHub, answer: UpstreamError
+) -> None:
+    stage = clusterless
+    claim_id = claimed(stage)
+
+    def overtake() -> None:
+        stage.rows("UPDATE claims SET chain_no = chain_no + 1, leased_until = NULL WHERE id = :id", id=claim_id)
+
+    github.meanwhile, github.refuses = overtake, answer
+    before = stage.see(claim_id)
+    mint.run(claim_id=claim_id, chain_no=1)
+
+    claim = stage.see(claim_id)
+    assert (claim.state, claim.chain_no) == ("claimed", before.chain_no + 1)
+    assert (claim.job_state, claim.hold_reason) == ("claimed", None)
+    assert [row.failures for row in stage.rows("SELECT failures FROM jobs")] == [0]
+    assert stage.outbox.take("ostler.release") == []
+    assert [row.outcome for row in stage.rows("SELECT outcome FROM mint_attempts")] == ["refused"]
