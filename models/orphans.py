@@ -182,8 +182,19 @@ class ScopeOfRunners:
     scope: str
 
 
-def scopes_of_runners(db: Connection, *, since: datetime) -> list[ScopeOfRunners]:
-    """Return the scopes in which a runner was named since then that is not known to be gone; in no order (L14)."""
+_MAY_BE_REGISTERED = """
+    (m.outcome IN ('open', 'minted')
+     OR (m.outcome = 'removed' AND m.runner_id IS NULL AND m.closed_at > :unheard_since))
+"""
+"""Of a mint attempt `m`: GitHub may have its runner. One of which no answer came is `removed` when a look-up found no
+runner of its name, but GitHub may apply such a registration after the look-up."""
+
+
+def scopes_of_runners(db: Connection, *, since: datetime, unheard_since: datetime) -> list[ScopeOfRunners]:
+    """Return the scopes in which a runner was named since then that is not known to be gone; in no order (L14).
+
+    `unheard_since`: attempts that were closed after this time, and of which no answer came, are not known to be gone.
+    """
     rows = db.execute(
         text(f"""
             SELECT installation_id, scope FROM (
@@ -192,12 +203,12 @@ def scopes_of_runners(db: Connection, *, since: datetime) -> list[ScopeOfRunners
                            CAST(NULL AS bigint) AS id, CAST(NULL AS bigint) AS job_id,
                            CASE WHEN starts_with(c.scope, 'repos/') THEN {REPOSITORY_ID} END AS repository_id
                     FROM mint_attempts m JOIN claims c ON c.id = m.claim_id
-                    WHERE m.created_at > :since AND m.outcome IN ('open', 'minted')
+                    WHERE m.created_at > :since AND {_MAY_BE_REGISTERED}
                       AND c.installation_id IS NOT NULL AND c.scope IS NOT NULL
                 ) c
             ) s ORDER BY random() LIMIT :limit
         """),  # noqa: S608  the parts are literals of this package
-        {"since": since, "limit": LIMIT},
+        {"since": since, "unheard_since": unheard_since, "limit": LIMIT},
     )
     return [ScopeOfRunners(*row) for row in rows]
 
@@ -238,7 +249,7 @@ def removals_cut_off(db: Connection, scope: ScopeOfRunners) -> list[CutOff]:
         text(f"""
             SELECT r.id, m.id, m.runner_name, m.runner_id, {INSTALLATION_NOW}, {SCOPE_NOW}, c.delivered_at IS NOT NULL
             FROM repairs r JOIN mint_attempts m ON m.runner_name = r.runner_name JOIN claims c ON c.id = m.claim_id
-            WHERE r.sweep = 'orphaned_runners' AND r.outcome = 'begun' AND m.outcome IN ('open', 'minted')
+            WHERE r.sweep = 'orphaned_runners' AND r.outcome = 'begun' AND m.outcome IN ('open', 'minted', 'removed')
               AND {INSTALLATION_NOW} = :installation AND {SCOPE_NOW} = :scope
             ORDER BY random() LIMIT :limit
         """),  # noqa: S608  the parts are literals of this package

@@ -28,13 +28,18 @@ from tasks.sweeps.tick import Tick
 LOOKED_BACK = timedelta(days=14)
 """After which GitHub removes a runner that did not connect ("Removing self-hosted runners")."""
 
+APPLIED_WITHIN = timedelta(days=1)
+"""For how long a scope is listed after a registration there got no answer and was looked up in vain. GitHub may have
+applied it after the look-up."""
+
 
 @sweep("orphaned_runners", longest=LONGEST)
 def orphaned_runners(tick: Tick) -> None:
     """Look at each scope once; an installation that does not answer is left alone for this tick (L14)."""
-    since = utcnow() - LOOKED_BACK
+    now = utcnow()
+    since, unheard_since = now - LOOKED_BACK, now - APPLIED_WITHIN
     silent: set[int] = set()
-    for scope in tick.read(lambda db: orphans.scopes_of_runners(db, since=since)):
+    for scope in tick.read(lambda db: orphans.scopes_of_runners(db, since=since, unheard_since=unheard_since)):
         if scope.installation_id not in silent:
             try:
                 look_at_scope(tick, scope)
