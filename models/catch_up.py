@@ -104,8 +104,14 @@ _SEEN = """
     )
 """
 _NOTE_DUE = text(f"""
-    {_SEEN}
-    INSERT INTO catch_up_repositories (repository, due_at) SELECT repository, :now FROM seen
+    {_SEEN}, free AS MATERIALIZED (
+        SELECT repository FROM catch_up_repositories WHERE repository IN (SELECT repository FROM seen)
+        ORDER BY repository FOR NO KEY UPDATE SKIP LOCKED
+    )
+    INSERT INTO catch_up_repositories (repository, due_at)
+    SELECT repository, :now FROM seen s
+    WHERE EXISTS (SELECT FROM free WHERE free.repository = s.repository)
+       OR NOT EXISTS (SELECT FROM catch_up_repositories c WHERE c.repository = s.repository)
     ON CONFLICT (repository) DO UPDATE SET due_at = :now
 """)  # noqa: S608  the only part is the query above
 _PLACES = text(f"""
@@ -126,7 +132,14 @@ def places(db: Connection, *, seen_within: timedelta, note: bool, now: datetime)
     times = {"since": now - seen_within, "now": now}
     if note:
         db.execute(_NOTE_DUE, times)
-        db.execute(text("DELETE FROM catch_up_repositories WHERE due_at < :before"), {"before": now - KEPT})
+        db.execute(
+            text("""
+                DELETE FROM catch_up_repositories WHERE repository IN (
+                    SELECT repository FROM catch_up_repositories WHERE due_at < :before
+                    ORDER BY repository FOR UPDATE SKIP LOCKED)
+            """),
+            {"before": now - KEPT},
+        )
     return [Place(*row) for row in db.execute(_PLACES, times)]
 
 
@@ -166,7 +179,8 @@ def put_off(db: Connection, repositories: Sequence[str], *, not_before: datetime
     db.execute(
         text("""
             UPDATE catch_up_repositories SET failures = failures + 1, not_before = :not_before
-            WHERE repository = ANY(:repositories)
+            WHERE repository IN (SELECT repository FROM catch_up_repositories WHERE repository = ANY(:repositories)
+                                 ORDER BY repository FOR NO KEY UPDATE SKIP LOCKED)
         """),
         {"repositories": list(repositories), "not_before": not_before},
     )

@@ -179,4 +179,11 @@ def read(db: Connection) -> Sequence[Row[Any]]:
 
 def forget(db: Connection, *, now: datetime) -> None:
     """Delete counts that nobody looks at any more."""
-    db.execute(text("DELETE FROM upstream_calls WHERE since < :before"), {"before": now - KEPT})
+    db.execute(
+        text("""
+            DELETE FROM upstream_calls WHERE (upstream, since) IN (
+                SELECT upstream, since FROM upstream_calls WHERE since < :before
+                ORDER BY upstream, since FOR UPDATE SKIP LOCKED)
+        """),
+        {"before": now - KEPT},
+    )

@@ -6,8 +6,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from models.busy import Recorded
 from models.sql import text
@@ -69,7 +70,8 @@ A creation that came late can make a second Pod for a row whose Pod has run and 
 def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: datetime) -> None:
     """Give every Pod that was seen its row, its UID and its exit facts.
 
-    Only rows that change are touched: the matcher skips rows that others have locked.
+    Only rows that change are touched: the matcher skips rows that others have locked. A row that another session has
+    locked is left to the next look (L14).
     """
     known = {
         row.name: row
@@ -79,9 +81,13 @@ def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: 
             {"id": pool_id, "namespaces": list({pod.namespace for pod in pods}), "names": [pod.name for pod in pods]},
         )
     }  # fmt: skip
+    changing = [known[pod.name].id for pod in pods if pod.name in known and _changes(known[pod.name], pod)]
+    free = _lock_free(db, changing)
     # Known rows in the order of their ids, as every lock; new ones after them.
     for pod in sorted(pods, key=lambda pod: known[pod.name].id if pod.name in known else sys.maxsize):
         row = known.get(pod.name)
+        if row is not None and row.id not in free:
+            continue
         if row is None:
             _adopt(db, pool_id, pod)
         elif row.uid is None and row.attempt_id == pod.attempt_id:
@@ -105,6 +111,22 @@ def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: 
                     "reason": pod.exit_reason,
                 },
             )  # fmt: skip
+
+
+def _changes(row: Row[Any], pod: PodFacts) -> bool:
+    """Return whether a Pod shows something that its row does not have."""
+    return (row.uid is None and row.attempt_id == pod.attempt_id) or (pod.terminal and row.terminal_at is None)
+
+
+def _lock_free(db: Connection, row_ids: Sequence[int]) -> frozenset[int]:
+    """Lock those of the rows that no other session has locked, and return their ids."""
+    if not row_ids:
+        return frozenset()
+    rows = db.execute(
+        text("SELECT id FROM runner_pods WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED"),
+        {"ids": list(row_ids)},
+    )
+    return frozenset(rows.scalars())
 
 
 def _adopt(db: Connection, pool_id: int, pod: PodFacts) -> None:

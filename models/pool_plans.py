@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from models.matching import POOL_LOCK_WITHIN
 from models.releases import insert_retire
 from models.sql import text
 from rules.pool_plan import TICK, PoolPlan, Why
@@ -32,8 +33,14 @@ class Committed:
 
 
 def lock_pool(db: Connection, pool_id: int) -> Row[Any]:
-    """Take the pool's lock and return its row; what is read after this is what the plan is made of."""
-    db.execute(text("SELECT pg_advisory_xact_lock(:pool_id)"), {"pool_id": pool_id})
+    """Take the pool's lock and return its row; what is read after this is what the plan is made of.
+
+    Raises what Postgres raises when another session holds the lock for more than `POOL_LOCK_WITHIN`.
+    """
+    db.execute(
+        text(f"SET LOCAL lock_timeout = '{POOL_LOCK_WITHIN}'; SELECT pg_advisory_xact_lock(:pool_id)"),
+        {"pool_id": pool_id},
+    )
     return db.execute(text("SELECT * FROM pools WHERE id = :id"), {"id": pool_id}).one()
 
 
@@ -108,7 +115,7 @@ def _give_up_rows(db: Connection, rows: Sequence[int], *, now: datetime) -> None
             text("""
                 UPDATE runner_pods SET gone_at = :now WHERE id IN (
                     SELECT id FROM runner_pods WHERE id = ANY(:ids) AND uid IS NULL AND gone_at IS NULL
-                    ORDER BY id FOR NO KEY UPDATE)
+                    ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
             """),
             {"ids": list(rows), "now": now},
         )

@@ -83,6 +83,37 @@ _WITH_THEM: Mapping[Kind, tuple[str, ...]] = {
 }
 
 
+_LOCKED_WITH_THEM: Mapping[Kind, tuple[str, ...]] = {
+    Kind.CLAIMS: (
+        """
+        WITH free AS MATERIALIZED (
+            SELECT id FROM mint_attempts WHERE claim_id = ANY(:ids) ORDER BY id FOR UPDATE SKIP LOCKED)
+        SELECT claim_id FROM mint_attempts WHERE claim_id = ANY(:ids) AND id NOT IN (SELECT id FROM free)
+        """,
+        """
+        WITH free AS MATERIALIZED (
+            SELECT id FROM executions WHERE claim_id = ANY(:ids) ORDER BY id FOR UPDATE SKIP LOCKED)
+        SELECT claim_id FROM executions WHERE claim_id = ANY(:ids) AND id NOT IN (SELECT id FROM free)
+        """,
+    ),
+    Kind.JOBS: (
+        """
+        WITH free AS MATERIALIZED (
+            SELECT id FROM executions WHERE job_id = ANY(:ids) ORDER BY id FOR UPDATE SKIP LOCKED)
+        SELECT job_id FROM executions WHERE job_id = ANY(:ids) AND id NOT IN (SELECT id FROM free)
+        """,
+        """
+        WITH free AS MATERIALIZED (
+            SELECT run_id FROM run_origins WHERE run_id IN (SELECT run_id FROM jobs WHERE id = ANY(:ids))
+            ORDER BY run_id FOR UPDATE SKIP LOCKED)
+        SELECT j.id FROM jobs j JOIN run_origins o ON o.run_id = j.run_id
+        WHERE j.id = ANY(:ids) AND o.run_id NOT IN (SELECT run_id FROM free)
+        """,
+    ),
+}
+"""Queries for the rows of a page that stay: another session has locked something that would go with them."""
+
+
 def many(db: Connection, kind: Kind, *, before: datetime) -> int:
     """Return how many rows of a kind were over before that time."""
     found: int = db.execute(
@@ -109,6 +140,9 @@ def forget_page(db: Connection, kind: Kind, *, before: datetime) -> int:
             text(f"{_OVER[kind]} LIMIT :page FOR UPDATE{of} SKIP LOCKED"), {"before": before, "page": PAGE}
         ).scalars()
     )
+    for statement in _LOCKED_WITH_THEM.get(kind, ()) if ids else ():
+        stay = set(db.execute(text(statement), {"ids": ids}).scalars())
+        ids = [each for each in ids if each not in stay]
     if not ids:
         return 0
     for statement in _WITH_THEM.get(kind, ()):

@@ -118,14 +118,19 @@ def wait(db: Connection, *, not_before: datetime | None) -> None:
 
 
 def remember(db: Connection, failed: Sequence[Failed], *, now: datetime) -> None:
-    """Write down deliveries that failed, unless they were accepted since."""
+    """Write down deliveries that failed, unless they were accepted since; a known one that is locked stays as it is."""
     db.execute(
         text("""
+            WITH free AS MATERIALIZED (
+                SELECT guid FROM redeliveries WHERE guid = ANY(:guids) ORDER BY guid FOR NO KEY UPDATE SKIP LOCKED
+            )
             INSERT INTO redeliveries AS r (guid, delivery_id, first_failed_at, due_at)
             SELECT f.guid, f.delivery_id, f.at, :now
             FROM unnest(CAST(:guids AS text[]), CAST(:ids AS bigint[]), CAST(:times AS timestamptz[]))
                  AS f (guid, delivery_id, at)
             WHERE NOT EXISTS (SELECT FROM deliveries d WHERE d.guid = f.guid)
+              AND (EXISTS (SELECT FROM free WHERE free.guid = f.guid)
+                   OR NOT EXISTS (SELECT FROM redeliveries known WHERE known.guid = f.guid))
             ON CONFLICT (guid) DO UPDATE SET delivery_id = greatest(r.delivery_id, excluded.delivery_id),
                    first_failed_at = least(r.first_failed_at, excluded.first_failed_at)
         """),
@@ -186,7 +191,10 @@ def _forget(db: Connection, guids: Sequence[str]) -> int:
     """Forget what was accepted; what had been a job's webhook was stranded until it came."""
     rows = db.execute(
         text("""
-            WITH gone AS (DELETE FROM redeliveries WHERE guid = ANY(:guids) RETURNING guid, first_failed_at)
+            WITH gone AS (
+                DELETE FROM redeliveries WHERE guid IN (
+                    SELECT guid FROM redeliveries WHERE guid = ANY(:guids) ORDER BY guid FOR UPDATE SKIP LOCKED)
+                RETURNING guid, first_failed_at)
             SELECT g.first_failed_at, d.received_at, d.job_id FROM gone g
             LEFT JOIN deliveries d ON d.guid = g.guid AND d.event = 'workflow_job'
         """),
@@ -210,7 +218,9 @@ def settle(db: Connection, *, kept: timedelta, now: datetime) -> tuple[int, Sequ
     lost = db.execute(
         text("""
             DELETE FROM redeliveries
-            WHERE guid IN (SELECT guid FROM redeliveries WHERE first_failed_at < :before LIMIT :limit) RETURNING guid
+            WHERE guid IN (SELECT guid FROM redeliveries WHERE first_failed_at < :before LIMIT :limit
+                           FOR UPDATE SKIP LOCKED)
+            RETURNING guid
         """),
         {"before": now - kept, "limit": LIMIT},
     ).scalars()

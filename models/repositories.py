@@ -58,7 +58,7 @@ def rename(db: Connection, renaming: Renaming, *, now: datetime) -> bool:
                            AND coalesce(c.repository_id = :id,
                                         (SELECT j.repository_id = :id FROM jobs j WHERE j.id = c.job_id),
                                         c.created_at <= :at)
-                         ORDER BY c.id FOR NO KEY UPDATE OF c)
+                         ORDER BY c.id FOR NO KEY UPDATE OF c SKIP LOCKED)
         """),
         values,
     ).rowcount

@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 from sqlalchemy import Connection, Row
+from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.pods import PodSeen
 from k8s_adapters.pools import PoolSeen, get_pool
@@ -88,16 +89,24 @@ def act(rt: Runtime, decided: Decided) -> None:
         if remaining() < RESERVE:
             return
         try:
-            with rt.waker.alone(f"create:{row_id}") as alone:
-                if alone and still_wanted(rt, row_id):
-                    create(rt, pool, row_id=row_id, pod_name=pod_name, attempt=attempt)
-                    if not taken:
-                        transaction(rt.engine, lambda db: pool_plans.record_taken(db, row.id))
-                        taken = True
+            if create_alone(rt, pool, row_id=row_id, pod_name=pod_name, attempt=attempt) and not taken:
+                transaction(rt.engine, lambda db: pool_plans.record_taken(db, row.id))
+                taken = True
         except UpstreamError as error:
             log.warning("pod.not_created", pod=pod_name, error=type(error).__name__)
             note_refusal(rt, row.id, error)
             return
+        except DBAPIError as error:  # its row is locked, say: the next round repeats the attempt (L14)
+            log.warning("pod.not_recorded", pod=pod_name, error=type(error).__name__)
+
+
+def create_alone(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: str) -> bool:
+    """Create one Pod for its row, unless another keeper does, or did; return whether this one did."""
+    with rt.waker.alone(f"create:{row_id}") as alone:
+        if not alone or not still_wanted(rt, row_id):
+            return False
+        create(rt, pool, row_id=row_id, pod_name=pod_name, attempt=attempt)
+        return True
 
 
 def note_refusal(rt: Runtime, pool_id: int, error: UpstreamError) -> None:

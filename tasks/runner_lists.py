@@ -12,12 +12,13 @@ import time
 
 import structlog
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from models import runner_lists
-from models.engine import transaction
+from models.engine import is_locked, transaction
 from models.runner_lists import Wanted
 from ostler.clock import utcnow
-from ostler.errors import Gone, NotInstalled, Retryable
+from ostler.errors import Conflict, Gone, NotInstalled, Retryable
 from rules.looks import ListedRunner, RunnerList
 from rules.retry import RetryPolicy
 from rules.scopes import Scope
@@ -42,9 +43,19 @@ log = structlog.get_logger(__name__)
 def runners_of(tick: Pace, *, installation_id: int, scope: str) -> RunnerList:
     """Return the runners of a scope as GitHub listed them a minute ago at most, or longer where listing took longer.
 
-    Raises what GitHub's adapter raises, and `Retryable` while another process lists them. Under a former name of the
-    owner the new one is written down, so that the next tick asks under it.
+    Raises what GitHub's adapter raises, `Retryable` while another process lists them, and `Conflict` while another
+    session has the row of this scope locked: that says nothing about other scopes. Under a former name of the owner
+    the new one is written down, so that the next tick asks under it.
     """
+    try:
+        return _find_or_take(tick, installation_id=installation_id, scope=scope)
+    except DBAPIError as error:
+        if is_locked(error):
+            raise Conflict("another session has the list of these runners locked") from error
+        raise
+
+
+def _find_or_take(tick: Pace, *, installation_id: int, scope: str) -> RunnerList:
     rt = tick.rt
     wanted = Wanted(installation_id, scope, taker=secrets.token_hex(8))
     until = time.monotonic() + min(LONGEST_WAIT, remaining() / 2)

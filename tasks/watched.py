@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import structlog
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.pods import get_pod
 from models import sweeps, watched
@@ -59,13 +60,18 @@ def see_gone(rt: Runtime, uids: Sequence[str]) -> set[int]:
 
 
 def see_executing(rt: Runtime, uids: Sequence[str]) -> None:
-    """Mark the claims of which no webhook said so."""
+    """Mark the claims of which no webhook said so. A locked one is left to its webhook or `unused_runners` (L14)."""
     for claim_id in transaction(rt.engine, lambda db: watched.not_executing(db, uids)):
 
         def body(db: Connection, claim_id: int = claim_id) -> bool:
             return watched.execute_unbound(db, claim_id, now=utcnow(), who=rt.who, why=WHY)
 
-        if transaction(rt.engine, body):
+        try:
+            moved = transaction(rt.engine, body)
+        except DBAPIError as error:
+            log.warning("claim.not_marked", claim=claim_id, error=type(error).__name__)
+            continue
+        if moved:
             log.info("claim.executes_unbound", claim=claim_id)
 
 

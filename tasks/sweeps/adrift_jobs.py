@@ -68,9 +68,13 @@ def follow_names(tick: Tick) -> None:
     if tick.dry:
         return
     now = utcnow()
-    for renaming in tick.read(lambda db: repositories.torn(db, now=now)):
-        if transaction(tick.rt.engine, lambda db: repositories.rename(db, renaming, now=now)):  # noqa: B023  at once
+
+    def follow(renaming: repositories.Renaming) -> None:
+        if transaction(tick.rt.engine, lambda db: repositories.rename(db, renaming, now=now)):
             log.info("adrift_jobs.repository_renamed", repository=renaming.repository_id, name=renaming.name)
+
+    for renaming in tick.read(lambda db: repositories.torn(db, now=now)):
+        tick.attempt(follow, renaming, repository=renaming.repository_id)
 
 
 def look(tick: Tick, job: adrift.AdriftJob) -> None:

@@ -26,7 +26,7 @@ from github_adapters.webhooks import Home, WorkflowJobEvent
 from models import adrift, intake, stranded
 from models import catch_up as rows
 from models.accounts import default_budget
-from models.engine import transaction
+from models.engine import is_locked, transaction
 from models.repairs import Case
 from ostler import telemetry
 from ostler.clock import utcnow
@@ -87,7 +87,13 @@ def catch_up(tick: Tick) -> None:
         if not tick.page():
             telemetry.CATCH_UP_LEFT.labels("time").inc(len(places) - number)
             return
-        why = visit(tick, place, silence)
+        try:
+            why = visit(tick, place, silence)
+        except DBAPIError as error:
+            if not is_locked(error):
+                raise
+            tick.skipped(error, repository=place.repository)  # it is tried again by the next tick (L14)
+            continue
         if why is None:
             continue
         telemetry.CATCH_UP_LEFT.labels(why).inc()

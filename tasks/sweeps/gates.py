@@ -42,8 +42,8 @@ def gates(tick: Tick) -> None:
     report(rt.engine)
     rule = rule_of(rt.settings)
     for upstream in Upstream:
-        look(rt, upstream, rule)
-    transaction(rt.engine, lambda db: rows.forget(db, now=utcnow()))
+        tick.part(upstream, lambda: look(rt, upstream, rule))  # noqa: B023  called at once
+    tick.part("old counts", lambda: transaction(rt.engine, lambda db: rows.forget(db, now=utcnow())))
 
 
 def ask(rt: Runtime, upstream: Upstream) -> None:
