@@ -88,11 +88,16 @@ _OFFER = text("""
             CAST(:uids AS text[]), CAST(:namespaces AS text[]), CAST(:names AS text[]),
             CAST(:poll_ids AS text[]), CAST(:untils AS timestamptz[])
         ) AS poll (pod_uid, namespace, name, poll_id, until)
+    ), before AS MATERIALIZED (
+        SELECT offers.pod_uid, offers.web_id, offers.poll_id FROM offers JOIN poll USING (pod_uid)
+    ), free_offers AS MATERIALIZED (
+        SELECT offers.pod_uid FROM offers JOIN poll USING (pod_uid) FOR NO KEY UPDATE OF offers SKIP LOCKED
     ), known AS MATERIALIZED (
         SELECT poll.pod_uid, poll.poll_id, poll.until, pod.id AS runner_pod_id, pod.pool_id,
                pod.uid IS NOT NULL AS bound,
                pod.terminal_at IS NOT NULL OR pod.gone_at IS NOT NULL AS gone,
-               pod.polled_at IS NULL OR pod.polled_at < :refresh_before AS due
+               pod.uid IS NULL OR pod.polled_at IS NULL OR pod.polled_at < :refresh_before AS due,
+               before.poll_id AS poll_before
         FROM poll
         JOIN runner_pods pod ON pod.id = coalesce(
             (SELECT id FROM runner_pods WHERE uid = poll.pod_uid),
@@ -100,19 +105,29 @@ _OFFER = text("""
             (SELECT id FROM runner_pods WHERE namespace = poll.namespace AND name = poll.name AND uid IS NULL
                AND gone_at IS NULL)
         )
-    ), locked AS (
+        LEFT JOIN before ON before.pod_uid = poll.pod_uid
+    ), locked AS MATERIALIZED (
         -- Whoever claims this Pod now holds its row; the time of the poll can wait for the next one.
-        SELECT pod.id, known.pod_uid FROM runner_pods pod JOIN known ON known.runner_pod_id = pod.id
-        WHERE known.due OR NOT known.bound
+        -- A new offer needs the row: an insert waits for an uncommitted one of the same Pod, SKIP LOCKED does not.
+        SELECT pod.id, known.pod_uid, known.due FROM runner_pods pod JOIN known ON known.runner_pod_id = pod.id
+        WHERE known.due OR known.poll_before IS NULL
         ORDER BY pod.id FOR NO KEY UPDATE OF pod SKIP LOCKED
+    ), free_pools AS MATERIALIZED (
+        -- The foreign key of a new offer would wait for this lock.
+        SELECT id FROM pools WHERE id IN (SELECT pool_id FROM known WHERE poll_before IS NULL)
+        FOR KEY SHARE SKIP LOCKED
     ), touched AS (
         UPDATE runner_pods pod
         SET uid = locked.pod_uid, polled_at = :now, first_polled_at = coalesce(pod.first_polled_at, :now)
-        FROM locked WHERE pod.id = locked.id AND (pod.uid IS NULL OR pod.uid = locked.pod_uid)
+        FROM locked WHERE pod.id = locked.id AND locked.due AND (pod.uid IS NULL OR pod.uid = locked.pod_uid)
         RETURNING pod.uid AS pod_uid
     ), judged AS MATERIALIZED (
-        SELECT known.pod_uid, known.poll_id, known.until, known.pool_id, known.gone,
-               known.bound OR EXISTS (SELECT FROM touched WHERE touched.pod_uid = known.pod_uid) AS bound,
+        SELECT known.pod_uid, known.poll_id, known.until, known.pool_id, known.gone, known.poll_before,
+               known.bound OR known.pod_uid IN (SELECT pod_uid FROM touched) AS bound,
+               CASE WHEN known.poll_before IS NULL
+                   THEN known.pod_uid IN (SELECT pod_uid FROM locked) AND known.pool_id IN (SELECT id FROM free_pools)
+                   ELSE known.pod_uid IN (SELECT pod_uid FROM free_offers)
+               END AS free,
                claim.id AS claim_id, claim.purpose, claim.state, claim.stamp,
                claim.delivered_at IS NOT NULL AS delivered,
                EXISTS (
@@ -120,12 +135,10 @@ _OFFER = text("""
                    WHERE past.pod_uid = known.pod_uid AND past.ended_at IS NOT NULL AND past.delivered_at IS NOT NULL
                ) AS used
         FROM known LEFT JOIN claims claim ON claim.pod_uid = known.pod_uid AND claim.ended_at IS NULL
-    ), before AS MATERIALIZED (
-        SELECT offers.pod_uid, offers.web_id, offers.poll_id FROM offers JOIN judged USING (pod_uid)
     ), offered AS (
         INSERT INTO offers (pod_uid, pool_id, web_id, poll_id, until)
         SELECT pod_uid, pool_id, :web_id, poll_id, until FROM judged
-        WHERE bound AND NOT gone AND NOT used
+        WHERE free AND bound AND NOT gone AND NOT used
           AND (claim_id IS NULL OR (purpose = 'job' AND NOT delivered))
         ORDER BY pod_uid
         ON CONFLICT (pod_uid) DO UPDATE
@@ -139,7 +152,10 @@ _OFFER = text("""
         FROM before JOIN offered USING (pod_uid) WHERE before.web_id <> :web_id
     )
     SELECT poll.pod_uid, judged.pool_id, judged.bound, judged.gone, judged.used, judged.claim_id, judged.purpose,
-           judged.state, judged.stamp, judged.delivered, offered.pod_uid IS NOT NULL AS offered,
+           judged.state, judged.stamp, judged.delivered,
+           offered.pod_uid IS NOT NULL OR coalesce(judged.poll_before = judged.poll_id AND NOT judged.free, false)
+           AS offered,
+           NOT judged.free AND judged.poll_before IS DISTINCT FROM judged.poll_id AS locked,
            coalesce(pools.wants_pods AND pools.deleted_at IS NULL, false) AS wakes, told.sent
     FROM poll
     LEFT JOIN judged USING (pod_uid)
@@ -156,6 +172,9 @@ def offer(db: Connection, polls: Sequence[Polling], *, web_id: str, now: datetim
     is live and it is not known to be gone. Of two polls of a Pod the later call wins, and the web process that
     held the older one is told. A row without UID is bound to the Pod of its name; `polled_at` moves
     at most once a minute. At most one poll per Pod may be given.
+
+    It waits for no row (L14). A Pod is `locked`, and not offered, when another transaction holds its offer; or where it
+    has no offer yet its row, without which nobody can claim it. A poll that already has the offer counts as offered.
     """
     ordered = sorted(polls, key=lambda poll: poll.pod_uid)
     rows = db.execute(
@@ -197,6 +216,7 @@ def _polled(row: Row[Any]) -> PolledPod:
             offered=row.offered,
             used=bool(row.used),
             claim=claim,
+            locked=bool(row.locked),
         ),
     )
 
@@ -221,49 +241,68 @@ def unanswered(db: Connection, *, web_id: str) -> tuple[list[MintedOffer], list[
     return minted, [row.pod_uid for row in rows if not row.deliverable]
 
 
-def withdraw(db: Connection, polls: Sequence[tuple[str, str]]) -> None:
-    """Delete the offers of these polls, given as (Pod UID, poll id); one that a newer poll took over stays."""
-    ordered = sorted(polls)
-    db.execute(
+def withdraw(db: Connection, polls: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Delete the offers of these polls, given as (Pod UID, poll id); one that a newer poll took over stays.
+
+    Return the polls whose offers another transaction holds: those have to be withdrawn later.
+    """
+    rows = db.execute(
         text("""
-            DELETE FROM offers WHERE pod_uid IN (
-                SELECT offers.pod_uid FROM offers
+            WITH stale AS MATERIALIZED (
+                SELECT offers.pod_uid, offers.poll_id FROM offers
                 JOIN unnest(CAST(:uids AS text[]), CAST(:poll_ids AS text[])) AS poll (pod_uid, poll_id)
                   ON poll.pod_uid = offers.pod_uid AND poll.poll_id = offers.poll_id
-                ORDER BY offers.pod_uid FOR UPDATE OF offers
+            ), free AS MATERIALIZED (
+                SELECT offers.pod_uid FROM offers JOIN stale USING (pod_uid, poll_id) FOR UPDATE OF offers SKIP LOCKED
+            ), gone AS (
+                DELETE FROM offers WHERE pod_uid IN (SELECT pod_uid FROM free)
             )
+            SELECT pod_uid, poll_id FROM stale WHERE pod_uid NOT IN (SELECT pod_uid FROM free)
         """),
-        {"uids": [uid for uid, _ in ordered], "poll_ids": [poll_id for _, poll_id in ordered]},
+        {"uids": [uid for uid, _ in polls], "poll_ids": [poll_id for _, poll_id in polls]},
     )
+    return [(row.pod_uid, row.poll_id) for row in rows]
 
 
 def beat(db: Connection, *, web_id: str, now: datetime) -> None:
     """Record that a web process hears; the matcher takes one without a fresh beat to have no offers.
 
     After a gap in its beats it counts as started anew: Pods were silent meanwhile through no fault of theirs.
+    While another transaction holds its row, nothing is written: the thread that beats also hears notices (L14).
     """
     db.execute(
         text("""
-            INSERT INTO web_instances (id, started_at, beat_at) VALUES (:id, :now, :now)
-            ON CONFLICT (id) DO UPDATE SET beat_at = excluded.beat_at,
-                started_at = CASE WHEN web_instances.beat_at < :gap THEN excluded.beat_at
-                                  ELSE web_instances.started_at END
+            WITH new AS (
+                INSERT INTO web_instances (id, started_at, beat_at) VALUES (:id, :now, :now) ON CONFLICT DO NOTHING
+            ), free AS (
+                SELECT id FROM web_instances WHERE id = :id FOR NO KEY UPDATE SKIP LOCKED
+            )
+            UPDATE web_instances web
+            SET beat_at = :now, started_at = CASE WHEN web.beat_at < :gap THEN :now ELSE web.started_at END
+            FROM free WHERE web.id = free.id
         """),
         {"id": web_id, "now": now, "gap": now - GAP},
     )
 
 
 def leave(db: Connection, *, web_id: str) -> None:
-    """Withdraw every offer of a web process that stops, and its heartbeat."""
+    """Withdraw every offer of a web process that stops, and its heartbeat; rows that others hold run out."""
     db.execute(
         text("""
             DELETE FROM offers WHERE pod_uid IN (
-                SELECT pod_uid FROM offers WHERE web_id = :id ORDER BY pod_uid FOR UPDATE
+                SELECT pod_uid FROM offers WHERE web_id = :id FOR UPDATE SKIP LOCKED
             )
         """),
         {"id": web_id},
     )
-    db.execute(text("DELETE FROM web_instances WHERE id = :id"), {"id": web_id})
+    db.execute(
+        text("""
+            DELETE FROM web_instances WHERE id IN (
+                SELECT id FROM web_instances WHERE id = :id FOR UPDATE SKIP LOCKED
+            )
+        """),
+        {"id": web_id},
+    )
 
 
 def forget_dead(db: Connection, *, now: datetime) -> None:
@@ -276,7 +315,14 @@ def forget_dead(db: Connection, *, now: datetime) -> None:
         """),
         {"before": now - DEAD_AFTER},
     )
-    db.execute(text("DELETE FROM web_instances WHERE beat_at < :before"), {"before": now - DEAD_AFTER})
+    db.execute(
+        text("""
+            DELETE FROM web_instances WHERE id IN (
+                SELECT id FROM web_instances WHERE beat_at < :before FOR UPDATE SKIP LOCKED
+            )
+        """),
+        {"before": now - DEAD_AFTER},
+    )
 
 
 def notify_beat(db: Connection, *, web_id: str, number: int) -> None:

@@ -42,7 +42,8 @@ class PollFacts:
     """What the rows say of the Pod that polls.
 
     `known`: it has a row · `bound`: that row carries its UID · `gone`: proven terminal or gone ·
-    `offered`: the offer is this poll's · `used`: an ended claim on this UID was ever delivered.
+    `offered`: the offer is this poll's · `used`: an ended claim on this UID was ever delivered ·
+    `locked`: another transaction holds a row that its offer needs.
     """
 
     known: bool
@@ -51,6 +52,7 @@ class PollFacts:
     offered: bool
     used: bool
     claim: PolledClaim | None
+    locked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,10 @@ class Answer:
     verdict: Verdict
     why: str
     claim_id: int | None = None
+
+
+_LOCKED = Answer(Verdict.NOT_YET, "another transaction holds a row that the offer of this Pod needs")
+_SUPERSEDED = Answer(Verdict.NOTHING, "a newer poll of this Pod has the offer")
 
 
 def answer(facts: PollFacts) -> Answer:  # noqa: PLR0911  a table, one line per row
@@ -75,7 +81,7 @@ def answer(facts: PollFacts) -> Answer:  # noqa: PLR0911  a table, one line per 
     if facts.claim is not None and (final := _of_claim(facts.claim)) is not None:
         return final
     if not facts.offered:
-        return Answer(Verdict.NOTHING, "a newer poll of this Pod has the offer")
+        return _LOCKED if facts.locked else _SUPERSEDED
     claim = facts.claim
     if claim is None:
         return Answer(Verdict.HOLD, "no claim")

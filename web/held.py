@@ -14,10 +14,13 @@ from rules.poll_answers import Answer, Verdict
 class Poll:
     """A held poll: a future that takes the first answer, and what may not be forgotten between two of them.
 
-    `written`: its offer may stand in the table. `closed`: nobody reads the answer any more.
+    `written`: its offer may stand in the table. `closed`: nobody reads the answer any more. `tries`: how often a row
+    of it was locked; `retry`: the timer of the next try.
     """
 
-    __slots__ = ("_future", "_loop", "closed", "ends_at", "id", "identity", "superseded", "until", "written")
+    __slots__ = (
+        "_future", "_loop", "closed", "ends_at", "id", "identity", "retry", "superseded", "tries", "until", "written",
+    )  # fmt: skip
 
     def __init__(
         self, *, identity: PodIdentity, until: datetime, ends_at: float, loop: asyncio.AbstractEventLoop
@@ -29,6 +32,8 @@ class Poll:
         self.written = False
         self.closed = False
         self.superseded = False
+        self.tries = 0
+        self.retry: asyncio.TimerHandle | None = None
         self._loop = loop
         self._future: asyncio.Future[Answer] = loop.create_future()
 

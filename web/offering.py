@@ -2,17 +2,23 @@
 
 Nothing is offered while this process is deaf: a claim on such a Pod would wait for its delivery. When it
 hears again, every held Pod is offered in one statement, which also tells what was missed.
+
+Every poll of the process waits for this task, so it waits for no locked row (law L14). A poll whose rows another
+transaction holds is tried again after a pause; a poll that was never offered is answered 503 after three tries.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from models import offers
+from models.engine import is_locked
 from ostler.clock import utcnow
 from ostler.logging import get_logger
 from rules.poll_answers import Answer, Verdict, answer
@@ -23,6 +29,14 @@ from web.threads import Threads
 BATCH_EVERY = 0.05
 """Seconds; how long a poll waits for others to share its statement."""
 MOST_FRESH = 500
+HALVING_WITHIN = 0.5
+"""Seconds for which a batch that waited for a lock is halved; what is left of it then is tried again later."""
+_FIRST_PAUSE = 0.1
+"""Seconds before a poll is tried again of which a row was locked; doubles with each try, up to the next one."""
+_LONGEST_PAUSE = 5.0
+_FRESH_TRIES = 3
+_WITHDRAW_PAUSE = 1.0
+"""Seconds before an offer that was locked is withdrawn again."""
 
 log = get_logger(__name__)
 
@@ -59,7 +73,7 @@ class Offering:
     async def leave(self) -> None:
         """Withdraw every offer of this process, and its heartbeat."""
         try:
-            await self._threads.transaction(lambda db: offers.leave(db, web_id=self._web_id))
+            await self._threads.offer(lambda db: offers.leave(db, web_id=self._web_id))
         except SQLAlchemyError as error:
             # They run out by themselves, and without a heartbeat nobody takes them.
             log.warning("offers.not_withdrawn", error=type(error).__name__)
@@ -69,8 +83,22 @@ class Offering:
         self._waiting[poll.pod_uid] = poll
         self._changed.set()
 
+    def add_later(self, poll: Poll) -> None:
+        """Have a poll offered and judged again after a pause, which grows: another transaction holds a row of it."""
+        if poll.retry is not None:
+            poll.retry.cancel()
+        pause = min(_FIRST_PAUSE * 2**poll.tries, _LONGEST_PAUSE)
+        poll.tries += 1
+        poll.retry = asyncio.get_running_loop().call_later(pause, self._add_held, poll)
+
+    def _add_held(self, poll: Poll) -> None:
+        if self.held.get(poll.pod_uid) is poll:
+            self.add(poll)
+
     def drop(self, poll: Poll, *, withdraw: bool) -> None:
         """Forget a poll that ended; `withdraw` its offer too when nobody waits for it any more."""
+        if poll.retry is not None:
+            poll.retry.cancel()
         if self._waiting.get(poll.pod_uid) is poll:
             del self._waiting[poll.pod_uid]
         if withdraw and poll.written and not self._stopping:
@@ -98,29 +126,48 @@ class Offering:
             await self._changed.wait()
             await asyncio.sleep(BATCH_EVERY)
             self._changed.clear()
-            try:
-                await self._flush()
-            except SQLAlchemyError as error:
-                self._counts["offers.failed"] += 1
-                log.warning("offers.failed", error=type(error).__name__, held=len(self.held))
-            except Exception:
-                # Every poll of this process waits for this task: it outlives whatever one row makes of it.
-                self._counts["offers.failed"] += 1
-                log.exception("offers.failed", held=len(self.held))
+            await self._flush()
 
     async def _flush(self) -> None:
+        for part in (self._offer_waiting, self._withdraw, self._ask):
+            await self._alone(part)
+
+    async def _alone(self, part: Callable[[], Awaitable[None]]) -> None:
+        """Do a part of the work; when it fails, the others go on."""
+        try:
+            await part()
+        except SQLAlchemyError as error:
+            self._counts["offers.failed"] += 1
+            log.warning("offers.failed", part=part.__name__, error=type(error).__name__, held=len(self.held))
+        except Exception:
+            # Every poll of this process waits for this task: it outlives whatever one row makes of it.
+            self._counts["offers.failed"] += 1
+            log.exception("offers.failed", part=part.__name__, held=len(self.held))
+
+    async def _offer_waiting(self) -> None:
         # What comes while a batch is written shares the next one: else each statement would carry a poll or two.
         due = len(self._waiting)
         while due > 0 and self._waiting and self.is_hearing and not self._stopping:
             taken = self._take()
             due -= len(taken)
             await self._offer(taken)
-        if self._withdrawn:
-            withdrawn, self._withdrawn = self._withdrawn, []
-            await self._threads.transaction(lambda db: offers.withdraw(db, withdrawn))
-        if self._asked and self.is_hearing:
-            self._asked = False
-            await self._ask()
+
+    async def _withdraw(self) -> None:
+        if not self._withdrawn:
+            return
+        withdrawn, self._withdrawn = self._withdrawn, []
+        try:
+            left = await self._threads.offer(lambda db: offers.withdraw(db, withdrawn))
+        except (OperationalError, PoolTimeout):
+            self._withdraw_later(withdrawn)
+            raise
+        if left:
+            self._withdraw_later(left)
+
+    def _withdraw_later(self, polls: list[tuple[str, str]]) -> None:
+        # Until then the matcher may claim a Pod that nobody can hand its JIT to.
+        self._withdrawn += polls
+        asyncio.get_running_loop().call_later(_WITHDRAW_PAUSE, self._changed.set)
 
     def _take(self) -> list[Poll]:
         """Take all polls that were offered before, and a batch of those that were not."""
@@ -130,47 +177,82 @@ class Offering:
             del self._waiting[poll.pod_uid]
         return again + fresh
 
-    async def _offer(self, polls: list[Poll], rows: list[offers.Polling] | None = None) -> None:
-        if rows is None:
-            rows = [poll.polling() for poll in polls]
-            for poll in polls:
-                poll.written = True
+    async def _offer(self, polls: list[Poll]) -> None:
+        rows = [poll.polling() for poll in polls]
+        for poll in polls:
+            poll.written = True
+        await self._offer_rows(polls, rows, until=time.monotonic() + HALVING_WITHIN)
+
+    async def _offer_rows(self, polls: list[Poll], rows: list[offers.Polling], *, until: float) -> None:
         now = utcnow()
         try:
-            pods = await self._threads.transaction(lambda db: offers.offer(db, rows, web_id=self._web_id, now=now))
-        except (OperationalError, PoolTimeout):
-            for poll, row in zip(polls, rows, strict=True):
-                if not row.again:
-                    poll.settle(Answer(Verdict.NOT_YET, "the database did not answer"))
-                elif self.held.get(poll.pod_uid) is poll:
-                    self._waiting.setdefault(poll.pod_uid, poll)  # it stays held, and is offered with a later batch
+            pods = await self._threads.offer(lambda db: offers.offer(db, rows, web_id=self._web_id, now=now))
+        except (OperationalError, PoolTimeout) as error:
+            if is_locked(error):
+                await self._offer_around(polls, rows, until=until)
+                return
+            self._miss(polls, rows)
             raise
         except Exception:
             if len(polls) == 1:
                 polls[0].settle(Answer(Verdict.NOT_YET, "the rows of this Pod cannot be read"))
                 raise
-            await self._offer_halves(polls, rows)
+            await self._offer_halves(polls, rows, until=until)
             return
         self._counts["offers.statements"] += 1
         self._publisher.wake(sorted({pod.pool_id for pod in pods if pod.wakes and pod.pool_id is not None}))
         facts = {pod.pod_uid: pod.facts for pod in pods}
-        for poll in polls:
-            poll.settle(answer(facts[poll.pod_uid]))
+        for poll, row in zip(polls, rows, strict=True):
+            found = answer(facts[poll.pod_uid])
+            if found.verdict is Verdict.NOT_YET and facts[poll.pod_uid].locked:
+                self._put_off(poll, row, found)
+            else:
+                poll.settle(found)
 
-    async def _offer_halves(self, polls: list[Poll], rows: list[offers.Polling]) -> None:
+    def _miss(self, polls: list[Poll], rows: list[offers.Polling]) -> None:
+        """Turn away polls that were never offered, as the database did not answer; have the others wait."""
+        for poll, row in zip(polls, rows, strict=True):
+            if not row.again:
+                poll.settle(Answer(Verdict.NOT_YET, "the database did not answer"))
+            elif self.held.get(poll.pod_uid) is poll:
+                self._waiting.setdefault(poll.pod_uid, poll)
+
+    def _put_off(self, poll: Poll, row: offers.Polling, found: Answer) -> None:
+        """Try a poll again later that was not offered; turn it away when it never was and has waited long enough."""
+        self._counts["offers.locked"] += 1
+        poll.written = row.again
+        if not row.again and poll.tries >= _FRESH_TRIES:
+            poll.settle(found)
+        else:
+            self.add_later(poll)
+
+    async def _offer_around(self, polls: list[Poll], rows: list[offers.Polling], *, until: float) -> None:
+        """Offer the rest of a batch of which a row is locked in a way that the statement cannot skip."""
+        if len(polls) > 1 and time.monotonic() < until:
+            await self._offer_halves(polls, rows, until=until)
+            return
+        log.warning("offers.locked", polls=len(polls))
+        for poll, row in zip(polls, rows, strict=True):
+            self._put_off(poll, row, Answer(Verdict.NOT_YET, "another transaction holds a row of this Pod"))
+
+    async def _offer_halves(self, polls: list[Poll], rows: list[offers.Polling], *, until: float) -> None:
         """Offer the rest of a batch in which a row fails: one bad row blocks nobody (L14)."""
         middle = len(polls) // 2
-        for half in (slice(None, middle), slice(middle, None)):
+        for half, rest in ((slice(None, middle), slice(middle, None)), (slice(middle, None), slice(0))):
             try:
-                await self._offer(polls[half], rows[half])
+                await self._offer_rows(polls[half], rows[half], until=until)
             except (OperationalError, PoolTimeout):
+                self._miss(polls[rest], rows[rest])
                 raise
             except Exception:
                 self._counts["offers.bad_row"] += 1
                 log.exception("offers.bad_row", pods=[poll.pod_uid for poll in polls[half]])
 
     async def _ask(self) -> None:
-        minted, changed = await self._threads.transaction(lambda db: offers.unanswered(db, web_id=self._web_id))
+        if not self._asked or not self.is_hearing:
+            return
+        self._asked = False
+        minted, changed = await self._threads.offer(lambda db: offers.unanswered(db, web_id=self._web_id))
         for claim in minted:
             poll = self.held.get(claim.pod_uid)
             if poll is not None and poll.id == claim.poll_id:

@@ -24,6 +24,12 @@ C = ClaimState
 TABLE = [
     ("no row", replace(WARM, known=False, bound=False, offered=False), Verdict.LOOK_UP),
     ("row held by another transaction", replace(WARM, bound=False, offered=False), Verdict.NOT_YET),
+    ("offer held by another transaction", replace(WARM, offered=False, locked=True), Verdict.NOT_YET),
+    (
+        "offer held by another transaction, retiring",
+        replace(WARM, offered=False, locked=True, claim=claimed(C.CLAIMED, purpose=Purpose.RETIRE)),
+        Verdict.REPLACE,
+    ),
     ("gone", replace(WARM, gone=True, offered=False), Verdict.REFUSE),
     ("warm", WARM, Verdict.HOLD),
     ("warm, a newer poll elsewhere", replace(WARM, offered=False), Verdict.NOTHING),

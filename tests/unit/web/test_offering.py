@@ -43,7 +43,7 @@ def flush_once(*, waiting: int, meanwhile: int) -> tuple[list[int], bool]:
         offering = Offering(threads=nothing, publisher=nothing, web_id="w", counts=Counter())
         offering.is_hearing = True
         statements = Statements(offering, meanwhile=meanwhile)
-        offering._offer = statements.write  # type: ignore[method-assign,assignment]
+        offering._offer = statements.write  # type: ignore[method-assign]
         for number in range(waiting):
             offering.add(poll(number))
         offering._changed.clear()
