@@ -28,12 +28,20 @@ class Delivery:
     """Of its job, at its first delivery."""
 
 
+class ClaimLocked(Exception):
+    """Raised when another transaction holds the claim: a delivery does not wait for it, and must be tried again."""
+
+
 def deliver(db: Connection, *, claim_id: int, pod_uid: str, poll_id: str, now: datetime, who: str) -> Delivery | None:
     """Commit that a minted claim is delivered to the newest poll of its Pod, or return None when it may not be.
 
     None: the claim moved on, its stamp is being removed, or a newer poll has the offer, or Postgres
-    is known to be older than the cluster. The offer goes with it.
+    is known to be older than the cluster. The offer goes with it. Raises ClaimLocked, also when there is no such claim.
     """
+    # A frozen process keeps its rows for up to 30 s, and this thread is one of a few that deliver (L14).
+    free = text("SELECT id FROM claims WHERE id = :id FOR NO KEY UPDATE SKIP LOCKED")
+    if db.execute(free, {"id": claim_id}).one_or_none() is None:
+        raise ClaimLocked
     row = move_claim(
         db,
         "deliver",
@@ -52,9 +60,14 @@ def deliver(db: Connection, *, claim_id: int, pod_uid: str, poll_id: str, now: d
     if row is None:
         return None
     # Also a newer poll's: its own delivery finds the claim delivered and hands out the same JIT again.
+    # An offer that is locked stays, and nobody takes it: the Pod has a delivered claim.
     queued_at = db.execute(
         text("""
-            WITH gone AS (DELETE FROM offers WHERE pod_uid = :pod_uid)
+            WITH gone AS (
+                DELETE FROM offers WHERE pod_uid IN (
+                    SELECT pod_uid FROM offers WHERE pod_uid = :pod_uid FOR UPDATE SKIP LOCKED
+                )
+            )
             SELECT queued_at FROM jobs WHERE id = :job_id
         """),
         {"pod_uid": pod_uid, "job_id": row.job_id},

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from enum import StrEnum
 
 from sqlalchemy import Connection
 from starlette.background import BackgroundTask
 from starlette.responses import Response
 
-from models.deliver import Delivery, deliver, delivered_before
+from models.deliver import ClaimLocked, Delivery, deliver, delivered_before
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.encryption import Cipher, Undecryptable
@@ -42,6 +43,13 @@ class Recipient:
     accept: str
 
 
+class Missed(StrEnum):
+    """Reasons why a claim was not handed over; also the outcomes that are counted."""
+
+    MOVED_ON = "moved_on"  # it may not be delivered to this poll any more
+    LOCKED = "locked"  # another transaction holds it: to be tried again
+
+
 class Handover:
     """Hands out JITs; `counts` says how often what happened."""
 
@@ -54,13 +62,16 @@ class Handover:
         self._publisher = publisher
         self._counts = counts
 
-    async def hand_over(self, claim_id: int, to: Recipient, *, again: bool) -> Response | None:
-        """Return the 200 after its commit, or None when the claim may not be delivered to this poll any more.
+    async def hand_over(
+        self, claim_id: int, to: Recipient, *, again: bool, reviewed: bool = False
+    ) -> Response | Missed:
+        """Return the 200 after its commit, or why the claim was not delivered.
 
-        `again`: the claim is delivered already and its reply was lost; nothing is written.
-        Raises Refusal when the token is refused or the JIT cannot be read.
+        `again`: the claim is delivered already and its reply was lost; nothing is written. `reviewed`: the token was
+        reviewed for this poll before. Raises Refusal when the token is refused or the JIT cannot be read.
         """
-        await self._review(to)
+        if not reviewed:
+            await self._review(to)
 
         def body(db: Connection) -> tuple[Delivery, Secret] | None:
             if again:
@@ -73,13 +84,15 @@ class Handover:
             return None if delivery is None else (delivery, self._cipher.decrypt(delivery.jit))
 
         try:
-            result = await self._threads.transaction(body)
+            result = await self._threads.deliver(body)
+        except ClaimLocked:
+            log.info("delivery.locked", claim=claim_id, pod=to.pod_uid)
+            return self._missed(Missed.LOCKED)
         except Undecryptable as error:
             log.error("delivery.undecryptable", claim=claim_id)  # noqa: TRY400  the trace says nothing more
             raise Refusal(503, str(error)) from None
         if result is None:
-            self._counts["delivery.moved_on"] += 1
-            return None
+            return self._missed(Missed.MOVED_ON)
         delivery, jit = result
         if delivery.queued_at is not None:
             telemetry.JOB_WAIT_SECONDS.observe(max(0.0, (utcnow() - delivery.queued_at).total_seconds()))
@@ -91,6 +104,10 @@ class Handover:
         late_stamp = delivery.stamp is Stamp.OFF and not again
         after = BackgroundTask(self._stamp, claim_id) if late_stamp else None
         return work(delivery, jit, accept=to.accept, after=after)
+
+    def _missed(self, why: Missed) -> Missed:
+        self._counts[f"delivery.{why}"] += 1
+        return why
 
     async def _review(self, to: Recipient) -> None:
         try:

@@ -35,7 +35,7 @@ WITHIN = 3.0
 """Seconds that a scrape waits for the rows."""
 
 POLL_STATUSES = (200, 204, 401, 403, 408, 410, 413, 429, 503)
-_DELIVERIES = ("first", "again", "moved_on")
+_DELIVERIES = ("first", "again", "moved_on", "locked")
 _REVIEWS = ("missed", "refused")
 _OPEN_JOBS = tuple(state for state in JobState if state is not JobState.COMPLETED)
 _LIVE_CLAIMS = tuple(state for state in ClaimState if state is not ClaimState.ENDED)
@@ -108,7 +108,9 @@ class Memory(Collector):
             polls.add_metric((str(status),), counts[f"poll.{status}"])
         yield polls
         deliveries = CounterMetricFamily(
-            "ostler_deliveries", "Handovers of a JIT; `moved_on`: the claim had gone elsewhere", labels=("outcome",)
+            "ostler_deliveries",
+            "Handovers of a JIT; `moved_on`: the claim had gone elsewhere, `locked`: tried again",
+            labels=("outcome",),
         )
         for outcome in _DELIVERIES:
             deliveries.add_metric((outcome,), counts[f"delivery.{outcome}"])

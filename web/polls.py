@@ -25,7 +25,7 @@ from ostler.secrets import Secret
 from ostler.settings import Settings
 from rules.poll_answers import Answer, Verdict
 from web.admission import Admission
-from web.handover import Handover, Recipient
+from web.handover import Handover, Missed, Recipient
 from web.held import Poll
 from web.limits import BODY_WITHIN
 from web.offering import Offering
@@ -154,7 +154,9 @@ class Polls:
             self._offering.drop(poll, withdraw=poll.closed)
 
     async def _settled(self, poll: Poll, to: Recipient) -> Response:
-        for _ in range(_MOST_JUDGEMENTS):
+        judged = 0
+        locked = False
+        while judged < _MOST_JUDGEMENTS:
             answer = await poll.answered()
             if poll.closed or poll.superseded or self._stopping:
                 return bare(204)
@@ -163,9 +165,11 @@ class Polls:
             elif answer.claim_id is not None:
                 poll.renew()
                 again = answer.verdict is Verdict.DELIVER_AGAIN
-                response = await self._handover.hand_over(answer.claim_id, to, again=again)
-                if response is not None:
+                # After a claim that was locked, its token was reviewed a moment ago.
+                response = await self._handover.hand_over(answer.claim_id, to, again=again, reviewed=locked)
+                if isinstance(response, Response):
                     return response
+                locked = response is Missed.LOCKED
             else:
                 if answer.verdict is not Verdict.NOTHING:
                     log.info("poll.answered", pod=poll.pod_uid, verdict=answer.verdict, why=answer.why)
@@ -175,7 +179,11 @@ class Polls:
             poll.renew()
             if poll.is_over or poll.closed or poll.superseded or self._stopping:
                 return bare(204)
-            self._offering.add(poll)
+            if locked:
+                self._offering.add_later(poll)
+            else:
+                judged += 1
+                self._offering.add(poll)
         raise Refusal(503, "the rows of this Pod keep changing")
 
 

@@ -16,7 +16,7 @@ from models import bindings, releases, steps
 from ostler.errors import Retryable
 from rules.bindings import ClaimView
 from tests.integration.stateful.world import World
-from web.handover import Handover, Recipient
+from web.handover import Handover, Missed, Recipient
 
 Seed = Callable[[pytest.MonkeyPatch], Callable[[World], None]]
 
@@ -92,9 +92,9 @@ def delivered_after_the_write(monkeypatch: pytest.MonkeyPatch) -> Callable[[Worl
         try:
             world.cluster.call(f"answer {to.pod_uid}", lambda: world.receive(to.pod_uid, jit))
         except Retryable:
-            return None
+            return Missed.MOVED_ON
         await hand_over(self, claim_id, to, again=again)
-        return None
+        return Missed.MOVED_ON
 
     monkeypatch.setattr(Handover, "hand_over", hasty)
     return worlds.append

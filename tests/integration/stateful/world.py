@@ -38,7 +38,7 @@ from tests.integration.models.webhook_rows import NOW
 from tests.integration.stateful.cluster import NAMESPACE, Cluster
 from tests.integration.stateful.github import GitHub
 from tests.integration.stateful.steps import Fate, Killed, Step
-from web.handover import Handover, Recipient
+from web.handover import Handover, Missed, Recipient
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class _Threads:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    async def transaction(self, body: Callable[[Connection], T]) -> T:
+    async def deliver(self, body: Callable[[Connection], T]) -> T:
         return transaction(self._engine, body)
 
     async def cluster(self, call: Callable[[], T], *, within: float | None = None) -> T:
@@ -247,7 +247,7 @@ class World:
         def body() -> None:
             to = Recipient(pod_uid=pod_uid, poll_id=poll_id, token=Secret("token"), accept="text/plain")
             response = finished(self.handover.hand_over(claim_id, to, again=again))
-            if response is None:
+            if isinstance(response, Missed):
                 return
             try:
                 self.cluster.call(f"answer {pod_uid}", lambda: self.receive(pod_uid, bytes(response.body).decode()))

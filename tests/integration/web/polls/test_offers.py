@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
+from typing import TypeVar
+
+import pytest
+from sqlalchemy import Connection, text
 
 from models import offers
-from models.deliver import deliver
+from models.deliver import ClaimLocked, deliver
 from models.engine import transaction
 from ostler.clock import utcnow
 from tests.integration.web.polls.stage import NAMESPACE, Pod, Stage
 
 ROUNDS = 15
+T = TypeVar("T")
 
 
 def polling(pod: Pod, *, poll_id: str | None = None, again: bool = False) -> offers.Polling:
@@ -27,8 +34,18 @@ def polling(pod: Pod, *, poll_id: str | None = None, again: bool = False) -> off
     )
 
 
-def offer(stage: Stage, *polls: offers.Polling, web_id: str = "w") -> list[offers.PolledPod]:
-    return transaction(stage.engine, lambda db: offers.offer(db, polls, web_id=web_id, now=utcnow()))
+def briefly(stage: Stage, body: Callable[[Connection], T], *, within_ms: int = 1) -> T:
+    """Run a transaction that fails when it has to wait for a lock."""
+
+    def bounded(db: Connection) -> T:
+        db.exec_driver_sql(f"SET LOCAL lock_timeout = {within_ms}")
+        return body(db)
+
+    return transaction(stage.engine, bounded)
+
+
+def offer(stage: Stage, *polls: offers.Polling, web_id: str = "w", within_ms: int = 60_000) -> list[offers.PolledPod]:
+    return briefly(stage, lambda db: offers.offer(db, polls, web_id=web_id, now=utcnow()), within_ms=within_ms)
 
 
 def test_processes_that_offer_the_same_pods_in_any_order_never_deadlock(stage: Stage) -> None:
@@ -71,16 +88,112 @@ def test_offering_again_does_not_displace_a_newer_poll(stage: Stage) -> None:
 
 def test_a_row_that_another_transaction_holds_delays_nobody(stage: Stage) -> None:
     pods = [stage.pod(stage.pool(), bound=False)]
-    pods += [stage.pod(pods[0].pool_id), stage.pod(pods[0].pool_id)]
+    pods += [stage.pod(pods[0].pool_id) for _ in range(3)]
+    offer(stage, polling(pods[2]))
     with stage.engine.begin() as db:
-        db.exec_driver_sql("SELECT id FROM runner_pods ORDER BY id LIMIT 2 FOR UPDATE")
+        db.exec_driver_sql("SELECT id FROM runner_pods ORDER BY id LIMIT 3 FOR UPDATE")
 
-        found = {pod.pod_uid: pod for pod in offer(stage, *(polling(pod) for pod in pods))}
+        found = {pod.pod_uid: pod.facts for pod in offer(stage, *(polling(pod) for pod in pods))}
 
-    assert not found[pods[0].uid].facts.bound
-    assert not found[pods[0].uid].facts.offered
-    assert found[pods[1].uid].facts.offered
-    assert found[pods[2].uid].facts.offered
+    assert not found[pods[0].uid].bound
+    assert [found[pod.uid].offered for pod in pods] == [False, False, True, True]
+    assert [found[pod.uid].locked for pod in pods[1:]] == [True, False, False]
+
+
+@pytest.mark.parametrize("rows", ["offers", "pools"])
+def test_pods_are_offered_without_a_wait_when_a_row_of_another_pod_is_locked(stage: Stage, rows: str) -> None:
+    stuck, free = stage.pod(stage.pool()), stage.pod(stage.pool("other"))
+    if rows == "offers":
+        offer(stage, polling(stuck))
+    with stage.engine.begin() as holder:
+        holder.exec_driver_sql(f"SELECT * FROM {rows} ORDER BY 1 LIMIT 1 FOR UPDATE")  # noqa: S608  a literal of this test
+
+        found = {pod.pod_uid: pod.facts for pod in offer(stage, polling(stuck), polling(free), within_ms=1)}
+
+    assert (found[stuck.uid].offered, found[stuck.uid].locked) == (False, True)
+    assert (found[free.uid].offered, found[free.uid].locked) == (True, False)
+
+
+def test_pods_that_another_process_is_about_to_offer_are_skipped_without_a_wait(stage: Stage) -> None:
+    frozen = [stage.pod(stage.pool())]
+    frozen += [stage.pod(frozen[0].pool_id) for _ in range(50)]
+    free = stage.pod(frozen[0].pool_id)
+    with stage.engine.begin() as holder:
+        offers.offer(holder, [polling(pod) for pod in frozen], web_id="frozen", now=utcnow())
+
+        found = {
+            pod.pod_uid: pod.facts for pod in offer(stage, *(polling(pod) for pod in (*frozen, free)), within_ms=1)
+        }
+
+        assert all(found[pod.uid].locked and not found[pod.uid].offered for pod in frozen)
+        assert found[free.uid].offered
+        holder.rollback()
+
+
+def test_a_poll_that_has_its_offer_keeps_it_when_the_offer_is_locked(stage: Stage) -> None:
+    pod = stage.pod(stage.pool())
+    poll = polling(pod)
+    offer(stage, poll)
+    with stage.engine.begin() as holder:
+        holder.exec_driver_sql("SELECT FROM offers FOR UPDATE")
+
+        (found,) = offer(stage, replace(poll, again=True), within_ms=1)
+
+    assert (found.facts.offered, found.facts.locked) == (True, False)
+
+
+def test_a_locked_offer_is_left_and_the_others_are_withdrawn(stage: Stage) -> None:
+    stuck, free = stage.pod(stage.pool()), stage.pod(stage.pool("other"))
+    offer(stage, polling(stuck, poll_id="stuck"), polling(free, poll_id="free"))
+    pairs = [(stuck.uid, "stuck"), (free.uid, "free")]
+    with stage.engine.begin() as holder:
+        holder.execute(text("SELECT FROM offers WHERE pod_uid = :uid FOR UPDATE"), {"uid": stuck.uid})
+
+        left = briefly(stage, lambda db: offers.withdraw(db, pairs))
+
+        assert left == [(stuck.uid, "stuck")]
+        assert not stage.is_offered(free)
+    assert briefly(stage, lambda db: offers.withdraw(db, left)) == []
+    assert not stage.is_offered(stuck)
+
+
+def test_locked_rows_of_web_processes_delay_no_beat_and_no_departure(stage: Stage) -> None:
+    pod = stage.pod(stage.pool())
+    offer(stage, polling(pod), web_id="w")
+    earlier = utcnow() - timedelta(hours=2)
+    for web_id in ("w", "dead"):
+        transaction(stage.engine, lambda db, web_id=web_id: offers.beat(db, web_id=web_id, now=earlier))  # type: ignore[misc]
+    with stage.engine.begin() as holder:
+        holder.exec_driver_sql("SELECT FROM web_instances FOR UPDATE")
+        holder.exec_driver_sql("SELECT FROM offers FOR UPDATE")
+
+        briefly(stage, lambda db: offers.beat(db, web_id="w", now=utcnow()))
+        briefly(stage, lambda db: offers.forget_dead(db, now=utcnow()))
+        briefly(stage, lambda db: offers.leave(db, web_id="w"))
+
+        assert stage.scalar("SELECT count(*) FROM web_instances WHERE beat_at = :earlier", earlier=earlier) == 2
+    briefly(stage, lambda db: offers.leave(db, web_id="w"))
+    assert not stage.is_offered(pod)
+    assert stage.scalar("SELECT id FROM web_instances") == "dead"
+
+
+def test_a_delivery_does_not_wait_for_a_locked_claim_or_offer(stage: Stage) -> None:
+    pod = stage.pod(stage.pool())
+    offer(stage, polling(pod, poll_id="p"))
+    claim_id = stage.claim(pod)
+
+    def attempt(db: Connection) -> object:
+        return deliver(db, claim_id=claim_id, pod_uid=pod.uid, poll_id="p", now=utcnow(), who="test")
+
+    with stage.engine.begin() as holder:
+        holder.exec_driver_sql("SELECT FROM claims FOR NO KEY UPDATE")
+        with pytest.raises(ClaimLocked):
+            briefly(stage, attempt)
+    with stage.engine.begin() as holder:
+        holder.exec_driver_sql("SELECT FROM offers FOR UPDATE")
+        assert briefly(stage, attempt) is not None
+    assert stage.state(claim_id) == "delivered"
+    assert not offer(stage, polling(pod, poll_id="newer"))[0].facts.offered
 
 
 def test_a_pod_of_a_name_that_another_uid_has_is_unknown(stage: Stage) -> None:
