@@ -114,10 +114,15 @@ def test_pods_are_offered_without_a_wait_when_a_row_of_another_pod_is_locked(sta
     assert (found[free.uid].offered, found[free.uid].locked) == (True, False)
 
 
-def test_pods_that_another_process_is_about_to_offer_are_skipped_without_a_wait(stage: Stage) -> None:
+@pytest.mark.parametrize("polled_before", [False, True])
+def test_pods_that_another_process_is_about_to_offer_are_skipped_without_a_wait(
+    stage: Stage, polled_before: bool
+) -> None:
     frozen = [stage.pod(stage.pool())]
     frozen += [stage.pod(frozen[0].pool_id) for _ in range(50)]
     free = stage.pod(frozen[0].pool_id)
+    if polled_before:
+        stage.execute("UPDATE runner_pods SET polled_at = now()")
     with stage.engine.begin() as holder:
         offers.offer(holder, [polling(pod) for pod in frozen], web_id="frozen", now=utcnow())
 
