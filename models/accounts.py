@@ -67,33 +67,32 @@ def default_budget(settings: Settings) -> Budget:
     )
 
 
-def ensure_accounts(db: Connection, accounts: Sequence[NewAccount], *, budget: Budget, now: datetime) -> None:
-    """Insert what is seen for the first time, with the default budget; write changed logins wherever they stand."""
+_REFER = text("SELECT id, login FROM accounts WHERE id = ANY(:ids) ORDER BY id FOR KEY SHARE SKIP LOCKED")
+
+
+def ensure_accounts(db: Connection, accounts: Sequence[NewAccount], *, budget: Budget, now: datetime) -> frozenset[int]:
+    """Insert what is seen for the first time, with the default budget; write changed logins wherever they stand.
+
+    Returns the accounts that no row can refer to now, because another session holds them `FOR UPDATE`. The new login
+    of an account that others hold locked is left to the next webhook that has it.
+    """
     unique = {account.id: account for account in accounts}
-    rows = [unique[key] for key in sorted(unique)]
-    seen = db.execute(
-        text("""
-            INSERT INTO accounts (id, login, budget_count, budget_vcpu, budget_memory, created_at)
-            SELECT id, login, :count, :vcpu, :memory, :now
-            FROM unnest(CAST(:ids AS bigint[]), CAST(:logins AS text[])) AS new (id, login)
-            WHERE NOT EXISTS (SELECT FROM accounts a WHERE a.id = new.id AND a.login = new.login)
-            ORDER BY id
-            ON CONFLICT (id) DO UPDATE SET login = excluded.login WHERE accounts.login <> excluded.login
-            RETURNING id, login, xmax <> 0 AS renamed
-        """),
-        {
-            "ids": [row.id for row in rows],
-            "logins": [row.login for row in rows],
-            "count": budget.count,
-            "vcpu": budget.vcpu_millicores,
-            "memory": budget.memory_mib,
-            "now": now,
-        },
-    ).all()
-    for row in seen:
-        if row.renamed:
-            rename_owner(db, account_id=row.id, login=row.login)
-    installed = sorted({(a.installation_id, a.id) for a in accounts if a.installation_id is not None})
+    wanted = sorted(unique)
+    # The lock that the foreign keys of the new rows need.
+    logins: dict[int, str] = {row.id: row.login for row in db.execute(_REFER, {"ids": wanted})}
+    if new := [unique[key] for key in wanted if key not in logins]:
+        _insert(db, new, budget=budget, now=now)
+        logins |= {row.id: row.login for row in db.execute(_REFER, {"ids": [each.id for each in new]})}
+    if renamed := [key for key, login in logins.items() if login != unique[key].login]:
+        free = db.execute(
+            text("SELECT id FROM accounts WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED"),
+            {"ids": sorted(renamed)},
+        )
+        for account_id in free.scalars().all():
+            rename_owner(db, account_id=account_id, login=unique[account_id].login)
+    installed = sorted(
+        {(a.installation_id, a.id) for a in accounts if a.installation_id is not None and a.id in logins}
+    )
     if installed:
         db.execute(
             text("""
@@ -106,6 +105,27 @@ def ensure_accounts(db: Connection, accounts: Sequence[NewAccount], *, budget: B
             """),
             {"ids": [i for i, _ in installed], "accounts": [a for _, a in installed], "now": now},
         )
+    return frozenset(wanted).difference(logins)
+
+
+def _insert(db: Connection, accounts: Sequence[NewAccount], *, budget: Budget, now: datetime) -> None:
+    db.execute(
+        text("""
+            INSERT INTO accounts (id, login, budget_count, budget_vcpu, budget_memory, created_at)
+            SELECT id, login, :count, :vcpu, :memory, :now
+            FROM unnest(CAST(:ids AS bigint[]), CAST(:logins AS text[])) AS new (id, login)
+            ORDER BY id
+            ON CONFLICT (id) DO NOTHING
+        """),
+        {
+            "ids": [account.id for account in accounts],
+            "logins": [account.login for account in accounts],
+            "count": budget.count,
+            "vcpu": budget.vcpu_millicores,
+            "memory": budget.memory_mib,
+            "now": now,
+        },
+    )
 
 
 def set_budget(db: Connection, account_id: int, budget: Budget) -> bool:

@@ -20,6 +20,7 @@ from sqlalchemy import Connection, Row
 
 from models import binding_locks, bindings, origins
 from models.accounts import NewAccount, ensure_accounts
+from models.binding_locks import Contended
 from models.engine import note
 from models.pools import routes
 from models.runner_groups import GroupBook, Wanted
@@ -72,26 +73,38 @@ class Applied:
 
 
 def apply(
-    db: Connection, events: Sequence[Received], *, budget: Budget, now: datetime, who: str = "webhook"
+    db: Connection,
+    events: Sequence[Received],
+    *,
+    budget: Budget,
+    now: datetime,
+    who: str = "webhook",
+    lock_ms: int | None = None,
 ) -> Applied:
     """Apply a batch; `budget` is that of accounts seen for the first time, `who` what the events of rows name.
 
-    Raises `StartOver`, and what Postgres raises about a row that it refuses: then nothing was applied.
+    With `lock_ms` no row that another session holds is waited for: `Contended` names the jobs whose events need one.
+    What cannot be skipped, an uncommitted insert of the same job or GUID, is waited for so many milliseconds.
+
+    Raises `Contended`, `StartOver`, and what Postgres raises about a row that it refuses: then nothing was applied.
     """
     firsts: dict[str, Received] = {}
     for received in events:
         firsts.setdefault(received.guid, received)
     ordered = sorted(firsts.values(), key=lambda r: (r.event.job_id, ACTIONS.index(r.event.action), r.guid))
-    known = _states_of(db, {received.event.job_id for received in ordered})
+    wait = lock_ms is None
+    known = _states_of(db, {received.event.job_id for received in ordered}, lock_ms=lock_ms)
     new = [received.event for received in ordered if received.event.job_id not in known]
     routed = [r.event for r in ordered if known.get(r.event.job_id, JobState.WAITING) == JobState.WAITING]
     if routed:  # of a job that went on from there the account has a row
-        ensure_accounts(
+        held = ensure_accounts(
             db,
             [NewAccount(id=e.owner_id, login=e.owner_login, installation_id=e.installation_id) for e in routed],
             budget=budget,
             now=now,
         )
+        if stuck := frozenset(event.job_id for event in new if event.owner_id in held and not wait):
+            raise Contended(stuck)
     router = _Router(db, [received.event for received in ordered], now=now)
     fresh, inserted = _insert(db, ordered, new, router, now=now, who=who)
     applied = [received.event for received in ordered if received.guid in fresh]
@@ -105,7 +118,7 @@ def apply(
         and known.get(event.job_id, JobState.WAITING) == JobState.WAITING
     ]
     moved = [event for event in applied if _has_started(event)]
-    locked = binding_locks.lock(db, moved, others=[event.job_id for event in readied])
+    locked = binding_locks.lock(db, moved, others=[event.job_id for event in readied], wait=wait)
     ready = _make_ready(db, readied, router, now=now, who=who)
     bound = bindings.apply(db, locked, moved, now=now, who=who)
     seen: set[str] = set()
@@ -242,8 +255,13 @@ def _backoff_keys(event: JobEvent) -> Iterable[tuple[str, str]]:
         yield "installation", str(event.installation_id)
 
 
-def _states_of(db: Connection, job_ids: set[int]) -> dict[int, str]:
-    rows = db.execute(text("SELECT id, state FROM jobs WHERE id = ANY(:ids)"), {"ids": sorted(job_ids)})
+def _states_of(db: Connection, job_ids: set[int], *, lock_ms: int | None) -> dict[int, str]:
+    # One message: the first statement of a batch sets how long the others wait.
+    within = "" if lock_ms is None else f"SET LOCAL lock_timeout = {lock_ms:d}; "
+    rows = db.execute(
+        text(f"{within}SELECT id, state FROM jobs WHERE id = ANY(:ids)"),  # noqa: S608  the part is a number
+        {"ids": sorted(job_ids)},
+    )
     return {row.id: row.state for row in rows}
 
 

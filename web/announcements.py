@@ -32,8 +32,8 @@ _PARSERS: Mapping[str, Callable[[bytes], Announcement | None]] = {
 }
 EVENTS = frozenset(_PARSERS)
 
-LOCK_MS = 500
-"""Milliseconds that one lock is waited for; locks are held for the length of a transaction."""
+LOCK_MS = 50
+"""Milliseconds that one lock is waited for before other announcements go first."""
 
 
 def parse(event: str, body: bytes) -> Announcement | None:
@@ -49,8 +49,8 @@ def apply(
 ) -> tuple[Outcome, bool]:
     """Apply it once; return what became of it, and whether held jobs should be matched again.
 
-    It runs in the thread that the other webhooks wait for: one that meets a lock which is held for long fails with
-    what the database raises, and is asked for again.
+    Other announcements wait for its thread: one that meets a lock for longer than `LOCK_MS` fails with what the
+    database raises, and is tried again.
     """
     db.execute(text("SELECT set_config('lock_timeout', :most, true)"), {"most": str(LOCK_MS)})
     if not announcements.take(db, guid=guid, event=event, action=announced.action, now=now):

@@ -1,10 +1,9 @@
 """Intake of GitHub's webhooks: verified, parsed, and answered when their rows are committed.
 
-One task takes what has piled up, at most `BATCH` deliveries, and commits it in one transaction in a
-thread; a batch that fails is applied one by one, so that one bad row blocks nobody (law L14). Broker and
-workers need not be up: what has to be sent goes to the publisher after the commit and is never waited for.
-What cannot be taken now (the queue is full, the database is away) is answered 503; the `redelivery`
-sweep brings it back.
+Deliveries about jobs are committed in batches (`web.batches`), announcements about installations and names one by
+one in a thread of their own. Broker and workers need not be up: what has to be sent goes to the publisher after the
+commit and is never waited for. What cannot be taken now (the queue is full, the database is away, another session
+holds its rows) is answered 503; the `redelivery` sweep brings it back.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from http import HTTPStatus
 from typing import Any, Protocol
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -29,20 +28,15 @@ from starlette.responses import JSONResponse, Response
 from github_adapters.webhooks import MalformedPayload, WorkflowJobEvent, parse_workflow_job, verify_signature
 from models import intake
 from models.accounts import default_budget
-from models.engine import StartOver, transaction
+from models.engine import transaction
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.logging import get_logger
 from ostler.settings import Settings
 from ostler.wakes import ASK_RUN, KEEP, RELEASE, REMATCH
 from web import announcements
+from web.batches import CONTENDED_FOR, TRY_AGAIN_AFTER, Batches, NotStored, is_contended
 from web.limits import BODY_WITHIN
-
-BATCH = 200
-"""Deliveries of one transaction at most."""
-
-SINGLY = 7.0
-"""Seconds that a failed batch may take one by one; the rest gets 503. GitHub waits 10 s for an answer."""
 
 ANSWER_WITHIN = 8.0
 """Seconds after which a delivery is answered with 503, whatever Postgres does: GitHub waits for ten."""
@@ -97,20 +91,6 @@ class _Accepted:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    received: intake.Received
-    answer: asyncio.Future[intake.Outcome | _Refused]
-
-
-@dataclass(frozen=True, slots=True)
-class _Result:
-    """What became of a batch in the thread: its effects, and an answer for each delivery in turn."""
-
-    applied: tuple[intake.Applied, ...]
-    answers: tuple[intake.Outcome | _Refused, ...]
-
-
 class Intake:
     """Takes webhooks from the event loop that called `start`, until `stop`.
 
@@ -133,31 +113,27 @@ class Intake:
         self._clock = clock
         self._monotonic = monotonic
         self._budget = default_budget(settings)
-        self._queue: asyncio.Queue[_Waiting | None] = asyncio.Queue()  # bounded by hand: the None always fits
-        self._thread: ThreadPoolExecutor | None = None
-        self._consumer: asyncio.Task[None] | None = None
+        self._batches = Batches(apply=self._apply, applied=self._publish, monotonic=monotonic)
+        self._announcer: ThreadPoolExecutor | None = None
         self._reading = 0
         self._keeps: dict[int, asyncio.TimerHandle] = {}
 
     @property
     def depth(self) -> int:
         """Return how many deliveries wait for their transaction."""
-        return self._queue.qsize()
+        return self._batches.depth
 
     def start(self) -> None:
         """Begin to take webhooks; call it inside the event loop."""
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="intake")
-        self._consumer = asyncio.get_running_loop().create_task(self._consume(self._thread), name="intake")
+        self._announcer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="announcements")
+        self._batches.start()
 
     async def stop(self) -> None:
         """Take nothing new, answer what was taken, and return."""
-        consumer, thread = self._consumer, self._thread
-        self._consumer = self._thread = None
-        if consumer is None or thread is None:
-            return
-        self._queue.put_nowait(None)
-        await consumer
-        thread.shutdown()
+        announcer, self._announcer = self._announcer, None
+        await self._batches.stop()
+        if announcer is not None:
+            await asyncio.to_thread(announcer.shutdown)
         for pool_id in list(self._keeps):
             self._keep(pool_id)
 
@@ -235,15 +211,11 @@ class Intake:
             raise _Refused(HTTPStatus.BAD_REQUEST, f"The payload is malformed: {error.reason}") from None
         if announced is None:
             return _Accepted("ignored", "this action is not used")
-        if self._thread is None:
-            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "This process is not taking webhooks")
         apply = functools.partial(
             announcements.apply, announced=announced, guid=guid, event=kind, budget=self._budget, now=self._clock()
         )
         try:
-            outcome, rematch = await asyncio.get_running_loop().run_in_executor(
-                self._thread, lambda: transaction(self._engine, apply)
-            )
+            outcome, rematch = await self._try_announcement(lambda: transaction(self._engine, apply))
         except (DBAPIError, PoolTimeoutError) as error:
             log.warning("webhook.announcement_failed", guid=guid, kind=kind, error=type(error).__name__)
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "The delivery cannot be stored now") from None
@@ -252,93 +224,40 @@ class Intake:
             self._publisher.send(REMATCH, queue="sweeps")
         return _Accepted(outcome)
 
+    async def _try_announcement(self, apply: Callable[[], tuple[intake.Outcome, bool]]) -> tuple[intake.Outcome, bool]:
+        """Apply an announcement; one that meets locked rows lets others go first and is tried again for a while."""
+        until = self._monotonic() + CONTENDED_FOR
+        while self._announcer is not None:
+            try:
+                return await asyncio.get_running_loop().run_in_executor(self._announcer, apply)
+            except DBAPIError as error:
+                if not is_contended(error) or self._monotonic() >= until:
+                    raise
+            await asyncio.sleep(TRY_AGAIN_AFTER)
+        raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "This process is not taking webhooks")
+
     async def _enqueue(self, received: intake.Received) -> _Accepted:
-        if self._consumer is None:
+        if not self._batches.running:
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "This process is not taking webhooks")
-        if self._queue.qsize() >= self._settings.intake_queue:
+        if self._batches.depth >= self._settings.intake_queue:
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "Too many webhooks are waiting")
-        waiting = _Waiting(received, asyncio.get_running_loop().create_future())
-        self._queue.put_nowait(waiting)
         try:
-            answer = await asyncio.wait_for(waiting.answer, ANSWER_WITHIN)
+            return _Accepted(await self._batches.store(received, within=ANSWER_WITHIN))
         except TimeoutError:  # it may be stored later all the same; GitHub's next try of it changes nothing then
             raise _unavailable() from None
-        if isinstance(answer, _Refused):
-            raise answer
-        return _Accepted(answer)
+        except NotStored as error:
+            if error.later:
+                raise _unavailable() from None
+            raise _Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "The delivery could not be applied") from None
 
     # Behind it
 
-    async def _consume(self, thread: ThreadPoolExecutor) -> None:
-        going_on = True
-        while going_on:
-            first = await self._queue.get()
-            batch: list[_Waiting] = []
-            while first is not None:
-                batch.append(first)
-                if len(batch) == BATCH or self._queue.empty():
-                    break
-                first = self._queue.get_nowait()
-            going_on = first is not None
-            if batch:
-                await self._settle(thread, batch)
-
-    async def _settle(self, thread: ThreadPoolExecutor, batch: Sequence[_Waiting]) -> None:
-        received = [waiting.received for waiting in batch]
-        result = await asyncio.get_running_loop().run_in_executor(thread, self._commit, received)
-        for waiting, answer in zip(batch, result.answers, strict=True):
-            if not waiting.answer.done():  # its client may have gone
-                waiting.answer.set_result(answer)
-        try:
-            for applied in result.applied:
-                self._publish(applied)
-        except Exception:  # a lost hint costs seconds (L6), a dead consumer every webhook
-            log.exception("webhook.publish_failed")
-
-    def _commit(self, batch: Sequence[intake.Received]) -> _Result:
-        """Apply a batch, or each delivery by itself when that fails. Runs in the thread; raises nothing."""
-        try:
-            applied = self._apply(batch)
-        except Exception as error:  # noqa: BLE001  whatever a row did, the others must not wait for it (L14)
-            if _is_away(error):
-                log.error("webhook.database_away", deliveries=len(batch), error=type(error).__name__)  # noqa: TRY400
-                return _Result((), tuple(_unavailable() for _ in batch))
-            log.warning("webhook.batch_failed", deliveries=len(batch), error=type(error).__name__)
-        else:
-            return _Result((applied,), applied.outcomes)
-        return self._commit_singly(batch)
-
-    def _commit_singly(self, batch: Sequence[intake.Received]) -> _Result:
-        until = self._monotonic() + SINGLY
-        results = [self._commit_one(received, until) for received in batch]
-        return _Result(
-            tuple(result for result in results if isinstance(result, intake.Applied)),
-            tuple(result.outcomes[0] if isinstance(result, intake.Applied) else result for result in results),
-        )
-
-    def _commit_one(self, received: intake.Received, until: float) -> intake.Applied | _Refused:
-        if self._monotonic() >= until:
-            return _unavailable()
-        try:
-            return self._apply([received])
-        except Exception as error:  # noqa: BLE001  as above
-            if _is_away(error):
-                return _unavailable()
-            if _is_contended(error):
-                log.warning("webhook.row_contended", guid=received.guid, job=received.event.job_id)
-                return _unavailable()
-            log.error(  # noqa: TRY400  the text of a database error may hold the row
-                "webhook.row_failed",
-                guid=received.guid,
-                job=received.event.job_id,
-                error=type(error).__name__,
-                code=getattr(getattr(error, "orig", None), "pgcode", None),
-            )
-            return _Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "The delivery could not be applied")
-
-    def _apply(self, batch: Sequence[intake.Received]) -> intake.Applied:
+    def _apply(self, batch: Sequence[intake.Received], lock_ms: int) -> intake.Applied:
+        """Commit a batch; runs in the thread of the batches."""
         now = self._clock()
-        return transaction(self._engine, lambda db: intake.apply(db, batch, budget=self._budget, now=now))
+        return transaction(
+            self._engine, lambda db: intake.apply(db, batch, budget=self._budget, now=now, lock_ms=lock_ms)
+        )
 
     def _publish(self, applied: intake.Applied) -> None:
         self.counts["remapped"] += applied.remaps
@@ -383,26 +302,3 @@ async def _near(body: bytes, function: Callable[..., Any], *arguments: Any) -> A
     if len(body) < LARGE:
         return function(*arguments)
     return await asyncio.to_thread(function, *arguments)
-
-
-def _is_away(error: Exception) -> bool:
-    """Return whether the database cannot be reached or used now, whatever the row."""
-    if isinstance(error, PoolTimeoutError):
-        return True
-    if not isinstance(error, DBAPIError):
-        return False
-    if error.connection_invalidated:
-        return True
-    code = getattr(error.orig, "pgcode", None)
-    if code is None:
-        return isinstance(error, OperationalError | InterfaceError)
-    # Connection exceptions, out of resources, shutdown and start, read-only standby.
-    return str(code)[:2] in {"08", "53"} or code in {"57P01", "57P02", "57P03", "25006"}
-
-
-def _is_contended(error: Exception) -> bool:
-    """Return whether others kept the rows of a delivery for too long: the same delivery may do later."""
-    if isinstance(error, StartOver):
-        return True
-    # Deadlock, serialization failure, lock timeout, statement timeout.
-    return getattr(getattr(error, "orig", None), "pgcode", None) in {"40P01", "40001", "55P03", "57014"}

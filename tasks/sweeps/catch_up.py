@@ -26,6 +26,7 @@ from github_adapters.webhooks import Home, WorkflowJobEvent
 from models import adrift, intake, stranded
 from models import catch_up as rows
 from models.accounts import default_budget
+from models.binding_locks import Contended
 from models.engine import is_locked, transaction
 from models.repairs import Case
 from ostler import telemetry
@@ -59,6 +60,9 @@ LONGEST = 200.0
 
 MOST_SILENCE = 3
 """Calls in a row without an answer after which an installation is left to the next tick."""
+
+LOCK_MS = 250
+"""Milliseconds that an uncommitted insert of the same job is waited for; a job that others hold is left to later."""
 
 ONCE = Policy(adapter_attempts=1, task_retries=0, call_seconds=10)
 """A call that fails is made again by the next tick: each is paid for."""
@@ -362,7 +366,7 @@ class _Look:
                     db, Cause.WEBHOOK_LOST, FoundBy.CATCH_UP, since=event.created_at, job_id=event.job_id, now=now
                 )
             received = [intake.Received(guid, event)]
-            return intake.apply(db, received, budget=self._budget, now=now, who=self._rt.who)
+            return intake.apply(db, received, budget=self._budget, now=now, who=self._rt.who, lock_ms=LOCK_MS)
 
         went, applied = self._repair(case, body)
         if applied is not None:
@@ -370,10 +374,10 @@ class _Look:
         return went
 
     def _repair(self, case: Case, body: Callable[[Connection], T | None]) -> tuple[bool, T | None]:
-        """Return whether Postgres took it, and what was done; a job that it refuses stops no other (L14)."""
+        """Return whether Postgres took it, and what was done; a job that is refused or locked stops no other (L14)."""
         try:
             return True, self._tick.repair(case, body)
-        except DBAPIError as error:
+        except (DBAPIError, Contended) as error:
             self._tick.skipped(error, row=case.job_id)
             return False, None
 

@@ -26,8 +26,8 @@ from ostler.secrets import Secret
 from ostler.settings import Settings
 from tests.database import Database
 from tests.integration.models.webhook_rows import add_claim, add_pool, count, job_row
+from web import batches, webhooks
 from web import publisher as web_publisher
-from web import webhooks
 from web.webhooks import Intake
 
 T = TypeVar("T")
@@ -104,8 +104,9 @@ def payload(job_id: int = 1, action: str = "queued", **job: Any) -> bytes:
 
 @pytest.fixture(autouse=True)
 def _patient_intake(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let an answer take as long as a busy machine needs; the test of the limit sets it back."""
+    """Let an answer and a locked table take as long as a busy machine needs; the test of the limit sets it back."""
     monkeypatch.setattr(webhooks, "ANSWER_WITHIN", 120.0)
+    monkeypatch.setattr(batches, "LOCK_MS", 60_000)
 
 
 @asynccontextmanager
@@ -472,13 +473,18 @@ def test_a_row_that_others_keep_locked_is_sent_away_for_later(database: Database
     on(database, act)
 
 
-def test_a_failed_batch_is_not_applied_one_by_one_for_ever(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhooks, "SINGLY", 0.0)
+def test_a_failed_batch_is_not_split_for_ever(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "SPLIT_WITHIN", 0.0)
     with database.engine.begin() as db:
         db.execute(text("ALTER TABLE jobs ADD CONSTRAINT nothing_fits CHECK (id < 0)"))
 
     async def act(stage: Stage) -> None:
-        assert (await stage.send(payload(1))).status_code == 503
+        with stopped_commits(stage.engine):
+            first = asyncio.ensure_future(stage.send(payload(1)))
+            await until(lambda: blocked(stage.engine) > 0)
+            batch = [asyncio.ensure_future(stage.send(payload(job_id))) for job_id in range(2, 10)]
+            await until(lambda: stage.intake.depth == 8)
+        assert [(await answer).status_code for answer in (first, *batch)] == [500] + [503] * 8
 
     on(database, act)
 
