@@ -8,7 +8,6 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from models.rematch import unroute
 from models.sql import text
 
 
@@ -53,7 +52,8 @@ def draining_pool(db: Connection, pool_id: int, *, over: Sequence[str]) -> Drain
 def note_draining(db: Connection, *, uid: str, since: datetime | None, now: datetime) -> bool:
     """Record that a pool drains of which nothing else can be mirrored; return whether jobs may find another now.
 
-    The pool's lock comes first, as everywhere. A pool that has no row never had a Pod.
+    The pool's lock comes first, as everywhere. A pool that has no row never had a Pod. Its jobs are moved later, by
+    its reconcile (`tasks.rerouting`).
     """
     row = db.execute(
         text("SELECT id FROM pools WHERE uid = :uid AND NOT draining AND deleted_at IS NULL"), {"uid": uid}
@@ -61,9 +61,11 @@ def note_draining(db: Connection, *, uid: str, since: datetime | None, now: date
     if row is None:
         return False
     db.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": row.id})
-    unroute(db, row.id, now=now)
     db.execute(
-        text("UPDATE pools SET draining = true, draining_since = :since, routed_at = :now WHERE id = :id"),
+        text("""
+            UPDATE pools SET draining = true, draining_since = :since, routed_at = :now, rerouting_since = :now
+            WHERE id = :id
+        """),
         {"id": row.id, "since": since or now, "now": now},
     )
     return True

@@ -30,7 +30,9 @@ _HEADS = Prepared(
     "heads",
     f"""
     WITH RECURSIVE walk AS (
-        (SELECT account_id FROM jobs WHERE {QUEUED} ORDER BY account_id LIMIT 1)
+        (SELECT account_id FROM jobs WHERE {QUEUED}
+         AND NOT EXISTS (SELECT FROM pools WHERE id = :pool_id AND rerouting_since IS NOT NULL)
+         ORDER BY account_id LIMIT 1)
         UNION ALL
         SELECT (SELECT account_id FROM jobs WHERE {QUEUED} AND account_id > walk.account_id
                 ORDER BY account_id LIMIT 1)
@@ -105,7 +107,8 @@ def read_heads(db: Connection, pool: PoolShape, *, batch: int, spare_after: floa
                now: datetime) -> Heads:  # fmt: skip
     """Return at most about twice `batch` jobs: the heads of the accounts that come first and have room.
 
-    The index on dispatchable jobs is walked account by account, so held jobs and deep queues cost nothing.
+    The index on dispatchable jobs is walked account by account, so held jobs and deep queues cost nothing. None is
+    returned while jobs that the pool may not serve any more are still to be taken from it.
     """
     rows = _HEADS.execute(
         db,

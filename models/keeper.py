@@ -8,7 +8,6 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from models.rematch import unroute
 from models.sql import text
 
 MADE_WITHIN = timedelta(minutes=1)
@@ -64,7 +63,8 @@ _UPDATE = f"""
            create_after = CASE WHEN template_hash = :template_hash THEN create_after END,
            start_trouble = CASE WHEN template_hash = :template_hash THEN start_trouble END,
            start_detail = CASE WHEN template_hash = :template_hash THEN start_detail END,
-           routed_at = CASE WHEN :rerouted THEN CAST(:now AS timestamptz) ELSE routed_at END
+           routed_at = CASE WHEN :rerouted THEN CAST(:now AS timestamptz) ELSE routed_at END,
+           rerouting_since = CASE WHEN :rerouted THEN CAST(:now AS timestamptz) ELSE rerouting_since END
     WHERE uid = :uid
 """  # noqa: S608 - names of columns from above
 _ROUTING = (
@@ -76,7 +76,8 @@ _ROUTING = (
 def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
     """Make a pool's row say what the cluster says; return whether jobs may find another pool now.
 
-    Nothing is written when nothing differs, and no older look over a newer one. The pool's lock comes first.
+    Nothing is written when nothing differs, and no older look over a newer one. The pool's lock comes first. Jobs that
+    were routed before are moved later, by its reconcile (`tasks.rerouting`); until then none is matched in it.
     """
     row = _row(db, pool.uid)
     if row is None:
@@ -88,8 +89,6 @@ def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
     if row is None or row.generation > pool.generation:
         return False  # somebody who looked later was here first
     rerouted = row.deleted_at is not None or not _differing(row, pool).isdisjoint(_ROUTING)
-    if rerouted:
-        unroute(db, row.id, now=now)
     db.execute(text(_UPDATE), {**_values(pool, now), "rerouted": rerouted})
     return rerouted
 
@@ -159,16 +158,21 @@ def live_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
 
 
 def end_pool(db: Connection, pool_id: int, *, now: datetime) -> None:
-    """Record that a pool's object is gone, which a GET by name and UID has proven, and give its jobs back."""
+    """Record that a pool's object is gone, which a GET by name and UID has proven.
+
+    Its jobs are moved later, by its reconcile (`tasks.rerouting`); `rematch` finds what that left.
+    """
     db.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": pool_id})
-    unroute(db, pool_id, now=now)
     db.execute(
-        text("UPDATE pools SET deleted_at = :now WHERE id = :id AND deleted_at IS NULL"), {"id": pool_id, "now": now}
+        text("UPDATE pools SET deleted_at = :now, rerouting_since = :now WHERE id = :id AND deleted_at IS NULL"),
+        {"id": pool_id, "now": now},
     )
 
 
 def kept_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
     """Return (id, name) of the pools that have Pods, want some, or may get one that was being made when they went.
+
+    And of those whose jobs are still to be moved.
 
     So a pool that is gone is looked at until a list that began `MADE_WITHIN` later has shown what there is of it.
     """
@@ -177,7 +181,8 @@ def kept_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
             text("""
                 SELECT id, name FROM pools p
                 WHERE namespace = :namespace
-                  AND (deleted_at IS NULL OR listed_at IS NULL OR listed_at < deleted_at + :made_within
+                  AND (deleted_at IS NULL OR rerouting_since IS NOT NULL
+                       OR listed_at IS NULL OR listed_at < deleted_at + :made_within
                        OR EXISTS (SELECT FROM runner_pods r WHERE r.pool_id = p.id AND r.gone_at IS NULL))
                 ORDER BY id
             """),

@@ -59,6 +59,9 @@ class Pool(Base):
     routed_at: Mapped[datetime] = mapped_column(
         server_default=text("now()"), comment="what decides which jobs it serves changed last"
     )
+    rerouting_since: Mapped[datetime | None] = mapped_column(
+        comment="its routing changed: no job is matched until those routed before were moved"
+    )
     scaled_up_at: Mapped[datetime | None] = mapped_column(comment="by the autoscaler, which waits before it shrinks it")
     scaled_down_at: Mapped[datetime | None]
     scaling: Mapped[dict[str, Any] | None] = mapped_column(JSONB, comment="the autoscaler's last decision, in numbers")

@@ -60,23 +60,74 @@ class Rematched:
     asks: frozenset[int] = frozenset()
 
 
-def unroute(db: Connection, pool_id: int, *, now: datetime) -> None:
-    """Take a pool's jobs from it: its labels changed or it went. `rematch` finds the queued ones a pool.
+@dataclass(frozen=True, slots=True)
+class Unrouted:
+    """One page: how many jobs it took from a pool, how many others hold locked, and where to go on (None: the end)."""
 
-    A claimed job keeps its claim; when that is released the job is queued without a pool.
+    moved: int
+    locked: int
+    next_id: int | None
+
+
+def unrouting_since(db: Connection, pool_id: int) -> datetime | None:
+    """Return since when the jobs of a pool have to be taken from it; None when they do not."""
+    found: datetime | None = db.execute(
+        text("SELECT rerouting_since FROM pools WHERE id = :id"), {"id": pool_id}
+    ).scalar()
+    return found
+
+
+_UNROUTE = """
+    UPDATE jobs SET pool_id = NULL, changed_at = :now,
+           hold_reason = CASE WHEN state <> 'queued' THEN hold_reason
+                              WHEN hold_reason = :group THEN :hold ELSE coalesce(hold_reason, :hold) END,
+           not_before = CASE WHEN state = 'queued' AND hold_reason = :group THEN NULL ELSE not_before END,
+           hold_detail = CASE WHEN state = 'queued' THEN 'its pool changed' ELSE hold_detail END
+    WHERE id IN (SELECT id FROM jobs WHERE id = ANY(:ids) AND pool_id = :pool_id AND state IN ('queued', 'claimed')
+                 ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+    RETURNING id
+"""
+
+
+def unroute_page(db: Connection, pool_id: int, *, after_id: int, limit: int, now: datetime) -> Unrouted:
+    """Take one page of a pool's jobs from it, by id: its routing changed or it went. `rematch` finds them a pool.
+
+    A claimed job keeps its claim; when that is released the job is queued without a pool. No job is waited for.
     """
-    db.execute(
-        text("""
-            UPDATE jobs SET pool_id = NULL, changed_at = :now,
-                   hold_reason = CASE WHEN state <> 'queued' THEN hold_reason
-                                      WHEN hold_reason = :group THEN :hold ELSE coalesce(hold_reason, :hold) END,
-                   not_before = CASE WHEN state = 'queued' AND hold_reason = :group THEN NULL ELSE not_before END,
-                   hold_detail = CASE WHEN state = 'queued' THEN 'its pool changed' ELSE hold_detail END
-            WHERE id IN (SELECT id FROM jobs WHERE pool_id = :pool_id AND state IN ('queued', 'claimed')
-                         ORDER BY id FOR NO KEY UPDATE)
-        """),
-        {"pool_id": pool_id, "hold": HoldReason.NO_POOL, "group": HoldReason.RUNNER_GROUP, "now": now},
+    ids = list(
+        db.execute(
+            text("""
+                SELECT id FROM (
+                    (SELECT id FROM jobs WHERE state = 'queued' AND pool_id = :pool_id AND id > :after
+                     ORDER BY id LIMIT :limit)
+                    UNION ALL
+                    (SELECT id FROM jobs WHERE state = 'claimed' AND pool_id = :pool_id AND id > :after
+                     ORDER BY id LIMIT :limit)) page
+                ORDER BY id LIMIT :limit
+            """),
+            {"pool_id": pool_id, "after": after_id, "limit": limit},
+        ).scalars()
     )
+    if not ids:
+        return Unrouted(0, 0, None)
+    values = {"pool_id": pool_id, "ids": ids, "hold": HoldReason.NO_POOL, "group": HoldReason.RUNNER_GROUP, "now": now}
+    moved = len(db.execute(text(_UNROUTE), values).all())
+    left = db.execute(
+        text(
+            "SELECT count(*) FROM jobs WHERE id = ANY(:ids) AND pool_id = :pool_id AND state IN ('queued', 'claimed')"
+        ),
+        {"pool_id": pool_id, "ids": ids},
+    ).scalar_one()
+    return Unrouted(moved, left, ids[-1] if len(ids) == limit else None)
+
+
+def end_unrouting(db: Connection, pool_id: int, *, since: datetime) -> bool:
+    """Let jobs be matched in a pool again, unless its routing has changed once more since then."""
+    ended = db.execute(
+        text("UPDATE pools SET rerouting_since = NULL WHERE id = :id AND rerouting_since = :since"),
+        {"id": pool_id, "since": since},
+    )
+    return ended.rowcount > 0
 
 
 def rematch_page(db: Connection, *, after_id: int, limit: int, now: datetime) -> Rematched:

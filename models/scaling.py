@@ -106,12 +106,14 @@ def pool_rows(db: Connection, *, namespace: str, now: datetime) -> list[PoolRow]
 def queues(db: Connection, pools: Mapping[int, Places]) -> list[Queue]:
     """Return what is queued and not held in these pools, by account; no more of it is counted than a pool has places.
 
-    The index on dispatchable jobs is walked from account to account, so a deep queue costs no more than the places.
+    The index on dispatchable jobs is walked from account to account, so a deep queue costs no more than the places. A
+    pool whose jobs are still being moved has none: which of them it serves is not known yet.
     """
     rows = db.execute(
         text(f"""
             SELECT pool.id AS pool_id, walked.account_id, counted.jobs, head.priority, head.queued_at
-            FROM unnest(CAST(:ids AS bigint[]), CAST(:places AS bigint[])) AS pool (id, places)
+            FROM (SELECT id, places FROM unnest(CAST(:ids AS bigint[]), CAST(:places AS bigint[])) AS asked (id, places)
+                  WHERE id NOT IN (SELECT id FROM pools WHERE rerouting_since IS NOT NULL)) pool
             CROSS JOIN LATERAL (
                 WITH RECURSIVE walk AS (
                     (SELECT account_id FROM jobs WHERE pool_id = pool.id AND {DISPATCHABLE} ORDER BY account_id LIMIT 1)

@@ -108,7 +108,7 @@ def move_jobs(
     """
     columns = dict(values or {})
     if name == "job_requeue":
-        # Its pool may have gone or changed while the job was claimed: `unroute` left it without one.
+        # Its pool may have gone or changed while the job was claimed, and was taken from it.
         columns["hold_reason"] = "CASE WHEN t.pool_id IS NULL THEN 'no_pool' ELSE t.hold_reason END"
     return _move(db, name, job_ids, now=now, who=who, why=why, guard=guard, values=columns, parameters=parameters)
 

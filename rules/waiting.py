@@ -51,6 +51,8 @@ class PoolFacts:
     deleted: bool
     taken: int
     warm: int
+    rerouting: bool = False
+    """What it serves has changed, and its queued jobs are about to be matched again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +224,11 @@ def _queued(job: JobFacts) -> Explanation:
     if pool is None or pool.deleted or pool.draining:
         what = "It has no pool" if pool is None else f"Its pool {pool.name} takes no new jobs"
         return Explanation(WaitsFor.POOL, f"{what}; it is matched again within a minute.")
+    if pool.rerouting:
+        return Explanation(
+            WaitsFor.POOL,
+            f"Its pool {pool.name} has changed, and its jobs are being matched again; so is this one soon.",
+        )
     place = _place(job.ahead)
     short = _short_of_budget(job, pool)
     if short is not None:

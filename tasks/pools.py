@@ -30,6 +30,7 @@ from tasks.base import SWEEP, calls, remaining, task
 from tasks.mirror import mark_unusable, mirror, pod_facts
 from tasks.pool_status import write_status
 from tasks.provision import RESERVE, act, decide
+from tasks.rerouting import move_jobs_away
 from tasks.runtime import Runtime, runtime
 from tasks.spent import see_missing, see_spent
 
@@ -125,6 +126,7 @@ def keep(*, pool_id: int) -> None:
     if pool is None:
         return
     namespace, name = pool
+    move_jobs_away(rt, pool_id)
     began = utcnow()
     seen = list_pods(rt.kube, namespace=namespace, pool=name, policy=calls(SWEEP))
     rt.waker.counted(pool_id, pods=len(seen))

@@ -142,6 +142,7 @@ def _pool_facts(db: Connection, pool_id: int, *, now: datetime) -> PoolFacts:
     row = db.execute(
         text("""
             SELECT p.id, p.name, p.vcpu, p.memory, p.replicas, p.draining, p.deleted_at IS NOT NULL AS deleted,
+                   p.rerouting_since IS NOT NULL AS rerouting,
                    (SELECT count(*) FROM claims c
                     WHERE c.pool_id = p.id AND c.ended_at IS NULL AND c.purpose = 'job') AS taken,
                    (SELECT count(*) FROM offers o
@@ -161,6 +162,7 @@ def _pool_facts(db: Connection, pool_id: int, *, now: datetime) -> PoolFacts:
         replicas=row.replicas,
         draining=row.draining,
         deleted=row.deleted,
+        rerouting=row.rerouting,
         taken=row.taken,
         warm=row.warm,
     )

@@ -430,6 +430,7 @@ class ClaimPath(RuleBasedStateMachine):
                 transaction(self.engine, partial(keeper.end_pool, pool_id=row.id, now=self.world.now))
         if changed:
             self.world.send("ostler.rematch", queue="sweeps")
+            self._keep(Fate.ANSWERED, 1)  # moves the jobs of changed pools
 
     def _budget(self, account: int, count: int) -> None:
         with self.engine.begin() as db:
