@@ -91,6 +91,7 @@ def test_a_queued_job_waits_for_a_pod_or_for_the_matcher() -> None:
     assert explain(JOB).waits_for is WaitsFor.MATCH
     assert explain(replace(JOB, pool=replace(POOL, warm=0))).waits_for is WaitsFor.POD
     assert explain(replace(JOB, pool=replace(POOL, draining=True))).waits_for is WaitsFor.POOL
+    assert explain(replace(JOB, pool=replace(POOL, rerouting=True))).waits_for is WaitsFor.POOL
     assert explain(replace(JOB, pool=None)).waits_for is WaitsFor.POOL
     assert explain(replace(JOB, ahead=1)).summary.startswith("1 job of its account in its pool come")
 
