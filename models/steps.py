@@ -22,6 +22,7 @@ from rules.machines import allowed
 from rules.runner_names import make_runner_name
 
 STAMP_LEASE = 2.0
+UNSTAMP_LEASE = 5.0
 MINT_LEASE = 10.0
 RELEASE_LEASE = 20.0
 RETIRE_LEASE = 20.0
@@ -181,9 +182,9 @@ def begin_unstamp(db: Connection, claim_id: int, *, now: datetime) -> StampWork 
         "lease_unstamp",
         claim_id,
         chain_no=None,
-        seconds=STAMP_LEASE,
+        seconds=UNSTAMP_LEASE,
         now=now,
-        guard="AND stamp = 'removing'",
+        guard="AND state = 'minted' AND stamp = 'removing'",
         values=", stamp_no = stamp_no + 1",
     )
     return None if row is None else _stamp_work(db, row)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
+from k8s_adapters.pods import PodSeen, get_pod
 from k8s_adapters.stamps import STAMP_POLICY, StampOutcome, StampResult
 from k8s_adapters.stamps import stamp as put_on
 from k8s_adapters.stamps import unstamp as take_off
@@ -52,6 +53,12 @@ def write(rt: Runtime, work: steps.Annotated, *, owner: int | None) -> StampResu
             return result
         expected = seen
     raise AssertionError("unreachable")
+
+
+def look_at(rt: Runtime, work: steps.Annotated) -> PodSeen | None:
+    """Return the Pod of a claim, or None when a GET shows that its UID is gone. Raises what the adapter raises."""
+    pod = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=policy(work))
+    return pod if pod is not None and pod.uid == work.pod_uid else None
 
 
 def _is_later(value: str, claim_id: int) -> bool:

@@ -18,7 +18,7 @@ from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, Invalid, NotInstalled, RateLimited
 from ostler.wakes import RELEASE as NAME
 from tasks.again import OUT_OF_REACH, SELDOM, after_a_failure, look_again, wait_for_token
-from tasks.annotation import write
+from tasks.annotation import look_at, write
 from tasks.base import RELEASE, calls, task
 from tasks.evidence import ask
 from tasks.github import ask_fate, deregister, follow_owner
@@ -117,8 +117,12 @@ def end_never_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
 
 
 def make_warm(rt: Runtime, work: releases.ReleaseWork) -> Warmth | None:
-    """Take the stamp off and return what is known of the Pod then; None when that has to be tried again."""
-    verdict = ask(rt, work.pod_uid)
+    """Take the stamp off and return what is known of the Pod then; None when that has to be tried again.
+
+    The Pod is read first: rows that lost a delivery in a failover say that nothing was ever delivered to it.
+    """
+    pod = look_at(rt, work)
+    verdict = ask(rt, work.pod_uid, pod, gone=pod is None)
     if verdict.busy:
         log.error("release.stamp_stays", pod=work.pod_name, reasons=verdict.reasons)
         return Warmth.UNKNOWN

@@ -14,7 +14,7 @@ from models.engine import transaction
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
-from tasks.annotation import write
+from tasks.annotation import look_at, write
 from tasks.base import STAMP, task
 from tasks.evidence import ask
 from tasks.release import send_release
@@ -59,17 +59,18 @@ def stamp(*, claim_id: int, chain_no: int | None = None) -> None:
 def unstamp(*, claim_id: int) -> None:
     """Take the stamp off a minted claim whose Pod stopped polling, so that the Pod reaches us again.
 
-    An answer that does not come leaves it `removing`: `resume` repeats it. A Pod that may hold a JIT, of another claim,
-    keeps its stamp, and the claim is released.
+    An answer that does not come leaves it `removing`: `resume` repeats it. The Pod is read first, because rows alone do
+    not show a delivery that a failover lost. A Pod that may hold a JIT keeps its stamp, and the claim is released.
     """
     rt = runtime()
     work = transaction(rt.engine, lambda db: steps.begin_unstamp(db, claim_id, now=utcnow()))
     if work is None:
         return
-    verdict = ask(rt, work.pod_uid)
+    pod = look_at(rt, work)
+    verdict = ask(rt, work.pod_uid, pod, gone=pod is None)
     if verdict.busy:
         log.error("unstamp.refused", pod=work.pod_name, reasons=verdict.reasons)
-        give_up_pod(rt, work, "its Pod may hold a JIT of another claim")
+        give_up_pod(rt, work, "its Pod may hold a JIT")
         return
     outcome = write(rt, work, owner=None).outcome
     if outcome is StampOutcome.POD_GONE:
