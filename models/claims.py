@@ -77,6 +77,7 @@ class Claim(Base):
     )
     leased_until: Mapped[datetime | None]
     due_at: Mapped[datetime | None] = mapped_column(comment="when resume takes it; NULL while nothing is due")
+    stamp_after: Mapped[datetime | None] = mapped_column(comment="no stamp is put on before; NULL: any time")
     runner_name: Mapped[str | None] = mapped_column(comment="named by the commit of its mint")
     runner_id: Mapped[int | None]
     jit: Mapped[bytes | None] = mapped_column(LargeBinary, comment="encrypted; erased when it executes or ends")

@@ -192,10 +192,11 @@ def offer(db: Connection, polls: Sequence[Polling], *, web_id: str, now: datetim
             "channel": CHANNEL,
         },
     )
-    return [_polled(row) for row in rows]
+    fresh = {poll.pod_uid for poll in ordered if not poll.again}
+    return [_polled(row, arrived=row.pod_uid in fresh) for row in rows]
 
 
-def _polled(row: Row[Any]) -> PolledPod:
+def _polled(row: Row[Any], *, arrived: bool) -> PolledPod:
     claim = None
     if row.claim_id is not None:
         claim = PolledClaim(
@@ -217,6 +218,7 @@ def _polled(row: Row[Any]) -> PolledPod:
             used=bool(row.used),
             claim=claim,
             locked=bool(row.locked),
+            arrived=arrived,
         ),
     )
 

@@ -6,7 +6,7 @@ Whoever ends a claim moves its job in the same transaction (L4).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -61,6 +61,8 @@ class ReleaseWork:
     value: str
     lease_until: datetime
     registrations: tuple[Registration, ...]
+    trusted: bool = True
+    """Postgres was confirmed to be as new as the cluster. Otherwise nothing but a requeue may be done."""
 
 
 def request_release(
@@ -151,18 +153,23 @@ def _work(db: Connection, row: Row[Any]) -> ReleaseWork:
     )
 
 
-def begin_release(db: Connection, claim_id: int, *, now: datetime) -> ReleaseWork | None:
-    """Take a `releasing` claim for its release step."""
+def begin_release(db: Connection, claim_id: int, *, requeue_after: float = 20.0, now: datetime) -> ReleaseWork | None:
+    """Take a `releasing` claim for its release step.
+
+    Without trust in these rows only a claim is taken that was never delivered and has been `releasing` for
+    `requeue_after` seconds: its job waits for no confirmation of the epoch.
+    """
+    values = ", stamp_no = stamp_no + 1, chain_no = chain_no + 1"
     row = lease(
-        db,
-        "lease_release",
-        claim_id,
-        chain_no=None,
-        seconds=RELEASE_LEASE,
-        now=now,
-        values=", stamp_no = stamp_no + 1, chain_no = chain_no + 1",
-    )
-    return None if row is None else _work(db, row)
+        db, "lease_release", claim_id, chain_no=None, seconds=RELEASE_LEASE, now=now, values=values
+    )  # fmt: skip
+    if row is not None:
+        return _work(db, row)
+    row = lease(
+        db, "lease_release", claim_id, chain_no=None, seconds=RELEASE_LEASE, now=now, values=values, trusted=False,
+        guard="AND delivered_at IS NULL AND changed_at <= :overdue", overdue=now - timedelta(seconds=requeue_after),
+    )  # fmt: skip
+    return None if row is None else replace(_work(db, row), trusted=False)
 
 
 def begin_retire(db: Connection, claim_id: int, *, now: datetime) -> ReleaseWork | None:
@@ -280,7 +287,8 @@ def end_never_delivered(
 ) -> Ended | None:
     """End a claim whose JIT never left us: the job is queued at its old age, the Pod warm again at once.
 
-    None when the claim moved on.
+    None when the claim moved on. A Pod of `unknown` warmth gets its retire claim in the same transaction, also while
+    the rows are not trusted: the retirement waits for trust, and looks at the Pod before it deletes it (L7).
     """
     claim = lock_claim(db, work.claim_id)
     if claim is None or claim.delivered_at is not None:
@@ -299,7 +307,7 @@ def end_never_delivered(
         now=now,
         who=who,
         why=work.reason,
-        guard="AND delivered_at IS NULL AND chain_no = :chain_no",
+        guard=f"AND delivered_at IS NULL AND chain_no = :chain_no AND {epochs.CURRENT}",
         values={"end_reason": ":end_reason", "stamp": "'off'"},
         chain_no=work.chain_no,
         end_reason=EndReason.RELEASED,
@@ -312,7 +320,13 @@ def end_never_delivered(
         return Ended(None)
     return Ended(
         insert_retire(
-            db, claim.runner_pod_id, now=now, who=who, why="its stamp cannot be taken off", due_after=retire_due
+            db,
+            claim.runner_pod_id,
+            now=now,
+            who=who,
+            why="its stamp cannot be taken off",
+            due_after=retire_due,
+            trusted=False,
         )
     )
 
@@ -349,16 +363,18 @@ def end_delivered(
 
 
 def insert_retire(
-    db: Connection, runner_pod_id: int, *, now: datetime, who: str, why: str, due_after: float
+    db: Connection, runner_pod_id: int, *, now: datetime, who: str, why: str, due_after: float, trusted: bool = True
 ) -> int | None:
     """Commit the claim that stands before any deletion of a Pod that is not terminal (L7).
 
     None when the Pod has a live claim, is unknown to the cluster, or is gone; and while these rows may be an earlier
-    state than the cluster's, in which a busy Pod looks free (`models.epochs`).
+    state than the cluster's, in which a busy Pod looks free (`models.epochs`). `trusted` False: only while they are
+    known to be one. For a Pod that must not be matched again, whose retirement waits for trust itself.
     """
     pod = db.execute(
         text(f"""
-            SELECT id, uid, pool_id FROM runner_pods WHERE id = :id AND gone_at IS NULL AND {epochs.TRUSTED}
+            SELECT id, uid, pool_id FROM runner_pods
+            WHERE id = :id AND gone_at IS NULL AND {epochs.TRUSTED if trusted else epochs.CURRENT}
             FOR NO KEY UPDATE
         """),  # noqa: S608  a literal of this package
         {"id": runner_pod_id, "now": now},

@@ -60,12 +60,13 @@ def take_due(db: Connection, *, due_after: float, heads: Mapping[str, datetime |
             FROM (
                 SELECT id, last_error IS NOT DISTINCT FROM :waits AS waited FROM claims
                 WHERE ended_at IS NULL AND due_at < :now AND (leased_until IS NULL OR leased_until < :now)
-                  AND state NOT IN ('delivered', 'executing')
+                  AND (state NOT IN ('delivered', 'executing') OR stamp IN ('removing', 'off', 'gave_up'))
                   AND due_at < CASE
                       WHEN purpose = 'retire' THEN CAST(:retire AS timestamptz)
                       WHEN state = 'claimed' AND stamp = 'none' THEN CAST(:dispatch AS timestamptz)
                       WHEN state = 'claimed' THEN least(CAST(:dispatch AS timestamptz), CAST(:github AS timestamptz))
-                      WHEN state = 'releasing' OR stamp = 'removing' THEN CAST(:dispatch AS timestamptz)
+                      WHEN state IN ('releasing', 'delivered', 'executing') OR stamp = 'removing'
+                          THEN CAST(:dispatch AS timestamptz)
                       ELSE 'infinity' END
                 ORDER BY due_at LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED) found
             WHERE c.id = found.id

@@ -43,6 +43,7 @@ class RunnerPod(Base):
     polled_at: Mapped[datetime | None] = mapped_column(comment="refreshed at most once a minute")
     terminal_at: Mapped[datetime | None] = mapped_column(comment="seen Succeeded or Failed")
     poller_exit_code: Mapped[int | None]
+    poller_ended_at: Mapped[datetime | None] = mapped_column(comment="when its poller was first seen to have ended")
     runner_exit_code: Mapped[int | None]
     exit_reason: Mapped[str | None]
     gone_at: Mapped[datetime | None] = mapped_column(comment="a GET or a delete proved that the UID is gone")

@@ -44,14 +44,17 @@ def lease(
     now: datetime,
     guard: str = "",
     values: str = "",
+    trusted: bool = True,
+    **parameters: Any,
 ) -> Row[Any] | None:
     """Take a claim for one step, or return None: it moved on, or another execution has it.
 
     `chain_no` None stands for the chain that is current. None too while these rows are an earlier state than the
-    cluster's (`models.epochs`): what undoes a claim has to know that they are not.
+    cluster's (`models.epochs`): what undoes a claim has to know that they are not, unless the caller says that its work
+    needs no such trust (`trusted` False).
     """
     transition = allowed(name)
-    rows = epochs.TRUSTED if name in UNDOING else epochs.CURRENT
+    rows = epochs.TRUSTED if trusted and name in UNDOING else epochs.CURRENT
     row = db.execute(
         text(f"""
             UPDATE claims SET leased_until = :until,
@@ -68,6 +71,7 @@ def lease(
             "chain_no": chain_no,
             "now": now,
             "until": now + timedelta(seconds=seconds),
+            **parameters,
         },
     ).one_or_none()
     if row is not None:
@@ -142,7 +146,8 @@ class StampWork:
     lease_until: datetime
 
 
-def _stamp_work(db: Connection, row: Row[Any]) -> StampWork:
+def stamp_work(db: Connection, row: Row[Any]) -> StampWork:
+    """Return what a claim that was just leased writes on its Pod."""
     pod = db.execute(
         text("SELECT namespace, name, stamp_value FROM runner_pods WHERE id = :id"), {"id": row.runner_pod_id}
     ).one()
@@ -169,10 +174,11 @@ def begin_stamp(db: Connection, claim_id: int, *, chain_no: int | None, now: dat
         seconds=STAMP_LEASE,
         now=now,
         # One rebuilt after a restore may lack its account, and a stamp names one.
-        guard="AND (state <> 'claimed' OR stamp = 'none') AND stamp <> 'removing' AND account_id IS NOT NULL",
+        guard="AND (state <> 'claimed' OR stamp = 'none') AND stamp <> 'removing' AND account_id IS NOT NULL"
+        " AND (stamp_after IS NULL OR stamp_after <= :now)",
         values=", stamp_no = stamp_no + 1",
     )
-    return None if row is None else _stamp_work(db, row)
+    return None if row is None else stamp_work(db, row)
 
 
 def begin_unstamp(db: Connection, claim_id: int, *, now: datetime) -> StampWork | None:
@@ -187,7 +193,7 @@ def begin_unstamp(db: Connection, claim_id: int, *, now: datetime) -> StampWork 
         guard="AND state = 'minted' AND stamp = 'removing'",
         values=", stamp_no = stamp_no + 1",
     )
-    return None if row is None else _stamp_work(db, row)
+    return None if row is None else stamp_work(db, row)
 
 
 def record_annotation(db: Connection, *, pod_uid: str, value: str) -> None:
@@ -213,11 +219,20 @@ def believe(db: Connection, work: Annotated, *, seen: str, now: datetime) -> boo
 
 
 def finish_stamp(
-    db: Connection, work: StampWork, name: str, *, error: str | None, due_after: float, now: datetime, who: str
+    db: Connection,
+    work: StampWork,
+    name: str,
+    *,
+    error: str | None,
+    due_after: float,
+    stamp_after: datetime | None = None,
+    now: datetime,
+    who: str,
 ) -> bool:
     """Commit `stamp_on`, `stamp_gave_up` or `stamp_off` and end the lease; False when the claim moved on.
 
     False too when another step has the lease by now: a stamp that paused beyond its own must not end that of a mint.
+    `stamp_after`: the stamp of a delivered claim came off, and returns then at the latest.
     """
     moved = move_claim(
         db,
@@ -229,13 +244,15 @@ def finish_stamp(
         guard="AND chain_no = :chain_no AND leased_until = :until",
         values={
             "leased_until": "NULL",
-            "due_at": "CASE WHEN state IN ('delivered', 'executing') THEN NULL "
+            "stamp_after": "CAST(:stamp_after AS timestamptz)",
+            "due_at": "CASE WHEN state IN ('delivered', 'executing') THEN CAST(:stamp_after AS timestamptz) "
             "WHEN state = 'releasing' THEN :now ELSE CAST(:due AS timestamptz) END",
             "last_error": ":error",
         },
         chain_no=work.chain_no,
         until=work.lease_until,
         due=now + timedelta(seconds=due_after),
+        stamp_after=stamp_after,
         error=error,
     )
     return moved is not None

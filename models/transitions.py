@@ -155,7 +155,12 @@ def move_claim(
     if allowed(name).target == "ended":
         columns |= {"ended_at": ":now", "jit": "NULL", "leased_until": "NULL", "due_at": "NULL"}
     elif allowed(name).target == "executing":
-        columns |= {"jit": "NULL", "leased_until": "NULL", "due_at": "NULL", "spare_since": "NULL"}
+        columns |= {"jit": "NULL", "leased_until": "NULL", "spare_since": "NULL", "stamp_after": "NULL"}
+        # Its poller has ended, so that a stamp cuts nothing off: a missing one returns now.
+        columns |= {
+            "due_at": "CASE WHEN stamp IN ('removing', 'off') THEN CAST(:now AS timestamptz) END",
+            "stamp": "CASE WHEN stamp = 'removing' THEN 'off' ELSE stamp END",
+        }
     rows = _move(db, name, [claim_id], now=now, who=who, why=why, guard=guard, values=columns, parameters=parameters)
     return rows[0] if rows else None
 

@@ -155,6 +155,30 @@ class Settings(Stores, Periods, Logs):
         default=15, gt=0, description="a stamped, minted Pod that stopped polling is un-stamped"
     )
     missing_stamp_after: float = Field(default=30, gt=0, description="a delivered claim without its stamp is stamped")
+    stamp_returns_after: float = Field(
+        default=5,
+        gt=0,
+        description="Seconds between a delivery to an un-stamped Pod and its stamp. "
+        "Smaller values risk that the stamp cuts the answer off",
+    )
+    cut_off_after: float = Field(
+        default=15,
+        gt=0,
+        description="Seconds after a delivery before a Pod whose poller still runs is checked for a silent cut. "
+        "Larger values leave such a Pod cut off for longer",
+    )
+    requeue_after: float = Field(
+        default=20,
+        gt=0,
+        description="Seconds that a release before any delivery tries to un-stamp its Pod. "
+        "Then the job is queued again and the Pod is retired. Larger values hold the job for longer",
+    )
+    unused_polling_after: float = Field(
+        default=150,
+        gt=0,
+        description="Seconds after a delivery before its runner is looked up although the poller still runs. "
+        "Larger values leave the Pod more polls to fetch its JIT",
+    )
     spent_after: float = Field(default=30, gt=0, description="a spent Pod waits this long for its `completed` webhook")
     adrift_after: float = Field(
         default=120, gt=0, description="a job that nothing moves any more is asked about; again at growing distances"

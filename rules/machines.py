@@ -110,8 +110,8 @@ def _job(name: str, sources: tuple[JobState, ...], target: JobState, process: Pr
     return Transition(name, Machine.JOB, frozenset(sources), target, process)
 
 
-def _stamp(name: str, sources: tuple[Stamp, ...], target: Stamp) -> Transition:
-    return Transition(name, Machine.STAMP, frozenset(sources), target, _WORKER)
+def _stamp(name: str, sources: tuple[Stamp, ...], target: Stamp, process: Process = _WORKER) -> Transition:
+    return Transition(name, Machine.STAMP, frozenset(sources), target, process)
 
 
 def _lease(name: str, sources: tuple[ClaimState, ...], purpose: Purpose = Purpose.JOB) -> Transition:
@@ -148,10 +148,12 @@ TRANSITIONS: dict[str, Transition] = {
         _stamp("stamp_gave_up", (_S.NONE, _S.OFF, _S.ON), _S.GAVE_UP),
         _stamp("stamp_removing", (_S.ON, _S.GAVE_UP), _S.REMOVING),
         _stamp("stamp_off", (_S.REMOVING,), _S.OFF),
+        # a poll that arrives proves that no stamp cuts the Pod's way to us
+        _stamp("cancel_unstamp", (_S.REMOVING,), _S.OFF, _WEB),
         # leases of steps
         _lease("lease_stamp", (_C.CLAIMED, _C.DELIVERED, _C.EXECUTING)),
         _lease("lease_mint", (_C.CLAIMED,)),
-        _lease("lease_unstamp", (_C.MINTED,)),
+        _lease("lease_unstamp", (_C.MINTED, _C.DELIVERED)),
         _lease("lease_release", (_C.RELEASING,)),
         _lease("lease_retire", (_C.CLAIMED,), Purpose.RETIRE),
     )

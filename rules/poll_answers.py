@@ -43,7 +43,8 @@ class PollFacts:
 
     `known`: it has a row · `bound`: that row carries its UID · `gone`: proven terminal or gone ·
     `offered`: the offer is this poll's · `used`: an ended claim on this UID was ever delivered ·
-    `locked`: another transaction holds a row that its offer needs.
+    `locked`: another transaction holds a row that its offer needs ·
+    `arrived`: the statement that read this also wrote the poll's first offer, so that the poll came after all it read.
     """
 
     known: bool
@@ -53,15 +54,20 @@ class PollFacts:
     used: bool
     claim: PolledClaim | None
     locked: bool = False
+    arrived: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A verdict with its reason; `claim_id` is there when something is to be delivered."""
+    """A verdict with its reason; `claim_id` is there when something is to be delivered.
+
+    `cancels_unstamp`: the poll arrived after the un-stamp of its Pod began, so that nothing has to be un-stamped (L10).
+    """
 
     verdict: Verdict
     why: str
     claim_id: int | None = None
+    cancels_unstamp: bool = False
 
 
 _LOCKED = Answer(Verdict.NOT_YET, "another transaction holds a row that the offer of this Pod needs")
@@ -83,10 +89,14 @@ def answer(facts: PollFacts) -> Answer:  # noqa: PLR0911  a table, one line per 
     if not facts.offered:
         return _LOCKED if facts.locked else _SUPERSEDED
     claim = facts.claim
-    if claim is None:
-        return Answer(Verdict.HOLD, "no claim")
+    return Answer(Verdict.HOLD, "no claim") if claim is None else _of_undelivered(claim, arrived=facts.arrived)
+
+
+def _of_undelivered(claim: PolledClaim, *, arrived: bool) -> Answer:
     if claim.state is not ClaimState.MINTED:
         return Answer(Verdict.HOLD, f"claim is {claim.state}")
+    if claim.stamp is Stamp.REMOVING and arrived:
+        return Answer(Verdict.DELIVER, "the Pod reaches us, stamped or not", claim.id, cancels_unstamp=True)
     if claim.stamp is Stamp.REMOVING:
         return Answer(Verdict.HOLD, "nothing is delivered while the stamp is being removed")
     return Answer(Verdict.DELIVER, "claim is minted", claim.id)

@@ -1,6 +1,8 @@
 """`ostler.release(claim_id)` undoes a claim: the job is queued again at its old age, the Pod warm or retired.
 
-Never delivered: deregister what was minted, un-stamp, end; the Pod is warm again at once. Delivered:
+Never delivered: deregister what was minted, un-stamp, end; the Pod is warm again at once. Where the cluster fails the
+un-stamp, or the epoch is not confirmed, for `OSTLER_REQUEUE_AFTER`, the job waits no longer: it is queued again, and
+a retire claim keeps the Pod from being matched. Delivered:
 deregister and obey a refusal (the runner is busy: it executes); when GitHub has no such runner any more, one
 transaction ends the claim, moves its job by what GitHub says of it and inserts the retire claim (L3, L4, L7).
 """
@@ -15,7 +17,7 @@ from models import releases
 from models.engine import transaction
 from models.releases import Warmth
 from ostler.clock import utcnow
-from ostler.errors import Busy, Forbidden, Gone, Invalid, NotInstalled, RateLimited
+from ostler.errors import Busy, Forbidden, Gone, Invalid, NotInstalled, RateLimited, UpstreamError
 from ostler.wakes import RELEASE as NAME
 from tasks.again import OUT_OF_REACH, SELDOM, after_a_failure, look_again, wait_for_token
 from tasks.annotation import look_at, write
@@ -49,7 +51,10 @@ def release(*, claim_id: int, chain_no: int | None = None, reason: str = "releas
     )
     if chain_no is not None and not begun:
         return
-    work = transaction(rt.engine, lambda db: releases.begin_release(db, claim_id, now=utcnow()))
+    requeue_after = rt.settings.requeue_after
+    work = transaction(
+        rt.engine, lambda db: releases.begin_release(db, claim_id, requeue_after=requeue_after, now=utcnow())
+    )
     if work is None:
         return
     log.info("release.begun", reason=work.reason, delivered=work.delivered, pod=work.pod_name)
@@ -59,6 +64,9 @@ def release(*, claim_id: int, chain_no: int | None = None, reason: str = "releas
 
 def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
     """Deregister what was minted, and end the claim by what comes of that."""
+    if not work.trusted:
+        requeue(rt, work, "the epoch is not confirmed")
+        return
     try:
         deregister(rt, work.registrations)
     except Busy:
@@ -100,9 +108,33 @@ def end_never_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
     Where that cannot be done (the annotation is missing, the patch is forbidden) the Pod is retired instead. So is one
     that may hold a JIT, of another claim: it is never un-stamped.
     """
-    warmth = make_warm(rt, work)
-    if warmth is None:
+    try:
+        warmth = make_warm(rt, work)
+    except UpstreamError as error:
+        if not is_overdue(rt, work):
+            raise
+        requeue(rt, work, type(error).__name__)
         return
+    if warmth is not None:
+        end(rt, work, warmth)
+
+
+def is_overdue(rt: Runtime, work: releases.ReleaseWork) -> bool:
+    """Return whether a release has kept its job from the queue for so long that the Pod has to go instead."""
+    return (utcnow() - work.since).total_seconds() >= rt.settings.requeue_after
+
+
+def requeue(rt: Runtime, work: releases.ReleaseWork, why: str) -> None:
+    """Queue the job of a claim again that was never delivered, although nothing is known of the stamp of its Pod.
+
+    A runner that is still registered stays in `mint_attempts`, where the retirement finds it.
+    """
+    log.warning("release.requeued", pod=work.pod_name, why=why, registered=len(work.registrations))
+    end(rt, work, Warmth.UNKNOWN)
+
+
+def end(rt: Runtime, work: releases.ReleaseWork, warmth: Warmth) -> None:
+    """End a claim that was never delivered, and have its Pod retired where it may not be warm."""
     ended = transaction(
         rt.engine,
         lambda db: releases.end_never_delivered(
@@ -133,6 +165,8 @@ def make_warm(rt: Runtime, work: releases.ReleaseWork) -> Warmth | None:
         return Warmth.UNKNOWN
     if result.outcome is StampOutcome.MOVED_ON and result.seen is not None:
         log.warning("release.annotation_moves")
+        if is_overdue(rt, work):
+            return Warmth.UNKNOWN
         look_again(rt, work, "its annotation moves")
         return None
     return _WARMTH[result.outcome]

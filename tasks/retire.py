@@ -1,11 +1,12 @@
 """`ostler.retire(claim_id)` deletes a Pod under its retire claim, and ends the claim when the UID is gone.
 
 An accepted DELETE, a Terminating Pod and a time-out leave the claim live: `resume` looks again (L7). A Pod
-that was ever given a JIT has its runners deregistered first, and a refusal is obeyed (L3). GitHub is asked under the
-names and in the installation of today, however long ago the claims of the Pod ended; a 404 that comes of an owner's new
-name is asked again under that. Where the App may not remove a runner (any more) that somebody could start, the Pod has
-to end by itself, and GitHub is asked again every minute: the App may be installed anew. This is the
-only way to delete a Pod that is not terminal, so whoever wanted it gone, what Pod and rows say now has the last word.
+whose claims left a registered runner has it deregistered first, also one that was never delivered, and a refusal is
+obeyed (L3). GitHub is asked under the names and in the installation of today, however long ago the claims of the Pod
+ended; a 404 that comes of an owner's new name is asked again under that. Where the App may not remove a runner (any
+more) that somebody could start, the Pod has to end by itself, and GitHub is asked again every minute: the App may be
+installed anew. This is the only way to delete a Pod that is not terminal, so whoever wanted it gone, what Pod and rows
+say now has the last word.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
     gone = seen is None or seen.uid != work.pod_uid
     living = None if gone else seen
     verdict = ask(rt, work.pod_uid, living, gone=gone)
-    if work.delivered or verdict.busy:
+    if work.delivered or work.registrations or verdict.busy:
         try:
             remove_runners(rt, work, over=living is None or living.is_terminal)
         except Busy:

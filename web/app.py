@@ -68,6 +68,7 @@ class Web:
                 cipher=Cipher(settings.encryption_keys),
                 publisher=self.publisher,
                 counts=self.counts,
+                stamp_returns_after=settings.stamp_returns_after,
             ),
             counts=self.counts,
         )

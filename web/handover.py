@@ -54,32 +54,52 @@ class Handover:
     """Hands out JITs; `counts` says how often what happened."""
 
     def __init__(
-        self, *, threads: Threads, cluster: Cluster, cipher: Cipher, publisher: Publisher, counts: Counter[str]
+        self,
+        *,
+        threads: Threads,
+        cluster: Cluster,
+        cipher: Cipher,
+        publisher: Publisher,
+        counts: Counter[str],
+        stamp_returns_after: float = 5.0,
     ) -> None:
+        """`stamp_returns_after`: seconds between an answer to an un-stamped Pod and its stamp."""
         self._threads = threads
         self._cluster = cluster
         self._cipher = cipher
         self._publisher = publisher
         self._counts = counts
+        self._stamp_returns_after = stamp_returns_after
 
     async def hand_over(
-        self, claim_id: int, to: Recipient, *, again: bool, reviewed: bool = False
+        self,
+        claim_id: int,
+        to: Recipient,
+        *,
+        again: bool,
+        reviewed: bool = False,
+        cancels_unstamp: bool = False,
     ) -> Response | Missed:
         """Return the 200 after its commit, or why the claim was not delivered.
 
-        `again`: the claim is delivered already and its reply was lost; nothing is written. `reviewed`: the token was
-        reviewed for this poll before. Raises Refusal when the token is refused or the JIT cannot be read.
+        `again`: the claim is delivered already and its reply was lost; at most the return of its stamp is put off.
+        `reviewed`: the token was reviewed for this poll before. `cancels_unstamp` as for `models.deliver.deliver`.
+        Raises Refusal when the token is refused or the JIT cannot be read.
         """
         if not reviewed:
             await self._review(to)
 
         def body(db: Connection) -> tuple[Delivery, Secret] | None:
             if again:
-                delivery = delivered_before(db, claim_id=claim_id, pod_uid=to.pod_uid)
+                delivery = delivered_before(
+                    db, claim_id=claim_id, pod_uid=to.pod_uid, stamp_returns_after=self._stamp_returns_after,
+                    now=utcnow(), who="web",
+                )  # fmt: skip
             else:
                 delivery = deliver(
-                    db, claim_id=claim_id, pod_uid=to.pod_uid, poll_id=to.poll_id, now=utcnow(), who="web"
-                )
+                    db, claim_id=claim_id, pod_uid=to.pod_uid, poll_id=to.poll_id, cancels_unstamp=cancels_unstamp,
+                    stamp_returns_after=self._stamp_returns_after, now=utcnow(), who="web",
+                )  # fmt: skip
             # Read before the commit: what cannot be decrypted must not count as delivered.
             return None if delivery is None else (delivery, self._cipher.decrypt(delivery.jit))
 
@@ -101,7 +121,7 @@ class Handover:
             "claim.delivered", claim=claim_id, job=delivery.job_id, pod=to.pod_uid, runner=delivery.runner_name,
             again=again,
         )  # fmt: skip
-        late_stamp = delivery.stamp is Stamp.OFF and not again
+        late_stamp = delivery.stamp is Stamp.OFF or (again and delivery.stamp is not Stamp.ON)
         after = BackgroundTask(self._stamp, claim_id) if late_stamp else None
         return work(delivery, jit, accept=to.accept, after=after)
 
@@ -124,5 +144,7 @@ class Handover:
             raise Refusal(401, "the token review refused the token")
 
     async def _stamp(self, claim_id: int) -> None:
-        # After the answer: the stamp may cut the Pod's way to us.
-        self._publisher.send(STAMP, queue="dispatch", claim_id=claim_id, chain_no=None)
+        # Directly behind the answer the stamp could cut it off. `resume` sends it where this process is killed before.
+        self._publisher.send(
+            STAMP, queue="dispatch", after=self._stamp_returns_after, claim_id=claim_id, chain_no=None
+        )  # fmt: skip

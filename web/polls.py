@@ -166,7 +166,9 @@ class Polls:
                 poll.renew()
                 again = answer.verdict is Verdict.DELIVER_AGAIN
                 # After a claim that was locked, its token was reviewed a moment ago.
-                response = await self._handover.hand_over(answer.claim_id, to, again=again, reviewed=locked)
+                response = await self._handover.hand_over(
+                    answer.claim_id, to, again=again, reviewed=locked, cancels_unstamp=answer.cancels_unstamp
+                )
                 if isinstance(response, Response):
                     return response
                 locked = response is Missed.LOCKED

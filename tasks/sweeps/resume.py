@@ -12,7 +12,7 @@ from models import epochs
 from models import resume as due
 from models.repairs import Case
 from ostler.clock import utcnow
-from ostler.wakes import RELEASE, RETIRE, UNSTAMP
+from ostler.wakes import RELEASE, RETIRE, STAMP, UNSTAMP
 from rules.machines import ClaimState, Purpose, Stamp
 from rules.reaping import Expect
 from tasks.dispatch import start_chains
@@ -21,6 +21,9 @@ from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick
 
 log = structlog.get_logger(__name__)
+
+DELIVERED = frozenset({ClaimState.DELIVERED, ClaimState.EXECUTING})
+"""States in which only a stamp that is off can be due."""
 
 LEASE = 6.0
 """Seconds: it repairs the kills of others, so its own must not be felt for long. Two that meet do no harm."""
@@ -92,6 +95,12 @@ def send_late_steps(tick: Tick) -> bool:
 def _overdue(claim: due.Due) -> Case | None:
     if claim.waited:  # nothing had to be repaired
         return None
+    if claim.state in DELIVERED:
+        off = claim.stamp == Stamp.REMOVING
+        return Case(
+            what="un-stamp" if off else "stamp", why="its stamp is due", claim_id=claim.claim_id, before=claim.stamp,
+            expects=Expect.UNSTAMPED if off else Expect.STAMPED,
+        )  # fmt: skip
     return Case(
         what="repeat", why="its step was not done in time", claim_id=claim.claim_id, before=claim.state,
         expects=Expect.CLAIM_MOVED,
@@ -115,3 +124,5 @@ def send_next(rt: Runtime, claim: due.Due) -> None:
         rt.waker.send(UNSTAMP, queue="dispatch", claim_id=claim.claim_id)
     elif claim.state == ClaimState.CLAIMED:
         start_chains([claim.claim_id], chain_no=claim.chain_no)
+    elif claim.state in DELIVERED:
+        rt.waker.send(STAMP, queue="dispatch", claim_id=claim.claim_id)

@@ -136,6 +136,26 @@ def a_pod_that_cannot_reach_us(stage: Stage) -> Iterator[list[int]]:
         stage.line.mend()
 
 
+@contextmanager
+def a_pod_that_reaches_us_again(stage: Stage) -> Iterator[list[int]]:
+    """Pods that were cut off between claim and JIT, and poll again while nobody can take their stamps off."""
+    with stage.mints_held():
+        jobs = stage.send(stage.copies)
+        list(stage.each_claim_in(jobs, {"claimed"}))
+        stage.line.cut()
+    stage.api.add(Fault(kind="status", method_regex="PATCH", path_regex=r"/api/v1/namespaces/[^/]+/pods/.*"))
+    try:
+        try:
+            stage.until(
+                lambda: any(claim.stamp == "removing" for claim in stage.claims(jobs)), what="an un-stamp that fails"
+            )
+        finally:
+            stage.line.mend()
+        yield jobs
+    finally:
+        stage.api.clear()
+
+
 SCENARIOS: Mapping[str, Scenario] = {
     "claim": a_job,
     "mint": a_job,
@@ -159,6 +179,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "stamp_gave_up": a_refused_stamp,
     "stamp_removing": a_pod_that_cannot_reach_us,
     "stamp_off": a_pod_that_cannot_reach_us,
+    "cancel_unstamp": a_pod_that_reaches_us_again,
     "lease_stamp": a_job,
     "lease_mint": a_job,
     "lease_unstamp": a_pod_that_cannot_reach_us,

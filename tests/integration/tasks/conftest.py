@@ -120,6 +120,10 @@ class StubSettings:
     start_timeout: float = 300
     stale_claim_after: float = 300
     missing_stamp_after: float = 30
+    stamp_returns_after: float = 5
+    cut_off_after: float = 15
+    requeue_after: float = 20
+    unused_polling_after: float = 150
     unused_after: float = 60
     spare_after: float = 60
     adrift_after: float = 120
@@ -264,6 +268,9 @@ class Stage:
             runner=runner,
         )
         claim_id: int = row.id
+        if delivered:
+            ended = "UPDATE runner_pods SET poller_ended_at = now() - make_interval(secs => :age) WHERE name = :pod"
+            self.rows(ended, age=age, pod=pod)
         if runner is not None:
             self.rows(
                 """
@@ -343,6 +350,10 @@ class Stage:
         """Be the kubelet: the poller wrote a JIT, and container `runner` executes a job."""
         poller = {"name": "poller", "state": {"terminated": {"exitCode": 0}}}
         self._report(name, "Running", [poller, {"name": "runner", "state": {"running": {}}, "ready": True}])
+
+    def poll_on(self, name: str) -> None:
+        """Be the kubelet: both containers run, and there is no JIT yet."""
+        self._report(name, "Running", [{"name": each, "state": {"running": {}}} for each in ("poller", "runner")])
 
     def _report(self, name: str, phase: str, containers: list[dict[str, Any]]) -> None:
         known = {"image": "runner:1", "imageID": "", "ready": False, "restartCount": 0}

@@ -8,14 +8,16 @@ from typing import Any, NoReturn
 import pytest
 
 from models import offers
-from models.deliver import deliver
+from models.deliver import Delivery, deliver
 from models.engine import transaction
+from models.watched import execute_unbound
 from ostler.clock import utcnow
 from ostler.errors import Retryable
+from rules.poll_answers import Verdict, answer
 from tasks import release as of_release
 from tasks import stamp as of_stamp
 from tasks.release import release
-from tasks.stamp import unstamp
+from tasks.stamp import stamp, unstamp
 from tasks.sweeps import resume as of_resume
 from tasks.sweeps.resume import resume
 from tasks.sweeps.stale_claims import stale_claims
@@ -33,8 +35,9 @@ def removing(clusterless: Stage, monkeypatch: pytest.MonkeyPatch) -> int:
     def start(*_: Any, **__: Any) -> None:
         return
 
-    monkeypatch.setattr(of_stamp, "write", fail)
-    monkeypatch.setattr(of_release, "write", fail)
+    for module in (of_stamp, of_release):
+        monkeypatch.setattr(module, "write", fail)
+        monkeypatch.setattr(module, "look_at", fail)
     monkeypatch.setattr(of_resume, "start_chains", start)
     stage.add_pod("pod-1")
     stage.job(1)
@@ -47,27 +50,130 @@ def removing(clusterless: Stage, monkeypatch: pytest.MonkeyPatch) -> int:
     return claim
 
 
-@pytest.mark.xfail(strict=True, reason="nothing is delivered while the stamp is being removed, however the Pod polls")
-def test_a_polling_pod_gets_its_jit_when_its_stamp_cannot_be_removed(clusterless: Stage, removing: int) -> None:
-    stage, now = clusterless, utcnow()
-    poll = offers.Polling("pod-1", "none", "pod-1", "poll-9", now + timedelta(seconds=60), again=False)
-    transaction(stage.rt.engine, lambda db: offers.offer(db, [poll], web_id="w", now=now))
-    delivery = transaction(
+def poll(stage: Stage, claim: int, poll_id: str, *, again: bool = False) -> Delivery | None:
+    """Poll as Pod `pod-1`, and return what it is handed."""
+    now = utcnow()
+    polling = offers.Polling("pod-1", "none", "pod-1", poll_id, now + timedelta(seconds=60), again=again)
+    (seen,) = transaction(stage.rt.engine, lambda db: offers.offer(db, [polling], web_id="w", now=now))
+    verdict = answer(seen.facts)
+    if verdict.verdict is not Verdict.DELIVER:
+        return None
+    return transaction(
         stage.rt.engine,
-        lambda db: deliver(db, claim_id=removing, pod_uid="pod-1", poll_id="poll-9", now=utcnow(), who="web"),
-    )
-    assert delivery is not None
+        lambda db: deliver(
+            db, claim_id=claim, pod_uid="pod-1", poll_id=poll_id, cancels_unstamp=verdict.cancels_unstamp,
+            now=utcnow(), who="web",
+        ),
+    )  # fmt: skip
 
 
-@pytest.mark.xfail(strict=True, reason="a release needs a PATCH of the Pod, and its job waits for that")
-def test_a_job_is_queued_again_when_the_stamp_of_its_claim_cannot_be_removed(clusterless: Stage, removing: int) -> None:
-    stage = clusterless
-    created = "UPDATE claims SET created_at = now() - interval '10 min', leased_until = NULL WHERE id = :id"
-    stage.rows(created, id=removing)
-    stale_claims.run()
-    for _ in range(5):
-        hour = "UPDATE claims SET leased_until = NULL, changed_at = now() - interval '1 hour' WHERE id = :id"
-        stage.rows(hour, id=removing)
+class TestPoll:
+    def test_a_polling_pod_gets_its_jit_when_its_stamp_cannot_be_removed(
+        self, clusterless: Stage, removing: int
+    ) -> None:
+        assert poll(clusterless, removing, "poll-9") is not None
+        seen = clusterless.see(removing)
+        assert (seen.state, seen.stamp) == ("delivered", "off")
+        events = clusterless.rows("SELECT transition FROM claim_events WHERE claim_id = :id ORDER BY id", id=removing)
+        assert [event.transition for event in events][-2:] == ["cancel_unstamp", "deliver"]
+
+    def test_a_poll_older_than_the_unstamp_does_not_cancel_it(self, clusterless: Stage, removing: int) -> None:
+        assert poll(clusterless, removing, "poll-1", again=True) is None
+        assert clusterless.see(removing).stamp == "removing"
+
+    def test_the_stamp_is_refused_directly_behind_the_answer_and_put_on_by_resume_later(
+        self, clusterless: Stage, removing: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        poll(clusterless, removing, "poll-9")
+        written: list[int] = []
+
+        def note(_rt: Any, work: Any, **_: Any) -> NoReturn:
+            written.append(work.claim_id)
+            raise Retryable("later")
+
+        monkeypatch.setattr(of_stamp, "write", note)
+        stamp.run(claim_id=removing)
+        resume.run()
+        assert written == []
+        assert clusterless.outbox.take("ostler.stamp") == []
+
+        clusterless.rows(
+            "UPDATE claims SET due_at = due_at - interval '7 s', stamp_after = stamp_after - interval '7 s'"
+        )
+        resume.run()
+        (message,) = clusterless.outbox.take("ostler.stamp")
+        stamp.run(**message)
+        assert written == [removing]
+
+    def test_the_stamp_returns_at_once_when_the_job_is_seen_to_run(self, clusterless: Stage, removing: int) -> None:
+        poll(clusterless, removing, "poll-9")
+        transaction(
+            clusterless.rt.engine, lambda db: execute_unbound(db, removing, now=utcnow(), who="test", why="test")
+        )
+        resume.run()
+        assert clusterless.outbox.take("ostler.stamp") == [{"claim_id": removing}]
+
+
+class TestRequeue:
+    def release(self, stage: Stage, claim: int, *, since: str) -> None:
+        stage.rows("UPDATE claims SET created_at = now() - interval '10 min', leased_until = NULL WHERE id = :id",
+                   id=claim)  # fmt: skip
+        stale_claims.run()
+        stage.rows(f"UPDATE claims SET changed_at = now() - interval '{since}' WHERE id = :id", id=claim)  # noqa: S608
+        release.run(claim_id=claim)
+
+    def retire_claims(self, stage: Stage) -> list[str]:
+        return [row.state for row in stage.rows("SELECT state FROM claims WHERE purpose = 'retire'")]
+
+    def test_a_job_is_queued_again_when_the_stamp_of_its_claim_cannot_be_removed(
+        self, clusterless: Stage, removing: int
+    ) -> None:
+        self.release(clusterless, removing, since="21 s")
+        seen = clusterless.see(removing)
+        assert (seen.state, seen.end_reason, seen.job_state) == ("ended", "released", "queued")
+        assert self.retire_claims(clusterless) == ["claimed"]
+        assert len(clusterless.outbox.take("ostler.retire")) == 1
+
+    def test_a_release_keeps_trying_before_its_time_is_over(self, clusterless: Stage, removing: int) -> None:
         with pytest.raises(Retryable):
-            release.run(claim_id=removing)
-    assert stage.see(removing).job_state == "queued"
+            self.release(clusterless, removing, since="5 s")
+        seen = clusterless.see(removing)
+        assert (seen.state, seen.job_state) == ("releasing", "claimed")
+
+    @pytest.mark.parametrize(("since", "job_state"), [("21 s", "queued"), ("5 s", "claimed")])
+    def test_a_job_is_queued_again_without_a_confirmed_epoch(
+        self, clusterless: Stage, removing: int, since: str, job_state: str
+    ) -> None:
+        clusterless.rows("UPDATE epochs SET trusted_until = now() - interval '1 s'")
+        self.release(clusterless, removing, since=since)
+        assert clusterless.see(removing).job_state == job_state
+        assert self.retire_claims(clusterless) == (["claimed"] if job_state == "queued" else [])
+
+    def test_no_job_is_queued_again_while_postgres_is_older_than_the_cluster(
+        self, clusterless: Stage, removing: int
+    ) -> None:
+        stage = clusterless
+        stage.rows("UPDATE claims SET state = 'releasing', release_reason = 'x', leased_until = NULL")
+        stage.rows("UPDATE claims SET changed_at = now() - interval '1 h'")
+        stage.rows("UPDATE epochs SET older_since = now(), why = 'test'")
+        release.run(claim_id=removing)
+        assert stage.see(removing).job_state == "claimed"
+
+    def test_a_delivered_claim_waits_for_a_confirmed_epoch(self, clusterless: Stage, removing: int) -> None:
+        stage = clusterless
+        stage.rows("UPDATE claims SET delivered_at = now(), state = 'releasing', release_reason = 'x'")
+        stage.rows("UPDATE claims SET changed_at = now() - interval '1 h', leased_until = NULL")
+        stage.rows("UPDATE epochs SET trusted_until = now() - interval '1 s'")
+        release.run(claim_id=removing)
+        assert stage.see(removing).job_state == "claimed"
+
+    def test_a_late_delivery_of_the_old_claim_is_refused(self, clusterless: Stage, removing: int) -> None:
+        self.release(clusterless, removing, since="21 s")
+        now = utcnow()
+        handed = transaction(
+            clusterless.rt.engine,
+            lambda db: deliver(
+                db, claim_id=removing, pod_uid="pod-1", poll_id="poll-1", cancels_unstamp=True, now=now, who="web"
+            ),
+        )
+        assert handed is None

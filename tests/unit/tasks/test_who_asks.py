@@ -39,9 +39,9 @@ ASKS = {
     ("tasks/provision.py", "decide"): {"make_plan", "commit_plan"},
     ("tasks/observing.py", "make_plan"): {"observe_pod", "plan"},
     ("tasks/observing.py", "observe_pod"): {"judge"},
-    ("tasks/release.py", "make_warm"): {"ask"},
+    ("tasks/release.py", "make_warm"): {"ask", "look_at"},
     ("tasks/release.py", "end_delivered"): {"ask"},
-    ("tasks/stamp.py", "unstamp"): {"ask"},
+    ("tasks/stamp.py", "unstamp"): {"ask", "look_at"},
     ("tasks/sweeps/silent_pods.py", "look"): {"evidence_of", "judge_silent", "retire_quiet"},
     ("tasks/sweeps/orphaned_stamps.py", "look"): {"evidence_of", "judge_orphaned_stamp", "retire_stamped"},
     ("tasks/sweeps/finished_jobs.py", "look"): {"judge_finished", "reap_finished"},
@@ -52,7 +52,9 @@ ASKS = {
 
 CALLERS = {
     # Of what inserts a retire claim: nobody gets there past the questions above.
-    "end_never_delivered": {("tasks/release.py", "end_never_delivered"), ("tasks/release.py", "carry_out")},
+    "end_never_delivered": {("tasks/release.py", "end"), ("tasks/release.py", "carry_out")},
+    # A requeue asks nothing: it un-stamps nothing, and its retirement looks at the Pod before it deletes.
+    "end": {("tasks/release.py", "end_never_delivered"), ("tasks/release.py", "requeue")},
     "end_delivered": {("tasks/release.py", "end_delivered"), ("tasks/release.py", "carry_out")},
     "commit_plan": {("tasks/provision.py", "decide")},
     "_retire": {("models/pool_plans.py", "commit_plan")},

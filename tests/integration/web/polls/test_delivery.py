@@ -163,12 +163,14 @@ def test_an_idle_poll_asks_the_cluster_nothing(stage: Stage) -> None:
     assert stage.cluster.looked_up == []
 
 
-def test_nothing_is_delivered_while_the_stamp_comes_off_and_a_new_one_is_asked_for_after(stage: Stage) -> None:
+def test_nothing_is_delivered_to_an_older_poll_while_the_stamp_comes_off(stage: Stage) -> None:
     pod = stage.pod(stage.pool())
-    claim_id = stage.claim(pod, stamp="removing")
+    claim_id = stage.claim(pod, state="claimed")
     web = stage.start_web()
     answer = web.begin_poll(pod.token)
     eventually(lambda: stage.is_offered(pod))
+    stage.mint(claim_id, notify=False)
+    stage.execute("UPDATE claims SET stamp = 'removing'")
     stage.execute("SELECT pg_notify('ostler', :payload)", payload=f"minted {claim_id} {pod.uid}")
     eventually(lambda: web.web.counts["delivery.moved_on"] == 1)
     assert stage.state(claim_id) == "minted"
@@ -177,7 +179,18 @@ def test_nothing_is_delivered_while_the_stamp_comes_off_and_a_new_one_is_asked_f
     stage.execute("SELECT pg_notify('ostler', :payload)", payload=f"minted {claim_id} {pod.uid}")
 
     assert answer.result(90).status_code == 200
-    eventually(lambda: web.sender.sent == [("ostler.stamp", {"claim_id": claim_id, "chain_no": None})])
+    eventually(lambda: web.sender.sent == [("ostler.stamp", {"after": 5, "claim_id": claim_id, "chain_no": None})])
+
+
+def test_a_new_poll_cancels_the_unstamp_of_its_pod_and_the_stamp_returns_later(stage: Stage) -> None:
+    pod = stage.pod(stage.pool())
+    claim_id = stage.claim(pod, stamp="removing")
+    web = stage.start_web()
+
+    assert web.poll(pod.token).status_code == 200
+    assert stage.scalar("SELECT stamp FROM claims") == "off"
+    assert stage.scalar("SELECT stamp_after > now() + interval '1 s' AND due_at > stamp_after FROM claims")
+    eventually(lambda: web.sender.sent == [("ostler.stamp", {"after": 5, "claim_id": claim_id, "chain_no": None})])
 
 
 def test_a_jit_that_cannot_be_decrypted_is_not_delivered(stage: Stage) -> None:

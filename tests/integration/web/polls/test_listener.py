@@ -153,10 +153,10 @@ def test_one_pod_with_an_unreadable_row_does_not_keep_others_from_being_offered(
     bad = pods[2]
     real = offers._polled
 
-    def polled(row: Row[Any]) -> offers.PolledPod:
+    def polled(row: Row[Any], *, arrived: bool) -> offers.PolledPod:
         if row.pod_uid == bad.uid:
             raise ValueError("a state of a later version")
-        return real(row)
+        return real(row, arrived=arrived)
 
     monkeypatch.setattr(offers, "_polled", polled)
     web = stage.start_web()
