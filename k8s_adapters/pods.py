@@ -48,6 +48,7 @@ class PodSeen:
     runner_exit_reason: str | None
     unschedulable: bool
     waiting_reason: str | None
+    poller_running: bool = False
 
     @property
     def is_terminal(self) -> bool:
@@ -127,6 +128,7 @@ def read_pod(item: Json) -> PodSeen:
             for each in status.get("conditions") or ()
         ),
         waiting_reason=_waiting_reason(poller) or _waiting_reason(runner),
+        poller_running="running" in (poller.get("state") or {}),
     )
 
 

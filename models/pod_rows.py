@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from models.busy import Recorded
+from models.cuts import pollers_ended
 from models.sql import text
 
 
@@ -76,7 +77,7 @@ def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: 
     known = {
         row.name: row
         for row in db.execute(
-            text("SELECT id, name, uid, attempt_id, terminal_at FROM runner_pods WHERE pool_id = :id"
+            text("SELECT id, name, uid, attempt_id, terminal_at, poller_ended_at FROM runner_pods WHERE pool_id = :id"
                  " AND namespace = ANY(:namespaces) AND name = ANY(:names) AND (gone_at IS NULL OR uid IS NULL)"),
             {"id": pool_id, "namespaces": list({pod.namespace for pod in pods}), "names": [pod.name for pod in pods]},
         )
@@ -111,6 +112,13 @@ def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: 
                     "reason": pod.exit_reason,
                 },
             )  # fmt: skip
+    ended = [
+        pod.uid for pod in pods
+        if pod.poller_exit_code is not None and not pod.terminal
+        and (pod.name not in known or known[pod.name].poller_ended_at is None)
+    ]  # fmt: skip
+    if ended:
+        pollers_ended(db, ended, now=now)
 
 
 def _changes(row: Row[Any], pod: PodFacts) -> bool:

@@ -70,14 +70,17 @@ def live_pod(db: Connection, claim_id: int) -> LivePod | None:
     return None if row is None else LivePod(*row)
 
 
-def delivered_to(db: Connection, uids: Sequence[str], *, before: datetime) -> list[LivePod]:
-    """Return those of these Pods whose live claim was delivered before then and is not being released."""
+def delivered_to(db: Connection, uids: Sequence[str], *, before: datetime, now: datetime) -> list[LivePod]:
+    """Return those of these Pods whose live claim was delivered before then and is not being released.
+
+    A Pod whose stamp is off on purpose until a later time is not among them.
+    """
     rows = db.execute(
         text(f"""
             {_LIVE_PODS} AND c.pod_uid = ANY(:uids) AND c.state IN ('delivered', 'executing')
-            AND c.delivered_at <= :before
+            AND c.delivered_at <= :before AND (c.stamp_after IS NULL OR c.stamp_after <= :now)
         """),
-        {"uids": list(uids), "before": before},
+        {"uids": list(uids), "before": before, "now": now},
     )
     return [LivePod(*row) for row in rows]
 
@@ -90,23 +93,32 @@ def lacks_its_stamp(db: Connection, claim_id: int) -> bool:
     return found is not None
 
 
-def unused(db: Connection, *, older_than: float, spares_older_than: float, now: datetime) -> Sequence[Row[Any]]:
+def unused(
+    db: Connection, *, older_than: float, polling_older_than: float, spares_older_than: float, now: datetime
+) -> Sequence[Row[Any]]:
     """Return delivered claims of which no execution was seen, and spares, that are old enough to be looked at.
 
+    The age of a delivered claim counts from the end of its poller (`since`). One whose poller was not seen to end is
+    returned `polling_older_than` seconds after its delivery: it may still fetch its JIT with the next poll.
     In no order, so that those that cannot be looked at are not always the first (L14).
     """
     return db.execute(
         text(f"""
             SELECT c.id, c.job_id, c.pod_uid, {INSTALLATION_NOW} AS installation_id, c.account_id,
                    {SCOPE_NOW} AS scope, c.runner_id, c.runner_name,
-                   c.delivered_at, c.spare_since, c.runner_absent_at, c.pool_id, j.repository
-            FROM claims c LEFT JOIN jobs j ON j.id = c.job_id
+                   c.delivered_at, c.spare_since, c.runner_absent_at, c.pool_id, j.repository, u.since
+            FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id LEFT JOIN jobs j ON j.id = c.job_id
+            CROSS JOIN LATERAL (SELECT CASE WHEN coalesce(p.poller_ended_at, p.terminal_at) IS NULL
+                                            THEN c.delivered_at + :polling
+                                            ELSE greatest(c.delivered_at, coalesce(p.poller_ended_at, p.terminal_at))
+                                            END AS since) u
             WHERE c.ended_at IS NULL AND c.state = 'delivered'
-              AND ((c.spare_since IS NULL AND c.delivered_at < :before) OR c.spare_since < :spare_before)
+              AND ((c.spare_since IS NULL AND u.since < :before) OR c.spare_since < :spare_before)
             ORDER BY random() LIMIT 1000
         """),  # noqa: S608  the parts are literals of this package
         {
             "before": now - timedelta(seconds=older_than),
+            "polling": timedelta(seconds=max(0.0, polling_older_than - older_than)),
             "spare_before": now - timedelta(seconds=spares_older_than),
         },
     ).all()

@@ -164,7 +164,7 @@ for _why in ("surplus", "drained", "template", "cordoned", "not_started"):
     PODS_RETIRED.labels(_why)
 for _trouble in ("image", "container", "unschedulable", "poller", "silent", "refused"):
     FAILED_STARTS.labels(_trouble)
-for _hint in ("gone", "spent", "executing", "pool"):
+for _hint in ("gone", "spent", "executing", "unstamped", "pool"):
     WATCH_HINTS.labels(_hint)
 for _why in ("allowance", "limited", "silent", "uninstalled", "refused", "failed", "time"):
     CATCH_UP_LEFT.labels(_why)

@@ -11,11 +11,15 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What the watch remembers of a Pod. `ready`: its container `runner` shows that a job has begun."""
+    """What the watch remembers of a Pod. `ready`: its container `runner` shows that a job has begun.
+
+    `unstamped`: its poller has ended, and it carries no stamp.
+    """
 
     pool: str
     terminal: bool
     ready: bool
+    unstamped: bool = False
 
 
 class Hint(StrEnum):
@@ -27,6 +31,8 @@ class Hint(StrEnum):
     """The Pod has ended: its pool wants a successor."""
     EXECUTING = "executing"
     """The Pod's runner has begun a job."""
+    UNSTAMPED = "unstamped"
+    """The Pod's poller has ended without a stamp: a stamp that is off may return."""
 
 
 def hints_of(before: Sight | None, after: Sight | None) -> frozenset[Hint]:
@@ -38,6 +44,8 @@ def hints_of(before: Sight | None, after: Sight | None) -> frozenset[Hint]:
         hints.add(Hint.SPENT)
     if after.ready and not (before is not None and before.ready):
         hints.add(Hint.EXECUTING)
+    if after.unstamped and not (before is not None and before.unstamped):
+        hints.add(Hint.UNSTAMPED)
     return frozenset(hints)
 
 

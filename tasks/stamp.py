@@ -19,6 +19,7 @@ from tasks.base import STAMP, task
 from tasks.evidence import ask
 from tasks.release import send_release
 from tasks.runtime import Runtime, runtime
+from tasks.silent_cut import reopen
 
 log = structlog.get_logger(__name__)
 
@@ -61,10 +62,12 @@ def unstamp(*, claim_id: int) -> None:
 
     An answer that does not come leaves it `removing`: `resume` repeats it. The Pod is read first, because rows alone do
     not show a delivery that a failover lost. A Pod that may hold a JIT keeps its stamp, and the claim is released.
+    The Pod of a delivered claim is un-stamped only if it is cut off (`tasks.silent_cut`).
     """
     rt = runtime()
     work = transaction(rt.engine, lambda db: steps.begin_unstamp(db, claim_id, now=utcnow()))
     if work is None:
+        reopen(rt, claim_id)
         return
     pod = look_at(rt, work)
     verdict = ask(rt, work.pod_uid, pod, gone=pod is None)

@@ -13,10 +13,10 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.pods import get_pod
-from models import sweeps, watched
+from models import cuts, sweeps, watched
 from models.engine import transaction
 from ostler.clock import utcnow
-from ostler.wakes import KEEP, POD_GONE
+from ostler.wakes import KEEP, POD_GONE, STAMP
 from rules.machines import Purpose
 from rules.stranding import FoundBy
 from tasks.base import DISPATCH, SWEEP, calls, task
@@ -31,9 +31,17 @@ WHY = "its runner has begun a job"
 
 @task("pods_changed", queue="dispatch", policy=DISPATCH)
 def pods_changed(
-    *, namespace: str, pools: Sequence[str] = (), gone: Sequence[str] = (), executing: Sequence[str] = ()
+    *,
+    namespace: str,
+    pools: Sequence[str] = (),
+    gone: Sequence[str] = (),
+    executing: Sequence[str] = (),
+    unstamped: Sequence[str] = (),
 ) -> None:
-    """Look up what the watch saw: names of pools of which a Pod ended, UIDs that are gone or execute something."""
+    """Look up what the watch saw: names of pools of which a Pod ended, UIDs that are gone or execute something.
+
+    `unstamped`: UIDs of Pods whose poller has ended and that carry no stamp.
+    """
     rt = runtime()
     keep: set[int] = set()
     if pools:
@@ -44,6 +52,9 @@ def pods_changed(
         rt.waker.send(KEEP, queue="pools", pool_id=pool_id)
     if executing:
         see_executing(rt, executing)
+    if unstamped:
+        for claim_id in transaction(rt.engine, lambda db: cuts.pollers_ended(db, unstamped, now=utcnow())):
+            rt.waker.send(STAMP, queue="dispatch", claim_id=claim_id)
 
 
 def see_gone(rt: Runtime, uids: Sequence[str]) -> set[int]:

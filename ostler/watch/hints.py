@@ -45,11 +45,17 @@ class Batch:
     pools: list[str] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
     executing: list[str] = field(default_factory=list)
+    unstamped: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     everything: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.pools or self.gone or self.executing or self.changed or self.everything)
+        return bool(self.changed or self.everything or self.names_pods)
+
+    @property
+    def names_pods(self) -> bool:
+        """Whether workers are told of Pods, or of pools of which a Pod ended."""
+        return bool(self.pools or self.gone or self.executing or self.unstamped)
 
 
 class Hints:
@@ -61,6 +67,7 @@ class Hints:
         self._changed = threading.Condition()
         self._gone: dict[str, None] = {}
         self._executing: dict[str, float] = {}
+        self._unstamped: dict[str, None] = {}
         self._pools: dict[str, None] = {}
         self._kept: dict[str, float] = {}
         self._changed_pools: dict[str, None] = {}
@@ -81,6 +88,8 @@ class Hints:
                     self._executing.pop(uid, None)
                 case Hint.EXECUTING:
                     self._executing[uid] = self._clock() + self._executing_after
+                case Hint.UNSTAMPED if len(self._unstamped) < MOST:  # `resume` finds what is left out
+                    self._unstamped[uid] = None
             if len(self._gone) + len(self._executing) > MOST:
                 log.warning("watch.hints_dropped", gone=len(self._gone), executing=len(self._executing))
                 self._gone.clear()
@@ -104,7 +113,7 @@ class Hints:
     def forget(self) -> None:
         """Drop what was not sent: another process leads now, and sees the same Pods."""
         with self._changed:
-            for waiting in (self._gone, self._executing, self._pools, self._changed_pools):
+            for waiting in (self._gone, self._executing, self._unstamped, self._pools, self._changed_pools):
                 waiting.clear()
             self._everything = False
 
@@ -127,6 +136,7 @@ class Hints:
         """Take back a batch that could not be sent."""
         with self._changed:
             self._gone.update(dict.fromkeys(batch.gone))
+            self._unstamped.update(dict.fromkeys(batch.unstamped))
             self._pools.update(dict.fromkeys(batch.pools))
             self._changed_pools.update(dict.fromkeys(batch.changed))
             for pool in batch.pools:
@@ -141,6 +151,7 @@ class Hints:
             pools=[pool for pool in self._pools if self._pool_due(pool) <= now],
             gone=list(self._gone)[:BATCH],
             executing=[uid for uid, due in self._executing.items() if due <= now][:BATCH],
+            unstamped=list(self._unstamped)[:BATCH],
             changed=list(self._changed_pools),
         )
         self._changed_pools.clear()
@@ -148,6 +159,8 @@ class Hints:
             del self._gone[uid]
         for uid in batch.executing:
             del self._executing[uid]
+        for uid in batch.unstamped:
+            del self._unstamped[uid]
         for pool in batch.pools:
             del self._pools[pool]
             self._kept[pool] = now
@@ -173,10 +186,10 @@ def send(waker: Waker, batch: Batch, *, namespace: str) -> None:
         waker.send(MISSING_PODS, queue="sweeps")
     for name in batch.changed:
         waker.send(POOL_CHANGED, queue="pools", namespace=namespace, pool=name)
-    if batch.pools or batch.gone or batch.executing:
+    if batch.names_pods:
         waker.send(
             PODS_CHANGED, queue="dispatch", namespace=namespace, pools=batch.pools, gone=batch.gone,
-            executing=batch.executing,
+            executing=batch.executing, unstamped=batch.unstamped,
         )  # fmt: skip
 
 

@@ -61,7 +61,12 @@ class Pods:
 
     def see(self, item: PodSeen, *, deleted: bool) -> None:
         """Take one Pod."""
-        sight = None if deleted else Sight(item.pool or "", terminal=item.is_terminal, ready=item.runner_ready)
+        unstamped = item.owner is None and item.poller_exit_code is not None and not item.is_terminal
+        sight = (
+            None
+            if deleted
+            else Sight(item.pool or "", terminal=item.is_terminal, ready=item.runner_ready, unstamped=unstamped)
+        )
         self._note(item.uid, sight)
 
     def _note(self, uid: str, after: Sight | None) -> None:

@@ -32,7 +32,7 @@ def missing_stamps(tick: Tick) -> None:
     lacking: list[sweeps.LivePod] = []
     for page in tick.whole("Pods", pages):
         seen = {pod.uid: pod for pod in page}
-        claims = tick.read(lambda db: sweeps.delivered_to(db, list(seen), before=before))  # noqa: B023  called at once
+        claims = tick.read(lambda db: sweeps.delivered_to(db, list(seen), before=before, now=utcnow()))  # noqa: B023  called at once
         lacking += [claim for claim in claims if not carries(seen[claim.pod_uid], claim)]
     random.shuffle(lacking)  # what takes long is not always the last (L14)
     tick.each(lacking, lambda claim: look(tick, claim))

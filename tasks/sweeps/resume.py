@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import structlog
 
-from models import epochs
+from models import cuts, epochs
 from models import resume as due
+from models.engine import transaction
 from models.repairs import Case
 from ostler.clock import utcnow
 from ostler.wakes import RELEASE, RETIRE, STAMP, UNSTAMP
@@ -33,13 +34,14 @@ LEASE = 6.0
 def resume(tick: Tick) -> None:
     """Take what is due, raise its chain number in the same commit, then send the step that comes next.
 
-    The three parts fail apart from each other: none of them waits for the repair of another.
+    The parts fail apart from each other: none of them waits for the repair of another.
     """
     if tick.read(epochs.is_older):  # what these rows say is due was done, or undone, long ago
         tick.incomplete("Postgres is older than the cluster")
         return
     tick.part("un-stamps", lambda: unstamp_silent_pods(tick))
     if not tick.dry:
+        tick.part("cuts", lambda: look_at_suspects(tick))
         tick.part("wakes", lambda: wake_pools(tick))
     tick.part("late steps", lambda: send_all_late_steps(tick))
 
@@ -60,6 +62,16 @@ def send_unstamps(tick: Tick) -> bool:
         log.warning("resume.unstamp", claim=claim_id)
         rt.waker.send(UNSTAMP, queue="dispatch", claim_id=claim_id)
     return len(removing) == due.UNSTAMPS
+
+
+def look_at_suspects(tick: Tick) -> None:
+    """Have the Pods looked at whose delivered claims nobody saw used: their own stamp may cut them off."""
+    rt, settings = tick.rt, tick.rt.settings
+    for claim_id in transaction(
+        rt.engine,
+        lambda db: cuts.suspects(db, cut_off_after=settings.cut_off_after, due_after=settings.due_after, now=utcnow()),
+    ):
+        rt.waker.send(UNSTAMP, queue="dispatch", claim_id=claim_id)
 
 
 def wake_pools(tick: Tick) -> None:

@@ -49,7 +49,11 @@ def unused_runners(tick: Tick) -> None:
     settings = tick.rt.settings
     rows = tick.read(
         lambda db: sweeps.unused(
-            db, older_than=settings.unused_after, spares_older_than=settings.spare_after, now=utcnow()
+            db,
+            older_than=settings.unused_after,
+            polling_older_than=settings.unused_polling_after,
+            spares_older_than=settings.spare_after,
+            now=utcnow(),
         )
     )
     by_scope: dict[tuple[int, str], list[Row[Any]]] = defaultdict(list)
@@ -134,7 +138,7 @@ def judge(tick: Tick, claim: Row[Any], seen: RunnerList, *, job: ClaimedJob) -> 
             absent_before=seen.is_second_look(claim.runner_absent_at),
             job=job,
             is_spare=claim.job_id is None,
-            age_seconds=seen.age_of(claim.spare_since if is_spare else claim.delivered_at),
+            age_seconds=seen.age_of(claim.spare_since if is_spare else claim.since),
         ),
         grace_seconds=settings.spare_after if is_spare else settings.unused_after,
     )

@@ -18,10 +18,11 @@ ENDS = {
     # The two ways to delete a Pod: under its retire claim, or once it is terminal.
     ("tasks/retire.py", "carry_out"): "delete_runner",
     ("tasks/spent.py", "remove"): "delete_runner",
-    # The one way to take a stamp off, and its two callers.
+    # The one way to take a stamp off, and its three callers.
     ("tasks/annotation.py", "write"): "take_off",
     ("tasks/release.py", "make_warm"): "write without owner",
     ("tasks/stamp.py", "unstamp"): "write without owner",
+    ("tasks/silent_cut.py", "reopen"): "write without owner",
     # What inserts retire claims, each in the transaction of who judged.
     ("models/releases.py", "end_never_delivered"): "insert_retire",
     ("models/releases.py", "end_delivered"): "insert_retire",
@@ -42,6 +43,9 @@ ASKS = {
     ("tasks/release.py", "make_warm"): {"ask", "look_at"},
     ("tasks/release.py", "end_delivered"): {"ask"},
     ("tasks/stamp.py", "unstamp"): {"ask", "look_at"},
+    # A Pod that had a delivery: the cluster and GitHub have to show that it never arrived.
+    ("tasks/silent_cut.py", "reopen"): {"look"},
+    ("tasks/silent_cut.py", "look"): {"judge_cut", "get_pod", "runner_of"},
     ("tasks/sweeps/silent_pods.py", "look"): {"evidence_of", "judge_silent", "retire_quiet"},
     ("tasks/sweeps/orphaned_stamps.py", "look"): {"evidence_of", "judge_orphaned_stamp", "retire_stamped"},
     ("tasks/sweeps/finished_jobs.py", "look"): {"judge_finished", "reap_finished"},
@@ -62,6 +66,7 @@ CALLERS = {
     "retire_stamped": {("tasks/sweeps/orphaned_stamps.py", "look")},
     "reap_finished": {("tasks/sweeps/finished_jobs.py", "look")},
     "make_warm": {("tasks/release.py", "end_never_delivered")},
+    "reopen": {("tasks/stamp.py", "unstamp")},
     "remove": {("tasks/spent.py", "see_spent")},
     "decide": {("tasks/pools.py", "keep")},
 }

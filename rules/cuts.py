@@ -1,0 +1,49 @@
+"""Silent cut: a JIT that was delivered and never arrived, because the Pod's own stamp cut its way to us.
+
+A network policy that drops packets shows nothing to web: the answer is sent, and never arrives. The Pod cannot poll
+again until its stamp comes off. So one Pod that had a delivery may be un-stamped, and only on the word of the cluster
+and of GitHub: a row says that the JIT was sent, never that it did not arrive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rules.busy import RunnerSeen
+
+CUT_OFF_AFTER = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class CutEvidence:
+    """What a GET of the Pod and a look-up of its runner show, `delivered_seconds` after the delivery.
+
+    `runner_began`: container `runner` is ready, or has ended. `stamped`: the Pod carries an owner label.
+    """
+
+    delivered_seconds: float
+    stamped: bool
+    poller_running: bool
+    runner_began: bool
+    github_runner_seen: RunnerSeen
+
+
+@dataclass(frozen=True, slots=True)
+class CutVerdict:
+    """Whether the stamp may come off a Pod that had a delivery, and why."""
+
+    cut: bool
+    why: str
+
+
+def judge_cut(seen: CutEvidence, *, after: float = CUT_OFF_AFTER) -> CutVerdict:
+    """Return whether the Pod is cut off by its stamp; `after` is in seconds. Doubt means no."""
+    against = (
+        (not seen.delivered_seconds >= after, "the JIT was delivered a moment ago"),
+        (not seen.stamped, "the Pod carries no stamp"),
+        (not seen.poller_running, "its poller does not run"),
+        (seen.runner_began, "container runner is ready, or has ended"),
+        (seen.github_runner_seen not in {"offline", "absent"}, f"its runner is {seen.github_runner_seen} on GitHub"),
+    )
+    found = next((why for holds, why in against if holds), None)
+    return CutVerdict(found is None, found or "its poller still runs, and its runner never came online")
