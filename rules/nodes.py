@@ -1,0 +1,123 @@
+"""Gone nodes: when a node's Pods are replaced, and when their objects may be deleted without waiting for a kubelet.
+
+A node is *gone* when its object was deleted, when it is out of service and not Ready, or when it has been unreachable
+for longer than `lost_after`. Doubt means no (law L8): a missing or future time, a kubelet that reports, or a list
+that could not be had proves nothing. While more than half of all nodes are unreachable at once nothing is forced,
+because then it is more likely that the control plane cannot see its nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from rules.busy import PodEvidence, may_hold_jit
+from rules.orphans import Verdict
+from rules.reaping import Source, Witness
+
+
+class Ready(StrEnum):
+    """The status of a node's condition Ready. `UNKNOWN`: the control plane has not heard of its kubelet."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHealth:
+    """The part of a node's object that says whether it lives. A time is None when the object does not have it.
+
+    `ready`: None without a condition Ready, as of a node that has just joined. `ready_since`: its
+    `lastTransitionTime`. `out_of_service`: it carries `node.kubernetes.io/out-of-service`. `tainted`: it carries
+    `node.kubernetes.io/unreachable`, `tainted_since` that taint's `timeAdded`.
+    """
+
+    ready: Ready | None
+    ready_since: datetime | None = None
+    out_of_service: bool = False
+    tainted: bool = False
+    tainted_since: datetime | None = None
+
+    @property
+    def unreachable(self) -> bool:
+        """Whether the control plane has lost the node's kubelet; a kubelet that reports Ready overrides the taint."""
+        return self.ready is Ready.UNKNOWN or (self.tainted and self.ready is not Ready.TRUE)
+
+    @property
+    def unreachable_since(self) -> datetime | None:
+        """The latest time that its condition or taint names; None when it is reachable or no time is known."""
+        if not self.unreachable:
+            return None
+        of_condition = self.ready_since if self.ready is Ready.UNKNOWN else None
+        known = [at for at in (of_condition, self.tainted_since) if at is not None]
+        return max(known) if known else None
+
+
+class Gone(StrEnum):
+    """Why a node is gone, in the words of a repair's witness."""
+
+    DELETED = "its node object is deleted"
+    OUT_OF_SERVICE = "its node is out of service"
+    UNREACHABLE = "its node has been unreachable for too long"
+
+    @property
+    def fenced(self) -> bool:
+        """Whether somebody vouches that nothing runs there any more, so that a volume may be attached elsewhere."""
+        return self is not Gone.UNREACHABLE
+
+
+def judge_node(node: NodeHealth | None, *, lost_after: float, now: datetime) -> Gone | None:
+    """Return why a node is gone, or None while it may live; `lost_after` is in seconds.
+
+    `node` is None only when a GET by its name was answered with 404. A node that reports Ready is never gone: its
+    out-of-service taint is one that was not removed after its return.
+    """
+    if node is None:
+        return Gone.DELETED
+    if node.out_of_service and node.ready is not Ready.TRUE:
+        return Gone.OUT_OF_SERVICE
+    since = node.unreachable_since
+    if since is not None and (now - since).total_seconds() > lost_after:
+        return Gone.UNREACHABLE
+    return None
+
+
+def nothing_forced(nodes: Iterable[NodeHealth]) -> bool:
+    """Return whether the list of all nodes is doubtful (law L8): it is empty, or more than half are unreachable at once."""
+    found = [node.unreachable for node in nodes]
+    return not found or sum(found) * 2 > len(found)
+
+
+def may_force(gone: Gone | None, *, attachable_volumes: bool) -> bool:
+    """Return whether the state of a node lets a Pod of it be deleted without waiting for its kubelet.
+
+    A volume that can be attached elsewhere needs a node that is vouched for: two writers would corrupt it.
+    """
+    return gone is not None and (gone.fenced or not attachable_volumes)
+
+
+def judge_forced(evidence: PodEvidence, gone: Gone | None, *, attachable_volumes: bool) -> Verdict:
+    """Return whether a Pod may be deleted without its kubelet, after a GET of it and of its node.
+
+    Kubernetes bears witness that the node is gone. The second witness is Postgres when nothing was ever delivered to
+    the Pod, else GitHub, which has none of its runners any more.
+    """
+    if gone is None or evidence.terminal:
+        return _keep("its kubelet may still end it")
+    if not may_force(gone, attachable_volumes=attachable_volumes):
+        return _keep("it has a volume that may still be attached")
+    busy = may_hold_jit(evidence)
+    if busy.busy:
+        return _keep("it may hold a JIT: " + ", ".join(busy.reasons))
+    if evidence.any_delivered:
+        other = Witness(Source.GITHUB, "its runner is removed")
+    else:
+        other = Witness(Source.POSTGRES, "nothing was delivered")
+    return Verdict(keep=False, reason=str(gone), witnesses=(other, Witness(Source.KUBERNETES, str(gone))))
+
+
+def _keep(reason: str) -> Verdict:
+    return Verdict(keep=True, reason=reason)
