@@ -24,8 +24,8 @@ LONGEST_GROUP = 100
 _MOST_PODS = 10_000
 _DURATION = "^([0-9]+h)?([0-9]+m)?([0-9]+s)?$"
 _CONDITION_TYPES = ("Ready", "Draining", "Degraded")
-COUNTS = ("starting", "warm", "reserved", "busy", "ending", "retiring", "silent", "spent", "stale")
-"""The states of a Pod that a pool's status counts; `stale` is a flag beside them."""
+COUNTS = ("starting", "warm", "reserved", "busy", "ending", "retiring", "silent", "spent", "stale", "lost")
+"""The states of a Pod that a pool's status counts. `stale` is a flag beside them; `lost` Pods are in no other count."""
 
 
 def apply_crd(client: KubeClient, *, within: float = 30.0) -> None:

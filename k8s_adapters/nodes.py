@@ -1,7 +1,7 @@
-"""Nodes as the autoscaler counts them, and what a Pod of a pool asks of one.
+"""Nodes: their health, whether they are cordoned, what they hold; and what a Pod of a pool asks of one.
 
 A node's object is mostly images and addresses: the typed decoder skips them. The list is read from the API server's
-cache: a second too old does no harm here.
+cache and may be a second old; `get_node` is not.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -19,12 +20,15 @@ from k8s_adapters.client import Json, KubeClient
 from k8s_adapters.pools import PoolSeen
 from k8s_adapters.retry import RetryPolicy
 from k8s_adapters.runners import build_pod
-from ostler.errors import Retryable
+from ostler.errors import Gone, Retryable
 from rules.fleets import NOTHING, Fleet, Node, Size, Taint, Toleration
+from rules.nodes import NodeHealth, Ready
 
 _MIB = 1024 * 1024
 _KEEPS_AWAY = frozenset({"NoSchedule", "NoExecute"})
 _CORDONED = "node.kubernetes.io/unschedulable"
+_OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+_UNREACHABLE = "node.kubernetes.io/unreachable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +40,35 @@ class Needs:
     tolerations: tuple[Toleration, ...]
 
 
-def list_nodes(client: KubeClient, *, policy: RetryPolicy | None = None) -> list[Node]:
-    """Return all nodes. Raises `Retryable` when they cannot be had, `Forbidden` when we may not see them."""
-    page = client.get("/api/v1/nodes", query={"resourceVersion": "0"}, policy=policy, decode=_DECODER.decode)
+@dataclass(frozen=True, slots=True)
+class NodeSeen:
+    """One node. `room`: what the autoscaler counts of it."""
+
+    name: str
+    cordoned: bool
+    health: NodeHealth
+    room: Node
+
+
+def list_nodes(client: KubeClient, *, policy: RetryPolicy | None = None) -> list[NodeSeen]:
+    """Return all nodes, whole or not at all.
+
+    Raises `Retryable` when they cannot be had or only a part was sent, `Forbidden` when we may not see them.
+    """
+    page = client.get("/api/v1/nodes", query={"resourceVersion": "0"}, policy=policy, decode=_PAGES.decode)
     if isinstance(page.items, msgspec.UnsetType):
         raise Retryable("the list of nodes came without its items")
+    if page.metadata is not None and page.metadata.following:
+        raise Retryable("only a part of the list of nodes came")
     return [_read(item) for item in page.items or ()]
+
+
+def get_node(client: KubeClient, *, name: str, policy: RetryPolicy | None = None) -> NodeSeen | None:
+    """Return one node as it is now; None only when the API server says that there is none of this name."""
+    try:
+        return _read(client.get(f"/api/v1/nodes/{name}", query={}, policy=policy, decode=_ITEMS.decode))
+    except Gone:
+        return None
 
 
 def needs_of(pool: PoolSeen) -> Needs:
@@ -97,13 +124,15 @@ def _toleration(given: Json) -> Toleration:
 
 
 class _Metadata(msgspec.Struct):
+    name: str
     labels: dict[str, str] | None = None
 
 
-class _Taint(msgspec.Struct):
+class _Taint(msgspec.Struct, rename="camel"):
     key: str
     effect: str
     value: str | None = None
+    time_added: datetime | None = None
 
 
 class _Spec(msgspec.Struct):
@@ -111,9 +140,10 @@ class _Spec(msgspec.Struct):
     taints: list[_Taint] | None = None
 
 
-class _Condition(msgspec.Struct):
+class _Condition(msgspec.Struct, rename="camel"):
     type: str
     status: str
+    last_transition_time: datetime | None = None
 
 
 class _Status(msgspec.Struct):
@@ -127,17 +157,41 @@ class _Item(msgspec.Struct):
     status: _Status | None = None
 
 
+class _ListMetadata(msgspec.Struct):
+    following: str | None = msgspec.field(name="continue", default=None)
+
+
 class _Page(msgspec.Struct):
     """A list; null is how an empty one may be written, and without items it is none."""
 
     items: list[_Item] | msgspec.UnsetType | None = msgspec.UNSET
+    metadata: _ListMetadata | None = None
 
 
-_DECODER = msgspec.json.Decoder(_Page)
+_PAGES = msgspec.json.Decoder(_Page)
+_ITEMS = msgspec.json.Decoder(_Item)
 
 
-def _read(item: _Item) -> Node:
+def _read(item: _Item) -> NodeSeen:
     spec, status = item.spec or _Spec(), item.status or _Status()
+    return NodeSeen(item.metadata.name, bool(spec.unschedulable), _health(spec, status), _room(item, spec, status))
+
+
+def _health(spec: _Spec, status: _Status) -> NodeHealth:
+    ready = next((each for each in status.conditions or () if each.type == "Ready"), None)
+    taints = {each.key: each for each in spec.taints or ()}
+    unreachable = taints.get(_UNREACHABLE)
+    known = ready is not None and ready.status in set(Ready)
+    return NodeHealth(
+        ready=Ready(ready.status) if ready is not None and known else None,
+        ready_since=None if ready is None else ready.last_transition_time,
+        out_of_service=_OUT_OF_SERVICE in taints,
+        tainted=unreachable is not None,
+        tainted_since=None if unreachable is None else unreachable.time_added,
+    )
+
+
+def _room(item: _Item, spec: _Spec, status: _Status) -> Node:
     allocatable = status.allocatable or {}
     ready = any(each.type == "Ready" and each.status == "True" for each in status.conditions or ())
     taints = tuple(

@@ -199,6 +199,8 @@ _USAGE = Prepared(
     FROM (
         SELECT account_id, vcpu, memory FROM claims
         WHERE ended_at IS NULL AND purpose = 'job' AND account_id = ANY(:ids)
+          AND runner_pod_id <> ALL (ARRAY(
+              SELECT id FROM runner_pods WHERE node_gone_at IS NOT NULL AND gone_at IS NULL))
         UNION ALL
         SELECT account_id, vcpu, memory FROM executions
         WHERE ended_at IS NULL AND account_id = ANY(:ids) AND claim_id IS NULL
@@ -213,7 +215,8 @@ _USAGE = Prepared(
 def usage_of(db: Connection, account_ids: Sequence[int]) -> Mapping[int, Usage]:
     """Return what each account uses: live job claims plus executions without a claim (law L2).
 
-    Only those on runners that we registered: what an account runs elsewhere is not ours to ration.
+    Only those on runners that we registered: what an account runs elsewhere is not ours to ration. A Pod whose node is
+    gone does not count any more.
     """
     rows = _USAGE.execute(db, ids=list(account_ids))
     used = {

@@ -92,6 +92,7 @@ class Claim(Base):
     runner_free_at: Mapped[datetime | None] = mapped_column(
         comment="first of two looks, after its job, that found its runner absent or idle"
     )
+    forced_at: Mapped[datetime | None] = mapped_column(comment="its Pod may be deleted without its kubelet")
     stranded_at: Mapped[datetime | None] = mapped_column(
         comment="only a repair moves it on since then; none once it did"
     )

@@ -17,7 +17,10 @@ from models.sql import text
 
 @dataclass(frozen=True, slots=True)
 class PodRow:
-    """A Pod's row with its live claim, if it has one. `freed_at`: when the last of its claims ended."""
+    """A Pod's row with its live claim, if it has one. `freed_at`: when the last of its claims ended.
+
+    `node_gone`: its node was gone when anything was last known of it.
+    """
 
     id: int
     name: str
@@ -34,6 +37,7 @@ class PodRow:
     offered: bool
     ever_delivered: bool
     freed_at: datetime | None
+    node_gone: bool = False
 
     @property
     def recorded(self) -> Recorded:
@@ -157,7 +161,7 @@ _ROWS = """
            p.terminal_at, c.id AS claim_id, c.purpose AS claim_purpose,
            coalesce(c.delivered_at IS NOT NULL, false) AS claim_delivered,
            EXISTS (SELECT FROM offers o WHERE o.pod_uid = p.uid AND o.until > :now) AS offered,
-           coalesce(d.ever, false) AS ever_delivered, d.freed_at
+           coalesce(d.ever, false) AS ever_delivered, d.freed_at, p.node_gone_at IS NOT NULL AS node_gone
     FROM runner_pods p LEFT JOIN claims c ON c.pod_uid = p.uid AND c.ended_at IS NULL
     LEFT JOIN LATERAL (SELECT bool_or(delivered_at IS NOT NULL) AS ever, max(ended_at) AS freed_at
                        FROM claims WHERE pod_uid = p.uid) d ON true
@@ -169,6 +173,31 @@ def pod_rows(db: Connection, *, pool_id: int, now: datetime) -> list[PodRow]:
     """Return the Pods of a pool that are not known to be gone, oldest first."""
     rows = db.execute(text(f"{_ROWS} ORDER BY p.id"), {"pool_id": pool_id, "now": now})
     return [PodRow(*row) for row in rows]
+
+
+def record_nodes(db: Connection, *, gone: Sequence[str], back: Sequence[str], now: datetime) -> None:
+    """Record the Pods, by UID, that were listed on nodes that are gone, and those whose node is not gone any more.
+
+    A listed Pod on a gone node whose row says that it is gone gets its row back: a Terminating Pod is taken for gone
+    by the release of its claim, and there it would stay for ever with nobody to delete it.
+    Rows that others have locked are left to the next round.
+    """
+    if gone or back:
+        db.execute(
+            text("""
+                UPDATE runner_pods SET gone_at = NULL, node_gone_at = CASE WHEN uid = ANY(:gone)
+                                                                      THEN CAST(:now AS timestamptz) END
+                WHERE id IN (
+                    SELECT p.id FROM runner_pods p
+                    WHERE (p.uid = ANY(:gone) AND (p.node_gone_at IS NULL OR p.gone_at IS NOT NULL)
+                           AND NOT EXISTS (SELECT FROM runner_pods o WHERE o.namespace = p.namespace
+                                           AND o.name = p.name AND o.id <> p.id
+                                           AND (o.gone_at IS NULL OR o.uid IS NULL)))
+                       OR (p.uid = ANY(:back) AND p.node_gone_at IS NOT NULL AND p.gone_at IS NULL)
+                    ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED)
+            """),
+            {"gone": list(gone), "back": list(back), "now": now},
+        )
 
 
 def over_rows(db: Connection, *, pool_id: int, listed: Sequence[str], now: datetime) -> list[PodRow]:

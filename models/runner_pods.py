@@ -25,6 +25,7 @@ class RunnerPod(Base):
         ),
         Index("ix_runner_pods_name", "namespace", "name"),
         Index("ix_runner_pods_pool_open", "pool_id", postgresql_where=text("gone_at IS NULL")),
+        Index("ix_runner_pods_node_gone", "id", postgresql_where=text("node_gone_at IS NOT NULL AND gone_at IS NULL")),
         Index("ix_runner_pods_gone_at", "gone_at", postgresql_where=text("gone_at IS NOT NULL")),
     )
 
@@ -47,3 +48,4 @@ class RunnerPod(Base):
     runner_exit_code: Mapped[int | None]
     exit_reason: Mapped[str | None]
     gone_at: Mapped[datetime | None] = mapped_column(comment="a GET or a delete proved that the UID is gone")
+    node_gone_at: Mapped[datetime | None] = mapped_column(comment="its node was found gone; NULL again when it is back")

@@ -32,8 +32,9 @@ MINUTES = 60
 class PoolRow:
     """A pool's row, with its Pods in numbers.
 
-    `alive`: Pods that are neither terminal nor gone nor being retired. `load`: those of them that have a job, or had
-    one. `idle`: there is one that polls and is free. `quiet_since`: when it was last scaled up, or first seen.
+    `alive`: Pods that are neither terminal nor gone nor being retired, nor on a node that is gone. `load`: those of
+    them that have a job, or had one. `idle`: there is one that polls and is free. `quiet_since`: when it was last
+    scaled up, or first seen.
     """
 
     id: int
@@ -94,7 +95,8 @@ def pool_rows(db: Connection, *, namespace: str, now: datetime) -> list[PoolRow]
                                     false) AS load,
                            coalesce(bool_or(c.purpose = 'retire' AND c.ended_at IS NULL), false) AS retiring
                     FROM claims c WHERE c.pod_uid = r.uid) seen
-                WHERE r.pool_id = p.id AND r.gone_at IS NULL AND r.terminal_at IS NULL AND NOT seen.retiring) found
+                WHERE r.pool_id = p.id AND r.gone_at IS NULL AND r.terminal_at IS NULL AND r.node_gone_at IS NULL
+                  AND NOT seen.retiring) found
                 ON true
             WHERE p.namespace = :namespace AND p.deleted_at IS NULL ORDER BY p.id
         """),

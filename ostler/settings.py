@@ -192,6 +192,12 @@ class Settings(Stores, Periods, Logs):
         description="a Pod that does not poll is replaced; before its first poll a pool may say otherwise "
         "(`provisioning.startTimeout`)",
     )
+    node_lost_after: float = Field(
+        default=600,
+        ge=60,
+        description="a node that has been unreachable for this long is gone; larger values wait longer before its Pods "
+        "are replaced and deleted without their kubelet",
+    )
     probe_every: float = Field(
         default=10, gt=0, description="while an installation fails, one job of it is let through to try again"
     )

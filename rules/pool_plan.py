@@ -33,7 +33,7 @@ class ObservedPod:
     """One Pod, or the row of one that is to be created (`unborn`). `seen`: it was in the list, or it is not touched.
 
     `idle_since`: its first poll, or the end of its last claim. `stale`: its template is not the pool's any more.
-    `terminating`: somebody else deletes it, as a drain of its node does.
+    `terminating`: somebody else deletes it, as a drain of its node does. `node_gone`: its node is gone.
     `waiting`: what the kubelet says a container waits for. `poller_exit_code` is None while the poller runs.
     """
 
@@ -43,6 +43,7 @@ class ObservedPod:
     idle_since: datetime
     stale: bool = False
     cordoned: bool = False
+    node_gone: bool = False
     unborn: bool = False
     seen: bool = True
     terminating: bool = False
@@ -94,6 +95,8 @@ class Retirement:
 class PoolPlan:
     """What to do, and how the pool stands before it is done; a row without a Pod is counted nowhere.
 
+    `lost` are Pods on nodes that are gone, which `counts` leaves out unless they are terminal.
+
     `create` is how many rows to insert, `creates` whether Pods may be created for rows now. `give_up` are rows whose
     Pod was never created. `failed_starts`: what was in the way of the Pods that are retired for it. `hopeless`: what
     the kubelet says of an image that no waiting helps, of Pods that are starting now.
@@ -107,6 +110,7 @@ class PoolPlan:
     failed_starts: tuple[Trouble, ...] = ()
     counts: Mapping[PodState, int]
     stale: int = 0
+    lost: int = 0
     hopeless: str | None = None
     wanted: int = 0
 
@@ -150,8 +154,9 @@ def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: dat
     starts, troubles = _count(pool, overdue, now=now)
     seen = PoolPlan(
         starts=pool.starts,
-        counts=Counter(pod.state for pod in pods if not pod.unborn),
+        counts=Counter(pod.state for pod in pods if not pod.unborn and not _is_lost(pod)),
         stale=sum(pod.stale for pod in kept),
+        lost=sum(_is_lost(pod) for pod in pods),
         hopeless=_hopeless(kept),
         wanted=pool.wanted,
     )
@@ -176,16 +181,25 @@ def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: dat
         failed_starts=tuple(trouble for pod_id, trouble in troubles if pod_id in counted),
         counts=seen.counts,
         stale=seen.stale,
+        lost=seen.lost,
         hopeless=seen.hopeless,
         wanted=seen.wanted,
     )
 
 
 def _leaves(pod: ObservedPod) -> bool:
-    """Return whether a Pod is over or on its way out; one that works is waited for, whoever deletes it."""
-    if pod.state in {PodState.SPENT, PodState.RETIRING}:
+    """Return whether a Pod is over or on its way out; one that works is waited for, whoever deletes it.
+
+    On a node that is gone nothing works: its Pods hold no place, and the sweep `gone_nodes` ends them.
+    """
+    if pod.node_gone or pod.state in {PodState.SPENT, PodState.RETIRING}:
         return True
     return pod.terminating and pod.state in {PodState.STARTING, PodState.WARM, PodState.SILENT}
+
+
+def _is_lost(pod: ObservedPod) -> bool:
+    """Return whether a Pod is on a node that is gone, and may therefore stay for ever."""
+    return pod.node_gone and pod.state is not PodState.SPENT
 
 
 Overdue = tuple[ObservedPod, Trouble, str]

@@ -54,6 +54,7 @@ def status_of(pool: PoolNow, plan: PoolPlan, *, before: Mapping[str, Any] | None
         "selector": pool.selector,
         **{str(state): plan.counts.get(state, 0) for state in PodState},
         "stale": plan.stale,
+        "lost": plan.lost,
         "conditions": dated(conditions_of(pool, plan), before=before, generation=pool.generation, now=now),
     }
     for name, at in (("lastScaleUpTime", pool.scaled_up_at), ("lastScaleDownTime", pool.scaled_down_at)):
@@ -115,7 +116,10 @@ def _degraded(pool: PoolNow, plan: PoolPlan) -> Condition:
         return Condition("Degraded", "True", "InvalidSpec", pool.problem)
     if plan.hopeless is not None:
         return Condition("Degraded", "True", plan.hopeless, f"the image of a Pod that starts: {plan.hopeless}")
-    return _of_starts(plan.starts)
+    of_starts = _of_starts(plan.starts)
+    if of_starts.status == "False" and plan.lost:
+        return Condition("Degraded", "True", "NodeLost", f"Pods on nodes that are gone: {plan.lost}")
+    return of_starts
 
 
 def _of_starts(starts: Starts) -> Condition:

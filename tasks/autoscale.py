@@ -11,19 +11,16 @@ meets a `Conflict`. The keeper creates under the pool's lock, so whatever is wri
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import structlog
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from k8s_adapters.client import KubeClient
-from k8s_adapters.nodes import list_nodes, needs_of
+from k8s_adapters.nodes import needs_of
 from k8s_adapters.pools import PoolSeen, get_pool, list_pools, scale_pool
 from models import scaling
 from models.engine import transaction
@@ -38,20 +35,16 @@ from rules.fleets import Node
 from rules.scaling import Demand, Limits, Verdict
 from tasks.base import SWEEP, SWEEP_LIST, SWEEP_ROW, calls, remaining, task
 from tasks.mirror import mirror
+from tasks.nodes import listed_nodes
 from tasks.runtime import Runtime, runtime
 
 log = structlog.get_logger(__name__)
-
-NODES_KEPT = 10.0
-"""Seconds for which the nodes that were listed are used again: runs that somebody woke need not list them anew."""
 
 RESERVE = 2.0
 """Seconds of the deadline after which no further pool is begun."""
 
 TRIES = 3
 """Writes of one pool at most, where somebody else changed something of it that does not matter here."""
-
-_nodes: WeakKeyDictionary[KubeClient, tuple[float, list[Node]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +88,9 @@ def autoscale() -> None:
 
 
 def nodes_of(rt: Runtime) -> list[Node] | None:
-    """Return the nodes, at most `NODES_KEPT` old; None when they cannot be had, and nobody is limited by them."""
-    kube = rt.kube
-    known = _nodes.get(kube)
-    if known is not None and time.monotonic() - known[0] < NODES_KEPT:
-        return known[1]
-    try:
-        nodes = list_nodes(kube, policy=calls(SWEEP_ROW))
-    except UpstreamError as error:
-        log.warning("autoscale.nodes_unknown", error=type(error).__name__)
-        return None
-    _nodes[kube] = time.monotonic(), nodes
-    return nodes
+    """Return the nodes; None when they cannot be had, and nobody is limited by them."""
+    listed = listed_nodes(rt)
+    return None if listed is None else [node.room for node in listed.values()]
 
 
 def decide_all(

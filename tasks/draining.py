@@ -82,7 +82,7 @@ def told(rt: Runtime, pool: Row[Any], plan: PoolPlan, *, now: datetime) -> Drain
         since=pool.draining_since or now,
         timeout=pool.drain_timeout,
         busy=plan.counts.get(PodState.BUSY, 0),
-        left=plan.alive,
+        left=plan.alive + plan.lost,
         oldest_job=None if oldest is None else oldest.id,
         oldest_since=None if oldest is None else oldest.since,
     )

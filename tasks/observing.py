@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,14 +18,20 @@ from rules.pod_states import PodSight, PodState, state_of
 from rules.pool_plan import ObservedPod, ObservedPool, PoolPlan, plan
 from rules.starts import recovered
 from tasks.evidence import judge
+from tasks.nodes import Sight
 
 HEARD_WITHIN = timedelta(seconds=110)
 """A poll is written down once a minute at most, and lasts 55 s."""
 
 
-def observe_pod(
-    row: PodRow, pod: PodSeen | None, *, template_hash: str, cordoned: Collection[str], now: datetime
-) -> ObservedPod:
+def on_gone_node(row: PodRow, pod: PodSeen | None, nodes: Sight) -> bool:
+    """Return whether a Pod's node is gone. While nothing is known of the node, what its row says stands (L8)."""
+    if pod is None or pod.node not in nodes.known:
+        return row.node_gone
+    return pod.node in nodes.gone
+
+
+def observe_pod(row: PodRow, pod: PodSeen | None, *, template_hash: str, nodes: Sight, now: datetime) -> ObservedPod:
     """Return a Pod as the plan sees it; one that was not in the list is not touched by it."""
     heard = row.offered or (row.polled_at is not None and now - row.polled_at < HEARD_WITHIN)
     state = state_of(
@@ -47,7 +53,8 @@ def observe_pod(
         created_at=made,
         idle_since=max(row.first_polled_at or made, row.freed_at or made),
         stale=row.uid is not None and row.template_hash != template_hash,
-        cordoned=pod is not None and pod.node in cordoned,
+        cordoned=pod is not None and pod.node in nodes.cordoned,
+        node_gone=on_gone_node(row, pod, nodes),
         unborn=row.uid is None,
         seen=pod is not None,
         terminating=pod is not None and pod.terminating,
@@ -63,13 +70,13 @@ def make_plan(
     rows: Sequence[PodRow],
     by_uid: Mapping[str, PodSeen],
     *,
-    cordoned: Collection[str],
+    nodes: Sight,
     most: int,
     now: datetime,
 ) -> tuple[ObservedPool, PoolPlan]:
     """Return what a pool is and the plan of its reconcile; the caller holds its lock, and listed before it read."""
     pods = [
-        observe_pod(row, by_uid.get(row.uid or ""), template_hash=pool.template_hash, cordoned=cordoned, now=now)
+        observe_pod(row, by_uid.get(row.uid or ""), template_hash=pool.template_hash, nodes=nodes, now=now)
         for row in rows
     ]
     fresh = {pod.id for pod in pods if not pod.stale}

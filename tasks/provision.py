@@ -7,8 +7,9 @@ another keeper may do it as well, or do it again after us.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import structlog
@@ -28,8 +29,8 @@ from ostler.errors import Conflict, UpstreamError
 from rules.pool_plan import ObservedPool, PoolPlan
 from rules.starts import Trouble
 from tasks.base import SWEEP, calls, remaining
-from tasks.cordons import cordoned_nodes
-from tasks.observing import make_plan
+from tasks.nodes import Sight, look_at
+from tasks.observing import make_plan, on_gone_node
 from tasks.retire import send_retire
 from tasks.runtime import Runtime
 
@@ -56,19 +57,36 @@ class Decided:
 def decide(rt: Runtime, pool_id: int, *, name: str, by_uid: Mapping[str, PodSeen]) -> Decided:
     """Plan a pool's reconcile and commit the plan; `by_uid` are its Pods, which were listed before this."""
     names = [(f"{name}-{secrets.token_hex(4)}", secrets.token_hex(8)) for _ in range(CREATIONS)]
-    cordoned = cordoned_nodes(rt) if any(pod.node is not None for pod in by_uid.values()) else frozenset()
+    nodes = look_at(rt, {pod.node for pod in by_uid.values() if pod.node is not None})
 
     def body(db: Connection) -> Decided:
         now = utcnow()
         pool = pool_plans.lock_pool(db, pool_id)
         rows = pod_rows.pod_rows(db, pool_id=pool_id, now=now)
-        observed, plan = make_plan(db, pool, rows, by_uid, cordoned=cordoned, most=CREATIONS, now=now)
+        record_nodes(db, rows, by_uid, nodes, now=now)
+        observed, plan = make_plan(db, pool, rows, by_uid, nodes=nodes, most=CREATIONS, now=now)
         committed = pool_plans.commit_plan(
             db, pool, plan, names=names, due_after=rt.settings.due_after, now=now, who=rt.who
         )
         return Decided(pool, rows, observed, plan, committed)
 
     return transaction(rt.engine, body)
+
+
+def record_nodes(
+    db: Connection, rows: Sequence[PodRow], by_uid: Mapping[str, PodSeen], nodes: Sight, *, now: datetime
+) -> None:
+    """Write down which of the listed Pods are on nodes that are gone, where that is news: sweeps go by it."""
+    known = {row.uid: row.node_gone for row in rows}
+    gone = [
+        uid for uid, pod in by_uid.items()
+        if pod.node in nodes.gone and not pod.is_terminal and not known.get(uid, False)
+    ]  # fmt: skip
+    back = [
+        row.uid for row in rows
+        if row.uid is not None and row.node_gone and not on_gone_node(row, by_uid.get(row.uid), nodes)
+    ]  # fmt: skip
+    pod_rows.record_nodes(db, gone=gone, back=back, now=now)
 
 
 def act(rt: Runtime, decided: Decided) -> None:

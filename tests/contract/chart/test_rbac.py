@@ -59,7 +59,7 @@ IN_CLUSTER = [
     ("web", "nodes", None, set()),
     ("web", "authentication.k8s.io@tokenreviews", None, {"create"}),
     ("web", "authorization.k8s.io@subjectaccessreviews", None, set()),
-    ("worker", "nodes", None, {"list"}),
+    ("worker", "nodes", None, {"get", "list"}),
     ("worker", "authentication.k8s.io@tokenreviews", None, set()),
     ("worker", "namespaces", None, set()),
     ("worker", "persistentvolumes", None, set()),

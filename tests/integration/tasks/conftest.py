@@ -118,6 +118,7 @@ class StubSettings:
     probe_every: float = 10
     spent_after: float = 30
     start_timeout: float = 300
+    node_lost_after: float = 600
     stale_claim_after: float = 300
     missing_stamp_after: float = 30
     stamp_returns_after: float = 5

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 import pytest
 
-from k8s_adapters.nodes import _DECODER, _read, needs_of
+from k8s_adapters.nodes import _ITEMS, _PAGES, _read, list_nodes, needs_of
 from k8s_adapters.pools import PoolSeen, read_pool
+from ostler.errors import Retryable
 from rules.fleets import Fleet, Size, Taint, Toleration
+from rules.nodes import NodeHealth, Ready
 
 POLLER = Size(50, 64)
 LOST = (
@@ -28,8 +31,8 @@ def pool(overlay: Any = None, **resources: str) -> PoolSeen:
 
 def node(**parts: Any) -> Any:
     page = {"items": [{"metadata": {"name": "a", "labels": {"disk": "ssd"}}, **parts}]}
-    items: Any = _DECODER.decode(orjson.dumps(page)).items
-    return _read(items[0])
+    items: Any = _PAGES.decode(orjson.dumps(page)).items
+    return _read(items[0]).room
 
 
 def test_a_pod_asks_for_its_runner_and_its_poller() -> None:
@@ -92,3 +95,45 @@ def test_a_node_counts_what_it_can_allocate_when_it_is_ready() -> None:
 )
 def test_a_node_that_is_not_ready_or_cordoned_is_not_usable(parts: dict[str, Any]) -> None:
     assert not node(**parts).usable
+
+
+def test_the_health_of_a_node_has_the_times_of_its_condition_and_its_taint() -> None:
+    page = {
+        "metadata": {"name": "a"},
+        "spec": {
+            "unschedulable": True,
+            "taints": [
+                {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "timeAdded": "2026-11-22T10:00:05Z"},
+                {"key": "node.kubernetes.io/out-of-service", "value": "off", "effect": "NoExecute"},
+            ],
+        },
+        "status": {
+            "conditions": [{"type": "Ready", "status": "Unknown", "lastTransitionTime": "2026-11-22T10:00:00Z"}]
+        },
+    }
+    found = _read(_ITEMS.decode(orjson.dumps(page)))
+    assert (found.name, found.cordoned) == ("a", True)
+    assert found.health == NodeHealth(
+        Ready.UNKNOWN,
+        ready_since=datetime(2026, 11, 22, 10, tzinfo=UTC),
+        out_of_service=True,
+        tainted=True,
+        tainted_since=datetime(2026, 11, 22, 10, 0, 5, tzinfo=UTC),
+    )
+
+
+@pytest.mark.parametrize("status", [{}, {"conditions": [{"type": "Ready", "status": "Perhaps"}]}])
+def test_a_node_that_does_not_say_whether_it_is_ready_is_not_unreachable(status: dict[str, Any]) -> None:
+    found = _read(_ITEMS.decode(orjson.dumps({"metadata": {"name": "a"}, "status": status})))
+    assert found.health == NodeHealth(None)
+
+
+@pytest.mark.parametrize("page", [b"{}", b'{"items": [], "metadata": {"continue": "more"}}'])
+def test_a_part_of_a_list_of_nodes_is_none(page: bytes) -> None:
+    class Client:
+        def get(self, _path: str, *, decode: Any, **_: Any) -> Any:
+            return decode(page)
+
+    client: Any = Client()
+    with pytest.raises(Retryable):
+        list_nodes(client)

@@ -9,7 +9,7 @@ from sqlalchemy import Row
 from k8s_adapters.client import MERGE_PATCH, Json
 from k8s_adapters.names import OWNER_LABEL
 from k8s_adapters.pods import PodSeen
-from tasks import cordons
+from tasks import nodes
 from tasks.pools import keep, pools
 from tasks.retire import retire
 from tests.integration.tasks.conftest import Stage
@@ -19,7 +19,7 @@ OLD, NEW = "runner:1", "runner:2"
 
 def kept(stage: Stage) -> None:
     """Mirror the pools and reconcile each once."""
-    cordons.forget()
+    nodes.forget()
     pools.run()
     for message in stage.outbox.take("ostler.keep"):
         keep.run(pool_id=message["pool_id"])

@@ -14,6 +14,7 @@ from k8s_adapters.names import DRAIN_FINALIZER
 from k8s_adapters.pools import PoolSeen, create_pool, delete_pool, get_pool, list_pools, scale_pool
 from ostler.errors import Forbidden, Retryable
 from tasks import autoscale as module
+from tasks import nodes
 from tasks.autoscale import autoscale
 from tasks.pools import pools
 from tests.integration.tasks.conftest import Stage
@@ -25,7 +26,7 @@ PLENTY = 10**6
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes are listed anew by every run."""
-    monkeypatch.setattr(module, "NODES_KEPT", -1.0)
+    monkeypatch.setattr(nodes, "EVERY", -1.0)
 
 
 def pool(stage: Stage, name: str = "small", *, replicas: int = 0, paused: bool = False, **scaling: Any) -> PoolSeen:
@@ -302,7 +303,7 @@ def test_nodes_that_cannot_be_had_limit_nobody(
 ) -> None:
     del fresh
     pool(stage, replicas=3, minWarm=4)
-    monkeypatch.setattr(module, "list_nodes", raising(error))
+    monkeypatch.setattr(nodes, "list_nodes", raising(error))
     autoscale.run()
     assert replicas(stage) == 4
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from ostler.errors import Forbidden
-from tasks import cordons
+from tasks import nodes
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import (
     NEW,
@@ -124,7 +124,7 @@ def test_a_list_of_nodes_that_fails_says_nothing_of_any_of_them(
     def refuse(*_: object, **__: object) -> None:
         raise Forbidden("we may not")
 
-    monkeypatch.setattr(cordons, "list_cordoned", refuse)
+    monkeypatch.setattr(nodes, "list_nodes", refuse)
     kept(stage)
     assert reasons(stage) == {}
 
