@@ -26,6 +26,7 @@ _LINES = (
     ("adrift_jobs", "sweep_every", "sweeps"),
     ("orphaned_stamps", "sweep_every", "sweeps"),
     ("silent_pods", "sweep_every", "sweeps"),
+    ("gone_nodes", "sweep_every", "sweeps"),
     ("finished_jobs", "sweep_every", "sweeps"),
     ("orphaned_runners", "slow_sweep_every", "sweeps"),
     ("orphaned_service_accounts", "slow_sweep_every", "sweeps"),

@@ -17,6 +17,10 @@ from k8s_adapters.retry import RetryPolicy
 from ostler.errors import Gone, Retryable
 
 _PAGE = 500
+_BOUND_TO_POD_OR_NODE = frozenset({
+    "emptyDir", "configMap", "secret", "projected", "downwardAPI", "hostPath", "gitRepo", "image",
+})  # fmt: skip
+"""Kinds of volumes that no other node can have: every kind that is not here may be attached elsewhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +29,7 @@ class PodSeen:
 
     `poller_exit_code` and the runner's exit facts are None while that container has not ended.
     `runner_ready` is the runner's readiness now: the kubelet takes it back when the container ends.
+    `attachable_volumes`: it has a volume that may be attached to another node.
     `reason` is the Pod's own, as `Evicted` or `NodeLost`, else who disrupted it, as `DeletionByTaintManager`.
     """
 
@@ -49,6 +54,7 @@ class PodSeen:
     unschedulable: bool
     waiting_reason: str | None
     poller_running: bool = False
+    attachable_volumes: bool = False
 
     @property
     def is_terminal(self) -> bool:
@@ -129,6 +135,9 @@ def read_pod(item: Json) -> PodSeen:
         ),
         waiting_reason=_waiting_reason(poller) or _waiting_reason(runner),
         poller_running="running" in (poller.get("state") or {}),
+        attachable_volumes=any(
+            set(volume) - {"name"} - _BOUND_TO_POD_OR_NODE for volume in (item.get("spec") or {}).get("volumes") or ()
+        ),
     )
 
 

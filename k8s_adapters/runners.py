@@ -76,15 +76,19 @@ def delete_runner(
     name: str,
     uid: str,
     attempt: str | None = None,
+    force: bool = False,
     policy: RetryPolicy | None = None,
 ) -> Deletion:
     """Delete the Pod with this UID and then its ServiceAccount; what is gone already is a success.
 
     When another Pod has the name it is left alone, and so is the ServiceAccount. `attempt` is the one that
     made the Pod: with it, a ServiceAccount that was just made for a successor is told apart as well.
+    With `force` the object goes at once, whether or not its containers have ended: only for a Pod whose node is gone.
     """
     path = object_path("pods", namespace=namespace, name=name)
-    body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+    body: Json = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+    if force:
+        body["gracePeriodSeconds"] = 0
     try:
         answer = client.request("DELETE", path, body=body, policy=policy)
     except Gone:

@@ -63,7 +63,8 @@ class Finished:
     runner is known to have executed, which may be another than the claim's. `job_id` is the claim's own job; `asks_for`
     is its repository while that is not over, of which the end of the executed one says nothing. `since`: when the last
     of claim and job came to stand as they do. `free_since`: the first look since then that found its
-    runner absent or idle. Scope and installation are those of today (`models.names`).
+    runner absent or idle. Scope and installation are those of today (`models.names`). `on_gone_node`: its node was
+    found gone. `overdue`: it is looked at whether or not its node is gone.
     """
 
     claim_id: int
@@ -82,6 +83,8 @@ class Finished:
     executed_over_at: datetime | None
     since: datetime
     free_since: datetime | None
+    on_gone_node: bool
+    overdue: bool
 
 
 _FINISHED = text(f"""
@@ -91,29 +94,32 @@ _FINISHED = text(f"""
            (SELECT own.repository FROM jobs own WHERE own.id = c.job_id AND own.state <> 'completed') AS asks_for,
            {INSTALLATION_NOW}, {SCOPE_NOW}, c.runner_name,
            CASE WHEN x.job_id IS NOT NULL AND j.state = 'completed' THEN j.completed_at END AS executed_over_at,
-           t.since, CASE WHEN c.runner_free_at >= t.since THEN c.runner_free_at END
+           t.since, CASE WHEN c.runner_free_at >= t.since THEN c.runner_free_at END,
+           p.node_gone_at IS NOT NULL AS on_gone_node, w.overdue
     FROM runner_pods p
     JOIN LATERAL (SELECT * FROM claims d WHERE d.pod_uid = p.uid AND d.delivered_at IS NOT NULL
                   ORDER BY d.id DESC LIMIT 1) c ON true
     LEFT JOIN LATERAL (SELECT x.job_id FROM executions x WHERE x.claim_id = c.id ORDER BY x.id DESC LIMIT 1) x ON true
     LEFT JOIN jobs j ON j.id = coalesce(x.job_id, c.job_id)
     CROSS JOIN LATERAL (SELECT greatest(c.delivered_at, c.changed_at, j.started_at, j.completed_at) AS since) t
+    CROSS JOIN LATERAL (SELECT coalesce(
+        (j.state = 'completed' AND j.completed_at < :before)
+        OR (c.ended_at < :before AND c.end_reason <> 'completed')
+        -- it executes what GitHub never told us, and nothing else would ask for its runner
+        OR (c.state = 'executing' AND j.id IS NULL AND c.changed_at < :before)
+        -- its `completed` was lost, and GitHub shows neither job nor run any more
+        OR (c.state = 'executing' AND j.state <> 'completed' AND t.since < :began_before), false) AS overdue) w
     WHERE p.gone_at IS NULL AND p.terminal_at IS NULL AND p.uid IS NOT NULL
       AND c.installation_id IS NOT NULL AND c.scope IS NOT NULL AND c.runner_name IS NOT NULL
       AND c.state <> 'releasing'
-      AND ((j.state = 'completed' AND j.completed_at < :before)
-           OR (c.ended_at < :before AND c.end_reason <> 'completed')
-           -- it executes what GitHub never told us, and nothing else would ask for its runner
-           OR (c.state = 'executing' AND j.id IS NULL AND c.changed_at < :before)
-           -- its `completed` was lost, and GitHub shows neither job nor run any more
-           OR (c.state = 'executing' AND j.state <> 'completed' AND t.since < :began_before))
+      AND (w.overdue OR (p.node_gone_at IS NOT NULL AND c.state IN ('executing', 'ended')))
       AND NOT EXISTS (SELECT FROM claims r WHERE r.pod_uid = p.uid AND r.ended_at IS NULL AND r.id <> c.id)
     ORDER BY random() LIMIT :limit
 """)  # noqa: S608  the parts are literals of this package
 
 
 def finished(db: Connection, *, before: datetime, began_before: datetime) -> list[Finished]:
-    """Return the Pods whose job was over at `before`, or executes since earlier than `began_before`.
+    """Return the Pods whose job was over at `before`, executes since earlier than `began_before`, or on a gone node.
 
     In no order, so that none is always the last (L14).
     """

@@ -42,7 +42,10 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseWork:
-    """What a release or a retirement has to undo, and `since` when. `expected` and `value` are of the annotation."""
+    """What a release or a retirement has to undo, and `since` when. `expected` and `value` are of the annotation.
+
+    `forced`: a sweep allowed this retirement to delete the Pod without waiting for its kubelet.
+    """
 
     claim_id: int
     chain_no: int
@@ -63,6 +66,7 @@ class ReleaseWork:
     registrations: tuple[Registration, ...]
     trusted: bool = True
     """Postgres was confirmed to be as new as the cluster. Otherwise nothing but a requeue may be done."""
+    forced: bool = False
 
 
 def request_release(
@@ -150,6 +154,7 @@ def _work(db: Connection, row: Row[Any]) -> ReleaseWork:
         value=f"{row.id}.{row.stamp_no}",
         lease_until=row.leased_until,
         registrations=registrations,
+        forced=row.forced_at is not None,
     )
 
 

@@ -114,7 +114,8 @@ class FinishedPod:
     `outlasts`: its claim has executed for longer than GitHub lets a job run. `job_over_seconds`: since the end of the
     job that its runner executed, None where no execution is known. `runner`: GitHub's word on it now.
     `free_for_seconds`: since the first look that found it absent or idle with none in between that did not; None when
-    this is the first.
+    this is the first. `node_gone`: why its node is gone, where it is looked at for nothing else: a runner that is
+    online counts as busy then.
     """
 
     job_over: bool
@@ -122,6 +123,7 @@ class FinishedPod:
     job_over_seconds: float | None
     runner: RunnerLook
     free_for_seconds: float | None
+    node_gone: str | None = None
 
 
 def judge_finished(pod: FinishedPod, *, looks_apart: float, job_over_after: float) -> Verdict:
@@ -133,7 +135,9 @@ def judge_finished(pod: FinishedPod, *, looks_apart: float, job_over_after: floa
         return _keep("its runner is busy")
     if pod.free_for_seconds is None or pod.free_for_seconds < looks_apart:
         return _keep(f"its runner is {pod.runner} for the first time")
-    if pod.outlasts:
+    if pod.node_gone is not None:
+        what = pod.node_gone
+    elif pod.outlasts:
         what = "it has executed for longer than GitHub lets a job run"
     else:
         what = "its job is over" if pod.job_over else "no job of it is known to run"
@@ -152,7 +156,7 @@ def judge_finished(pod: FinishedPod, *, looks_apart: float, job_over_after: floa
         keep=False,
         reason=f"{what}, its runner is {pod.runner}, and it has not ended",
         witnesses=(Witness(Source.GITHUB, f"its runner was absent or idle in two looks, {pod.runner} now"),
-                   Witness(Source.POSTGRES, what)),
+                   Witness(Source.POSTGRES if pod.node_gone is None else Source.KUBERNETES, what)),
         proof="its runner is removed from GitHub first, and a refusal obeyed" if held.busy else held.reasons[0],
     )  # fmt: skip
 

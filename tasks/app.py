@@ -42,6 +42,7 @@ MODULES = (
     "tasks.sweeps.orphaned_stamps",
     "tasks.sweeps.silent_pods",
     "tasks.sweeps.finished_jobs",
+    "tasks.sweeps.gone_nodes",
     "tasks.sweeps.orphaned_runners",
     "tasks.sweeps.orphaned_service_accounts",
     "tasks.sweeps.unbound_executions",

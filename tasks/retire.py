@@ -7,13 +7,16 @@ ended; a 404 that comes of an owner's new name is asked again under that. Where 
 more) that somebody could start, the Pod has to end by itself, and GitHub is asked again every minute: the App may be
 installed anew. This is the only way to delete a Pod that is not terminal, so whoever wanted it gone, what Pod and rows
 say now has the last word.
+
+A Pod whose node is gone stays Terminating for ever. Where the sweep `gone_nodes` allowed it, such a Pod is deleted
+without waiting for its kubelet, after its node was read again.
 """
 
 from __future__ import annotations
 
 import structlog
 
-from k8s_adapters.pods import get_pod
+from k8s_adapters.pods import PodSeen, get_pod
 from k8s_adapters.runners import delete_runner
 from models import releases
 from models.engine import transaction
@@ -21,10 +24,12 @@ from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, NotInstalled, RateLimited
 from ostler.wakes import KEEP
 from ostler.wakes import RETIRE as NAME
+from rules.nodes import may_force
 from tasks.again import OUT_OF_REACH, after_a_failure, look_again, wait_for_token
 from tasks.base import RETIRE, calls, task
 from tasks.evidence import ask
 from tasks.github import follow_owner, remove_runner
+from tasks.nodes import gone_now
 from tasks.runtime import Runtime, runtime
 
 log = structlog.get_logger(__name__)
@@ -66,6 +71,8 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
         return
     delete_runner(rt.kube, namespace=work.namespace, name=work.pod_name, uid=work.pod_uid, policy=calls(RETIRE))
     seen = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RETIRE))
+    if work.forced and seen is not None and seen.uid == work.pod_uid and force(rt, work, seen):
+        seen = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RETIRE))
     if seen is not None and seen.uid == work.pod_uid:
         look_again(rt, work, "Terminating")
         return
@@ -73,6 +80,19 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
     if ended:
         log.info("retire.done", pod=work.pod_name, reason=work.reason)
         rt.waker.send(KEEP, queue="pools", pool_id=work.pool_id)
+
+
+def force(rt: Runtime, work: releases.ReleaseWork, pod: PodSeen) -> bool:
+    """Delete a Terminating Pod without its kubelet; False when its node may be back, or it may hold a JIT after all."""
+    gone = None if pod.node is None else gone_now(rt, pod.node)
+    if not may_force(gone, attachable_volumes=pod.attachable_volumes) or ask(rt, work.pod_uid, pod).busy:
+        log.warning("retire.not_forced", pod=work.pod_name, node=pod.node, gone=None if gone is None else str(gone))
+        return False
+    delete_runner(
+        rt.kube, namespace=work.namespace, name=work.pod_name, uid=work.pod_uid, force=True, policy=calls(RETIRE)
+    )
+    log.warning("retire.forced", pod=work.pod_name, node=pod.node, gone=str(gone))
+    return True
 
 
 class OwnerRenamed(Exception):

@@ -1,6 +1,7 @@
 """`ostler.finished_jobs`: ends Pods that live on though the job of their latest delivered claim is long over.
 
 Or has executed for longer than GitHub lets a job run: its end was never told, and GitHub may show no trace of it.
+Or whose node is gone, and whose runner is absent or offline: nothing of it will end by itself.
 
 That the *claimed* job ended proves nothing (GitHub gives a job to any runner that fits), so GitHub is asked for the
 runner itself, twice, a minute apart; and every way from here deregisters the runner first and obeys a refusal (L3): a
@@ -28,6 +29,7 @@ from rules.orphans import FinishedPod, RunnerLook, judge_finished
 from rules.reaping import Expect
 from tasks.base import SWEEP_ROW, calls
 from tasks.github import ask_fate, deregister
+from tasks.nodes import gone_now
 from tasks.release import send_release
 from tasks.retire import send_retire
 from tasks.runner_lists import runners_of
@@ -70,7 +72,9 @@ def look(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
         log.info("finished_jobs.kept", pod=pod.pod_name, why="the runners were listed before its job ended")
         return
     runner = listed.runners.get(pod.runner_name)
-    seen: RunnerLook = "absent" if runner is None else "busy" if runner.busy else "idle"
+    hurried = pod.on_gone_node and not pod.overdue
+    taken = runner is not None and (runner.busy or (hurried and runner.online))
+    seen: RunnerLook = "absent" if runner is None else "busy" if taken else "idle"
     verdict = judge_finished(
         FinishedPod(
             job_over=pod.job_over,
@@ -78,6 +82,7 @@ def look(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
             job_over_seconds=None if pod.executed_over_at is None else listed.age_of(pod.executed_over_at),
             runner=seen,
             free_for_seconds=None if pod.free_since is None else listed.age_of(pod.free_since),
+            node_gone="its node is gone" if hurried else None,
         ),
         looks_apart=LOOKS_APART,
         job_over_after=rt.settings.finished_job_after,
@@ -89,8 +94,11 @@ def look(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
         log.info("finished_jobs.kept", pod=pod.pod_name, why=verdict.reason)
         return
     living = get_pod(rt.kube, namespace=pod.namespace, name=pod.pod_name, policy=calls(SWEEP_ROW))
-    if living is None or living.uid != pod.pod_uid or living.is_terminal or living.terminating:
+    if living is None or living.uid != pod.pod_uid or living.is_terminal:
         return  # it has ended by itself: the keeper sees to it
+    node_gone = pod.on_gone_node and living.node is not None and gone_now(rt, living.node) is not None
+    if not node_gone and (living.terminating or hurried):
+        return  # it ends by itself, or its node came back
     case = Case(
         what="retire", why=verdict.reason, claim_id=pod.claim_id, job_id=pod.job_id, pod_uid=pod.pod_uid,
         runner_name=pod.runner_name, before=pod.state, kills=True, witnesses=verdict.witnesses,

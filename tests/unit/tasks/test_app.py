@@ -37,6 +37,7 @@ NAMES = {
     "ostler.adrift_jobs": "sweeps",
     "ostler.orphaned_stamps": "sweeps",
     "ostler.silent_pods": "sweeps",
+    "ostler.gone_nodes": "sweeps",
     "ostler.prune": "sweeps",
     "ostler.finished_jobs": "sweeps",
     "ostler.orphaned_runners": "sweeps",

@@ -15,8 +15,9 @@ ROOT = Path(__file__).parents[3]
 PACKAGES = ("tasks", "models", "web", "ostler", "rules", "github_adapters", "k8s_adapters")
 
 ENDS = {
-    # The two ways to delete a Pod: under its retire claim, or once it is terminal.
+    # The ways to delete a Pod: under its retire claim, also when its node is gone, or once it is terminal.
     ("tasks/retire.py", "carry_out"): "delete_runner",
+    ("tasks/retire.py", "force"): "delete_runner",
     ("tasks/spent.py", "remove"): "delete_runner",
     # The one way to take a stamp off, and its three callers.
     ("tasks/annotation.py", "write"): "take_off",
@@ -28,6 +29,7 @@ ENDS = {
     ("models/releases.py", "end_delivered"): "insert_retire",
     ("models/pool_plans.py", "_retire"): "insert_retire",
     ("models/silence.py", "retire_quiet"): "insert_retire",
+    ("models/stuck_pods.py", "allow_force"): "insert_retire",
     ("models/orphans.py", "retire_stamped"): "insert_retire",
     ("models/orphans.py", "reap_finished"): "insert_retire",
 }
@@ -35,6 +37,7 @@ ENDS = {
 ASKS = {
     # Who calls those, and what it asks.
     ("tasks/retire.py", "carry_out"): {"ask"},
+    ("tasks/retire.py", "force"): {"ask", "gone_now", "may_force"},
     ("tasks/spent.py", "see_spent"): {"judge", "remove"},
     ("tasks/pools.py", "keep"): {"decide"},
     ("tasks/provision.py", "decide"): {"make_plan", "commit_plan"},
@@ -49,6 +52,8 @@ ASKS = {
     ("tasks/sweeps/silent_pods.py", "look"): {"evidence_of", "judge_silent", "retire_quiet"},
     ("tasks/sweeps/orphaned_stamps.py", "look"): {"evidence_of", "judge_orphaned_stamp", "retire_stamped"},
     ("tasks/sweeps/finished_jobs.py", "look"): {"judge_finished", "reap_finished"},
+    ("tasks/sweeps/gone_nodes.py", "look"): {"evidence_of", "gone_now", "judge_forced", "allow_force"},
+    ("rules/nodes.py", "judge_forced"): {"may_force", "may_hold_jit"},
     ("tasks/evidence.py", "judge"): {"may_hold_jit"},
     ("rules/orphans.py", "judge_finished"): {"may_hold_jit"},
     ("rules/orphans.py", "_never_given"): {"may_hold_jit"},
@@ -65,6 +70,8 @@ CALLERS = {
     "retire_quiet": {("tasks/sweeps/silent_pods.py", "look")},
     "retire_stamped": {("tasks/sweeps/orphaned_stamps.py", "look")},
     "reap_finished": {("tasks/sweeps/finished_jobs.py", "look")},
+    "allow_force": {("tasks/sweeps/gone_nodes.py", "look")},
+    "force": {("tasks/retire.py", "carry_out")},
     "make_warm": {("tasks/release.py", "end_never_delivered")},
     "reopen": {("tasks/stamp.py", "unstamp")},
     "remove": {("tasks/spent.py", "see_spent")},
@@ -132,7 +139,8 @@ def test_nobody_comes_to_them_past_the_question(name: str) -> None:
         for path, each in functions()
         if path.startswith(packages)
         for call in calls(each)
-        if name_of(call) == name and receiver(call) in {"", "releases", "pool_plans", "silence", "orphans"}
+        if name_of(call) == name
+        and receiver(call) in {"", "releases", "pool_plans", "silence", "orphans", "stuck_pods"}
     }
     assert found == CALLERS[name]
 

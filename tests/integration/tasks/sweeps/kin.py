@@ -7,6 +7,7 @@ per bad day. What a webhook did not say, a process that died and an error at one
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -18,10 +19,12 @@ from github_adapters.deliveries import DeliveryPage, DeliverySeen
 from k8s_adapters.metadata import OF_POOLS, metadata_pages
 from k8s_adapters.names import CLAIM_ANNOTATION, OWNER_LABEL
 from ostler.clock import utcnow
+from ostler.errors import Conflict
 from tasks.sweeps.adrift_jobs import adrift_jobs
 from tasks.sweeps.catch_up import catch_up
 from tasks.sweeps.finished_jobs import finished_jobs
 from tasks.sweeps.gates import gates
+from tasks.sweeps.gone_nodes import gone_nodes
 from tasks.sweeps.missing_pods import missing_pods
 from tasks.sweeps.missing_stamps import missing_stamps
 from tasks.sweeps.orphaned_runners import orphaned_runners
@@ -192,6 +195,25 @@ def stamped_pod(stage: Stage, _github: GitHub) -> None:
 def failed_poller(stage: Stage, _github: GitHub) -> None:
     stage.finish(pod_of(stage), phase="Running", poller=1, runner=None)
     stage.rows("UPDATE runner_pods SET first_polled_at = created_at")
+    stage.job(999)  # its account
+
+
+def gone_node_of(stage: Stage) -> str:
+    """Return the name of the one node that the tests of the family see."""
+    return f"{stage.namespace}-gone"
+
+
+def pod_on_a_gone_node(stage: Stage, _github: GitHub) -> None:
+    pod, node = pod_of(stage), gone_node_of(stage)
+    ready = {"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    taint = {"key": "node.kubernetes.io/out-of-service", "value": "off", "effect": "NoExecute"}
+    with suppress(Conflict):
+        stage.kube.request("POST", "/api/v1/nodes", body={"metadata": {"name": node}})
+    for part, patch in (("", {"spec": {"taints": [taint]}}), ("/status", {"status": {"conditions": [ready]}})):
+        stage.kube.request("PATCH", f"/api/v1/nodes/{node}{part}", body=patch, content_type=JSON_MERGE)
+    binding = {"metadata": {"name": pod}, "target": {"kind": "Node", "name": node}}
+    stage.kube.request("POST", f"{pod_path(stage, pod)}/binding", body=binding)
+    stage.rows("UPDATE runner_pods SET node_gone_at = now() WHERE name = :name", name=pod)
     stage.job(999)  # its account
 
 
@@ -403,6 +425,8 @@ FAMILY = (
         kills=True),
     Kin(task=silent_pods, strand=failed_poller, repaired=RETIRING, reads="Pods", asks=NO_GITHUB, gets=True,
         moves=(claimed, claimed_and_let_go), remapped=NO_GITHUB, late=claimed, namesake=0, kills=True),
+    Kin(task=gone_nodes, strand=pod_on_a_gone_node, repaired=RETIRING, reads="Pods", asks=NO_GITHUB, gets=True,
+        moves=(claimed,), remapped=NO_GITHUB, late=claimed, namesake=0, kills=True),
     Kin(task=orphaned_runners, strand=left_runner, repaired=lambda _, github: len(github.deleted), reads="runners",
         asks=True, gets=NO_POD, moves=No("a claim that has ended stays ended"),
         remapped=No("it asks for no job; a runner that took one is refused"), late=OVER_JUST_NOW, namesake=NO_NAME,

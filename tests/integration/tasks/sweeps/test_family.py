@@ -9,6 +9,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -18,13 +19,17 @@ import beat_schedule
 from k8s_adapters import metadata
 from k8s_adapters.client import KubeClient
 from k8s_adapters.names import OWNER_LABEL
+from k8s_adapters.nodes import NodeSeen
 from k8s_adapters.pods import list_pods
 from k8s_adapters.pools import create_pool
 from models import schema, sweep_runs
 from models.engine import transaction
 from ostler.clock import utcnow
-from ostler.errors import Retryable
+from ostler.errors import Gone, Retryable
 from ostler.upstreams import TALLY
+from rules.fleets import NOTHING, Node
+from rules.nodes import NodeHealth, Ready
+from tasks import nodes
 from tasks import runtime as current
 from tasks.app import app
 from tasks.pools import keep, pools
@@ -73,11 +78,17 @@ def home(admin: KubeClient) -> Iterator[str]:
     create_pool(admin, namespace=name, name="small", spec=spec)
     yield name
     admin.request("DELETE", f"/api/v1/namespaces/{name}")
+    with suppress(Gone):
+        admin.request("DELETE", f"/api/v1/nodes/{name}-gone")
 
 
 @pytest.fixture
-def stage(database: Database, admin: KubeClient, home: str) -> Iterator[Stage]:
-    """Three warm Pods, so that a list has a second page also when one of them has gone."""
+def stage(database: Database, admin: KubeClient, home: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """Three warm Pods, so that a list has a second page also when one of them has gone, and no nodes of other tests."""
+    other = NodeSeen(
+        "other", cordoned=False, health=NodeHealth(Ready.TRUE), room=Node({}, usable=True, allocatable=NOTHING)
+    )
+    monkeypatch.setattr(nodes, "list_nodes", lambda *_, **__: [other])
     rt = StubRuntime(database, admin, home)
     current.install(rt)  # type: ignore[arg-type]
     stage = Stage(rt, home, admin)
@@ -95,7 +106,7 @@ def tidy(stage: Stage) -> None:
     """Delete what is no untouched Pod of the keeper's, and every ServiceAccount without one."""
     warm = set()
     for pod in list_pods(stage.kube, namespace=stage.namespace):
-        if pod.owner is None and pod.attempt is not None and not pod.terminating:
+        if pod.owner is None and pod.attempt is not None and pod.node is None and not pod.terminating:
             warm.add(pod.name)
         else:
             delete_pod(stage, pod.name)

@@ -1,0 +1,67 @@
+"""`ostler.gone_nodes`: allows Pods of nodes that are gone to be deleted without waiting for their kubelet.
+
+Nothing else would ever end them: a Pod with a node stays Terminating until its kubelet says that it has ended. The
+rows that the reconciler marked are only where to look. The retire step deletes the Pod, under its retire claim, and
+reads the node again right before that. A Pod that executed a job gets its retire claim from `finished_jobs`, which
+asks GitHub first.
+"""
+
+from __future__ import annotations
+
+from k8s_adapters.metadata import OF_POOLS, metadata_pages
+from k8s_adapters.pods import get_pod
+from models import busy, stuck_pods
+from models.repairs import Case
+from ostler.clock import utcnow
+from rules.nodes import Gone, judge_forced
+from rules.reaping import Expect
+from tasks.base import SWEEP_LIST, SWEEP_ROW, calls
+from tasks.evidence import evidence_of
+from tasks.nodes import gone_now
+from tasks.retire import send_retire
+from tasks.sweeps.frame import sweep
+from tasks.sweeps.pace import LONGEST
+from tasks.sweeps.tick import Tick
+
+
+@sweep("gone_nodes", longest=LONGEST)
+def gone_nodes(tick: Tick) -> None:
+    """Where rows tell of such Pods: list the Pods first, read the rows second (L8), and look at each."""
+    rt = tick.rt
+    if not tick.read(stuck_pods.stuck_pods):
+        tick.looked()
+        return
+    pages = metadata_pages(
+        rt.kube, "pods", namespace=rt.settings.namespace, selector=OF_POOLS, policy=calls(SWEEP_LIST)
+    )
+    listed = {pod.uid for page in tick.whole("Pods", pages) for pod in page}
+    stuck = [pod for pod in tick.read(stuck_pods.stuck_pods) if pod.uid in listed]
+    nodes: dict[str, Gone | None] = {}
+    tick.each(stuck, lambda pod: look(tick, pod, nodes))
+
+
+def look(tick: Tick, stuck: stuck_pods.Stuck, nodes: dict[str, Gone | None]) -> None:
+    """Judge one Pod after a GET of it and of its node, and allow its deletion. `nodes` are this tick's answers."""
+    rt = tick.rt
+    pod = get_pod(rt.kube, namespace=rt.settings.namespace, name=stuck.name, policy=calls(SWEEP_ROW))
+    if pod is None or pod.uid != stuck.uid or pod.node is None:
+        return
+    if pod.node not in nodes:
+        nodes[pod.node] = gone_now(rt, pod.node)
+    gone = nodes[pod.node]
+    evidence = evidence_of(tick.read(lambda db: busy.recorded(db, stuck.uid)), pod)
+    verdict = judge_forced(evidence, gone, attachable_volumes=pod.attachable_volumes)
+    if verdict.keep:
+        return
+    case = Case(
+        what="force deletion", why=verdict.reason, claim_id=stuck.retire_id, pod_uid=pod.uid, before=pod.phase,
+        after="deleted", kills=True, witnesses=verdict.witnesses, expects=Expect.POD_GONE,
+    )  # fmt: skip
+    retire_id = tick.repair(
+        case,
+        lambda db: stuck_pods.allow_force(
+            db, stuck, why=verdict.reason, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
+        ),
+    )
+    if retire_id is not None:
+        send_retire(rt, retire_id)
