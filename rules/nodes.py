@@ -86,7 +86,7 @@ def judge_node(node: NodeHealth | None, *, lost_after: float, now: datetime) -> 
 
 
 def nothing_forced(nodes: Iterable[NodeHealth]) -> bool:
-    """Return whether the list of all nodes is doubtful (law L8): it is empty, or more than half are unreachable at once."""
+    """Return whether a list of all nodes gives doubt (L8): it is empty, or more than half are unreachable at once."""
     found = [node.unreachable for node in nodes]
     return not found or sum(found) * 2 > len(found)
 
