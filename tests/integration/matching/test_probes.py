@@ -119,6 +119,18 @@ def test_a_probe_that_failed_is_followed_by_another_and_the_wait_doubles(stage: 
     assert len(match(stage, pool, now=ended + timedelta(seconds=EVERY))) == 1
 
 
+def test_second_probe_failing_within_the_wait_lengthens_it(stage: Stage) -> None:
+    """A probe is sent every 10 seconds, so from the second wait on each probe fails before the wait is over."""
+    fail(stage)
+    ended = NOW + timedelta(seconds=11)
+    assert fail(stage, now=ended, probing=True) == ended + timedelta(seconds=20)
+    for wait in (40, 80, 160, 300, 300):
+        ended += timedelta(seconds=EVERY)
+        assert fail(stage, now=ended, probing=True) == ended + timedelta(seconds=wait)
+        under_way = ended + timedelta(seconds=1)
+        assert fail(stage, now=under_way) == ended + timedelta(seconds=wait), "a job that was under way is no probe"
+
+
 def test_what_failed_together_doubles_the_wait_once(stage: Stage) -> None:
     waits = [fail(stage, now=NOW + timedelta(seconds=second)) for second in range(5)]
 

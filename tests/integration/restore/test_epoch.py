@@ -140,6 +140,23 @@ def test_of_two_at_once_neither_finds_an_earlier_state(untrusted: Stage, monkeyp
     assert standing(untrusted) is Standing.CURRENT
 
 
+def test_comparison_overtaken_before_it_reads_raises_no_alarm(
+    untrusted: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster is read first: a row that was read before it would look older than what another one wrote since."""
+    standing(untrusted)
+    real = adapter.read_epoch
+
+    def be_overtaken_and_read(*given: Any, **named: Any) -> EpochSeen | None:
+        monkeypatch.setattr(tasks, "read_epoch", real)
+        assert standing(untrusted) is Standing.CURRENT
+        return real(*given, **named)
+
+    monkeypatch.setattr(tasks, "read_epoch", be_overtaken_and_read)
+    assert standing(untrusted) is Standing.CURRENT
+    assert row(untrusted).number == 3
+
+
 def test_a_deleted_config_map_comes_back_unless_pods_bear_stamps_that_postgres_does_not_know(
     untrusted: Stage, pod: str
 ) -> None:

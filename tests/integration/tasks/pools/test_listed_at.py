@@ -1,0 +1,32 @@
+"""`pools.listed_at`: a list shows the Pods of the moment at which it began."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from k8s_adapters.pods import PodSeen, list_pods
+from ostler.clock import utcnow
+from tasks import pools
+from tests.integration.tasks.conftest import Stage
+from tests.integration.tasks.pools.fleet import kept
+
+
+def test_listed_at_is_the_time_before_the_list(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Pod that a late creation makes during the list is missing from it, so the list proves nothing of it (L8)."""
+    stage.pool(replicas=1)
+    kept(stage)
+    began: list[datetime] = []
+
+    def listing(*given: Any, **named: Any) -> Sequence[PodSeen]:
+        began.append(utcnow())
+        return list_pods(*given, **named)
+
+    monkeypatch.setattr(pools, "list_pods", listing)
+    kept(stage)
+
+    (pool,) = stage.rows("SELECT listed_at FROM pools")
+    assert pool.listed_at <= began[-1]
