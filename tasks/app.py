@@ -54,6 +54,15 @@ MODULES = (
 VISIBILITY_TIMEOUT = 300
 """Seconds after which Redis gives a message of a dead worker to another."""
 
+BEAT_INTERVAL = 2
+"""Seconds after which the active beat extends its lock at the latest, and between two tries of a standby to take it."""
+
+BEAT_LOCK_TIMEOUT = 12
+"""Seconds that the lock of a killed beat lives: with one interval at most 14 until a standby ticks.
+
+Redbeat needs five intervals or more: the active beat must extend its lock in time although a tick takes long.
+"""
+
 transport.install()
 app = Celery("ostler", include=list(MODULES), set_as_current=True)
 app.steps["consumer"].add(BatchedEvents)
@@ -96,8 +105,8 @@ SETTINGS: dict[str, Any] = {
     "task_queues": [Queue(name) for name in QUEUES],  # type: ignore[no-untyped-call]
     "task_default_queue": "dispatch",
     "task_routes": ROUTES,
-    "beat_max_loop_interval": 5,
-    "redbeat_lock_timeout": 30,
+    "beat_max_loop_interval": BEAT_INTERVAL,
+    "redbeat_lock_timeout": BEAT_LOCK_TIMEOUT,
     "enable_utc": True,
     "timezone": "UTC",
 }

@@ -1,8 +1,9 @@
 """The program behind `ostler beat`: redbeat, of which one copy is active and every other stands by.
 
 A beat that lost its lock (Redis was emptied, or the process was stopped for longer than the lock lives) or its Redis
-does not end: it stands by again. So the sweeps go on after the lock's 30 s and one period at most, whatever happens to
-Redis or to the active beat, and nobody has to start anything again. Whoever becomes active installs the schedule anew.
+does not end: it stands by again. The lock expires after 12 s and a standby tries to take it every 2 s (`tasks.app`), so
+the sweeps go on within 15 s and one period, whatever happens to Redis or to the active beat, and nobody has to start
+anything again. Whoever becomes active installs the schedule anew.
 """
 
 from __future__ import annotations

@@ -150,5 +150,11 @@ def test_a_setting_that_something_else_changed_stops_the_process(name: str, valu
         app.conf.update(SETTINGS)
 
 
+def test_standby_beat_takes_over_within_fifteen_seconds() -> None:
+    interval, lock = SETTINGS["beat_max_loop_interval"], SETTINGS["redbeat_lock_timeout"]
+    assert lock + interval <= 15
+    assert lock >= 5 * interval, "the active beat must be able to extend its lock although a tick takes long"
+
+
 def test_nothing_runs_eagerly() -> None:
     assert app.conf.task_always_eager is False
