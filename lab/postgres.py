@@ -141,9 +141,19 @@ class Postgres:
         finally:
             connection.close()
 
-    def url(self, database: str = "postgres") -> str:
-        """Return the SQLAlchemy URL of a database."""
-        return f"postgresql+psycopg2://postgres@/{database}?host={self._socket}&port={self._port}"
+    def url(self, database: str = "postgres", *, role: str = "postgres") -> str:
+        """Return the SQLAlchemy URL of a database, for the superuser or another role."""
+        return f"postgresql+psycopg2://{role}@/{database}?host={self._socket}&port={self._port}"
+
+    def create_superuser(self, name: str) -> None:
+        """Create a role that may do everything, so that its sessions can be told from those of others."""
+        connection = self._connect()
+        try:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                cursor.execute(f'CREATE ROLE "{name}" SUPERUSER LOGIN')
+        finally:
+            connection.close()
 
     def _connect(self) -> Any:
         return psycopg2.connect(host=str(self._socket), port=self._port, user="postgres", dbname="postgres")

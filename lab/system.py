@@ -82,6 +82,8 @@ class Options:
     """The module that a worker is started as, and its first arguments; a test starts one that has a bug put in."""
     own_identities: bool = True
     """On a real control plane each process of Ostler is a ServiceAccount of the chart's, with its Roles; needs Helm."""
+    own_roles: bool = False
+    """Each web and worker process connects to Postgres as a role of its name, which tells its sessions apart there."""
     kubernetes_url: str | None = None
     """Where Ostler's processes reach the API server, for a proxy of a test's own before it."""
     tree: Path | None = None
@@ -437,6 +439,9 @@ class System:
             env={**self._environment_of(arguments[0]), **env},
             cwd=self.options.tree,
         )
+        if self.options.own_roles and arguments[0] in {"web", "worker"} and child.env is not None:
+            self.postgres.create_superuser(name)
+            child.env["OSTLER_DATABASE_URL"] = self.postgres.url("ostler", role=name)
         self.children[name] = child
         child.start()
         return child
