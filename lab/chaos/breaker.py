@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from k8s_adapters.client import KubeClient
 from k8s_adapters.pods import list_pods
 from lab import liveness
+from lab.chaos.freezer import Freeze, Freezer
 from lab.chaos.people import People, chosen
 from lab.chaos.plan import Blow, Strike
 from lab.faults import Fault
@@ -22,6 +23,17 @@ AT_ONCE = 2.0
 """Seconds of a strike below which a Pod that vanishes goes without a word: three of five."""
 
 KILLS = {Blow.KILL_WORKER: "worker", Blow.KILL_WEB: "web", Blow.KILL_BEAT: "beat", Blow.KILL_WATCH: "watch"}
+
+
+FREEZE_TRIES = 20
+"""Looks in each of which a freeze seeks a process with an open transaction, before it is given up."""
+
+POSTGRES_BACK_WITHIN = 20.0
+WEB_BACK_WITHIN = 20.0
+"""Seconds after its start in which Postgres recovers and web connects, or web is not ready yet."""
+
+WEBHOOKS = "web-0"
+"""The process that the lab's GitHub sends its webhooks to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +48,8 @@ class Breaker:
     """Strikes a system. All of it happens in the thread that calls `look`: a process dies with the one that started it.
 
     `vanished`: the UIDs of the Pods that it deleted; `cancelled`: the jobs that it cancelled; `struck`: how often each
-    blow met something. `unexpected`: processes of ours that ended though nothing had struck them.
+    blow met something. `unexpected`: processes of ours that ended though nothing had struck them. `silences`: spans of
+    Unix time in which web refuses webhooks for another reason than a locked row. `beat_kills`: when a beat was killed.
     """
 
     def __init__(self, system: System, strikes: Sequence[Strike], *, say: Callable[[str], None]) -> None:
@@ -44,6 +57,11 @@ class Breaker:
         self.cancelled: set[int] = set()
         self.struck: Counter[Blow] = Counter()
         self.unexpected: list[str] = []
+        self.silences: list[tuple[float, float]] = []
+        self.beat_kills: list[float] = []
+        self._freezer = Freezer(system)
+        self._to_freeze: list[Strike] = []
+        self._tries = 0
         self._system = system
         self._left = list(strikes)
         self._say = say
@@ -53,8 +71,18 @@ class Breaker:
         self._killed: set[str] = set()
 
     def close(self) -> None:
-        """Close the client."""
+        """Let go on what is frozen, and close the clients."""
+        self._freezer.close()
         self._kube.close()
+
+    def thaw(self) -> None:
+        """Let go on what is frozen."""
+        self._freezer.thaw_all()
+
+    @property
+    def freezes(self) -> Sequence[Freeze]:
+        """Every freeze so far."""
+        return self._freezer.freezes
 
     @property
     def left(self) -> int:
@@ -71,11 +99,16 @@ class Breaker:
         self._look_after_ours(now)
         while self._left and self._left[0].after <= over:
             strike = self._left.pop(0)
-            if self._strike(strike):
+            if strike.blow is Blow.FREEZE:
+                self._to_freeze.append(strike)
+            elif self._strike(strike):
                 self.struck[strike.blow] += 1
+        if self._to_freeze:
+            self._freeze(self._to_freeze[0])
 
     def mend_all(self) -> None:
         """Bring everything back now."""
+        self._to_freeze.clear()
         for mending in self._mendings:
             mending.mend()
         self._mendings.clear()
@@ -97,8 +130,10 @@ class Breaker:
             case Blow.FLUSH_REDIS:
                 self._system.redis.flush()
             case Blow.RESTART_POSTGRES:
+                began = time.time()
                 self._system.postgres.child.stop(how=signal.SIGQUIT, timeout=20)
                 self._system.postgres.start()
+                self.silences.append((began, time.time() + POSTGRES_BACK_WITHIN))
             case Blow.GITHUB_GONE:
                 self._outage("github", strike.seconds)
                 self._system.lab("POST", "/webhooks", {"paused": True})
@@ -120,10 +155,40 @@ class Breaker:
         if not names:
             return False
         name = chosen(names, strike.dice)
+        if name == WEBHOOKS:
+            self.silences.append((time.time(), time.time() + strike.seconds + WEB_BACK_WITHIN))
+        if kind == "beat":
+            self.beat_kills.append(time.time())
         self._killed.add(name)
         self._system.children[name].kill()
         self._come_back(name, at=time.monotonic() + strike.seconds)
         return True
+
+    def _freeze(self, strike: Strike) -> None:
+        """Freeze a web or worker process if one is in a transaction now; else the next look tries again."""
+        self._tries += 1
+        frozen = {freeze.process for freeze in self.freezes if freeze.ended is None}
+        able = [
+            name
+            for name, child in self._system.children.items()
+            if name.startswith(("web-", "worker-")) and name not in frozen and child.running()
+        ]
+        kinds = sorted({name.partition("-")[0] for name in able})
+        kind = chosen(kinds, strike.dice) if kinds else ""
+        # The kind that the dice chose may be idle: at the last tries any other serves, and any transaction.
+        last = self._tries > FREEZE_TRIES // 2
+        names = able if last else [name for name in able if name.startswith(kind)]
+        freeze = self._freezer.freeze(names, any_rows=last) if names else None
+        if freeze is None and self._tries < FREEZE_TRIES:
+            return
+        self._to_freeze.pop(0)
+        self._tries = 0
+        if freeze is None:
+            self._say("no process was found inside a transaction, so none was frozen")
+            return
+        self._say(f"{freeze.process} is frozen for {strike.seconds:.0f} s; its rows concern {len(freeze.jobs)} jobs")
+        self.struck[strike.blow] += 1
+        self._after(strike.seconds, lambda: self._freezer.thaw(freeze))
 
     def _come_back(self, name: str, *, at: float) -> None:
         self._killed.add(name)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from lab.chaos.freezer import Freeze
 from lab.invariants import BudgetRow
 
 LOOKS_APART = 60.0
@@ -18,6 +19,10 @@ LOOKS_APART = 60.0
 
 MARGIN = 15.0
 """Seconds that are left off that, as a list may leave a runner out that is there, and a look has to come first."""
+
+REFUSED = 503
+ANSWERS_WITHIN = 10.0
+"""Seconds for which the lab's GitHub waits for an answer."""
 
 Log = Sequence[Mapping[str, Any]]
 
@@ -175,3 +180,51 @@ def of_budgets(kills: Iterable[Kill]) -> Iterator[Broken]:
                 "L9",
                 f"{kill.sweep} made {kill.killed} repairs that kill in run {kill.run_id}; {kill.allowed} were allowed",
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """The webhooks that were refused with 503, by the reason that was found.
+
+    `silent`: web was frozen or had just been started, or Postgres had crashed. `frozen`: a frozen process held a row of
+    theirs. `contended`: web says that a row of theirs was locked, by nobody who was frozen.
+    """
+
+    silent: int = 0
+    frozen: int = 0
+    contended: int = 0
+    unexplained: tuple[Broken, ...] = ()
+
+
+def of_refusals(
+    github: Log,
+    *,
+    freezes: Iterable[Freeze],
+    silences: Iterable[tuple[float, float]],
+    contended: Collection[str],
+) -> Refusals:
+    """Judge the webhooks that were refused: a locked row delays those alone that need it (L14).
+
+    `contended` are the GUIDs of which web logged that their row was locked. It is believed only where GitHub's log and
+    the freezes do not explain a refusal, and such refusals are counted apart.
+    """
+    freezes, silences = list(freezes), list(silences)
+    runners = {event["job"]: event["runner"] for event in github if event["event"] in {"job_assigned", "job_started"}}
+    found = Counter[str]()
+    unexplained = []
+    for event in github:
+        if event["event"] != "webhook_sent" or event["status"] != REFUSED:
+            continue
+        at, job = float(event["at"]), event["job"]
+        frozen = [freeze for freeze in freezes if freeze.overlaps(at - ANSWERS_WITHIN, at)]
+        if any(began <= at <= ended for began, ended in silences):
+            found["silent"] += 1
+        elif any(job in freeze.jobs or runners.get(job) in freeze.runners for freeze in frozen):
+            found["frozen"] += 1
+        elif event["guid"] in contended:
+            found["contended"] += 1
+        else:
+            beside = f"{', '.join(freeze.process for freeze in frozen) or 'nothing'} was frozen"
+            what = f"webhook {event['guid']} ({event['action']} of job {job}) was refused at {at:.0f} while {beside}"
+            unexplained.append(Broken("L14", f"{what}, and no row of it was locked"))
+    return Refusals(**found, unexplained=tuple(unexplained))

@@ -20,6 +20,12 @@ EVERY = 20
 """Jobs for which one process, store or upstream is struck, one Pod vanishes, one job is cancelled, and one thing is
 done to a pool or a node: 5 %."""
 
+FREEZES = 2 * EVERY
+"""Jobs for which one process is frozen. It is frozen for half of the time that these take, or about that."""
+
+FROZEN = (1.0, 25.0)
+"""Seconds that a process is frozen, from and to: Postgres ends an idle transaction after 30."""
+
 
 class Blow(StrEnum):
     """What a strike does. Killed processes are started again; what is gone comes back."""
@@ -34,6 +40,7 @@ class Blow(StrEnum):
     KUBERNETES_GONE = "the API server is gone"
     POD_VANISHES = "a Pod vanishes"
     JOB_CANCELLED = "a job is cancelled"
+    FREEZE = "a web or worker process is frozen inside a transaction"
     POOL_SCALED = "a pool is scaled to half"
     POOL_ROLLED = "a pool's image changes"
     POOL_PAUSED = "a pool is paused"
@@ -44,7 +51,9 @@ class Blow(StrEnum):
 FOR_POOLS = (Blow.POOL_SCALED, Blow.POOL_ROLLED, Blow.POOL_PAUSED, Blow.POOL_DELETED, Blow.NODE_CORDONED)
 """What is done to pools and nodes, as people and autoscalers do; each comes once before any comes twice."""
 
-AGAINST_US = tuple(blow for blow in Blow if blow not in {Blow.POD_VANISHES, Blow.JOB_CANCELLED, *FOR_POOLS})
+AGAINST_US = tuple(
+    blow for blow in Blow if blow not in {Blow.POD_VANISHES, Blow.JOB_CANCELLED, Blow.FREEZE, *FOR_POOLS}
+)
 """Blows against processes, stores and upstreams; each comes once before any comes twice."""
 
 
@@ -149,7 +158,7 @@ def _strikes(seed: int, jobs: int, every: int) -> list[Strike]:
         for blow in (deck.pop(), Blow.POD_VANISHES, Blow.JOB_CANCELLED):
             seconds = dice.uniform(4, 8) if blow in {Blow.GITHUB_GONE, Blow.KUBERNETES_GONE} else dice.uniform(0.5, 3)
             found.append(Strike(first + dice.randrange(window), blow, round(dice.random(), 3), round(seconds, 1)))
-    return sorted([*found, *_for_pools(seed, jobs, every)], key=lambda strike: strike.after)
+    return sorted([*found, *_for_pools(seed, jobs, every), *_freezes(seed, jobs)], key=lambda strike: strike.after)
 
 
 def _for_pools(seed: int, jobs: int, every: int) -> Iterator[Strike]:
@@ -160,6 +169,17 @@ def _for_pools(seed: int, jobs: int, every: int) -> Iterator[Strike]:
         deck = deck or dice.sample(FOR_POOLS, len(FOR_POOLS))
         after = first + dice.randrange(min(every, jobs - first))
         yield Strike(after, deck.pop(), round(dice.random(), 3), round(dice.uniform(5, 15), 1))
+
+
+def _freezes(seed: int, jobs: int) -> Iterator[Strike]:
+    """Yield the freezes, by dice of their own: the other strikes of a seed do not depend on them."""
+    dice = random.Random(f"freezes/{seed}")
+    for first in range(0, jobs, FREEZES):
+        strike = Strike(
+            first + dice.randrange(FREEZES), Blow.FREEZE, round(dice.random(), 3), round(dice.uniform(*FROZEN), 1)
+        )
+        if strike.after < jobs:
+            yield strike
 
 
 def _refusal(

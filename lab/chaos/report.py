@@ -5,23 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from lab.chaos.run import Result
-from rules.stranding import Cause, FoundBy
 
-JUDGED = ("L1", "L2", "L3", "L4", "L5", "L7", "L8", "L9", "L11")
+JUDGED = ("L1", "L2", "L3", "L4", "L5", "L7", "L8", "L9", "L11", "L14")
 """The laws that a run can see to be broken."""
-
-TO_HOLD = {
-    (Cause.MESSAGE_LOST, FoundBy.RESUME): 20,
-    (Cause.POD_GONE, FoundBy.WATCH): 20,
-    (Cause.POD_GONE, FoundBy.LISTS): 150,
-    (Cause.POD_SPENT, FoundBy.LISTS): 150,
-    (Cause.RUNNER_UNUSED, FoundBy.UNUSED_RUNNERS): 200,
-    (Cause.WEBHOOK_LOST, FoundBy.REDELIVERY): 150,
-    (Cause.WEBHOOK_LOST, FoundBy.CATCH_UP): 480,
-}
-"""Seconds within which 99 of 100 that were stranded so are to be served (`docs/metrics.md`), in a fleet whose waits are
-not scaled.
-"""
 
 MOST = 20
 """Lines about one thing at most."""
@@ -40,17 +26,22 @@ def lines(result: Result) -> Iterator[str]:
         yield f"  {upstream:14} {_counts(counts)}"
     sent, lost = result.events.get("webhook_sent", 0), result.events.get("webhook_lost", 0)
     yield f"  webhooks       {sent} sent, {lost} lost"
+    refused = result.refusals
+    yield (
+        f"  refused (503)  {refused.silent} while web or Postgres was away, {refused.frozen} of rows that a frozen "
+        f"process held, {refused.contended} of rows that another held, {len(refused.unexplained)} unexplained"
+    )
     yield f"  repairs        {_counts(result.repairs) or 'none'}"
     yield f"  sampled        the rows {result.samples} times, {result.pod_changes} changes of Pods"
     yield f"  unusual        {_counts(result.unusual) or 'nothing'}"
-    yield "  stranded       by, how often, seconds p50 / p99 / most, p99 to hold with the waits of a fleet"
-    for served in result.stranded:
-        bound = TO_HOLD[served.cause, served.found_by]
-        times = f"{served.p50:6.1f} {served.p99:6.1f} {served.most:6.1f}"
-        over = "  OVER" if served.p99 > bound else ""
-        yield f"    {served.cause:14} {served.found_by:15} {served.many:5} {times}  < {bound}{over}"
-        if over and (longest := result.longest.get((served.cause, served.found_by))):
-            yield f"      longest: {longest} s"
+    yield "  stranded       by, found by, made longer by, how often, seconds p50 / p99 / most, p99 to hold in a fleet"
+    for path in result.stranded:
+        times = f"{path.p50:6.1f} {path.p99:6.1f} {path.most:6.1f}"
+        over = "  OVER" if path.over else ""
+        who = f"{path.cause:14} {path.found_by:15} {path.circumstance:15}"
+        yield f"    {who} {path.many:5} {times}  < {path.bound:.0f}{over}"
+        if over and path.longest:
+            yield f"      longest: {path.longest} s"
     broken = {law: [each for each in result.broken if each.law == law] for law in result.laws}
     yield "  laws           " + "  ".join(f"{law} {'BROKEN' if law in broken else 'held'}" for law in JUDGED)
     for law in sorted(broken):

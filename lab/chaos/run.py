@@ -13,23 +13,35 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from sqlalchemy import Connection, create_engine, text
+from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 from urllib3.exceptions import HTTPError
 
 from beat_schedule import SWEEPS, periods, settings_of
 from k8s_adapters.metadata import OF_POOLS, metadata_pages
-from lab.chaos.breaker import Breaker
-from lab.chaos.laws import Absence, Broken, Kill, of_absences, of_budgets, of_executions, of_strangers
+from lab.chaos.breaker import WEBHOOKS, Breaker
+from lab.chaos.laws import (
+    ANSWERS_WITHIN,
+    Absence,
+    Broken,
+    Kill,
+    Refusals,
+    of_absences,
+    of_budgets,
+    of_executions,
+    of_refusals,
+    of_strangers,
+)
 from lab.chaos.plan import LATEST, ChaosPlan
 from lab.chaos.sampler import Sampler
+from lab.chaos.strandings import Path as StrandedPath
+from lab.chaos.strandings import paths, read_strandings
 from lab.chaos.waits import scaled
 from lab.invariants import History, broken, nothing_left, read_pods, read_rows
 from lab.setup import ACCOUNTS, POOLS
 from lab.system import Options, System, read_log, read_log_lines
 from lab.traffic import Traffic
 from lab.verdict import Verdict, judge
-from models.stranded import Served, summary
 from ostler.errors import UpstreamError
 from ostler.settings import Settings
 from rules.reaping import SUCCESSES, allowance
@@ -69,6 +81,7 @@ class Scene:
     """
 
     cluster: str = "real"
+    webs: int = 2
     workers: int = 3
     beats: int = 2
     watches: int = 1
@@ -95,8 +108,8 @@ class Result:
     events: Mapping[str, int]
     repairs: Mapping[str, int]
     unusual: Mapping[str, int]
-    stranded: Sequence[Served]
-    longest: Mapping[tuple[str, str], str]
+    stranded: Sequence[StrandedPath]
+    refusals: Refusals
 
     @property
     def ok(self) -> bool:
@@ -112,6 +125,7 @@ class Result:
 def run_chaos(folder: Path, plan: ChaosPlan, scene: Scene, *, say: Say) -> Result:
     """Start a system in `folder`, play the plan, and return what it came to. Raises what `System` does."""
     options = Options(
+        webs=scene.webs,
         workers=scene.workers,
         beats=scene.beats,
         watches=scene.watches,
@@ -122,6 +136,7 @@ def run_chaos(folder: Path, plan: ChaosPlan, scene: Scene, *, say: Say) -> Resul
         github_faults=plan.github(),
         kubernetes_faults=plan.kubernetes(),
         worker_program=scene.worker_program,
+        own_roles=True,
     )
     with System(folder, options, say=say, cluster=scene.cluster) as system:
         system.wait_for_warm_pods(sum(pool.replicas for pool in POOLS) // 2, timeout=180)
@@ -161,6 +176,7 @@ class _Run:
             settled = time.monotonic() - over
         finally:
             self._sampler.stop()
+            self._breaker.thaw()
         try:
             return self._judge(problem, leaks, worked=over - began, settled=settled)
         finally:
@@ -334,7 +350,10 @@ class _Run:
             if event["event"] == "pod_deleted" and event["job"] is not None and event["uid"] in self._breaker.vanished
         }
         verdict = judge(github, kubelet, expected_failures=hit, allow_leftover_runners=True)
-        found = [*self._sampler.broken, *self._by_logs(), *(Broken("L4", leak) for leak in leaks)]
+        refusals = self._refusals(github)
+        found = [
+            *self._sampler.broken, *self._by_logs(), *refusals.unexplained, *(Broken("L4", leak) for leak in leaks)
+        ]  # fmt: skip
         problems = [*([problem] if problem else []), *self._breaker.unexpected]
         if self._sampler.blind:
             problems.append("the sampler ended early: nobody looked at the laws to the end")
@@ -346,8 +365,11 @@ class _Run:
             repairs = db.execute(
                 text("SELECT sweep, what, outcome, count(*) AS many FROM repairs GROUP BY 1, 2, 3 ORDER BY 1, 2, 3")
             ).all()
-            stranded = summary(db, since=self._began_at)
-            longest = _longest(db, since=self._began_at)
+            stranded = paths(
+                read_strandings(db, since=self._began_at.timestamp()),
+                beat_kills=self._breaker.beat_kills,
+                freezes=self._breaker.freezes,
+            )
         return Result(
             plan=self._plan,
             verdict=verdict,
@@ -363,7 +385,23 @@ class _Run:
             repairs={f"{row.sweep}: {row.what} ({row.outcome})": row.many for row in repairs},
             unusual=self._unusual(),
             stranded=stranded,
-            longest=longest,
+            refusals=refusals,
+        )
+
+    def _refusals(self, github: Sequence[Any]) -> Refusals:
+        """Explain the webhooks that were answered with 503."""
+        frozen = [freeze for freeze in self._breaker.freezes if freeze.process == WEBHOOKS]
+        late = [(freeze.began, (freeze.ended or time.time()) + ANSWERS_WITHIN) for freeze in frozen]
+        contended = {
+            str(line["guid"])
+            for line in read_log_lines(self._system.folder / f"{WEBHOOKS}.log")
+            if line.get("event") == "webhook.row_contended"
+        }
+        return of_refusals(
+            github,
+            freezes=self._breaker.freezes,
+            silences=[*self._breaker.silences, *late],
+            contended=contended,
         )
 
     def _by_history(self, github: Sequence[Any], kubelet: Sequence[Any]) -> list[str]:
@@ -399,22 +437,6 @@ class _Run:
             if job["conclusion"] not in due:
                 wrong.append(f"job {job['id']} ended with {job['conclusion']} instead of {' or '.join(sorted(due))}")
         return wrong
-
-
-def _longest(db: Connection, *, since: datetime) -> Mapping[tuple[str, str], str]:
-    """Return the history of the claim that was stranded longest by each cause and finder, in seconds from then."""
-    rows = db.execute(
-        text("""
-            SELECT DISTINCT ON (s.cause, s.found_by) s.cause, s.found_by, s.claim_id,
-                   (SELECT string_agg(format('%s %s', e.transition, round(extract(epoch FROM e.at - s.since), 1)), ', '
-                                      ORDER BY e.id)
-                    FROM claim_events e WHERE e.claim_id = s.claim_id) AS history
-            FROM strandings s WHERE s.served_at >= :since AND s.claim_id IS NOT NULL
-            ORDER BY s.cause, s.found_by, s.served_at - s.since DESC
-        """),
-        {"since": since},
-    )
-    return {(row.cause, row.found_by): f"claim {row.claim_id}: {row.history}" for row in rows}
 
 
 _RAISED = re.compile(r"Task ostler\.(?P<task>\w+)\[.*\] raised unexpected: (?P<what>\w+).*", re.DOTALL)

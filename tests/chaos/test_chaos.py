@@ -49,7 +49,7 @@ CHEAP = "unstamp_of_a_delivered_pod"
 
 def test_sixty_jobs_come_through_everything_that_can_break(tmp_path: Path) -> None:
     plan = make_plan(seed=1, jobs=60)
-    scene = Scene(cluster="embedded", workers=2, beats=1, real_pods=2, settings=SOON)
+    scene = Scene(cluster="embedded", webs=2, workers=2, beats=1, real_pods=2, settings=SOON)
 
     result = run_chaos(tmp_path / "run", plan, scene, say=print)
 
@@ -70,6 +70,7 @@ def test_a_bug_is_found_and_the_law_that_it_breaks_is_named(name: str, tmp_path:
     plan = make_plan(seed=1, jobs=bug.jobs, rates=bug.rates, every=bug.every)
     scene = Scene(
         cluster="embedded",
+        webs=1,
         workers=1,
         beats=1,
         watches=bug.watches,

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from lab.chaos.freezer import Freeze
 from lab.chaos.laws import (
     Absence,
     ClaimSpan,
@@ -18,6 +19,7 @@ from lab.chaos.laws import (
     of_an_unstamp,
     of_budgets,
     of_executions,
+    of_refusals,
     of_strangers,
 )
 from lab.invariants import BudgetRow
@@ -121,3 +123,36 @@ def test_a_pod_may_only_be_deleted_in_its_job_by_the_run_itself() -> None:
 
 def test_a_tick_that_kills_more_than_it_may_breaks_a_law() -> None:
     assert [each.law for each in of_budgets([Kill("a", 1, 5, 5), Kill("b", 2, 6, 5)])] == ["L9"]
+
+
+def refused(job: int, *, at: float, guid: str = "g", status: int = 503) -> dict[str, object]:
+    return {"event": "webhook_sent", "action": "completed", "at": at, "guid": guid, "job": job, "status": status}
+
+
+def frozen(*jobs: int, runners: tuple[str, ...] = ()) -> Freeze:
+    return Freeze("worker-0", 1, 100.0, jobs=frozenset(jobs), runners=frozenset(runners), ended=120.0)
+
+
+def test_webhooks_whose_rows_a_frozen_process_held_may_be_refused() -> None:
+    given = {"event": "job_started", "job": 2, "runner": "r1", "at": 90.0}
+    log = [given, refused(1, at=110.0), refused(2, at=110.0), refused(1, at=125.0)]
+
+    found = of_refusals(log, freezes=[frozen(1, runners=("r1",))], silences=[], contended=())
+
+    assert (found.frozen, found.unexplained) == (3, ())
+
+
+@pytest.mark.parametrize("at", [99.0, 110.0, 131.0])
+def test_refusal_of_a_webhook_whose_row_nobody_held_breaks_a_law(at: float) -> None:
+    """Before the freeze, during it, and after what was sent during it has been answered."""
+    found = of_refusals([refused(1 if at != 110.0 else 2, at=at)], freezes=[frozen(1)], silences=[], contended=())
+
+    assert [each.law for each in found.unexplained] == ["L14"]
+
+
+def test_refusals_while_web_or_postgres_is_away_and_of_contended_rows_are_counted_apart() -> None:
+    log = [refused(1, at=10.0), refused(2, at=30.0, guid="c"), refused(3, at=30.0, status=202)]
+
+    found = of_refusals(log, freezes=[], silences=[(5.0, 15.0)], contended={"c"})
+
+    assert (found.silent, found.contended, found.unexplained) == (1, 1, ())

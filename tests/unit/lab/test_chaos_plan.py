@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from lab.chaos.plan import AGAINST_US, Blow, Rates, make_plan
+from lab.chaos.plan import AGAINST_US, FREEZES, FROZEN, Blow, Rates, make_plan
 from lab.chaos.waits import scaled
 from lab.faults import Kind
 
@@ -54,3 +54,11 @@ def test_waits_are_scaled_and_nothing_else_is() -> None:
     assert environment["OSTLER_UNUSED_AFTER"] == "3"
     assert environment["OSTLER_FINISHED_JOB_AFTER"] == "45"
     assert not {name for name in environment if "HOLD" in name or "TIMEOUT" in name} - {"OSTLER_START_TIMEOUT"}
+
+
+def test_one_process_in_forty_jobs_is_frozen_for_less_than_postgres_waits() -> None:
+    freezes = [strike for strike in make_plan(seed=7, jobs=JOBS).strikes if strike.blow is Blow.FREEZE]
+
+    assert len(freezes) == JOBS / FREEZES
+    assert all(FROZEN[0] <= strike.seconds <= FROZEN[1] for strike in freezes)
+    assert max(strike.seconds for strike in freezes) > FROZEN[1] / 2
