@@ -1,0 +1,77 @@
+"""The table of all lanes: which story shows that a locked row delays nobody else there, or why none is needed.
+
+A lane is something that works through a queue, a page or a loop in one order: whatever waits there makes the rest wait.
+`test_table` compares this table with the task registry, the beat schedule, and the threads and loops of web and watch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+SWEEP = "test_sweeps.test_sweep_repairs_another_subject_while_a_row_is_locked"
+NO_DATABASE = "it never talks to Postgres"
+ONE_ROW = "one message concerns one row, and the other threads of the worker take the other messages"
+READS = "it only reads, and no row lock makes a read wait"
+
+TASKS: Mapping[str, str] = {
+    "dispatch": "test_tasks.test_dispatch_claims_another_job_while_a_row_is_locked",
+    "keep": "test_tasks.test_reconcile_replaces_another_spent_pod_while_a_row_is_locked",
+    "pools": "test_tasks.test_other_pools_are_mirrored_and_scaled_while_a_pool_is_locked",
+    "autoscale": "test_tasks.test_other_pools_are_mirrored_and_scaled_while_a_pool_is_locked",
+    "pods_changed": "test_tasks.test_watch_marks_other_claims_as_executing_while_a_claim_is_locked",
+    "epoch": "no row but its own is in its way, and one holder of that is what it must wait for",
+    "stamp": ONE_ROW,
+    "unstamp": ONE_ROW,
+    "mint": ONE_ROW,
+    "release": ONE_ROW,
+    "retire": ONE_ROW,
+    "pod_gone": ONE_ROW,
+    "pool_changed": ONE_ROW,
+    "ask_run": ONE_ROW,
+    **dict.fromkeys(
+        (
+            "resume", "rematch", "stale_claims", "unused_runners", "missing_pods", "missing_stamps", "redelivery",
+            "adrift_jobs", "orphaned_stamps", "silent_pods", "finished_jobs", "orphaned_runners",
+            "orphaned_service_accounts", "prune", "unbound_executions", "catch_up", "gates",
+        ),
+        SWEEP,
+    ),
+}  # fmt: skip
+"""By task, without `ostler.`"""
+
+INTAKE = "test_web.test_intake_stores_other_webhooks_while_a_row_is_locked"
+OFFERING = "test_web.test_offering_offers_other_pods_while_an_offer_is_locked"
+DELIVERY = "test_web.test_delivery_hands_over_another_jit_while_claims_are_locked"
+LISTENER = "test_web.test_listener_hears_while_the_row_of_a_dead_web_process_is_locked"
+
+LOOPS: Mapping[str, str] = {
+    # web
+    "intake": INTAKE,
+    "announcements": "an installation's webhook is rare and has a thread of its own; no job's webhook is behind it",
+    "Offering.start": OFFERING,
+    "offers": OFFERING,
+    "database": DELIVERY,
+    "delivery": DELIVERY,
+    "listener": LISTENER,
+    "publisher": NO_DATABASE,
+    "cluster": NO_DATABASE,
+    "fetch-keys": NO_DATABASE,
+    "health": READS,
+    "Kept.get": READS,
+    "Polls._hold": "one for each held poll, which waits for its own client and its own claim",
+    "api": "an operator's change waits for its own row; no data path uses these threads",
+    "upstreams": "it writes down counts of calls; nothing waits for it, and a count that is not written is lost",
+    # watch
+    "sender": NO_DATABASE,
+    "Follower": NO_DATABASE,
+    # worker
+    "alive": NO_DATABASE,
+}
+"""By the name of a thread or of an asyncio task, else by the function or class that starts it."""
+
+RUNNING: Mapping[str, str] = {
+    "Offering._run": OFFERING,
+    "_watch": LOOPS["Polls._hold"],
+    "Kept._renew": READS,
+}
+"""Unnamed asyncio tasks of `LOOPS`, by the coroutine that they run."""
