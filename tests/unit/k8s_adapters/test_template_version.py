@@ -1,0 +1,42 @@
+"""The Pod that is built from a spec changes only together with `_TEMPLATE_VERSION`, which rolls the Pods that live."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from k8s_adapters.pools import _TEMPLATE_VERSION, read_pool
+from k8s_adapters.runners import build_pod
+
+BUILT = (1, "a35688c90c4546ae")
+"""The version, and what it builds. A changed Pod needs the next version, here and in `k8s_adapters.pools`."""
+
+
+def test_built_pod_changes_only_with_the_template_version() -> None:
+    pool = read_pool(
+        {
+            "metadata": {
+                "name": "small",
+                "namespace": "runners",
+                "uid": "u-1",
+                "generation": 1,
+                "resourceVersion": "1",
+            },
+            "spec": {
+                "image": "runner:1",
+                "runnerLabels": ["self-hosted", "small"],
+                "resources": {"cpu": "2", "memory": "4Gi"},
+                "replicas": 1,
+            },
+        }
+    )
+    assert pool.problem is None
+    built = build_pod(
+        pool=pool, name="small-0", attempt="a-1", dispatch_url="http://web/", audience="ostler",
+        service_account_uid="u-2",
+    )  # fmt: skip
+    content = json.dumps(built, sort_keys=True).replace(pool.template_hash, "hash")
+
+    found = (_TEMPLATE_VERSION, hashlib.sha256(content.encode()).hexdigest()[:16])
+
+    assert found == BUILT, "raise _TEMPLATE_VERSION, so that Pods of the version before are rolled, and pin both here"
