@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -31,6 +32,8 @@ class PodSeen:
     `runner_ready` is the runner's readiness now: the kubelet takes it back when the container ends.
     `attachable_volumes`: it has a volume that may be attached to another node.
     `reason` is the Pod's own, as `Evicted` or `NodeLost`, else who disrupted it, as `DeletionByTaintManager`.
+    `company`: an ordinary container beside `poller` and `runner` has not terminated. Sidecars that are init containers
+    do not count: the kubelet ends them with the others.
     """
 
     name: str
@@ -55,11 +58,25 @@ class PodSeen:
     waiting_reason: str | None
     poller_running: bool = False
     attachable_volumes: bool = False
+    company: bool = False
 
     @property
     def is_terminal(self) -> bool:
         """Whether none of its containers runs or ever will."""
         return self.phase in {"Succeeded", "Failed"}
+
+    @property
+    def is_over(self) -> bool:
+        """Whether `poller` and `runner` have terminated for good, whatever other containers do.
+
+        No JIT can be used there any more. Unlike a terminal Pod, it is deleted only under a retire claim (law L7).
+        """
+        return self.is_terminal or (self.poller_exit_code is not None and self.runner_exit_code is not None)
+
+    @property
+    def is_outlived(self) -> bool:
+        """Whether it is over and another container keeps it from becoming terminal."""
+        return self.is_over and not self.is_terminal and self.company
 
 
 def get_pod(client: KubeClient, *, namespace: str, name: str, policy: RetryPolicy | None = None) -> PodSeen | None:
@@ -138,12 +155,18 @@ def read_pod(item: Json) -> PodSeen:
         attachable_volumes=any(
             set(volume) - {"name"} - _BOUND_TO_POD_OR_NODE for volume in (item.get("spec") or {}).get("volumes") or ()
         ),
+        company=_company(item.get("spec") or {}, containers),
     )
 
 
 def _disruption(status: Json) -> str | None:
     found = (each for each in status.get("conditions") or () if each.get("type") == "DisruptionTarget")
     return next((each.get("reason") for each in found if each.get("status") == "True"), None)
+
+
+def _company(spec: Json, containers: Mapping[str, Json]) -> bool:
+    names = {each["name"] for each in spec.get("containers") or ()} - {"poller", "runner"}
+    return any(not _ended(containers.get(name) or {}) for name in names)
 
 
 def _ended(container: Json) -> Json:

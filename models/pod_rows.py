@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Row
 
 from models.busy import Recorded
 from models.cuts import pollers_ended
+from models.releases import insert_retire
 from models.sql import text
 
 
@@ -56,11 +57,15 @@ class PodFacts:
     template_hash: str
     stamp_value: str
     created_at: datetime
+    over: bool
     terminal: bool
     poller_exit_code: int | None
     runner_exit_code: int | None
     exit_reason: str | None
 
+
+OVER = "its poller and its runner have ended"
+"""Why a Pod is retired that is over and not terminal, in the words of the claim's event."""
 
 POOL_OF_NAME = """
     coalesce((SELECT r.pool_id FROM runner_pods r WHERE r.namespace = :namespace AND r.name = :name
@@ -104,16 +109,19 @@ def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: 
                 """),
                 {"uid": pod.uid, "hash": pod.template_hash, "name": pod.name, "pool_id": pool_id},
             )
-        if pod.terminal and (row is None or row.terminal_at is None):
+        if pod.over and (row is None or row.terminal_at is None):
+            # A Pod that never polled and is not terminal is a failed start: the plan counts and retires it.
             db.execute(
                 text("""
                     UPDATE runner_pods SET terminal_at = :now, poller_exit_code = :poller,
                            runner_exit_code = :runner, exit_reason = :reason
                     WHERE uid = :uid AND terminal_at IS NULL
+                      AND (:served OR first_polled_at IS NOT NULL
+                           OR EXISTS (SELECT FROM claims c WHERE c.pod_uid = runner_pods.uid))
                 """),
                 {
                     "uid": pod.uid, "now": now, "poller": pod.poller_exit_code, "runner": pod.runner_exit_code,
-                    "reason": pod.exit_reason,
+                    "reason": pod.exit_reason, "served": pod.terminal or pod.poller_exit_code == 0,
                 },
             )  # fmt: skip
     ended = [
@@ -127,7 +135,7 @@ def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: 
 
 def _changes(row: Row[Any], pod: PodFacts) -> bool:
     """Return whether a Pod shows something that its row does not have."""
-    return (row.uid is None and row.attempt_id == pod.attempt_id) or (pod.terminal and row.terminal_at is None)
+    return (row.uid is None and row.attempt_id == pod.attempt_id) or (pod.over and row.terminal_at is None)
 
 
 def _lock_free(db: Connection, row_ids: Sequence[int]) -> frozenset[int]:
@@ -222,6 +230,23 @@ def record_created(db: Connection, *, row_id: int, uid: str, template_hash: str)
         text("UPDATE runner_pods SET template_hash = :hash WHERE id = :id AND template_hash <> :hash"),
         {"id": row_id, "hash": template_hash},
     )
+
+
+def retire_over(db: Connection, *, row_id: int, due_after: float, now: datetime, who: str) -> int | None:
+    """Insert the retire claim of a Pod that is over, which Kubernetes does not call terminal.
+
+    None when its row is locked, when it has a live claim or is gone, and while these rows are not trusted.
+    """
+    found = db.execute(
+        text("""
+            SELECT 1 FROM runner_pods WHERE id = :id AND terminal_at IS NOT NULL AND gone_at IS NULL
+            FOR NO KEY UPDATE SKIP LOCKED
+        """),
+        {"id": row_id},
+    ).one_or_none()
+    if found is None:
+        return None
+    return insert_retire(db, row_id, now=now, who=who, why=OVER, due_after=due_after)
 
 
 def is_wanted(db: Connection, *, row_id: int) -> bool:

@@ -42,7 +42,9 @@ class RunnerPod(Base):
     created_at: Mapped[datetime]
     first_polled_at: Mapped[datetime | None]
     polled_at: Mapped[datetime | None] = mapped_column(comment="refreshed at most once a minute")
-    terminal_at: Mapped[datetime | None] = mapped_column(comment="seen Succeeded or Failed")
+    terminal_at: Mapped[datetime | None] = mapped_column(
+        comment="when it was first seen over: poller and runner have terminated"
+    )
     poller_exit_code: Mapped[int | None]
     poller_ended_at: Mapped[datetime | None] = mapped_column(comment="when its poller was first seen to have ended")
     runner_exit_code: Mapped[int | None]

@@ -160,7 +160,7 @@ for _event in _EVENTS:
     WATCH_EVENTS.labels(_event.lower())
 for _why in ("ended", "expired", "silent", "failed"):
     WATCH_RESTARTS.labels(_why)
-for _why in ("surplus", "drained", "template", "cordoned", "not_started"):
+for _why in ("surplus", "drained", "template", "cordoned", "not_started", "over"):
     PODS_RETIRED.labels(_why)
 for _trouble in ("image", "container", "unschedulable", "poller", "silent", "refused"):
     FAILED_STARTS.labels(_trouble)

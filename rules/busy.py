@@ -2,7 +2,7 @@
 
 Yes when a claim of the Pod was delivered, its poller exited 0, its container `runner` is or was ready, or
 a runner of its mint attempts is online or busy on GitHub. After that it ends only by proof: the Pod is
-terminal or gone, GitHub removed the runner, or the job that the runner *executed* is long over and the
+over or gone, GitHub removed the runner, or the job that the runner *executed* is long over and the
 runner was absent or idle in two looks. The end of the job that the Pod was *claimed* for proves nothing:
 GitHub gives a job to any runner whose labels cover it. So the evidence has no field for it.
 
@@ -69,7 +69,7 @@ def _proofs(evidence: PodEvidence, job_over_after: float) -> tuple[str, ...]:
     job_is_over = over_for is not None and over_for >= job_over_after
     found = (
         (evidence.gone, "the Pod is gone"),
-        (evidence.terminal, "the Pod is terminal"),
+        (evidence.terminal, "the Pod is over"),
         (evidence.runner_removed_proof and seen not in {"online", "busy"}, "GitHub removed the runner"),
         (
             job_is_over and evidence.runner_absent_or_idle_in_two_looks and seen != "busy",

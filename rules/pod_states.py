@@ -13,10 +13,10 @@ class PodState(StrEnum):
     - `warm`: it polls, has no live claim, and was never given anything.
     - `reserved`: a live job claim, of which nothing was delivered.
     - `busy`: it may hold a JIT.
-    - `ending`: its delivered claim is over, and it is not terminal yet.
+    - `ending`: its delivered claim is over, and the Pod is not yet.
     - `retiring`: a live retire claim.
     - `silent`: it polled once, and nobody hears it any more.
-    - `spent`: it is terminal.
+    - `spent`: it is over, whatever containers beside `poller` and `runner` do.
     """
 
     STARTING = "starting"

@@ -24,7 +24,7 @@ def evidence_of(recorded: Recorded, pod: PodSeen | None, *, gone: bool = False) 
         poller_exit_code=poller,
         runner_ever_ready=recorded.executed or (pod is not None and pod.runner_ready),
         github_runner_seen="unknown",
-        terminal=recorded.terminal or (pod is not None and pod.is_terminal),
+        terminal=recorded.terminal or (pod is not None and pod.is_over),
         gone=recorded.gone or gone,
         runner_removed_proof=recorded.runners_removed,
     )

@@ -69,6 +69,7 @@ def pod_facts(pod: PodSeen) -> PodFacts:
         template_hash=pod.digest or "",
         stamp_value=pod.stamp or INITIAL,
         created_at=pod.created_at,
+        over=pod.is_over,
         terminal=pod.is_terminal,
         poller_exit_code=pod.poller_exit_code,
         runner_exit_code=pod.runner_exit_code,

@@ -427,7 +427,7 @@ def _judge(
     )
     stamp = parse(pod.stamp)
     evidence = RestoredPod(
-        terminal=pod.is_terminal,
+        terminal=pod.is_over,
         owner=pod.owner,
         stamp_claim=0 if stamp is None else stamp.claim_id,
         poller_exit_code=pod.poller_exit_code,

@@ -53,7 +53,7 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
     verdict = ask(rt, work.pod_uid, living, gone=gone)
     if work.delivered or work.registrations or verdict.busy:
         try:
-            remove_runners(rt, work, over=living is None or living.is_terminal)
+            remove_runners(rt, work, over=living is None or living.is_over)
         except Busy:
             log.warning("retire.refused", pod=work.pod_name)
             look_again(rt, work, "GitHub says that its runner is busy")
@@ -102,11 +102,17 @@ class OwnerRenamed(Exception):
 def remove_runners(rt: Runtime, work: releases.ReleaseWork, *, over: bool) -> None:
     """Remove every runner of the Pod; raises `OwnerRenamed` and what GitHub's adapter raises.
 
-    Not where the App may not remove a runner that nobody can start: its JIT never left us, or the Pod is `over`.
+    A runner that nobody can start holds up nothing where the App may not remove it: its JIT never left us, or the Pod
+    is `over`. Nor does one of a Pod that is over for being busy: GitHub has not noticed yet that it ended, and
+    `orphaned_runners` removes it later.
     """
     for registration in work.registrations:
         try:
             remove_runner(rt, registration, policy=RETIRE)
+        except Busy:
+            if not over:
+                raise
+            log.warning("retire.runner_left", runner=registration.runner_name, error="Busy")
         except (Forbidden, Gone) as error:
             if registration.delivered and not over:
                 scope_unknown = isinstance(error, Gone) and not isinstance(error, NotInstalled)

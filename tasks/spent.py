@@ -1,6 +1,7 @@
 """Pods that are over: their claims end after GitHub was asked, then Pod and ServiceAccount go.
 
 A spent Pod is deleted when no claim needs it any more; one that was not in the list is proven gone by a GET.
+A Pod is spent when it is over. One that is over and not terminal is deleted under a retire claim (L7).
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from sqlalchemy import Connection
 
 from k8s_adapters.pods import PodSeen, get_pod
 from k8s_adapters.runners import delete_account_left, delete_runner
-from models import pod_claims, releases, stranded
+from models import pod_claims, pod_rows, releases, stranded
 from models.engine import transaction
 from models.pod_rows import PodRow
+from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Busy, RateLimited, Retryable, UpstreamError
 from rules.fates import Fate, JobFate
@@ -25,6 +27,7 @@ from tasks.base import SWEEP_ROW, calls, remaining
 from tasks.evidence import judge
 from tasks.github import LookUps, ask_fate, deregister
 from tasks.release import send_release, wake_after
+from tasks.retire import send_retire
 from tasks.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -62,9 +65,15 @@ def forget_account(rt: Runtime, *, namespace: str, name: str, uid: str) -> None:
 
 
 def see_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, silent: set[int | None], now: datetime) -> None:
-    """A terminal Pod: wait for its `completed`, then ask GitHub; delete it when no claim needs it."""
+    """A Pod that is over: wait for its `completed`, then ask GitHub; delete it when no claim needs it."""
+    waited = row.terminal_at is not None and now - row.terminal_at > timedelta(seconds=rt.settings.spent_after)
     if row.claim_id is None and judge(row.recorded, pod).busy:
         log.error("keep.pod_stays", pod=row.name)
+        return
+    if row.claim_id is None and not pod.is_terminal:
+        # Without company the kubelet is about to report it terminal, unless the node is lost.
+        if pod.is_over and (pod.company or waited):
+            retire_over(rt, row, now=now)
         return
     if row.claim_id is None:
         with rt.waker.alone(f"delete:{pod.uid}") as alone:
@@ -73,9 +82,19 @@ def see_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, silent: set[int | None]
         return
     if row.claim_purpose == Purpose.RETIRE:
         return
-    waited = row.terminal_at is not None and now - row.terminal_at > timedelta(seconds=rt.settings.spent_after)
     if waited:
         end_claim(rt, row.claim_id, found_by=FoundBy.LISTS, spent=True, silent=silent)
+
+
+def retire_over(rt: Runtime, row: PodRow, *, now: datetime) -> None:
+    """Commit and send the retire claim of a Pod that is over and not terminal; not when its row is locked."""
+    claim_id = transaction(
+        rt.engine,
+        lambda db: pod_rows.retire_over(db, row_id=row.id, due_after=rt.settings.due_after, now=now, who=rt.who),
+    )
+    if claim_id is not None:
+        telemetry.PODS_RETIRED.labels("over").inc()
+        send_retire(rt, claim_id)
 
 
 def remove(rt: Runtime, pod: PodSeen, *, now: datetime) -> None:

@@ -136,7 +136,7 @@ class Admission:
         self._counts["pods.looked_up"] += 1
         namespace, name = identity.namespace, identity.pod_name
         pod = await self._ask(lambda: self._cluster.pod(namespace=namespace, name=name))
-        if pod is None or pod.uid != identity.pod_uid or pod.is_terminal:
+        if pod is None or pod.uid != identity.pod_uid or pod.is_over:
             raise Refusal(403, f"no living Pod {name!r} with this UID")
         pool = pod.pool
         if pool is None:

@@ -61,13 +61,11 @@ class Pods:
 
     def see(self, item: PodSeen, *, deleted: bool) -> None:
         """Take one Pod."""
-        unstamped = item.owner is None and item.poller_exit_code is not None and not item.is_terminal
-        sight = (
-            None
-            if deleted
-            else Sight(item.pool or "", terminal=item.is_terminal, ready=item.runner_ready, unstamped=unstamped)
-        )
-        self._note(item.uid, sight)
+        # One that is over and has no company becomes terminal within a moment: that is told, once.
+        ended = item.is_terminal or item.is_outlived
+        unstamped = item.owner is None and item.poller_exit_code is not None and not item.is_over
+        sight = Sight(item.pool or "", terminal=ended, ready=item.runner_ready, unstamped=unstamped)
+        self._note(item.uid, None if deleted else sight)
 
     def _note(self, uid: str, after: Sight | None) -> None:
         for hint in hints_of(self._sights.get(uid), after):

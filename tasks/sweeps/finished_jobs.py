@@ -94,7 +94,7 @@ def look(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
         log.info("finished_jobs.kept", pod=pod.pod_name, why=verdict.reason)
         return
     living = get_pod(rt.kube, namespace=pod.namespace, name=pod.pod_name, policy=calls(SWEEP_ROW))
-    if living is None or living.uid != pod.pod_uid or living.is_terminal:
+    if living is None or living.uid != pod.pod_uid or living.is_over:
         return  # it has ended by itself: the keeper sees to it
     node_gone = pod.on_gone_node and living.node is not None and gone_now(rt, living.node) is not None
     if not node_gone and (living.terminating or hurried):

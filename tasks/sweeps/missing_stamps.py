@@ -47,7 +47,7 @@ def look(tick: Tick, claim: sweeps.LivePod) -> None:
     """Have one Pod stamped that is there, is not over, and lacks the stamp of its claim."""
     rt = tick.rt
     pod = get_pod(rt.kube, namespace=claim.namespace, name=claim.pod_name, policy=calls(SWEEP_ROW))
-    if pod is None or pod.uid != claim.pod_uid or pod.terminating or pod.is_terminal:
+    if pod is None or pod.uid != claim.pod_uid or pod.terminating or pod.is_over:
         return
     if carries(pod, claim):
         return

@@ -28,6 +28,7 @@ ENDS = {
     ("models/releases.py", "end_never_delivered"): "insert_retire",
     ("models/releases.py", "end_delivered"): "insert_retire",
     ("models/pool_plans.py", "_retire"): "insert_retire",
+    ("models/pod_rows.py", "retire_over"): "insert_retire",
     ("models/silence.py", "retire_quiet"): "insert_retire",
     ("models/stuck_pods.py", "allow_force"): "insert_retire",
     ("models/orphans.py", "retire_stamped"): "insert_retire",
@@ -38,7 +39,7 @@ ASKS = {
     # Who calls those, and what it asks.
     ("tasks/retire.py", "carry_out"): {"ask"},
     ("tasks/retire.py", "force"): {"ask", "gone_now", "may_force"},
-    ("tasks/spent.py", "see_spent"): {"judge", "remove"},
+    ("tasks/spent.py", "see_spent"): {"judge", "remove", "retire_over"},
     ("tasks/pools.py", "keep"): {"decide"},
     ("tasks/provision.py", "decide"): {"make_plan", "commit_plan"},
     ("tasks/observing.py", "make_plan"): {"observe_pod", "plan"},
@@ -67,6 +68,7 @@ CALLERS = {
     "end_delivered": {("tasks/release.py", "end_delivered"), ("tasks/release.py", "carry_out")},
     "commit_plan": {("tasks/provision.py", "decide")},
     "_retire": {("models/pool_plans.py", "commit_plan")},
+    "retire_over": {("tasks/spent.py", "see_spent"), ("tasks/spent.py", "retire_over")},
     "retire_quiet": {("tasks/sweeps/silent_pods.py", "look")},
     "retire_stamped": {("tasks/sweeps/orphaned_stamps.py", "look")},
     "reap_finished": {("tasks/sweeps/finished_jobs.py", "look")},
@@ -140,7 +142,7 @@ def test_nobody_comes_to_them_past_the_question(name: str) -> None:
         if path.startswith(packages)
         for call in calls(each)
         if name_of(call) == name
-        and receiver(call) in {"", "releases", "pool_plans", "silence", "orphans", "stuck_pods"}
+        and receiver(call) in {"", "releases", "pod_rows", "pool_plans", "silence", "orphans", "stuck_pods"}
     }
     assert found == CALLERS[name]
 

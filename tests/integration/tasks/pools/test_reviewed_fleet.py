@@ -93,7 +93,6 @@ def test_other_pods_are_created_when_one_name_cannot_be(stage: Stage) -> None:
     assert len(stage.pods()) >= 2
 
 
-@pytest.mark.xfail(strict=True, reason="a Pod is over when its phase says so, and a sidecar keeps the phase Running")
 def test_a_pod_is_replaced_when_its_job_is_over_and_a_sidecar_runs_on(stage: Stage) -> None:
     sidecar = {"spec": {"containers": [{"name": "dind", "image": "docker:dind"}]}}
     stage.pool(replicas=1, podTemplate=sidecar)

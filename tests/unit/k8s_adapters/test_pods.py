@@ -1,0 +1,50 @@
+"""When a Pod is over, terminal, and kept from becoming terminal by another container."""
+
+from __future__ import annotations
+
+import pytest
+
+from k8s_adapters.client import Json
+from k8s_adapters.pods import PodSeen, read_pod
+
+RUNS: Json = {"running": {}}
+ENDED: Json = {"terminated": {"exitCode": 0}}
+WAITS: Json = {"waiting": {"reason": "ImagePullBackOff"}}
+
+
+def pod(phase: str = "Running", *, restarts: tuple[str, ...] = (), **containers: Json) -> PodSeen:
+    """Return a Pod whose containers are in these states; `restarts` are native sidecars, which go on."""
+    return read_pod({
+        "metadata": {"name": "p", "uid": "u", "namespace": "n", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {
+            "containers": [{"name": name} for name in containers],
+            "initContainers": [{"name": name, "restartPolicy": "Always"} for name in restarts],
+        },
+        "status": {
+            "phase": phase,
+            "containerStatuses": [{"name": name, "state": state} for name, state in containers.items() if state],
+            "initContainerStatuses": [{"name": name, "state": RUNS} for name in restarts],
+        },
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("seen", "over", "outlived"),
+    [
+        (pod(poller=RUNS, runner=RUNS), False, False),
+        (pod(poller=ENDED, runner=RUNS), False, False),
+        (pod(poller=RUNS, runner=ENDED, dind=ENDED), False, False),
+        (pod("Pending", poller=WAITS, runner=WAITS, dind=ENDED), False, False),
+        (pod(poller=ENDED, runner=ENDED), True, False),
+        (pod(poller=ENDED, runner=ENDED, dind=ENDED), True, False),
+        (pod(poller=ENDED, runner=ENDED, dind=RUNS), True, True),
+        (pod("Pending", poller=ENDED, runner=ENDED, dind=WAITS), True, True),
+        (pod(poller=ENDED, runner=ENDED, dind={}), True, True),
+        (pod(poller=ENDED, runner=ENDED, restarts=("mesh",)), True, False),
+        (pod("Succeeded", poller=ENDED, runner=ENDED), True, False),
+        (pod("Failed", poller={}, runner={}, dind={}), True, False),
+    ],
+)
+def test_a_pod_is_over_when_poller_and_runner_have_terminated(seen: PodSeen, *, over: bool, outlived: bool) -> None:
+    assert (seen.is_over, seen.is_outlived) == (over, outlived)
+    assert seen.is_terminal == (seen.phase in {"Succeeded", "Failed"})
