@@ -239,14 +239,16 @@ def _retirements(
 ) -> list[Retirement]:
     """Return who goes, most dispensable first: failed starts, what is too many, stale starts, then what still serves.
 
-    Of what is too many those go first that never polled, then those that have been idle longest.
+    Of the surplus, silent Pods go first and starting ones next, so that those that serve stay. Of the warm ones, those
+    go first that would be replaced anyway (cordoned, then stale), then those that have been idle longest.
     """
     gone = {pod.id: Retirement(pod.id, Why.NOT_STARTED, detail) for pod, _, detail in overdue}
     seen = [pod for pod in kept if pod.seen and not pod.unborn]
     starting = [pod for pod in seen if pod.state is PodState.STARTING and pod.id not in gone]
-    warm = sorted((pod for pod in seen if pod.state is PodState.WARM), key=lambda pod: (pod.idle_since, pod.id))
+    silent = sorted((pod for pod in seen if pod.state is PodState.SILENT), key=_dispensable)
+    warm = sorted((pod for pod in seen if pod.state is PodState.WARM), key=_dispensable)
     why = Why.DRAINED if pool.leaving else Why.SURPLUS
-    surplus = [*sorted(starting, key=lambda pod: (not pod.stale, pod.id)), *warm][: max(0, too_many - len(gone))]
+    surplus = [*silent, *sorted(starting, key=_dispensable), *warm][: max(0, too_many - len(gone))]
     gone |= {pod.id: Retirement(pod.id, why) for pod in surplus}
     gone |= {pod.id: Retirement(pod.id, Why.TEMPLATE) for pod in starting if pod.stale and pod.id not in gone}
     available = sum(pod.state in AVAILABLE and pod.id not in gone for pod in kept)
@@ -255,6 +257,11 @@ def _retirements(
     stale = [Retirement(pod.id, Why.TEMPLATE) for pod in warm if pod.stale and not pod.cordoned]
     replaced = [each for each in (*cordoned, *stale) if each.id not in gone]
     return [*gone.values(), *replaced[: max(0, allowed)]]
+
+
+def _dispensable(pod: ObservedPod) -> tuple[bool, bool, datetime, int]:
+    """Return the sort key of Pods of one state, the most dispensable first."""
+    return not pod.cordoned, not pod.stale, pod.idle_since, pod.id
 
 
 def _hopeless(kept: Iterable[ObservedPod]) -> str | None:

@@ -68,6 +68,26 @@ def test_of_too_many_the_rows_go_first_then_those_that_never_polled_then_the_lon
     assert retired(made) == [(4, Why.SURPLUS), (2, Why.SURPLUS), (3, Why.SURPLUS)]
 
 
+def test_silent_pods_are_surplus_before_starting_and_warm_ones() -> None:
+    pods = [pod(1, idle=900), pod(2, PodState.STARTING), pod(3, PodState.SILENT), pod(4, PodState.SILENT, idle=300)]
+    assert retired(look(pool(3), *pods)) == [(4, Why.SURPLUS)]
+    assert retired(look(pool(1), *pods)) == [(4, Why.SURPLUS), (3, Why.SURPLUS), (2, Why.SURPLUS)]
+    assert look(pool(4), *pods).retire == (), "silence alone is judged by its own sweep"
+
+
+def test_cordoned_and_stale_pods_are_surplus_before_healthy_ones() -> None:
+    healthy = [pod(1, idle=900), pod(2, idle=900)]
+    worse = [pod(3, stale=True, idle=5), pod(4, cordoned=True, idle=1), pod(5, stale=True, idle=9)]
+    made = look(pool(2), *healthy, *worse)
+    assert retired(made) == [(4, Why.SURPLUS), (5, Why.SURPLUS), (3, Why.SURPLUS)]
+
+
+def test_surplus_pods_count_as_unavailable_for_a_roll() -> None:
+    stale = [pod(n, stale=True) for n in range(2, 5)]
+    made = look(pool(4), pod(1), *stale, pod(5, PodState.SILENT, seen=False))
+    assert retired(made) == [(2, Why.SURPLUS)], "three are left for four replicas: nothing more may go for the template"
+
+
 def test_one_plan_retires_a_tenth_and_five_at_least() -> None:
     assert len(look(pool(0), *[pod(n) for n in range(20)]).retire) == 5
     assert len(look(pool(0), *[pod(n) for n in range(200)]).retire) == 20
@@ -127,6 +147,12 @@ def test_failed_starts_are_counted_once_a_round_and_hold_up_creations() -> None:
     assert third.starts.failures == 2
     assert third.starts.create_after == later + timedelta(seconds=5)
     assert (third.create, third.creates) == (0, False)
+
+
+def test_a_starting_pod_that_was_not_in_the_list_is_no_failed_start() -> None:
+    made = look(pool(1, start_timeout=0), pod(1, PodState.STARTING, seen=False))
+    assert (made.retire, made.failed_starts, made.starts.failures) == ((), (), 0)
+    assert look(pool(1, start_timeout=0), pod(1, PodState.STARTING)).failed_starts == (Trouble.SILENT,)
 
 
 def test_no_start_has_failed_while_no_web_process_could_hear_the_pod() -> None:
@@ -196,7 +222,7 @@ def test_whatever_it_sees_a_plan_touches_no_pod_that_may_have_a_job_and_keeps_it
     made = look(of, *pods)
     by_id = {each.id: each for each in pods}
     gone = [by_id[each.id] for each in made.retire]
-    assert {each.state for each in gone} <= {PodState.STARTING, PodState.WARM}
+    assert {each.state for each in gone} <= {PodState.STARTING, PodState.WARM, PodState.SILENT}
     assert len({each.id for each in gone}) == len(gone) <= budget_of(len(pods))
     replaced = [each for each in made.retire if each.why in {Why.TEMPLATE, Why.CORDONED}]
     if any(by_id[each.id].state is PodState.WARM for each in replaced):

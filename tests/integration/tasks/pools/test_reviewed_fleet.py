@@ -30,7 +30,6 @@ def test_pods_that_end_before_their_first_poll_are_made_with_a_backoff(stage: St
     assert len(made) <= 10
 
 
-@pytest.mark.xfail(strict=True, reason="silent Pods count as too many, but only healthy ones can be surplus")
 def test_a_scale_down_keeps_healthy_pods_when_others_are_silent(stage: Stage) -> None:
     stage.pool(replicas=10)
     beats(stage)
