@@ -214,6 +214,24 @@ class TestServiceAccounts:
 
         assert pod in accounts(stage)
 
+    def test_one_whose_row_was_taken_up_again_meanwhile_stays(
+        self, stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stage.with_settings(orphaned_account_after=0)
+        remove(stage, pod)
+
+        def take_up() -> None:
+            stage.rows("UPDATE runner_pods SET gone_at = NULL WHERE name = :name", name=pod)
+
+        from tasks.sweeps import orphaned_service_accounts as module  # noqa: PLC0415  the module, not its task
+
+        during(monkeypatch, module, "get_pod", take_up)
+
+        orphaned_service_accounts.run()
+
+        assert pod in accounts(stage)
+        assert [row.moved_on for row in stage.rows("SELECT moved_on FROM sweep_runs")] == [1]
+
     def test_a_namesake_that_came_meanwhile_stays(
         self, stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

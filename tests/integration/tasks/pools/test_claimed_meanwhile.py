@@ -76,7 +76,7 @@ def test_a_pod_claimed_between_the_plan_and_its_commit_survives(
         assert {each.id for each in args[2].retire} >= {row.id for row in stage.rows(
             "SELECT id FROM runner_pods WHERE name = :name", name=name)}  # fmt: skip
         monkeypatch.setattr(pool_plans, "commit_plan", commit)
-        take_in_a_thread(stage, name, stamped=stamped)
+        in_a_thread(lambda: take(stage, name, stamped=stamped))
         return commit(*args, **named)
 
     monkeypatch.setattr(pool_plans, "commit_plan", late)
@@ -88,8 +88,36 @@ def test_a_pod_claimed_between_the_plan_and_its_commit_survives(
     assert len(reasons(stage)) == 2
 
 
-def take_in_a_thread(stage: Stage, name: str, *, stamped: bool) -> None:
-    """Claim as another process would: this thread is inside a transaction."""
-    thread = Thread(target=take, args=(stage, name), kwargs={"stamped": stamped})
+@pytest.mark.parametrize("why", ["surplus", "template"])
+def test_a_pod_whose_delivered_claim_ended_between_the_plan_and_its_commit_survives(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, *, why: str
+) -> None:
+    name = fleet(stage, why)[0]
+    commit: Callable[..., Any] = pool_plans.commit_plan
+
+    def serve() -> None:
+        """Claim and deliver, then end the claim, which proves nothing of the runner."""
+        stage.job(7)
+        claim = stage.claim(name, job_id=7, state="delivered")
+        stage.rows("UPDATE claims SET state = 'ended', ended_at = now(), end_reason = 'completed' WHERE id = :id",
+                   id=claim)  # fmt: skip
+
+    def late(*args: Any, **named: Any) -> Any:
+        monkeypatch.setattr(pool_plans, "commit_plan", commit)
+        in_a_thread(serve)
+        return commit(*args, **named)
+
+    monkeypatch.setattr(pool_plans, "commit_plan", late)
+    kept(stage)
+    retired(stage)
+
+    assert name in stage.pods()
+    assert name not in reasons(stage)
+    assert len(reasons(stage)) == 2
+
+
+def in_a_thread(what: Callable[[], Any]) -> None:
+    """Do something as another process would: this thread is inside a transaction."""
+    thread = Thread(target=what)
     thread.start()
     thread.join()

@@ -106,14 +106,16 @@ def test_a_pod_whose_poller_wrote_a_jit_or_that_was_ever_given_one_stays(stage: 
 
 def test_a_pod_whose_claim_has_just_ended_may_have_been_cut_off_by_it(stage: Stage) -> None:
     fill(stage, replicas=1)
-    stage.with_settings(start_timeout=60)
+    stage.with_settings(start_timeout=0)  # the Pod itself is young
     beat(stage)
     stage.job(7)
     stage.claim(min(stage.pods()), job_id=7, state="claimed")
-    stage.rows("UPDATE claims SET state = 'ended', ended_at = now() - interval '1 s', end_reason = 'released'")
-    stage.rows("UPDATE runner_pods SET created_at = now() - interval '1 h'")
+    stage.rows("UPDATE claims SET state = 'ended', ended_at = now() + interval '1 h', end_reason = 'released'")
     silent_pods.run()
     assert retirements(stage) == []
+    stage.rows("UPDATE claims SET ended_at = now() - interval '1 s'")
+    silent_pods.run()
+    assert retirements(stage) == ["it does not poll"]
 
 
 def test_a_pod_that_is_heard_between_the_verdict_and_the_action_stays(
