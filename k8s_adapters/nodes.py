@@ -193,7 +193,8 @@ def _health(spec: _Spec, status: _Status) -> NodeHealth:
 
 def _room(item: _Item, spec: _Spec, status: _Status) -> Node:
     allocatable = status.allocatable or {}
-    ready = any(each.type == "Ready" and each.status == "True" for each in status.conditions or ())
+    said = next((each for each in status.conditions or () if each.type == "Ready"), None)
+    ready = said is not None and said.status == "True"
     taints = tuple(
         Taint(each.key, each.value or "", each.effect)
         for each in spec.taints or ()
@@ -206,4 +207,6 @@ def _room(item: _Item, spec: _Spec, status: _Status) -> Node:
             math.floor(_amount(allocatable.get("cpu")) * 1000), math.floor(_amount(allocatable.get("memory")) / _MIB)
         ),
         taints=taints,
+        not_ready=said is not None and not ready and not spec.unschedulable,
+        not_ready_since=said.last_transition_time if said is not None and not ready else None,
     )

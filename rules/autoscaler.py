@@ -2,8 +2,10 @@
 
 Left as they are: pools that are deleted, paused or cannot be used; all of them while the gate of GitHub or Kubernetes
 is closed, since then jobs pile up that no Pod would help, and Pods seem missing that are not (decision 0013); and no
-pool shrinks while the rows may be older than the cluster. A pool where jobs wait for long beside idle Pods does not
-grow: more Pods are not what these jobs lack (actions/actions-runner-controller#4397 tells of such statistics).
+pool shrinks while the rows may be older than the cluster. A node that is not Ready counts for `scaleDownDelay` where a
+pool would shrink without it: it may come back, and its loss must not end healthy Pods on other nodes. A pool where jobs
+wait for long beside idle Pods does not grow: more Pods are not what these jobs lack
+(actions/actions-runner-controller#4397 tells of such statistics).
 """
 
 from __future__ import annotations
@@ -81,14 +83,24 @@ def plan(
         members = [Member(view.pool_id, wanted(view.demand, view.limits), view.size) for view in scaled]
         granted = share(members, room=room, taken=others)
         for view in scaled:
-            outcomes[view.pool_id] = _outcome(view, granted[view.pool_id], room, doubts=doubts, now=now)
+            hoped = granted
+            if nodes is not None and any(node.not_ready for node in nodes):
+                lost_before = now - timedelta(seconds=view.limits.scale_down_delay)
+                room_again = capacity(fleet, nodes, tolerations, lost_before=lost_before)
+                hoped = share(members, room=room_again, taken=others)
+            outcomes[view.pool_id] = _outcome(
+                view, granted[view.pool_id], room, hoped=hoped[view.pool_id], doubts=doubts, now=now
+            )
     for view in views:
         if view.hands_off is not None:
             outcomes[view.pool_id] = Outcome(left(view.replicas, view.hands_off), Parts(0, 0, 0))
     return outcomes
 
 
-def _outcome(view: PoolView, granted: Parts, room: Size | None, *, doubts: Doubts, now: datetime) -> Outcome:
+def _outcome(
+    view: PoolView, granted: Parts, room: Size | None, *, hoped: Parts, doubts: Doubts, now: datetime
+) -> Outcome:
+    """Return a pool's decision. `hoped`: its grant if the nodes came back that are not Ready."""
     if doubts.barred is not None:
         return Outcome(left(view.replicas, doubts.barred), granted)
     short_of = None if room is None else f"{view.fleet}: {room.vcpu / 1000:g} vCPU, {room.memory / 1024:.1f} GiB"
@@ -96,6 +108,11 @@ def _outcome(view: PoolView, granted: Parts, room: Size | None, *, doubts: Doubt
     decision = decide(
         view.replicas, granted, limits=view.limits, scaled_up_at=view.scaled_up_at, why=why, now=now
     )  # fmt: skip
+    if decision.verdict is Verdict.DOWN and hoped.total > granted.total:
+        why = f"{why}; but nodes that are not Ready count for scaleDownDelay"
+        decision = decide(view.replicas, hoped, limits=view.limits, scaled_up_at=view.scaled_up_at, why=why, now=now)
+        if decision.verdict is not Verdict.DOWN:
+            decision = left(view.replicas, why)
     if view.stuck is not None and decision.verdict is Verdict.UP:
         decision = left(view.replicas, f"{why}; but {view.stuck}")
     if doubts.shrinking is not None:

@@ -3,19 +3,25 @@
 Real load is always granted in full, beyond the capacity too: a Pod that is pending for a job is what makes an operator,
 or an autoscaler of nodes, buy one. The floors and then the headroom get what is left; what does not fit is split in
 proportion and rounded down, and what comes after it gets nothing. Where the capacity is not known, or there seems to be
-none, everybody gets what it wants: no doubt about nodes may ever end Pods (law L8).
+none, everybody gets what it wants: no doubt about nodes may ever end Pods (law L8). A node that is not Ready is such a
+doubt: it may come back, so `capacity` can count it for a while.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from fractions import Fraction
 
 from rules.scaling import Parts
 
 USABLE = Fraction(9, 10)
 """Of what nodes can allocate: the rest is for what else runs on every node."""
+
+
+_OF_CONDITIONS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
+"""Taints that Kubernetes itself puts on a node that is not Ready, and takes off again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +71,21 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node; `usable`: it is Ready and not cordoned. `taints` are those that keep Pods away."""
+    """A node; `usable`: it is Ready and not cordoned. `taints` are those that keep Pods away.
+
+    `not_ready`: it is not cordoned, and its condition Ready is not True, since `not_ready_since` where that is known.
+    """
 
     labels: Mapping[str, str]
     usable: bool
     allocatable: Size
     taints: tuple[Taint, ...] = ()
+    not_ready: bool = False
+    not_ready_since: datetime | None = None
+
+    def may_return(self, *, lost_before: datetime) -> bool:
+        """Return whether it is not Ready, and was Ready at that time; one whose time is not known may have been."""
+        return self.not_ready and (self.not_ready_since is None or self.not_ready_since > lost_before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +112,20 @@ class Member:
     size: Size
 
 
-def capacity(fleet: Fleet, nodes: Iterable[Node], tolerations: Sequence[Toleration]) -> Size:
-    """Return what the fleet's usable nodes hold for Pods, of which some tolerate so much."""
+def capacity(
+    fleet: Fleet, nodes: Iterable[Node], tolerations: Sequence[Toleration], *, lost_before: datetime | None = None
+) -> Size:
+    """Return what the fleet's usable nodes hold for Pods, of which some tolerate so much.
+
+    With `lost_before` also what nodes hold that are not Ready and were Ready at that time.
+    """
     total = NOTHING
     for node in nodes:
+        returns = lost_before is not None and node.may_return(lost_before=lost_before)
         fits = all(node.labels.get(key) == value for key, value in fleet.selector)
-        let_in = all(any(each.covers(taint) for each in tolerations) for taint in node.taints)
-        if node.usable and fits and let_in:
+        taints = [taint for taint in node.taints if not (returns and taint.key.startswith(_OF_CONDITIONS))]
+        let_in = all(any(each.covers(taint) for each in tolerations) for taint in taints)
+        if (node.usable or returns) and fits and let_in:
             total += node.allocatable
     return Size(int(total.vcpu * USABLE), int(total.memory * USABLE))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Self
 
@@ -86,18 +86,23 @@ class LiveNode:
 
     def beat(self) -> None:
         """Report the status and renew the Lease now, and renew it from now on."""
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        ready = {"type": "Ready", "status": str(self._ready), "reason": "AsTheTestSays", "message": ""}
-        ready |= {"lastHeartbeatTime": now, "lastTransitionTime": now}
-        status: Json = {"conditions": [ready]}
-        if self._allocatable:
-            status["allocatable"] = self._allocatable
-        path = f"/api/v1/nodes/{self.name}/status"
-        self._kube.request("PATCH", path, body={"status": status}, content_type=MERGE_PATCH)
+        self.report(ready=self._ready)
         self._renew()
         self._cut.clear()
         self._heart = threading.Thread(target=self._keep_beating, name=f"kubelet of {self.name}")
         self._heart.start()
+
+    def report(self, *, ready: bool, since: float = 0) -> None:
+        """Report the status; its condition Ready changed `since` seconds ago."""
+        self._ready, now = ready, datetime.now(UTC)
+        condition = {"type": "Ready", "status": str(ready), "reason": "AsTheTestSays", "message": ""}
+        condition |= {"lastHeartbeatTime": _written(now)}
+        condition |= {"lastTransitionTime": _written(now - timedelta(seconds=since))}
+        status: Json = {"conditions": [condition]}
+        if self._allocatable:
+            status["allocatable"] = self._allocatable
+        path = f"/api/v1/nodes/{self.name}/status"
+        self._kube.request("PATCH", path, body={"status": status}, content_type=MERGE_PATCH)
 
     def _keep_beating(self) -> None:
         while not self._cut.wait(self._every):
@@ -110,6 +115,10 @@ class LiveNode:
             self._kube.request("PATCH", f"{_LEASES}/{self.name}", body={"spec": spec}, content_type=MERGE_PATCH)
         except Gone:
             self._kube.request("POST", _LEASES, body={"metadata": {"name": self.name}, "spec": spec})
+
+
+def _written(at: datetime) -> str:
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _register(kube: KubeClient, name: str, labels: Mapping[str, str]) -> None:

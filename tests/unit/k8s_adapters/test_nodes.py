@@ -137,3 +137,19 @@ def test_a_part_of_a_list_of_nodes_is_none(page: bytes) -> None:
     client: Any = Client()
     with pytest.raises(Retryable):
         list_nodes(client)
+
+
+@pytest.mark.parametrize(
+    ("ready", "cordoned", "not_ready"),
+    [("True", False, False), ("False", False, True), ("Unknown", False, True), ("Unknown", True, False)],
+)
+def test_a_node_is_not_ready_since_its_condition_changed(*, ready: str, cordoned: bool, not_ready: bool) -> None:
+    condition = {"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    found = node(spec={"unschedulable": cordoned}, status={"conditions": [condition]})
+    assert found.not_ready is not_ready
+    if not_ready:
+        assert found.not_ready_since == datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_a_node_that_never_reported_is_no_lost_one() -> None:
+    assert not node().not_ready

@@ -310,17 +310,22 @@ def test_nodes_that_cannot_be_had_limit_nobody(
 
 @pytest.fixture
 def node(stage: Stage) -> Iterator[Callable[..., None]]:
-    """Add nodes of this test's fleet: (name, cpu, ready, cordoned)."""
+    """Add nodes of this test's fleet, or report one anew: (name, cpu, ready, cordoned); `since`: age of Ready in s."""
     with ExitStack() as nodes:
+        there: dict[str, LiveNode] = {}
 
-        def add(name: str, *, cpu: str, ready: bool = True, cordoned: bool = False) -> None:
-            found = LiveNode(
+        def add(name: str, *, cpu: str, ready: bool = True, cordoned: bool = False, since: float = 7200) -> None:
+            if name in there:
+                there[name].report(ready=ready, since=since)
+                return
+            there[name] = LiveNode(
                 stage.kube, f"{stage.namespace}-{name}", labels={"fleet": stage.namespace},
-                allocatable={"cpu": cpu, "memory": "64Gi"}, ready=ready,
+                allocatable={"cpu": cpu, "memory": "64Gi"},
             )  # fmt: skip
-            nodes.enter_context(found)
+            nodes.enter_context(there[name])
+            there[name].report(ready=ready, since=since)
             if cordoned:
-                found.cordon()
+                there[name].cordon()
 
         yield add
 
@@ -343,6 +348,32 @@ def test_where_nodes_are_scarce_load_comes_before_the_floors_of_others(
     an_hour_later(stage)
     autoscale.run()
     assert (replicas(stage, "loaded"), replicas(stage, "idle")) == (9, 0)
+
+
+def test_a_lost_node_shrinks_no_pool_before_the_scale_down_delay(
+    stage: Stage, fresh: None, node: Callable[..., None]
+) -> None:
+    del fresh
+    node("a", cpu="16")
+    node("b", cpu="16")
+    pool(stage, minWarm=10)
+    an_hour_later(stage)
+    autoscale.run()
+    assert replicas(stage) == 10
+    an_hour_later(stage)
+
+    node("b", cpu="16", ready=False, since=300)
+    autoscale.run()
+    assert (replicas(stage), decision(stage)["verdict"]) == (10, "left")
+    assert "nodes that are not Ready" in decision(stage)["why"]
+
+    node("b", cpu="16")
+    autoscale.run()
+    assert (replicas(stage), decision(stage)["verdict"]) == (10, "steady")
+
+    node("b", cpu="16", ready=False, since=1200)
+    autoscale.run()
+    assert (replicas(stage), decision(stage)["verdict"]) == (7, "down")
 
 
 def test_pods_of_pools_that_are_not_scaled_hold_their_part_of_the_nodes(
