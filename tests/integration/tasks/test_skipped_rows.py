@@ -152,7 +152,7 @@ def test_keeper_records_the_other_pods_when_the_row_of_one_is_locked(stage: Stag
     over = [
         PodFacts(
             name=name, namespace="none", uid=name, attempt_id="a", template_hash="h", stamp_value="0",
-            created_at=utcnow(), terminal=True, poller_exit_code=0, runner_exit_code=0, exit_reason=None,
+            created_at=utcnow(), over=True, terminal=True, poller_exit_code=0, runner_exit_code=0, exit_reason=None,
         )
         for name in ("pod-1", "pod-2", "pod-3")
     ]  # fmt: skip
