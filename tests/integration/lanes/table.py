@@ -33,6 +33,7 @@ TASKS: Mapping[str, str] = {
             "resume", "rematch", "stale_claims", "unused_runners", "missing_pods", "missing_stamps", "redelivery",
             "adrift_jobs", "orphaned_stamps", "silent_pods", "finished_jobs", "orphaned_runners",
             "orphaned_service_accounts", "prune", "unbound_executions", "catch_up", "gates",
+            "gone_nodes",
         ),
         SWEEP,
     ),

@@ -46,6 +46,7 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     "adrift_jobs": (JOB,),
     "orphaned_stamps": (POD,),
     "silent_pods": (POD,),
+    "gone_nodes": (POD,),
     "finished_jobs": (JOB, CLAIM, POD),
     "orphaned_runners": (CLAIM, POD, "SELECT 1 FROM mint_attempts WHERE runner_id = 77 FOR NO KEY UPDATE"),
     "orphaned_service_accounts": (POD,),
