@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from github_adapters.client import JobSeen, RunnerSeen
 from github_adapters.deliveries import DeliverySeen
@@ -200,6 +202,10 @@ OWN: Mapping[str, Callable[[Subject, GitHub], object]] = {
 """Sweeps of which `kin` can strand one subject only."""
 
 
+ENDS_ITSELF = {"gone_nodes"}
+"""Sweeps whose first subject may be gone before the second tick: Kubernetes deletes Pods of a gone node, too."""
+
+
 def pruned(stage: Stage, _github: GitHub) -> int:
     return 2 - len(stage.rows("SELECT FROM deliveries"))
 
@@ -229,12 +235,13 @@ def test_sweep_repairs_another_subject_while_a_row_is_locked(
 
     values = {"uid": uids[first.pod]} if ":uid" in row else {}
     with locked(database.url, row, **values) as waits:
-        kin.task.run()
+        with suppress(OperationalError):  # a part that met the locked row fails the tick when all others are done
+            kin.task.run()
         done = repaired(stage, github)
 
     assert done >= 1
     waits.assert_short()
-    if done == 1:  # the row was in its way: what it belongs to is repaired once it is free
+    if done == 1 and kin.name not in ENDS_ITSELF:  # what the row belongs to is repaired once the row is free
         forget_looks(stage)
         kin.task.run()
         assert repaired(stage, github) == 2

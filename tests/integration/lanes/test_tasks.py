@@ -9,7 +9,6 @@ import pytest
 
 from k8s_adapters.pools import get_pool, patch_pool_replicas
 from models.engine import make_engine
-from tasks import autoscale as of_autoscale
 from tasks.autoscale import autoscale
 from tasks.pools import keep, pools
 from tasks.watched import pods_changed
@@ -18,10 +17,10 @@ from tests.integration.lanes.locks import locked
 from tests.integration.matching.stage import Stage as Matching
 from tests.integration.matching.stage import make_stage
 from tests.integration.tasks.conftest import Stage, clusterless, stage
+from tests.integration.tasks.pools.test_autoscale import fresh, queue
 from tests.integration.tasks.pools.test_autoscale import pool as autoscaled
-from tests.integration.tasks.pools.test_autoscale import queue
 
-__all__ = ["clusterless", "stage"]
+__all__ = ["clusterless", "fresh", "stage"]
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -126,11 +125,11 @@ def test_reconcile_replaces_another_spent_pod_while_a_row_is_locked(
     waits.assert_short()
 
 
+@pytest.mark.usefixtures("fresh")
 @pytest.mark.parametrize("lane", ["pools", "autoscale"])
 def test_other_pools_are_mirrored_and_scaled_while_a_pool_is_locked(
-    worker: Stage, database: Database, monkeypatch: pytest.MonkeyPatch, lane: str
+    worker: Stage, database: Database, lane: str
 ) -> None:
-    monkeypatch.setattr(of_autoscale, "NODES_KEPT", -1.0)
     autoscaled(worker, "one")
     autoscaled(worker, "two")
     queue(worker, 3, name="one")
