@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from k8s_adapters import nodes as adapter
-from k8s_adapters.client import MERGE_PATCH, Json
 from k8s_adapters.nodes import NodeSeen
 from k8s_adapters.pods import PodSeen, list_pods
 from ostler.clock import utcnow
 from ostler.errors import Gone
+from rules.nodes import NodeHealth, Ready
 from tasks import nodes as of_nodes
 from tests.integration.tasks.conftest import Stage
 
@@ -22,71 +23,64 @@ LONG, SHORT = 700.0, 300.0
 
 
 class Nodes:
-    """Nodes that this test alone sees in a list: other tests share the API server, and leave dead nodes there."""
+    """Nodes that this test alone sees in a list: other tests share the API server, and leave dead nodes there.
+
+    Their health is the test's own word. The control plane's node controller would write another one over it.
+    """
 
     def __init__(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
         self._stage = stage
-        self._names: list[str] = []
+        self._health: dict[str, NodeHealth] = {}
         self.hidden: set[str] = set()
         """Nodes that the list does not show though they exist."""
 
         def listed(*given: Any, **named: Any) -> list[NodeSeen]:
             found = adapter.list_nodes(*given, **named)
-            return [node for node in found if node.name in self._names and node.name not in self.hidden]
+            return [self._seen(node) for node in found if node.name in self._health and node.name not in self.hidden]
+
+        def got(*given: Any, **named: Any) -> NodeSeen | None:
+            found = adapter.get_node(*given, **named)
+            return None if found is None else self._seen(found)
 
         monkeypatch.setattr(of_nodes, "list_nodes", listed)
+        monkeypatch.setattr(of_nodes, "get_node", got)
+
+    def _seen(self, node: NodeSeen) -> NodeSeen:
+        return replace(node, health=self._health[node.name])
 
     def add(self, name: str) -> str:
         """Add a node that is Ready and return its whole name."""
         name = f"{self._stage.namespace}-{name}"
         self._stage.kube.request("POST", "/api/v1/nodes", body={"metadata": {"name": name}})
-        self._names.append(name)
         self.comes_back(name)
         return name
 
     def dies(self, name: str, *, seconds_ago: float) -> None:
         """Have the control plane lose a node, as the node lifecycle controller says it."""
-        at = _time(seconds_ago)
-        key = "node.kubernetes.io/unreachable"
-        self._taint(name, *({"key": key, "effect": effect, "timeAdded": at} for effect in ("NoSchedule", "NoExecute")))
-        self._ready(name, "Unknown", at)
+        at = utcnow() - timedelta(seconds=seconds_ago)
+        self._health[name] = NodeHealth(Ready.UNKNOWN, ready_since=at, tainted=True, tainted_since=at)
 
     def is_out_of_service(self, name: str) -> None:
         """Have an operator say that a node that died a moment ago is off."""
         self.dies(name, seconds_ago=SHORT)
-        self._taint(name, {"key": "node.kubernetes.io/out-of-service", "value": "off", "effect": "NoExecute"})
+        self._health[name] = replace(self._health[name], out_of_service=True, tainted=False, tainted_since=None)
 
     def comes_back(self, name: str) -> None:
         """Have the kubelet of a node report again."""
-        self._taint(name)
-        self._ready(name, "True", _time(0))
+        self._health[name] = NodeHealth(Ready.TRUE, ready_since=utcnow())
 
     def delete(self, name: str) -> None:
         """Delete a node's object."""
         self._stage.kube.request("DELETE", f"/api/v1/nodes/{name}")
-        self._names.remove(name)
+        del self._health[name]
 
     def delete_all(self) -> None:
         """Leave nothing behind."""
-        for name in list(self._names):
+        for name in list(self._health):
             try:
                 self.delete(name)
             except Gone:
                 continue
-
-    def _taint(self, name: str, *taints: Json) -> None:
-        self._patch(name, {"spec": {"taints": list(taints)}})
-
-    def _ready(self, name: str, status: str, at: str) -> None:
-        ready = {"type": "Ready", "status": status, "lastHeartbeatTime": at, "lastTransitionTime": at}
-        self._patch(f"{name}/status", {"status": {"conditions": [ready]}})
-
-    def _patch(self, name: str, body: Json) -> None:
-        self._stage.kube.request("PATCH", f"/api/v1/nodes/{name}", body=body, content_type=MERGE_PATCH)
-
-
-def _time(seconds_ago: float) -> str:
-    return (utcnow() - timedelta(seconds=seconds_ago)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @pytest.fixture
