@@ -9,7 +9,7 @@ because then it is more likely that the control plane cannot see its nodes.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -105,11 +105,12 @@ def judge_forced(evidence: PodEvidence, gone: Gone | None, *, attachable_volumes
     Kubernetes bears witness that the node is gone. The second witness is Postgres when nothing was ever delivered to
     the Pod, else GitHub, which has none of its runners any more.
     """
-    if gone is None or evidence.terminal:
+    if gone is None:
         return _keep("its kubelet may still end it")
     if not may_force(gone, attachable_volumes=attachable_volumes):
         return _keep("it has a volume that may still be attached")
-    busy = may_hold_jit(evidence)
+    # That a Pod is over is said by Kubernetes, as is the end of its node: the same source twice is one witness (L9).
+    busy = may_hold_jit(replace(evidence, terminal=False))
     if busy.busy:
         return _keep("it may hold a JIT: " + ", ".join(busy.reasons))
     if evidence.any_delivered:

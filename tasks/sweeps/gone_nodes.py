@@ -44,8 +44,8 @@ def look(tick: Tick, stuck: stuck_pods.Stuck, nodes: dict[str, Gone | None]) -> 
     """Judge one Pod after a GET of it and of its node, and allow its deletion. `nodes` are this tick's answers."""
     rt = tick.rt
     pod = get_pod(rt.kube, namespace=rt.settings.namespace, name=stuck.name, policy=calls(SWEEP_ROW))
-    if pod is None or pod.uid != stuck.uid or pod.node is None:
-        return
+    if pod is None or pod.uid != stuck.uid or pod.node is None or pod.is_terminal:
+        return  # the API server deletes a terminal Pod without its kubelet
     if pod.node not in nodes:
         nodes[pod.node] = gone_now(rt, pod.node)
     gone = nodes[pod.node]

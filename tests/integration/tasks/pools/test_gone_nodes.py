@@ -14,6 +14,7 @@ from models.scaling import pool_rows
 from ostler.clock import utcnow
 from ostler.errors import Busy, Retryable
 from tasks import nodes as of_nodes
+from tasks.retire import retire
 from tasks.sweeps.finished_jobs import finished_jobs
 from tasks.sweeps.gone_nodes import gone_nodes
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
@@ -220,6 +221,30 @@ def test_a_busy_pod_of_a_gone_node_stays_when_github_will_not_remove_its_runner(
     monkeypatch.setattr(StubGitHub, "delete_runner", refuse)
     sweeps(stage)
     assert (stage.see(claim).state, name in stage.pods()) == ("executing", True)
+
+
+def test_an_over_pod_of_a_gone_node_is_forced_when_its_runner_is_removed(
+    stage: Stage, github: StubGitHub, nodes: Nodes, dead: str
+) -> None:
+    name, claim = busy(stage)
+    stage.finish(name, phase="Running")
+    stage.rows("UPDATE claims SET state = 'ended', ended_at = now(), end_reason = 'completed' WHERE id = :c", c=claim)
+    nodes.dies(dead, seconds_ago=LONG)
+    kept(stage)
+    stage.rows("UPDATE runner_pods SET terminal_at = now() - interval '31 s' WHERE terminal_at IS NOT NULL")
+    github.runner = "busy"
+    kept(stage)
+    retired(stage)
+    gone_nodes.run()
+    retired(stage)
+    assert name in all_pods(stage), "Kubernetes alone is one witness"
+    github.runner = "offline"
+    retire.run(claim_id=stage.rows("SELECT id FROM claims WHERE purpose = 'retire' AND pod_uid = :uid",
+                                   uid=all_pods(stage)[name].uid)[0].id)  # fmt: skip
+    assert github.deleted == [77]
+    gone_nodes.run()
+    retired(stage)
+    assert name not in all_pods(stage)
 
 
 def test_nothing_is_forced_while_most_nodes_are_unreachable(stage: Stage, nodes: Nodes, dead: str) -> None:
