@@ -60,7 +60,7 @@ RIGHTS: Mapping[str, Sequence[Right]] = {
         *_rights("patch", f"{PLURAL}/status", GROUP),
         *_rights("create", "configmaps"),
         *_rights("get patch", "configmaps", name=EPOCH),
-        *_rights("list", "nodes", cluster=True),
+        *_rights("get list", "nodes", cluster=True),
     ),
     "watch": (
         *_rights("list watch", "pods"),

@@ -205,12 +205,8 @@ def gone_node_of(stage: Stage) -> str:
 
 def pod_on_a_gone_node(stage: Stage, _github: GitHub) -> None:
     pod, node = pod_of(stage), gone_node_of(stage)
-    ready = {"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"}
-    taint = {"key": "node.kubernetes.io/out-of-service", "value": "off", "effect": "NoExecute"}
     with suppress(Conflict):
         stage.kube.request("POST", "/api/v1/nodes", body={"metadata": {"name": node}})
-    for part, patch in (("", {"spec": {"taints": [taint]}}), ("/status", {"status": {"conditions": [ready]}})):
-        stage.kube.request("PATCH", f"/api/v1/nodes/{node}{part}", body=patch, content_type=JSON_MERGE)
     binding = {"metadata": {"name": pod}, "target": {"kind": "Node", "name": node}}
     stage.kube.request("POST", f"{pod_path(stage, pod)}/binding", body=binding)
     stage.rows("UPDATE runner_pods SET node_gone_at = now() WHERE name = :name", name=pod)

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,9 +20,10 @@ import beat_schedule
 from k8s_adapters import metadata
 from k8s_adapters.client import KubeClient
 from k8s_adapters.names import OWNER_LABEL
-from k8s_adapters.nodes import NodeSeen
+from k8s_adapters.nodes import NodeSeen, get_node
 from k8s_adapters.pods import list_pods
 from k8s_adapters.pools import create_pool
+from k8s_adapters.retry import RetryPolicy
 from models import schema, sweep_runs
 from models.engine import transaction
 from ostler.clock import utcnow
@@ -82,6 +84,12 @@ def home(admin: KubeClient) -> Iterator[str]:
         admin.request("DELETE", f"/api/v1/nodes/{name}-gone")
 
 
+def out_of_service(client: KubeClient, *, name: str, policy: RetryPolicy | None = None) -> NodeSeen | None:
+    """Read a node; what an operator said of it is the test's word, as the taint manager would delete its Pods."""
+    node = get_node(client, name=name, policy=policy)
+    return None if node is None else replace(node, health=NodeHealth(Ready.FALSE, out_of_service=True))
+
+
 @pytest.fixture
 def stage(database: Database, admin: KubeClient, home: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     """Three warm Pods, so that a list has a second page also when one of them has gone, and no nodes of other tests."""
@@ -89,6 +97,7 @@ def stage(database: Database, admin: KubeClient, home: str, monkeypatch: pytest.
         "other", cordoned=False, health=NodeHealth(Ready.TRUE), room=Node({}, usable=True, allocatable=NOTHING)
     )
     monkeypatch.setattr(nodes, "list_nodes", lambda *_, **__: [other])
+    monkeypatch.setattr(nodes, "get_node", out_of_service)
     rt = StubRuntime(database, admin, home)
     current.install(rt)  # type: ignore[arg-type]
     stage = Stage(rt, home, admin)
