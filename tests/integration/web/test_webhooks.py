@@ -21,6 +21,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 from structlog.testing import capture_logs
 
+from models import intake
 from models.engine import make_engine
 from ostler.secrets import Secret
 from ostler.settings import Settings
@@ -396,7 +397,16 @@ def test_without_a_database_every_delivery_is_sent_away() -> None:
     engine.dispose()
 
 
-def test_a_database_that_cuts_the_connection_once_costs_nothing_and_twice_a_503(database: Database) -> None:
+def test_a_database_that_cuts_the_connection_once_costs_nothing_and_twice_a_503(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply = intake.apply
+
+    def patient(*given: Any, lock_ms: int, **named: Any) -> intake.Applied:
+        return apply(*given, lock_ms=100 * lock_ms, **named)  # so that every cut meets it, also on a busy machine
+
+    monkeypatch.setattr(intake, "apply", patient)
+
     async def act(stage: Stage) -> None:
         with stopped_commits(stage.engine):
             cut_once = asyncio.ensure_future(stage.send(payload(1)))
