@@ -28,7 +28,7 @@ from tests.integration.lanes.locks import locked
 from tests.integration.tasks.conftest import RUNNER, Stage, StubRuntime
 from tests.integration.tasks.listing import job
 from tests.integration.tasks.sweeps.kin import FAMILY, GitHub, Kin
-from tests.integration.tasks.sweeps.test_family import forget_looks, tidy
+from tests.integration.tasks.sweeps.test_family import forget_looks, see_own_nodes, tidy
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -126,8 +126,9 @@ def home(admin: KubeClient) -> Iterator[str]:
 
 
 @pytest.fixture
-def stage(database: Database, admin: KubeClient, home: str) -> Iterator[Stage]:
+def stage(database: Database, admin: KubeClient, home: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     """Three warm Pods, and a runtime that waits for locks as long as a worker does."""
+    see_own_nodes(monkeypatch)
     rt = StubRuntime(database, admin, home)
     current.install(rt)  # type: ignore[arg-type]
     stage = Stage(rt, home, admin)
@@ -202,10 +203,6 @@ OWN: Mapping[str, Callable[[Subject, GitHub], object]] = {
 """Sweeps of which `kin` can strand one subject only."""
 
 
-ENDS_ITSELF = {"gone_nodes"}
-"""Sweeps whose first subject may be gone before the second tick: Kubernetes deletes Pods of a gone node, too."""
-
-
 def pruned(stage: Stage, _github: GitHub) -> int:
     return 2 - len(stage.rows("SELECT FROM deliveries"))
 
@@ -241,7 +238,7 @@ def test_sweep_repairs_another_subject_while_a_row_is_locked(
 
     assert done >= 1
     waits.assert_short()
-    if done == 1 and kin.name not in ENDS_ITSELF:  # what the row belongs to is repaired once the row is free
+    if done == 1:  # what the row belongs to is repaired once the row is free
         forget_looks(stage)
         kin.task.run()
         assert repaired(stage, github) == 2

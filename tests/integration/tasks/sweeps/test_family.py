@@ -90,14 +90,19 @@ def out_of_service(client: KubeClient, *, name: str, policy: RetryPolicy | None 
     return None if node is None else replace(node, health=NodeHealth(Ready.FALSE, out_of_service=True))
 
 
-@pytest.fixture
-def stage(database: Database, admin: KubeClient, home: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    """Three warm Pods, so that a list has a second page also when one of them has gone, and no nodes of other tests."""
+def see_own_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """List one healthy node, none of other tests; a node that is read by its name is out of service."""
     other = NodeSeen(
         "other", cordoned=False, health=NodeHealth(Ready.TRUE), room=Node({}, usable=True, allocatable=NOTHING)
     )
     monkeypatch.setattr(nodes, "list_nodes", lambda *_, **__: [other])
     monkeypatch.setattr(nodes, "get_node", out_of_service)
+
+
+@pytest.fixture
+def stage(database: Database, admin: KubeClient, home: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """Three warm Pods, so that a list has a second page also when one of them has gone, and no nodes of other tests."""
+    see_own_nodes(monkeypatch)
     rt = StubRuntime(database, admin, home)
     current.install(rt)  # type: ignore[arg-type]
     stage = Stage(rt, home, admin)
