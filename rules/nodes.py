@@ -43,8 +43,11 @@ class NodeHealth:
 
     @property
     def unreachable(self) -> bool:
-        """Whether the control plane has lost the node's kubelet; a kubelet that reports Ready overrides the taint."""
-        return self.ready is Ready.UNKNOWN or (self.tainted and self.ready is not Ready.TRUE)
+        """Whether the control plane has lost the node's kubelet; a kubelet that reports overrides the taint.
+
+        A kubelet that has just come back says that it is not ready, and the node controller removes the taint later.
+        """
+        return self.ready is Ready.UNKNOWN or (self.tainted and self.ready is None)
 
     @property
     def unreachable_since(self) -> datetime | None:

@@ -71,6 +71,10 @@ def test_a_kubelet_that_says_not_ready_is_no_lost_one() -> None:
     assert judge(NodeHealth(Ready.FALSE, ready_since=ago(86400))) is None
 
 
+def test_a_kubelet_that_is_back_but_not_ready_overrides_an_old_taint() -> None:
+    assert judge(NodeHealth(Ready.FALSE, ready_since=ago(1), tainted=True, tainted_since=ago(3600))) is None
+
+
 def test_without_a_time_nothing_is_lost() -> None:
     assert judge(NodeHealth(Ready.UNKNOWN)) is None
     assert judge(NodeHealth(Ready.UNKNOWN, tainted=True)) is None
