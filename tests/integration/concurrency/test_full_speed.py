@@ -110,6 +110,8 @@ class Traffic:
                 self.done[name] += 1
             except StartOver:
                 self.done["start over"] += 1  # its batch is applied one by one by the intake
+            except deliver.ClaimLocked:
+                self.done["locked claim"] += 1  # web keeps the poll and tries again
             except DBAPIError as error:
                 code = getattr(error.orig, "pgcode", None)
                 if code == _BUSY and name == "dispatch":
