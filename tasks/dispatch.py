@@ -32,6 +32,9 @@ ROUNDS = 4
 SKIPPED_PAUSE = 0.2
 """Seconds before rows that others held are looked at again."""
 
+BUSY_PAUSE = 0.5
+"""Seconds before the matcher tries the lock of a pool again that another transaction held."""
+
 
 @dataclass(frozen=True, slots=True)
 class Matched:
@@ -58,7 +61,10 @@ def dispatch(*, pool_id: int) -> None:
             if not is_locked(error):
                 raise
             log.info("dispatch.busy")
-            break
+            # Under its old key the next wake would be taken for one whose message is still to come.
+            forget_wake(rt, pool_id)
+            rt.waker.wake(pool_id, after=BUSY_PAUSE)
+            return
         start_chains(matched.claims, chain_no=1)
         if matched.claims or matched.to_spares:
             log.info("dispatch.matched", claims=list(matched.claims), to_spares=matched.to_spares)
