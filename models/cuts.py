@@ -80,7 +80,12 @@ def begin(db: Connection, seen: Suspect, *, why: str, due_after: float, now: dat
     """Take a claim that was judged as `seen` for its un-stamp; None when it moved on or was delivered anew."""
     row = lease(
         db, "lease_unstamp", seen.claim_id, chain_no=None, seconds=UNSTAMP_LEASE, now=now,
-        guard="AND state = 'delivered' AND delivered_at = :delivered_at AND stamp IN ('on', 'removing')",
+        guard="""
+            AND state = 'delivered' AND delivered_at = :delivered_at
+            AND (stamp = 'removing'  -- begun before the poller ended; it goes on, and its end has the stamp return
+                 OR stamp = 'on' AND NOT EXISTS (
+                     SELECT FROM runner_pods p WHERE p.id = claims.runner_pod_id AND p.poller_ended_at IS NOT NULL))
+        """,
         values=", stamp_no = stamp_no + 1", delivered_at=seen.delivered_at,
     )  # fmt: skip
     if row is None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from models import cuts
 from models.cuts import pollers_ended
 from models.deliver import Delivery, delivered_before
 from models.engine import transaction
@@ -90,6 +91,18 @@ def test_the_stamp_returns_five_seconds_after_the_next_answer(stage: Stage, pod:
 
 
 class TestKept:
+    def test_a_pod_whose_poller_ends_between_look_and_unstamp_keeps_its_stamp(
+        self, stage: Stage, pod: str, cut: int
+    ) -> None:
+        seen = transaction(stage.rt.engine, lambda db: cuts.suspect(db, cut))
+        assert seen is not None
+        transaction(stage.rt.engine, lambda db: pollers_ended(db, [stage.pods()[pod].uid], now=utcnow()))
+        begun = transaction(
+            stage.rt.engine, lambda db: cuts.begin(db, seen, why="cut", due_after=10, now=utcnow(), who="test")
+        )
+        assert begun is None
+        assert stage.see(cut).stamp == "on"
+
     @pytest.mark.parametrize("runner", ["idle", "busy"])
     def test_a_pod_whose_runner_is_online_keeps_its_stamp(
         self, stage: Stage, pod: str, github: StubGitHub, cut: int, runner: str
