@@ -15,11 +15,13 @@ class Poll:
     """A held poll: a future that takes the first answer, and what may not be forgotten between two of them.
 
     `written`: its offer may stand in the table. `closed`: nobody reads the answer any more. `tries`: how often a row
-    of it was locked; `retry`: the timer of the next try.
+    of it was locked; `retry`: the timer of the next try. `cancels`: the claim whose un-stamp began before this poll
+    came, so that the poll cancels it however often its delivery has to be tried.
     """
 
     __slots__ = (
-        "_future", "_loop", "closed", "ends_at", "id", "identity", "retry", "superseded", "tries", "until", "written",
+        "_future", "_loop", "cancels", "closed", "ends_at", "id", "identity", "retry", "superseded", "tries", "until",
+        "written",
     )  # fmt: skip
 
     def __init__(
@@ -33,6 +35,7 @@ class Poll:
         self.closed = False
         self.superseded = False
         self.tries = 0
+        self.cancels: int | None = None
         self.retry: asyncio.TimerHandle | None = None
         self._loop = loop
         self._future: asyncio.Future[Answer] = loop.create_future()

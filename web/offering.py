@@ -13,6 +13,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -21,7 +22,7 @@ from models import offers
 from models.engine import is_locked
 from ostler.clock import utcnow
 from ostler.logging import get_logger
-from rules.poll_answers import Answer, Verdict, answer
+from rules.poll_answers import Answer, PollFacts, Verdict, answer
 from web.held import Poll
 from web.publisher import Publisher
 from web.threads import Threads
@@ -203,11 +204,21 @@ class Offering:
         self._publisher.wake(sorted({pod.pool_id for pod in pods if pod.wakes and pod.pool_id is not None}))
         facts = {pod.pod_uid: pod.facts for pod in pods}
         for poll, row in zip(polls, rows, strict=True):
-            found = answer(facts[poll.pod_uid])
+            found = self._judge(poll, facts[poll.pod_uid])
             if found.verdict is Verdict.NOT_YET and facts[poll.pod_uid].locked:
                 self._put_off(poll, row, found)
             else:
                 poll.settle(found)
+
+    @staticmethod
+    def _judge(poll: Poll, facts: PollFacts) -> Answer:
+        """Answer a poll by its rows; that it came after its un-stamp began is true however often it is offered."""
+        if facts.claim is not None and facts.claim.id == poll.cancels:
+            facts = replace(facts, arrived=True)
+        found = answer(facts)
+        if found.cancels_unstamp:
+            poll.cancels = found.claim_id
+        return found
 
     def _miss(self, polls: list[Poll], rows: list[offers.Polling]) -> None:
         """Turn away polls that were never offered, as the database did not answer; have the others wait."""

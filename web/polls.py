@@ -167,7 +167,7 @@ class Polls:
                 again = answer.verdict is Verdict.DELIVER_AGAIN
                 # After a claim that was locked, its token was reviewed a moment ago.
                 response = await self._handover.hand_over(
-                    answer.claim_id, to, again=again, reviewed=locked, cancels_unstamp=answer.cancels_unstamp
+                    answer.claim_id, to, again=again, reviewed=locked, cancels_unstamp=poll.cancels == answer.claim_id
                 )
                 if isinstance(response, Response):
                     return response

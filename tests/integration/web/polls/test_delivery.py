@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from models import deliver as deliveries
 from models.deliver import Delivery
@@ -191,6 +191,18 @@ def test_a_new_poll_cancels_the_unstamp_of_its_pod_and_the_stamp_returns_later(s
     assert stage.scalar("SELECT stamp FROM claims") == "off"
     assert stage.scalar("SELECT stamp_after > now() + interval '1 s' AND due_at > stamp_after FROM claims")
     eventually(lambda: web.sender.sent == [("ostler.stamp", {"after": 5, "claim_id": claim_id, "chain_no": None})])
+
+
+def test_a_new_poll_cancels_the_unstamp_of_its_pod_when_its_claim_was_locked_at_first(stage: Stage) -> None:
+    pod = stage.pod(stage.pool())
+    claim_id = stage.claim(pod, stamp="removing")
+    web = stage.start_web()
+    with stage.engine.begin() as holder:
+        holder.execute(text("SELECT 1 FROM claims WHERE id = :id FOR NO KEY UPDATE"), {"id": claim_id})
+        answer = web.begin_poll(pod.token)
+        eventually(lambda: web.web.counts["delivery.locked"] > 0)
+    assert answer.result(90).status_code == 200
+    assert stage.scalar("SELECT stamp FROM claims") == "off"
 
 
 def test_a_jit_that_cannot_be_decrypted_is_not_delivered(stage: Stage) -> None:
