@@ -22,8 +22,9 @@ WEB_POOL = 8
 WEB = WEB_POOL + 1
 """The pool of a web process, and its listener.
 
-The process has more threads than that, but at most five of them can keep a connection for seconds: the intake's, two of
-the API, and those of health and of the reporter. Deliveries, offers and heartbeats wait for no row and share the rest.
+The process has more threads than that, but at most six of them can keep a connection for seconds: the intake's, that of
+announcements, two of the API, and those of health and of the reporter. Deliveries, offers and heartbeats wait for no
+row and share the rest.
 """
 
 RESERVE = 10
