@@ -176,11 +176,19 @@ class Story:
         self.run_jobs(1)
 
     def see_no_pool(self) -> None:
-        """See that nothing of the pool is left but what its jobs left at GitHub."""
+        """See that nothing of the pool is left but what its jobs left at GitHub.
+
+        The finalizer waits for Pods that run. A Pod that has just ended might outlive the pool for a moment: the
+        garbage collector of the cluster deletes it by its owner reference.
+        """
         assert self.kube.request("GET", f"/apis/ostler.dev/v1alpha1/namespaces/{RUNNERS}/runnerpools")["items"] == []
-        assert self.runner_pods() == []
+        eventually(lambda: self.runner_pods() == [], timeout=60, what="runner Pods of a pool that is gone")
         path = object_path("serviceaccounts", namespace=RUNNERS)
-        assert self.kube.request("GET", path, query={"labelSelector": POOL_LABEL})["items"] == []
+
+        def accounts_are_gone() -> bool:
+            return not self.kube.request("GET", path, query={"labelSelector": POOL_LABEL})["items"]
+
+        eventually(accounts_are_gone, timeout=60, what="ServiceAccounts of a pool that is gone")
         self.see_it_ended()
 
     def see_nothing(self) -> None:
