@@ -93,6 +93,7 @@ _HEADS = Prepared(
     FROM ranked
     CROSS JOIN LATERAL (
         SELECT id, priority, queued_at FROM jobs WHERE {QUEUED} AND account_id = ranked.account_id
+        AND id <> ALL ((SELECT rerouting_jobs FROM pools WHERE id = :pool_id)::bigint[])
         ORDER BY priority DESC, queued_at, id
         LIMIT (SELECT ceil(2.0 * :batch / count(*)) FROM ranked)) job
     LEFT JOIN reserved ON reserved.account_id = ranked.account_id
@@ -108,7 +109,8 @@ def read_heads(db: Connection, pool: PoolShape, *, batch: int, spare_after: floa
     """Return at most about twice `batch` jobs: the heads of the accounts that come first and have room.
 
     The index on dispatchable jobs is walked account by account, so held jobs and deep queues cost nothing. None is
-    returned while jobs that the pool may not serve any more are still to be taken from it.
+    returned while jobs that the pool may not serve any more are still to be taken from it. Those of
+    them that another session held locked are left out one by one.
     """
     rows = _HEADS.execute(
         db,

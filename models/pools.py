@@ -62,6 +62,10 @@ class Pool(Base):
     rerouting_since: Mapped[datetime | None] = mapped_column(
         comment="its routing changed: no job is matched until those routed before were moved"
     )
+    rerouting_jobs: Mapped[list[int]] = mapped_column(
+        server_default="{}",
+        comment="jobs that were locked when the others were moved: not matched until they are moved too",
+    )
     scaled_up_at: Mapped[datetime | None] = mapped_column(comment="by the autoscaler, which waits before it shrinks it")
     scaled_down_at: Mapped[datetime | None]
     scaling: Mapped[dict[str, Any] | None] = mapped_column(JSONB, comment="the autoscaler's last decision, in numbers")

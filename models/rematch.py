@@ -62,19 +62,29 @@ class Rematched:
 
 @dataclass(frozen=True, slots=True)
 class Unrouted:
-    """One page: how many jobs it took from a pool, how many others hold locked, and where to go on (None: the end)."""
+    """One page: how many jobs it took from a pool, those that are locked, and where to go on (None: the end)."""
 
     moved: int
-    locked: int
+    locked: tuple[int, ...]
     next_id: int | None
 
 
-def unrouting_since(db: Connection, pool_id: int) -> datetime | None:
-    """Return since when the jobs of a pool have to be taken from it; None when they do not."""
-    found: datetime | None = db.execute(
-        text("SELECT rerouting_since FROM pools WHERE id = :id"), {"id": pool_id}
-    ).scalar()
-    return found
+@dataclass(frozen=True, slots=True)
+class Unrouting:
+    """The jobs to take from a pool: all since its routing changed, or those that were locked when all others went."""
+
+    since: datetime | None
+    jobs: tuple[int, ...]
+
+
+def unrouting(db: Connection, pool_id: int) -> Unrouting | None:
+    """Return which jobs of a pool have to be taken from it; None when none has."""
+    row = db.execute(
+        text("SELECT rerouting_since, rerouting_jobs FROM pools WHERE id = :id"), {"id": pool_id}
+    ).one_or_none()
+    if row is None or (row.rerouting_since is None and not row.rerouting_jobs):
+        return None
+    return Unrouting(row.rerouting_since, tuple(row.rerouting_jobs))
 
 
 _UNROUTE = """
@@ -108,24 +118,40 @@ def unroute_page(db: Connection, pool_id: int, *, after_id: int, limit: int, now
             {"pool_id": pool_id, "after": after_id, "limit": limit},
         ).scalars()
     )
+    found = unroute_jobs(db, pool_id, ids, now=now)
+    return replace(found, next_id=ids[-1] if len(ids) == limit else None)
+
+
+def unroute_jobs(db: Connection, pool_id: int, ids: Sequence[int], *, now: datetime) -> Unrouted:
+    """Take those of these jobs from a pool that are still in it and that nobody holds locked."""
     if not ids:
-        return Unrouted(0, 0, None)
-    values = {"pool_id": pool_id, "ids": ids, "hold": HoldReason.NO_POOL, "group": HoldReason.RUNNER_GROUP, "now": now}
+        return Unrouted(0, (), None)
+    values = {
+        "pool_id": pool_id,
+        "ids": list(ids),
+        "hold": HoldReason.NO_POOL,
+        "group": HoldReason.RUNNER_GROUP,
+        "now": now,
+    }
     moved = len(db.execute(text(_UNROUTE), values).all())
     left = db.execute(
         text(
-            "SELECT count(*) FROM jobs WHERE id = ANY(:ids) AND pool_id = :pool_id AND state IN ('queued', 'claimed')"
+            "SELECT id FROM jobs WHERE id = ANY(:ids) AND pool_id = :pool_id AND state IN ('queued', 'claimed')"
+            " ORDER BY id"
         ),
-        {"pool_id": pool_id, "ids": ids},
-    ).scalar_one()
-    return Unrouted(moved, left, ids[-1] if len(ids) == limit else None)
+        {"pool_id": pool_id, "ids": list(ids)},
+    ).scalars()
+    return Unrouted(moved, tuple(left), None)
 
 
-def end_unrouting(db: Connection, pool_id: int, *, since: datetime) -> bool:
-    """Let jobs be matched in a pool again, unless its routing has changed once more since then."""
+def end_unrouting(db: Connection, pool_id: int, *, since: datetime | None, left: Sequence[int]) -> bool:
+    """Let jobs be matched in a pool again, all but those that are left; not if its routing has changed since then."""
     ended = db.execute(
-        text("UPDATE pools SET rerouting_since = NULL WHERE id = :id AND rerouting_since = :since"),
-        {"id": pool_id, "since": since},
+        text("""
+            UPDATE pools SET rerouting_since = NULL, rerouting_jobs = CAST(:left AS bigint[])
+            WHERE id = :id AND rerouting_since IS NOT DISTINCT FROM CAST(:since AS timestamptz)
+        """),
+        {"id": pool_id, "since": since, "left": list(left)},
     )
     return ended.rowcount > 0
 

@@ -119,7 +119,7 @@ def _facts(db: Connection, job: Row[Any], claims: Sequence[Row[Any]], *, now: da
             memory_mib=account.budget_memory,
         ),
         usage=usage_of(db, [job.account_id])[job.account_id],
-        pool=None if job.pool_id is None else _pool_facts(db, job.pool_id, now=now),
+        pool=None if job.pool_id is None else _pool_facts(db, job.pool_id, job_id=job.id, now=now),
         ahead=_ahead(db, job) if queued and job.hold_reason is None and job.pool_id is not None else None,
         claim=None
         if live is None
@@ -138,11 +138,11 @@ def _facts(db: Connection, job: Row[Any], claims: Sequence[Row[Any]], *, now: da
     )
 
 
-def _pool_facts(db: Connection, pool_id: int, *, now: datetime) -> PoolFacts:
+def _pool_facts(db: Connection, pool_id: int, *, job_id: int, now: datetime) -> PoolFacts:
     row = db.execute(
         text("""
             SELECT p.id, p.name, p.vcpu, p.memory, p.replicas, p.draining, p.deleted_at IS NOT NULL AS deleted,
-                   p.rerouting_since IS NOT NULL AS rerouting,
+                   p.rerouting_since IS NOT NULL OR :job = ANY(p.rerouting_jobs) AS rerouting,
                    (SELECT count(*) FROM claims c
                     WHERE c.pool_id = p.id AND c.ended_at IS NULL AND c.purpose = 'job') AS taken,
                    (SELECT count(*) FROM offers o
@@ -152,7 +152,7 @@ def _pool_facts(db: Connection, pool_id: int, *, now: datetime) -> PoolFacts:
                                       AND (c.ended_at IS NULL OR c.delivered_at IS NOT NULL))) AS warm
             FROM pools p WHERE p.id = :id
         """),
-        {"id": pool_id, "now": now, "alive": now - WEB_ALIVE},
+        {"id": pool_id, "job": job_id, "now": now, "alive": now - WEB_ALIVE},
     ).one()
     return PoolFacts(
         id=row.id,

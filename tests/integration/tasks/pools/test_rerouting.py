@@ -84,7 +84,7 @@ class Scene:
         return [row.id for row in rows]
 
     def is_marked(self) -> bool:
-        return transaction(self.stage.engine, lambda db: rematch.unrouting_since(db, self.pool_id)) is not None
+        return transaction(self.stage.engine, lambda db: rematch.unrouting(db, self.pool_id)) is not None
 
     def matched(self) -> list[int]:
         self.stage.match(self.pool_id, now=NOW)
@@ -158,6 +158,47 @@ def test_a_locked_job_delays_no_other_and_is_moved_once_it_is_free(scene: Scene)
     scene.go_on()
     assert scene.in_pool() == []
     assert not scene.is_marked()
+
+
+def test_new_jobs_of_a_changed_pool_are_matched_while_an_old_one_stays_locked(scene: Scene) -> None:
+    locked = scene.jobs[2]
+    scene.change("other labels")
+    with scene.locked(locked):
+        scene.go_on()
+        new = scene.stage.job(1, scene.pool_id)
+        assert scene.matched() == [new]
+        scene.go_on()
+        assert scene.in_pool() == [locked, new]
+    scene.stage.pod(scene.pool_id)
+    assert scene.matched() == [new]  # free again, and still routed by what the pool was
+
+    scene.go_on()
+    assert scene.in_pool() == [new]
+    assert not scene.is_marked()
+
+
+def test_a_locked_job_is_moved_with_all_others_when_the_pool_changes_again(scene: Scene) -> None:
+    with scene.locked(scene.jobs[2]):
+        scene.change("other labels")
+        scene.go_on()
+        new = scene.stage.job(1, scene.pool_id)
+        scene.change("other accounts")
+        assert scene.matched() == []
+    scene.go_on()
+    assert new not in scene.in_pool()
+    assert scene.in_pool() == []
+    assert not scene.is_marked()
+
+
+def test_no_job_of_a_changed_pool_is_matched_while_too_many_are_locked(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rerouting, "MOST_LOCKED", 0)
+    scene.change("other labels")
+    with scene.locked(scene.jobs[2]):
+        scene.go_on()
+        scene.stage.job(1, scene.pool_id)
+        assert scene.matched() == []
 
 
 def test_a_pool_that_changes_again_while_its_jobs_are_moved_stays_marked(
