@@ -1,8 +1,8 @@
 """`ostler.release(claim_id)` undoes a claim: the job is queued again at its old age, the Pod warm or retired.
 
-Never delivered: deregister what was minted, un-stamp, end; the Pod is warm again at once. Where the cluster fails the
-un-stamp, or the epoch is not confirmed, for `OSTLER_REQUEUE_AFTER`, the job waits no longer: it is queued again, and
-a retire claim keeps the Pod from being matched. Delivered:
+Never delivered: deregister what was minted, un-stamp, end; the Pod is warm again at once. Where GitHub fails the
+deregistration, the cluster fails the un-stamp, or the epoch is not confirmed for `OSTLER_REQUEUE_AFTER`, the job waits
+no longer: it is queued again, and a retire claim keeps the Pod from being matched. Delivered:
 deregister and obey a refusal (the runner is busy: it executes); when GitHub has no such runner any more, one
 transaction ends the claim, moves its job by what GitHub says of it and inserts the retire claim (L3, L4, L7).
 """
@@ -70,31 +70,56 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
     try:
         deregister(rt, work.registrations)
     except Busy:
-        refused = transaction(
-            rt.engine, lambda db: releases.refuse_release(db, work.claim_id, now=utcnow(), who=rt.who)
-        )
-        log.info("release.refused")
-        if not refused:
-            look_again(rt, work, "GitHub says that its runner is busy", after=SELDOM)
-        return
-    except RateLimited as error:
-        wait_for_token(rt, work, after=error.after)
-        return
-    except (Forbidden, Gone) as error:
+        note_busy(rt, work)
+    except UpstreamError as error:
         if work.delivered:
-            if isinstance(error, NotInstalled | Forbidden) or not follow_owner(
-                rt, work.registrations[0].installation_id
-            ):
-                look_again(rt, work, type(error).__name__, after=OUT_OF_REACH)
-                raise
+            wait_for_github(rt, work, error)
+        else:
+            go_on_without_github(rt, work, error)
+    else:
+        if work.delivered:
+            end_delivered(rt, work)
+        else:
+            end_never_delivered(rt, work)
+
+
+def note_busy(rt: Runtime, work: releases.ReleaseWork) -> None:
+    """GitHub would not remove the runner, as it is busy: the claim executes after all."""
+    refused = transaction(rt.engine, lambda db: releases.refuse_release(db, work.claim_id, now=utcnow(), who=rt.who))
+    log.info("release.refused")
+    if not refused:
+        look_again(rt, work, "GitHub says that its runner is busy", after=SELDOM)
+
+
+def wait_for_github(rt: Runtime, work: releases.ReleaseWork, error: UpstreamError) -> None:
+    """Leave a delivered claim to `resume`: its job goes back only when GitHub has no such runner any more."""
+    match error:
+        case RateLimited():
+            wait_for_token(rt, work, after=error.after)
+        case NotInstalled() | Forbidden():
+            look_again(rt, work, type(error).__name__, after=OUT_OF_REACH)
+            raise error
+        case Gone() if follow_owner(rt, work.registrations[0].installation_id):
             look_again(rt, work, "its owner has another name")
-            return
+        case Gone():
+            look_again(rt, work, type(error).__name__, after=OUT_OF_REACH)
+            raise error
+        case _:
+            raise error
+
+
+def go_on_without_github(rt: Runtime, work: releases.ReleaseWork, error: UpstreamError) -> None:
+    """Let GitHub keep the job of a claim that was never delivered from the queue for `OSTLER_REQUEUE_AFTER` at most."""
+    if isinstance(error, Forbidden | Gone):
         # The App may not, or not any more. Nobody has this JIT, so the job need not wait for that.
         log.warning("release.runner_left", error=type(error).__name__)
-    if work.delivered:
-        end_delivered(rt, work)
-    else:
         end_never_delivered(rt, work)
+    elif time_left(rt, work) <= 0:
+        requeue(rt, work, type(error).__name__)
+    elif isinstance(error, RateLimited):
+        wait_for_token(rt, work, after=min(error.after, time_left(rt, work)))
+    else:
+        raise error
 
 
 def send_release(rt: Runtime, claim_id: int) -> None:
@@ -111,7 +136,7 @@ def end_never_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
     try:
         warmth = make_warm(rt, work)
     except UpstreamError as error:
-        if not is_overdue(rt, work):
+        if time_left(rt, work) > 0:
             raise
         requeue(rt, work, type(error).__name__)
         return
@@ -119,9 +144,9 @@ def end_never_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
         end(rt, work, warmth)
 
 
-def is_overdue(rt: Runtime, work: releases.ReleaseWork) -> bool:
-    """Return whether a release has kept its job from the queue for so long that the Pod has to go instead."""
-    return (utcnow() - work.since).total_seconds() >= rt.settings.requeue_after
+def time_left(rt: Runtime, work: releases.ReleaseWork) -> float:
+    """Return the seconds for which a release may still keep its job from the queue; negative when it is overdue."""
+    return rt.settings.requeue_after - (utcnow() - work.since).total_seconds()
 
 
 def requeue(rt: Runtime, work: releases.ReleaseWork, why: str) -> None:
@@ -165,7 +190,7 @@ def make_warm(rt: Runtime, work: releases.ReleaseWork) -> Warmth | None:
         return Warmth.UNKNOWN
     if result.outcome is StampOutcome.MOVED_ON and result.seen is not None:
         log.warning("release.annotation_moves")
-        if is_overdue(rt, work):
+        if time_left(rt, work) <= 0:
             return Warmth.UNKNOWN
         look_again(rt, work, "its annotation moves")
         return None

@@ -116,7 +116,7 @@ def test_a_retirement_that_the_cluster_fails(
 def test_the_longer_it_was_tried_the_longer_it_waits(stage: Stage, pod: str, github: StubGitHub) -> None:
     github.broken = True
     stage.job(7)
-    claim = stage.claim(pod, job_id=7, state="minted", runner=RUNNER)
+    claim = stage.claim(pod, job_id=7, state="delivered", runner=RUNNER)
     waits = []
     for tried_for in (3, 12, 600):
         with pytest.raises(Retryable):

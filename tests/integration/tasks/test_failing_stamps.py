@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -12,7 +13,7 @@ from models.deliver import Delivery, deliver
 from models.engine import transaction
 from models.watched import execute_unbound
 from ostler.clock import utcnow
-from ostler.errors import Retryable
+from ostler.errors import RateLimited, Retryable
 from rules.poll_answers import Verdict, answer
 from tasks import release as of_release
 from tasks import stamp as of_stamp
@@ -148,6 +149,46 @@ class TestRequeue:
         self.release(clusterless, removing, since=since)
         assert clusterless.see(removing).job_state == job_state
         assert self.retire_claims(clusterless) == (["claimed"] if job_state == "queued" else [])
+
+    @pytest.mark.parametrize("error", [Retryable("reset"), RateLimited("slow down", after=60.0)])
+    def test_a_job_is_queued_again_when_github_fails_the_deregistration(
+        self, clusterless: Stage, removing: int, monkeypatch: pytest.MonkeyPatch, error: Exception
+    ) -> None:
+        def fail(*_: Any, **__: Any) -> NoReturn:
+            raise error
+
+        monkeypatch.setattr(of_release, "deregister", fail)
+        self.release(clusterless, removing, since="21 s")
+        seen = clusterless.see(removing)
+        assert (seen.state, seen.end_reason, seen.job_state) == ("ended", "released", "queued")
+        assert self.retire_claims(clusterless) == ["claimed"]
+
+    @pytest.mark.parametrize("error", [Retryable("reset"), RateLimited("slow down", after=60.0)])
+    def test_a_release_is_tried_again_when_its_time_is_over_if_github_fails_the_deregistration(
+        self, clusterless: Stage, removing: int, monkeypatch: pytest.MonkeyPatch, error: Exception
+    ) -> None:
+        def fail(*_: Any, **__: Any) -> NoReturn:
+            raise error
+
+        monkeypatch.setattr(of_release, "deregister", fail)
+        with suppress(Retryable):
+            self.release(clusterless, removing, since="5 s")
+        (row,) = clusterless.rows("SELECT job_id, due_at < now() + interval '16 s' AS soon FROM claims")
+        assert (clusterless.see(removing).state, row.soon) == ("releasing", True)
+
+    def test_a_delivered_claim_waits_for_github(
+        self, clusterless: Stage, removing: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: Any, **__: Any) -> NoReturn:
+            raise RateLimited("slow down", after=60.0)
+
+        monkeypatch.setattr(of_release, "deregister", fail)
+        stage = clusterless
+        stage.rows("UPDATE claims SET delivered_at = now(), state = 'releasing', release_reason = 'x'")
+        stage.rows("UPDATE claims SET changed_at = now() - interval '1 h', leased_until = NULL")
+        release.run(claim_id=removing)
+        assert stage.see(removing).job_state == "claimed"
+        assert self.retire_claims(stage) == []
 
     def test_no_job_is_queued_again_while_postgres_is_older_than_the_cluster(
         self, clusterless: Stage, removing: int

@@ -62,7 +62,11 @@ ASKS = {
 
 CALLERS = {
     # Of what inserts a retire claim: nobody gets there past the questions above.
-    "end_never_delivered": {("tasks/release.py", "end"), ("tasks/release.py", "carry_out")},
+    "end_never_delivered": {
+        ("tasks/release.py", "end"),
+        ("tasks/release.py", "carry_out"),
+        ("tasks/release.py", "go_on_without_github"),
+    },
     # A requeue asks nothing: it un-stamps nothing, and its retirement looks at the Pod before it deletes.
     "end": {("tasks/release.py", "end_never_delivered"), ("tasks/release.py", "requeue")},
     "end_delivered": {("tasks/release.py", "end_delivered"), ("tasks/release.py", "carry_out")},
