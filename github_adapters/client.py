@@ -28,7 +28,7 @@ from github_adapters.repeat import Timing, repeat
 from github_adapters.runner_groups import read_group
 from github_adapters.runs import ListPage, RunSeen, only, read_list, read_listed_job, read_run, unchanged
 from github_adapters.webhooks import WorkflowJobEvent
-from ostler.clock import utcnow
+from ostler.clock import machine_now
 from ostler.errors import Busy, NotInstalled, Retryable
 from ostler.secrets import Secret
 from rules.retry import ONCE, RetryPolicy
@@ -114,7 +114,7 @@ class GitHub:
         app_id: str,
         private_key: Secret,
         timeout: float = 10,
-        clock: Callable[[], datetime] = utcnow,
+        clock: Callable[[], datetime] = machine_now,
         governor: Governs | None = None,
         timing: Timing | None = None,
     ) -> None:

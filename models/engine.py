@@ -12,6 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
 from typing import TypeVar
 
 import psycopg2
@@ -23,7 +25,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from models import patience
 from models.sql import text
-from ostler import telemetry
+from ostler import clock, telemetry
 from ostler.errors import ConfigurationError
 from ostler.halt import halt
 from ostler.secrets import Secret
@@ -40,6 +42,12 @@ ATTEMPTS = 4
 
 PING_AFTER = 1.0
 """Seconds in the pool after which a connection is asked whether it lives, before it is used again."""
+
+SKEW_WARNED = 2.0
+"""Seconds between this machine's clock and that of Postgres from which on it is logged."""
+
+WARN_EVERY = 60.0
+"""Seconds between two such lines of one process."""
 
 READ_ONLY = "25006"  # read_only_sql_transaction
 _LOCK_NOT_AVAILABLE = "55P03"
@@ -71,6 +79,7 @@ def make_engine(url: Secret, *, pool_size: int, application: str) -> Engine:
     )
     event.listen(engine, "handle_error", _leave_a_read_only_server)
     _ping_after_a_while(engine)
+    _measure_the_clock(engine)
     return engine
 
 
@@ -94,6 +103,49 @@ def _ping_after_a_while(engine: Engine) -> None:
 
     event.listen(engine, "checkin", remember)
     event.listen(engine, "checkout", ping)
+
+
+def _measure_the_clock(engine: Engine) -> None:
+    """Compare this machine's clock with that of Postgres at each new connection, and every ten seconds."""
+
+    def measure(connection: DBAPIConnection, *_: object) -> None:
+        if clock.process.is_due():
+            try:
+                clock.process.measure(partial(_time_of, connection))
+            except psycopg2.Error as error:
+                raise InvalidatePoolError from error
+            _report_skew(clock.process.skew())
+
+    event.listen(engine, "checkout", measure)
+
+
+def _time_of(connection: DBAPIConnection) -> datetime:
+    """Return the time of the server, in a transaction of its own."""
+    cursor = connection.cursor()
+    try:
+        cursor.execute("SELECT clock_timestamp()")
+        (found,) = cursor.fetchone() or (None,)
+    finally:
+        cursor.close()
+        connection.rollback()
+    assert isinstance(found, datetime)  # noqa: S101  the server answers a SELECT of one row
+    return found
+
+
+_warned_at = float("-inf")
+
+
+def _report_skew(skew: float) -> None:
+    """Show the skew as a metric, and log one of two seconds or more once a minute."""
+    global _warned_at  # noqa: PLW0603  of the process, as its clock is
+    telemetry.CLOCK_SKEW.set(abs(skew))
+    if abs(skew) >= SKEW_WARNED and time.monotonic() - _warned_at >= WARN_EVERY:
+        _warned_at = time.monotonic()
+        log.warning(
+            "clock.skewed",
+            ahead_by=round(skew, 1),
+            cure="synchronise the clock of this node by NTP",
+        )
 
 
 def _leave_a_read_only_server(context: ExceptionContext) -> None:

@@ -1,13 +1,112 @@
 """The clocks, in one place so that tests can bring their own.
 
-Functions that compare times take `now`; only the outermost callers ask this module.
+`utcnow` is this machine's clock, corrected by its measured offset to the clock of Postgres, so that processes whose
+machines' clocks differ agree on what has expired. `models.engine` measures at a new connection and every ten seconds.
+Functions that compare times take `now`; only the outermost callers ask this module. What is compared with the clock
+of another system (the `iat` of a JWT for GitHub) uses `machine_now`.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+MEASURE_EVERY = 10.0
+"""Seconds after which the offset is measured again."""
+
+JUMP = 2.0
+"""Seconds that the clock of Postgres may gain against the time that passed here. More is a jump, as at a failover."""
+
+UNSTEADY_FOR = 120.0
+"""Seconds after a jump for which ages are not trusted: by then every poll, beat and lease has been written anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The clock of Postgres, with the machine's clock before and after the question."""
+
+    theirs: datetime
+    before: datetime
+    after: datetime
+    monotonic: float
+
+
+class Clock:
+    """The correction of one process. `machine` and `monotonic` are the two clocks of the machine."""
+
+    def __init__(
+        self,
+        machine: Callable[[], datetime] = lambda: datetime.now(UTC),
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.machine = machine
+        self.monotonic = monotonic
+        self.offset = timedelta()
+        self._last: Reading | None = None
+        self._jump = 0.0
+        self._jumped_at: float | None = None
+        self._lock = threading.Lock()
+
+    def now(self) -> datetime:
+        """Return the current time by the clock of Postgres, as far as it is known."""
+        return self.machine() + self.offset
+
+    def is_due(self) -> bool:
+        """Return whether the offset has to be measured: it is old, or the machine's clock was set since."""
+        last = self._last
+        if last is None:
+            return True
+        passed = self.monotonic() - last.monotonic
+        shown = (self.machine() - last.after).total_seconds()
+        return passed >= MEASURE_EVERY or abs(shown - passed) > JUMP
+
+    def measure(self, ask: Callable[[], datetime]) -> None:
+        """Ask Postgres for its time, and correct ours by no more than the round trip leaves no doubt of.
+
+        Raises what `ask` raises.
+        """
+        before = self.machine()
+        theirs = ask()
+        reading = Reading(theirs, before, self.machine(), self.monotonic())
+        with self._lock:
+            last, self._last = self._last, reading
+            # Their clock was read at some time between `before` and `after`: an offset within these bounds fits.
+            lowest, highest = theirs - reading.after, theirs - before
+            self.offset = min(max(self.offset, lowest), highest)
+            if last is None:
+                return
+            gained = (theirs - last.theirs).total_seconds() - (reading.monotonic - last.monotonic)
+            if abs(gained) > JUMP + (reading.after - before).total_seconds():
+                self._jump, self._jumped_at = gained, reading.monotonic
+
+    def leeway(self) -> float:
+        """Return the seconds by which every age is too high after a jump of the clock of Postgres; mostly 0.
+
+        Read from rows that were written before the jump. It lasts for `UNSTEADY_FOR`.
+        """
+        return max(self._jump, 0.0) if self.is_unsteady() else 0.0
+
+    def is_unsteady(self) -> bool:
+        """Return whether the clock of Postgres jumped a short while ago."""
+        return self._jumped_at is not None and self.monotonic() - self._jumped_at < UNSTEADY_FOR
+
+    def skew(self) -> float:
+        """Return the seconds by which the machine's clock is ahead of that of Postgres; negative when it is behind."""
+        return -self.offset.total_seconds()
+
+
+process = Clock()
+"""The clock of this process."""
 
 
 def utcnow() -> datetime:
-    """Return the current time, aware, in UTC."""
-    return datetime.now(UTC)
+    """Return the current time by the clock of Postgres, aware, in UTC."""
+    return process.now()
+
+
+def machine_now() -> datetime:
+    """Return the current time by this machine's own clock, aware, in UTC."""
+    return process.machine()

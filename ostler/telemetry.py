@@ -125,6 +125,10 @@ API_UNAUTHORIZED = Counter(
     "ostler_api_unauthorized_total", "Requests to the REST API refused for their token", ("why",), registry=_registry
 )
 
+CLOCK_SKEW = Gauge(
+    "ostler_clock_skew_seconds", "Distance of this machine's clock from that of Postgres, which it is corrected by",
+    registry=_registry, multiprocess_mode="livemax",
+)  # fmt: skip
 WATCH_LEADER = Gauge(
     "ostler_watch_leader", "1 when this process holds the Lease of the watch", registry=_registry,
     multiprocess_mode="max",

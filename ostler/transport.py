@@ -10,7 +10,6 @@ Every message says when it was sent, so that a look at a queue's head tells whic
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -18,6 +17,8 @@ from typing import Any
 from celery.signals import before_task_publish
 from kombu import transport
 from kombu.transport import redis
+
+from ostler.clock import utcnow
 
 SENT_AT = "sent_at"
 """Header of a message: when it was sent, Unix time."""
@@ -46,7 +47,7 @@ class Transport(redis.Transport):
 @before_task_publish.connect  # type: ignore[untyped-decorator]
 def _date(headers: dict[str, Any] | None = None, **_: Any) -> None:
     if headers is not None:
-        headers[SENT_AT] = time.time()
+        headers[SENT_AT] = utcnow().timestamp()
 
 
 HEAD = -20, -1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import structlog
 
@@ -17,9 +17,10 @@ from k8s_adapters.epochs import EpochSeen, read_epoch, write_epoch
 from k8s_adapters.pods import list_pods
 from models import epochs
 from models.engine import transaction
+from ostler import clock
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
-from rules.epochs import EpochVerdict, Standing, judge_epoch
+from rules.epochs import Epoch, EpochVerdict, Standing, judge_epoch
 from rules.stamps import parse
 from tasks.base import SWEEP, calls, task
 from tasks.runtime import Runtime, runtime
@@ -38,7 +39,8 @@ def epoch() -> None:
 def compare(rt: Runtime) -> EpochVerdict | None:
     """Compare the epochs, the cluster's first; freeze the rows of an earlier state, else raise both and trust.
 
-    None when somebody else raised them meanwhile. Raises what the client raises, and then nothing is trusted anew.
+    None when somebody else raised them meanwhile, or ages cannot be trusted. Raises what the client raises, and then
+    nothing is trusted anew.
     """
     began = utcnow()
     with _noting(rt, "the cluster's epoch could not be read"):
@@ -60,12 +62,17 @@ def compare(rt: Runtime) -> EpochVerdict | None:
         written = write_epoch(
             rt.kube, namespace=rt.settings.namespace, epoch=risen, seen=seen, policy=calls(SWEEP)
         )  # fmt: skip
+    return verdict if written and _trust(rt, risen, began=began) else None
+
+
+def _trust(rt: Runtime, risen: Epoch, *, began: datetime) -> bool:
+    """Trust the rows from `began` on; False when the epoch moved on, or the ages that rows tell are wrong."""
+    if clock.process.is_unsteady():
+        why = "the clock of Postgres jumped, and ages are not trusted for two minutes"
+        transaction(rt.engine, lambda db: epochs.note_doubt(db, why=why))
+        return False
     trusted_for = timedelta(seconds=rt.settings.epoch_trusted_for)
-    if written and transaction(
-        rt.engine, lambda db: epochs.confirm(db, risen, trusted_for=trusted_for, now=began)
-    ):  # fmt: skip
-        return verdict
-    return None
+    return transaction(rt.engine, lambda db: epochs.confirm(db, risen, trusted_for=trusted_for, now=began))
 
 
 @contextmanager

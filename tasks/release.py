@@ -16,6 +16,7 @@ from k8s_adapters.stamps import StampOutcome
 from models import releases
 from models.engine import transaction
 from models.releases import Warmth
+from ostler import clock
 from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, Invalid, NotInstalled, RateLimited, UpstreamError
 from ostler.wakes import RELEASE as NAME
@@ -51,7 +52,7 @@ def release(*, claim_id: int, chain_no: int | None = None, reason: str = "releas
     )
     if chain_no is not None and not begun:
         return
-    requeue_after = rt.settings.requeue_after
+    requeue_after = rt.settings.requeue_after + clock.process.leeway()
     work = transaction(
         rt.engine, lambda db: releases.begin_release(db, claim_id, requeue_after=requeue_after, now=utcnow())
     )
@@ -146,7 +147,7 @@ def end_never_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
 
 def time_left(rt: Runtime, work: releases.ReleaseWork) -> float:
     """Return the seconds for which a release may still keep its job from the queue; negative when it is overdue."""
-    return rt.settings.requeue_after - (utcnow() - work.since).total_seconds()
+    return rt.settings.requeue_after + clock.process.leeway() - (utcnow() - work.since).total_seconds()
 
 
 def requeue(rt: Runtime, work: releases.ReleaseWork, why: str) -> None:

@@ -14,6 +14,7 @@ CHECKS: tuple[Check, ...] = (
     Check("settings", "settings", installation.settings),
     Check("versions", "settings", installation.versions),
     Check("postgres", "postgres", postgres.postgres),
+    Check("clock of postgres", "postgres", postgres.clock_of_postgres),
     Check("connections", "postgres", postgres.connections),
     Check("database revision", "postgres", postgres.revision),
     Check("redis", "redis", redis.redis),

@@ -10,7 +10,7 @@ from github_adapters.governor import Ungoverned
 from github_adapters.http import Http
 from ostler.cli.doctor.findings import Verdict, failed, ok
 from ostler.cli.doctor.sight import Sight
-from ostler.clock import utcnow
+from ostler.clock import machine_now
 from ostler.encryption import Cipher
 from ostler.errors import ConfigurationError
 
@@ -22,7 +22,7 @@ def settings(sight: Sight) -> Verdict:
         Cipher(found.encryption_keys)
         http = Http(api_url=found.github_api_url, timeout=1)
         AppAuth(
-            http=http, app_id=found.github_app_id, private_key=found.github_private_key, clock=utcnow,
+            http=http, app_id=found.github_app_id, private_key=found.github_private_key, clock=machine_now,
             governor=Ungoverned(),
         )  # fmt: skip
     except ConfigurationError as error:

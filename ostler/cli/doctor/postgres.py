@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from models.connections import RESERVE
+from models.engine import SKEW_WARNED
 from models.epochs import CURE
 from ostler.cli.doctor.findings import Verdict, failed, ok, unknown, warning
 from ostler.cli.doctor.sight import Sight
@@ -10,6 +11,9 @@ from ostler.errors import ConfigurationError, StoreUnreachable
 
 TRIED = 18
 """The major version that the tests run on."""
+
+SKEW_FAILS = 5.0
+"""Seconds between this machine's clock and that of Postgres from which on doctor fails."""
 
 FULL = 0.9
 """Part of the connections from which there is soon none left."""
@@ -51,6 +55,18 @@ def postgres(sight: Sight) -> Verdict:
     if major.isdecimal() and int(major) < TRIED:
         return warning(f"Postgres {found.version} answers", f"the tests run on {TRIED}; older ones are not tried")
     return ok(f"Postgres {found.version} answers, read committed")
+
+
+def clock_of_postgres(sight: Sight) -> Verdict:
+    """This machine's clock and that of Postgres agree; every process corrects what is left."""
+    skew = sight.rows.clock_ahead
+    told = f"this machine's clock is {abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} that of Postgres"
+    cure = "keep the clocks of all nodes and of Postgres by NTP; each process corrects its own by this offset"
+    if abs(skew) >= SKEW_FAILS:
+        return failed(told, cure)
+    if abs(skew) >= SKEW_WARNED:
+        return warning(told, cure)
+    return ok("this machine's clock and that of Postgres agree")
 
 
 def connections(sight: Sight) -> Verdict:

@@ -20,6 +20,7 @@ from k8s_adapters.client import make_client
 from models import epochs, health, migrate, sweep_runs
 from models.browse.sweeps import list_sweeps
 from models.engine import make_engine, transaction, why_away
+from ostler import clock
 from ostler.cli.healthy import BEAT_LOCK
 from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, StoreUnreachable
@@ -61,6 +62,8 @@ class Rows:
     web_beats: Sequence[datetime] = ()
     last_delivery: datetime | None = None
     images: Mapping[str, str] | None = None
+    clock_ahead: float = 0.0
+    """Seconds by which this machine's clock is ahead of that of Postgres."""
 
 
 class Sight:
@@ -167,7 +170,7 @@ def _read(db: Connection) -> Rows:
     now, known = utcnow(), migrate.revisions()
     revision = migrate.revision_of(db)
     fits = migrate.fits(revision, known)
-    found = Rows(now, revision, None if fits else known[-1], health.server(db))
+    found = Rows(now, revision, None if fits else known[-1], health.server(db), clock_ahead=clock.process.skew())
     if not fits:
         return found
     return replace(

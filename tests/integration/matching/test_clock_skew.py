@@ -1,16 +1,17 @@
-"""Processes whose clocks differ still match jobs with Pods."""
+"""Processes whose clocks differ still match jobs with Pods: each corrects its clock by that of Postgres."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from models import offers
-from models.engine import transaction
+from models.engine import make_engine, transaction
+from ostler import clock
+from ostler.clock import Clock, utcnow
 from tests.database import Database
 from tests.integration.matching.stage import Stage, make_stage
-from tests.integration.models.webhook_rows import NOW
 
 
 @pytest.fixture
@@ -18,20 +19,28 @@ def stage(database: Database) -> Stage:
     return make_stage(database)
 
 
-@pytest.mark.xfail(strict=True, reason="a heartbeat is written by web's clock and compared with the worker's")
-def test_offers_of_a_web_process_count_when_its_clock_is_20_seconds_behind(stage: Stage) -> None:
-    pool = stage.pool()
-    wanted = stage.job(stage.account(1), pool)
-    transaction(stage.engine, lambda db: offers.beat(db, web_id="web-2", now=NOW - timedelta(seconds=20)))
-    stage.pod(pool, web="web-2")
-    stage.match(pool)
-    assert stage.claimed() == [wanted]
+def be_another_process(monkeypatch: pytest.MonkeyPatch, database: Database, *, ahead: float) -> datetime:
+    """Become a process whose machine is ahead by so many seconds and that has connected; return its time."""
+    monkeypatch.setattr(clock, "process", Clock(machine=lambda: datetime.now(UTC) + timedelta(seconds=ahead)))
+    engine = make_engine(database.url, pool_size=1, application="test")
+    with engine.connect():
+        now = utcnow()
+    engine.dispose()
+    return now
 
 
-@pytest.mark.xfail(strict=True, reason="a worker that is 15 seconds ahead takes every web process for dead")
-def test_matcher_claims_when_its_clock_is_16_seconds_ahead(stage: Stage) -> None:
+@pytest.mark.parametrize(("web", "worker"), [(-20.0, 0.0), (0.0, 16.0), (-60.0, 60.0)])
+def test_matcher_claims_when_the_clocks_of_web_and_worker_differ(
+    stage: Stage, database: Database, monkeypatch: pytest.MonkeyPatch, web: float, worker: float
+) -> None:
     pool = stage.pool()
     wanted = stage.job(stage.account(1), pool)
-    stage.pod(pool)
-    stage.match(pool, now=NOW + timedelta(seconds=16))
+    now = be_another_process(monkeypatch, database, ahead=web)
+    transaction(stage.engine, lambda db: offers.beat(db, web_id="web-2", now=now))
+    uid = stage.pod(pool, web="web-2")
+    until = now + timedelta(seconds=50)
+    with stage.engine.begin() as db:
+        db.exec_driver_sql("UPDATE offers SET until = %s WHERE pod_uid = %s", (until, uid))
+
+    stage.match(pool, now=be_another_process(monkeypatch, database, ahead=worker))
     assert stage.claimed() == [wanted]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from k8s_adapters import epochs as adapter
 from k8s_adapters.epochs import EpochSeen
 from models import epochs
 from models.engine import transaction
-from ostler.clock import utcnow
+from ostler import clock
+from ostler.clock import Clock, utcnow
 from ostler.errors import Forbidden, Invalid, Retryable
 from rules.epochs import Epoch, Standing
 from tasks import epochs as tasks
@@ -194,3 +196,20 @@ def test_the_adapter_itself_refuses_to_go_back(untrusted: Stage) -> None:
             untrusted.kube, namespace=untrusted.namespace, epoch=Epoch(0, seen.epoch.database), seen=seen,
             policy=calls(SWEEP),
         )  # fmt: skip
+
+
+def test_rows_are_not_trusted_after_a_jump_of_the_clock_of_postgres(
+    untrusted: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after_a_jump = Clock()
+    monkeypatch.setattr(clock, "process", after_a_jump)
+    after_a_jump.measure(utcnow)
+    after_a_jump.measure(lambda: utcnow() + timedelta(seconds=60))
+    compare(untrusted.rt)  # type: ignore[arg-type]
+    doubt = transaction(untrusted.rt.engine, lambda db: epochs.doubt(db, now=utcnow()))
+    assert doubt is not None
+    assert "the clock of Postgres jumped" in doubt
+
+    monkeypatch.setattr(clock, "process", Clock())
+    compare(untrusted.rt)  # type: ignore[arg-type]
+    assert transaction(untrusted.rt.engine, lambda db: epochs.doubt(db, now=utcnow())) is None

@@ -12,7 +12,8 @@ from models import offers
 from models.deliver import Delivery, deliver
 from models.engine import transaction
 from models.watched import execute_unbound
-from ostler.clock import utcnow
+from ostler import clock
+from ostler.clock import Clock, utcnow
 from ostler.errors import RateLimited, Retryable
 from rules.poll_answers import Verdict, answer
 from tasks import release as of_release
@@ -149,6 +150,18 @@ class TestRequeue:
         self.release(clusterless, removing, since=since)
         assert clusterless.see(removing).job_state == job_state
         assert self.retire_claims(clusterless) == (["claimed"] if job_state == "queued" else [])
+
+    def test_a_release_of_a_moment_ago_is_not_overdue_after_the_clock_of_postgres_jumped(
+        self, clusterless: Stage, removing: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        jumped = Clock()
+        jumped.measure(utcnow)
+        jumped.measure(lambda: utcnow() + timedelta(seconds=60))
+        monkeypatch.setattr(clock, "process", jumped)
+        with pytest.raises(Retryable):
+            self.release(clusterless, removing, since="5 s")
+        assert clusterless.see(removing).state == "releasing"
+        assert self.retire_claims(clusterless) == []
 
     @pytest.mark.parametrize("error", [Retryable("reset"), RateLimited("slow down", after=60.0)])
     def test_a_job_is_queued_again_when_github_fails_the_deregistration(

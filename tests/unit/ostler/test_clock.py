@@ -1,0 +1,103 @@
+"""The clock of a process follows that of Postgres."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from ostler.clock import MEASURE_EVERY, UNSTEADY_FOR, Clock
+
+START = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+@dataclass
+class World:
+    """Time as it passes, a machine that shows another one, and a Postgres that may jump."""
+
+    skew: float = 0.0
+    passed: float = 0.0
+    jump: float = 0.0
+    clock: Clock = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.clock = Clock(machine=lambda: self.at(self.skew), monotonic=lambda: self.passed)
+
+    def at(self, ahead: float = 0.0) -> datetime:
+        return START + timedelta(seconds=self.passed + ahead)
+
+    def ask(self, there: float = 0.0, back: float = 0.0) -> None:
+        """Measure; the question and the answer travel for so many seconds."""
+
+        def answer() -> datetime:
+            self.passed += there
+            theirs = self.at(self.jump)
+            self.passed += back
+            return theirs
+
+        self.clock.measure(answer)
+
+    def error(self) -> float:
+        return (self.clock.now() - self.at(self.jump)).total_seconds()
+
+
+@pytest.mark.parametrize("skew", [0.0, 16.0, -20.0, 3600.0])
+def test_now_is_the_time_of_postgres_on_a_machine_with_another_time(skew: float) -> None:
+    world = World(skew=skew)
+    world.ask()
+    assert world.error() == 0
+    assert world.clock.skew() == skew
+
+
+@pytest.mark.parametrize(("there", "back"), [(0.0, 4.0), (4.0, 0.0), (2.0, 2.0)])
+def test_a_slow_answer_moves_a_right_clock_by_nothing(there: float, back: float) -> None:
+    world = World()
+    world.ask(there, back)
+    assert world.error() == 0
+
+
+def test_a_slow_answer_corrects_by_no_more_than_is_certain() -> None:
+    world = World(skew=10)
+    world.ask(2, 2)
+    assert world.clock.skew() == 8
+    world.ask()
+    assert world.clock.skew() == 10
+
+
+def test_the_offset_is_measured_again_when_it_is_old_or_the_machine_was_set() -> None:
+    world = World()
+    assert world.clock.is_due()
+    world.ask()
+    assert not world.clock.is_due()
+    world.passed += MEASURE_EVERY
+    assert world.clock.is_due()
+    world.ask()
+    world.skew = -3600
+    assert world.clock.is_due()
+    world.ask()
+    assert world.error() == 0
+    assert not world.clock.is_unsteady()  # the clock of Postgres has not jumped
+
+
+@pytest.mark.parametrize(("jump", "leeway"), [(60.0, 60.0), (-60.0, 0.0)])
+def test_a_jump_of_postgres_makes_ages_untrusted_for_two_minutes(jump: float, leeway: float) -> None:
+    world = World()
+    world.ask()
+    world.passed += 10
+    world.jump = jump
+    world.ask()
+    assert world.error() == 0
+    assert world.clock.is_unsteady()
+    assert world.clock.leeway() == leeway
+    world.passed += UNSTEADY_FOR
+    assert not world.clock.is_unsteady()
+    assert world.clock.leeway() == 0
+
+
+def test_a_slow_answer_is_no_jump() -> None:
+    world = World()
+    world.ask()
+    world.passed += 10
+    world.ask(there=8)
+    assert not world.clock.is_unsteady()
