@@ -1,7 +1,7 @@
 """Strandings of a run, apart by what made them long, each judged by the time that is to hold for it.
 
 `models.stranded` tells causes apart. What a run struck meanwhile it knows itself: a lease that had to expire, a beat
-that was killed, a row that a frozen process held.
+that was killed, GitHub's word that a runner is busy, a row that a frozen process held.
 """
 
 from __future__ import annotations
@@ -40,18 +40,26 @@ FROZEN_FOR = 25.0
 """Seconds that a frozen process adds: a web, or one that holds a row of the job or of a sweep."""
 
 
+BUSY_FOR = 60.0
+"""Seconds that an answer "the runner is busy" adds: it is obeyed, and GitHub's word is asked again a minute later."""
+
+
 class Circumstance(StrEnum):
     """What made a stranding longer than its cause did."""
 
     NONE = ""
     RELEASE = "in a release"
+    BUSY = "said to be busy"
     BEAT = "a beat killed"
     FROZEN = "a freeze"
 
 
 @dataclass(frozen=True, slots=True)
 class Stranded:
-    """One time that something was stranded, in Unix time. `release_repeated`: `resume` sent its release again."""
+    """One time that something was stranded, in Unix time. `release_repeated`: `resume` sent its release again.
+
+    `said_busy`: GitHub would not remove the runner meanwhile.
+    """
 
     cause: Cause
     found_by: FoundBy
@@ -61,6 +69,7 @@ class Stranded:
     served: float
     release_repeated: bool
     history: str
+    said_busy: bool = False
 
     @property
     def seconds(self) -> float:
@@ -96,6 +105,8 @@ def circumstance(each: Stranded, *, beat_kills: Iterable[float], freezes: Iterab
             return Circumstance.FROZEN
     if any(at - BEAT_LOCK_EXPIRES < each.served and each.since < at + BEAT_LOCK_EXPIRES for at in beat_kills):
         return Circumstance.BEAT
+    if each.said_busy:
+        return Circumstance.BUSY
     return Circumstance.RELEASE if each.release_repeated else Circumstance.NONE
 
 
@@ -103,6 +114,7 @@ def bound(each: Stranded, found: Circumstance) -> float:
     """Return the seconds that are to hold for a stranding."""
     least = TO_HOLD[each.cause, each.found_by]
     base = max(least, LEASE_EXPIRES) if each.release_repeated else least
+    base += BUSY_FOR * each.said_busy
     return base + {Circumstance.BEAT: BEAT_LOCK_EXPIRES, Circumstance.FROZEN: FROZEN_FOR}.get(found, 0.0)
 
 
@@ -143,6 +155,8 @@ def read_strandings(db: Connection, *, since: float) -> Sequence[Stranded]:
                    EXISTS (SELECT FROM repairs r WHERE r.claim_id = s.claim_id AND r.sweep = 'resume' AND NOT r.dry
                              AND r.what = 'repeat' AND r.before = 'releasing' AND r.at BETWEEN s.since AND s.served_at)
                        AS release_repeated,
+                   EXISTS (SELECT FROM claim_events e WHERE e.claim_id = s.claim_id AND e.transition = 'refuse_release'
+                             AND e.at BETWEEN s.since AND s.served_at) AS said_busy,
                    coalesce((SELECT string_agg(format('%s %s', e.transition,
                                                       round(extract(epoch FROM e.at - s.since), 1)), ', ' ORDER BY e.id)
                              FROM claim_events e WHERE e.claim_id = s.claim_id), '') AS history
@@ -153,7 +167,7 @@ def read_strandings(db: Connection, *, since: float) -> Sequence[Stranded]:
     return [
         Stranded(
             Cause(row.cause), FoundBy(row.found_by), row.claim_id, row.job_id, row.since, row.served,
-            row.release_repeated, row.history,
+            row.release_repeated, row.history, row.said_busy,
         )
         for row in rows
     ]  # fmt: skip

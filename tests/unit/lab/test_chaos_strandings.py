@@ -7,8 +7,10 @@ from lab.chaos.strandings import Circumstance, Stranded, paths
 from rules.stranding import Cause, FoundBy
 
 
-def stranded(seconds: float, *, job: int = 1, since: float = 1000.0, release: bool = False) -> Stranded:
-    return Stranded(Cause.MESSAGE_LOST, FoundBy.RESUME, 5, job, since, since + seconds, release, "claim 0.0")
+def stranded(
+    seconds: float, *, job: int = 1, since: float = 1000.0, release: bool = False, busy: bool = False
+) -> Stranded:
+    return Stranded(Cause.MESSAGE_LOST, FoundBy.RESUME, 5, job, since, since + seconds, release, "claim 0.0", busy)
 
 
 def bounds(
@@ -25,6 +27,11 @@ def test_lost_message_has_twenty_seconds() -> None:
 
 def test_interrupted_release_has_thirty_seconds() -> None:
     assert bounds(stranded(29, release=True)) == [(Circumstance.RELEASE, 30, False)]
+
+
+def test_word_that_a_runner_is_busy_adds_a_minute() -> None:
+    assert bounds(stranded(79, busy=True)) == [(Circumstance.BUSY, 80, False)]
+    assert bounds(stranded(94, busy=True), beat_kills=(1010.0,)) == [(Circumstance.BEAT, 95, False)]
 
 
 def test_beat_killed_meanwhile_adds_the_expiry_of_its_lock() -> None:
