@@ -27,6 +27,16 @@ OUT_OF_REACH = 60.0
 """Seconds after which a runner that the App may not remove is asked for again."""
 
 
+FIRST_LOOK = 5.0
+LONGEST_LOOK = 60.0
+"""Seconds after which a retirement that cannot end yet is looked at again: at first, and at the longest."""
+
+
+def longer(work: ReleaseWork) -> float:
+    """Return the seconds until the next look: as many as it has been tried for, so that each wait doubles the time."""
+    return min(max((utcnow() - work.since).total_seconds(), FIRST_LOOK), LONGEST_LOOK)
+
+
 def look_again(rt: Runtime, work: ReleaseWork, error: str, *, after: float = 0) -> None:
     """Leave the claim live for `resume`, which takes it up again in so many seconds."""
     due_at = utcnow() + timedelta(seconds=after)

@@ -1,6 +1,7 @@
 """`ostler.retire(claim_id)` deletes a Pod under its retire claim, and ends the claim when the UID is gone.
 
-An accepted DELETE, a Terminating Pod and a time-out leave the claim live: `resume` looks again (L7). A Pod
+An accepted DELETE, a Terminating Pod and a time-out leave the claim live: `resume` looks again after 5 to 60 seconds,
+each wait twice the last (L7). What is Terminating gets no second DELETE. A Pod
 whose claims left a registered runner has it deregistered first, also one that was never delivered, and a refusal is
 obeyed (L3). GitHub is asked under the names and in the installation of today, however long ago the claims of the Pod
 ended; a 404 that comes of an owner's new name is asked again under that. Where the App may not remove a runner (any
@@ -25,7 +26,7 @@ from ostler.errors import Busy, Forbidden, Gone, NotInstalled, RateLimited
 from ostler.wakes import KEEP
 from ostler.wakes import RETIRE as NAME
 from rules.nodes import may_force
-from tasks.again import OUT_OF_REACH, after_a_failure, look_again, wait_for_token
+from tasks.again import OUT_OF_REACH, after_a_failure, longer, look_again, wait_for_token
 from tasks.base import RETIRE, calls, task
 from tasks.evidence import ask
 from tasks.github import follow_owner, remove_runner
@@ -56,7 +57,7 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
             remove_runners(rt, work, over=living is None or living.is_over)
         except Busy:
             log.warning("retire.refused", pod=work.pod_name)
-            look_again(rt, work, "GitHub says that its runner is busy")
+            look_again(rt, work, "GitHub says that its runner is busy", after=longer(work))
             return
         except OwnerRenamed:
             look_again(rt, work, "its owner has another name")
@@ -69,12 +70,13 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
         log.error("retire.kept", pod=work.pod_name, reasons=verdict.reasons)
         look_again(rt, work, "it may hold a JIT: " + ", ".join(verdict.reasons), after=OUT_OF_REACH)
         return
-    delete_runner(rt.kube, namespace=work.namespace, name=work.pod_name, uid=work.pod_uid, policy=calls(RETIRE))
+    if living is None or not living.terminating:
+        delete_runner(rt.kube, namespace=work.namespace, name=work.pod_name, uid=work.pod_uid, policy=calls(RETIRE))
     seen = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RETIRE))
     if work.forced and seen is not None and seen.uid == work.pod_uid and force(rt, work, seen):
         seen = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RETIRE))
     if seen is not None and seen.uid == work.pod_uid:
-        look_again(rt, work, "Terminating")
+        look_again(rt, work, "Terminating", after=longer(work))
         return
     ended = transaction(rt.engine, lambda db: releases.end_retired(db, work, now=utcnow(), who=rt.who))
     if ended:

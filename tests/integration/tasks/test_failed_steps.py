@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
+from k8s_adapters.client import MERGE_PATCH
+from k8s_adapters.runners import delete_runner
 from k8s_adapters.stamps import STAMP_POLICY, StampOutcome, StampResult
 from k8s_adapters.stamps import unstamp as take_off
 from models import releases, steps, stranded
@@ -282,3 +284,57 @@ def test_a_step_that_was_overtaken_gives_no_lease_back_that_is_anothers(
     assert row.leased_until is not None
     assert row.last_error is None
     assert (row.due_at - utcnow()).total_seconds() > 10
+
+
+def keep_terminating(stage: Stage, pod: str) -> None:
+    """Have a finalizer keep a Pod once it is deleted."""
+    path = f"/api/v1/namespaces/{stage.namespace}/pods/{pod}"
+    body = {"metadata": {"finalizers": ["example.com/wait"]}}
+    stage.kube.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+
+
+def let_go(stage: Stage, pod: str) -> None:
+    path = f"/api/v1/namespaces/{stage.namespace}/pods/{pod}"
+    stage.kube.request("PATCH", path, body={"metadata": {"finalizers": None}}, content_type=MERGE_PATCH)
+
+
+def waits_of(stage: Stage, claim: int, *, tried_for: tuple[float, ...]) -> list[int]:
+    """Run a retirement that has been tried for so many seconds each, and return how long it waits after each run."""
+    waits = []
+    for seconds in tried_for:
+        stage.rows(
+            "UPDATE claims SET changed_at = now() - make_interval(secs => :s) WHERE id = :id", s=seconds, id=claim
+        )
+        retire.run(claim_id=claim)
+        waits.append(round((stage.see(claim).due_at - utcnow()).total_seconds()))
+    return waits
+
+
+def test_a_pod_that_stays_terminating_is_looked_at_ever_less_often_and_deleted_once(
+    stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deleted: list[str] = []
+
+    def delete(*given: Any, name: str, **named: Any) -> None:
+        deleted.append(name)
+        delete_runner(*given, name=name, **named)
+
+    monkeypatch.setattr(of_retire, "delete_runner", delete)
+    keep_terminating(stage, pod)
+    claim = stage.retire_claim(pod)
+    assert waits_of(stage, claim, tried_for=(0, 10, 20, 40, 600)) == [5, 10, 20, 40, 60]
+    assert deleted == [pod]
+
+    let_go(stage, pod)
+    retire.run(claim_id=claim)
+    assert stage.see(claim).end_reason == "retired"
+
+
+def test_a_retirement_that_github_refuses_is_tried_ever_less_often(stage: Stage, pod: str, github: StubGitHub) -> None:
+    stage.job(7, state="running")
+    given = stage.claim(pod, job_id=7, state="executing", runner=RUNNER)
+    stage.rows("UPDATE claims SET state = 'ended', ended_at = now(), end_reason = 'completed' WHERE id = :id", id=given)
+    github.runner = "busy"
+    claim = stage.retire_claim(pod)
+    assert waits_of(stage, claim, tried_for=(0, 10, 600)) == [5, 10, 60]
+    assert pod in stage.pods()
