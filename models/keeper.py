@@ -10,6 +10,9 @@ from sqlalchemy import Connection, Row
 
 from models.sql import text
 
+TEMPLATE_HOLDS = timedelta(minutes=2)
+"""A template hash that only another version of Ostler, or other settings, explain stands for this long at least."""
+
 MADE_WITHIN = timedelta(minutes=1)
 """A creation that began before its pool went is answered within this time; a task has 20 s."""
 
@@ -52,17 +55,20 @@ _CASTS = {"labels": "text[]", "allowed_accounts": "bigint[]", "allowed_repositor
 _VALUES = {name: f"CAST(:{name} AS {_CASTS[name]})" if name in _CASTS else f":{name}" for name in _MIRRORED}
 
 _INSERT = f"""
-    INSERT INTO pools (uid, namespace, created_at, routed_at, {", ".join(_VALUES)})
-    VALUES (:uid, :namespace, :now, :now, {", ".join(_VALUES.values())})
+    INSERT INTO pools (uid, namespace, created_at, routed_at, template_at, {", ".join(_VALUES)})
+    VALUES (:uid, :namespace, :now, :now, :now, {", ".join(_VALUES.values())})
     ON CONFLICT DO NOTHING
 """  # noqa: S608 - names of columns from above
 
+_SAME_SPEC = "(template_hash = :template_hash OR generation = :generation)"
+
 _UPDATE = f"""
     UPDATE pools SET {", ".join(f"{name} = {value}" for name, value in _VALUES.items())}, deleted_at = NULL,
-           problem = NULL, failed_starts = CASE WHEN template_hash = :template_hash THEN failed_starts ELSE 0 END,
-           create_after = CASE WHEN template_hash = :template_hash THEN create_after END,
-           start_trouble = CASE WHEN template_hash = :template_hash THEN start_trouble END,
-           start_detail = CASE WHEN template_hash = :template_hash THEN start_detail END,
+           problem = NULL, failed_starts = CASE WHEN {_SAME_SPEC} THEN failed_starts ELSE 0 END,
+           create_after = CASE WHEN {_SAME_SPEC} THEN create_after END,
+           start_trouble = CASE WHEN {_SAME_SPEC} THEN start_trouble END,
+           start_detail = CASE WHEN {_SAME_SPEC} THEN start_detail END,
+           template_at = CASE WHEN template_hash = :template_hash THEN template_at ELSE CAST(:now AS timestamptz) END,
            routed_at = CASE WHEN :rerouted THEN CAST(:now AS timestamptz) ELSE routed_at END,
            rerouting_since = CASE WHEN :rerouted THEN CAST(:now AS timestamptz) ELSE rerouting_since END
     WHERE uid = :uid
@@ -78,16 +84,21 @@ def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
 
     Nothing is written when nothing differs, and no older look over a newer one. The pool's lock comes first. Jobs that
     were routed before are moved later, by its reconcile (`tasks.rerouting`); until then none is matched in it.
+
+    While old and new workers overlap in a deployment they make two hashes of one spec. The first of them stands for
+    `TEMPLATE_HOLDS`, so that the Pods that start are not replaced by turns.
     """
     row = _row(db, pool.uid)
     if row is None:
         return _insert(db, pool, now=now)
+    pool = _with_held_template(row, pool, now=now)
     if not _differing(row, pool) and row.deleted_at is None and row.problem is None:
         return False
     db.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": row.id})
     row = _row(db, pool.uid)
     if row is None or row.generation > pool.generation:
         return False  # somebody who looked later was here first
+    pool = _with_held_template(row, pool, now=now)
     rerouted = row.deleted_at is not None or not _differing(row, pool).isdisjoint(_ROUTING)
     db.execute(text(_UPDATE), {**_values(pool, now), "rerouted": rerouted})
     return rerouted
@@ -114,6 +125,13 @@ def mark_problem(db: Connection, pool: PoolFacts, *, problem: str, now: datetime
 
 def _row(db: Connection, uid: str) -> Row[Any] | None:
     return db.execute(text("SELECT * FROM pools WHERE uid = :uid"), {"uid": uid}).one_or_none()
+
+
+def _with_held_template(row: Row[Any], pool: PoolFacts, *, now: datetime) -> PoolFacts:
+    """Return the pool with the row's hash, where the spec is the same and that hash is too young to be replaced."""
+    if row.generation != pool.generation or row.template_at is None or row.template_at <= now - TEMPLATE_HOLDS:
+        return pool
+    return replace(pool, template_hash=row.template_hash)
 
 
 def _differing(row: Row[Any], pool: PoolFacts) -> set[str]:
@@ -181,7 +199,7 @@ def kept_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
             text("""
                 SELECT id, name FROM pools p
                 WHERE namespace = :namespace
-                  AND (deleted_at IS NULL OR rerouting_since IS NOT NULL
+                  AND (deleted_at IS NULL OR rerouting_since IS NOT NULL OR rerouting_jobs <> '{}'
                        OR listed_at IS NULL OR listed_at < deleted_at + :made_within
                        OR EXISTS (SELECT FROM runner_pods r WHERE r.pool_id = p.id AND r.gone_at IS NULL))
                 ORDER BY id

@@ -51,6 +51,7 @@ class Pool(Base):
     allowed_repositories: Mapped[list[str]]
     routing_priority: Mapped[int]
     template_hash: Mapped[str]
+    template_at: Mapped[datetime | None] = mapped_column(comment="when the row got this hash")
     draining: Mapped[bool] = mapped_column(server_default="false")
     wants_pods: Mapped[bool] = mapped_column(
         server_default="false", comment="the matcher left jobs without Pods: a poll wakes it"

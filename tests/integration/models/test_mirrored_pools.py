@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
+from typing import Any
 
 from sqlalchemy import text
 
@@ -45,3 +47,38 @@ def test_the_problem_of_a_newer_generation_is_recorded_until_a_look_without_it(d
 def test_the_spec_of_an_older_generation_is_not_mirrored(database: Database) -> None:
     look(database, POOL)
     assert look(database, replace(POOL, generation=6, replicas=9)) == (7, 3, None)
+
+
+def test_two_versions_of_ostler_do_not_replace_each_others_template_by_turns(database: Database) -> None:
+    start = utcnow()
+
+    def template_after(seconds: float, template: str, *, generation: int = 7) -> str:
+        pool = replace(POOL, template_hash=template, generation=generation)
+        now = start + timedelta(seconds=seconds)
+        transaction(database.engine, lambda db: keeper.mirror_pool(db, pool, now=now))
+        with database.engine.begin() as db:
+            return str(db.execute(text("SELECT template_hash FROM pools")).scalar_one())
+
+    assert template_after(0, "old") == "old"
+    assert template_after(10, "new") == "old"
+    assert template_after(20, "old") == "old"
+    assert template_after(121, "new") == "new"
+    assert template_after(130, "old") == "new"
+    assert template_after(140, "old", generation=8) == "old"  # the spec has changed
+
+
+def test_another_template_of_the_same_spec_keeps_the_backoff_of_failed_starts(database: Database) -> None:
+    start = utcnow()
+
+    def failed_starts_after(seconds: float, **changed: Any) -> int:
+        pool = replace(POOL, **changed)
+        now = start + timedelta(seconds=seconds)
+        transaction(database.engine, lambda db: keeper.mirror_pool(db, pool, now=now))
+        with database.engine.begin() as db:
+            return int(db.execute(text("SELECT failed_starts FROM pools")).scalar_one())
+
+    failed_starts_after(0)
+    with database.engine.begin() as db:
+        db.execute(text("UPDATE pools SET failed_starts = 4"))
+    assert failed_starts_after(300, template_hash="other settings") == 4
+    assert failed_starts_after(310, template_hash="other spec", generation=8) == 0
