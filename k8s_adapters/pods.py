@@ -11,6 +11,8 @@ from k8s_adapters.names import (
     ATTEMPT_ANNOTATION,
     CLAIM_ANNOTATION,
     DIGEST_ANNOTATION,
+    GROUP,
+    KIND,
     OWNER_LABEL,
     POOL_LABEL,
 )
@@ -34,6 +36,7 @@ class PodSeen:
     `reason` is the Pod's own, as `Evicted` or `NodeLost`, else who disrupted it, as `DeletionByTaintManager`.
     `company`: an ordinary container beside `poller` and `runner` has not terminated. Sidecars that are init containers
     do not count: the kubelet ends them with the others.
+    `of_a_pool`: it has an owner reference to a pool.
     """
 
     name: str
@@ -59,6 +62,12 @@ class PodSeen:
     poller_running: bool = False
     attachable_volumes: bool = False
     company: bool = False
+    of_a_pool: bool = False
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether Ostler made it: it names its attempt, or a pool owns it. The label alone says nothing."""
+        return self.attempt is not None or self.of_a_pool
 
     @property
     def is_terminal(self) -> bool:
@@ -156,6 +165,10 @@ def read_pod(item: Json) -> PodSeen:
             set(volume) - {"name"} - _BOUND_TO_POD_OR_NODE for volume in (item.get("spec") or {}).get("volumes") or ()
         ),
         company=_company(item.get("spec") or {}, containers),
+        of_a_pool=any(
+            each.get("kind") == KIND and str(each.get("apiVersion", "")).startswith(f"{GROUP}/")
+            for each in metadata.get("ownerReferences") or ()
+        ),
     )
 
 

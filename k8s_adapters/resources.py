@@ -34,7 +34,8 @@ def create_service_account(
     """Create a ServiceAccount from its JSON, which names the namespace.
 
     A terminating namesake is waited for up to `terminating_within` seconds.
-    Raises `Conflict` when something that is not ours has the name, `Retryable` when it cannot be told.
+    Raises `Conflict` when something that is not ours has the name or a namesake stays Terminating, `Retryable` when it
+    cannot be told.
     """
     return _create(client, "serviceaccounts", body, policy, terminating_within)
 
@@ -93,14 +94,14 @@ def _read(client: KubeClient, path: str, policy: RetryPolicy | None) -> Json | N
 
 
 def _wait_until_gone(client: KubeClient, path: str, policy: RetryPolicy | None, *, uid: str, within: float) -> None:
-    """Return once nothing with this UID has the name. Raises `Retryable` after `within` seconds."""
+    """Return once nothing with this UID has the name. Raises `Conflict` after `within` seconds."""
 
     def gone() -> bool:
         found = _read(client, path, policy)
         return found is None or found["metadata"]["uid"] != uid
 
     if not _becomes_true(client, gone, within):
-        raise Retryable(f"{path} is still terminating after {within:.0f} s")
+        raise Conflict(f"{path} is still terminating after {within:.0f} s")
 
 
 def _becomes_true(client: KubeClient, condition: Callable[[], bool], within: float) -> bool:

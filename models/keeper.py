@@ -104,6 +104,24 @@ def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
     return rerouted
 
 
+def generation_of(db: Connection, *, uid: str) -> int | None:
+    """Return the generation of a pool that its row has; None when it has no row."""
+    found: int | None = db.execute(text("SELECT generation FROM pools WHERE uid = :uid"), {"uid": uid}).scalar()
+    return found
+
+
+def go_back(db: Connection, *, uid: str, known: int, generation: int) -> bool:
+    """Take a smaller generation for a pool whose row is still as known; the next look at it is mirrored.
+
+    `generation` comes from a read of the cluster that began after the row was read. False when the row moved on.
+    """
+    moved = db.execute(
+        text("UPDATE pools SET generation = :generation WHERE uid = :uid AND generation = :known"),
+        {"uid": uid, "known": known, "generation": generation},
+    )
+    return moved.rowcount > 0
+
+
 def mark_problem(db: Connection, pool: PoolFacts, *, problem: str, now: datetime) -> None:
     """Record that a pool's spec cannot be used. All else stays as it was before.
 

@@ -62,6 +62,8 @@ class PodFacts:
     poller_exit_code: int | None
     runner_exit_code: int | None
     exit_reason: str | None
+    ours: bool = True
+    """Ostler made it. A Pod that merely has the label of a pool gets no row."""
 
 
 OVER = "its poller and its runner have ended"
@@ -97,6 +99,8 @@ def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: 
     for pod in sorted(pods, key=lambda pod: known[pod.name].id if pod.name in known else sys.maxsize):
         row = known.get(pod.name)
         if row is not None and row.id not in free:
+            continue
+        if row is None and not pod.ours:
             continue
         if row is None:
             _adopt(db, pool_id, pod)

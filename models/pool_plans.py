@@ -17,7 +17,7 @@ from models.matching import POOL_LOCK_WITHIN
 from models.releases import insert_retire
 from models.sql import text
 from rules.pool_plan import TICK, PoolPlan, Why
-from rules.starts import Starts, Trouble, over_quota, refused, taken
+from rules.starts import Starts, Trouble, failed, over_quota, refused, taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +163,22 @@ def record_refusal(db: Connection, pool_id: int, *, detail: str, quota: bool, no
         after = refused(starts, detail=detail, now=now)
     if after != starts:
         _write_starts(db, pool_id, after)
+
+
+def record_failed_start(
+    db: Connection, row_id: int, *, template_hash: str, trouble: Trouble, detail: str, made_at: datetime, now: datetime
+) -> bool:
+    """Count a Pod that ended before its first poll; False when its template is old, or its round is counted."""
+    pool_id = db.execute(text("SELECT pool_id FROM runner_pods WHERE id = :id"), {"id": row_id}).scalar_one()
+    pool = lock_pool(db, pool_id)
+    if pool.template_hash != template_hash:
+        return False
+    starts = starts_of(pool)
+    after = failed(starts, trouble=trouble, detail=detail, made_at=made_at, now=now)
+    if after == starts:
+        return False
+    _write_starts(db, pool_id, after)
+    return True
 
 
 def record_taken(db: Connection, pool_id: int) -> None:

@@ -117,6 +117,18 @@ def trouble_of(
     return Trouble.SILENT, f"it did not poll within {seconds:.0f} s"
 
 
+def trouble_of_ended(*, reason: str | None, poller_exit_code: int | None) -> tuple[Trouble, str]:
+    """Return what was in the way of a Pod that ended before its first poll, and in words.
+
+    `reason` is the Pod's own: the kubelet names it where it did not admit the Pod (`OutOfcpu`) or evicted it.
+    """
+    if reason is not None:
+        return Trouble.UNSCHEDULABLE, f"its node did not take it or gave it up: {reason}"
+    if poller_exit_code is not None:
+        return Trouble.POLLER, f"its poller exited {poller_exit_code} before its first poll"
+    return Trouble.CONTAINER, "it ended before its poller ran"
+
+
 def recovered(starts: Starts, *, first_polls: Iterable[datetime]) -> Starts:
     """Return how starts stand when these are the first polls of Pods of the present template: one ends the story."""
     failed_at = starts.failed_at

@@ -74,4 +74,5 @@ def pod_facts(pod: PodSeen) -> PodFacts:
         poller_exit_code=pod.poller_exit_code,
         runner_exit_code=pod.runner_exit_code,
         exit_reason=reason,
+        ours=pod.is_ours,
     )

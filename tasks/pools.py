@@ -10,12 +10,14 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 import structlog
 from sqlalchemy import Row
 from sqlalchemy.exc import DBAPIError
 
+from k8s_adapters.names import POOL_LABEL
 from k8s_adapters.pods import PodSeen, list_pods
 from k8s_adapters.pools import PoolSeen, get_pool, list_pools
 from models import keeper, pod_rows, watched
@@ -26,7 +28,7 @@ from ostler.errors import UpstreamError
 from ostler.wakes import KEEP, REMATCH
 from rules.machines import Purpose
 from tasks import draining
-from tasks.base import SWEEP, calls, remaining, task
+from tasks.base import SWEEP, begin_page, calls, remaining, task
 from tasks.mirror import mark_unusable, mirror, pod_facts
 from tasks.pool_status import write_status
 from tasks.provision import RESERVE, act, decide
@@ -96,12 +98,35 @@ def see_pool(rt: Runtime, pool: PoolSeen) -> bool:
 
     One whose spec cannot be used is marked Degraded and keeps its Pods.
     """
+    pool = newest(rt, pool)
     if pool.problem is None:
         draining.hold(rt, pool)
         return mirror(rt, pool)
     log.warning("pool.unusable", pool=pool.name, problem=pool.problem)
     mark_unusable(rt, pool, problem=pool.problem)
     return draining.note(rt, pool)
+
+
+def newest(rt: Runtime, pool: PoolSeen) -> PoolSeen:
+    """Return a pool as it is now, where its row knows a later generation than this look.
+
+    Either somebody looked later, or etcd was put back to a backup: then the pool that is read *after* its row has a
+    smaller generation still, and its row follows.
+    """
+    known = transaction(rt.engine, lambda db: keeper.generation_of(db, uid=pool.uid))
+    if known is None or known <= pool.generation:
+        return pool
+    found = get_pool(rt.kube, namespace=pool.namespace, name=pool.name, policy=calls(SWEEP))
+    if found is None or found.uid != pool.uid:
+        return pool
+    if found.generation < known:
+        followed = transaction(
+            rt.engine, lambda db: keeper.go_back(db, uid=pool.uid, known=known, generation=found.generation)
+        )
+        if followed:
+            why = "etcd was restored from a backup; the pool follows its object as it is now"
+            log.error("pool.generation_went_back", pool=pool.name, known=known, found=found.generation, why=why)
+    return found
 
 
 def see_missing_pool(rt: Runtime, row: Row[Any], *, namespace: str) -> bool:
@@ -129,6 +154,10 @@ def keep(*, pool_id: int) -> None:
     move_jobs_away(rt, pool_id)
     began = utcnow()
     seen = list_pods(rt.kube, namespace=namespace, pool=name, policy=calls(SWEEP))
+    begin_page()  # each page of a list may take as long as a task, and the work begins only now
+    for pod in seen:
+        if not pod.is_ours:
+            report_stranger(pod.uid, pod.name, name)
     rt.waker.counted(pool_id, pods=len(seen))
     now = utcnow()
     by_uid = {pod.uid: pod for pod in seen}
@@ -150,7 +179,14 @@ def keep(*, pool_id: int) -> None:
     awaited = any(is_ending(row, now=now) for row in decided.rows) and not rt.waker.watched(namespace)
     if awaited or decided.plan.goes_on:
         rt.waker.send(KEEP, queue="pools", after=LOOK_AGAIN, pool_id=pool_id)
-    draining.settle(rt, pool_id, seen)
+    draining.settle(rt, pool_id, [pod for pod in seen if pod.is_ours])
+
+
+@lru_cache(maxsize=1000)
+def report_stranger(uid: str, name: str, pool: str) -> None:
+    """Say once in this process that a Pod has the label of a pool and was not made by Ostler. It is left alone."""
+    cure = f"remove the label {POOL_LABEL} from it, or ignore this: it is neither counted nor deleted"
+    log.warning("pod.not_adopted", pod=name, uid=uid, pool=pool, cure=cure)
 
 
 def asks_github(row: PodRow, by_uid: Mapping[str, PodSeen]) -> bool:

@@ -39,6 +39,9 @@ log = structlog.get_logger(__name__)
 CREATIONS = 50
 """Pods that one run creates at most; the rest waits for the next."""
 
+FAILURES = 2
+"""Creations of one run that may fail in a way that says nothing of the pool: the next is another name."""
+
 RESERVE = 3.0
 """Seconds of the deadline after which no further Pod is begun."""
 
@@ -102,8 +105,15 @@ def act(rt: Runtime, decided: Decided) -> None:
     pool = get_pool(rt.kube, namespace=row.namespace, name=row.name, policy=calls(SWEEP))
     if pool is None or pool.uid != row.uid or pool.problem is not None or pool.terminating or not pool.held:
         return
+    create_all(rt, decided, pool)
+
+
+def create_all(rt: Runtime, decided: Decided, pool: PoolSeen) -> None:
+    """Create the Pods whose rows wait for them, until the API server refuses one or time is up."""
+    row = decided.pool
+    failures = 0
     taken = decided.plan.starts.trouble not in {Trouble.QUOTA, Trouble.REFUSED}
-    for row_id, pod_name, attempt in committed.create:
+    for row_id, pod_name, attempt in decided.committed.create:
         if remaining() < RESERVE:
             return
         try:
@@ -112,8 +122,9 @@ def act(rt: Runtime, decided: Decided) -> None:
                 taken = True
         except UpstreamError as error:
             log.warning("pod.not_created", pod=pod_name, error=type(error).__name__)
-            note_refusal(rt, row.id, error)
-            return
+            failures += 1
+            if note_refusal(rt, row.id, error) or failures == FAILURES:
+                return
         except DBAPIError as error:  # its row is locked, say: the next round repeats the attempt (L14)
             log.warning("pod.not_recorded", pod=pod_name, error=type(error).__name__)
 
@@ -127,11 +138,11 @@ def create_alone(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, att
         return True
 
 
-def note_refusal(rt: Runtime, pool_id: int, error: UpstreamError) -> None:
-    """Write down that the API server would not take a Pod, where it was that."""
+def note_refusal(rt: Runtime, pool_id: int, error: UpstreamError) -> bool:
+    """Write down that the API server would not take a Pod, where it was that; return whether it was."""
     refusal = refusal_of(error)
     if refusal is None:
-        return
+        return False
     if not refusal.quota:
         telemetry.FAILED_STARTS.labels(Trouble.REFUSED).inc()
 
@@ -139,6 +150,7 @@ def note_refusal(rt: Runtime, pool_id: int, error: UpstreamError) -> None:
         pool_plans.record_refusal(db, pool_id, detail=refusal.text, quota=refusal.quota, now=utcnow())
 
     transaction(rt.engine, body)
+    return True
 
 
 def still_wanted(rt: Runtime, row_id: int) -> bool:

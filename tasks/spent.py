@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from k8s_adapters.pods import PodSeen, get_pod
 from k8s_adapters.runners import delete_account_left, delete_runner
-from models import pod_claims, pod_rows, releases, stranded
+from models import pod_claims, pod_rows, pool_plans, releases, stranded
 from models.engine import transaction
 from models.pod_rows import PodRow
 from ostler import telemetry
@@ -22,6 +22,7 @@ from ostler.clock import utcnow
 from ostler.errors import Busy, RateLimited, Retryable, UpstreamError
 from rules.fates import Fate, JobFate
 from rules.machines import Purpose
+from rules.starts import trouble_of_ended
 from rules.stranding import Cause, FoundBy
 from tasks.base import SWEEP_ROW, calls, remaining
 from tasks.evidence import judge
@@ -76,6 +77,8 @@ def see_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, silent: set[int | None]
             retire_over(rt, row, now=now)
         return
     if row.claim_id is None:
+        if row.first_polled_at is None and not row.offered and not pod.terminating:
+            count_failed_start(rt, row, pod, now=now)
         with rt.waker.alone(f"delete:{pod.uid}") as alone:
             if alone:
                 remove(rt, pod, now=now)
@@ -84,6 +87,21 @@ def see_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, silent: set[int | None]
         return
     if waited:
         end_claim(rt, row.claim_id, found_by=FoundBy.LISTS, spent=True, silent=silent)
+
+
+def count_failed_start(rt: Runtime, row: PodRow, pod: PodSeen, *, now: datetime) -> None:
+    """Count a Pod that ended before its first poll: its successors are made with a growing wait."""
+    made_at = max(row.created_at, pod.created_at)  # the cluster's time is in whole seconds
+    trouble, detail = trouble_of_ended(reason=pod.reason, poller_exit_code=pod.poller_exit_code)
+    counted = transaction(
+        rt.engine,
+        lambda db: pool_plans.record_failed_start(
+            db, row.id, template_hash=row.template_hash, trouble=trouble, detail=detail, made_at=made_at, now=now
+        ),
+    )
+    if counted:
+        telemetry.FAILED_STARTS.labels(trouble).inc()
+        log.warning("pod.ended_before_its_first_poll", pod=pod.name, why=detail)
 
 
 def retire_over(rt: Runtime, row: PodRow, *, now: datetime) -> None:

@@ -141,6 +141,8 @@ class Admission:
         pool = pod.pool
         if pool is None:
             raise Refusal(403, f"Pod {name!r} has no pool label")
+        if not pod.is_ours:
+            raise Refusal(403, f"Pod {name!r} was not made by Ostler")
         adopted = await self._threads.transaction(
             lambda db: offers.adopt_pod(
                 db,

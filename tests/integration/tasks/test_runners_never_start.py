@@ -1,12 +1,10 @@
-"""A job whose runners never start is set aside or its pool backs off, and a refused retirement waits longer."""
+"""A job whose runners never start is set aside, or its pool backs off."""
 
 from __future__ import annotations
 
 import pytest
 
-from ostler.clock import utcnow
 from tasks.release import release
-from tasks.retire import retire
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 
 
@@ -25,19 +23,3 @@ def test_a_job_waits_when_twenty_runners_never_started(clusterless: Stage) -> No
     (job,) = stage.rows("SELECT hold_reason FROM jobs")
     (pool,) = stage.rows("SELECT create_after FROM pools")
     assert job.hold_reason is not None or pool.create_after is not None
-
-
-@pytest.mark.xfail(strict=True, reason="a retirement that GitHub refuses is repeated every 5 seconds")
-def test_a_retirement_waits_when_github_says_that_the_runner_is_busy(
-    stage: Stage, pod: str, github: StubGitHub
-) -> None:
-    stage.job(7)
-    claim = stage.claim(pod, job_id=7, state="delivered", age=70, runner=RUNNER)
-    stage.rows(
-        "UPDATE claims SET state = 'ended', end_reason = 'completed', ended_at = now(), due_at = NULL WHERE id = :c",
-        c=claim,
-    )
-    github.runner = "busy"
-    retirement = stage.retire_claim(pod)
-    retire.run(claim_id=retirement)
-    assert (stage.see(retirement).due_at - utcnow()).total_seconds() > 10

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rules.starts import NOTHING_YET, Starts, Trouble, refused, taken
+from rules.starts import NOTHING_YET, Starts, Trouble, refused, taken, trouble_of_ended
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -32,3 +32,20 @@ def test_a_creation_removes_what_the_api_server_said_and_nothing_else(trouble: T
 def test_a_creation_changes_nothing_of_pods_that_did_not_poll(trouble: Trouble) -> None:
     starts = Starts(failures=3, failed_at=NOW, create_after=NOW, trouble=trouble, detail="x")
     assert taken(starts) == starts
+
+
+@pytest.mark.parametrize(
+    ("reason", "poller", "trouble", "says"),
+    [
+        ("OutOfcpu", None, Trouble.UNSCHEDULABLE, "OutOfcpu"),
+        ("Evicted", 137, Trouble.UNSCHEDULABLE, "Evicted"),
+        (None, 127, Trouble.POLLER, "exited 127"),
+        (None, None, Trouble.CONTAINER, "before its poller ran"),
+    ],
+)
+def test_trouble_of_a_pod_that_ended_names_what_ended_it(
+    reason: str | None, poller: int | None, trouble: Trouble, says: str
+) -> None:
+    found, detail = trouble_of_ended(reason=reason, poller_exit_code=poller)
+    assert found is trouble
+    assert says in detail

@@ -15,7 +15,6 @@ from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import beats, kept, new_tick, polls, reasons, retired, rounds, spec, the_pool
 
 
-@pytest.mark.xfail(strict=True, reason="a terminal Pod that never polled counts as no failed start")
 def test_pods_that_end_before_their_first_poll_are_made_with_a_backoff(stage: Stage) -> None:
     stage.pool(replicas=5)
     beats(stage)
@@ -63,7 +62,6 @@ def test_a_silent_surplus_pod_that_was_given_a_jit_is_not_deleted(stage: Stage) 
     assert name in stage.pods()
 
 
-@pytest.mark.xfail(strict=True, reason="a smaller generation of the same pool is refused for ever")
 def test_a_pool_follows_its_spec_when_etcd_was_restored_from_a_backup(stage: Stage) -> None:
     stage.pool(replicas=1)
     kept(stage)
@@ -100,7 +98,6 @@ def stuck_name(stage: Stage) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("stuck_name")
-@pytest.mark.xfail(strict=True, reason="the first name that cannot be created ends every round of creations")
 def test_other_pods_are_created_when_one_name_cannot_be(stage: Stage) -> None:
     for _ in range(2):
         kept(stage)
@@ -126,7 +123,6 @@ def test_a_pod_is_replaced_when_its_job_is_over_and_a_sidecar_runs_on(stage: Sta
     assert len(stage.pods()) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="the list shares one deadline of 20 seconds with everything after it")
 def test_pods_are_created_when_the_list_of_the_pool_is_slow(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.pool(replicas=3)
     pools.run()
@@ -140,7 +136,6 @@ def test_pods_are_created_when_the_list_of_the_pool_is_slow(stage: Stage, monkey
     assert len(stage.pods()) == 3
 
 
-@pytest.mark.xfail(strict=True, reason="whatever has the label of a pool is adopted")
 def test_a_strangers_pod_with_the_label_of_a_pool_is_left_alone(stage: Stage) -> None:
     stage.pool(replicas=1)
     beats(stage)
