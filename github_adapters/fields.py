@@ -20,7 +20,9 @@ LONGEST_WORD = 64
 LONGEST_TEXT = 1024
 
 _LOGIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
-_FULL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}/[A-Za-z0-9._-]{1,100}")
+_FULL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}/(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,100}")
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Control characters (C0 and C1), line separators and marks of direction: a terminal obeys them."""
 
 
 class Malformed(ValueError):
@@ -99,8 +101,16 @@ def optional_text(source: Mapping[str, Any], key: str) -> str | None:
     value = source.get(key)
     if not isinstance(value, str) or not value:
         return None
-    value = value[:LONGEST_TEXT]
-    return value if _storable(value) else value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+    value = without_controls(value[:LONGEST_TEXT])
+    return value if _storable(value) else value.encode("utf-8", "replace").decode("utf-8")
+
+
+def without_controls(value: str) -> str:
+    """Return a text in which U+FFFD stands for each character that a terminal would obey instead of show.
+
+    Whoever edits a workflow writes the names and labels of its jobs, on public repositories a stranger.
+    """
+    return _CONTROLS.sub("\ufffd", value)
 
 
 def full_name(source: Mapping[str, Any], key: str) -> str:
@@ -138,7 +148,7 @@ def labels(source: Mapping[str, Any], key: str) -> tuple[str, ...]:
     for label in value:
         if not isinstance(label, str) or not 0 < len(label) <= LONGEST_LABEL or not _storable(label):
             raise Malformed(f"{key} holds something that is no label")
-    return tuple(value)
+    return tuple(map(without_controls, value))
 
 
 def moment(source: Mapping[str, Any], key: str) -> datetime:

@@ -243,7 +243,7 @@ def read_job(job: Mapping[str, Any], *, action: str, home: Home, installation_id
         labels=fields.labels(job, "labels"),
         runner_name=fields.optional_text(job, "runner_name"),
         runner_id=fields.optional_number(job, "runner_id"),
-        created_at=fields.moment(job, "created_at"),
+        created_at=_created_at(job, action),
         started_at=fields.optional_moment(job, "started_at"),
         completed_at=fields.optional_moment(job, "completed_at"),
         head_branch=fields.optional_text(job, "head_branch"),
@@ -255,3 +255,15 @@ def read_job(job: Mapping[str, Any], *, action: str, home: Home, installation_id
         public=home.public,
         installation_id=installation_id,
     )
+
+
+def _created_at(job: Mapping[str, Any], action: str) -> datetime:
+    """Return when a job was made; its start or end where only later events of it come without that. Raises `Malformed`.
+
+    The time of a job that is known stays as it is.
+    """
+    if action != "queued" and not job.get("created_at"):
+        known = fields.optional_moment(job, "started_at") or fields.optional_moment(job, "completed_at")
+        if known is not None:
+            return known
+    return fields.moment(job, "created_at")

@@ -183,6 +183,24 @@ def test_text_that_a_table_would_refuse_is_cleaned() -> None:
     assert event.head_branch == "c?d"
 
 
+@pytest.mark.parametrize("control", ["\x1b", "\x07", "\n", "\x9b", "\x7f", "\u202e", "\u2066", "\u200f", "\u2028"])
+def test_characters_that_a_terminal_obeys_are_replaced(control: str) -> None:
+    event = parse(payload(name=f"a{control}[31mb", labels=[f"linux{control}"], workflow_name=f"ü{control}"))
+
+    assert event.name == "a\ufffd[31mb"
+    assert event.labels == ("linux\ufffd",)
+    assert event.workflow_name == "ü\ufffd"
+
+
+@pytest.mark.parametrize("action", ["in_progress", "completed"])
+def test_a_later_event_without_a_time_of_creation_is_taken_by_its_start(action: str) -> None:
+    later = payload(created_at=None, started_at="2026-03-01T10:00:05Z") | {"action": action}
+
+    assert parse(later).created_at == datetime(2026, 3, 1, 10, 0, 5, tzinfo=UTC)
+    with pytest.raises(MalformedPayload, match="created_at"):
+        parse(payload(created_at=None, started_at=None) | {"action": action})
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -221,7 +239,9 @@ def test_what_cannot_be_stored_is_malformed_and_its_field_is_named(change: dict[
     assert malformed.value.reason.startswith(reason)
 
 
-@pytest.mark.parametrize("name", ["app", "acme/", "a b/c", "acme/app\x00", "acme/a/b", "../app", None, 5])
+@pytest.mark.parametrize(
+    "name", ["app", "acme/", "a b/c", "acme/app\x00", "acme/a/b", "../app", "ada/.", "ada/..", None, 5]
+)
 def test_a_repository_has_an_owner_and_a_name(name: Any) -> None:
     content = payload()
     content["repository"]["full_name"] = name
