@@ -150,13 +150,26 @@ poll() {
     esac
 }
 
-# A 200 is work when it carries a body, and not one of another kind: a proxy's page must not be taken for a JIT.
+# A 200 is work when it names a claim and carries a whole body, and not one of another kind: a proxy's page, or the first
+# half of a JIT behind which the connection ended, must not be taken for a JIT.
 is_work() {
     grep -q '[^[:space:]]' "$staged" || return 1
+    [ -n "$(header x-ostler-claim)" ] || return 1
+    is_whole || return 1
     case $(header content-type) in
         '' | [Tt][Ee][Xx][Tt]/[Pp][Ll][Aa][Ii][Nn]*) return 0 ;;
     esac
     return 1
+}
+
+# Whether the body has the digest, or the length, that the answer names. A proxy that sends in chunks removes the length.
+is_whole() {
+    digest=$(header x-ostler-sha256)
+    if [ -n "$digest" ] && command -v sha256sum >/dev/null; then
+        [ "$(sha256sum <"$staged" | cut -d ' ' -f 1)" = "$digest" ]
+    else
+        [ "$(wc -c <"$staged" | tr -d ' ')" = "$(header content-length)" ]
+    fi
 }
 
 deliver() {

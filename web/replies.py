@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 from starlette.background import BackgroundTask
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
@@ -28,14 +30,18 @@ def bare(status: int, *, retry_after: int = RETRY_AFTER) -> Response:
 
 
 def work(delivery: Delivery, jit: Secret, *, accept: str, after: BackgroundTask | None) -> Response:
-    """Return the 200 that hands out a JIT: JSON, or the bare JIT where plain text is asked for."""
+    """Return the 200 that hands out a JIT: JSON, or the bare JIT and its digest where plain text is asked for.
+
+    The poller takes no answer for work whose end is missing.
+    """
     headers = {
         "X-Ostler-Claim": str(delivery.claim_id),
         "X-Ostler-Runner": delivery.runner_name,
         "Cache-Control": "no-store",
     }
     if "text/plain" in accept:
-        return PlainTextResponse(jit.reveal(), headers=headers, background=after)
+        digest = sha256(jit.reveal().encode()).hexdigest()
+        return PlainTextResponse(jit.reveal(), headers={**headers, "X-Ostler-Sha256": digest}, background=after)
     owner = "" if delivery.account_id is None else str(delivery.account_id)
     return JSONResponse(
         {

