@@ -37,6 +37,7 @@ from ostler.wakes import ASK_RUN, KEEP, RELEASE, REMATCH
 from web import announcements
 from web.batches import CONTENDED_FOR, TRY_AGAIN_AFTER, Batches, NotStored, is_contended
 from web.limits import BODY_WITHIN
+from web.refused_log import RefusedLog
 
 ANSWER_WITHIN = 8.0
 """Seconds after which a delivery is answered with 503, whatever Postgres does: GitHub waits for ten."""
@@ -115,6 +116,7 @@ class Intake:
         self._budget = default_budget(settings)
         self._batches = Batches(apply=self._apply, applied=self._publish, monotonic=monotonic)
         self._announcer: ThreadPoolExecutor | None = None
+        self._unsigned = RefusedLog(log, "webhook.unsigned")
         self._reading = 0
         self._keeps: dict[int, asyncio.TimerHandle] = {}
 
@@ -181,7 +183,7 @@ class Intake:
             body, verify_signature, self._settings.webhook_secrets, body, request.headers.get("x-hub-signature-256")
         ):
             self.counts["unsigned"] += 1
-            log.warning("webhook.unsigned", count=self.counts["unsigned"])
+            self._unsigned.add()
             raise _Refused(HTTPStatus.UNAUTHORIZED, "The signature is missing or wrong")
         guid = request.headers.get("x-github-delivery", "")
         if not 0 < len(guid) <= LONGEST_GUID or not guid.isprintable():

@@ -250,6 +250,17 @@ def test_a_large_body_within_the_limit_is_taken(database: Database) -> None:
 # What is refused
 
 
+def test_unsigned_deliveries_do_not_log_a_line_each(database: Database) -> None:
+    async def act(stage: Stage) -> None:
+        with capture_logs() as logs:
+            for number in range(50):
+                await stage.send(payload(number), x_hub_signature_256=None)
+        assert sum(log["event"] == "webhook.unsigned" for log in logs) < 10
+        assert stage.intake.counts["unsigned"] == 50
+
+    on(database, act)
+
+
 @pytest.mark.parametrize(
     "signature", [None, "", "sha256=", "sha256=" + "0" * 64, "sha1=" + "0" * 40, sign(payload(2), NEW), "ÿ"]
 )
