@@ -167,7 +167,9 @@ def build_app(settings: Settings, *, cluster: Cluster | None = None, sender: Sen
         finally:
             await web.stop()
 
-    app = _App(title="Ostler", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app = _App(
+        title="Ostler", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
+    )
 
     def web() -> Web:
         found: Web = app.state.web

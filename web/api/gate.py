@@ -7,7 +7,6 @@ paths that do not exist: a route cannot be forgotten, and nobody learns which th
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from http import HTTPStatus
 
@@ -26,6 +25,7 @@ from rules.token_scopes import needed_for
 from web.api.database import Database
 from web.api.problems import Refusal, database_failed
 from web.limits import BODY_WITHIN
+from web.refused_log import RefusedLog
 
 LARGEST_BODY = 16 * 1024
 OPEN = frozenset(
@@ -34,12 +34,10 @@ OPEN = frozenset(
 )  # fmt: skip
 """Paths that need no token: they say what stands in the repository, and nothing of rows."""
 
-LOG_EVERY = 1.0
-"""Seconds between two log lines about refused tokens."""
-
 _SCHEME = "bearer "
 _METHODS = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "POST", "PATCH", "DELETE"})
 HOLDER = "ostler.holder"
+_EVERY_ANSWER = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 
 log = get_logger(__name__)
 
@@ -50,8 +48,7 @@ class Gate:
     def __init__(self, inner: ASGIApp, *, database: Callable[[], Database]) -> None:
         self._inner = inner
         self._database = database
-        self._unlogged = 0
-        self._logged_at = 0.0
+        self._refused = RefusedLog(log, "api.unauthorized")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -98,14 +95,9 @@ class Gate:
         return found
 
     def _unauthorized(self, why: str, request: Request) -> Refusal:
-        """Count a refused token and log it, at most a line each `LOG_EVERY`. The caller never learns why."""
+        """Count a refused token and log it, at most a line a second. The caller never learns why."""
         telemetry.API_UNAUTHORIZED.labels(why).inc()
-        self._unlogged += 1
-        now = time.monotonic()
-        if now - self._logged_at >= LOG_EVERY:
-            client = request.client.host if request.client is not None else None
-            log.warning("api.unauthorized", why=str(why), client=client, count=self._unlogged)
-            self._logged_at, self._unlogged = now, 0
+        self._refused.add(why=str(why), client=request.client.host if request.client is not None else None)
         return Refusal(
             HTTPStatus.UNAUTHORIZED,
             "unauthorized",
@@ -126,11 +118,18 @@ class _Reply:
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.started = True
+            message = {**message, "headers": [*message.get("headers", ()), *_guarded(message)]}
             method = self._method if self._method in _METHODS else "other"
             telemetry.API_REQUESTS.labels(method, str(message["status"])).inc()
         elif self._method == "HEAD":
             message = {**message, "body": b""}
         await self._send(message)
+
+
+def _guarded(start: Message) -> list[tuple[bytes, bytes]]:
+    """Return what an answer lacks of the headers that keep it out of caches and from being taken for another kind."""
+    there = {name.lower() for name, _ in start.get("headers", ())}
+    return [(name, value) for name, value in _EVERY_ANSWER if name not in there]
 
 
 def _refusal_of(error: Exception, *, path: str) -> Refusal:

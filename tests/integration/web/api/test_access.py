@@ -129,6 +129,19 @@ def test_refused_tokens_are_logged_without_them_and_not_once_each(stage: Stage) 
     assert stage.reader[7:-1] not in str(logs)
 
 
+@pytest.mark.parametrize("path", ["/api/v1/jobs", "/api/v1/jobs/999999", "/api/v1/nothing", "/api/openapi.json"])
+def test_every_answer_is_kept_out_of_caches_and_is_what_it_says(stage: Stage, path: str) -> None:
+    for token in (stage.reader, None):
+        headers = stage.client.call("GET", path, token=token).headers
+        assert headers["cache-control"] == "no-store"
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_path_with_a_slash_too_many_is_not_redirected(stage: Stage) -> None:
+    for path in ("/runners/v1/dispatch/", "/webhooks/github/", "/healthz/"):
+        assert stage.client.call("GET", path).status_code == 404
+
+
 class Failing:
     """A database that fails in its own way."""
 
