@@ -9,6 +9,7 @@ and only while this process hears notices. What ends a poll is settled into its 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections import Counter
 from datetime import timedelta
@@ -27,8 +28,9 @@ from rules.poll_answers import Answer, Verdict
 from web.admission import Admission
 from web.handover import Handover, Missed, Recipient
 from web.held import Poll
-from web.limits import BODY_WITHIN
+from web.limits import BODY_WITHIN, proven
 from web.offering import Offering
+from web.refused_log import RefusedLog
 from web.replies import RETRY_AFTER, Refusal, bare
 
 MOST_POLLS = 20_000
@@ -61,6 +63,7 @@ class Polls:
         self._handover = handover
         self._held = offering.held
         self._stopping = False
+        self._refused = RefusedLog(log, "poll.refused", level=logging.INFO)
         self.counts = counts
 
     @property
@@ -106,7 +109,7 @@ class Polls:
         try:
             response = await self._dispatch(request)
         except Refusal as refusal:
-            log.info("poll.refused", status=refusal.status, why=refusal.why)
+            self._refused.add(status=refusal.status, why=refusal.why)
             response = bare(refusal.status)
         except ClientDisconnect:
             response = bare(204)
@@ -126,6 +129,7 @@ class Polls:
         token = self._admission.token(request.headers.get("authorization", ""))
         await _discard_body(request)
         identity = await self._admission.identify(token)
+        proven(request.scope)
         return await self._hold(request, identity, token)
 
     async def _hold(self, request: Request, identity: PodIdentity, token: Secret) -> Response:
