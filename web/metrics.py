@@ -1,11 +1,13 @@
 """`GET /metrics` of the web process: its counters, what it holds in memory, and the rows in numbers.
 
-The rows are asked for once in five seconds at most, however many scrape. When Postgres does not answer its gauges are
-missing, rather than wrong, and `ostler_database_up` is 0.
+The rows are asked for once in five seconds at most, and the page is made once a second, however many scrape. When
+Postgres does not answer its gauges are missing, rather than wrong, and `ostler_database_up` is 0.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,6 +32,9 @@ from web.watchdog import Watchdog, Watched
 
 EVERY = 5.0
 """Seconds for which the rows' numbers are used again."""
+
+RENDERED = 1.0
+"""Seconds for which a page is used again: to make one takes the event loop some milliseconds."""
 
 WITHIN = 3.0
 """Seconds that a scrape waits for the rows."""
@@ -69,14 +74,21 @@ class Metrics:
         self._watchdog = watchdog
         self._counts = counts
         self._held = held
+        self._page = b""
+        self._page_until = -math.inf
         self._kept: Kept[Found | None] = Kept(self._ask, silent=None, within=WITHIN, kept=EVERY)
 
     async def serve(self, _request: Request) -> Response:
         """Answer a scrape."""
-        found = CollectorRegistry()
-        found.register(Rows(await self._kept.get()))
-        found.register(Memory(self._held(), self._counts))
-        return Response(telemetry.exposition() + telemetry.exposition(found), media_type=telemetry.CONTENT_TYPE)
+        rows = await self._kept.get()
+        now = time.monotonic()
+        if now >= self._page_until:
+            found = CollectorRegistry()
+            found.register(Rows(rows))
+            found.register(Memory(self._held(), self._counts))
+            self._page = telemetry.exposition() + telemetry.exposition(found)
+            self._page_until = now + RENDERED
+        return Response(self._page, media_type=telemetry.CONTENT_TYPE)
 
     async def _ask(self) -> Found | None:
         try:

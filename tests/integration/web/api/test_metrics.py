@@ -34,6 +34,7 @@ def _patient_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the rows take as long as a busy machine needs, and keep them for the whole of a test."""
     monkeypatch.setattr(web_metrics, "WITHIN", 90.0)
     monkeypatch.setattr(web_metrics, "EVERY", 3600.0)
+    monkeypatch.setattr(web_metrics, "RENDERED", 0.0)
 
 
 def scrape(metrics: Metrics) -> dict[str, float]:
@@ -47,6 +48,22 @@ def make(database: Database, **counts: int) -> Metrics:
     held = Held(polls=3, webhooks=2, messages=1, messages_dropped=0)
     watchdog = Watchdog(dict.fromkeys(SWEEPS, 60.0), since=utcnow() - timedelta(seconds=200))
     return Metrics(database=database, watchdog=watchdog, counts=Counter(counts), held=lambda: held)
+
+
+def test_scrapes_of_one_second_are_given_one_page(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web_metrics, "RENDERED", 3600.0)
+    database = Database(stage.engine)
+    metrics = make(database)
+
+    async def story() -> list[bytes]:
+        answers = []
+        for _ in range(80):
+            metrics._counts["poll.204"] += 1
+            answers.append(bytes((await metrics.serve(None)).body))  # type: ignore[arg-type]
+        return answers
+
+    assert len(set(asyncio.run(story()))) == 1
+    database.stop()
 
 
 def test_rows_are_shown_in_numbers_and_zeros_are_shown_too(stage: Stage) -> None:
