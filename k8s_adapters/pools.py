@@ -38,8 +38,9 @@ _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 class PoolSeen:
     """One pool as the cluster has it; `problem` says why it cannot be used, and is None when it can.
 
-    `template_hash` changes with whatever shapes the Pod, and with nothing else. Times are in seconds; `drain_timeout`
-    and `start_timeout` are None where the pool gives none, and `pod_template` where it lays nothing over the Pod.
+    `template_hash` changes with whatever of the pool shapes the Pod, and with nothing else; `pod_hash` adds what
+    Ostler's settings give to the Pod. Times are in seconds; `drain_timeout` and `start_timeout` are
+    None where the pool gives none, and `pod_template` where it lays nothing over the Pod.
     `held`: our finalizer is on it. `deleted_at`: when its deletion was asked for. `status` is as it was written last.
     `resource_version` is that of this look.
     """
@@ -255,6 +256,15 @@ def template_hash(*, image: str, vcpu_millicores: int, memory_mib: int, overlay:
     if overlay is not None:
         shape.append(overlay)
     content = json.dumps(shape, sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def pod_hash(pool: PoolSeen, *, dispatch_url: str, audience: str) -> str:
+    """Return 16 hex digits that name what shapes a Pod of the pool: the template, the address to poll, the audience.
+
+    Pods and rows are compared by it. A Pod that polls an address which is no longer served would never get a job.
+    """
+    content = json.dumps([pool.template_hash, dispatch_url, audience])
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 

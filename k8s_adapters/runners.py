@@ -21,7 +21,7 @@ from k8s_adapters.names import (
     UNCLAIMED,
 )
 from k8s_adapters.pods import get_pod
-from k8s_adapters.pools import PoolSeen
+from k8s_adapters.pools import PoolSeen, pod_hash
 from k8s_adapters.resources import Created, create_pod, create_service_account
 from k8s_adapters.retry import RetryPolicy
 from ostler.errors import Conflict, Gone
@@ -159,7 +159,7 @@ def build_service_account(*, pool: PoolSeen, name: str, attempt: str) -> Json:
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
-        "metadata": _metadata(pool=pool, name=name, attempt=attempt),
+        "metadata": _metadata(pool=pool, name=name, attempt=attempt, digest=pool.template_hash),
         "automountServiceAccountToken": False,
     }
 
@@ -178,7 +178,8 @@ def build_pod(
     Only the poller has the token; only the shared memory volume joins the two. The pool's own overlay is laid over it.
     Whatever the overlay says, the Pod survives a node that is cut off: taint eviction asks no disruption budget.
     """
-    metadata = _metadata(pool=pool, name=name, attempt=attempt)
+    digest = pod_hash(pool, dispatch_url=dispatch_url, audience=audience)
+    metadata = _metadata(pool=pool, name=name, attempt=attempt, digest=digest)
     metadata["annotations"][CLAIM_ANNOTATION] = UNCLAIMED
     if service_account_uid is not None:
         metadata["annotations"][SERVICE_ACCOUNT_ANNOTATION] = service_account_uid
@@ -233,12 +234,12 @@ def _restricted(pod: Json) -> Json:
     return pod
 
 
-def _metadata(*, pool: PoolSeen, name: str, attempt: str) -> Json:
+def _metadata(*, pool: PoolSeen, name: str, attempt: str, digest: str) -> Json:
     return {
         "name": name,
         "namespace": pool.namespace,
         "labels": {POOL_LABEL: pool.name, MANAGED_BY_LABEL: "ostler"},
-        "annotations": {ATTEMPT_ANNOTATION: attempt, DIGEST_ANNOTATION: pool.template_hash},
+        "annotations": {ATTEMPT_ANNOTATION: attempt, DIGEST_ANNOTATION: digest},
         "ownerReferences": [
             {"apiVersion": API_VERSION, "kind": KIND, "name": pool.name, "uid": pool.uid, "controller": True}
         ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from k8s_adapters.pods import PodSeen
-from k8s_adapters.pools import PoolSeen
+from k8s_adapters.pools import PoolSeen, pod_hash
 from models import keeper
 from models.engine import transaction
 from models.pod_rows import PodFacts
@@ -40,7 +40,7 @@ def facts(rt: Runtime, pool: PoolSeen) -> keeper.PoolFacts:
         allowed_accounts=pool.allowed_accounts,
         allowed_repositories=pool.allowed_repositories,
         routing_priority=pool.routing_priority,
-        template_hash=pool.template_hash,
+        template_hash=pod_hash_of(rt, pool),
         draining=pool.terminating,
         draining_since=pool.deleted_at,
         generation=pool.generation,
@@ -54,6 +54,11 @@ def facts(rt: Runtime, pool: PoolSeen) -> keeper.PoolFacts:
         max_concurrent=pool.max_concurrent,
         drain_timeout=pool.drain_timeout,
     )
+
+
+def pod_hash_of(rt: Runtime, pool: PoolSeen) -> str:
+    """Return what a Pod that is made of this pool now is named by; a Pod with another one is stale."""
+    return pod_hash(pool, dispatch_url=rt.settings.dispatch_url, audience=rt.settings.token_audience)
 
 
 def pod_facts(pod: PodSeen) -> PodFacts:

@@ -29,6 +29,7 @@ from ostler.errors import Conflict, UpstreamError
 from rules.pool_plan import ObservedPool, PoolPlan
 from rules.starts import Trouble
 from tasks.base import SWEEP, calls, remaining
+from tasks.mirror import pod_hash_of
 from tasks.nodes import Sight, look_at
 from tasks.observing import make_plan, on_gone_node
 from tasks.retire import send_retire
@@ -171,7 +172,7 @@ def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: 
         return
 
     def body(db: Connection) -> None:
-        pod_rows.record_created(db, row_id=row_id, uid=created.uid, template_hash=pool.template_hash)
+        pod_rows.record_created(db, row_id=row_id, uid=created.uid, template_hash=pod_hash_of(rt, pool))
 
     transaction(rt.engine, body)
     telemetry.PODS_CREATED.inc()

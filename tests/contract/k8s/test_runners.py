@@ -7,7 +7,7 @@ import pytest
 from k8s_adapters.client import KubeClient, object_path
 from k8s_adapters.metadata import OF_POOLS, metadata_pages
 from k8s_adapters.pods import get_pod, list_pods
-from k8s_adapters.pools import PoolSeen
+from k8s_adapters.pools import PoolSeen, pod_hash
 from k8s_adapters.resources import create_pod, create_service_account
 from k8s_adapters.runners import Deletion, build_pod, build_service_account, delete_runner
 from k8s_adapters.stamps import stamp
@@ -41,7 +41,7 @@ def test_a_runner_is_a_pod_and_a_service_account_owned_by_the_pool(
     assert seen is not None
     assert seen.uid == created.uid
     assert (seen.pool, seen.stamp, seen.owner, seen.attempt) == ("pool", "0.0", None, "a1")
-    assert seen.digest == pool.template_hash
+    assert seen.digest == pod_hash(pool, dispatch_url="http://web/", audience="ostler-dispatch")
     assert (seen.phase, seen.terminating, seen.is_terminal) == ("Pending", False, False)
     for kind in ("pods", "serviceaccounts"):
         metadata = admin.request("GET", object_path(kind, namespace=namespace, name=NAME))["metadata"]

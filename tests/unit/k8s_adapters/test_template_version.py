@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 
-from k8s_adapters.pools import _TEMPLATE_VERSION, read_pool
+from k8s_adapters.pools import _TEMPLATE_VERSION, pod_hash, read_pool
 from k8s_adapters.runners import build_pod
 
 BUILT = (2, "8c02d1ddae9302e3")
@@ -35,7 +35,9 @@ def test_built_pod_changes_only_with_the_template_version() -> None:
         pool=pool, name="small-0", attempt="a-1", dispatch_url="http://web/", audience="ostler",
         service_account_uid="u-2",
     )  # fmt: skip
-    content = json.dumps(built, sort_keys=True).replace(pool.template_hash, "hash")
+    content = json.dumps(built, sort_keys=True).replace(
+        pod_hash(pool, dispatch_url="http://web/", audience="ostler"), "hash"
+    )
 
     found = (_TEMPLATE_VERSION, hashlib.sha256(content.encode()).hexdigest()[:16])
 

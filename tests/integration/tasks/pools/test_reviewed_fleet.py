@@ -150,7 +150,6 @@ def test_a_strangers_pod_with_the_label_of_a_pool_is_left_alone(stage: Stage) ->
     assert reasons(stage) == {}
 
 
-@pytest.mark.xfail(strict=True, reason="the dispatch URL is not part of the template's hash")
 def test_warm_pods_are_rolled_when_the_dispatch_url_changes(stage: Stage) -> None:
     stage.pool(replicas=2)
     kept(stage)
@@ -159,3 +158,16 @@ def test_warm_pods_are_rolled_when_the_dispatch_url_changes(stage: Stage) -> Non
     stage.with_settings(dispatch_url="http://other/runners/v1/dispatch")
     rounds(stage, 3)
     assert not old & set(stage.pods())
+
+
+def test_busy_pods_stay_when_the_dispatch_url_changes(stage: Stage) -> None:
+    stage.pool(replicas=2)
+    kept(stage)
+    polls(stage)
+    busy, idle = sorted(stage.pods())
+    stage.job(7)
+    stage.claim(busy, job_id=7, state="delivered")
+    stage.with_settings(dispatch_url="http://other/runners/v1/dispatch")
+    rounds(stage, 3)
+    assert busy in stage.pods()
+    assert idle not in stage.pods()
