@@ -54,6 +54,8 @@ class Stage:
         self.children: dict[str, Child] = {}
         self.secret = os.urandom(24).hex()
         self.web_port = free_port()
+        self.polls_port = free_port()
+        self.private_port = free_port()
         self.github_url = ""
         self.upstream_url = ""
         self._settings = settings
@@ -84,8 +86,13 @@ class Stage:
 
     @property
     def web_url(self) -> str:
-        """The web process."""
+        """The web process: webhooks and API."""
         return f"http://127.0.0.1:{self.web_port}"
+
+    @property
+    def private_url(self) -> str:
+        """The web process: metrics and health."""
+        return f"http://127.0.0.1:{self.private_port}"
 
     def _start(self) -> None:
         self._make_key()
@@ -158,7 +165,7 @@ class Stage:
 
     def start_web(self) -> Child:
         """Start the web process and return it when it is ready."""
-        return self.module("web", "ostler", "web", ready=lambda: _answers(f"{self.web_url}/readyz"))
+        return self.module("web", "ostler", "web", ready=lambda: _answers(f"{self.private_url}/readyz"))
 
     def start_worker(self, name: str, *, queues: str, threads: int) -> Child:
         """Start a worker and return it when it takes tasks."""
@@ -171,7 +178,7 @@ class Stage:
         listed = self.folder / f"{name}.json"
         listed.write_text(json.dumps([{"name": pod.name, "uid": pod.uid} for pod in pods]))
         child = self.module(
-            name, "benchmarks.load.polls", "--port", str(port or self.web_port), "--pods", str(listed),
+            name, "benchmarks.load.polls", "--port", str(port or self.polls_port), "--pods", str(listed),
             "--private-key", str(self._private_key), "--ramp", str(ramp),
         )  # fmt: skip
         child.wait_until(lambda: bool(self.said(name, "ready")), timeout=180)
@@ -212,6 +219,8 @@ class Stage:
             "OSTLER_NAMESPACE": NAMESPACE,
             "OSTLER_WEB_HOST": "127.0.0.1",
             "OSTLER_WEB_PORT": str(self.web_port),
+            "OSTLER_WEB_POLLS_PORT": str(self.polls_port),
+            "OSTLER_WEB_PRIVATE_PORT": str(self.private_port),
             "OSTLER_DEFAULT_BUDGET_COUNT": "100000",
             "OSTLER_DEFAULT_BUDGET_VCPU": "1000000",
             "OSTLER_DEFAULT_BUDGET_MEMORY_GIB": "1000000",

@@ -27,7 +27,7 @@ def environment() -> dict[str, str]:
         "OSTLER_ENCRYPTION_KEYS": Fernet.generate_key().decode(),
         "KUBECONFIG_FILE": "/dev/null",
         "OSTLER_KUBECONFIG": "/var/lib/ostler/kubeconfig",
-        "OSTLER_DISPATCH_URL": "http://web:8080/runners/v1/dispatch",
+        "OSTLER_DISPATCH_URL": "http://web:8081/runners/v1/dispatch",
         "OSTLER_FLOWER_BASIC_AUTH": f"ostler:{secrets.token_hex(12)}",
         "LAB_APP_PUBLIC_KEY": _one_line(public),
     }

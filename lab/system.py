@@ -90,6 +90,23 @@ class Options:
     """Where another version of Ostler lies, which its processes are started from; the lab is this one's."""
 
 
+@dataclass(frozen=True, slots=True)
+class WebPorts:
+    """The ports of one web process."""
+
+    public: int
+    polls: int
+    private: int
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that name them."""
+        return {
+            "OSTLER_WEB_PORT": str(self.public),
+            "OSTLER_WEB_POLLS_PORT": str(self.polls),
+            "OSTLER_WEB_PRIVATE_PORT": str(self.private),
+        }
+
+
 class System:
     """Everything that runs; a context manager that stops what it started."""
 
@@ -116,7 +133,7 @@ class System:
         self._flower_port = free_port()
         self.flower_login = ("ostler", secrets.token_urlsafe(12))
         self.children: dict[str, Child] = {}
-        self._web_ports = [free_port() for _ in range(options.webs)]
+        self.web_ports = [WebPorts(free_port(), free_port(), free_port()) for _ in range(options.webs)]
         self._env: dict[str, str] = {}
 
     def __enter__(self) -> Self:
@@ -138,7 +155,28 @@ class System:
     @property
     def web_urls(self) -> Sequence[str]:
         """Every web process."""
-        return [f"http://127.0.0.1:{port}" for port in self._web_ports]
+        return [f"http://127.0.0.1:{ports.public}" for ports in self.web_ports]
+
+    @property
+    def private_url(self) -> str:
+        """Metrics and health of the first web process."""
+        return self.private_urls[0]
+
+    @property
+    def private_urls(self) -> Sequence[str]:
+        """Metrics and health of every web process."""
+        return [f"http://127.0.0.1:{ports.private}" for ports in self.web_ports]
+
+    @property
+    def polls_url(self) -> str:
+        """Where runner Pods poll: the last web process. Another version may serve polls at the public port alone."""
+        ports = self.web_ports[-1]
+        return f"http://127.0.0.1:{ports.polls if self.options.tree is None else ports.public}"
+
+    def is_ready(self, number: int) -> bool:
+        """Return whether a web process is ready. Another version may say so at its public port."""
+        urls = [self.private_urls[number]] + ([self.web_urls[number]] if self.options.tree is not None else [])
+        return any(_answers(f"{url}/readyz") for url in urls)
 
     @property
     def flower_url(self) -> str:
@@ -168,16 +206,16 @@ class System:
         self._env = self._environment(keys)
         self._migrate()
         self._say("starting web, worker, beat, watch and the lab's kubelet")
-        for number, port in enumerate(self._web_ports):
-            self._child(f"web-{number}", ["web"], {"OSTLER_WEB_PORT": str(port)})
+        for number, ports in enumerate(self.web_ports):
+            self._child(f"web-{number}", ["web"], ports.environment())
         # What brings the first Pods first: the others would only take its CPU while it begins.
         for number in range(self.options.workers)[:1]:
             self._start_worker(number)
         for number in range(self.options.watches):
             self.start_watch(number)
         self._start_kubelet()
-        for number, port in enumerate(self._web_ports):
-            self.children[f"web-{number}"].wait_until(lambda port=port: self._healthy(port), timeout=120)  # type: ignore[misc]
+        for number in range(len(self.web_ports)):
+            self.children[f"web-{number}"].wait_until(lambda number=number: self.is_ready(number), timeout=120)  # type: ignore[misc]
         for number in range(self.options.beats):
             self._child(f"beat-{number}", ["beat"], {})
         for number in range(self.options.workers)[1:]:
@@ -423,7 +461,7 @@ class System:
             "OSTLER_WEBHOOK_SECRETS": keys["webhook"],
             "OSTLER_ENCRYPTION_KEYS": keys["fernet"],
             "OSTLER_NAMESPACE": self.namespace,
-            "OSTLER_DISPATCH_URL": f"{self.web_urls[-1]}/runners/v1/dispatch",
+            "OSTLER_DISPATCH_URL": f"{self.polls_url}/runners/v1/dispatch",
             "OSTLER_WEB_HOST": "127.0.0.1",
             **self.options.settings,
             **self.options.environment,
@@ -528,9 +566,6 @@ class System:
         )  # fmt: skip
         self.children["kubelet"] = child
         child.start()
-
-    def _healthy(self, port: int) -> bool:
-        return _answers(f"http://127.0.0.1:{port}/readyz")
 
 
 def read_log_lines(path: Path) -> Iterator[Mapping[str, Any]]:

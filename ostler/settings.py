@@ -123,7 +123,7 @@ class Settings(Stores, Periods, Logs):
     kubeconfig: str | None = Field(default=None, description="path of a kubeconfig; empty means in-cluster")
     namespace: str = Field(default="ostler-runners", description="namespace of pools and runner Pods")
     dispatch_url: str = Field(
-        default="http://ostler-web.ostler.svc/runners/v1/dispatch", description="what runner Pods poll"
+        default="http://ostler-web-polls.ostler.svc/runners/v1/dispatch", description="what runner Pods poll"
     )
     token_audience: str = Field(default="ostler-dispatch", description="audience of the runner Pods' tokens")
     token_review_timeout: float = Field(
@@ -132,7 +132,20 @@ class Settings(Stores, Periods, Logs):
 
     # Web
     web_host: str = Field(default="0.0.0.0", description="address that `ostler web` listens on")  # noqa: S104
-    web_port: int = Field(default=8080, ge=0, le=65535, description="port that `ostler web` listens on")
+    web_port: int = Field(
+        default=8080, ge=0, le=65535, description="port where `ostler web` serves webhooks and the API, for the public"
+    )
+    web_polls_port: int = Field(
+        default=8081, ge=0, le=65535, description="port where `ostler web` serves the polls, for runner Pods"
+    )
+    web_private_port: int = Field(
+        default=9090, ge=0, le=65535, description="port where `ostler web` serves metrics and health, for the operator"
+    )
+    web_public_polls: bool = Field(
+        default=True,
+        description="serve the polls on the public port too, for Pods that were made with its address. "
+        "Switch it off when no such Pod is left",
+    )
     intake_queue: int = Field(default=5000, ge=1, description="webhooks waiting for their commit; more get 503")
     poll_hold_min: float = Field(default=40, gt=0, description="shortest hold of a Pod's poll")
     poll_hold_max: float = Field(default=55, gt=0, description="longest hold of a Pod's poll")

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import structlog
 from fastapi import FastAPI
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from beat_schedule import periods, settings_of
@@ -28,18 +28,21 @@ from web.api.database import Database
 from web.cluster import Cluster, KubernetesCluster
 from web.handover import Handover
 from web.health import Health, Vitals
+from web.limits import PORT
 from web.listener import Listener
 from web.metrics import Held, Metrics
 from web.offering import Offering
 from web.polls import Polls
+from web.ports import POLL_PATH, Ports
 from web.publisher import Publisher, Sender
+from web.refused_log import RefusedLog
 from web.threads import CLUSTER_THREADS, Threads
 from web.watchdog import Watchdog
 from web.webhooks import Intake
 
-POLL_PATH = "/runners/v1/dispatch"
-
 log = structlog.get_logger(__name__)
+_misdirected = RefusedLog(log, "web.other_port")
+_SHOWN = 100
 
 
 class Web:
@@ -135,7 +138,7 @@ class Web:
 
 
 class _App(FastAPI):
-    """FastAPI, with a way of its own for polls.
+    """FastAPI, with a way of its own for polls, which serves each path on its own port only.
 
     A held poll keeps every call that leads to it. FastAPI's and Starlette's are most of them; none does
     anything for a poll, and 10,000 are held at a time.
@@ -143,7 +146,10 @@ class _App(FastAPI):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] == "http" and scope["path"] == POLL_PATH and scope["method"] == "POST":
+        if scope["type"] == "http" and self.state.ports.refuses(scope.get(PORT), scope["path"]):
+            _misdirected.add(path=scope["path"][:_SHOWN], port=scope[PORT])
+            await PlainTextResponse("Not Found", status_code=404)(scope, receive, send)
+        elif scope["type"] == "http" and scope["path"] == POLL_PATH and scope["method"] == "POST":
             web: Web = self.state.web
             response = await web.polls.dispatch(Request(scope, receive))
             await response(scope, receive, send)
@@ -170,6 +176,7 @@ def build_app(settings: Settings, *, cluster: Cluster | None = None, sender: Sen
     app = _App(
         title="Ostler", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
     )
+    app.state.ports = Ports()
 
     def web() -> Web:
         found: Web = app.state.web

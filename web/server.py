@@ -1,29 +1,52 @@
 """`ostler web`: one process, one event loop, graceful on SIGTERM.
 
-Uvicorn waits for open requests before it tells the application to stop, and a held poll is an open
-request for up to a minute. So the polls are ended first, with 204, and their offers withdrawn.
+It listens on the ports that `web.ports` names. Uvicorn waits for open requests before it tells the application to
+stop, and a held poll is an open request for up to a minute. So the polls are ended first, with 204, and their offers
+withdrawn.
 """
 
 from __future__ import annotations
 
+import functools
 import resource
 import socket
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
 from models.connections import WEB, admit
 from models.engine import make_engine
+from ostler.logging import get_logger
 from ostler.settings import Settings
 from web.app import Web, build_app
 from web.limits import BoundedProtocol
+from web.ports import Audience, Ports, wanted
 
 _GRACE = 20
 _BACKLOG = 4096
 
+log = get_logger(__name__)
+
 
 class Server(uvicorn.Server):
-    """Uvicorn's server that ends the held polls before it waits for them."""
+    """Uvicorn's server on the ports of the settings, which ends the held polls before it waits for them."""
+
+    def __init__(self, config: uvicorn.Config, *, settings: Settings, ports: Ports) -> None:
+        super().__init__(config)
+        self.ports = ports
+        self._settings = settings
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen on every port, once the application has started. Exits when a port is taken."""
+        if sockets is None:
+            try:
+                sockets = self.ports.bind(self._settings.web_host, wanted(self._settings))
+            except OSError as error:
+                log.error("web.port_taken", error=str(error))  # noqa: TRY400  one line that says it all
+                raise SystemExit(3) from None
+        await super().startup(sockets=sockets)
+        log.info("web.listening", **{each: self.ports.of(each) for each in Audience})
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the polls, then stop."""
@@ -35,13 +58,15 @@ class Server(uvicorn.Server):
 
 def make_server(settings: Settings, *, app: FastAPI | None = None) -> Server:
     """Return the server of this process, not yet started; a test may bring its own application."""
+    served = app if app is not None else build_app(settings)
+    ports = Ports()
+    served.state.ports = ports
+    protocol: Any = functools.partial(BoundedProtocol, caps=ports.caps)
     return Server(
         uvicorn.Config(
-            app if app is not None else build_app(settings),
-            host=settings.web_host,
-            port=settings.web_port,
+            served,
             loop="uvloop",
-            http=BoundedProtocol,
+            http=protocol,
             ws="none",
             lifespan="on",
             access_log=False,  # a line per poll, and tokens stay out of it by not being there
@@ -50,7 +75,9 @@ def make_server(settings: Settings, *, app: FastAPI | None = None) -> Server:
             backlog=_BACKLOG,
             timeout_keep_alive=75,
             timeout_graceful_shutdown=_GRACE,
-        )
+        ),
+        settings=settings,
+        ports=ports,
     )
 
 

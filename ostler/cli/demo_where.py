@@ -26,7 +26,7 @@ def show_where(system: System, engine: Engine, console: Console) -> None:
     for what, *lines in (
         ("API", f"{system.web_url}/api/docs", f"token {token.reveal()}"),
         ("Flower", system.flower_url, f"user {user}, password {password}"),
-        ("health", f"{system.web_url}/readyz", f"{system.web_url}/metrics"),
+        ("health", f"{system.private_url}/readyz", f"{system.private_url}/metrics"),
         ("GitHub", f"{system.github_url}/_lab/stats   (the lab's own)"),
         ("shell", f". {write_shell(system)}; {_program()} jobs"),
     ):

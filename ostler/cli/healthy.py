@@ -33,7 +33,7 @@ def problem_of(process: Process) -> str | None:
     """Return what is wrong with the process, or None. Raises ConfigurationError when settings are missing."""
     match process:
         case Process.WEB:
-            return _answers(f"http://127.0.0.1:{load().web_port}/readyz")
+            return _answers(f"http://127.0.0.1:{load().web_private_port}/readyz")
         case Process.FLOWER:
             return _answers(f"http://127.0.0.1:{load_flower().flower_port}/healthcheck")
         case Process.WORKER:

@@ -25,6 +25,7 @@ from urllib3.exceptions import HTTPError
 from k8s_adapters.client import MERGE_PATCH, make_client, object_path
 from lab.control_plane_access import ClusterAccess, write_kubeconfig
 from lab.processes import Child
+from lab.system import WebPorts
 from ostler.errors import UpstreamError
 
 EVERY = 0.2
@@ -48,7 +49,7 @@ class Release:
     folder: Path
     instead: Mapping[str, str]
     """Variables that lead elsewhere on one machine than they do in a cluster; they win."""
-    web_port: int
+    web_ports: WebPorts
     problem: BaseException | None = None
     hooks: list[str] = field(default_factory=list)
     """The containers of Jobs that ran, in order, each with its exit status."""
@@ -143,7 +144,7 @@ class Release:
             return False
         if component != "web":
             return True
-        url = f"http://127.0.0.1:{self.web_port}/readyz"
+        url = f"http://127.0.0.1:{self.web_ports.private}/readyz"
         try:
             return urllib3.request("GET", url, timeout=2, retries=False).status == 200
         except HTTPError:
@@ -186,7 +187,7 @@ class Release:
             for each in container.get("env", ())
         }
         own = {"OSTLER_ALIVE_FILE": str(self.folder / f"{container['name']}-alive"), "OSTLER_METRICS_PORT": "0",
-               "OSTLER_WEB_PORT": str(self.web_port)}  # fmt: skip
+               **self.web_ports.environment()}  # fmt: skip
         environment |= {**described, **self.instead, **own, "PYTHONWARNINGS": "ignore"}
         mounted = any(each["mountPath"] == _ACCOUNT_FILES for each in container.get("volumeMounts", ()))
         if mounted or spec["automountServiceAccountToken"]:

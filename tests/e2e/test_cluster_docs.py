@@ -308,10 +308,9 @@ def _told(system: System, control_plane: ControlPlane, folder: Path) -> Iterator
         "REDIS_URL": settings["OSTLER_REDIS_URL"],
     }  # fmt: skip
     instead = {name: settings[name] for name in ELSEWHERE} | SOONER
-    port = int(system.web_url.rpartition(":")[2])
     kube = system.kube()
     with (
-        Release(control_plane.access, "ostler", folder / "release", instead, port) as release,
+        Release(control_plane.access, "ostler", folder / "release", instead, system.web_ports[0]) as release,
         Shell(home, environment) as shell,
     ):
         yield Story(system, release, shell, kube, settings)

@@ -129,10 +129,10 @@ class Stage:
 
     def answers(self) -> bytes:
         """Return what the API, the metrics and the health of all processes say."""
-        web = self.system.web_url
+        web, private = self.system.web_url, self.system.private_url
         headers = {"Authorization": f"Bearer {self.token}"}
         said = [httpx.get(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=20).content]
-        said += [httpx.get(f"{web}{path}", timeout=20).content for path in ("/metrics", "/readyz", "/healthz")]
+        said += [httpx.get(f"{private}{path}", timeout=20).content for path in ("/metrics", "/readyz", "/healthz")]
         with httpx.Client(base_url=f"{web}/api/v1", headers=headers, timeout=20) as api:
             for kind in ("jobs", "claims", "pools", "accounts"):
                 answer = api.get(f"/{kind}", params={"limit": 200})
@@ -302,7 +302,7 @@ def test_no_secret_is_seen_where_it_does_not_belong(stage: Stage) -> None:
 
 def test_the_run_was_counted_where_it_happened(stage: Stage) -> None:
     wait_for_quiet(stage)
-    web = series(httpx.get(f"{stage.system.web_url}/metrics", timeout=20).text)
+    web = series(httpx.get(f"{stage.system.private_url}/metrics", timeout=20).text)
     worker = series(httpx.get(f"http://127.0.0.1:{stage.metrics_port}/metrics", timeout=20).text)
     assert web['ostler_webhooks_total{event="workflow_job",outcome="accepted"}'] >= 3 * JOBS
     assert web['ostler_webhooks_total{event="other",outcome="unsigned"}'] >= 1

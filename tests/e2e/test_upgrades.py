@@ -7,7 +7,6 @@ Judged by the lab's own logs: every job exactly once, no busy Pod touched.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import secrets
 import signal
@@ -16,7 +15,6 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from k8s_adapters.client import KubeClient
@@ -80,14 +78,8 @@ def move(system: System, tree: Path | None, *names: str) -> None:
         child.cwd = tree
         child.start()
         if name.startswith("web"):
-            url = system.web_urls[int(name.removeprefix("web-"))]
-            child.wait_until(lambda url=url: answers(url), timeout=60)  # type: ignore[misc]
-
-
-def answers(url: str) -> bool:
-    with contextlib.suppress(httpx.HTTPError):
-        return httpx.get(f"{url}/readyz", timeout=5).is_success
-    return False
+            number = int(name.removeprefix("web-"))
+            child.wait_until(lambda number=number: system.is_ready(number), timeout=60)  # type: ignore[misc]
 
 
 def test_jobs_run_once_while_versions_change_and_change_back(system: System, previous: Path) -> None:

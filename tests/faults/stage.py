@@ -185,7 +185,7 @@ class Stage:
     def web_answers(self) -> bool:
         """Return whether web is ready for work."""
         try:
-            return httpx.get(f"{self.system.web_url}/readyz", timeout=2).is_success
+            return httpx.get(f"{self.system.private_url}/readyz", timeout=2).is_success
         except httpx.TransportError:
             return False
 
@@ -548,7 +548,7 @@ def running(
             kubernetes_url=api.url,
         )  # fmt: skip
         system = System(folder / "system", options, say=lambda _: None, namespace=namespace, control_plane=access)
-        line = Line(system.web_url)
+        line = Line(system.polls_url)
         stack.callback(line.close)
         given["OSTLER_DISPATCH_URL"] = line.url
         stack.enter_context(_namespace(access, namespace))

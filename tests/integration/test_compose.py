@@ -44,7 +44,8 @@ OURS = ("migrate", "web", "worker", "beat", "watch", "flower")
 WATCHED = ("postgres", "redis", "web", "worker", "beat", "watch", "flower")
 LAB = ("lab-github", "lab-apiserver", "lab-setup", "lab-kubelet", "lab-traffic")
 ONCE = ("migrate", "lab-setup", "lab-traffic")
-PORTS = {"web": 8080, "lab-github": 8090, "lab-apiserver": 6443}
+PORTS = {"web": 8080, "polls": 8081, "private": 9090, "lab-github": 8090, "lab-apiserver": 6443}
+"""Where the services listen; web does so at three ports."""
 
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 PEM = KEY.private_bytes(
@@ -195,7 +196,12 @@ def test_addresses_name_services_that_exist() -> None:
 
 def test_the_labs_addresses_name_services_and_where_they_listen() -> None:
     services = compose(environment())["services"]
-    listens = {"web": str(Settings.model_fields["web_port"].default)}
+    fields = Settings.model_fields
+    listens = {
+        "web": str(fields["web_port"].default),
+        "polls": str(fields["web_polls_port"].default),
+        "private": str(fields["web_private_port"].default),
+    }
     for name in ("lab-github", "lab-apiserver"):
         (listens[name],) = (word.partition("=")[2] for word in services[name]["command"] if word.startswith("--port="))
     assert listens == {name: str(port) for name, port in PORTS.items()}
@@ -205,7 +211,8 @@ def test_the_labs_addresses_name_services_and_where_they_listen() -> None:
     addresses = [urlsplit(word[word.index("http://") :]) for word in words if "http://" in word]
     assert {address.hostname for address in addresses} == {"web", "lab-github"}
     for address in addresses:
-        assert str(address.port) == listens[str(address.hostname)]
+        polls = address.path == "/runners/v1/dispatch"
+        assert str(address.port) == listens["polls" if polls else str(address.hostname)]
 
 
 def test_the_image_has_every_package_and_runs_as_nobody_in_particular() -> None:
@@ -295,6 +302,7 @@ class Host:
             "/tmp/": f"{private}/",  # noqa: S108
             "/var/lib/ostler": str(self.folder / "shared"),
             **{f"//{name}:{port}": f"//127.0.0.1:{self.ports[name]}" for name, port in PORTS.items()},
+            f"//web:{PORTS['polls']}": f"//127.0.0.1:{self.ports['polls']}",
             "=lab-apiserver": "=localhost",
             **{str(port): str(self.ports[name]) for name, port in PORTS.items()},
         }
@@ -310,6 +318,8 @@ class Host:
             **paths_and_addresses,
             **{name: value for name, value in self._instead.items() if name in given},
             "OSTLER_WEB_PORT": str(self.ports["web"]),
+            "OSTLER_WEB_POLLS_PORT": str(self.ports["polls"]),
+            "OSTLER_WEB_PRIVATE_PORT": str(self.ports["private"]),
             "OSTLER_FLOWER_PORT": str(self.ports["flower"]),
             "PATH": f"{self.tools}:{SCRIPTS}:{os.environ['PATH']}",
             "HOME": str(self.folder),

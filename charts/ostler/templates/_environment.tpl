@@ -7,7 +7,7 @@ OSTLER_DATABASE_URL OSTLER_REDIS_URL OSTLER_GITHUB_APP_ID OSTLER_GITHUB_PRIVATE_
 
 {{/* Variables that the chart sets from other values. */}}
 {{- define "ostler.computedVariables" -}}
-OSTLER_CONNECTION_SHARE OSTLER_CONNECTION_BUDGET OSTLER_WORKER_THREADS OSTLER_ALIVE_FILE OSTLER_KUBECONFIG OSTLER_NAMESPACE OSTLER_DISPATCH_URL OSTLER_WEB_HOST OSTLER_WEB_PORT OSTLER_METRICS_PORT OSTLER_FLOWER_HOST OSTLER_FLOWER_PORT OSTLER_FLOWER_STATE_FILE OSTLER_HALT_DIR
+OSTLER_CONNECTION_SHARE OSTLER_CONNECTION_BUDGET OSTLER_WORKER_THREADS OSTLER_ALIVE_FILE OSTLER_KUBECONFIG OSTLER_NAMESPACE OSTLER_DISPATCH_URL OSTLER_WEB_HOST OSTLER_WEB_PORT OSTLER_WEB_POLLS_PORT OSTLER_WEB_PRIVATE_PORT OSTLER_WEB_PUBLIC_POLLS OSTLER_METRICS_PORT OSTLER_FLOWER_HOST OSTLER_FLOWER_PORT OSTLER_FLOWER_STATE_FILE OSTLER_HALT_DIR
 {{- end -}}
 
 {{/* Variables from the Secret. Takes root and variables, a list. */}}
@@ -67,7 +67,14 @@ OSTLER_CONNECTION_SHARE OSTLER_CONNECTION_BUDGET OSTLER_WORKER_THREADS OSTLER_AL
 {{- if .Values.dispatchUrl -}}
 {{- .Values.dispatchUrl -}}
 {{- else -}}
-{{- $port := int .Values.web.service.port -}}
-{{- printf "http://%s.%s.svc%s/runners/v1/dispatch" (include "ostler.componentName" (dict "root" . "component" "web")) .Release.Namespace (eq $port 80 | ternary "" (printf ":%d" $port)) -}}
+{{- printf "http://%s-polls.%s.svc/runners/v1/dispatch" (include "ostler.componentName" (dict "root" . "component" "web")) .Release.Namespace -}}
 {{- end -}}
+{{- end -}}
+
+{{/* The port of web's metrics and health. */}}
+{{- define "ostler.webPrivatePort" -}}
+{{- if has (int .Values.metrics.port) (list 8080 8081) -}}
+{{- fail (printf "metrics.port: found %d, where web serves the public or the polls: name another" (int .Values.metrics.port)) -}}
+{{- end -}}
+{{- .Values.metrics.port -}}
 {{- end -}}

@@ -29,7 +29,7 @@ def system(tmp_path: Path) -> Iterator[System]:
 
 def readiness(system: System) -> dict[str, Any]:
     """Return the body of `/readyz`; web stays ready all the time."""
-    answer = httpx.get(f"{system.web_url}/readyz", timeout=20)
+    answer = httpx.get(f"{system.private_url}/readyz", timeout=20)
     assert answer.status_code == 200, answer.text
     body: dict[str, Any] = answer.json()
     return body
@@ -37,7 +37,7 @@ def readiness(system: System) -> dict[str, Any]:
 
 def metric(system: System, name: str) -> float:
     """Return the value of a metric, by its name and labels."""
-    text = httpx.get(f"{system.web_url}/metrics", timeout=20).text
+    text = httpx.get(f"{system.private_url}/metrics", timeout=20).text
     return next(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(f"{name} "))
 
 

@@ -97,6 +97,8 @@ def run(postgres: Postgres, database: Database, *arguments: str, **settings: str
         "OSTLER_ENCRYPTION_KEYS": Fernet.generate_key().decode(),
         "OSTLER_WEB_HOST": "127.0.0.1",
         "OSTLER_WEB_PORT": "0",
+        "OSTLER_WEB_POLLS_PORT": "0",
+        "OSTLER_WEB_PRIVATE_PORT": "0",
     }
     assert postgres.answers()
     return subprocess.run(

@@ -94,7 +94,7 @@ class BadDay:
     def readiness(self) -> int:
         """Return the status of `/readyz`, or 0 when nobody listens."""
         try:
-            return httpx.get(f"{self.system.web_url}/readyz", timeout=5).status_code
+            return httpx.get(f"{self.system.private_url}/readyz", timeout=5).status_code
         except httpx.TransportError:
             return 0
 

@@ -15,7 +15,8 @@ def main() -> None:
     database_url, redis_url, port, name, uid = sys.argv[1:]
     configure(process="web")
     settings = make_settings(database_url=Secret(database_url), redis_url=redis_url).model_copy(
-        update={"web_port": int(port), "poll_hold_min": 3600, "poll_hold_max": 3600}
+        update=dict.fromkeys(("web_port", "web_polls_port", "web_private_port"), int(port))
+        | {"poll_hold_min": 3600, "poll_hold_max": 3600}
     )
     stage = Stage(engine=None, settings=settings)  # type: ignore[arg-type]
     stage.cluster.tokens["token"] = stage.identity(name, uid)

@@ -22,6 +22,8 @@ from ostler.encryption import Cipher
 from ostler.secrets import Secret
 from ostler.settings import Settings
 from web.app import Web, build_app
+from web.connections import Connections
+from web.ports import Audience
 from web.server import Server, make_server
 
 NAMESPACE = "runners"
@@ -127,11 +129,19 @@ class WebProcess:
         self._thread.start()
         eventually(lambda: self._server.started or not self._thread.is_alive())
         assert self._server.started, "the web process did not start"
-        port = self._server.servers[0].sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"http://127.0.0.1:{self.port_of(Audience.PUBLIC)}"
         self.web: Web = self._app.state.web
         self._clients = ThreadPoolExecutor(16)
         eventually(lambda: self.web.listener.is_hearing)
+
+    def port_of(self, audience: Audience) -> int:
+        return self._server.ports.of(audience)
+
+    def cap_of(self, audience: Audience) -> Connections:
+        return self._server.ports.caps[self.port_of(audience)]
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        eventually(condition)
 
     def poll(self, token: str, *, accept: str = "application/json", headers: dict[str, str] | None = None) -> Any:
         with httpx.Client(timeout=240) as client:
@@ -284,6 +294,8 @@ def make_settings(*, database_url: Secret, redis_url: str) -> Settings:
         namespace=NAMESPACE,
         web_host="127.0.0.1",
         web_port=0,
+        web_polls_port=0,
+        web_private_port=0,
         poll_hold_min=180,
         poll_hold_max=180,
     )

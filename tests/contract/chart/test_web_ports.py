@@ -1,0 +1,66 @@
+"""The chart and the ports of web: who is led where, and who may connect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lab import helm
+from ostler.settings import Settings
+
+
+def rendered(values: dict[str, Any], kind: str, name: str) -> dict[str, Any]:
+    (found,) = (each for each in helm.render(values=values) if (each["kind"], each["metadata"]["name"]) == (kind, name))
+    return found
+
+
+def ports_of(policy: dict[str, Any], direction: str) -> list[set[int]]:
+    return [{port["port"] for port in rule.get("ports", ())} for rule in policy["spec"][direction]]
+
+
+def test_pods_poll_a_service_that_leads_to_the_port_for_polls_alone() -> None:
+    (container,) = rendered({}, "Deployment", "ostler-web")["spec"]["template"]["spec"]["containers"]
+    environment = {each["name"]: each.get("value") for each in container["env"]}
+    listens = {each["name"]: each["containerPort"] for each in container["ports"]}
+    (port,) = rendered({}, "Service", "ostler-web-polls")["spec"]["ports"]
+    assert environment["OSTLER_DISPATCH_URL"] == Settings.model_fields["dispatch_url"].default
+    assert str(listens[port["targetPort"]]) == environment["OSTLER_WEB_POLLS_PORT"]
+    for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
+        assert str(listens[container[probe]["httpGet"]["port"]]) == environment["OSTLER_WEB_PRIVATE_PORT"]
+
+
+@pytest.mark.parametrize("kind", ["ClusterIP", "LoadBalancer"])
+def test_only_the_public_port_leaves_the_cluster(kind: str) -> None:
+    values = {"web": {"service": {"type": kind}}}
+    assert [each["targetPort"] for each in rendered(values, "Service", "ostler-web")["spec"]["ports"]] == ["http"]
+    assert rendered(values, "Service", "ostler-web-polls")["spec"]["type"] == "ClusterIP"
+
+
+@pytest.mark.parametrize(("public_polls", "ports"), [(True, {8080, 8081}), (False, {8081})])
+def test_idle_pods_reach_the_public_port_only_while_polls_are_served_there(public_polls: bool, ports: set[int]) -> None:
+    values = {"web": {"publicPolls": public_polls}}
+    assert ports_of(rendered(values, "NetworkPolicy", "runners-dispatch"), "egress") == [ports]
+    assert ports_of(rendered(values, "NetworkPolicy", "ostler-web"), "ingress") == [{8080}, ports]
+    (container,) = rendered(values, "Deployment", "ostler-web")["spec"]["template"]["spec"]["containers"]
+    environment = {each["name"]: each.get("value") for each in container["env"]}
+    assert environment["OSTLER_WEB_PUBLIC_POLLS"] == str(public_polls).lower()
+
+
+def test_metrics_of_web_are_for_those_who_may_read_metrics() -> None:
+    policy = rendered({}, "NetworkPolicy", "ostler-metrics")
+    assert "web" in policy["spec"]["podSelector"]["matchExpressions"][0]["values"]
+    assert ports_of(policy, "ingress") == [{9090}]
+    assert all(9090 not in ports for ports in ports_of(rendered({}, "NetworkPolicy", "ostler-web"), "ingress"))
+
+
+def test_ingress_exposes_the_webhook_alone() -> None:
+    ingress = rendered({"ingress": {"enabled": True, "host": "ci.example"}}, "Ingress", "ostler-web")
+    (rule,) = ingress["spec"]["rules"]
+    assert [each["path"] for each in rule["http"]["paths"]] == ["/webhooks/github"]
+
+
+@pytest.mark.parametrize("port", [8080, 8081])
+def test_port_of_metrics_that_web_serves_others_at_is_refused(port: int) -> None:
+    with pytest.raises(helm.HelmRefused, match=r"metrics\.port"):
+        helm.render(values={"metrics": {"port": port}})

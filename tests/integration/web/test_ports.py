@@ -1,0 +1,82 @@
+"""Which path is served on which port, in one process with all of them."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from lab.processes import free_port
+from lab.redis import Redis
+from tests.database import Database
+from tests.integration.web.polls.stage import Stage, WebProcess, make_settings
+from web.ports import Audience
+
+POLL, HOOK, API = "/runners/v1/dispatch", "/webhooks/github", "/api/v1/jobs"
+PRIVATE = ("/metrics", "/healthz", "/readyz")
+
+
+@pytest.fixture
+def stage(database: Database, redis_server: Redis) -> Iterator[Stage]:
+    stage = Stage(engine=database.engine, settings=make_settings(database_url=database.url, redis_url=redis_server.url))
+    yield stage
+    for process in stage.processes:
+        process.stop()
+
+
+def start(stage: Stage, **changes: object) -> WebProcess:
+    names = ("web_port", "web_polls_port", "web_private_port")
+    return stage.start_web(**{name: free_port() for name in names} | changes)
+
+
+def found(web: WebProcess, audience: Audience, path: str) -> bool:
+    """Return whether a path is there at the port for an audience; each is asked the way that it wants."""
+    method = "GET" if path in {*PRIVATE, API} else "POST"
+    answer = httpx.request(method, f"http://127.0.0.1:{web.port_of(audience)}{path}", timeout=60)
+    if answer.status_code == 404:
+        assert answer.text == "Not Found"
+    return answer.status_code != 404
+
+
+def test_each_path_is_served_at_its_own_port_alone(stage: Stage) -> None:
+    web = start(stage, web_public_polls=False)
+    served = {
+        audience: {path for path in (POLL, HOOK, API, *PRIVATE) if found(web, audience, path)} for audience in Audience
+    }
+    assert served == {Audience.PUBLIC: {HOOK, API}, Audience.POLLS: {POLL}, Audience.PRIVATE: set(PRIVATE)}
+
+
+def test_pods_of_the_old_address_poll_at_the_public_port_until_it_is_switched_off(stage: Stage) -> None:
+    web = start(stage)
+    assert found(web, Audience.PUBLIC, POLL)
+    assert found(web, Audience.POLLS, POLL)
+    assert not any(found(web, Audience.PUBLIC, path) for path in PRIVATE)
+
+
+def test_ports_of_one_number_are_one_port_that_serves_all(stage: Stage) -> None:
+    port = free_port()
+    web = start(stage, web_port=port, web_polls_port=port, web_private_port=port)
+    assert all(found(web, Audience.PUBLIC, path) for path in (POLL, HOOK, API, *PRIVATE))
+
+
+def test_polls_and_other_connections_have_caps_of_their_own(stage: Stage) -> None:
+    web = start(stage, web_public_polls=False)
+    caps = {audience: web.cap_of(audience) for audience in Audience}
+    assert len({id(cap) for cap in caps.values()}) == 3
+    with socket.create_connection(("127.0.0.1", web.port_of(Audience.PRIVATE))):
+        web.until(lambda: len(caps[Audience.PRIVATE]) == 1)
+        assert len(caps[Audience.POLLS]) == 0
+    web.until(lambda: len(caps[Audience.PRIVATE]) == 0)
+
+
+def test_held_poll_is_not_among_the_connections_that_are_capped(stage: Stage) -> None:
+    pod = stage.pod(stage.pool())
+    web = start(stage)
+    cap = web.cap_of(Audience.POLLS)
+    web.url = f"http://127.0.0.1:{web.port_of(Audience.POLLS)}"
+    poll = web.begin_poll(pod.token)
+    web.until(lambda: web.web.polls.held == 1 and len(cap) == 0)
+    web.web.polls.end_all()
+    assert poll.result(60).status_code == 204
