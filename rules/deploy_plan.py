@@ -10,6 +10,7 @@ from rules.addresses import Addresses
 from rules.deploy_admission import judge_admission
 from rules.deploy_changes import Action, Change, changes_of, judge_changes
 from rules.deploy_network import WEB, Question, Row, judge_network
+from rules.deploy_polls import judge_polls
 from rules.deploys import Danger, Refusal
 from rules.manifests import Manifests, Object, read_manifests
 from rules.selectors import Selector
@@ -74,6 +75,7 @@ def judge(deploy: Deploy) -> Verdict:
     )
     refusals = (
         *network.refusals,
+        *judge_polls(before, after),
         *judge_changes(changes, live=live.manifests.objects if live else None, namespaces=namespaces),
         *judge_admission(after, namespaces),
     )

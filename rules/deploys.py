@@ -15,6 +15,7 @@ class Danger(StrEnum):
     ROLLING_PEER = "rolling-peer"
     BUSY_REACHES_WEB = "busy-reaches-web"
     IDLE_MISSES_WEB = "idle-misses-web"
+    IDLE_STRANDS = "idle-strands"
     OPEN_INGRESS = "open-ingress"
     PRIVATE_EGRESS = "private-egress"
     NAMESPACE_DELETED = "namespace-deleted"

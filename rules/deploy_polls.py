@@ -1,0 +1,90 @@
+"""The deploy rule of addresses: idle Pods poll the one that they were made with, until they are replaced.
+
+An address is followed as far as manifests show it: from the variable of the processes that make Pods, by its Service,
+to a port of web, and to the settings that say whether polls are served there. What leads elsewhere (an Ingress, a load
+balancer, a name that no Service has) is not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from rules.deploys import Danger, Refusal
+from rules.manifests import Manifests
+
+_ADDRESS = "OSTLER_DISPATCH_URL"
+_PUBLIC, _POLLS, _BOTH = "OSTLER_WEB_PORT", "OSTLER_WEB_POLLS_PORT", "OSTLER_WEB_PUBLIC_POLLS"
+_NO = frozenset({"false", "0", "no", "off", "f", "n"})
+
+
+def judge_polls(before: Manifests | None, after: Manifests) -> Iterable[Refusal]:
+    """Yield each address that Pods of before poll, which before serves and after does not."""
+    if before is None:
+        return
+    for address in sorted(_addresses(before)):
+        if _is_served(before, address) and not _is_served(after, address):
+            yield Refusal(
+                Danger.IDLE_STRANDS,
+                (),
+                f"Idle Pods poll {address}, where NEW serves no polls: they would get no job until they are replaced.",
+                "Leave the old address served (web.publicPolls of the chart) and deploy the new one. Switch the old "
+                "one off in a later deploy, when no Pod polls it any more.",
+            )
+
+
+def _addresses(manifests: Manifests) -> set[str]:
+    return {
+        value
+        for each in manifests.objects.values()
+        for container in _containers(each.body)
+        if (value := _environment(container).get(_ADDRESS))
+    }
+
+
+def _is_served(manifests: Manifests, address: str) -> bool:
+    url = urlsplit(address)
+    name, _, rest = (url.hostname or "").partition(".")
+    namespace = rest.partition(".")[0]
+    wanted = url.port or (443 if url.scheme == "https" else 80)
+    service = manifests.objects.get(("Service.", namespace, name))
+    if service is None:
+        return False
+    spec = service.body.get("spec") or {}
+    targets = [each.get("targetPort", wanted) for each in spec.get("ports") or () if each.get("port") == wanted]
+    return any(
+        _serves_polls(container, target)
+        for each in manifests.objects.values()
+        if each.key[1] == namespace and _selects(spec.get("selector") or {}, each.body)
+        for container in _containers(each.body)
+        for target in targets
+    )
+
+
+def _serves_polls(container: Mapping[str, Any], target: Any) -> bool:
+    named = {each.get("name"): each.get("containerPort") for each in container.get("ports") or ()}
+    port = str(named.get(target) or target)
+    settings = _environment(container)
+    if port == settings.get(_PUBLIC):
+        # A version that does not know the port for polls serves them here.
+        return _POLLS not in settings or settings.get(_BOTH, "true").lower() not in _NO
+    return port == settings.get(_POLLS)
+
+
+def _selects(selector: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
+    labels = ((_template(body).get("metadata") or {}).get("labels")) or {}
+    return bool(selector) and all(labels.get(key) == value for key, value in selector.items())
+
+
+def _containers(body: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    return (_template(body).get("spec") or {}).get("containers") or ()
+
+
+def _template(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = (body.get("spec") or {}).get("template") if body.get("kind") in {"Deployment", "StatefulSet"} else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _environment(container: Mapping[str, Any]) -> dict[str, str]:
+    return {each["name"]: str(each["value"]) for each in container.get("env") or () if "value" in each}

@@ -1,0 +1,74 @@
+"""Idle Pods poll the address that they were made with; a deploy must go on to serve it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rules.deploy_plan import Deploy, judge
+from rules.deploy_polls import judge_polls
+from rules.deploys import Danger
+from rules.manifests import Manifests, read_manifests
+
+OLD = "http://ostler-web.ostler.svc/runners/v1/dispatch"
+NEW = "http://ostler-web-polls.ostler.svc/runners/v1/dispatch"
+LABELS = {"app": "web"}
+
+
+def deployment(name: str, labels: dict[str, str], env: dict[str, str], ports: dict[str, int]) -> dict[str, Any]:
+    container = {
+        "name": name,
+        "env": [{"name": key, "value": value} for key, value in env.items()],
+        "ports": [{"name": key, "containerPort": value} for key, value in ports.items()],
+    }
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    return {
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": {"template": template},
+    }  # fmt: skip
+
+
+def service(name: str, target: str | int) -> dict[str, Any]:
+    spec = {"selector": LABELS, "ports": [{"port": 80, "targetPort": target}]}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
+
+
+def release(address: str, *, public_polls: bool | None) -> Manifests:
+    """A release; None is one from before polls had a port of their own."""
+    env, ports, services = {"OSTLER_WEB_PORT": "8080"}, {"http": 8080}, [service("ostler-web", "http")]
+    if public_polls is not None:
+        env |= {"OSTLER_WEB_POLLS_PORT": "8081", "OSTLER_WEB_PUBLIC_POLLS": str(public_polls).lower()}
+        ports |= {"polls": 8081}
+        services.append(service("ostler-web-polls", "polls"))
+    web = deployment("web", LABELS, env, ports)
+    worker = deployment("worker", {"app": "worker"}, {"OSTLER_DISPATCH_URL": address}, {})
+    return read_manifests([web, worker, *services], namespace="ostler")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "strands"),
+    [
+        (release(OLD, public_polls=None), release(NEW, public_polls=True), False),
+        (release(OLD, public_polls=None), release(NEW, public_polls=False), True),
+        (release(NEW, public_polls=True), release(NEW, public_polls=False), False),
+        (release(OLD, public_polls=True), release(OLD, public_polls=False), True),
+        (release(NEW, public_polls=True), release(OLD, public_polls=None), True),
+        (release("https://ci.example/runners/v1/dispatch", public_polls=True), release(NEW, public_polls=False), False),
+    ],
+    ids=["upgrade", "upgrade without the old port", "switched off later", "switched off too early", "rollback",
+         "an address that no Service has"],
+)  # fmt: skip
+def test_deploy_strands_idle_pods_when_their_address_is_served_no_more(
+    before: Manifests, after: Manifests, strands: bool
+) -> None:
+    assert [each.danger for each in judge_polls(before, after)] == [Danger.IDLE_STRANDS] * strands
+
+
+def test_first_installation_strands_nobody() -> None:
+    assert list(judge_polls(None, release(NEW, public_polls=False))) == []
+
+
+def test_check_of_a_deploy_names_the_address() -> None:
+    verdict = judge(Deploy(old=release(OLD, public_polls=None), new=release(NEW, public_polls=False)))
+    (found,) = (each for each in verdict.refusals if each.danger is Danger.IDLE_STRANDS)
+    assert OLD in found.reason
