@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import resource
 import socket
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -20,6 +21,7 @@ from models.engine import make_engine
 from ostler.logging import get_logger
 from ostler.settings import Settings
 from web.app import Web, build_app
+from web.collector import settle
 from web.limits import BoundedProtocol
 from web.ports import Audience, Ports, wanted
 
@@ -35,6 +37,7 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, *, settings: Settings, ports: Ports) -> None:
         super().__init__(config)
         self.ports = ports
+        self.on_started: Callable[[], None] = _nothing
         self._settings = settings
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -46,6 +49,7 @@ class Server(uvicorn.Server):
                 log.error("web.port_taken", error=str(error))  # noqa: TRY400  one line that says it all
                 raise SystemExit(3) from None
         await super().startup(sockets=sockets)
+        self.on_started()
         log.info("web.listening", **{each: self.ports.of(each) for each in Audience})
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -88,9 +92,14 @@ def run(settings: Settings) -> None:
     admit(engine, needs=WEB, share=settings.connection_share, budget=settings.connection_budget)
     engine.dispose()
     server = make_server(settings)
+    server.on_started = settle
     server.run()
     if not server.started:
         raise SystemExit(3)
+
+
+def _nothing() -> None:
+    """Do nothing: a test's process is not the server's alone."""
 
 
 def _allow_open_files() -> None:
