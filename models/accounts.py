@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,10 +12,9 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.base import Base, GitHubId
-from models.prepared import Prepared
 from models.sql import text
 from ostler.settings import Settings
-from rules.fairness import Budget, Usage
+from rules.fairness import Budget
 
 
 class Account(Base):
@@ -153,19 +152,6 @@ def set_weight(db: Connection, account_id: int, weight: float) -> bool:
     return changed.one_or_none() is not None
 
 
-def pools_waiting(db: Connection, account_id: int) -> list[int]:
-    """Return the pools where jobs of this account are queued and not held: what a change of it may help."""
-    rows = db.execute(
-        text("""
-            SELECT DISTINCT pool_id FROM jobs
-            WHERE account_id = :id AND state = 'queued' AND hold_reason IS NULL AND pool_id IS NOT NULL
-            ORDER BY pool_id
-        """),
-        {"id": account_id},
-    )
-    return list(rows.scalars())
-
-
 def rename_owner(db: Connection, *, account_id: int, login: str) -> bool:
     """Write an owner's new login wherever its jobs, claims and account have the old one; return whether any had.
 
@@ -190,37 +176,3 @@ def rename_owner(db: Connection, *, account_id: int, login: str) -> bool:
     ):
         changed += db.execute(text(statement), {"id": account_id, "login": login}).rowcount
     return changed > 0
-
-
-_USAGE = Prepared(
-    "usage",
-    """
-    SELECT account_id, count(*) AS jobs, sum(vcpu) AS vcpu, sum(memory) AS memory
-    FROM (
-        SELECT account_id, vcpu, memory FROM claims
-        WHERE ended_at IS NULL AND purpose = 'job' AND account_id = ANY(:ids)
-          AND runner_pod_id <> ALL (ARRAY(
-              SELECT id FROM runner_pods WHERE node_gone_at IS NOT NULL AND gone_at IS NULL))
-        UNION ALL
-        SELECT account_id, vcpu, memory FROM executions
-        WHERE ended_at IS NULL AND account_id = ANY(:ids) AND claim_id IS NULL
-          AND EXISTS (SELECT FROM mint_attempts m WHERE m.runner_name = executions.runner_name)
-    ) used
-    GROUP BY account_id
-    """,
-    ids="bigint[]",
-)
-
-
-def usage_of(db: Connection, account_ids: Sequence[int]) -> Mapping[int, Usage]:
-    """Return what each account uses: live job claims plus executions without a claim (law L2).
-
-    Only those on runners that we registered: what an account runs elsewhere is not ours to ration. A Pod whose node is
-    gone does not count any more.
-    """
-    rows = _USAGE.execute(db, ids=list(account_ids))
-    used = {
-        row.account_id: Usage(count=row.jobs, vcpu_millicores=int(row.vcpu), memory_mib=int(row.memory)) for row in rows
-    }
-    nothing = Usage(count=0, vcpu_millicores=0, memory_mib=0)
-    return {account_id: used.get(account_id, nothing) for account_id in account_ids}

@@ -17,6 +17,7 @@ from models.binding_locks import ExecutionView, Locked
 from models.releases import request_release
 from models.sql import text
 from models.transitions import move_claim, move_jobs
+from models.usage import pools_with_work
 from ostler.logging import get_logger
 from rules.bindings import ClaimView, JobEvent, JobView, Loss, Runner, judge_runner, loss_of, may_swap
 from rules.machines import ClaimState, JobState
@@ -59,7 +60,7 @@ def apply(db: Connection, locked: Locked, events: Sequence[JobEvent], *, now: da
             _complete(batch, event)
         else:
             _run(batch, event)
-    batch.bound.wakes |= _pools_with_work(db, batch.freed)
+    batch.bound.wakes.update(pools_with_work(db, sorted(batch.freed)))
     return batch.bound
 
 
@@ -297,24 +298,3 @@ def _end_claim(batch: _Batch, claim: ClaimView) -> None:
     del batch.locked.claims[claim.id]
     batch.freed.add(claim.account_id)
     batch.bound.keeper.add(claim.pool_id)
-
-
-_POOLS_WITH_WORK = text("""
-    SELECT p.id FROM pools p
-    WHERE p.deleted_at IS NULL AND EXISTS (
-        SELECT FROM jobs j
-        WHERE j.pool_id = p.id AND j.account_id = ANY(:accounts)
-          AND j.state = 'queued' AND j.hold_reason IS NULL
-    )
-""")
-
-
-def _pools_with_work(db: Connection, account_ids: set[int]) -> set[int]:
-    """Return the pools where these accounts have jobs to match: what they no longer use may serve them."""
-    if not account_ids:
-        return set()
-    rows = db.execute(
-        _POOLS_WITH_WORK,
-        {"accounts": sorted(account_ids)},
-    )
-    return {row.id for row in rows}

@@ -29,7 +29,7 @@ class Delivery:
 
 
 class ClaimLocked(Exception):
-    """Raised when another transaction holds the claim: a delivery does not wait for it, and must be tried again."""
+    """Raised when another transaction holds the claim or its Pod: a delivery does not wait, and must be tried again."""
 
 
 RESUME_GRACE = timedelta(seconds=1)
@@ -57,7 +57,11 @@ def deliver(
     of it that is still in flight may land; the stamp returns `stamp_returns_after` seconds from now.
     """
     # A frozen process keeps its rows for up to 30 s, and this thread is one of a few that deliver (L14).
-    free = text("SELECT id FROM claims WHERE id = :id FOR NO KEY UPDATE SKIP LOCKED")
+    # The Pod's row is charged below; it comes before the claim in the order of locks.
+    free = text("""
+        SELECT c.id FROM runner_pods p JOIN claims c ON c.runner_pod_id = p.id
+        WHERE c.id = :id FOR NO KEY UPDATE OF p, c SKIP LOCKED
+    """)
     if db.execute(free, {"id": claim_id}).one_or_none() is None:
         raise ClaimLocked
     guard = f"""
@@ -91,17 +95,24 @@ def deliver(
         return None
     # Also a newer poll's: its own delivery finds the claim delivered and hands out the same JIT again.
     # An offer that is locked stays, and nobody takes it: the Pod has a delivered claim.
+    # From here on the Pod counts in the account's budget until it ends, also when its claim ends first (L2).
     queued_at = db.execute(
         text("""
             WITH gone AS (
                 DELETE FROM offers WHERE pod_uid IN (
                     SELECT pod_uid FROM offers WHERE pod_uid = :pod_uid FOR UPDATE SKIP LOCKED
                 )
+            ), charged AS (
+                UPDATE runner_pods SET charged_account_id = :account, charged_vcpu = :vcpu, charged_memory = :memory
+                WHERE id = :runner_pod_id
             )
             SELECT queued_at FROM jobs WHERE id = :job_id
         """),
-        {"pod_uid": pod_uid, "job_id": row.job_id},
-    ).scalar_one_or_none()
+        {
+            "pod_uid": pod_uid, "job_id": row.job_id, "account": row.account_id, "vcpu": row.vcpu,
+            "memory": row.memory, "runner_pod_id": row.runner_pod_id,
+        },
+    ).scalar_one_or_none()  # fmt: skip
     return replace(_delivery(row), queued_at=queued_at)
 
 

@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 
 from models.matching import QUEUED, PoolShape
 from models.prepared import Prepared
+from models.usage import used_pods
 from rules.fairness import AccountView, Budget, JobHead, Reservation, Usage
 
 
@@ -39,10 +40,7 @@ _HEADS = Prepared(
         FROM walk WHERE walk.account_id IS NOT NULL
     ), used AS (
         SELECT account_id, count(*) AS count, sum(vcpu) AS vcpu, sum(memory) AS memory
-        FROM (SELECT account_id, vcpu, memory FROM claims WHERE ended_at IS NULL AND purpose = 'job'
-              UNION ALL
-              SELECT account_id, vcpu, memory FROM executions WHERE ended_at IS NULL AND claim_id IS NULL
-              AND EXISTS (SELECT FROM mint_attempts m WHERE m.runner_name = executions.runner_name)) u
+        FROM ({used_pods()}) pods
         GROUP BY account_id
     ), totals AS (
         SELECT sum(budget_count) AS count, sum(budget_vcpu) AS vcpu, sum(budget_memory) AS memory FROM accounts

@@ -16,11 +16,11 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from models import epochs
-from models.accounts import usage_of
 from models.engine import note
 from models.prepared import Prepared
 from models.sql import text
 from models.transitions import move_jobs, move_many_jobs
+from models.usage import usage_of
 from rules.fairness import AccountView, Budget, JobHead
 from rules.machines import ClaimState, allowed
 

@@ -20,7 +20,8 @@ from models.sql import text
 class PodRow:
     """A Pod's row with its live claim, if it has one. `freed_at`: when the last of its claims ended.
 
-    `node_gone`: its node was gone when anything was last known of it.
+    `node_gone`: its node was gone when anything was last known of it. `charged`: it counts in an account's budget, or
+    did until it ended.
     """
 
     id: int
@@ -39,6 +40,7 @@ class PodRow:
     ever_delivered: bool
     freed_at: datetime | None
     node_gone: bool = False
+    charged: bool = False
 
     @property
     def recorded(self) -> Recorded:
@@ -79,8 +81,8 @@ A creation that came late can make a second Pod for a row whose Pod has run and 
 """
 
 
-def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: datetime) -> None:
-    """Give every Pod that was seen its row, its UID and its exit facts.
+def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: datetime) -> list[str]:
+    """Give every Pod that was seen its row, its UID and its exit facts; return the UIDs first seen over now.
 
     Only rows that change are touched: the matcher skips rows that others have locked. A row that another session has
     locked is left to the next look (L14).
@@ -95,6 +97,7 @@ def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: 
     }  # fmt: skip
     changing = [known[pod.name].id for pod in pods if pod.name in known and _changes(known[pod.name], pod)]
     free = _lock_free(db, changing)
+    over: list[str] = []
     # Known rows in the order of their ids, as every lock; new ones after them.
     for pod in sorted(pods, key=lambda pod: known[pod.name].id if pod.name in known else sys.maxsize):
         row = known.get(pod.name)
@@ -115,19 +118,21 @@ def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: 
             )
         if pod.over and (row is None or row.terminal_at is None):
             # A Pod that never polled and is not terminal is a failed start: the plan counts and retires it.
-            db.execute(
+            found = db.execute(
                 text("""
                     UPDATE runner_pods SET terminal_at = :now, poller_exit_code = :poller,
                            runner_exit_code = :runner, exit_reason = :reason
                     WHERE uid = :uid AND terminal_at IS NULL
                       AND (:served OR first_polled_at IS NOT NULL
                            OR EXISTS (SELECT FROM claims c WHERE c.pod_uid = runner_pods.uid))
+                    RETURNING uid
                 """),
                 {
                     "uid": pod.uid, "now": now, "poller": pod.poller_exit_code, "runner": pod.runner_exit_code,
                     "reason": pod.exit_reason, "served": pod.terminal or pod.poller_exit_code == 0,
                 },
             )  # fmt: skip
+            over += found.scalars()
     ended = [
         pod.uid for pod in pods
         if pod.poller_exit_code is not None and not pod.terminal
@@ -135,6 +140,7 @@ def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: 
     ]  # fmt: skip
     if ended:
         pollers_ended(db, ended, now=now)
+    return over
 
 
 def _changes(row: Row[Any], pod: PodFacts) -> bool:
@@ -173,7 +179,8 @@ _ROWS = """
            p.terminal_at, c.id AS claim_id, c.purpose AS claim_purpose,
            coalesce(c.delivered_at IS NOT NULL, false) AS claim_delivered,
            EXISTS (SELECT FROM offers o WHERE o.pod_uid = p.uid AND o.until > :now) AS offered,
-           coalesce(d.ever, false) AS ever_delivered, d.freed_at, p.node_gone_at IS NOT NULL AS node_gone
+           coalesce(d.ever, false) AS ever_delivered, d.freed_at, p.node_gone_at IS NOT NULL AS node_gone,
+           p.charged_account_id IS NOT NULL AS charged
     FROM runner_pods p LEFT JOIN claims c ON c.pod_uid = p.uid AND c.ended_at IS NULL
     LEFT JOIN LATERAL (SELECT bool_or(delivered_at IS NOT NULL) AS ever, max(ended_at) AS freed_at
                        FROM claims WHERE pod_uid = p.uid) d ON true

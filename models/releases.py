@@ -19,6 +19,7 @@ from models.names import INSTALLATION_NOW, SCOPE_NOW
 from models.sql import text
 from models.steps import RELEASE_LEASE, RETIRE_LEASE, lease, record_annotation
 from models.transitions import insert_events, move_claim, move_jobs
+from models.usage import pools_with_work
 from rules.fates import Fate, JobFate
 from rules.holds import HoldReason
 from rules.machines import ClaimState, EndReason, Purpose
@@ -469,11 +470,4 @@ def end_without_pod(
 
 def pools_to_wake(db: Connection, *, pool_id: int, account_id: int | None) -> Sequence[int]:
     """Return the pools that the end of a claim may help: its own, and those where its account waits."""
-    rows = db.execute(
-        text("""
-            SELECT DISTINCT pool_id FROM jobs
-            WHERE account_id = :account_id AND state = 'queued' AND hold_reason IS NULL AND pool_id IS NOT NULL
-        """),
-        {"account_id": account_id},
-    )
-    return sorted({pool_id, *rows.scalars()})
+    return sorted({pool_id, *pools_with_work(db, [] if account_id is None else [account_id])})

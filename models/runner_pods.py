@@ -26,6 +26,15 @@ class RunnerPod(Base):
         Index("ix_runner_pods_name", "namespace", "name"),
         Index("ix_runner_pods_pool_open", "pool_id", postgresql_where=text("gone_at IS NULL")),
         Index("ix_runner_pods_node_gone", "id", postgresql_where=text("node_gone_at IS NOT NULL AND gone_at IS NULL")),
+        # What counts in the budgets of accounts (models.usage).
+        Index(
+            "ix_runner_pods_charged",
+            "charged_account_id",
+            postgresql_include=["id", "charged_vcpu", "charged_memory"],
+            postgresql_where=text(
+                "charged_account_id IS NOT NULL AND gone_at IS NULL AND terminal_at IS NULL AND node_gone_at IS NULL"
+            ),
+        ),
         Index("ix_runner_pods_gone_at", "gone_at", postgresql_where=text("gone_at IS NOT NULL")),
     )
 
@@ -51,3 +60,8 @@ class RunnerPod(Base):
     exit_reason: Mapped[str | None]
     gone_at: Mapped[datetime | None] = mapped_column(comment="a GET or a delete proved that the UID is gone")
     node_gone_at: Mapped[datetime | None] = mapped_column(comment="its node was found gone; NULL again when it is back")
+    charged_account_id: Mapped[int | None] = mapped_column(
+        comment="whose JIT it was given: it counts in the budget of this account until it ends or its node is gone"
+    )
+    charged_vcpu: Mapped[int | None] = mapped_column(comment="millicores, those of the delivered claim")
+    charged_memory: Mapped[int | None] = mapped_column(comment="MiB, those of the delivered claim")

@@ -15,9 +15,9 @@ from typing import Any
 from sqlalchemy import Connection
 
 from models import epochs, gates
-from models.accounts import usage_of
 from models.matching import DISPATCHABLE, WEB_ALIVE
 from models.sql import text
+from models.usage import usage_of
 from rules.demand import Places, Queue
 from rules.fairness import AccountView, Budget
 

@@ -29,6 +29,7 @@ from ostler.wakes import KEEP, REMATCH
 from rules.machines import Purpose
 from tasks import draining
 from tasks.base import SWEEP, begin_page, calls, remaining, task
+from tasks.freed import wake_after_pods
 from tasks.mirror import mark_unusable, mirror, pod_facts
 from tasks.pool_status import write_status
 from tasks.provision import RESERVE, act, decide
@@ -162,7 +163,8 @@ def keep(*, pool_id: int) -> None:
     now = utcnow()
     by_uid = {pod.uid: pod for pod in seen}
     facts = [pod_facts(pod) for pod in seen]
-    transaction(rt.engine, lambda db: pod_rows.record_pods(db, pool_id=pool_id, pods=facts, now=now))
+    over = transaction(rt.engine, lambda db: pod_rows.record_pods(db, pool_id=pool_id, pods=facts, now=now))
+    wake_after_pods(rt, over)
     rows = transaction(rt.engine, lambda db: pod_rows.over_rows(db, pool_id=pool_id, listed=list(by_uid), now=now))
     asking = [row for row in rows if asks_github(row, by_uid)]
     others = [row for row in rows if not asks_github(row, by_uid)]

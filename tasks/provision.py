@@ -20,7 +20,7 @@ from k8s_adapters.pods import PodSeen
 from k8s_adapters.pools import PoolSeen, get_pool
 from k8s_adapters.refusals import refusal_of
 from k8s_adapters.runners import create_runner
-from models import pod_rows, pool_plans
+from models import pod_rows, pool_plans, usage
 from models.engine import transaction
 from models.pod_rows import PodRow
 from ostler import telemetry
@@ -30,6 +30,7 @@ from rules.pool_plan import ObservedPool, PoolPlan
 from rules.starts import Trouble
 from tasks.base import SWEEP, calls, remaining
 from tasks.mirror import pod_hash_of
+from tasks.freed import wake_after_pods
 from tasks.nodes import Sight, look_at
 from tasks.observing import make_plan, on_gone_node
 from tasks.retire import send_retire
@@ -56,6 +57,8 @@ class Decided:
     observed: ObservedPool
     plan: PoolPlan
     committed: pool_plans.Committed
+    freed: list[str]
+    """UIDs of the Pods whose node was found gone: they count in no budget any more."""
 
 
 def decide(rt: Runtime, pool_id: int, *, name: str, by_uid: Mapping[str, PodSeen]) -> Decided:
@@ -67,20 +70,24 @@ def decide(rt: Runtime, pool_id: int, *, name: str, by_uid: Mapping[str, PodSeen
         now = utcnow()
         pool = pool_plans.lock_pool(db, pool_id)
         rows = pod_rows.pod_rows(db, pool_id=pool_id, now=now)
-        record_nodes(db, rows, by_uid, nodes, now=now)
+        usage.charge(db, [row.id for row in rows if row.ever_delivered and not row.charged])
+        freed = record_nodes(db, rows, by_uid, nodes, now=now)
         observed, plan = make_plan(db, pool, rows, by_uid, nodes=nodes, most=CREATIONS, now=now)
         committed = pool_plans.commit_plan(
             db, pool, plan, names=names, due_after=rt.settings.due_after, now=now, who=rt.who
         )
-        return Decided(pool, rows, observed, plan, committed)
+        return Decided(pool, rows, observed, plan, committed, freed)
 
     return transaction(rt.engine, body)
 
 
 def record_nodes(
     db: Connection, rows: Sequence[PodRow], by_uid: Mapping[str, PodSeen], nodes: Sight, *, now: datetime
-) -> None:
-    """Write down which of the listed Pods are on nodes that are gone, where that is news: sweeps go by it."""
+) -> list[str]:
+    """Write down which of the listed Pods are on nodes that are gone, where that is news: sweeps go by it.
+
+    Returns the UIDs of those whose node was not known to be gone.
+    """
     known = {row.uid: row.node_gone for row in rows}
     gone = [
         uid for uid, pod in by_uid.items()
@@ -91,11 +98,13 @@ def record_nodes(
         if row.uid is not None and row.node_gone and not on_gone_node(row, by_uid.get(row.uid), nodes)
     ]  # fmt: skip
     pod_rows.record_nodes(db, gone=gone, back=back, now=now)
+    return gone
 
 
 def act(rt: Runtime, decided: Decided) -> None:
     """Send the retirements, and create the Pods whose rows wait for them."""
     committed, row = decided.committed, decided.pool
+    wake_after_pods(rt, decided.freed)
     for claim_id, why in committed.retired.items():
         telemetry.PODS_RETIRED.labels(why.name.lower()).inc()
         send_retire(rt, claim_id)

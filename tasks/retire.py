@@ -29,6 +29,7 @@ from rules.nodes import may_force
 from tasks.again import OUT_OF_REACH, after_a_failure, longer, look_again, wait_for_token
 from tasks.base import RETIRE, calls, task
 from tasks.evidence import ask
+from tasks.freed import wake_after_pods
 from tasks.github import follow_owner, remove_runner
 from tasks.nodes import gone_now
 from tasks.runtime import Runtime, runtime
@@ -82,6 +83,7 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
     if ended:
         log.info("retire.done", pod=work.pod_name, reason=work.reason)
         rt.waker.send(KEEP, queue="pools", pool_id=work.pool_id)
+        wake_after_pods(rt, [work.pod_uid])
 
 
 def force(rt: Runtime, work: releases.ReleaseWork, pod: PodSeen) -> bool:

@@ -26,6 +26,7 @@ from rules.starts import trouble_of_ended
 from rules.stranding import Cause, FoundBy
 from tasks.base import SWEEP_ROW, calls, remaining
 from tasks.evidence import judge
+from tasks.freed import wake_after_pods
 from tasks.github import LookUps, ask_fate, deregister
 from tasks.release import send_release, wake_after
 from tasks.retire import send_retire
@@ -47,6 +48,7 @@ def see_missing(rt: Runtime, row: PodRow, *, namespace: str, silent: set[int | N
         return
     if row.claim_id is None:
         transaction(rt.engine, lambda db: releases.mark_gone(db, uid, now=now))
+        wake_after_pods(rt, [uid])
         forget_account(rt, namespace=namespace, name=row.name, uid=uid)
     else:
         end_claim(rt, row.claim_id, found_by=FoundBy.LISTS, spent=False, silent=silent)

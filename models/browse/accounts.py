@@ -8,9 +8,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from models.accounts import usage_of
 from models.browse.page import Order, Page, read
 from models.sql import text
+from models.usage import usage_of
 from rules.fairness import Usage
 
 _COLUMNS = "t.id, t.login, t.weight, t.budget_count, t.budget_vcpu, t.budget_memory, t.created_at"

@@ -10,11 +10,11 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from models import epochs
-from models.accounts import usage_of
 from models.browse.page import Order, Page, read
 from models.matching import WEB_ALIVE
 from models.pools import routes
 from models.sql import text
+from models.usage import usage_of
 from rules.fairness import Budget
 from rules.holds import HoldReason
 from rules.machines import ClaimState, JobState, Stamp

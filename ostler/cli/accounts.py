@@ -64,8 +64,9 @@ def set_(
     as_json: Json = False,
 ) -> None:
     """Change the budget or the weight of an account; what is not given stays. A lower budget ends nothing."""
-    from models.accounts import pools_waiting, set_budget, set_weight  # noqa: PLC0415
+    from models.accounts import set_budget, set_weight  # noqa: PLC0415
     from models.browse.accounts import account_story  # noqa: PLC0415
+    from models.usage import pools_with_work  # noqa: PLC0415
 
     if (count, vcpu, memory, weight) == (None, None, None, None):
         raise typer.BadParameter("give at least one of --count, --vcpu, --memory and --weight")
@@ -89,7 +90,7 @@ def set_(
         )
         if weight is not None:
             set_weight(db, found, weight)
-        return account_story(db, found), pools_waiting(db, found)
+        return account_story(db, found), pools_with_work(db, [found])
 
     story, pools = query(body)
     if story is None:

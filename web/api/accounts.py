@@ -10,8 +10,9 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection, Row
 
-from models.accounts import pools_waiting, set_budget, set_weight
+from models.accounts import set_budget, set_weight
 from models.browse.accounts import AccountFilter, account_story, list_accounts
+from models.usage import pools_with_work
 from ostler.logging import get_logger
 from ostler.wakes import REMATCH
 from rules.fairness import Budget, Usage
@@ -139,7 +140,7 @@ def router(database: Callable[[], Database], cursors: Cursors, publisher: Callab
         request: Request, account_id: int, write: Callable[[Connection], bool], **what: Any
     ) -> dict[str, Any]:
         def body(db: Connection) -> tuple[list[int], Any] | None:
-            return (pools_waiting(db, account_id), account_story(db, account_id)) if write(db) else None
+            return (pools_with_work(db, [account_id]), account_story(db, account_id)) if write(db) else None
 
         done = await database().run(body)
         if done is None:

@@ -17,9 +17,9 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
 from models import keeper, matching, releases
-from models.accounts import usage_of
 from models.engine import transaction
 from models.keeper import PoolFacts
+from models.usage import usage_of
 from rules.fairness import AccountView, Budget, Usage
 from tests.database import Database
 from tests.integration.concurrency.points import DEADLINE, hook, start, stopped, until, waiting_for_locks

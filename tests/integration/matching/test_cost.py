@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -11,8 +11,9 @@ from sqlalchemy import Connection, event, text
 
 from models.heads import read_heads
 from models.matching import PoolShape, lock_pool
+from models.usage import usage_of
 from tests.database import Database
-from tests.integration.matching.stage import Stage, make_stage
+from tests.integration.matching.stage import PLENTY, Stage, make_stage
 from tests.integration.models.webhook_rows import NOW
 
 DEEP = 3000
@@ -87,16 +88,62 @@ def test_a_plan_made_while_the_tables_were_empty_walks_no_queue_either(stage: St
 
 def _plan_of_heads(db: Connection, pool: PoolShape) -> tuple[Any, float]:
     """Return the heads, and how many rows of `jobs` were looked at for them."""
-    sent: list[tuple[str, Any]] = []
-    event.listen(db, "before_cursor_execute", lambda _db, _cur, sql, values, *_: sent.append((sql, values)))
-    heads = read_heads(db, pool, batch=1, spare_after=60, reserve_after=300, now=NOW)
-    statement, values = sent[-1]
-    (found,) = db.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", values).one()
+    heads, plan = _explained(db, lambda: read_heads(db, pool, batch=1, spare_after=60, reserve_after=300, now=NOW))
     return heads, sum(
         float(node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)))
-        for node in nodes(found[0]["Plan"])
+        for node in nodes(plan)
         if node.get("Relation Name") == "jobs"
     )
+
+
+@pytest.mark.parametrize("plan", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize("accounts", [1, 100])
+def test_usage_reads_ending_pods_from_partial_indexes(stage: Stage, plan: str, accounts: int) -> None:
+    pool = stage.pool()
+    for account in range(1, accounts + 1):
+        stage.account(account, count=DEEP + PLENTY, vcpu=DEEP + PLENTY, memory=DEEP + PLENTY)
+    stage.job(1, pool)
+    stage.pod(pool)
+    with stage.engine.begin() as db:
+        db.execute(
+            text("""
+                INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at,
+                                         terminal_at, charged_account_id, charged_vcpu, charged_memory)
+                SELECT :pool, 'n', 'ending-' || n, 'ending-' || n, 'a', 'h', :now,
+                       CASE WHEN n > :ending THEN CAST(:now AS timestamptz) END, 1 + n % :accounts, 1000, 1024
+                FROM generate_series(1, 5 * :ending) n
+            """),
+            {"pool": pool, "now": NOW, "ending": DEEP, "accounts": accounts},
+        )
+    with stage.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
+        db.execute(text("VACUUM ANALYZE runner_pods, claims, executions, mint_attempts"))
+    with stage.engine.connect() as db:
+        shape = lock_pool(db, pool)
+        assert shape is not None
+        db.execute(text("SELECT set_config('plan_cache_mode', :plan, true)"), {"plan": plan})
+        for ask in (
+            lambda: usage_of(db, list(range(1, accounts + 1))),
+            lambda: read_heads(db, shape, batch=1, spare_after=60, reserve_after=300, now=NOW),
+        ):
+            found, explained = _explained(db, ask)
+            scans = [each for each in nodes(explained) if each.get("Relation Name") in {"runner_pods", "executions"}]
+            scans += [each for each in nodes(explained) if each.get("Index Name") == "ix_claims_live_account"]
+            assert not [each for each in scans if each["Node Type"] == "Seq Scan"]
+            read = sum(each["Actual Loops"] * each["Actual Rows"] for each in scans)
+            assert read <= DEEP + 10, f"{read} rows for {DEEP} Pods that count"
+            assert {each.get("Index Name") for each in nodes(explained)} >= {"ix_runner_pods_charged"}
+            used = found if isinstance(found, dict) else {k: v.usage for k, v in found.accounts.items()}
+            assert used[1].count == DEEP // accounts
+
+
+def _explained(db: Connection, ask: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
+    """Return what the last statement of `ask` found, and its plan with the rows that it read."""
+    sent: list[tuple[str, Any]] = []
+    event.listen(db, "before_cursor_execute", lambda _db, _cur, sql, values, *_: sent.append((sql, values)))
+    found = ask()
+    statement, values = sent[-1]
+    (plan,) = db.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", values).one()
+    return found, plan[0]["Plan"]
 
 
 def test_a_run_is_few_statements_and_the_second_on_a_connection_plans_none_of_them(stage: Stage) -> None:

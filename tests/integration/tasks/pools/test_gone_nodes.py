@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import Row
 
 from models import releases
-from models.accounts import usage_of
 from models.engine import transaction
 from models.scaling import pool_rows
+from models.usage import usage_of
 from ostler.clock import utcnow
 from ostler.errors import Busy, Retryable
 from tasks import nodes as of_nodes
