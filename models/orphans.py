@@ -64,7 +64,9 @@ class Finished:
     is its repository while that is not over, of which the end of the executed one says nothing. `since`: when the last
     of claim and job came to stand as they do. `free_since`: the first look since then that found its
     runner absent or idle. Scope and installation are those of today (`models.names`). `on_gone_node`: its node was
-    found gone. `overdue`: it is looked at whether or not its node is gone.
+    found gone. `overdue`: it is looked at whether or not its node is gone. `absent_since`: the first look since then
+    that did not find its runner. A Pod that is neither on a gone node nor overdue lingers: its claim has ended as the
+    job did that its runner executed, a moment ago, and only the absence of its runner in two looks ends it.
     """
 
     claim_id: int
@@ -85,6 +87,7 @@ class Finished:
     free_since: datetime | None
     on_gone_node: bool
     overdue: bool
+    absent_since: datetime | None
 
 
 _FINISHED = text(f"""
@@ -95,7 +98,8 @@ _FINISHED = text(f"""
            {INSTALLATION_NOW}, {SCOPE_NOW}, c.runner_name,
            CASE WHEN x.job_id IS NOT NULL AND j.state = 'completed' THEN j.completed_at END AS executed_over_at,
            t.since, CASE WHEN c.runner_free_at >= t.since THEN c.runner_free_at END,
-           p.node_gone_at IS NOT NULL AS on_gone_node, w.overdue
+           p.node_gone_at IS NOT NULL AS on_gone_node, w.overdue,
+           CASE WHEN c.runner_absent_at >= t.since THEN c.runner_absent_at END
     FROM runner_pods p
     JOIN LATERAL (SELECT * FROM claims d WHERE d.pod_uid = p.uid AND d.delivered_at IS NOT NULL
                   ORDER BY d.id DESC LIMIT 1) c ON true
@@ -112,30 +116,42 @@ _FINISHED = text(f"""
     WHERE p.gone_at IS NULL AND p.terminal_at IS NULL AND p.uid IS NOT NULL
       AND c.installation_id IS NOT NULL AND c.scope IS NOT NULL AND c.runner_name IS NOT NULL
       AND c.state <> 'releasing'
-      AND (w.overdue OR (p.node_gone_at IS NOT NULL AND c.state IN ('executing', 'ended')))
+      AND (w.overdue OR (p.node_gone_at IS NOT NULL AND c.state IN ('executing', 'ended'))
+           OR (x.job_id IS NOT NULL AND j.state = 'completed' AND j.completed_at < :absent_before
+               AND c.state = 'ended' AND c.end_reason = 'completed'))
       AND NOT EXISTS (SELECT FROM claims r WHERE r.pod_uid = p.uid AND r.ended_at IS NULL AND r.id <> c.id)
     ORDER BY random() LIMIT :limit
 """)  # noqa: S608  the parts are literals of this package
 
 
-def finished(db: Connection, *, before: datetime, began_before: datetime) -> list[Finished]:
+def finished(db: Connection, *, before: datetime, began_before: datetime, absent_before: datetime) -> list[Finished]:
     """Return the Pods whose job was over at `before`, executes since earlier than `began_before`, or on a gone node.
 
-    In no order, so that none is always the last (L14).
+    Also those that linger: the job that their runner executed was over at `absent_before`. In no order, so that none
+    is always the last (L14).
     """
-    rows = db.execute(_FINISHED, {"before": before, "began_before": began_before, "limit": LIMIT})
+    rows = db.execute(
+        _FINISHED,
+        {"before": before, "began_before": began_before, "absent_before": absent_before, "limit": LIMIT},
+    )
     return [Finished(*row) for row in rows]
 
 
-def set_free(db: Connection, claim_id: int, *, free: bool, since: datetime, at: datetime) -> None:
-    """Remember the first look since a time that found a runner absent or idle, or forget it when it was seen busy."""
+def set_free(db: Connection, claim_id: int, *, free: bool, absent: bool | None, since: datetime, at: datetime) -> None:
+    """Remember the first look since a time that found a runner absent or idle, or forget it when it was seen busy.
+
+    `absent`: the same for a runner that was not there at all; None leaves that alone.
+    """
     db.execute(
         text("""
             UPDATE claims SET runner_free_at = CASE WHEN NOT :free THEN NULL
-                                               WHEN runner_free_at >= :since THEN runner_free_at ELSE :at END
+                                               WHEN runner_free_at >= :since THEN runner_free_at ELSE :at END,
+                   runner_absent_at = CASE WHEN CAST(:absent AS boolean) IS NULL THEN runner_absent_at
+                                           WHEN NOT :absent THEN NULL
+                                           WHEN runner_absent_at >= :since THEN runner_absent_at ELSE :at END
             WHERE id = :id
         """),
-        {"id": claim_id, "free": free, "since": since, "at": at},
+        {"id": claim_id, "free": free, "absent": absent, "since": since, "at": at},
     )
 
 

@@ -253,6 +253,12 @@ class Settings(Stores, Periods, Logs):
     finished_job_after: float = Field(
         default=900, ge=0, description="since its job ended, before a Pod that lives on is looked at"
     )
+    lingering_after: float = Field(
+        default=90,
+        ge=0,
+        description="since the job ended that its runner executed, before a Pod is retired whose runner was absent"
+        " from GitHub in two lists",
+    )
     orphaned_runner_after: float = Field(
         default=900, ge=0, description="since its claim ended, before an offline runner is deregistered"
     )

@@ -7,6 +7,7 @@ GitHub's refusal to remove a busy runner (L3).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -115,7 +116,8 @@ class FinishedPod:
     job that its runner executed, None where no execution is known. `runner`: GitHub's word on it now.
     `free_for_seconds`: since the first look that found it absent or idle with none in between that did not; None when
     this is the first. `node_gone`: why its node is gone, where it is looked at for nothing else: a runner that is
-    online counts as busy then.
+    online counts as busy then. `absent_for_seconds`: since the first look after the end of its job that did not find
+    its runner, with none in between that did. `overdue`: it is looked at for more than a runner that may be absent.
     """
 
     job_over: bool
@@ -124,15 +126,24 @@ class FinishedPod:
     runner: RunnerLook
     free_for_seconds: float | None
     node_gone: str | None = None
+    absent_for_seconds: float | None = None
+    overdue: bool = True
 
 
-def judge_finished(pod: FinishedPod, *, looks_apart: float, job_over_after: float) -> Verdict:
+def judge_finished(
+    pod: FinishedPod, *, looks_apart: float, job_over_after: float, absent_after: float = math.inf
+) -> Verdict:
     """Return whether such a Pod is over: its runner was absent or idle in two looks, `looks_apart` seconds apart.
 
     That alone is no proof that it holds no JIT, unless the job that its runner executed is over for `job_over_after`.
+    A runner that was absent in both looks is proof when that job is over for `absent_after`: GitHub removed it.
     """
     if pod.runner == "busy":
         return _keep("its runner is busy")
+    if _was_removed(pod, looks_apart=looks_apart, absent_after=absent_after):
+        return _judge_removed()
+    if not pod.overdue:
+        return _keep(f"its job ended a moment ago, and its runner is {pod.runner}")
     if pod.free_for_seconds is None or pod.free_for_seconds < looks_apart:
         return _keep(f"its runner is {pod.runner} for the first time")
     if pod.node_gone is not None:
@@ -159,6 +170,34 @@ def judge_finished(pod: FinishedPod, *, looks_apart: float, job_over_after: floa
                    Witness(Source.POSTGRES if pod.node_gone is None else Source.KUBERNETES, what)),
         proof="its runner is removed from GitHub first, and a refusal obeyed" if held.busy else held.reasons[0],
     )  # fmt: skip
+
+
+def _was_removed(pod: FinishedPod, *, looks_apart: float, absent_after: float) -> bool:
+    over_for, absent_for = pod.job_over_seconds, pod.absent_for_seconds
+    if pod.runner != "absent" or over_for is None or absent_for is None:
+        return False
+    return over_for >= absent_after and absent_for >= looks_apart
+
+
+def _judge_removed() -> Verdict:
+    held = may_hold_jit(
+        PodEvidence(
+            any_delivered=True,
+            poller_exit_code=None,
+            runner_ever_ready=False,
+            github_runner_seen="absent",
+            runner_removed_proof=True,
+        )
+    )
+    return Verdict(
+        keep=False,
+        reason="its job is over, its runner is absent, and it has not ended",
+        witnesses=(
+            Witness(Source.GITHUB, "its runner was absent in two looks"),
+            Witness(Source.POSTGRES, "the job that its runner executed is over"),
+        ),
+        proof=held.reasons[0],
+    )
 
 
 def judge_runner(

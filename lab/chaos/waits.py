@@ -16,7 +16,8 @@ WAITS = (
     "due_after", "stale_claim_after", "unused_after", "spare_after", "unstamp_after", "missing_stamp_after",
     "stamp_returns_after", "cut_off_after", "requeue_after", "unused_polling_after",
     "spent_after", "adrift_after", "adrift_late_after", "start_timeout", "probe_every", "reserve_after",
-    "redelivery_again_after", "orphaned_stamp_after", "finished_job_after", "orphaned_runner_after",
+    "redelivery_again_after", "orphaned_stamp_after", "finished_job_after", "lingering_after",
+    "orphaned_runner_after",
     "orphaned_account_after", "repair_settle_after", "catch_up_after", "catch_up_over_after", "resume_every",
     "pools_every", "autoscale_every", "gates_every", "sweep_every", "slow_sweep_every", "catch_up_every",
 )  # fmt: skip

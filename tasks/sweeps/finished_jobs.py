@@ -1,5 +1,9 @@
 """`ostler.finished_jobs`: ends Pods that live on though the job of their latest delivered claim is long over.
 
+A Pod whose runner GitHub has removed need not wait so long. When the job that its runner executed has been over for
+`OSTLER_LINGERING_AFTER`, and the runner was absent in two lists begun after that end, the Pod is retired: a job could
+keep its Pod, and with it a place in the pool, by leaving a process behind.
+
 Or has executed for longer than GitHub lets a job run: its end was never told, and GitHub may show no trace of it.
 Or whose node is gone, and whose runner is absent or offline: nothing of it will end by itself.
 
@@ -44,8 +48,15 @@ log = structlog.get_logger(__name__)
 def finished_jobs(tick: Tick) -> None:
     """Look at each scope once; an installation that does not answer is left alone for this tick (L14)."""
     now = utcnow()
-    before = now - timedelta(seconds=tick.rt.settings.finished_job_after)
-    found = tick.read(lambda db: orphans.finished(db, before=before, began_before=now - LONGEST_EXECUTING))
+    settings = tick.rt.settings
+    found = tick.read(
+        lambda db: orphans.finished(
+            db,
+            before=now - timedelta(seconds=settings.finished_job_after),
+            began_before=now - LONGEST_EXECUTING,
+            absent_before=now - timedelta(seconds=settings.lingering_after),
+        )
+    )
     by_scope: dict[tuple[int, str], list[orphans.Finished]] = defaultdict(list)
     for pod in found:
         by_scope[pod.installation_id, pod.scope].append(pod)
@@ -83,13 +94,20 @@ def look(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
             runner=seen,
             free_for_seconds=None if pod.free_since is None else listed.age_of(pod.free_since),
             node_gone="its node is gone" if hurried else None,
+            absent_for_seconds=None if pod.absent_since is None else listed.age_of(pod.absent_since),
+            overdue=pod.overdue or pod.on_gone_node,
         ),
         looks_apart=LOOKS_APART,
         job_over_after=rt.settings.finished_job_after,
+        absent_after=rt.settings.lingering_after,
     )
     if not tick.dry:
         free, at = seen != "busy", listed.taken_at
-        transaction(rt.engine, lambda db: orphans.set_free(db, pod.claim_id, free=free, since=pod.since, at=at))
+        absent = None if pod.executed_over_at is None else seen == "absent"
+        transaction(
+            rt.engine,
+            lambda db: orphans.set_free(db, pod.claim_id, free=free, absent=absent, since=pod.since, at=at),
+        )
     if verdict.keep:
         log.info("finished_jobs.kept", pod=pod.pod_name, why=verdict.reason)
         return

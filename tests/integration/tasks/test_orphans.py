@@ -522,6 +522,72 @@ class TestFinishedJobs:
 
         assert stage.see(over).runner_free_at is None
 
+    @pytest.fixture
+    def lingers(self, stage: Stage, over: int, github: StubGitHub) -> int:
+        """A claim whose runner is known to have executed its job, which ended two minutes ago; its Pod lives on."""
+        stage.rows("UPDATE jobs SET completed_at = now() - interval '2 min', started_at = NULL")
+        stage.rows("UPDATE claims SET ended_at = now() - interval '2 min', changed_at = now() - interval '2 min'")
+        stage.rows(
+            """
+            INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at, ended_at)
+            VALUES (7, :runner, :claim, 1, 2000, 4096, now() - interval '3 min', now() - interval '2 min')
+            """,
+            runner=RUNNER, claim=over,
+        )  # fmt: skip
+        github.runner = None
+        return over
+
+    @pytest.mark.usefixtures("lingers")
+    def test_a_pod_that_lingers_is_retired_when_its_runner_is_absent_in_two_looks(self, stage: Stage, pod: str) -> None:
+        finished_jobs.run()
+        finished_jobs.run()
+        assert retirements(stage) == []  # the second look came too early
+        stage.later()
+
+        finished_jobs.run()
+
+        assert retirements(stage) == [pod]
+        (repair,) = stage.rows("SELECT * FROM repairs")
+        assert (repair.kills, len(repair.witnesses)) == (True, 3)
+
+    @pytest.mark.usefixtures("lingers")
+    @pytest.mark.parametrize("runner", ["online", "offline", "busy"])
+    def test_a_pod_that_lingers_stays_for_15_minutes_while_its_runner_is_registered(
+        self, stage: Stage, github: StubGitHub, runner: str
+    ) -> None:
+        finished_jobs.run()
+        stage.later()
+        github.runner = runner
+        finished_jobs.run()
+        github.runner = None
+        finished_jobs.run()  # absent again: the first look of two
+
+        assert retirements(stage) == []
+
+    def test_a_pod_lingers_only_by_the_end_of_the_job_that_its_runner_executed(
+        self, stage: Stage, lingers: int
+    ) -> None:
+        stage.rows("DELETE FROM executions")
+        finished_jobs.run()
+        stage.later()
+        finished_jobs.run()
+
+        assert stage.see(lingers).runner_absent_at is None
+        assert retirements(stage) == []
+
+    def test_a_pod_whose_job_ended_less_than_90_seconds_ago_is_not_looked_at(self, stage: Stage, lingers: int) -> None:
+        stage.rows("UPDATE jobs SET completed_at = now() - interval '80 s'")
+        finished_jobs.run()
+
+        assert stage.see(lingers).runner_absent_at is None
+
+    @pytest.mark.usefixtures("lingers")
+    def test_a_look_from_before_the_end_of_its_job_is_not_the_first_at_a_pod_that_lingers(self, stage: Stage) -> None:
+        stage.rows("UPDATE claims SET runner_absent_at = now() - interval '121 s', runner_free_at = NULL")
+        finished_jobs.run()
+
+        assert retirements(stage) == []
+
     def test_the_end_of_the_claimed_job_proves_nothing_while_another_runs(
         self, stage: Stage, over: int, github: StubGitHub
     ) -> None:

@@ -111,6 +111,28 @@ def test_a_finished_pod_goes_only_by_two_looks_at_a_runner_that_is_not_busy(
         assert ("removed from GitHub first" in str(verdict.proof)) != proven
 
 
+@given(
+    over_for=st.none() | st.floats(min_value=0, max_value=2000),
+    runner=st.sampled_from(["absent", "idle", "busy"]),
+    free_for=st.none() | st.floats(min_value=0, max_value=1000),
+    absent_for=st.none() | st.floats(min_value=0, max_value=1000),
+)
+def test_a_pod_that_only_lingers_goes_only_when_its_runner_was_absent_in_two_looks(
+    over_for: float | None, runner: Any, free_for: float | None, absent_for: float | None
+) -> None:
+    pod = FinishedPod(
+        job_over=True, outlasts=False, job_over_seconds=over_for, runner=runner, free_for_seconds=free_for,
+        absent_for_seconds=absent_for, overdue=False,
+    )  # fmt: skip
+    verdict = judge_finished(pod, looks_apart=55, job_over_after=900, absent_after=90)
+
+    proven = over_for is not None and over_for >= 90 and absent_for is not None and absent_for >= 55
+    assert verdict.keep != (runner == "absent" and proven)
+    if not verdict.keep:
+        assert enough(verdict.witnesses)
+        assert verdict.proof == "GitHub removed the runner"
+
+
 def test_a_runner_of_an_ended_claim_goes() -> None:
     verdict = judge_runner(**LEFT, grace_seconds=900)
 
