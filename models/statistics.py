@@ -8,7 +8,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from models import catch_up, epochs, gates, redelivery, scaling, stranded, sweep_runs
+from models import catch_up, epochs, gates, redelivery, scaling, stranded, sweep_runs, usage
 from models.matching import WEB_ALIVE
 from models.sql import text
 from rules.stranding import Cause
@@ -22,6 +22,7 @@ class Statistics:
     `closed_seconds`: of each gate, 0 while it is open. `stranded_seconds`: the oldest of each cause.
     `last_tick`: when a sweep last began, None when none ever did. `catch_up`: repositories. `deliveries_read`: by part,
     until when GitHub's list of deliveries has been read, None: never.
+    `ending`: by account, the Pods that outlive their job; only accounts that have some.
     `scaling`: of each autoscaled pool. `epoch`: of Postgres, and whether that may be older than the cluster.
     """
 
@@ -37,6 +38,7 @@ class Statistics:
     deliveries_read: Mapping[str, datetime | None]
     epoch: epochs.EpochSeen
     scaling: Sequence[scaling.Told]
+    ending: Mapping[int, int]
 
 
 def read(db: Connection, *, now: datetime) -> Statistics:
@@ -77,4 +79,5 @@ def read(db: Connection, *, now: datetime) -> Statistics:
         deliveries_read=redelivery.read_until(db),
         epoch=epochs.read(db, now=now),
         scaling=scaling.decisions(db),
+        ending=usage.ending_pods(db),
     )

@@ -198,6 +198,16 @@ class Rows(Collector):
             "ostler_database_older", "Whether Postgres was put back to an earlier state than the cluster knows",
             found.epoch.older_since is not None,
         )  # fmt: skip
+        yield GaugeMetricFamily(
+            "ostler_ending_pods",
+            "Pods that outlive their job and count in a budget until they have ended",
+            sum(found.ending.values()),
+        )
+        yield GaugeMetricFamily(
+            "ostler_ending_pods_most",
+            "Of these, those of the account that has most",
+            max(found.ending.values(), default=0),
+        )
         yield GaugeMetricFamily("ostler_offered_pods", "Runner Pods that can be given work", found.offered_pods)
         yield GaugeMetricFamily(
             "ostler_oldest_queued_job_seconds",
