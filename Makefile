@@ -36,8 +36,8 @@ setup: $(STAMP) ## install everything into .venv
 demo: $(STAMP) ## run the whole system and real jobs through it: CLUSTER=embedded|real JOBS=20
 	@$(BIN)/ostler demo --cluster $(CLUSTER) $(if $(JOBS),--jobs $(JOBS))
 
-chaos: $(STAMP) ## break everything while jobs run, and judge: JOBS=2000 SEED=1 CLUSTER=real|embedded
-	@$(BIN)/python -m lab.chaos --jobs $(or $(JOBS),2000) --seed $(SEED) \
+chaos: $(STAMP) ## break everything while jobs run, and judge: JOBS=2000 SEED=1 SCENARIO=faults|tenant CLUSTER=real|embedded
+	@$(BIN)/python -m lab.chaos --scenario $(or $(SCENARIO),faults) --jobs $(or $(JOBS),2000) --seed $(SEED) \
 		--cluster $(if $(filter file,$(origin CLUSTER)),real,$(CLUSTER))
 
 bench: $(STAMP) ## measure, and write docs/performance.md: SUBJECT=webhooks for one, else all (about 20 minutes)

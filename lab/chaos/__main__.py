@@ -7,11 +7,13 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from lab.chaos.plan import make_plan
 from lab.chaos.report import lines
 from lab.chaos.run import Scene, run_chaos
+from lab.chaos.tenant import run_tenant
 from lab.control_plane import ControlPlaneUnavailable
 from lab.control_plane_build import binaries
 from lab.processes import StartError
@@ -23,6 +25,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m lab.chaos", description=__doc__)
     parser.add_argument("--jobs", type=int, default=2000, help="how many jobs to send (default 2000)")
     parser.add_argument("--seed", type=int, default=1, help="the same seed breaks the same things")
+    parser.add_argument(
+        "--scenario",
+        choices=("faults", "tenant"),
+        default="faults",
+        help="faults: break everything (default); tenant: a malicious account beside honest ones",
+    )
+    parser.add_argument("--honest", type=int, default=60, help="jobs of each honest account beside a tenant (60)")
     parser.add_argument("--cluster", choices=CLUSTERS, default="real")
     parser.add_argument("--logs", type=Path, help="keep the logs of every process in this new folder")
     parser.add_argument("--plan", action="store_true", help="print the plan of the seed and end")
@@ -43,7 +52,7 @@ def main() -> int:
     try:
         if arguments.cluster == "real":
             binaries(say)
-        result = run_chaos(folder, plan, Scene(cluster=arguments.cluster), say=say)
+        ok, told = _play(arguments, folder, say)
     except (ControlPlaneUnavailable, StartError, RuntimeError) as error:
         say(f"given up: {error}")
         ok = False
@@ -51,13 +60,22 @@ def main() -> int:
         say("stopped; nothing is left running")
         ok = False
     else:
-        sys.stdout.write("".join(f"{line}\n" for line in lines(result)))
-        ok = result.ok
+        sys.stdout.write("".join(f"{line}\n" for line in told))
     if ok and arguments.logs is None:
         shutil.rmtree(folder, ignore_errors=True)
     else:
         sys.stdout.write(f"the logs of this run are in {folder}\n")
     return 0 if ok else 1
+
+
+def _play(arguments: argparse.Namespace, folder: Path, say: Callable[[str], None]) -> tuple[bool, list[str]]:
+    """Run the scenario; return whether nothing is wrong, and what a person reads."""
+    jobs, seed, cluster = arguments.jobs, arguments.seed, arguments.cluster
+    if arguments.scenario == "tenant":
+        attacked = run_tenant(folder, jobs=jobs, honest=arguments.honest, seed=seed, cluster=cluster, say=say)
+        return attacked.ok, list(attacked.lines())
+    struck = run_chaos(folder, make_plan(seed=seed, jobs=jobs), Scene(cluster=cluster), say=say)
+    return struck.ok, list(lines(struck))
 
 
 if __name__ == "__main__":

@@ -54,12 +54,26 @@ class LiveClaim:
 
 
 @dataclass(frozen=True, slots=True)
+class LingeringPod:
+    """A Pod that outlives its claim, with the account and the size of the latest one that was delivered."""
+
+    uid: str
+    account_id: int
+    vcpu: int
+    memory: int
+
+
+@dataclass(frozen=True, slots=True)
 class Moment:
-    """One snapshot of the rows. `unclaimed`: jobs in state `claimed` without a live claim."""
+    """One snapshot of the rows. `unclaimed`: jobs in state `claimed` without a live claim.
+
+    `lingering`: Pods that have not ended, without a live job claim, though a claim of theirs was delivered.
+    """
 
     claims: Sequence[LiveClaim]
     budgets: Mapping[int, BudgetRow]
     unclaimed: Sequence[int]
+    lingering: Sequence[LingeringPod] = ()
 
 
 def at_a_moment(moment: Moment) -> Iterator[Broken]:
@@ -73,9 +87,11 @@ def at_a_moment(moment: Moment) -> Iterator[Broken]:
     for claim in moment.claims:
         if claim.account_id is not None:
             used[claim.account_id].update({"count": 1, "vcpu": claim.vcpu, "memory": claim.memory})
+    for pod in moment.lingering:
+        used[pod.account_id].update({"count": 1, "vcpu": pod.vcpu, "memory": pod.memory})
     for account, mine in used.items():
         if moment.budgets[account].exceeded_by(mine):
-            yield Broken("L2", f"account {account} has {dict(mine)} in live claims")
+            yield Broken("L2", f"account {account} has {dict(mine)} in live claims and Pods that outlive their claim")
     for job in moment.unclaimed:
         yield Broken("L4", f"job {job} is claimed, and no live claim has it: whoever ended that did not move the job")
     for claim in moment.claims:

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from k8s_adapters.client import KubeClient
 from k8s_adapters.pods import PodSeen, list_pods_at
 from k8s_adapters.watching import PodWatch, WatchExpired
-from lab.chaos.laws import Broken, ClaimSpan, LiveClaim, Moment, at_a_moment, of_a_deletion, of_an_unstamp
+from lab.chaos.laws import Broken, ClaimSpan, LingeringPod, LiveClaim, Moment, at_a_moment, of_a_deletion, of_an_unstamp
 from lab.invariants import read_budgets
 from lab.system import System
 from ostler.errors import UpstreamError
@@ -181,7 +181,19 @@ def read_moment(db: Connection) -> Moment:
               AND NOT EXISTS (SELECT FROM claims c WHERE c.job_id = j.id AND c.ended_at IS NULL)
         """)
     ).scalars()
+    lingering = db.execute(
+        text("""
+            SELECT p.uid, c.account_id, c.vcpu, c.memory FROM runner_pods p
+            CROSS JOIN LATERAL (SELECT account_id, vcpu, memory FROM claims
+                                WHERE pod_uid = p.uid AND purpose = 'job' AND delivered_at IS NOT NULL
+                                ORDER BY id DESC LIMIT 1) c
+            WHERE p.gone_at IS NULL AND p.terminal_at IS NULL AND p.node_gone_at IS NULL AND c.account_id IS NOT NULL
+              AND NOT EXISTS (SELECT FROM claims l WHERE l.pod_uid = p.uid AND l.ended_at IS NULL
+                              AND l.purpose = 'job')
+        """)
+    ).all()
     return Moment(
+        lingering=[LingeringPod(*row) for row in lingering],
         claims=[LiveClaim(*row) for row in claims],
         budgets=read_budgets(db),
         unclaimed=list(unclaimed),

@@ -21,6 +21,10 @@ RETRIES = 6
 _NO_ANSWER = 0
 
 
+LINGERS = "linger"
+"""A job whose name begins so leaves a process behind: its Pod lives on though GitHub has removed its runner."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Simulation:
     """What all simulated Pods share: one connection pool and the addresses."""
@@ -80,6 +84,8 @@ class Simulation:
                 return 1
         code = await self._job(path, job, events)
         await self._github("DELETE", path)
+        if str(job.get("name", "")).startswith(LINGERS):
+            await asyncio.Event().wait()  # until the Pod is deleted
         return code
 
     async def _job(self, path: str, job: dict[str, Any], events: Events) -> int:

@@ -11,6 +11,7 @@ from lab.chaos.laws import (
     Absence,
     ClaimSpan,
     Kill,
+    LingeringPod,
     LiveClaim,
     Moment,
     at_a_moment,
@@ -31,8 +32,11 @@ def live(number: int, *, job: int | None = None, pod: str = "", state: str = "mi
     return LiveClaim(number, "job", state, stamp, job or number, pod or f"uid-{number}", 7, 2000, 4096)
 
 
-def moment(*claims: LiveClaim, budget: int = 2, unclaimed: tuple[int, ...] = ()) -> Moment:
-    return Moment(claims=claims, budgets={7: BudgetRow(count=budget, vcpu=9000, memory=9000)}, unclaimed=unclaimed)
+def moment(
+    *claims: LiveClaim, budget: int = 2, unclaimed: tuple[int, ...] = (), lingering: tuple[LingeringPod, ...] = ()
+) -> Moment:
+    budgets = {7: BudgetRow(count=budget, vcpu=9000, memory=9000)}
+    return Moment(claims=claims, budgets=budgets, unclaimed=unclaimed, lingering=lingering)
 
 
 def span(
@@ -57,6 +61,7 @@ def test_a_moment_in_which_all_is_well_breaks_no_law() -> None:
         ("L1", moment(live(1), live(2, pod="uid-1"))),
         ("L1", moment(live(1), live(2, job=1))),
         ("L2", moment(live(1), live(2), budget=1)),
+        ("L2", moment(live(1), budget=1, lingering=(LingeringPod("uid-9", 7, 2000, 4096),))),
         ("L4", moment(unclaimed=(5,))),
         ("L5", moment(live(1, state="delivered", stamp="none"))),
     ],

@@ -1,0 +1,258 @@
+"""A run with one malicious tenant beside honest accounts: `python -m lab.chaos --scenario tenant`.
+
+The tenant's jobs take a tenth of a second and leave a process behind, so that their Pods do not end. It queues many of
+them, asks for labels that no pool has, and polls without end with tokens of its own making. The honest accounts push
+jobs as people do. The verdict is made from the logs of the lab's GitHub and kubelet, beside the sampler's laws: no
+honest job fails or waits for longer than a minute, and no account ever has more Pods than its budget. Nothing is
+broken in this run: what goes wrong is the tenant's doing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import urllib3
+from urllib3.exceptions import HTTPError
+
+from lab.chaos.laws import Broken, of_executions
+from lab.chaos.sampler import Sampler
+from lab.chaos.waits import scaled
+from lab.kubelet.simulated import LINGERS
+from lab.setup import ACCOUNTS, POOLS
+from lab.system import Options, System, read_log
+
+Say = Callable[[str], None]
+
+TENANT = ACCOUNTS[0]
+HONEST = ACCOUNTS[1:]
+
+BUDGET = 4
+"""Pods of each account: three accounts at their budgets leave two of the small pool's 14 Pods free."""
+
+WITHIN = 60.0
+"""Seconds that an honest job may wait until it starts."""
+
+PAGE = 2000
+"""Jobs of the tenant that are queued in one call."""
+
+POLLERS = 8
+"""Threads that poll without end."""
+
+EVERY = 1.0
+"""Seconds between two honest jobs of one account."""
+
+STALLED = 120.0
+"""Seconds without an end of an honest job after which the rest is given up."""
+
+SAY_EVERY = 5.0
+
+TRICKS: Sequence[Sequence[str]] = (
+    ("self-hosted", "linux", "small", "x" * 200),
+    ("SELF-HOSTED", "Linux", "huge"),
+    tuple(f"label-{number}" for number in range(100)),
+    ("self-hosted", "'; DROP TABLE jobs; --"),
+    ("self-hosted", "linux", "small", "größe"),
+)
+"""Labels that no pool has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TenantResult:
+    """What a run came to. `waits`: seconds from queue to start of each honest job, in order of size.
+
+    `most`: by account, the most Pods at one moment that had been given a job of it and had not ended.
+    """
+
+    honest: int
+    queued: int
+    served: int
+    polls: int
+    waits: Sequence[float]
+    most: Mapping[str, int]
+    samples: int
+    problems: tuple[str, ...]
+    broken: tuple[Broken, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Return whether nothing is wrong."""
+        return not self.problems and not self.broken
+
+    def lines(self) -> Iterable[str]:
+        """Return what a person reads at the end."""
+        worst = self.waits[-1] if self.waits else 0.0
+        median = self.waits[len(self.waits) // 2] if self.waits else 0.0
+        yield f"the tenant queued {self.queued} jobs and polled {self.polls} times; {self.served} of its jobs ran"
+        yield f"{self.honest} honest jobs waited {median:.1f} s (median), {worst:.1f} s at most"
+        yield "most Pods at a time, budget {}: {}".format(
+            BUDGET, ", ".join(f"{login} {count}" for login, count in sorted(self.most.items()))
+        )
+        yield f"{self.samples} samples of the rows"
+        yield from (f"problem: {each}" for each in self.problems)
+        yield from (f"law broken: {each}" for each in self.broken)
+        yield "nothing is wrong" if self.ok else "NOT OK"
+
+
+def run_tenant(
+    folder: Path, *, jobs: int, honest: int, seed: int, cluster: str, say: Say, tree: Path | None = None
+) -> TenantResult:
+    """Start a system, let the tenant queue `jobs` and each honest account send `honest`; return what it came to.
+
+    `tree` is another version of Ostler, to see it attacked. Raises what `System` does.
+    """
+    settings = {**scaled(), "OSTLER_DEFAULT_BUDGET_COUNT": str(BUDGET)}
+    options = Options(workers=2, real_pods=0, seed=seed, settings=settings, tree=tree)
+    with System(folder, options, say=say, cluster=cluster) as system:
+        system.wait_for_warm_pods(sum(pool.replicas for pool in POOLS) // 2, timeout=180)
+        sampler = Sampler(system, vanished=frozenset())
+        pollers = _Pollers(system.web_urls)
+        sampler.start()
+        pollers.start()
+        try:
+            problem = _work(system, sampler, jobs=jobs, honest=honest, say=say)
+        finally:
+            polls = pollers.stop()
+            sampler.stop()
+        return _judge(system, sampler, queued=jobs, polls=polls, honest=honest, problem=problem)
+
+
+def _work(system: System, sampler: Sampler, *, jobs: int, honest: int, say: Say) -> str | None:
+    """Send until every honest job is over; return why it ended early, if it did."""
+    labels, ids = list(POOLS[0].labels), set[int]()
+    left, sent, over = jobs, 0, 0
+    began = said_at = moved_at = time.monotonic()
+    next_at = began
+    repository = f"{TENANT.login}/{TENANT.repositories[0]}"
+    for trick in TRICKS:
+        system.lab("POST", "/jobs", {"repository": repository, "labels": list(trick), "name": "trick"})
+    while True:
+        now = time.monotonic()
+        if left:
+            many = min(left, PAGE)
+            system.lab("POST", "/jobs", {"repository": repository, "labels": labels, "name": f"{LINGERS} on",
+                                         "duration_seconds": 0.1, "count": many, "in_one_run": False})  # fmt: skip
+            left -= many
+        if sent < honest and now >= next_at:
+            bodies = [{"repository": f"{each.login}/{each.repositories[0]}", "labels": labels, "name": "build",
+                       "duration_seconds": 1.0} for each in HONEST]  # fmt: skip
+            ids.update(system.lab("POST", "/jobs", bodies)["ids"])
+            sent, next_at = sent + 1, now + EVERY
+        with suppress(HTTPError):
+            ended = {each["id"] for each in system.lab("GET", "/jobs?status=completed")["jobs"]} & ids
+            if len(ended) != over:
+                over, moved_at = len(ended), now
+        if sent == honest and over == len(ids):
+            return None
+        if now - moved_at > STALLED:
+            return f"no honest job has ended for {STALLED:.0f} s; {len(ids) - over} are open"
+        if now - said_at > SAY_EVERY:
+            said_at = now
+            say(f"{now - began:4.0f} s  honest jobs {over} of {len(HONEST) * honest} over, the tenant has queued "
+                f"{jobs - left}, laws broken {len(sampler.broken)}")  # fmt: skip
+        time.sleep(0.2)
+
+
+def _judge(
+    system: System, sampler: Sampler, *, queued: int, polls: int, honest: int, problem: str | None
+) -> TenantResult:
+    github, kubelet = read_log(system.github_log), read_log(system.kubelet_log)
+    owners = {
+        event["job"]: str(event["repository"]).split("/")[0] for event in github if event["event"] == "job_queued"
+    }
+    honest_jobs = {job for job, owner in owners.items() if owner != TENANT.login}
+    waits = sorted(waits_of(github, honest_jobs).values())
+    most = most_pods(kubelet, owners)
+    problems = [] if problem is None else [problem]
+    problems += list(problems_of(github, honest_jobs, waits=waits, most=most))
+    if sampler.blind:
+        problems.append("the sampler ended before the run did")
+    served = sum(1 for event in github if event["event"] == "job_started" and event["job"] not in honest_jobs)
+    if not served:
+        problems.append("no job of the tenant ran: nothing was attacked")
+    return TenantResult(
+        honest=honest * len(HONEST), queued=queued, served=served, polls=polls, waits=waits, most=most,
+        samples=sampler.samples, problems=tuple(problems),
+        broken=(*sampler.broken, *of_executions(kubelet, vanished=frozenset())),
+    )  # fmt: skip
+
+
+def waits_of(github: Iterable[Mapping[str, Any]], jobs: set[int]) -> dict[int, float]:
+    """Return of each of these jobs that started the seconds from its queue to its first start."""
+    queued: dict[int, float] = {}
+    waits: dict[int, float] = {}
+    for event in github:
+        job = event.get("job")
+        if job in jobs and event["event"] == "job_queued":
+            queued[job] = float(event["at"])
+        elif job in jobs and event["event"] == "job_started" and job not in waits:
+            waits[job] = float(event["at"]) - queued[job]
+    return waits
+
+
+def problems_of(
+    github: Iterable[Mapping[str, Any]], jobs: set[int], *, waits: Sequence[float], most: Mapping[str, int]
+) -> Iterable[str]:
+    """Judge the honest jobs and the Pods of each account."""
+    ends = {event["job"]: event["conclusion"] for event in github if event["event"] == "job_completed"}
+    for job in sorted(jobs):
+        if ends.get(job) != "success":
+            yield f"honest job {job} ended as {ends.get(job, 'nothing: it is open')}"
+    late = [wait for wait in waits if wait > WITHIN]
+    if late:
+        yield f"{len(late)} honest jobs waited for longer than {WITHIN:.0f} s, one of them {max(late):.0f} s"
+    for login, count in most.items():
+        if count > BUDGET:
+            yield f"L2: {login} had {count} Pods at a time; its budget is {BUDGET}"
+
+
+def most_pods(kubelet: Iterable[Mapping[str, Any]], owners: Mapping[int, str]) -> dict[str, int]:
+    """Return by account the most Pods at one moment that had begun a job of it and had not ended."""
+    alive: dict[str, str] = {}
+    now: Counter[str] = Counter()
+    most: defaultdict[str, int] = defaultdict(int)
+    for event in kubelet:
+        uid = str(event.get("uid"))
+        if event["event"] == "job_started" and uid not in alive:
+            owner = alive[uid] = owners[event["job"]]
+            now[owner] += 1
+            most[owner] = max(most[owner], now[owner])
+        elif event["event"] in {"pod_ended", "pod_deleted"} and uid in alive:
+            now[alive.pop(uid)] -= 1
+    return dict(most)
+
+
+class _Pollers:
+    """Threads that poll for work with tokens that nobody issued, as fast as they are answered."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        self._urls = urls
+        self._polls = 0
+        self._stopped = threading.Event()
+        self._threads = [threading.Thread(target=self._poll, name="bad polls", daemon=True) for _ in range(POLLERS)]
+
+    def start(self) -> None:
+        """Begin."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> int:
+        """End; return how many polls were answered."""
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join(timeout=30)
+        return self._polls
+
+    def _poll(self) -> None:
+        with urllib3.PoolManager(retries=False) as http:
+            headers = {"Authorization": "Bearer " + ".".join(["e30" * 20] * 3)}
+            while not self._stopped.wait(0.05):
+                with suppress(HTTPError):
+                    http.request("POST", f"{self._urls[0]}/runners/v1/dispatch", headers=headers, timeout=10)
+                    self._polls += 1
