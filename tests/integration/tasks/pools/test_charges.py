@@ -1,0 +1,88 @@
+"""Pods that outlive their claim: whom they are charged to, and who is woken when they end."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import text
+
+from models.usage import usage_of
+from tasks.retire import retire
+from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
+from tests.integration.tasks.pools.fleet import kept, polls
+
+ACME = 1
+
+
+@pytest.fixture
+def lingers(stage: Stage, github: StubGitHub) -> str:
+    """A Pod whose delivered claim has ended and that lives on; the account has a job queued in the same pool."""
+    del github
+    stage.pool(replicas=1)
+    kept(stage)
+    polls(stage)
+    (name,) = stage.pods()
+    stage.job(7, state="running")
+    stage.claim(name, job_id=7, state="executing", runner=RUNNER)
+    kept(stage)
+    stage.rows("UPDATE claims SET state = 'ended', ended_at = now(), end_reason = 'completed'")
+    stage.rows("UPDATE jobs SET state = 'completed', conclusion = 'success', completed_at = now()")
+    stage.job(8, state="queued")
+    stage.outbox.take("wake")
+    return name
+
+
+def used(stage: Stage) -> int:
+    with stage.rt.engine.begin() as db:
+        return usage_of(db, [ACME])[ACME].count
+
+
+def pools_of_jobs(stage: Stage) -> list[dict[str, int]]:
+    return [{"pool_id": row.pool_id} for row in stage.rows("SELECT pool_id FROM jobs WHERE id = 8")]
+
+
+@pytest.mark.usefixtures("lingers")
+def test_the_keeper_charges_a_pod_whose_delivery_did_not(stage: Stage) -> None:
+    (row,) = stage.rows("SELECT * FROM runner_pods WHERE gone_at IS NULL AND charged_account_id IS NOT NULL")
+    assert (row.charged_account_id, row.charged_vcpu, row.charged_memory) == (ACME, 2000, 4096)
+    assert used(stage) == 1
+
+
+def test_a_pod_row_that_is_locked_is_charged_by_the_next_look(stage: Stage, lingers: str) -> None:
+    stage.rows("UPDATE runner_pods SET charged_account_id = NULL")
+    with stage.rt.engine.begin() as holder:
+        holder.execute(text("SELECT FROM runner_pods WHERE name = :name FOR NO KEY UPDATE"), {"name": lingers})
+        kept(stage)
+        assert used(stage) == 0
+    kept(stage)
+    assert used(stage) == 1
+
+
+def test_the_end_of_a_charged_pod_wakes_where_its_account_waits(stage: Stage, lingers: str) -> None:
+    stage.finish(lingers)
+
+    kept(stage)
+
+    assert used(stage) == 0
+    assert stage.outbox.take("wake") == pools_of_jobs(stage)
+
+
+def test_the_retirement_of_a_charged_pod_wakes_where_its_account_waits(
+    stage: Stage, lingers: str, github: StubGitHub
+) -> None:
+    github.runner = None
+
+    retire.run(claim_id=stage.retire_claim(lingers))
+
+    assert lingers not in stage.pods()
+    assert used(stage) == 0
+    assert stage.outbox.take("wake") == pools_of_jobs(stage)
+
+
+def test_a_charged_pod_that_vanished_wakes_where_its_account_waits(stage: Stage, lingers: str) -> None:
+    path = f"/api/v1/namespaces/{stage.namespace}/pods/{lingers}"
+    stage.kube.request("DELETE", path, body={"gracePeriodSeconds": 0})
+
+    kept(stage)
+
+    assert used(stage) == 0
+    assert stage.outbox.take("wake") == pools_of_jobs(stage)
