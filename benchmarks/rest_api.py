@@ -82,6 +82,7 @@ def settings_for(url: str) -> Settings:
         redis_url=Secret("redis://unused"),
         github_app_id="1",
         github_private_key=Secret("unused"),
+        new_accounts="serve",
         webhook_secrets=(Secret(SECRET),),
         encryption_keys=(Secret(Fernet.generate_key().decode()),),
     )

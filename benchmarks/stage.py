@@ -221,6 +221,7 @@ class Stage:
             "OSTLER_WEB_PORT": str(self.web_port),
             "OSTLER_WEB_POLLS_PORT": str(self.polls_port),
             "OSTLER_WEB_PRIVATE_PORT": str(self.private_port),
+            "OSTLER_NEW_ACCOUNTS": "serve",
             "OSTLER_DEFAULT_BUDGET_COUNT": "100000",
             "OSTLER_DEFAULT_BUDGET_VCPU": "1000000",
             "OSTLER_DEFAULT_BUDGET_MEMORY_GIB": "1000000",

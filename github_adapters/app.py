@@ -22,6 +22,8 @@ class AppSeen:
     organization: bool
     permissions: Mapping[str, str]
     events: tuple[str, ...]
+    owner_id: int | None = None
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,8 @@ def read_app(answer: Answer) -> AppSeen:
         organization=owner.get("type") == "Organization",
         permissions=_permissions(content),
         events=_events(content),
+        owner_id=fields.number(owner, "id"),
+        owner=fields.optional_text(owner, "login") or "",
     )
 
 

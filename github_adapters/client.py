@@ -414,6 +414,16 @@ class GitHub:
         with _sense(answer, "look-up of the App"):
             return read_app(answer)
 
+    def is_public(self, *, slug: str, deadline_seconds: float | None = None) -> bool | None:
+        """Return whether anybody may install the App of this slug; None when GitHub does not say.
+
+        GitHub shows an App to a caller who is not authenticated only when it is public ("Get an app").
+        """
+        answer = self._http.request(
+            method="GET", path=f"/apps/{quote(slug, safe='')}", authorization=None, deadline=Deadline(deadline_seconds)
+        )
+        return {200: True, 404: False}.get(answer.status)
+
     def clock_ahead(self, *, deadline_seconds: float | None = None) -> timedelta | None:
         """Return by how much our clock is ahead of GitHub's, by the date of any answer; None when it has none."""
         answer = self._http.request(method="GET", path="/", authorization=None, deadline=Deadline(deadline_seconds))

@@ -23,6 +23,7 @@ def environment() -> dict[str, str]:
         "OSTLER_GITHUB_APP_ID": "ostler-lab",
         "OSTLER_GITHUB_PRIVATE_KEY": _one_line(private),
         "OSTLER_GITHUB_API_URL": "http://lab-github:8090",
+        "OSTLER_NEW_ACCOUNTS": "serve",  # the lab's accounts are its own
         "OSTLER_WEBHOOK_SECRETS": secrets.token_hex(24),
         "OSTLER_ENCRYPTION_KEYS": Fernet.generate_key().decode(),
         "KUBECONFIG_FILE": "/dev/null",

@@ -458,6 +458,7 @@ class System:
             "OSTLER_GITHUB_PRIVATE_KEY": keys["private"],
             # The lab's three accounts do the work of hundreds.
             "OSTLER_GITHUB_MINTS_PER_MINUTE": "6000",
+            "OSTLER_NEW_ACCOUNTS": "serve",  # the lab's accounts are its own
             "OSTLER_WEBHOOK_SECRETS": keys["webhook"],
             "OSTLER_ENCRYPTION_KEYS": keys["fernet"],
             "OSTLER_NAMESPACE": self.namespace,

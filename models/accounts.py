@@ -14,6 +14,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from models.base import Base, GitHubId
 from models.sql import text
 from ostler.settings import Settings
+from rules.access import Access
 from rules.fairness import Budget
 
 
@@ -24,7 +25,9 @@ class Account(Base):
     __table_args__ = (
         CheckConstraint("weight > 0", name="weight_positive"),
         CheckConstraint("budget_count >= 0 AND budget_vcpu >= 0 AND budget_memory >= 0", name="budget_not_negative"),
+        CheckConstraint("access IN ('allowed', 'held')", name="access_known"),
         Index("ix_accounts_login_id", text("lower(login)"), "id"),
+        Index("ix_accounts_unasked", "id", postgresql_where=text("access = 'held' AND access_asked_at IS NULL")),
     )
 
     id: Mapped[GitHubId]
@@ -35,6 +38,10 @@ class Account(Base):
     budget_memory: Mapped[int] = mapped_column(comment="MiB")
     priority_rules: Mapped[list[dict[str, Any]]] = mapped_column(JSONB, server_default="[]")
     created_at: Mapped[datetime]
+    access: Mapped[str] = mapped_column(server_default="allowed", comment="whether its jobs are served: allowed, held")
+    access_asked_at: Mapped[datetime | None] = mapped_column(
+        comment="when GitHub said that the App is another account's; NULL while held: to be asked"
+    )
 
 
 class Installation(Base):
@@ -69,8 +76,20 @@ def default_budget(settings: Settings) -> Budget:
 _REFER = text("SELECT id, login FROM accounts WHERE id = ANY(:ids) ORDER BY id FOR KEY SHARE SKIP LOCKED")
 
 
-def ensure_accounts(db: Connection, accounts: Sequence[NewAccount], *, budget: Budget, now: datetime) -> frozenset[int]:
-    """Insert what is seen for the first time, with the default budget; write changed logins wherever they stand.
+def access_of_new(settings: Settings) -> Access:
+    """Return the access of an account that is new."""
+    return Access.ALLOWED if settings.new_accounts == "serve" else Access.HELD
+
+
+def ensure_accounts(
+    db: Connection,
+    accounts: Sequence[NewAccount],
+    *,
+    budget: Budget,
+    access: Access = Access.ALLOWED,
+    now: datetime,
+) -> frozenset[int]:
+    """Insert what is seen for the first time, with this budget and access; write changed logins wherever they stand.
 
     Returns the accounts that no row can refer to now, because another session holds them `FOR UPDATE`. The new login
     of an account that others hold locked is left to the next webhook that has it.
@@ -80,7 +99,7 @@ def ensure_accounts(db: Connection, accounts: Sequence[NewAccount], *, budget: B
     # The lock that the foreign keys of the new rows need.
     logins: dict[int, str] = {row.id: row.login for row in db.execute(_REFER, {"ids": wanted})}
     if new := [unique[key] for key in wanted if key not in logins]:
-        _insert(db, new, budget=budget, now=now)
+        _insert(db, new, budget=budget, access=access, now=now)
         logins |= {row.id: row.login for row in db.execute(_REFER, {"ids": [each.id for each in new]})}
     if renamed := [key for key, login in logins.items() if login != unique[key].login]:
         free = db.execute(
@@ -107,11 +126,11 @@ def ensure_accounts(db: Connection, accounts: Sequence[NewAccount], *, budget: B
     return frozenset(wanted).difference(logins)
 
 
-def _insert(db: Connection, accounts: Sequence[NewAccount], *, budget: Budget, now: datetime) -> None:
+def _insert(db: Connection, accounts: Sequence[NewAccount], *, budget: Budget, access: Access, now: datetime) -> None:
     db.execute(
         text("""
-            INSERT INTO accounts (id, login, budget_count, budget_vcpu, budget_memory, created_at)
-            SELECT id, login, :count, :vcpu, :memory, :now
+            INSERT INTO accounts (id, login, budget_count, budget_vcpu, budget_memory, access, created_at)
+            SELECT id, login, :count, :vcpu, :memory, :access, :now
             FROM unnest(CAST(:ids AS bigint[]), CAST(:logins AS text[])) AS new (id, login)
             ORDER BY id
             ON CONFLICT (id) DO NOTHING
@@ -122,6 +141,7 @@ def _insert(db: Connection, accounts: Sequence[NewAccount], *, budget: Budget, n
             "count": budget.count,
             "vcpu": budget.vcpu_millicores,
             "memory": budget.memory_mib,
+            "access": access,
             "now": now,
         },
     )
@@ -150,6 +170,41 @@ def set_weight(db: Connection, account_id: int, weight: float) -> bool:
         text("UPDATE accounts SET weight = :weight WHERE id = :id RETURNING id"), {"id": account_id, "weight": weight}
     )
     return changed.one_or_none() is not None
+
+
+def set_access(db: Connection, account_id: int, access: Access) -> bool:
+    """Let an account in, or hold it; False when there is none with this id. `rematch` moves its jobs."""
+    changed = db.execute(
+        text("UPDATE accounts SET access = :access WHERE id = :id RETURNING id"),
+        {"id": account_id, "access": access},
+    )
+    return changed.one_or_none() is not None
+
+
+def unasked_accounts(db: Connection, *, limit: int) -> list[int]:
+    """Return held accounts of which it was not asked yet whether the App is theirs."""
+    rows = db.execute(
+        text("SELECT id FROM accounts WHERE access = 'held' AND access_asked_at IS NULL ORDER BY id LIMIT :limit"),
+        {"limit": limit},
+    )
+    return list(rows.scalars())
+
+
+def record_owner(db: Connection, account_ids: Sequence[int], *, owner_id: int, now: datetime) -> bool:
+    """Allow the owner of the App if it is one of these held accounts; return whether it is. The others stay held.
+
+    Rows that another session has locked are asked about again.
+    """
+    rows = db.execute(
+        text("""
+            UPDATE accounts SET access = CASE WHEN id = :owner THEN 'allowed' ELSE access END, access_asked_at = :now
+            WHERE id IN (SELECT id FROM accounts WHERE id = ANY(:ids) AND access = 'held'
+                         ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+            RETURNING id
+        """),
+        {"ids": list(account_ids), "owner": owner_id, "now": now},
+    )
+    return owner_id in set(rows.scalars())
 
 
 def rename_owner(db: Connection, *, account_id: int, login: str) -> bool:

@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 from models import backoffs
 from models.accounts import NewAccount, ensure_accounts
 from models.sql import text
+from rules.access import Access
 from rules.fairness import Budget
 
 OUT_OF_REACH = timedelta(hours=1)
@@ -26,7 +27,14 @@ def leave(db: Connection, *, installation_id: int, reason: str, now: datetime) -
 
 
 def come_back(
-    db: Connection, *, installation_id: int, account_id: int, login: str, budget: Budget, now: datetime
+    db: Connection,
+    *,
+    installation_id: int,
+    account_id: int,
+    login: str,
+    budget: Budget,
+    now: datetime,
+    access: Access = Access.ALLOWED,
 ) -> None:
     """End what held the jobs of an account whose installation works (again), which may have another id now.
 
@@ -39,7 +47,11 @@ def come_back(
     if newer is not None:
         return
     ensure_accounts(
-        db, [NewAccount(id=account_id, login=login, installation_id=installation_id)], budget=budget, now=now
+        db,
+        [NewAccount(id=account_id, login=login, installation_id=installation_id)],
+        budget=budget,
+        access=access,
+        now=now,
     )
     db.execute(
         text("""

@@ -26,6 +26,7 @@ from models.pools import routes
 from models.runner_groups import GroupBook, Wanted
 from models.sql import text
 from models.transitions import move_jobs
+from rules.access import Access
 from rules.bindings import JobEvent
 from rules.fairness import Budget
 from rules.forks import Origin
@@ -70,6 +71,8 @@ class Applied:
     """Jobs that ran on another runner than the one minted for them."""
     asks: frozenset[int] = frozenset()
     """Runs of which GitHub is to be asked whether they come from a fork."""
+    strangers: bool = False
+    """A job was held because nobody has let its account in: GitHub is to be asked whose the App is."""
 
 
 def apply(
@@ -80,8 +83,11 @@ def apply(
     now: datetime,
     who: str = "webhook",
     lock_ms: int | None = None,
+    access: Access = Access.ALLOWED,
 ) -> Applied:
-    """Apply a batch; `budget` is that of accounts seen for the first time, `who` what the events of rows name.
+    """Apply a batch; `budget` and `access` are those of accounts seen for the first time.
+
+    `who` is what the events of rows name.
 
     With `lock_ms` no row that another session holds is waited for: `Contended` names the jobs whose events need one.
     What cannot be skipped, an uncommitted insert of the same job or GUID, is waited for so many milliseconds.
@@ -101,6 +107,7 @@ def apply(
             db,
             [NewAccount(id=e.owner_id, login=e.owner_login, installation_id=e.installation_id) for e in routed],
             budget=budget,
+            access=access,
             now=now,
         )
         if stuck := frozenset(event.job_id for event in new if event.owner_id in held and not wait):
@@ -137,6 +144,7 @@ def apply(
         keeper=frozenset(bound.keeper),
         remaps=bound.remaps,
         asks=frozenset(asks),
+        strangers=router.strangers,
     )
 
 
@@ -158,6 +166,8 @@ class _Router:
         self._now = now
         self._choices: dict[tuple[tuple[str, ...], int, str, Origin], PoolChoice] = {}
         self._groups = GroupBook(db, now=now)
+        self.strangers = False
+        """A job was routed whose account is held, and of which it was not asked yet whether the App is its."""
 
     @functools.cached_property
     def _pools(self) -> list[PoolLabels]:
@@ -174,7 +184,7 @@ class _Router:
     @functools.cached_property
     def _accounts(self) -> dict[int, Row[Any]]:
         rows = self._db.execute(
-            text("SELECT id, budget_count, priority_rules FROM accounts WHERE id = ANY(:ids)"),
+            text("SELECT id, budget_count, priority_rules, access, access_asked_at FROM accounts WHERE id = ANY(:ids)"),
             {"ids": sorted({event.owner_id for event in self._events})},
         )
         return {row.id: row for row in rows}
@@ -194,6 +204,8 @@ class _Router:
 
     def route(self, event: JobEvent) -> Route:
         """Return the pool of a job and its hold."""
+        account = self._accounts[event.owner_id]
+        self.strangers |= account.access == Access.HELD and account.access_asked_at is None
         choice = self._choose(event)
         waits = [(self._backoffs[key], key) for key in _backoff_keys(event) if key in self._backoffs]
         backoff = None
@@ -206,6 +218,7 @@ class _Router:
             budget_count=self._accounts[event.owner_id].budget_count,
             group=self._group(event, choice),
             backoff=backoff,
+            access=self._access(event),
         )
 
     def asks(self, event: JobEvent) -> bool:
@@ -213,8 +226,12 @@ class _Router:
         return (
             event.action == "queued"
             and not _is_waiting(event)
+            and self._access(event) is Access.ALLOWED
             and self._choose(event).hold_reason is HoldReason.ORIGIN_UNKNOWN
         )
+
+    def _access(self, event: JobEvent) -> Access:
+        return Access(self._accounts[event.owner_id].access)
 
     def _group(self, event: JobEvent, choice: PoolChoice) -> Wait | None:
         if choice.pool_id is None:

@@ -12,20 +12,21 @@ from sqlalchemy import Connection, Row
 from models.pools import routes
 from models.runner_groups import GroupBook, Wanted
 from models.sql import text
+from rules.access import Access
 from rules.forks import Origin
 from rules.holds import HoldReason
 from rules.labels import choose_pool, detail_of
 from rules.routing import Wait, route
 
 _LIFTED_HERE = [
-    HoldReason.NO_POOL, HoldReason.NOT_ALLOWED, HoldReason.ORIGIN_UNKNOWN, HoldReason.RUNNER_GROUP,
-    HoldReason.TWO_POOLS, HoldReason.BUDGET_ZERO, HoldReason.BACKOFF, HoldReason.SET_ASIDE,
+    HoldReason.UNKNOWN_ACCOUNT, HoldReason.NO_POOL, HoldReason.NOT_ALLOWED, HoldReason.ORIGIN_UNKNOWN,
+    HoldReason.RUNNER_GROUP, HoldReason.TWO_POOLS, HoldReason.BUDGET_ZERO, HoldReason.BACKOFF, HoldReason.SET_ASIDE,
 ]  # fmt: skip
 
 
 _COLUMNS = """
     j.id, j.run_id, j.labels, j.account_id, j.installation_id, j.repository, j.repository_id, j.public, j.scope,
-    j.hold_reason, j.hold_detail, a.budget_count, o.origin,
+    j.hold_reason, j.hold_detail, a.budget_count, a.access, o.origin,
     (o.ask_after IS NULL OR o.ask_after <= :now) AND (o.leased_until IS NULL OR o.leased_until < :now) AS may_ask,
     (SELECT max(b.not_before) FROM backoffs b WHERE b.not_before > :now
      AND ((b.kind = 'installation' AND b.key = j.installation_id::text)
@@ -170,6 +171,7 @@ def rematch_page(db: Connection, *, after_id: int, limit: int, now: datetime) ->
                         SELECT p.id FROM pools p
                         WHERE p.deleted_at IS NOT NULL OR p.draining OR p.routed_at > :recently)))
               AND (j.not_before IS NULL OR j.not_before <= :now)
+              AND (j.hold_reason IS DISTINCT FROM 'unknown_account' OR a.access = 'allowed')
             ORDER BY j.id LIMIT :limit FOR NO KEY UPDATE OF j SKIP LOCKED
         """),  # noqa: S608  the parts stand above
         {"holds": [str(hold) for hold in _LIFTED_HERE], "after": after_id, "limit": limit, "now": now,
@@ -214,6 +216,7 @@ def _match(db: Connection, rows: Sequence[Row[Any]], *, now: datetime) -> Rematc
             budget_count=row.budget_count,
             group=None if wanted is None else book.wait(wanted),
             backoff=None if row.backed_off is None else Wait(row.hold_detail, row.backed_off),
+            access=Access(row.access),
         )
         # The hold of a question without an answer says why there is none.
         detail = row.hold_detail if to.hold is HoldReason.ORIGIN_UNKNOWN == row.hold_reason else to.detail

@@ -151,6 +151,11 @@ class Settings(Stores, Periods, Logs):
     poll_hold_max: float = Field(default=55, gt=0, description="longest hold of a Pod's poll")
 
     # Accounts
+    new_accounts: Literal["hold", "serve"] = Field(
+        default="hold",
+        description="jobs of accounts seen for the first time: `hold` keeps them until `ostler account allow`, except"
+        " those of the owner of the GitHub App; `serve` serves everybody who installs the App, within the budget below",
+    )
     default_budget_count: int = Field(default=20, ge=0, description="claims of a new account at the same time")
     default_budget_vcpu: int = Field(default=80, ge=0, description="vCPU of a new account at the same time")
     default_budget_memory_gib: int = Field(default=320, ge=0, description="GiB of a new account at the same time")

@@ -12,6 +12,8 @@ from enum import StrEnum
 class HoldReason(StrEnum):
     """Why a job is held.
 
+    - `unknown_account`: nobody has let its account in. Lifted when an operator allows the account, or when GitHub says
+      that it owns the App; else `rematch`.
     - `no_pool`: no pool covers its labels. Lifted by a change of a pool, else `rematch`.
     - `not_allowed`: pools cover its labels, and a rule of each keeps it out. Lifted as `no_pool`.
     - `origin_unknown`: whether a fork sent it is not known yet. Lifted by `ask_run` with GitHub's answer; `rematch`
@@ -26,6 +28,7 @@ class HoldReason(StrEnum):
     - `ask_github`: what became of it is not known. Lifted by `adrift_jobs` alone, with GitHub's answer.
     """
 
+    UNKNOWN_ACCOUNT = "unknown_account"
     NO_POOL = "no_pool"
     NOT_ALLOWED = "not_allowed"
     ORIGIN_UNKNOWN = "origin_unknown"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from rules.access import Access
 from rules.holds import HoldReason
 from rules.labels import PoolChoice
 
@@ -31,13 +32,22 @@ class Route:
 
 
 def route(
-    choice: PoolChoice, *, detail: str | None, budget_count: int, group: Wait | None, backoff: Wait | None
+    choice: PoolChoice,
+    *,
+    detail: str | None,
+    budget_count: int,
+    group: Wait | None,
+    backoff: Wait | None,
+    access: Access = Access.ALLOWED,
 ) -> Route:
     """Return where a job goes.
 
+    `access` is that of its account: the jobs of one that nobody let in are held, whatever else they lack.
     `detail` belongs to the choice, `budget_count` to its account; `group` is the refusal of the pool's runner group,
     `backoff` the longest wait of its installation, account or repository.
     """
+    if access is not Access.ALLOWED:
+        return Route(choice.pool_id, HoldReason.UNKNOWN_ACCOUNT, "nobody has let its account in", None)
     if choice.hold_reason is not None:
         return Route(choice.pool_id, choice.hold_reason, detail, None)
     if budget_count == 0:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from rules.access import cure_of
 from rules.fairness import AccountView, Budget, JobHead, SkipReason, Usage, refusal
 from rules.holds import HoldReason
 from rules.labels import PoolLabels, refusing_rule, tell_rule
@@ -24,6 +25,7 @@ class WaitsFor(StrEnum):
     ENVIRONMENT = "environment"
     POOL = "pool"
     ROUTING = "routing"
+    ACCESS = "access"
     BUDGET = "budget"
     TIME = "time"
     GITHUB = "github"
@@ -126,7 +128,7 @@ def explain(job: JobFacts) -> Explanation:  # noqa: PLR0911  a table, one line p
     return _queued(job)
 
 
-def _held(job: JobFacts, reason: HoldReason) -> Explanation:  # noqa: PLR0911  a table, one entry per reason
+def _held(job: JobFacts, reason: HoldReason) -> Explanation:  # noqa: C901, PLR0911  a table, one entry per reason
     detail = job.hold_detail or "no detail was noted"
     until = "a moment that is not known" if job.not_before is None else f"{job.not_before:%Y-%m-%d %H:%M:%S} UTC"
     labels = ", ".join(job.labels) or "none"
@@ -137,6 +139,12 @@ def _held(job: JobFacts, reason: HoldReason) -> Explanation:  # noqa: PLR0911  a
                 f"No pool serves it: its labels are {labels}. {job.near or 'There is no pool at all.'}",
                 "Add a RunnerPool whose runnerLabels hold all of these labels, or correct `runs-on` in the workflow. "
                 "It goes on by itself within a minute.",
+            )
+        case HoldReason.UNKNOWN_ACCOUNT:
+            return Explanation(
+                WaitsFor.ACCESS,
+                f"Account {job.account} ({job.account_id}) is not known here, and nobody has let it in.",
+                f"To serve it: {cure_of(account_id=job.account_id, login=job.account)}. Its held jobs go on then.",
             )
         case HoldReason.NOT_ALLOWED:
             return Explanation(
@@ -235,7 +243,8 @@ def _queued(job: JobFacts) -> Explanation:
         return Explanation(
             WaitsFor.BUDGET,
             f"{place} Account {job.account} has no room in its budget: {short}.",
-            f"Wait for one of its jobs to end, or raise the budget: `ostler account set {job.account_id}`.",
+            "Wait for one of its Pods to end: a Pod counts until then, also after its job. Or raise the budget: "
+            f"`ostler account set {job.account_id}`.",
         )
     if pool.warm == 0:
         return Explanation(

@@ -31,6 +31,7 @@ MODULES = (
     "tasks.epochs",
     "tasks.watched",
     "tasks.origins",
+    "tasks.owner",
     "tasks.sweeps.resume",
     "tasks.sweeps.rematch",
     "tasks.sweeps.stale_claims",

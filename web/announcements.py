@@ -20,6 +20,7 @@ from github_adapters.webhooks import (
 )
 from models import announcements, installations
 from models.intake import Outcome
+from rules.access import Access
 from rules.fairness import Budget
 
 Announcement = InstallationEvent | OwnerRenamed | RepositoryRenamed
@@ -45,7 +46,14 @@ def parse(event: str, body: bytes) -> Announcement | None:
 
 
 def apply(
-    db: Connection, announced: Announcement, *, guid: str, event: str, budget: Budget, now: datetime
+    db: Connection,
+    announced: Announcement,
+    *,
+    guid: str,
+    event: str,
+    budget: Budget,
+    now: datetime,
+    access: Access = Access.ALLOWED,
 ) -> tuple[Outcome, bool]:
     """Apply it once; return what became of it, and whether held jobs should be matched again.
 
@@ -55,10 +63,10 @@ def apply(
     db.execute(text("SELECT set_config('lock_timeout', :most, true)"), {"most": str(LOCK_MS)})
     if not announcements.take(db, guid=guid, event=event, action=announced.action, now=now):
         return Outcome.DUPLICATE, False
-    return Outcome.ACCEPTED, _change(db, announced, budget=budget, now=now)
+    return Outcome.ACCEPTED, _change(db, announced, budget=budget, access=access, now=now)
 
 
-def _change(db: Connection, announced: Announcement, *, budget: Budget, now: datetime) -> bool:
+def _change(db: Connection, announced: Announcement, *, budget: Budget, access: Access, now: datetime) -> bool:
     match announced:
         case OwnerRenamed():
             return announcements.owner_renamed(db, announced, now=now)
@@ -75,6 +83,7 @@ def _change(db: Connection, announced: Announcement, *, budget: Budget, now: dat
                 account_id=announced.owner_id,
                 login=announced.owner_login,
                 budget=budget,
+                access=access,
                 now=now,
             )
             return True

@@ -27,13 +27,13 @@ from starlette.responses import JSONResponse, Response
 
 from github_adapters.webhooks import MalformedPayload, WorkflowJobEvent, parse_workflow_job, verify_signature
 from models import intake
-from models.accounts import default_budget
+from models.accounts import access_of_new, default_budget
 from models.engine import transaction
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.logging import get_logger
 from ostler.settings import Settings
-from ostler.wakes import ASK_RUN, KEEP, RELEASE, REMATCH
+from ostler.wakes import ASK_OWNER, ASK_RUN, KEEP, RELEASE, REMATCH
 from web import announcements
 from web.batches import CONTENDED_FOR, TRY_AGAIN_AFTER, Batches, NotStored, is_contended
 from web.limits import BODY_WITHIN
@@ -114,6 +114,7 @@ class Intake:
         self._clock = clock
         self._monotonic = monotonic
         self._budget = default_budget(settings)
+        self._access = access_of_new(settings)
         self._batches = Batches(apply=self._apply, applied=self._publish, monotonic=monotonic)
         self._announcer: ThreadPoolExecutor | None = None
         self._unsigned = RefusedLog(log, "webhook.unsigned")
@@ -214,7 +215,13 @@ class Intake:
         if announced is None:
             return _Accepted("ignored", "this action is not used")
         apply = functools.partial(
-            announcements.apply, announced=announced, guid=guid, event=kind, budget=self._budget, now=self._clock()
+            announcements.apply,
+            announced=announced,
+            guid=guid,
+            event=kind,
+            budget=self._budget,
+            now=self._clock(),
+            access=self._access,
         )
         try:
             outcome, rematch = await self._try_announcement(lambda: transaction(self._engine, apply))
@@ -258,7 +265,8 @@ class Intake:
         """Commit a batch; runs in the thread of the batches."""
         now = self._clock()
         return transaction(
-            self._engine, lambda db: intake.apply(db, batch, budget=self._budget, now=now, lock_ms=lock_ms)
+            self._engine,
+            lambda db: intake.apply(db, batch, budget=self._budget, now=now, lock_ms=lock_ms, access=self._access),
         )
 
     def _publish(self, applied: intake.Applied) -> None:
@@ -268,6 +276,8 @@ class Intake:
             self._publisher.wake(sorted(applied.wakes))
         for run_id in sorted(applied.asks):
             self._publisher.send(ASK_RUN, queue="github", run_id=run_id)
+        if applied.strangers:
+            self._publisher.send(ASK_OWNER, queue="github")
         for claim_id in applied.releases:
             self._publisher.send(RELEASE, queue="dispatch", claim_id=claim_id)
         for pool_id in applied.keeper - self._keeps.keys():

@@ -293,10 +293,11 @@ class Control:
         return Response(status_code=HTTPStatus.NO_CONTENT)
 
     async def change_app(self, request: Request) -> Response:
-        """Change `permissions` and `events` of the App that was made last."""
+        """Change `permissions`, `events` and `public` of the App that was made last."""
         body, app = await request.json(), self._identity.latest
         app.permissions = dict(body.get("permissions", app.permissions))
         app.events = tuple(body.get("events", app.events))
+        app.public = bool(body.get("public", app.public))
         return JSONResponse({"app": app.id})
 
     async def set_runner_ends(self, request: Request) -> Response:

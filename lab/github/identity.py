@@ -26,6 +26,7 @@ class App:
     owner_type: str
     permissions: Mapping[str, str]
     events: Sequence[str]
+    public: bool = False
 
 
 class Identity:

@@ -71,6 +71,7 @@ class Rest:
         routes = [
             Route("/app/installations/{installation:int}/access_tokens", self.access_token, methods=["POST"]),
             Route("/app", self.get_app, methods=["GET"]),
+            Route("/apps/{slug}", self.get_public_app, methods=["GET"]),
             Route("/app/installations", self.list_installations, methods=["GET"]),
             Route("/app/installations/{installation:int}", self.get_installation, methods=["GET"]),
             Route("/app/hook/deliveries", self.list_deliveries, methods=["GET"]),
@@ -130,9 +131,19 @@ class Rest:
         app = self._identity.app_of(request.headers.get("authorization", ""))
         if isinstance(app, str):
             return JSONResponse(_error(app), status_code=HTTPStatus.UNAUTHORIZED)
-        owner = next((each for each in self._world.accounts.values() if each.type == app.owner_type), None)
-        view = app_view(app_id=app.id, name=app.name, owner=owner, permissions=app.permissions, events=app.events)
+        return JSONResponse(self._view_of(app))
+
+    async def get_public_app(self, request: Request) -> Response:
+        """Show an App to anybody, if it is public."""
+        app = self._identity.latest
+        view = self._view_of(app)
+        if not app.public or view["slug"] != request.path_params["slug"]:
+            return JSONResponse(_error("Not Found"), status_code=HTTPStatus.NOT_FOUND)
         return JSONResponse(view)
+
+    def _view_of(self, app: App) -> dict[str, Any]:
+        owner = next((each for each in self._world.accounts.values() if each.type == app.owner_type), None)
+        return app_view(app_id=app.id, name=app.name, owner=owner, permissions=app.permissions, events=app.events)
 
     async def list_installations(self, request: Request) -> Response:
         """List where the App is installed."""

@@ -10,10 +10,10 @@ from sqlalchemy import Connection, Row
 
 from models.browse.page import Order, Page, read
 from models.sql import text
-from models.usage import usage_of
+from models.usage import ending_pods, usage_of
 from rules.fairness import Usage
 
-_COLUMNS = "t.id, t.login, t.weight, t.budget_count, t.budget_vcpu, t.budget_memory, t.created_at"
+_COLUMNS = "t.id, t.login, t.weight, t.budget_count, t.budget_vcpu, t.budget_memory, t.access, t.created_at"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,11 @@ class AccountFilter:
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """One page of accounts, and by id what each uses now."""
+    """One page of accounts, and by id what each uses now; `ending`: its Pods that outlive their job, part of that."""
 
     page: Page
     usage: Mapping[int, Usage]
+    ending: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +39,15 @@ class AccountStory:
     account: Row[Any]
     usage: Usage
     jobs: Row[Any]
+    ending: int
 
 
 def list_accounts(db: Connection, wanted: AccountFilter, *, after: int | None = None, limit: int) -> Accounts:
     """Return one page of accounts, by id. A login is found in any case, as on GitHub."""
     conditions = {"lower(t.login) = lower(:value)": wanted.login}
     page = read(db, _COLUMNS, table="accounts", conditions=conditions, order=Order.OLDEST, after=after, limit=limit)
-    return Accounts(page, usage_of(db, [row.id for row in page.rows]))
+    ids = [row.id for row in page.rows]
+    return Accounts(page, usage_of(db, ids), ending_pods(db, ids))
 
 
 def account_story(db: Connection, account_id: int, *, lock: bool = False) -> AccountStory | None:
@@ -65,4 +68,6 @@ def account_story(db: Connection, account_id: int, *, lock: bool = False) -> Acc
         """),
         {"id": account_id},
     ).one()
-    return AccountStory(account, usage_of(db, [account_id])[account_id], jobs)
+    return AccountStory(
+        account, usage_of(db, [account_id])[account_id], jobs, ending_pods(db, [account_id])[account_id]
+    )

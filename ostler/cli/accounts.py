@@ -1,4 +1,4 @@
-"""`ostler account list` and `ostler account set`: budgets and weights."""
+"""`ostler account list`, `set` and `allow`: budgets, weights, and whose jobs are served."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_MEMORY_GIB = 100_000_000
 MOST_WEIGHT = 1000
 LEAST_WEIGHT = 0.001
 
-app = typer.Typer(no_args_is_help=True, help="Budgets and weights of accounts.")
+app = typer.Typer(no_args_is_help=True, help="Budgets and weights of accounts, and whose jobs are served.")
 
 
 @app.command("list")
@@ -37,12 +37,12 @@ def list_(
 
     found = query(lambda db: list_accounts(db, AccountFilter(login=login), limit=limit))
     if as_json:
-        print_json([_plain(row, found.usage[row.id]) for row in found.page.rows])
+        print_json([_plain(row, found.usage[row.id], found.ending[row.id]) for row in found.page.rows])
         return
     print_table(
-        ("id", "login", "weight", "jobs", "vCPU", "GiB"),
+        ("id", "login", "access", "weight", "Pods", "ending", "vCPU", "GiB"),
         (
-            (row.id, row.login, f"{row.weight:g}", f"{used.count}/{row.budget_count}",
+            (row.id, row.login, row.access, f"{row.weight:g}", f"{used.count}/{row.budget_count}", found.ending[row.id],
              f"{used.vcpu_millicores / 1000:g}/{row.budget_vcpu / 1000:g}",
              f"{used.memory_mib / 1024:g}/{row.budget_memory / 1024:g}")
             for row, used in ((row, found.usage[row.id]) for row in found.page.rows)
@@ -98,12 +98,40 @@ def set_(
     wake(pools)
     row = story.account
     if as_json:
-        print_json(_plain(row, story.usage))
+        print_json(_plain(row, story.usage, story.ending))
         return
     typer.echo(
         f"{row.login}: {row.budget_count} jobs, {row.budget_vcpu / 1000:g} vCPU, {row.budget_memory / 1024:g} GiB, "
         f"weight {row.weight:g}"
     )
+
+
+@app.command("allow")
+def allow(
+    account: Annotated[str, typer.Argument(help="login or id")],
+    as_json: Json = False,
+) -> None:
+    """Let an account in: its jobs that are held as `unknown_account` go on at once, within its budget."""
+    from models.accounts import set_access  # noqa: PLC0415
+    from models.browse.accounts import account_story  # noqa: PLC0415
+    from rules.access import Access  # noqa: PLC0415
+
+    def body(db: Connection) -> AccountStory | None:
+        found = account_id(db, account)
+        if found is None or not set_access(db, found, Access.ALLOWED):
+            return None
+        return account_story(db, found)
+
+    story = query(body)
+    if story is None:
+        fail(f"there is no account {account!r}; it is known from its first webhook on: `ostler account list`")
+    wake([])  # the held jobs have no place in any queue; `rematch` gives them one, a page at a time
+    if as_json:
+        print_json(_plain(story.account, story.usage, story.ending))
+        return
+    row = story.account
+    typer.echo(f"{row.login} ({row.id}) is allowed: at most {row.budget_count} Pods, {row.budget_vcpu / 1000:g} vCPU, "
+               f"{row.budget_memory / 1024:g} GiB; `ostler account set {row.login}` changes that")  # fmt: skip
 
 
 def wake(pools: Sequence[int]) -> None:
@@ -128,13 +156,15 @@ def wake(pools: Sequence[int]) -> None:
         waker.close()
 
 
-def _plain(row: Row[Any], usage: Usage) -> dict[str, Any]:
+def _plain(row: Row[Any], usage: Usage, ending: int) -> dict[str, Any]:
     return {
         "id": row.id,
         "login": row.login,
+        "access": row.access,
         "weight": row.weight,
         "budget": _amount(row.budget_count, row.budget_vcpu, row.budget_memory),
         "usage": _amount(usage.count, usage.vcpu_millicores, usage.memory_mib),
+        "ending_pods": ending,
     }
 
 

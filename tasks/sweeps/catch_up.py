@@ -25,7 +25,7 @@ from github_adapters.runs import ListPage, RunSeen
 from github_adapters.webhooks import Home, WorkflowJobEvent
 from models import adrift, intake, stranded
 from models import catch_up as rows
-from models.accounts import default_budget
+from models.accounts import access_of_new, default_budget
 from models.binding_locks import Contended
 from models.engine import is_locked, transaction
 from models.repairs import Case
@@ -169,6 +169,7 @@ class _Look:
         self._after = timedelta(seconds=settings.catch_up_after)
         self._over_after = timedelta(seconds=settings.catch_up_over_after)
         self._budget = default_budget(settings)
+        self._access = access_of_new(settings)
 
     def begin(self) -> None:
         """Write down that it is tried, so that another is tried first should this kill the process."""
@@ -366,7 +367,9 @@ class _Look:
                     db, Cause.WEBHOOK_LOST, FoundBy.CATCH_UP, since=event.created_at, job_id=event.job_id, now=now
                 )
             received = [intake.Received(guid, event)]
-            return intake.apply(db, received, budget=self._budget, now=now, who=self._rt.who, lock_ms=LOCK_MS)
+            return intake.apply(
+                db, received, budget=self._budget, now=now, who=self._rt.who, lock_ms=LOCK_MS, access=self._access
+            )
 
         went, applied = self._repair(case, body)
         if applied is not None:

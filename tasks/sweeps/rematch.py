@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection
 
+from models.accounts import unasked_accounts
 from models.rematch import Lifted, rematch_page
 from models.repairs import Case
 from ostler.clock import utcnow
-from ostler.wakes import ASK_RUN
+from ostler.wakes import ASK_OWNER, ASK_RUN
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick
 
@@ -20,6 +21,8 @@ RESERVE = 2.0
 @sweep("rematch", again=True)
 def rematch(tick: Tick) -> None:
     """Go through the held jobs by id, a page to a transaction; what is left when time is up is the next tick's."""
+    if not tick.dry and tick.read(lambda db: unasked_accounts(db, limit=1)):
+        tick.rt.waker.send(ASK_OWNER, queue="github")
     after: int | None = 0
     while after is not None and tick.goes_on(reserve=RESERVE):
         after = _page(tick, after)

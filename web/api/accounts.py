@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection, Row
 
-from models.accounts import set_budget, set_weight
+from models.accounts import set_access, set_budget, set_weight
 from models.browse.accounts import AccountFilter, account_story, list_accounts
 from models.usage import pools_with_work
 from ostler.logging import get_logger
 from ostler.wakes import REMATCH
+from rules.access import Access
 from rules.fairness import Budget, Usage
 from web.api.cursors import Cursors
 from web.api.database import Database
@@ -63,6 +64,14 @@ class NewWeight(BaseModel):
     weight: float = Field(gt=0, ge=0.001, le=MOST_WEIGHT, allow_inf_nan=False, strict=True)
 
 
+class NewAccess(BaseModel):
+    """Lets in an account whose jobs are held because nobody has. To hold one that was let in, set a budget of 0."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"access": "allowed"}]})
+
+    access: Literal["allowed"]
+
+
 class Account(Shown):
     """The owner that jobs are charged to."""
 
@@ -71,6 +80,10 @@ class Account(Shown):
     weight: float = Field(examples=[1])
     budget: Amount
     usage: Amount
+    ending_pods: int = Field(
+        description="Pods that outlive their job. They count in `usage` until they have ended", examples=[0]
+    )
+    access: Access = Field(description="`held`: its jobs are not served until somebody allows the account")
     created_at: datetime
 
 
@@ -98,7 +111,7 @@ class Publisher(Protocol):
         """Send a task by name."""
 
 
-def shown(row: Row[Any], usage: Usage) -> dict[str, Any]:
+def shown(row: Row[Any], usage: Usage, ending: int) -> dict[str, Any]:
     """Return an account's row and usage as the API shows them."""
     return {
         "id": row.id,
@@ -106,6 +119,8 @@ def shown(row: Row[Any], usage: Usage) -> dict[str, Any]:
         "weight": row.weight,
         "budget": _amount(row.budget_count, row.budget_vcpu, row.budget_memory),
         "usage": _amount(usage.count, usage.vcpu_millicores, usage.memory_mib),
+        "ending_pods": ending,
+        "access": row.access,
         "created_at": row.created_at,
     }
 
@@ -125,7 +140,7 @@ def router(database: Callable[[], Database], cursors: Cursors, publisher: Callab
         wanted = AccountFilter(login=query.login)
         found = await database().run(lambda db: list_accounts(db, wanted, after=after, limit=query.limit))
         return {
-            "items": [shown(row, found.usage[row.id]) for row in found.page.rows],
+            "items": [shown(row, found.usage[row.id], found.ending[row.id]) for row in found.page.rows],
             "next_cursor": cursors.make(listing, found.page.next_id),
         }
 
@@ -134,7 +149,7 @@ def router(database: Callable[[], Database], cursors: Cursors, publisher: Callab
         story = await database().run(lambda db: account_story(db, account_id))
         if story is None:
             raise not_found("account")
-        return shown(story.account, story.usage) | {"jobs": story.jobs}
+        return shown(story.account, story.usage, story.ending) | {"jobs": story.jobs}
 
     async def change(
         request: Request, account_id: int, write: Callable[[Connection], bool], **what: Any
@@ -148,8 +163,10 @@ def router(database: Callable[[], Database], cursors: Cursors, publisher: Callab
         pools, story = done
         log.info("account.changed", account=account_id, token=request.scope[HOLDER].name, **what)
         publisher().wake(pools)
-        publisher().send(REMATCH, queue="sweeps")  # lifts the holds of an account that could run nothing
-        return shown(story.account, story.usage) | {"jobs": story.jobs}
+        publisher().send(
+            REMATCH, queue="sweeps"
+        )  # lifts the holds of an account that could run nothing, a page at a time
+        return shown(story.account, story.usage, story.ending) | {"jobs": story.jobs}
 
     @routes.put("/{account_id}/budget", summary="Set an account's budget", response_model=AccountDetail)
     async def budget(account_id: Id, new: NewBudget, request: Request) -> dict[str, Any]:
@@ -161,5 +178,10 @@ def router(database: Callable[[], Database], cursors: Cursors, publisher: Callab
     @routes.put("/{account_id}/weight", summary="Set an account's weight", response_model=AccountDetail)
     async def weight(account_id: Id, new: NewWeight, request: Request) -> dict[str, Any]:
         return await change(request, account_id, lambda db: set_weight(db, account_id, new.weight), **new.model_dump())
+
+    @routes.put("/{account_id}/access", summary="Let an account in", response_model=AccountDetail)
+    async def access(account_id: Id, new: NewAccess, request: Request) -> dict[str, Any]:
+        wanted = Access(new.access)
+        return await change(request, account_id, lambda db: set_access(db, account_id, wanted), **new.model_dump())
 
     return routes

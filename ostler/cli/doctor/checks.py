@@ -6,7 +6,7 @@ are half made.
 
 from __future__ import annotations
 
-from ostler.cli.doctor import cluster, fleet, github, installation, postgres, redis, runners
+from ostler.cli.doctor import cluster, fleet, github, installation, postgres, redis, runners, strangers
 from ostler.cli.doctor.findings import Check
 
 CHECKS: tuple[Check, ...] = (
@@ -27,6 +27,7 @@ CHECKS: tuple[Check, ...] = (
     Check("github app", "github", github.app),
     Check("clock", "github", github.clock),
     Check("permissions", "github", github.permissions),
+    Check("strangers", "github", strangers.strangers),
     Check("events", "github", github.events),
     Check("deliveries", "github", github.deliveries),
     Check("runner version", "github", runners.runner_version),

@@ -193,6 +193,8 @@ def test_what_is_not_there_is_said_with_where_to_look_and_status_1(operator: Ope
         (("jobs", "--account", "nobody"), "ostler account list"),
         (("jobs", "--pool", "none"), "ostler pool list"),
         (("account", "set", "nobody", "--count", "1"), "ostler account list"),
+        (("account", "allow", "nobody"), "ostler account list"),
+        (("account", "allow", "4711"), "from its first webhook on"),
         (("account", "set", "999999999999999999999", "--count", "1"), "ostler account list"),
         (("token", "revoke", "999"), "ostler token list"),
     ):
@@ -242,6 +244,19 @@ def test_a_budget_is_changed_in_part_and_felt_at_once_where_redis_is(operator: O
     assert tuple(row) == (3, 80_000, 1536, 1)
     with redis_server.client() as redis:
         assert redis.llen("dispatch") == 1  # the wake's key lasts two seconds, which a busy machine outlives
+        assert b"ostler.rematch" in redis.lindex("sweeps", 0)
+
+
+def test_an_account_is_let_in_by_its_login_or_its_id(operator: Operator, redis_server: Redis) -> None:
+    operator.redis_url = redis_server.url
+    for name in ("ACME", "77"):
+        operator.execute("UPDATE accounts SET access = 'held' WHERE id = 77")
+        done = operator.run("account", "allow", name)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "acme (77) is allowed" in done.stdout
+        (acme,) = operator.json("account", "list", "--login", "acme")
+        assert (acme["access"], acme["ending_pods"]) == ("allowed", 0)
+    with redis_server.client() as redis:
         assert b"ostler.rematch" in redis.lindex("sweeps", 0)
 
 

@@ -28,6 +28,7 @@ TASKS: Mapping[str, str] = {
     "pod_gone": ONE_ROW,
     "pool_changed": ONE_ROW,
     "ask_run": ONE_ROW,
+    "ask_owner": "it skips accounts that are locked",
     **dict.fromkeys(
         (
             "resume", "rematch", "stale_claims", "unused_runners", "missing_pods", "missing_stamps", "redelivery",

@@ -110,6 +110,7 @@ class StubSettings:
     orphaned_stamp_after: float = 300
     finished_job_after: float = 900
     lingering_after: float = 90
+    new_accounts: str = "serve"
     orphaned_runner_after: float = 900
     orphaned_account_after: float = 600
     dispatch_url: str = "http://127.0.0.1:1/runners/v1/dispatch"

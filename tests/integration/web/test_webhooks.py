@@ -119,7 +119,7 @@ async def running(engine: Engine, *, outbox: Any = None, **changes: Any) -> Asyn
         github_private_key=Secret("unused"),
         webhook_secrets=(Secret(NEW), Secret(OLD)),
         encryption_keys=(Secret(Fernet.generate_key().decode()),),
-        **changes,
+        **{"new_accounts": "serve"} | changes,
     )
     told = Outbox() if outbox is None else outbox
     intake = Intake(engine=engine, settings=settings, publisher=told)
@@ -544,6 +544,19 @@ def test_a_remap_and_a_completion_send_what_they_ask_for(database: Database) -> 
         await until(lambda: stage.outbox.sent[1:] == [("ostler.keep", "pools", {"pool_id": pool})])
 
     on(database, act)
+
+
+def test_a_strangers_job_is_held_and_github_is_asked_whose_the_app_is(database: Database) -> None:
+    add_pool(database.engine, "linux")
+    assert Settings.model_fields["new_accounts"].default == "hold"
+
+    async def act(stage: Stage) -> None:
+        await stage.send(payload(1))
+        assert job_row(stage.engine, 1).hold_reason == "unknown_account"
+        await until(lambda: stage.outbox.sent == [("ostler.ask_owner", "github", {})])
+        assert stage.outbox.wakes == []
+
+    on(database, act, new_accounts="hold")
 
 
 def test_many_jobs_that_end_together_ask_for_one_reconcile_of_their_pool(

@@ -22,7 +22,7 @@ from models.browse.sweeps import SweepSeen
 from models.epochs import Lost
 from models.health import Server
 from ostler.cli import doctor
-from ostler.cli.doctor import cluster, fleet, github, installation, postgres, redis, runner, runners
+from ostler.cli.doctor import cluster, fleet, github, installation, postgres, redis, runner, runners, strangers
 from ostler.cli.doctor.checks import CHECKS
 from ostler.cli.doctor.findings import Check, Outcome, Verdict, ok, unknown
 from ostler.cli.doctor.runner import is_bad, run
@@ -47,7 +47,7 @@ ACME = AppInstallation(
 SETTINGS = SimpleNamespace(
     connection_budget=41, namespace="runners", resume_every=5.0, pools_every=10.0, autoscale_every=10.0,
     epoch_every=10.0, gates_every=15.0, sweep_every=60.0, slow_sweep_every=600.0, prune_every=86400.0,
-    catch_up_every=300.0,
+    catch_up_every=300.0, new_accounts="hold",
 )  # fmt: skip
 
 
@@ -60,7 +60,7 @@ class GitHub:
                 name="ostler", slug="ostler", organization=True, permissions={}, events=("workflow_job",)
             ),
             "clock_ahead": timedelta(seconds=1), "list_deliveries": listed((1, "a", 202)),
-            "runner_ends": NOW + timedelta(days=90),
+            "runner_ends": NOW + timedelta(days=90), "is_public": False,
         } | says  # fmt: skip
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -168,6 +168,8 @@ CASES: list[tuple[Callable[..., Verdict], dict[str, Any], Outcome, str]] = [
     (github.permissions, {"installations": installed(suspended=True)}, WARN, "suspended"),
     (github.permissions, {"installations": installed(permissions={**permissions.ORGANIZATION, "contents": "read"})},
      WARN, "contents: read"),
+    (strangers.strangers, {}, OK, "private"),
+    (strangers.strangers, {"github": GitHub(is_public=None)}, DUNNO, "does not say"),
     (github.events, {}, OK, "workflow_job"),
     (github.events, {"github": GitHub(get_app=SimpleNamespace(events=("push",)))}, BAD, "workflow_job"),
     (github.deliveries, {}, OK, "taken"),
@@ -309,3 +311,23 @@ def test_one_that_hangs_or_breaks_stops_no_other_and_all_of_it_ends() -> None:
 def test_the_exit_status_tells_what_failed(outcome: Outcome, bad: bool, strictly: bool) -> None:
     found = run([check("c", lambda _: replace(unknown("x"), outcome=outcome))], Sight())  # type: ignore[arg-type]
     assert (is_bad(found, strict=False), is_bad(found, strict=True)) == (bad, strictly)
+
+
+@pytest.mark.parametrize(
+    ("new_accounts", "allowed", "outcome", "told"),
+    [("serve", (), BAD, "small"), ("serve", (1,), OK, "names the accounts"), ("hold", (), WARN, "account allow")],
+)
+def test_a_public_app_with_open_pools_fails_where_new_accounts_are_served(
+    monkeypatch: pytest.MonkeyPatch, new_accounts: str, allowed: tuple[int, ...], outcome: Outcome, told: str
+) -> None:
+    pools = [
+        SimpleNamespace(name="small", allowed_accounts=allowed),
+        SimpleNamespace(name="own", allowed_accounts=(1,)),
+    ]
+    monkeypatch.setattr(strangers, "list_pools", lambda *_, **__: pools)
+    sight = Sight(github=GitHub(is_public=True), settings=SimpleNamespace(new_accounts=new_accounts), kube=None)
+
+    found = strangers.strangers(sight)  # type: ignore[arg-type]
+
+    assert found.outcome is outcome
+    assert told in f"{found.cause} {found.cure}"

@@ -21,6 +21,7 @@ NAMES = {
     "ostler.unstamp": "dispatch",
     "ostler.mint": "github",
     "ostler.ask_run": "github",
+    "ostler.ask_owner": "github",
     "ostler.release": "dispatch",
     "ostler.retire": "retire",
     "ostler.pools": "pools",

@@ -131,6 +131,7 @@ def make_settings(database: Database) -> Settings:
         redis_url=Secret("redis://unused"),
         github_app_id="1",
         github_private_key=Secret("unused"),
+        new_accounts="serve",
         webhook_secrets=(Secret("hook"),),
         encryption_keys=(Secret(Fernet.generate_key().decode()),),
     )

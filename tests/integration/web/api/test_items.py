@@ -185,6 +185,35 @@ def test_a_body_that_is_no_json_is_a_problem_and_no_failure(stage: Stage, conten
     assert answer.headers["content-type"] == "application/problem+json"
 
 
+def test_an_account_is_let_in_and_its_held_jobs_are_matched_again(stage: Stage) -> None:
+    stage.account()
+    stage.execute("UPDATE accounts SET access = 'held'")
+    stage.job(1, pool_id=stage.pool(), hold_reason="unknown_account")
+    assert stage.get("/accounts/7").json()["access"] == "held"
+    assert "ostler account allow acme" in stage.get("/jobs/1").text
+
+    answer = stage.put("/accounts/7/access", {"access": "allowed"})
+
+    assert (answer.status_code, answer.json()["access"]) == (200, "allowed")
+    assert stage.outbox.sent == [REMATCH]
+    assert stage.put("/accounts/7/access", {"access": "held"}).status_code == 422
+
+
+def test_an_account_shows_the_pods_that_outlive_their_job(stage: Stage) -> None:
+    stage.account()
+    pool = stage.pool()
+    stage.job(1, pool_id=pool)
+    claim = add_claim(stage.engine, pool, 1, account_id=7)
+    stage.execute("UPDATE runner_pods SET charged_account_id = 7, charged_vcpu = 2000, charged_memory = 4096")
+    assert stage.get("/accounts/7").json()["ending_pods"] == 0
+    stage.execute(
+        "UPDATE claims SET state = 'ended', end_reason = 'completed', ended_at = now(), jit = NULL WHERE id = :id",
+        id=claim,
+    )
+    shown = stage.get("/accounts/7").json()
+    assert (shown["ending_pods"], shown["usage"]["count"]) == (1, 1)
+
+
 def test_an_account_that_is_not_there_cannot_be_changed(stage: Stage) -> None:
     assert stage.put("/accounts/7/weight", {"weight": 1}).status_code == 404
     assert stage.outbox.sent == []

@@ -289,6 +289,7 @@ def make_settings(*, database_url: Secret, redis_url: str) -> Settings:
         redis_url=Secret(redis_url),
         github_app_id="1",
         github_private_key=Secret("unused"),
+        new_accounts="serve",
         webhook_secrets=(Secret("hook"),),
         encryption_keys=(Secret(Fernet.generate_key().decode()),),
         namespace=NAMESPACE,

@@ -1,0 +1,140 @@
+"""Accounts that nobody has let in: their jobs are held until somebody does, or GitHub says that the App is theirs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from sqlalchemy import Row, text
+
+from github_adapters.app import AppSeen
+from models import intake
+from models.accounts import set_access
+from models.engine import transaction
+from ostler.clock import utcnow
+from ostler.errors import Retryable
+from rules.access import Access
+from tasks.owner import ask_owner
+from tasks.sweeps.rematch import rematch
+from tests.integration.models.webhook_rows import BUDGET, queued
+from tests.integration.tasks.conftest import Stage
+
+STRANGER, OWNER = 666000, 77
+
+
+@dataclass
+class AppOnly:
+    """A GitHub that says whose the App is, or does not answer; `asked` counts."""
+
+    owner_id: int | None = OWNER
+    broken: bool = False
+    asked: list[float] = field(default_factory=list)
+
+    def get_app(self, *, deadline_seconds: float) -> AppSeen:
+        """Return the App."""
+        self.asked.append(deadline_seconds)
+        if self.broken:
+            raise Retryable("down")
+        return AppSeen(name="ostler", slug="ostler", organization=True, permissions={}, events=(),
+                       owner_id=self.owner_id, owner="acme")  # fmt: skip
+
+
+@pytest.fixture
+def github(clusterless: Stage) -> AppOnly:
+    stub = AppOnly()
+    clusterless.rt.github = stub
+    return stub
+
+
+def came(stage: Stage, job_id: int, *, owner: int = STRANGER, **changes: Any) -> intake.Applied:
+    """Deliver the webhook of a job whose account nobody has let in."""
+    event = queued(job_id, owner_id=owner, owner_login=f"org-{owner}", labels=("self-hosted",), created_at=utcnow(),
+                   repository=f"org-{owner}/app", **changes)  # fmt: skip
+    received = intake.Received(f"guid-{job_id}", event)
+    return transaction(
+        stage.rt.engine,
+        lambda db: intake.apply(db, [received], budget=BUDGET, access=Access.HELD, now=utcnow()),
+    )
+
+
+def job(stage: Stage, job_id: int = 1) -> Row[Any]:
+    (row,) = stage.rows("SELECT * FROM jobs WHERE id = :id", id=job_id)
+    return row
+
+
+def test_a_strangers_job_is_held_and_its_account_has_no_access(clusterless: Stage) -> None:
+    applied = came(clusterless, 1)
+
+    assert (job(clusterless).state, job(clusterless).hold_reason) == ("queued", "unknown_account")
+    assert (applied.strangers, applied.wakes) == (True, frozenset())
+    (account,) = clusterless.rows("SELECT access FROM accounts WHERE id = :id", id=STRANGER)
+    assert account.access == "held"
+
+
+def test_no_run_of_a_stranger_is_asked_about(clusterless: Stage) -> None:
+    assert came(clusterless, 1, public=True).asks == frozenset()
+
+
+@pytest.mark.usefixtures("github")
+def test_rematch_leaves_a_strangers_job_and_lifts_it_when_the_account_is_allowed(clusterless: Stage) -> None:
+    came(clusterless, 1)
+    rematch.run()
+    assert job(clusterless).hold_reason == "unknown_account"
+    assert clusterless.outbox.take("wake") == []
+
+    with clusterless.rt.engine.begin() as db:
+        assert set_access(db, STRANGER, Access.ALLOWED)
+    rematch.run()
+
+    assert job(clusterless).hold_reason is None
+    assert clusterless.outbox.take("wake") == [{"pool_id": job(clusterless).pool_id}]
+
+
+@pytest.mark.usefixtures("github")
+def test_the_owner_of_the_app_is_let_in_without_an_operator(clusterless: Stage) -> None:
+    came(clusterless, 1, owner=OWNER)
+    came(clusterless, 2)
+
+    ask_owner.run()
+    assert clusterless.outbox.take("ostler.rematch")
+    rematch.run()
+
+    assert job(clusterless, 1).hold_reason is None
+    assert job(clusterless, 2).hold_reason == "unknown_account"
+
+
+def test_github_is_asked_once_about_a_stranger(clusterless: Stage, github: AppOnly) -> None:
+    came(clusterless, 1)
+    rematch.run()
+    assert clusterless.outbox.take("ostler.ask_owner")  # the message of its webhook may have been lost
+    ask_owner.run()
+    ask_owner.run()
+    assert len(github.asked) == 1
+
+    assert not came(clusterless, 2).strangers
+    rematch.run()
+    assert clusterless.outbox.take("ostler.ask_owner") == []
+
+
+@pytest.mark.parametrize("answer", ["none", "down"])
+def test_a_github_that_does_not_say_whose_the_app_is_changes_nothing(
+    clusterless: Stage, github: AppOnly, answer: str
+) -> None:
+    came(clusterless, 1, owner=OWNER)
+    github.owner_id, github.broken = None, answer == "down"
+    ask_owner.run()
+    assert clusterless.rows("SELECT 1 FROM accounts WHERE access = 'held' AND access_asked_at IS NULL")
+
+    github.owner_id, github.broken = OWNER, False
+    ask_owner.run()
+    assert clusterless.rows("SELECT 1 FROM accounts WHERE access = 'allowed' AND id = :id", id=OWNER)
+
+
+def test_a_locked_account_is_asked_about_again(clusterless: Stage, github: AppOnly) -> None:
+    came(clusterless, 1)
+    with clusterless.rt.engine.begin() as holder:
+        holder.execute(text("SELECT FROM accounts WHERE id = :id FOR NO KEY UPDATE"), {"id": STRANGER})
+        ask_owner.run()
+    ask_owner.run()
+    assert len(github.asked) == 2
