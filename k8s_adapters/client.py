@@ -8,16 +8,19 @@ an error of `ostler.errors`; nothing above this package knows HTTP.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 import orjson
 import urllib3
+import yaml
 from kubernetes import config
 from kubernetes.client import ApiClient, Configuration
 from yaml import YAMLError
@@ -25,6 +28,7 @@ from yaml import YAMLError
 from k8s_adapters.retry import ONCE, Answer, RetryPolicy, Timing, TruncatedAnswer, call, find_failure
 from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, Conflict, Forbidden, Gone, Invalid, Retryable, UpstreamError
+from ostler.reasons import endpoint
 from ostler.upstreams import PATIENCE, SERVER_ERROR, SUCCESS, TALLY, Upstream
 from rules.retry import parse_retry_after
 
@@ -158,6 +162,11 @@ class KubeClient:
         """Close the idle connections."""
         self._api.rest_client.pool_manager.clear()
 
+    @property
+    def server(self) -> str:
+        """Host and port of the API server."""
+        return endpoint(self._api.configuration.host)
+
     def _as_us(self, send: Callable[[ApiClient, str | None, float], T]) -> T:
         """Return what `send` does, given credentials and the seconds spent before it; after a 401 once more, if new."""
         began = self.timing.clock()
@@ -254,34 +263,88 @@ def make_client(
     read_timeout: float = 10.0,
     pool_size: int = 16,
     timing: Timing | None = None,
+    named: str = "OSTLER_KUBECONFIG",
 ) -> KubeClient:
     """Return a client for the cluster that `kubeconfig` names, or the one we run in when it is None or empty.
 
-    `pool_size` is how many connections are kept; as many threads can call without opening new ones.
+    `kubeconfig` may be several files, as in KUBECONFIG. `pool_size` is how many connections are kept; as many threads
+    can call without opening new ones. `named`: the option or variable that the message of an error names.
     Raises `ConfigurationError` when the credentials cannot be read.
     """
 
     def load() -> ApiClient:
         # Always fresh: a copy keeps the hook of the original, which overwrites any token put into the copy.
-        configuration = Configuration()
-        try:
-            if not kubeconfig:
-                config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-            else:
-                config.load_kube_config(  # type: ignore[no-untyped-call]
-                    config_file=kubeconfig, client_configuration=configuration, persist_config=False
-                )
-        except (config.ConfigException, OSError, YAMLError) as error:
-            where = "in the cluster" if not kubeconfig else f"in {kubeconfig}"
-            raise ConfigurationError(
-                f"OSTLER_KUBECONFIG: no usable credentials {where} ({type(error).__name__}); "
-                "name a readable kubeconfig, or leave it empty inside a cluster"
-            ) from error
+        configuration = _in_cluster() if not kubeconfig else _by_file(kubeconfig, named)
         configuration.connection_pool_maxsize = pool_size
         configuration.keep_alive = True
         return ApiClient(configuration)
 
     return KubeClient(load=load, connect_timeout=connect_timeout, read_timeout=read_timeout, timing=timing)
+
+
+def _in_cluster() -> Configuration:
+    configuration = Configuration()
+    try:
+        config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    except (config.ConfigException, OSError) as error:
+        raise ConfigurationError(
+            "OSTLER_KUBECONFIG: no kubeconfig is set, and this is no Pod with the token of a ServiceAccount; "
+            "set it to the path of a kubeconfig"
+        ) from error
+    return configuration
+
+
+def _by_file(kubeconfig: str, named: str) -> Configuration:
+    """Return what a kubeconfig says. The package raises whatever its first wrong use of the content raises."""
+    files = [each for each in kubeconfig.split(os.pathsep) if each]
+    if not any(Path(each).expanduser().exists() for each in files):
+        raise ConfigurationError(f"{named}: there is no file {' or '.join(files)}; name a kubeconfig that exists")
+    configuration = Configuration()
+    try:
+        config.load_kube_config(  # type: ignore[no-untyped-call]
+            config_file=kubeconfig, context=_first_context(files), client_configuration=configuration,
+            persist_config=False,
+        )  # fmt: skip
+        host = urlsplit(configuration.host)
+        usable = host.scheme in {"http", "https"} and bool(host.hostname) and host.port != 0
+    except Exception as error:
+        raise ConfigurationError(
+            f"{named}: {kubeconfig} is no usable kubeconfig: {_why_unusable(error)}; "
+            "`kubectl config view` shows what kubectl makes of it"
+        ) from error
+    if not usable:
+        raise ConfigurationError(
+            f"{named}: {kubeconfig} names the server {configuration.host!r}; it must be https://HOST:PORT"
+        )
+    return configuration
+
+
+def _first_context(files: Sequence[str]) -> str | None:
+    """Return the context of the first of several files that names one, as kubectl does; the package takes the last."""
+    if len(files) == 1:
+        return None
+    for each in (Path(file).expanduser() for file in files):
+        content = yaml.safe_load(each.read_text()) if each.exists() else None
+        if isinstance(content, dict) and content.get("current-context"):
+            return str(content["current-context"])
+    return None
+
+
+def _why_unusable(error: Exception) -> str:
+    """Return in words what is wrong with a kubeconfig; never its content, which may be a credential."""
+    match error:
+        case config.ConfigException():
+            said = str(error).removeprefix("Invalid kube-config file. ").splitlines()
+            return said[0].rstrip(".") if said else "it is incomplete"
+        case YAMLError():
+            mark = getattr(error, "problem_mark", None)
+            return "it is not YAML" + ("" if mark is None else f" (line {mark.line + 1})")
+        case UnicodeError():
+            return "it is not text"
+        case OSError():
+            return f"it cannot be read ({(error.strerror or 'no reason was given').lower()})"
+        case _:
+            return "it does not have the parts of one (clusters, users, contexts, current-context)"
 
 
 def object_path(kind: str, *, namespace: str, name: str | None = None) -> str:

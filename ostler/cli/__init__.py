@@ -6,9 +6,11 @@ import sys
 
 
 def main() -> None:
-    """Run the command; a bad setting is one line on stderr and exit status 2, a store that is away exit status 1.
+    """Run the command; what it cannot do is one line on stderr.
 
-    Ctrl-C says nothing and is exit status 130, also while the command is still being imported.
+    Exit status 2: a wrong use or a wrong setting. 3: a server does not answer, and the next try may succeed. 1: what
+    was asked for is not there, or was refused. Ctrl-C says nothing and is exit status 130, also while the command is
+    still being imported.
     """
     try:
         _run()
@@ -18,13 +20,25 @@ def main() -> None:
 
 def _run() -> None:
     from ostler.cli.app import app  # noqa: PLC0415  it imports much
-    from ostler.errors import ConfigurationError, StoreUnreachable  # noqa: PLC0415
+    from ostler.cli.output import AWAY, MISTAKE, NOT_FOUND  # noqa: PLC0415
+    from ostler.errors import (  # noqa: PLC0415
+        ConfigurationError,
+        RateLimited,
+        Retryable,
+        StoreUnreachable,
+        UpstreamError,
+    )
 
     try:
         app()
     except ConfigurationError as error:
-        sys.stderr.write(f"ostler: {error}\n")
-        sys.exit(2)
-    except StoreUnreachable as error:
-        sys.stderr.write(f"ostler: {error}\n")
-        sys.exit(1)
+        _end(error, MISTAKE)
+    except (StoreUnreachable, Retryable, RateLimited) as error:
+        _end(error, AWAY)
+    except UpstreamError as error:
+        _end(error, NOT_FOUND)
+
+
+def _end(error: Exception, status: int) -> None:
+    sys.stderr.write(f"ostler: {error}\n")
+    sys.exit(status)

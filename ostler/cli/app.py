@@ -23,7 +23,8 @@ from ostler.cli import (
     verify_deploy,
 )
 from ostler.cli.healthy import Process, problem_of
-from ostler.settings import Settings, load, load_cluster, load_stores
+from ostler.cli.kubeconfigs import Kubeconfig
+from ostler.settings import Settings, load, load_stores
 
 app = typer.Typer(
     name="ostler",
@@ -158,9 +159,9 @@ def migrate() -> None:
 @app.command()
 def crd(
     show: Annotated[bool, typer.Option("--print", help="print it as YAML and touch no cluster")] = False,
+    kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Install or update the RunnerPool definition in the cluster; OSTLER_KUBECONFIG is all that it reads."""
-    from k8s_adapters.client import make_client  # noqa: PLC0415
+    """Install or update the RunnerPool definition in the cluster; a kubeconfig is all that it reads."""
     from k8s_adapters.crd import apply_crd, crd_manifest  # noqa: PLC0415
 
     if show:
@@ -171,7 +172,15 @@ def crd(
     from ostler import logging  # noqa: PLC0415
 
     logging.configure(process="crd")
-    apply_crd(make_client(kubeconfig=load_cluster().kubeconfig))
+    from ostler.cli.cluster import calling  # noqa: PLC0415
+
+    with calling(
+        kubeconfig,
+        needs="get, create and patch on customresourcedefinitions",
+        absent="the server that the kubeconfig names knows no CustomResourceDefinitions; is it a Kubernetes API "
+        "server?",
+    ) as kube:
+        apply_crd(kube)
     typer.echo("runnerpools.ostler.dev is served")
 
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ostler.cli.kubeconfigs import Kubeconfig, client_for
+from ostler.cli.kubeconfigs import Kubeconfig
 from ostler.cli.manifest_files import STDIN, read_files
-from ostler.cli.output import Json, print_json, print_table
-from ostler.errors import ConfigurationError, UpstreamError
+from ostler.cli.output import MISTAKE, Json, print_json, print_table
+from ostler.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from rules.addresses import Addresses
@@ -94,18 +94,13 @@ def _paths(given: list[str], *, live: bool, first: bool) -> tuple[str | None, st
 
 def _judge_live(deploy: Any, kubeconfig: str | None) -> tuple[Verdict, list[Refusal], list[str]]:
     """Return the verdict with what the cluster has, and what came of asking it as the garbage collector."""
-    from contextlib import closing  # noqa: PLC0415
     from dataclasses import replace  # noqa: PLC0415
 
+    from ostler.cli.cluster import calling  # noqa: PLC0415
     from rules.deploy_plan import judge  # noqa: PLC0415
 
-    with closing(client_for(kubeconfig)) as client:
-        try:
-            live = _read_live(client, deploy.old, deploy.new, deploy.runners)
-        except UpstreamError as error:
-            raise ConfigurationError(
-                f"--live: the cluster cannot be read: {error}; it takes get and list of what a deploy changes"
-            ) from error
+    with calling(kubeconfig, needs="get and list of what a deploy changes", status=MISTAKE) as client:
+        live = _read_live(client, deploy.old, deploy.new, deploy.runners)
         verdict = judge(replace(deploy, live=live))
         refusals, notes = _ask_as_collector(client, live, verdict)
     return verdict, refusals, notes

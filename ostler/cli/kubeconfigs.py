@@ -1,29 +1,60 @@
-"""Which cluster an operator's command asks, where no setting of Ostler's need be there: as kubectl finds it."""
+"""Find the cluster of an operator's command, as kubectl does and in the same order for every command.
+
+`--kubeconfig`, where the command has it, then `OSTLER_KUBECONFIG`, `KUBECONFIG` (one file, or several with `:` between
+them), `~/.kube/config`, and at last the cluster that this Pod runs in. The first that is set is used, also when it is
+wrong: another cluster than the one that was named must not be changed.
+
+The processes (`web`, `worker`, `watch`) read `OSTLER_KUBECONFIG` alone: they must not serve a cluster by accident.
+"""
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ostler.settings import load_cluster
+
 if TYPE_CHECKING:
     from k8s_adapters.client import KubeClient
+
+USUAL = "~/.kube/config"
 
 Kubeconfig = Annotated[
     str | None,
     typer.Option(
-        envvar=["OSTLER_KUBECONFIG", "KUBECONFIG"],
-        help="default: ~/.kube/config, or the cluster that this runs in",
+        metavar="FILE",
+        help="kubeconfig; default: OSTLER_KUBECONFIG, KUBECONFIG, ~/.kube/config, or the cluster that this runs in",
     ),
 ]
 
 
-def client_for(kubeconfig: str | None) -> KubeClient:
-    """Return a client for the operator's cluster. Raises ConfigurationError when there are no credentials."""
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A kubeconfig: its path (or paths, as in KUBECONFIG) and what named it. No path means the cluster of this Pod."""
+
+    path: str | None
+    named: str
+
+
+def choose(given: str | None = None) -> Chosen:
+    """Return the kubeconfig that a command uses; `given` is its own option."""
+    if given:
+        return Chosen(given, "--kubeconfig")
+    if own := load_cluster().kubeconfig:
+        return Chosen(own, "OSTLER_KUBECONFIG")
+    if kubectls := os.environ.get("KUBECONFIG"):
+        return Chosen(kubectls, "KUBECONFIG")
+    usual = Path(USUAL).expanduser()
+    return Chosen(str(usual), USUAL) if usual.exists() else Chosen(None, "the Pod's ServiceAccount")
+
+
+def client_for(given: str | None = None, *, read_timeout: float = 10.0, pool_size: int = 16) -> KubeClient:
+    """Return a client for the operator's cluster. Raises ConfigurationError when its credentials cannot be read."""
     from k8s_adapters.client import make_client  # noqa: PLC0415
 
-    usual = Path("~/.kube/config").expanduser()
-    if not kubeconfig and usual.exists():
-        kubeconfig = str(usual)
-    return make_client(kubeconfig=kubeconfig or None)
+    chosen = choose(given)
+    return make_client(kubeconfig=chosen.path, read_timeout=read_timeout, pool_size=pool_size, named=chosen.named)

@@ -16,13 +16,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ostler.errors import ConfigurationError
+from ostler.errors import ConfigurationError, StoreUnreachable
+from ostler.reasons import endpoint
 from ostler.settings import load_stores
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row
 
     from models.browse.page import Page
+    from ostler.secrets import Secret
 
 T = TypeVar("T")
 
@@ -31,7 +33,11 @@ Limit = Annotated[int, typer.Option(min=1, max=1000, help="rows at most")]
 
 BIGGEST_ID = 2**63 - 1
 NOT_FOUND = 1
-"""Exit status when there is nothing with the id or name that was given; 2 is a wrong use or a wrong setting."""
+"""Exit status when there is nothing with the id or name that was given, or when it was refused."""
+MISTAKE = 2
+"""Exit status of a wrong use or a wrong setting: trying again does not help."""
+AWAY = 3
+"""Exit status when Postgres, Redis, Kubernetes or GitHub does not answer: trying again may help."""
 
 _UNDEFINED_TABLE = "42P01"
 
@@ -39,18 +45,19 @@ _UNDEFINED_TABLE = "42P01"
 def query(body: Callable[[Connection], T]) -> T:
     """Return what `body` returns from one transaction; only `OSTLER_DATABASE_URL` need be set.
 
-    Raises ConfigurationError, in one line, when the database cannot be used.
+    Raises in one line StoreUnreachable when the database does not answer, ConfigurationError when it cannot be used.
     """
     from sqlalchemy.exc import DBAPIError  # noqa: PLC0415
 
     from models.engine import make_engine, transaction, why_away  # noqa: PLC0415
 
-    engine = make_engine(load_stores().database_url, pool_size=1, application="ostler-cli")
+    url = load_stores().database_url
+    engine = make_engine(url, pool_size=1, application="ostler-cli")
     try:
         return transaction(engine, body)
     except DBAPIError as error:
         if (why := why_away(error)) is not None:
-            raise ConfigurationError(f"OSTLER_DATABASE_URL: the database does not answer: {why}") from None
+            raise StoreUnreachable(no_answer("Postgres", url, why, variable="OSTLER_DATABASE_URL")) from None
         if getattr(error.orig, "pgcode", None) == _UNDEFINED_TABLE:
             raise ConfigurationError("the database lacks tables of this version; run `ostler migrate`") from None
         raise
@@ -58,10 +65,15 @@ def query(body: Callable[[Connection], T]) -> T:
         engine.dispose()
 
 
-def fail(message: str) -> NoReturn:
-    """End with one line on stderr: what was asked for is not there."""
+def no_answer(name: str, url: Secret, why: str, *, variable: str) -> str:
+    """Return one line about a server that does not answer: which, where, why, and what to look at."""
+    return f"{name} at {endpoint(url.reveal())} does not answer: {why}. See {variable}, and that {name} runs there"
+
+
+def fail(message: str, *, status: int = NOT_FOUND) -> NoReturn:
+    """End with one line on stderr: what was asked for is not there, or cannot be done."""
     sys.stderr.write(f"ostler: {message}\n")
-    raise typer.Exit(NOT_FOUND)
+    raise typer.Exit(status)
 
 
 def given_id(given: str) -> int | None:

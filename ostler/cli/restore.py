@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ostler.cli.kubeconfigs import choose
 from ostler.cli.output import print_table
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def restore(
     from ostler import logging  # noqa: PLC0415
     from ostler.settings import load  # noqa: PLC0415
 
-    settings = load().model_copy(update={"worker_threads": THREADS})
+    settings = load().model_copy(update={"worker_threads": THREADS, "kubeconfig": choose().path})
     logging.configure(process="restore", level="WARNING", style="console")
     from tasks.restoring import NotRestored  # noqa: PLC0415
     from tasks.restoring import restore as run  # noqa: PLC0415

@@ -9,17 +9,17 @@ from __future__ import annotations
 import json
 import sys
 import time
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ostler.cli.cluster import calling
 from ostler.cli.holding import hold, parse_target, reaches
-from ostler.cli.kubeconfigs import Kubeconfig, client_for
+from ostler.cli.kubeconfigs import Kubeconfig
 from ostler.cli.output import Json, fail, print_json
-from ostler.errors import ConfigurationError, UpstreamError
+from ostler.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from k8s_adapters.client import KubeClient
@@ -62,15 +62,13 @@ def verify_deploy(
         parse_target(to)
     except ValueError as error:
         raise ConfigurationError(f"--to: {error}") from None
-    with closing(client_for(kubeconfig)) as client:
-        try:
-            web = _web(client, namespace)
-            found = _verify(client, web, runners=runners, image=image or web.image, to=to, seconds=seconds, roll=roll)
-        except UpstreamError as error:
-            raise ConfigurationError(
-                f"the cluster refused: {error}; it takes Pods of both namespaces: get, list, create, delete, "
-                "and Deployments: get, list, patch"
-            ) from error
+    needs = (
+        f"get, list, create and delete on pods in {namespace!r} and {runners!r}, and get, list and patch on deployments"
+    )
+    absent = f"there is no Ostler in namespace {namespace!r}, or no namespace {runners!r}; -n and --runners-namespace "
+    with calling(kubeconfig, needs=needs, absent=f"{absent}name others") as client:
+        web = _web(client, namespace)
+        found = _verify(client, web, runners=runners, image=image or web.image, to=to, seconds=seconds, roll=roll)
     wrong = problems(found)
     if as_json:
         print_json({**found, "held": not wrong, "problems": wrong})
@@ -114,7 +112,9 @@ def _web(client: KubeClient, namespace: str) -> Rolling:
 
     found = find_deployments(client, namespace=namespace, selector=_WEB)
     if len(found) != 1:
-        fail(f"{namespace} has {len(found)} Deployments with the label {_WEB}, not one; name another namespace by -n")
+        there = f"namespace {namespace!r} has {len(found)} Deployments with the label {_WEB}, not one"
+        fail(f"there is no Ostler in namespace {namespace!r}; name its namespace by -n" if not found else
+             f"{there}; name another namespace by -n")  # fmt: skip
     return found[0]
 
 

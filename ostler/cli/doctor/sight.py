@@ -16,12 +16,12 @@ from redis.exceptions import RedisError
 from sqlalchemy.exc import DBAPIError
 
 from github_adapters.client import GitHub
-from k8s_adapters.client import make_client
 from models import epochs, health, migrate, sweep_runs
 from models.browse.sweeps import list_sweeps
 from models.engine import make_engine, transaction, why_away
 from ostler import clock
 from ostler.cli.healthy import BEAT_LOCK
+from ostler.cli.kubeconfigs import client_for
 from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, StoreUnreachable
 from ostler.settings import AppAccess, Cluster, Settings, load, load_app, load_cluster, load_stores
@@ -124,7 +124,7 @@ class Sight:
         return self._once("installations", lambda: self.github.list_installations(deadline_seconds=CALL_WITHIN))
 
     def _make_kube(self) -> KubeClient:
-        return make_client(kubeconfig=self.place.kubeconfig, read_timeout=CALL_WITHIN, pool_size=4)
+        return client_for(read_timeout=CALL_WITHIN, pool_size=4)
 
     def _make_github(self) -> GitHub:
         return GitHub(

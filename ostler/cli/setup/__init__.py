@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ostler.cli.output import fail
-from ostler.errors import ConfigurationError, UpstreamError
+from ostler.cli.kubeconfigs import Kubeconfig
+from ostler.cli.output import AWAY, NOT_FOUND, fail
+from ostler.errors import ConfigurationError, RateLimited, Retryable, UpstreamError
 from ostler.secrets import Secret
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="The first steps of an installation.")
 
 DEFAULT_NAME = "ostler"
+WEBHOOKS = "/webhooks/github"
+"""The path at which web takes webhooks."""
 
 Within = Annotated[float, typer.Option(help="seconds until a ping must have arrived; 0 does not look")]
 
@@ -35,7 +38,7 @@ def github(
     name: Annotated[str, typer.Option(help="of the App, which is unique on all of GitHub")] = "",
     namespace: Annotated[str | None, typer.Option(help="write the Secret into this namespace of the cluster")] = None,
     secret: Annotated[str, typer.Option(help="its name: the chart's existingSecret")] = DEFAULT_NAME,
-    kubeconfig: Annotated[Path | None, typer.Option(help="of the cluster; without it the one this runs in")] = None,
+    kubeconfig: Kubeconfig = None,
     env_file: Annotated[
         Path | None, typer.Option(help="write them into this file instead, which only you may read")
     ] = None,
@@ -54,6 +57,7 @@ def github(
     from ostler.cli.setup.page import Page  # noqa: PLC0415
     from ostler.cli.setup.store import store_of  # noqa: PLC0415
 
+    _check_webhook_url(webhook_url, github_url=github_url)
     store = store_of(namespace=namespace, secret=secret, kubeconfig=kubeconfig, env_file=env_file, replace=replace)
     api_url = github_api_url or flow.api_url_of(github_url)
     try:
@@ -66,7 +70,8 @@ def github(
         )  # fmt: skip
         target = flow.registration_url(github_url, organization=organization, state=page.state)
     except (UpstreamError, OSError) as error:
-        fail(f"nothing was made yet: {error}")
+        away = isinstance(error, Retryable | RateLimited)
+        fail(f"nothing was made yet: {error}", status=AWAY if away else NOT_FOUND)
     with page:
         page.serve(manifest=content, target=target)
         typer.echo(f"1. Open {page.url} in a browser that is logged in to {github_url}, and create the App.")
@@ -88,6 +93,36 @@ def github(
     typer.echo(f"5. Start web (or restart it) with these secrets; a ping is sent again until it answers, {webhook_url}")
     client = _client(api_url=api_url, app_id=made.client_id, private_key=made.private_key)
     _see_ping(client, within=ping_within)
+
+
+def _check_webhook_url(url: str, *, github_url: str) -> None:
+    """Raise ConfigurationError for an address at which GitHub could not reach web."""
+    from urllib.parse import urlsplit  # noqa: PLC0415
+
+    from github_adapters.manifest import GITHUB  # noqa: PLC0415
+
+    parts = urlsplit(url)
+    expected = f"; it must be https://HOST{WEBHOOKS}, as GitHub reaches web"
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ConfigurationError(f"--webhook-url: found {url!r}{expected}")
+    if not parts.path.endswith(WEBHOOKS):
+        raise ConfigurationError(f"--webhook-url: found the path {parts.path or '/'!r}{expected}")
+    if github_url.rstrip("/") != GITHUB:
+        return  # an Enterprise Server may reach what github.com does not
+    if parts.scheme != "https":
+        raise ConfigurationError(f"--webhook-url: found {parts.scheme}://{expected}")
+    if _is_local(parts.hostname):
+        raise ConfigurationError(f"--webhook-url: github.com cannot reach {parts.hostname}{expected}")
+
+
+def _is_local(host: str) -> bool:
+    """Return whether a host is one that only this machine or this network can reach."""
+    from ipaddress import ip_address  # noqa: PLC0415
+
+    try:
+        return not ip_address(host).is_global
+    except ValueError:
+        return host == "localhost" or "." not in host or host.endswith((".localhost", ".local", ".internal", ".svc"))
 
 
 def homepage_of(webhook_url: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from ostler.cli.kubeconfigs import client_for
 from ostler.errors import ConfigurationError, Conflict
 from ostler.secrets import Secret
 
@@ -34,7 +35,7 @@ class Store(Protocol):
 
 
 def store_of(
-    *, namespace: str | None, secret: str, kubeconfig: Path | None, env_file: Path | None, replace: bool
+    *, namespace: str | None, secret: str, kubeconfig: str | None, env_file: Path | None, replace: bool
 ) -> Store:
     """Return the place that the options name. Raises ConfigurationError when they name none or two."""
     if (namespace is None) == (env_file is None):
@@ -90,13 +91,11 @@ class EnvFile:
 class ClusterSecret:
     """A Secret of the cluster, as the chart's `existingSecret` names it."""
 
-    def __init__(self, namespace: str, name: str, kubeconfig: Path | None, *, replace: bool) -> None:
-        from k8s_adapters.client import make_client  # noqa: PLC0415
-
+    def __init__(self, namespace: str, name: str, kubeconfig: str | None, *, replace: bool) -> None:
         self._namespace = namespace
         self._name = name
         self._replace = replace
-        self._kube = make_client(kubeconfig=None if kubeconfig is None else str(kubeconfig), pool_size=1)
+        self._kube = client_for(kubeconfig, pool_size=1)
         self.where = f"Secret {namespace}/{name}"
 
     def check(self) -> None:

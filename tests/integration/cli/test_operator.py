@@ -60,7 +60,8 @@ class Operator:
     redis_url: str | None = None
 
     def environment(self) -> dict[str, str]:
-        env = {name: value for name, value in os.environ.items() if not name.startswith(("OSTLER_", "PYTEST"))}
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("OSTLER_", "PYTEST", "KUBE"))}
+        env["HOME"] = "/nonexistent"  # a kubeconfig of whoever runs the tests is not asked
         env["OSTLER_DATABASE_URL"] = self.database.url.reveal()
         return env if self.redis_url is None else env | {"OSTLER_REDIS_URL": self.redis_url}
 

@@ -151,7 +151,7 @@ def test_wrong_uses_say_what_to_do(operator: Operator, tmp_path: Path) -> None:
         ((new, str(empty)), "no file that ends in .yaml"),
         ((new, new, "--web-address", "10.0.0.300"), "--web-address"),
         ((new, new, "--web-selector", "web"), "key=value"),
-        ((new, new, "--live", "--kubeconfig", str(tmp_path / "none")), "OSTLER_KUBECONFIG"),
+        ((new, new, "--live", "--kubeconfig", str(tmp_path / "none")), "--kubeconfig: there is no file"),
     ):
         done = operator.run("check-deploy", *arguments)
         assert (done.status, said in done.err) == (2, True), done.err

@@ -168,7 +168,7 @@ def test_wrong_uses_and_a_probe_that_never_starts_say_so(
 ) -> None:
     assert operator.run("verify-deploy", "--to", "github.com").status == 2
     done = verify(operator, kubelet, control_plane, 1, "-n", "default")
-    assert (done.status, "0 Deployments" in done.err) == (1, True)
+    assert (done.status, "no Ostler in namespace" in done.err) == (1, True)
     kubelet.starts = False
     monkeypatch.setattr("ostler.cli.verify_deploy._STARTS_WITHIN", 1.0)
     done = verify(operator, kubelet, control_plane, 1)

@@ -143,7 +143,9 @@ def test_the_app_is_made_its_secrets_are_kept_and_its_webhooks_arrive(lab: Lab, 
 def made(lab: Lab, file: Path, owner: list[str]) -> GitHub:
     """Make an App as the flow does, and return a client with its id and key."""
     browser = Browser()
-    with setup(lab, lab.hooks.url, *owner, "--env-file", str(file), "--ping-within", "0") as process:
+    with setup(
+        lab, f"{lab.hooks.url}/webhooks/github", *owner, "--env-file", str(file), "--ping-within", "0"
+    ) as process:
         browser.open(page_of(process))
         browser.submit()
         browser.submit()
@@ -192,7 +194,7 @@ def test_its_permissions_are_what_the_calls_need_and_no_more(
 def test_what_is_there_is_not_overwritten_unless_asked(lab: Lab, tmp_path: Path) -> None:
     file = tmp_path / "ostler.env"
     file.write_text("OSTLER_GITHUB_APP_ID=1\n")
-    with setup(lab, lab.hooks.url, "--organization", "acme", "--env-file", str(file)) as process:
+    with setup(lab, f"{lab.hooks.url}/webhooks/github", "--organization", "acme", "--env-file", str(file)) as process:
         output = rest_of(process)
         assert process.returncode == 1
     assert "--replace" in output
@@ -218,7 +220,7 @@ def test_a_webhook_that_web_refuses_fails_and_says_why(lab: Lab, tmp_path: Path)
 def test_a_name_that_is_taken_is_refused_by_github_and_nothing_is_kept(lab: Lab, tmp_path: Path) -> None:
     file, browser = tmp_path / "a.env", Browser()
     arguments = ("--organization", "acme", "--name", "ostler-lab", "--env-file", str(file), "--timeout", "3")
-    with setup(lab, lab.hooks.url, *arguments) as process:
+    with setup(lab, f"{lab.hooks.url}/webhooks/github", *arguments) as process:
         browser.open(page_of(process))
         browser.submit()
         assert "Name is already taken" in browser.content
@@ -231,7 +233,7 @@ def test_a_name_that_is_taken_is_refused_by_github_and_nothing_is_kept(lab: Lab,
 def test_the_lab_refuses_manifests_as_github_does(lab: Lab) -> None:
     content = {
         "name": "x", "url": "https://x.example", "redirect_url": "http://127.0.0.1/callback",
-        "hook_attributes": {"url": "https://x.example/hook"}, "default_permissions": {"metadata": "read"},
+        "hook_attributes": {"url": "https://x.example/webhooks/github"}, "default_permissions": {"metadata": "read"},
         "default_events": ["installation", "workflow_job"],
     }  # fmt: skip
     answer = lab.pool.request("POST", f"{lab.url}/settings/apps/new", fields={"manifest": json.dumps(content)},

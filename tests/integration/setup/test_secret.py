@@ -31,7 +31,7 @@ def test_what_is_there_stays_beside_it_and_is_not_overwritten_unasked(
     admin: KubeClient, namespace: str, control_plane: ClusterAccess
 ) -> None:
     put_secret(admin, namespace=namespace, name="ostler", values={"OSTLER_DATABASE_URL": Secret("postgresql://x")})
-    store = ClusterSecret(namespace, "ostler", control_plane.kubeconfig, replace=False)
+    store = ClusterSecret(namespace, "ostler", str(control_plane.kubeconfig), replace=False)
     store.check()
     store.write(VALUES, api_url="https://api.github.com")
     assert read(admin, namespace)["OSTLER_DATABASE_URL"] == "postgresql://x"
@@ -40,7 +40,7 @@ def test_what_is_there_stays_beside_it_and_is_not_overwritten_unasked(
     with pytest.raises(Conflict):
         store.write({"OSTLER_GITHUB_APP_ID": Secret("Iv2")}, api_url="https://api.github.com")
     assert read(admin, namespace)["OSTLER_GITHUB_APP_ID"] == "Iv1"
-    again = ClusterSecret(namespace, "ostler", control_plane.kubeconfig, replace=True)
+    again = ClusterSecret(namespace, "ostler", str(control_plane.kubeconfig), replace=True)
     again.check()
     again.write({"OSTLER_GITHUB_APP_ID": Secret("Iv2")}, api_url="https://api.github.com")
     assert read(admin, namespace)["OSTLER_GITHUB_APP_ID"] == "Iv2"

@@ -1,0 +1,114 @@
+"""Plain words for errors: why a server did not answer, and which one.
+
+No text here holds the name of a Python class, and none holds a password (law L13). Only what a client reports about
+itself is used: an address, an error number, a status. The other side's text is not.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from ostler.errors import (
+    Busy,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    NotInstalled,
+    RateLimited,
+    Retryable,
+    Suspended,
+    UpstreamError,
+)
+
+UNKNOWN = "the call failed"
+
+_PORTS = {"postgres": 5432, "postgresql": 5432, "redis": 6379, "rediss": 6379, "http": 80, "https": 443}
+_TIMEOUTS = {"Timeout", "TimeoutError", "ConnectTimeoutError", "ReadTimeoutError"}
+"""Classes of redis and urllib3, by name: neither is imported for a message."""
+_REDIS = {
+    "AuthenticationError": "it refuses the user name or the password",
+    "AuthenticationRequiredError": "it asks for a password",
+    "NoPermissionError": "this user may not do that",
+    "BusyLoadingError": "it is still loading its data",
+    "ReadOnlyError": "it is a replica, which takes no writes",
+    "OutOfMemoryError": "its memory is full",
+}
+_MEANINGS: dict[type[UpstreamError], str] = {
+    NotInstalled: "the App is not installed there",
+    Gone: "it does not exist",
+    Suspended: "the installation is suspended",
+    Forbidden: "access is refused",
+    Conflict: "it was changed at the same time",
+    Invalid: "the request is refused",
+    Busy: "the runner is busy",
+    RateLimited: "the rate limit is reached",
+}
+
+
+def endpoint(url: str) -> str:
+    """Return `host:port` of an address, without its user and password."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or _PORTS.get(parts.scheme.partition("+")[0])
+    except ValueError:
+        return "an address that cannot be read"
+    host = parts.hostname or "localhost"
+    host = f"[{host}]" if ":" in host else host
+    return host if port is None else f"{host}:{port}"
+
+
+def reason_of(error: BaseException) -> str:
+    """Return in words why a call over the network failed."""
+    for link in _chain(error):
+        words = _words(link)
+        if words is not None:
+            return words
+    return UNKNOWN
+
+
+def meaning_of(error: UpstreamError) -> str:
+    """Return in words what an upstream's refusal means; of an outage, with its reason."""
+    if isinstance(error, Retryable):
+        return f"it answered {error.status}" if error.status is not None else "it did not answer"
+    return next((words for kind, words in _MEANINGS.items() if isinstance(error, kind)), UNKNOWN)
+
+
+def _words(link: BaseException) -> str | None:
+    names = {kind.__name__ for kind in type(link).__mro__}
+    for name, words in _REDIS.items():
+        if name in names:
+            return words
+    if names & _TIMEOUTS:
+        return "no answer in time"
+    return _of_the_network(link) if isinstance(link, OSError) else None
+
+
+def _of_the_network(link: OSError) -> str | None:
+    match link:
+        case socket.gaierror():
+            return "its name cannot be resolved"
+        case ssl.SSLCertVerificationError():
+            return f"its certificate is not accepted ({link.verify_message})"
+        case ssl.SSLError():
+            return "it does not speak TLS" if link.reason == "WRONG_VERSION_NUMBER" else "TLS failed"
+        case ConnectionRefusedError():
+            return "connection refused"
+        case ConnectionError():
+            return "the connection was cut"
+        case _:
+            return None if link.errno is None else os.strerror(link.errno).lower()
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield the causes of an error, the first cause first: it says most."""
+    links: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in links:
+        links.append(link)
+        link = link.__cause__ or link.__context__
+    yield from reversed(links)
