@@ -15,6 +15,7 @@ import urllib3
 
 from ostler import telemetry
 from ostler.errors import Retryable
+from ostler.reasons import endpoint, reason_of
 from ostler.upstreams import PATIENCE, SERVER_ERROR, TALLY, Upstream
 
 API_VERSION = "2022-11-28"
@@ -149,8 +150,9 @@ class Http:
             content = _read(response, call)
             status = response.status
         except urllib3.exceptions.HTTPError as error:
-            # The text of the cause may hold the URL; its type says enough.
-            raise Retryable(f"GitHub did not answer: {type(error).__name__}") from None
+            # The text of the cause may hold the URL, and with it what was asked for.
+            where = endpoint(self._api_url)
+            raise Retryable(f"GitHub at {where} did not answer: {reason_of(error)}") from None
         finally:
             telemetry.github_answered(method, path, status=status, seconds=time.monotonic() - began)
             if status is not None or allowed >= PATIENCE:

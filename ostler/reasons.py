@@ -10,7 +10,7 @@ import os
 import socket
 import ssl
 from collections.abc import Iterator
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from ostler.errors import (
     Busy,
@@ -57,7 +57,7 @@ def endpoint(url: str) -> str:
         port = parts.port or _PORTS.get(parts.scheme.partition("+")[0])
     except ValueError:
         return "an address that cannot be read"
-    host = parts.hostname or "localhost"
+    host = parts.hostname or parse_qs(parts.query).get("host", ["localhost"])[0]
     host = f"[{host}]" if ":" in host else host
     return host if port is None else f"{host}:{port}"
 
@@ -83,7 +83,7 @@ def _words(link: BaseException) -> str | None:
     for name, words in _REDIS.items():
         if name in names:
             return words
-    if names & _TIMEOUTS:
+    if names & _TIMEOUTS and "NewConnectionError" not in names:  # a time-out by class; its cause knows better
         return "no answer in time"
     return _of_the_network(link) if isinstance(link, OSError) else None
 
@@ -105,10 +105,10 @@ def _of_the_network(link: OSError) -> str | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the causes of an error, the first cause first: it says most."""
-    links: list[BaseException] = []
+    """Yield an error and its causes, the nearest first: the last may be of a call that this one was made to repair."""
+    seen: list[BaseException] = []
     link: BaseException | None = error
-    while link is not None and link not in links:
-        links.append(link)
+    while link is not None and link not in seen:
+        seen.append(link)
+        yield link
         link = link.__cause__ or link.__context__
-    yield from reversed(links)

@@ -1,14 +1,16 @@
 """Every setting of Ostler: one typed object, read once from `OSTLER_…` variables, checked at start.
 
-`load()` raises `ConfigurationError` with one line that names the variable, what was found (never a
-secret) and what would be right. `docs/configuration.md` lists the same variables; a test compares them.
+`load()` raises `ConfigurationError` with one line for each variable that is missing or malformed: its name, what was
+found (never a secret) and what would be right. `docs/configuration.md` lists the same variables; a test compares them.
 Times are in seconds unless the name says otherwise.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Annotated, Any, Literal, TypeVar
+import os
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -16,6 +18,10 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from beat_schedule import SWEEPS
 from ostler.errors import ConfigurationError
 from ostler.secrets import Secret
+from ostler.variables import WATCH, Stranger, strangers, variable
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 Read = TypeVar("Read", bound=BaseSettings)
 
@@ -25,7 +31,7 @@ class Stores(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
-    database_url: Secret = Field(description="Postgres, as `postgresql+psycopg2://user:password@host/name`")
+    database_url: Secret = Field(description="Postgres, as `postgresql://user:password@host:5432/name`")
     redis_url: Secret | None = Field(default=None, description="Redis for Celery and redbeat, as `redis://host:6379/0`")
 
     @field_validator("database_url", "redis_url", mode="before")
@@ -36,9 +42,7 @@ class Stores(BaseSettings):
     @field_validator("database_url")
     @classmethod
     def _psycopg2(cls, value: Secret) -> Secret:
-        if not value.reveal().startswith("postgresql+psycopg2://"):
-            raise ValueError("must begin with postgresql+psycopg2://")
-        return value
+        return postgres_address(value)
 
     @field_validator("redis_url")
     @classmethod
@@ -334,6 +338,16 @@ class Settings(Stores, Periods, Logs):
     def _some_secrets(cls, value: Any) -> Any:
         return _secrets(value)
 
+    @field_validator("github_api_url")
+    @classmethod
+    def _api(cls, value: str) -> str:
+        return http_address(value)
+
+    @field_validator("dispatch_url")
+    @classmethod
+    def _polls(cls, value: str) -> str:
+        return http_address(value, path=True)
+
     @field_validator("sweeps_paused", mode="before")
     @classmethod
     def _some_names(cls, value: Any) -> Any:
@@ -362,6 +376,11 @@ class AppAccess(BaseSettings):
     github_api_url: str = Field(default="https://api.github.com", description="API root")
     github_app_id: str = Field(description="client id or app id of the GitHub App")
     github_private_key: Secret = Field(description="private key of the GitHub App, PEM; `\\n` may stand for a line end")
+
+    @field_validator("github_api_url")
+    @classmethod
+    def _api(cls, value: str) -> str:
+        return http_address(value)
 
     @field_validator("github_private_key", mode="before")
     @classmethod
@@ -430,28 +449,93 @@ def _secrets(value: Any) -> Any:
     return value
 
 
+def postgres_address(value: Secret) -> Secret:
+    """Return the address of a Postgres with the driver's name in it. Raises ValueError for any other.
+
+    Providers hand out `postgres://` or `postgresql://`, which name no driver.
+    """
+    scheme, found, rest = value.reveal().partition("://")
+    if not found or scheme not in {"postgres", "postgresql", "postgresql+psycopg2"}:
+        raise ValueError("must begin with postgresql:// (or postgres://)")
+    _check_port(value)
+    return Secret(f"postgresql+psycopg2://{rest}")
+
+
 def redis_address(value: Secret) -> Secret:
     """Return the address of a Redis. Raises ValueError for any other."""
     if not value.reveal().startswith(("redis://", "rediss://")):
         raise ValueError("must begin with redis:// or rediss://")
+    _check_port(value)
+    database = urlsplit(value.reveal()).path.strip("/")
+    if database and not (database.isascii() and database.isdecimal()):
+        raise ValueError("must end in the number of a database, as /0")
+    return value
+
+
+def _check_port(value: Secret) -> None:
+    """Raise ValueError for an address whose port is none; the message does not show it, for it may be a password."""
+    try:
+        urlsplit(value.reveal()).port  # noqa: B018  reading it parses it
+    except ValueError:
+        raise ValueError(
+            "must have a number as port; write @ : / # and % in a password as %40 %3A %2F %23 and %25"
+        ) from None
+
+
+def http_address(value: str, *, path: bool = False) -> str:
+    """Return an address that begins with http:// or https:// and names a host. Raises ValueError for any other."""
+    try:
+        parts = urlsplit(value)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ValueError("must be http:// or https:// with a host")
+    if path and not parts.path.strip("/"):
+        raise ValueError("must have a path, which is /runners/v1/dispatch where no proxy changes it")
     return value
 
 
 def describe(error: ValidationError, kind: type[BaseSettings]) -> str:
-    """Return one line for the first problem of a kind of settings: variable, what was found, what would be right."""
-    problem = error.errors()[0]
+    """Return a line for each problem of a kind of settings: variable, what was found, what would be right."""
+    return "\n".join(_problem(each, kind) for each in error.errors())
+
+
+def _problem(problem: ErrorDetails, kind: type[BaseSettings]) -> str:
     name = str(problem["loc"][0])
     field = kind.model_fields[name]
-    hidden = "Secret" in str(field.annotation)
     if problem["type"] == "missing":
-        found = "it is not set"
-    elif hidden:
-        found = "found a value that does not fit (hidden)"
-    else:
-        found = f"found {problem['input']!r}"
-    reason = problem["msg"].removeprefix("Value error, ")
-    cure = field.description if problem["type"] == "missing" else f"{reason}; {field.description}"
-    return f"OSTLER_{name.upper()}: {found}; {cure}"
+        unread = [each.name for each in strangers(os.environ, known_variables()) if each.near == variable(name)]
+        hint = f"; {unread[0]} is set: is it misspelt?" if unread else ""
+        return f"{variable(name)}: it is not set; {field.description}{hint}"
+    hidden = "Secret" in str(field.annotation)
+    found = "found a value that does not fit (hidden)" if hidden else f"found {problem['input']!r}"
+    return f"{variable(name)}: {found}; {_expected(problem)}; {field.description}"
+
+
+def _expected(problem: ErrorDetails) -> str:
+    """Return what a value must be, in our words."""
+    match problem["type"]:
+        case "int_parsing" | "int_type" | "int_from_float":
+            return "must be a whole number"
+        case "float_parsing" | "float_type" | "finite_number":
+            return "must be a number"
+        case "bool_parsing" | "bool_type":
+            return "must be true or false"
+        case _:
+            said = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+            return said.replace("Input should be", "must be")
+
+
+def known_variables() -> frozenset[str]:
+    """Return the variables of every process and command."""
+    kinds = (Settings, FlowerSettings, BeatSettings, AppAccess, Cluster)
+    return WATCH | {variable(name) for kind in kinds for name in kind.model_fields}
+
+
+def unread_variables() -> list[Stranger]:
+    """Return the `OSTLER_…` variables of this process that are no setting."""
+    return strangers(os.environ, known_variables())
 
 
 def read(kind: type[Read]) -> Read:

@@ -14,6 +14,7 @@ from models.engine import transaction
 from models.releases import ReleaseWork
 from ostler.clock import utcnow
 from ostler.errors import Conflict, RateLimited, Retryable, UpstreamError
+from ostler.reasons import meaning_of
 from tasks.runtime import Runtime
 
 SOON = 2.0
@@ -54,7 +55,7 @@ def after_a_failure(rt: Runtime, work: ReleaseWork) -> Iterator[None]:
     try:
         yield
     except UpstreamError as error:
-        look_again(rt, work, type(error).__name__, after=_wait(error, tried_for=utcnow() - work.since))
+        look_again(rt, work, meaning_of(error), after=_wait(error, tried_for=utcnow() - work.since))
         raise
 
 

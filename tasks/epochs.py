@@ -20,6 +20,7 @@ from models.engine import transaction
 from ostler import clock
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
+from ostler.reasons import meaning_of
 from rules.epochs import Epoch, EpochVerdict, Standing, judge_epoch
 from rules.stamps import parse
 from tasks.base import SWEEP, calls, task
@@ -81,7 +82,7 @@ def _noting(rt: Runtime, what: str) -> Iterator[None]:
     try:
         yield
     except UpstreamError as error:
-        why = f"{what}: {type(error).__name__}"
+        why = f"{what}: {meaning_of(error)}"
         transaction(rt.engine, lambda db: epochs.note_doubt(db, why=why))
         raise
 

@@ -30,6 +30,7 @@ from ostler.errors import (
     Suspended,
     UpstreamError,
 )
+from ostler.reasons import meaning_of
 from ostler.wakes import REMATCH
 from rules.holds import HoldReason
 from rules.runner_groups import DEFAULT
@@ -351,7 +352,7 @@ def try_later(self: Task, rt: Runtime, work: steps.MintWork, error: Retryable | 
     retries = self.request.retries
     wait = timedelta(seconds=MINT.longest_wait(retries) + 1)
     last = retries >= MINT.task_retries or work.probing
-    name = type(error).__name__
+    name = meaning_of(error)
     if last:
         not_before = transaction(
             rt.engine,

@@ -19,6 +19,7 @@ from models.releases import Warmth
 from ostler import clock
 from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, Invalid, NotInstalled, RateLimited, UpstreamError
+from ostler.reasons import meaning_of
 from ostler.wakes import RELEASE as NAME
 from tasks.again import OUT_OF_REACH, SELDOM, after_a_failure, look_again, wait_for_token
 from tasks.annotation import look_at, write
@@ -98,12 +99,12 @@ def wait_for_github(rt: Runtime, work: releases.ReleaseWork, error: UpstreamErro
         case RateLimited():
             wait_for_token(rt, work, after=error.after)
         case NotInstalled() | Forbidden():
-            look_again(rt, work, type(error).__name__, after=OUT_OF_REACH)
+            look_again(rt, work, meaning_of(error), after=OUT_OF_REACH)
             raise error
         case Gone() if follow_owner(rt, work.registrations[0].installation_id):
             look_again(rt, work, "its owner has another name")
         case Gone():
-            look_again(rt, work, type(error).__name__, after=OUT_OF_REACH)
+            look_again(rt, work, meaning_of(error), after=OUT_OF_REACH)
             raise error
         case _:
             raise error
@@ -116,7 +117,7 @@ def go_on_without_github(rt: Runtime, work: releases.ReleaseWork, error: Upstrea
         log.warning("release.runner_left", error=type(error).__name__)
         end_never_delivered(rt, work)
     elif time_left(rt, work) <= 0:
-        requeue(rt, work, type(error).__name__)
+        requeue(rt, work, meaning_of(error))
     elif isinstance(error, RateLimited):
         wait_for_token(rt, work, after=min(error.after, time_left(rt, work)))
     else:
@@ -139,7 +140,7 @@ def end_never_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
     except UpstreamError as error:
         if time_left(rt, work) > 0:
             raise
-        requeue(rt, work, type(error).__name__)
+        requeue(rt, work, meaning_of(error))
         return
     if warmth is not None:
         end(rt, work, warmth)

@@ -38,6 +38,7 @@ from ostler.errors import (
     Suspended,
     UpstreamError,
 )
+from ostler.reasons import meaning_of
 from rules.adrift import Adrift, Move, judge_adrift
 from rules.epochs import CLUSTER_LOST_IT
 from rules.restoring import Act, PodVerdict, Registered, RestoredPod, judge_pod, stem_of, stem_of_runner
@@ -121,7 +122,7 @@ def restore(rt: Runtime, *, dry: bool, anyway: bool, emptied: bool = False, say:
     try:
         return work.run()
     except UpstreamError as error:
-        raise NotRestored(f"{type(error).__name__}: {error}") from error
+        raise NotRestored(str(error)) from error
     except DBAPIError as error:
         if (why := why_away(error)) is None:
             raise
@@ -269,7 +270,7 @@ class _Restore:
             except UpstreamError as error:
                 if not isinstance(error, OUT_OF_REACH):
                     down = error
-                self._say(f"GitHub does not answer for {each.scope}: {type(error).__name__}")
+                self._say(f"GitHub does not answer for {each.scope}: {meaning_of(error)}")
                 unasked.add(each.scope)
                 continue
             found += [
@@ -346,7 +347,7 @@ class _Restore:
                     report.jobs["left to adrift_jobs"] = transaction(rt.engine, restoring.held_jobs)
                     return
                 except (UpstreamError, Invalid) as error:
-                    said = f"not answered ({type(error).__name__})"
+                    said = f"not answered ({meaning_of(error)})"
                     self._later(job)
                 report.jobs[said] += 1
 

@@ -23,6 +23,7 @@ from models import releases
 from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, NotInstalled, RateLimited
+from ostler.reasons import meaning_of
 from ostler.wakes import KEEP
 from ostler.wakes import RETIRE as NAME
 from rules.nodes import may_force
@@ -122,7 +123,7 @@ def remove_runners(rt: Runtime, work: releases.ReleaseWork, *, over: bool) -> No
                 scope_unknown = isinstance(error, Gone) and not isinstance(error, NotInstalled)
                 if scope_unknown and follow_owner(rt, registration.installation_id):
                     raise OwnerRenamed from None
-                look_again(rt, work, type(error).__name__, after=OUT_OF_REACH)
+                look_again(rt, work, meaning_of(error), after=OUT_OF_REACH)
                 raise
             log.warning("retire.runner_left", runner=registration.runner_name, error=type(error).__name__)
 

@@ -40,5 +40,5 @@ def _run() -> None:
 
 
 def _end(error: Exception, status: int) -> None:
-    sys.stderr.write(f"ostler: {error}\n")
+    sys.stderr.writelines(f"ostler: {line}\n" for line in str(error).splitlines())
     sys.exit(status)

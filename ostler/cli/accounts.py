@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ostler.cli.output import Json, Limit, fail, given_id, print_json, print_table, query, tell_more
+from ostler.reasons import endpoint, reason_of
 from ostler.settings import load_stores
 from rules.fairness import Budget, Usage
 
@@ -151,7 +152,8 @@ def wake(pools: Sequence[int]) -> None:
             waker.wake(pool)
         waker.send(REMATCH, queue="sweeps")
     except (redis.RedisError, KombuError, OperationalError, OSError) as error:
-        typer.echo(f"Redis does not answer ({type(error).__name__}): held jobs notice this within a minute", err=True)
+        where, why = endpoint(redis_url.reveal()), reason_of(error)
+        typer.echo(f"Redis at {where} does not answer ({why}): held jobs notice this within a minute", err=True)
     finally:
         waker.close()
 

@@ -24,15 +24,26 @@ from ostler.cli import (
 )
 from ostler.cli.healthy import Process, problem_of
 from ostler.cli.kubeconfigs import Kubeconfig
-from ostler.settings import Settings, load, load_stores
+from ostler.settings import Logs, Settings, load, load_stores, unread_variables
 
 app = typer.Typer(
     name="ostler",
-    help="Keeps warm, single-use CI runner Pods and hands each queued GitHub Actions job to exactly one of them.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+PROCESSES = frozenset({"web", "worker", "beat", "watch", "flower"})
+
+
+@app.callback()
+def _warn_of_unread_variables(context: typer.Context) -> None:
+    """Keeps warm, single-use CI runner Pods and hands each queued GitHub Actions job to exactly one of them."""
+    if context.invoked_subcommand not in PROCESSES:  # they log it
+        for each in unread_variables():
+            typer.echo(f"ostler: warning: {each}", err=True)
+
 
 app.add_typer(accounts.app, name="account")
 app.add_typer(tokens.app, name="token")
@@ -56,11 +67,17 @@ pools.app.command("drain")(pool_changes.drain)
 
 
 def _start(process: str) -> Settings:
+    settings = load()
+    _begin_logs(process, settings)
+    return settings
+
+
+def _begin_logs(process: str, settings: Logs) -> None:
     from ostler import logging  # noqa: PLC0415
 
-    settings = load()
     logging.configure(process=process, level=settings.log_level, style=settings.log_style)
-    return settings
+    for each in unread_variables():
+        logging.get_logger(__name__).warning("settings.variable_unread", variable=each.name, near=each.near)
 
 
 @app.command()
@@ -94,11 +111,10 @@ def worker(
 @app.command()
 def beat() -> None:
     """Run beat: sends the sweeps on time. Start two; one is active, the other takes over."""
-    from ostler import logging  # noqa: PLC0415
     from ostler.settings import load_beat  # noqa: PLC0415
 
     settings = load_beat()
-    logging.configure(process="beat", level=settings.log_level, style=settings.log_style)
+    _begin_logs("beat", settings)
     from tasks.beat import run_beat  # noqa: PLC0415
 
     run_beat(settings)
@@ -107,11 +123,10 @@ def beat() -> None:
 @app.command()
 def watch() -> None:
     """Run the watch: tells workers at once when something happens to a Pod. Start two; one leads."""
-    from ostler import logging  # noqa: PLC0415
     from ostler.watch.settings import load_watch  # noqa: PLC0415
 
     settings = load_watch()
-    logging.configure(process="watch", level=settings.log_level, style=settings.log_style)
+    _begin_logs("watch", settings)
     from ostler.watch.process import run_watch  # noqa: PLC0415
 
     raise typer.Exit(run_watch(settings))
@@ -120,11 +135,10 @@ def watch() -> None:
 @app.command()
 def flower() -> None:
     """Serve Flower, a live and read-only view of workers and tasks, behind a login."""
-    from ostler import logging  # noqa: PLC0415
     from ostler.settings import load_flower  # noqa: PLC0415
 
     settings = load_flower()
-    logging.configure(process="flower", level=settings.log_level, style=settings.log_style)
+    _begin_logs("flower", settings)
     from tasks.flower import run_flower  # noqa: PLC0415
 
     run_flower(settings)

@@ -8,6 +8,7 @@ import urllib.request
 from enum import StrEnum
 from pathlib import Path
 
+from ostler.reasons import endpoint, reason_of
 from ostler.settings import load, load_beat, load_flower
 from ostler.watch.settings import load_watch
 
@@ -51,7 +52,7 @@ def _answers(url: str) -> str | None:
     except urllib.error.HTTPError as error:
         return f"{url} answers {error.code}"
     except OSError as error:
-        return f"{url} does not answer: {error}"
+        return f"{url} does not answer: {reason_of(error)}"
 
 
 def _beats(alive_file: str | None, *, never: str) -> str | None:
@@ -78,5 +79,5 @@ def _is_locked(redis_url: str) -> str | None:
     try:
         held = holds_lock(redis_url)
     except RedisError as error:
-        return f"Redis does not answer: {type(error).__name__}"
+        return f"Redis at {endpoint(redis_url)} does not answer: {reason_of(error)}"
     return None if held else "no beat holds the lock"

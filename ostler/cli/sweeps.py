@@ -11,9 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from beat_schedule import SWEEPS
-from ostler.cli.output import BIGGEST_ID, Json, Limit, age, fail, object_of, print_json, print_table, query, tell_more
+from ostler.cli.output import (
+    BIGGEST_ID,
+    Json,
+    Limit,
+    age,
+    fail,
+    no_answer,
+    object_of,
+    print_json,
+    print_table,
+    query,
+    tell_more,
+)
 from ostler.clock import utcnow
-from ostler.errors import ConfigurationError
+from ostler.errors import ConfigurationError, StoreUnreachable
+from ostler.reasons import reason_of
 from ostler.settings import load_stores
 from rules.reaping import SUCCESSES, Outcome, Repaired
 
@@ -191,7 +204,7 @@ def _send(name: str, *, asked: str, dry: bool) -> None:
     try:
         waker.send(f"ostler.{name}", queue="sweeps", asked=asked, dry=dry)
     except (redis.RedisError, KombuError, OperationalError, OSError) as error:
-        raise ConfigurationError(f"OSTLER_REDIS_URL: Redis does not answer: {type(error).__name__}") from None
+        raise StoreUnreachable(no_answer("Redis", redis_url, reason_of(error), variable="OSTLER_REDIS_URL")) from None
     finally:
         waker.close()
 

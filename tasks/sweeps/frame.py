@@ -69,6 +69,7 @@ from models.sweep_runs import Counts, Refused, Taken
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
+from ostler.reasons import meaning_of
 from rules.reaping import Outcome, Repaired, switched_off
 from tasks.base import DEADLINE, SWEEP, begin_page, task
 from tasks.runtime import Runtime, runtime
@@ -126,7 +127,7 @@ def run_tick(rt: Runtime, spec: Sweep, body: Callable[[Tick], None], *, dry: boo
     except Aborted as error:
         tick.close(Outcome.ABORTED, str(error))
     except UpstreamError as error:
-        tick.close(Outcome.ABORTED, type(error).__name__)
+        tick.close(Outcome.ABORTED, meaning_of(error))
     except Paused:
         tick.close(Outcome.PAUSED, "paused while it ran")
     except Overtaken:

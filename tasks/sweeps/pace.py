@@ -19,6 +19,7 @@ from models.engine import StartOver, transaction
 from models.sweep_runs import Counts, Standing
 from ostler.clock import utcnow
 from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
+from ostler.reasons import meaning_of
 from tasks.base import DEADLINE, begin_page, remaining, stopping
 from tasks.github import LookUps
 from tasks.runtime import Runtime
@@ -133,7 +134,7 @@ class Pace:
             try:
                 page = next(following, None)
             except UpstreamError as error:
-                raise Aborted(f"{what} could not be listed: {type(error).__name__}") from error
+                raise Aborted(f"{what} could not be listed: {meaning_of(error)}") from error
             if page is None:
                 return
             self.listed(len(page))

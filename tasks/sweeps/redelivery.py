@@ -26,6 +26,7 @@ from models.engine import transaction
 from models.repairs import Case
 from ostler.clock import utcnow
 from ostler.errors import Forbidden, Invalid, RateLimited, UpstreamError
+from ostler.reasons import meaning_of
 from rules.reaping import Expect, Repaired, Source, Witness
 from rules.redelivery import PageEnd, Progress, look_floor, next_ask_after, page_end, scan_floor, scan_is_due
 from tasks.base import SWEEP, calls, remaining
@@ -108,7 +109,7 @@ class _Sweep:
                 cursor = page.next_cursor
         except UpstreamError as error:
             if cursor is None:
-                self.unread = type(error).__name__
+                self.unread = meaning_of(error)
             _failed(error)
         log.warning("redelivery.look_incomplete")
 

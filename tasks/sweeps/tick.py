@@ -18,6 +18,7 @@ from models.repairs import Case
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
+from ostler.reasons import meaning_of
 from rules.reaping import SUCCESSES, Outcome, Repaired, allowance, enough
 from tasks.runtime import Runtime
 from tasks.sweeps.obstacles import closed_gate, earlier_state
@@ -232,7 +233,7 @@ class Tick(Pace):
         try:
             call()
         except UpstreamError as error:
-            self.settle(begun, Repaired.FAILED, type(error).__name__)
+            self.settle(begun, Repaired.FAILED, meaning_of(error))
             raise
 
     def _fence(self, db: Connection) -> None:

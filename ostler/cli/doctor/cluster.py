@@ -9,9 +9,11 @@ from k8s_adapters.admission import refuses_the_collector
 from k8s_adapters.crd import CRD_NAME, crd_manifest
 from k8s_adapters.names import API_VERSION, PLURAL
 from k8s_adapters.pools import list_pools
+from ostler.cli.cluster import cause_of
 from ostler.cli.doctor.findings import Verdict, failed, ok, unknown, warning
 from ostler.cli.doctor.sight import Sight
-from ostler.errors import ConfigurationError, Forbidden, Gone, Retryable
+from ostler.cli.kubeconfigs import choose
+from ostler.errors import ConfigurationError, Forbidden, Gone, Invalid, Retryable
 
 OLDEST = 30
 """The minor version of Kubernetes from which ValidatingAdmissionPolicies are there for everybody."""
@@ -25,9 +27,12 @@ def kubernetes(sight: Sight) -> Verdict:
     except ConfigurationError as error:
         return failed(str(error), "run it where a worker runs, or name a kubeconfig in OSTLER_KUBECONFIG")
     except Retryable as error:
-        return failed(f"the API server does not answer: {error}", "see OSTLER_KUBECONFIG, and the way to the cluster")
+        cure = f"see {choose().named}, and that the API server runs there"
+        return failed(f"the API server {sight.kube.server} does not answer: {cause_of(error)}", cure)
     except Forbidden as error:
-        return failed(f"the API server does not know us: {error}", "see the credentials that OSTLER_KUBECONFIG names")
+        return failed(f"the API server does not know us: {error}", f"see the credentials that {choose().named} names")
+    except (Gone, Invalid) as error:
+        return failed(f"{sight.kube.server} is no Kubernetes API server: {error}", f"see {choose().named}")
     told = f"{version.get('gitVersion', 'Kubernetes')} answers {name}"
     minor = "".join(each for each in str(version.get("minor", "")) if each.isdecimal())
     if minor and int(minor) < OLDEST:

@@ -8,11 +8,12 @@ from importlib.metadata import PackageNotFoundError, version
 from github_adapters.auth import AppAuth
 from github_adapters.governor import Ungoverned
 from github_adapters.http import Http
-from ostler.cli.doctor.findings import Verdict, failed, ok
+from ostler.cli.doctor.findings import Verdict, failed, ok, warning
 from ostler.cli.doctor.sight import Sight
 from ostler.clock import machine_now
 from ostler.encryption import Cipher
 from ostler.errors import ConfigurationError
+from ostler.settings import unread_variables
 
 
 def settings(sight: Sight) -> Verdict:
@@ -26,7 +27,9 @@ def settings(sight: Sight) -> Verdict:
             governor=Ungoverned(),
         )  # fmt: skip
     except ConfigurationError as error:
-        return failed(str(error), "set it for every process; docs/configuration.md has them all")
+        return failed("; ".join(str(error).splitlines()), "set them for every process; see docs/configuration.md")
+    if unread := unread_variables():
+        return warning("; ".join(map(str, unread)), "correct the names, or take these variables away")
     return ok(f"all are there; runner Pods live in {found.namespace}")
 
 

@@ -42,7 +42,7 @@ def postgres(sight: Sight) -> Verdict:
     try:
         found = sight.rows.server
     except StoreUnreachable as error:
-        return failed(f"the database does not answer: {error}", "see OSTLER_DATABASE_URL, and that Postgres runs")
+        return failed(str(error), "see OSTLER_DATABASE_URL, and that Postgres runs there")
     except ConfigurationError as error:
         return failed(str(error), "set it; docs/configuration.md says how")
     if found.standby:

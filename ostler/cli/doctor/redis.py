@@ -17,7 +17,7 @@ def redis(sight: Sight) -> Verdict:
     try:
         found = sight.redis_info
     except StoreUnreachable as error:
-        return failed(str(error), "see OSTLER_REDIS_URL, and that Redis runs")
+        return failed(str(error), "see OSTLER_REDIS_URL, and that Redis runs there")
     except ConfigurationError as error:
         return failed(str(error), "set it; docs/configuration.md says how")
     version = str(found.get("redis_version", "?"))

@@ -34,8 +34,13 @@ def run(checks: Sequence[Check], sight: Sight) -> list[Finding]:
 def _look(found: dict[int, Verdict], number: int, check: Check, sight: Sight) -> None:
     try:
         found[number] = check.look(sight)
-    except (ConfigurationError, StoreUnreachable, UpstreamError) as error:
-        found[number] = unknown(f"it could not be looked at: {error}", "see the other lines")
+    except ConfigurationError as error:
+        variables = ", ".join(line.partition(":")[0] for line in str(error).splitlines())
+        found[number] = unknown(f"not checked: {variables}", "cure the lines that failed first")
+    except StoreUnreachable as error:
+        found[number] = unknown(f"not checked: {error}", "cure the lines that failed first")
+    except UpstreamError as error:
+        found[number] = unknown(f"not checked: {error}", "see the other lines of this family")
     except Exception as error:  # noqa: BLE001  one check that fails stops no other; a text may hold a row (L13)
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(place.filename).name}:{place.lineno}, in {place.name}"
@@ -45,6 +50,8 @@ def _look(found: dict[int, Verdict], number: int, check: Check, sight: Sight) ->
 
 
 def is_bad(findings: Sequence[Finding], *, strict: bool) -> bool:
-    """Return whether something failed; with `strict` whether anything is not ok."""
+    """Return whether something failed, or nothing could be checked; with `strict` whether anything is not ok."""
+    if findings and all(each.outcome is Outcome.UNKNOWN for each in findings):
+        return True
     bad = {Outcome.FAILED, Outcome.WARNING, Outcome.UNKNOWN} if strict else {Outcome.FAILED}
     return any(each.outcome in bad for each in findings)

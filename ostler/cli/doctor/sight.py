@@ -23,8 +23,19 @@ from ostler import clock
 from ostler.cli.healthy import BEAT_LOCK
 from ostler.cli.kubeconfigs import client_for
 from ostler.clock import utcnow
-from ostler.errors import ConfigurationError, StoreUnreachable
-from ostler.settings import AppAccess, Cluster, Settings, load, load_app, load_cluster, load_stores
+from ostler.errors import StoreUnreachable
+from ostler.reasons import endpoint, reason_of
+from ostler.settings import (
+    AppAccess,
+    Cluster,
+    RedisAlone,
+    Settings,
+    load,
+    load_app,
+    load_cluster,
+    load_stores,
+    read,
+)
 from ostler.transport import HEAD, head_of
 from ostler.wakes import QUEUES
 
@@ -155,12 +166,13 @@ class _Kept:
 
 
 def _rows() -> Rows:
-    engine = make_engine(load_stores().database_url, pool_size=1, application="ostler-doctor")
+    url = load_stores().database_url
+    engine = make_engine(url, pool_size=1, application="ostler-doctor")
     try:
         return transaction(engine, _read)
     except DBAPIError as error:
         if (why := why_away(error)) is not None:
-            raise StoreUnreachable(why) from None
+            raise StoreUnreachable(f"Postgres at {endpoint(url.reveal())} does not answer: {why}") from None
         raise
     finally:
         engine.dispose()
@@ -181,12 +193,10 @@ def _read(db: Connection) -> Rows:
 
 
 def _redis() -> Mapping[str, Any]:
-    url = load_stores().redis_url
-    if url is None:
-        raise ConfigurationError("OSTLER_REDIS_URL: it is not set")
+    url = read(RedisAlone).redis_url.reveal()
     try:
-        with Redis.from_url(url.reveal(), socket_timeout=REDIS_WITHIN, socket_connect_timeout=REDIS_WITHIN) as redis:
+        with Redis.from_url(url, socket_timeout=REDIS_WITHIN, socket_connect_timeout=REDIS_WITHIN) as redis:
             heads = {queue: head_of(redis.lrange(queue, *HEAD)) for queue in QUEUES}
             return {**redis.info(), "lock": bool(redis.exists(BEAT_LOCK)), "heads": heads}
     except RedisError as error:
-        raise StoreUnreachable(f"Redis does not answer: {type(error).__name__}") from None
+        raise StoreUnreachable(f"Redis at {endpoint(url)} does not answer: {reason_of(error)}") from None

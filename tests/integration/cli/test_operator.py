@@ -229,8 +229,10 @@ def test_a_wrong_use_is_status_2(operator: Operator, arguments: tuple[str, ...])
 
 def test_a_database_that_is_away_or_empty_is_one_line(operator: Operator) -> None:
     away = operator.run("jobs", OSTLER_DATABASE_URL="postgresql+psycopg2://u:hunter2@127.0.0.1:1/x")
-    assert away.returncode == 2
-    assert away.stderr.startswith("ostler: OSTLER_DATABASE_URL: the database does not answer: ")
+    assert away.returncode == 3
+    assert away.stderr.startswith(
+        "ostler: Postgres at 127.0.0.1:1 does not answer: Connection refused. See OSTLER_DATA"
+    )
     assert "hunter2" not in away.stderr
     operator.execute("DROP TABLE api_tokens")
     empty = operator.run("token", "list")
@@ -266,7 +268,10 @@ def test_a_budget_is_changed_without_redis_too(operator: Operator) -> None:
     assert done.returncode == 0
     assert "within a minute" in done.stderr
     operator.redis_url = "redis://127.0.0.1:1/0"
-    assert "Redis does not answer" in operator.run("account", "set", "77", "--count", "4").stderr
+    assert (
+        "Redis at 127.0.0.1:1 does not answer (connection refused)"
+        in operator.run("account", "set", "77", "--count", "4").stderr
+    )
     (acme,) = operator.json("account", "list", "--login", "acme")
     assert (acme["weight"], acme["budget"]["count"], acme["usage"]["count"]) == (2, 4, 1)
 

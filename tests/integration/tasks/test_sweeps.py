@@ -142,7 +142,7 @@ def test_a_runner_that_may_not_be_removed_is_asked_for_once_a_minute(
         release.run(claim_id=claim)
 
     after = stage.see(claim)
-    assert (after.state, after.leased_until, after.last_error) == ("releasing", None, "Forbidden")
+    assert (after.state, after.leased_until, after.last_error) == ("releasing", None, "access is refused")
     assert 50 < (after.due_at - utcnow()).total_seconds() <= 60
 
 

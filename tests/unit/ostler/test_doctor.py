@@ -76,6 +76,8 @@ class GitHub:
 class Kube:
     """A cluster that answers by path, or raises."""
 
+    server = "kube.example:6443"
+
     def __init__(self, **says: Any) -> None:
         self.says = says
 
@@ -309,7 +311,8 @@ def test_one_that_hangs_or_breaks_stops_no_other_and_all_of_it_ends() -> None:
     ("outcome", "bad", "strictly"), [(OK, False, False), (WARN, False, True), (DUNNO, False, True), (BAD, True, True)]
 )
 def test_the_exit_status_tells_what_failed(outcome: Outcome, bad: bool, strictly: bool) -> None:
-    found = run([check("c", lambda _: replace(unknown("x"), outcome=outcome))], Sight())  # type: ignore[arg-type]
+    checks = [check("c", lambda _: replace(unknown("x"), outcome=outcome)), check("fine", lambda _: ok("well"))]
+    found = run(checks, Sight())  # type: ignore[arg-type]
     assert (is_bad(found, strict=False), is_bad(found, strict=True)) == (bad, strictly)
 
 
@@ -331,3 +334,16 @@ def test_a_public_app_with_open_pools_fails_where_new_accounts_are_served(
 
     assert found.outcome is outcome
     assert told in f"{found.cause} {found.cure}"
+
+
+def test_exit_status_is_bad_when_nothing_could_be_checked() -> None:
+    found = run([check("one", lambda _: unknown("x")), check("two", lambda _: unknown("x"))], Sight())  # type: ignore[arg-type]
+    assert is_bad(found, strict=False)
+
+
+def test_check_whose_setting_is_missing_names_the_variable_and_no_bug() -> None:
+    def lacks(_: object) -> Verdict:
+        raise ConfigurationError("OSTLER_A: it is not set; x\nOSTLER_B: it is not set; y")
+
+    (found,) = run([check("lacks", lacks)], Sight())  # type: ignore[arg-type]
+    assert (found.cause, found.cure) == ("not checked: OSTLER_A, OSTLER_B", "cure the lines that failed first")

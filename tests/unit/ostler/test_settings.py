@@ -13,7 +13,7 @@ from cryptography.fernet import Fernet
 
 from beat_schedule import settings_of
 from ostler.errors import ConfigurationError
-from ostler.settings import FlowerSettings, Settings, load, load_beat, load_flower
+from ostler.settings import FlowerSettings, Settings, known_variables, load, load_beat, load_flower, unread_variables
 from ostler.watch.settings import WatchSettings, load_watch
 
 ROOT = Path(__file__).parents[3]
@@ -56,7 +56,15 @@ def test_a_missing_variable_is_named_with_what_would_be_right(name: str, monkeyp
 @pytest.mark.parametrize(
     ("name", "value", "shown"),
     [
-        ("OSTLER_DATABASE_URL", "postgresql://user:hunter2@host/db", "postgresql+psycopg2://"),
+        ("OSTLER_DATABASE_URL", "mysql://user:hunter2@host/db", "postgresql://"),
+        ("OSTLER_DATABASE_URL", "hello", "postgresql://"),
+        ("OSTLER_DATABASE_URL", "postgres://user:hunter2/x@host/db", "%2F"),
+        ("OSTLER_REDIS_URL", "redis://:hunter2@host:port/0", "%40"),
+        ("OSTLER_REDIS_URL", "redis://:hunter2@host/first", "as /0"),
+        ("OSTLER_DISPATCH_URL", "foo", "must be http:// or https:// with a host"),
+        ("OSTLER_DISPATCH_URL", "http://web", "/runners/v1/dispatch"),
+        ("OSTLER_DISPATCH_URL", "https://web:port/runners/v1/dispatch", "must be http:// or https:// with a host"),
+        ("OSTLER_GITHUB_API_URL", "api.github.com", "must be http:// or https:// with a host"),
         ("OSTLER_REDIS_URL", "http://:hunter2@host", "redis://"),
         ("OSTLER_WEBHOOK_SECRETS", " , ", "at least one"),
         ("OSTLER_WEB_PORT", "hunter2", "'hunter2'"),
@@ -80,7 +88,26 @@ def test_a_malformed_variable_is_named_with_what_was_found(
         assert "hunter2" not in line
 
 
-def test_a_process_stops_at_start_with_the_one_line() -> None:
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg2"])
+def test_address_of_postgres_is_taken_as_providers_hand_it_out(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OSTLER_DATABASE_URL", f"{scheme}://user:hunter2@host:1/db?sslmode=require")
+    assert load().database_url.reveal() == "postgresql+psycopg2://user:hunter2@host:1/db?sslmode=require"
+
+
+def test_everything_that_is_missing_or_malformed_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OSTLER_REDIS_URL")
+    monkeypatch.delenv("OSTLER_WEBHOOK_SECRETS")
+    monkeypatch.setenv("OSTLER_WEB_PORT", "no")
+    with pytest.raises(ConfigurationError) as error:
+        load()
+    lines = str(error.value).splitlines()
+    assert sorted(line.partition(":")[0] for line in lines) == [
+        "OSTLER_REDIS_URL", "OSTLER_WEBHOOK_SECRETS", "OSTLER_WEB_PORT"
+    ]  # fmt: skip
+    assert "OSTLER_WEB_PORT: found 'no'; must be a whole number; port that `ostler web` listens on" in lines
+
+
+def test_process_stops_at_start_with_a_line_for_each_missing_variable() -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OSTLER_")}
     answer = subprocess.run(
         [sys.executable, "-m", "ostler", "worker"],
@@ -92,8 +119,50 @@ def test_a_process_stops_at_start_with_the_one_line() -> None:
         timeout=60,
     )
     assert answer.returncode == 2
-    assert answer.stderr.startswith("ostler: OSTLER_DATABASE_URL: it is not set; ")
-    assert answer.stderr.count("\n") == 1
+    named = [line.removeprefix("ostler: ").partition(": it is not set; ")[0] for line in answer.stderr.splitlines()]
+    assert sorted(named) == sorted(GOOD)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("OSTLER_WEB_PROT", "OSTLER_WEB_PORT"),
+        ("OSTLER_STALE_CLAIM_AFTERR", "OSTLER_STALE_CLAIM_AFTER"),
+        ("OSTLER_DATABSE_URL", "OSTLER_DATABASE_URL"),
+        ("OSTLER_WATCH_LEESE", "OSTLER_WATCH_LEASE"),
+        ("OSTLER_FLOWER_BASICAUTH", "OSTLER_FLOWER_BASIC_AUTH"),
+        ("OSTLER_XYZZY", None),
+    ],
+)
+def test_misspelt_variable_is_named_with_its_nearest(
+    name: str, near: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "hunter2")
+    (found,) = unread_variables()
+    assert (found.name, found.near) == (name, near)
+    assert "hunter2" not in str(found)
+    assert near is None or near in str(found)
+
+
+def test_misspelt_variable_is_named_beside_the_one_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OSTLER_REDIS_URL")
+    monkeypatch.setenv("OSTLER_REDIS_ULR", "redis://x")
+    with pytest.raises(ConfigurationError, match=r"OSTLER_REDIS_URL: .*; OSTLER_REDIS_ULR is set: is it misspelt"):
+        load()
+
+
+def test_every_setting_of_the_watch_is_a_known_variable() -> None:
+    assert {f"OSTLER_{name.upper()}" for name in WatchSettings.model_fields} <= known_variables()
+
+
+@pytest.mark.parametrize(
+    "name", ["OSTLER_WEB_SERVICE_HOST", "OSTLER_WEB_PORT_80_TCP", "OSTLER_WEB_SERVICE_PORT_HTTP", "OSTLER_HALT_DIR"]
+)
+def test_variable_of_kubernetes_or_of_a_test_is_not_taken_for_misspelt(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "tcp://10.0.0.1:80")
+    assert unread_variables() == []
 
 
 def test_flower_needs_the_way_to_redis_and_no_other_secret(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -596,7 +596,7 @@ def test_a_call_is_written_down_before_it_is_made_and_its_failure_after(stage: S
 
     run = stage.tick(body)
     assert during == ["begun", "done", "begun"]
-    assert [(row.outcome, row.note) for row in stage.ledger()] == [("done", None), ("failed", "Retryable")]
+    assert [(row.outcome, row.note) for row in stage.ledger()] == [("done", None), ("failed", "it did not answer")]
     assert (stage.repaired(), run.skipped) == ([1], 1)
 
 

@@ -1,0 +1,104 @@
+"""Reasons are words: what a client library raised, as a person would say it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import urllib3
+from kombu.exceptions import OperationalError
+from redis import Redis
+
+from lab.processes import free_port
+from ostler.errors import Conflict, Forbidden, NotInstalled, Retryable, UpstreamError
+from ostler.reasons import UNKNOWN, endpoint, meaning_of, reason_of
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql+psycopg2://u:hunter2@db.example:6543/x", "db.example:6543"),
+        ("postgres://u:hunter2@db.example/x", "db.example:5432"),
+        ("rediss://:hunter2@cache/0", "cache:6379"),
+        ("https://api.github.com", "api.github.com:443"),
+        ("http://[::1]:8080/x", "[::1]:8080"),
+        ("redis:///0", "localhost:6379"),
+        ("redis://u:hunter2@host:port", "an address that cannot be read"),
+    ],
+)
+def test_endpoint_is_host_and_port_without_credentials(url: str, shown: str) -> None:
+    assert endpoint(url) == shown
+
+
+@contextmanager
+def silent_server() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def ask_redis(port: int) -> None:
+    with Redis(port=port, socket_timeout=0.2, socket_connect_timeout=0.2) as redis:
+        redis.ping()
+
+
+def ask_over_http(port: int) -> None:
+    urllib3.PoolManager().request("GET", f"http://127.0.0.1:{port}/", timeout=0.2, retries=False)
+
+
+def ask_by_name(_: int) -> None:
+    urllib3.PoolManager().request("GET", "http://nope.invalid/", timeout=1, retries=0)
+
+
+def raised(call: Callable[[int], None], port: int) -> Exception:
+    try:
+        call(port)
+    except Exception as error:  # noqa: BLE001  whatever the library raises
+        return error
+    raise AssertionError("it answered")
+
+
+@pytest.mark.parametrize("call", [ask_redis, ask_over_http])
+def test_refused_connection_is_said(call: Callable[[int], None]) -> None:
+    assert reason_of(raised(call, free_port())) == "connection refused"
+
+
+@pytest.mark.parametrize("call", [ask_redis, ask_over_http])
+def test_silence_is_said(call: Callable[[int], None]) -> None:
+    with silent_server() as port:
+        assert reason_of(raised(call, port)) == "no answer in time"
+
+
+def test_unknown_name_is_said() -> None:
+    assert reason_of(raised(ask_by_name, 0)) == "its name cannot be resolved"
+
+
+def wrap(cause: Exception) -> None:
+    raise OperationalError("hunter2") from cause
+
+
+def test_cause_inside_the_error_of_another_library_is_found() -> None:
+    refused = raised(ask_redis, free_port())
+    assert reason_of(raised(lambda _: wrap(refused), 0)) == "connection refused"
+    assert reason_of(KeyError("hunter2")) == UNKNOWN
+
+
+def test_failure_of_a_repair_is_not_explained_by_what_it_repairs() -> None:
+    failure = ConnectionRefusedError()
+    failure.__context__ = TimeoutError()
+    assert reason_of(failure) == "connection refused"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (NotInstalled("x"), "the App is not installed there"),
+        (Forbidden("x"), "access is refused"),
+        (Conflict("x"), "it was changed at the same time"),
+        (Retryable("x", status=502), "it answered 502"),
+        (Retryable("x"), "it did not answer"),
+    ],
+)
+def test_meaning_of_a_refusal_is_words(error: UpstreamError, words: str) -> None:
+    assert meaning_of(error) == words
