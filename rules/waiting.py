@@ -16,6 +16,7 @@ from rules.fairness import AccountView, Budget, JobHead, SkipReason, Usage, refu
 from rules.holds import HoldReason
 from rules.labels import PoolLabels, refusing_rule, tell_rule
 from rules.machines import ClaimState, JobState, Stamp
+from rules.starts import Trouble
 
 
 class WaitsFor(StrEnum):
@@ -55,6 +56,18 @@ class PoolFacts:
     warm: int
     rerouting: bool = False
     """What it serves has changed, and its queued jobs are about to be matched again."""
+    autoscaled: bool = False
+    max_replicas: int = 0
+    """Replicas that the autoscaler may set at most; by hand it means nothing."""
+    paused: bool = False
+    problem: str | None = None
+    """What is wrong with its RunnerPool, so that no Pod is made of it."""
+    trouble: Trouble | None = None
+    trouble_detail: str = ""
+    create_after: datetime | None = None
+    """When the next Pod is made at the earliest, after starts that failed."""
+    cluster_gate: str | None = None
+    """Why the gate of Kubernetes is closed, so that the autoscaler adds no Pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,19 +256,106 @@ def _queued(job: JobFacts) -> Explanation:
         return Explanation(
             WaitsFor.BUDGET,
             f"{place} Account {job.account} has no room in its budget: {short}.",
-            "Wait for one of its Pods to end: a Pod counts until then, also after its job. Or raise the budget: "
-            f"`ostler account set {job.account_id}`.",
+            _budget_cure(job, pool),
         )
     if pool.warm == 0:
-        return Explanation(
-            WaitsFor.POD,
-            f"{place} No Pod of pool {pool.name} is warm: {pool.taken} of {pool.replicas} have a job.",
-            "Wait for a Pod, or raise the replicas of the pool.",
-        )
+        why, cure = _no_pod(pool)
+        return Explanation(WaitsFor.POD, f"{place} No Pod of pool {pool.name} is warm: {why}.", cure)
     return Explanation(
         WaitsFor.MATCH,
         f"{place} Pool {pool.name} has {pool.warm} warm Pods, which go to the accounts that use least of their share.",
     )
+
+
+def _budget_cure(job: JobFacts, pool: PoolFacts) -> str:
+    """Return what helps; waiting only where the budget admits a job of this size at all."""
+    budget, wanted = job.budget, []
+    if budget.count < 1:
+        wanted.append("--count 1")
+    if budget.vcpu_millicores < pool.vcpu_millicores:
+        wanted.append(f"--vcpu {_cores(pool.vcpu_millicores)}")
+    if budget.memory_mib < pool.memory_mib:
+        wanted.append(f"--memory {_gib(pool.memory_mib)}")
+    if not wanted:
+        return (
+            "Wait for one of its Pods to end: a Pod counts until then, also after its job. Or raise the budget: "
+            f"`ostler account set {job.account_id}` with --count, --vcpu or --memory."
+        )
+    return (
+        "Waiting does not help: the whole budget is too small for one job of this pool. Raise it to this or more: "
+        f"`ostler account set {job.account_id} {' '.join(wanted)}`."
+    )
+
+
+def _no_pod(pool: PoolFacts) -> tuple[str, str]:  # noqa: PLR0911  a table, one entry per obstacle
+    """Return why no Pod is warm, and what helps: the first obstacle that a person can remove."""
+    if pool.problem is not None:
+        return f"its RunnerPool cannot be used ({pool.problem})", f"Correct the spec of RunnerPool {pool.name}."
+    if pool.paused:
+        return "the pool is paused, and makes no Pods", f"Resume it: `ostler pool resume {pool.name}`."
+    most = pool.max_replicas if pool.autoscaled else pool.replicas
+    if most <= 0:
+        field = "spec.autoscaling.maxReplicas" if pool.autoscaled else "replicas"
+        return f"its {field} is 0", f"Waiting does not help. {_raise(pool, 1)}"
+    if pool.trouble is not None:
+        why, cure = _TROUBLES[pool.trouble]
+        detail = f" ({pool.trouble_detail})" if pool.trouble_detail else ""
+        after = pool.create_after
+        later = "" if after is None else f"; the next one is not made before {after:%Y-%m-%d %H:%M:%S} UTC"
+        return f"{why}{detail}{later}", cure
+    counts = f"{pool.taken} of {pool.replicas} have a job"
+    if pool.taken < pool.replicas:
+        return f"{counts}, and the others start, end or are replaced", (
+            f"Wait for one to start. If none does within a few minutes: kubectl describe rpool {pool.name}."
+        )
+    if not pool.autoscaled or pool.replicas >= most:
+        return counts, f"Wait for one of their jobs to end, or make the pool larger. {_raise(pool, most + 1)}"
+    if pool.cluster_gate is not None:
+        return f"{counts}, and the autoscaler adds none while the gate of Kubernetes is closed", (
+            f"See `ostler gates`: {pool.cluster_gate}."
+        )
+    return f"{counts}, and the autoscaler may set up to {most}", (
+        "Wait: it adds Pods within seconds. If it does not, `ostler pool list --why` says why."
+    )
+
+
+def _raise(pool: PoolFacts, least: int) -> str:
+    """Return how a pool is made larger: of an autoscaled one the replicas are the autoscaler's."""
+    if pool.autoscaled:
+        return f"Set spec.autoscaling.maxReplicas of RunnerPool {pool.name} to {least} or more."
+    return f"Set the replicas: `ostler pool scale {pool.name} {least}`, or more."
+
+
+_TROUBLES = {
+    Trouble.IMAGE: (
+        "the nodes do not get its image",
+        "Correct `image` of the RunnerPool, or the registry's credentials. A new Pod is made at once after a change.",
+    ),
+    Trouble.CONTAINER: (
+        "the containers of its Pods cannot be made or run",
+        "See that each Secret, ConfigMap and volume that its Pod template names exists in its namespace.",
+    ),
+    Trouble.UNSCHEDULABLE: (
+        "no node takes its Pods",
+        "Add nodes, or lower the resources of the pool, or correct its node selector and tolerations.",
+    ),
+    Trouble.POLLER: (
+        "its Pods end before their first poll",
+        "See the log of container `poller` of one of them: it says why web did not take the poll.",
+    ),
+    Trouble.SILENT: (
+        "its Pods run, and web does not hear them",
+        "See that OSTLER_DISPATCH_URL reaches web from the Pods: DNS, network policies, and the log of `poller`.",
+    ),
+    Trouble.REFUSED: (
+        "the API server refuses its Pods",
+        "Correct what the message names: Pod Security of the namespace, an admission webhook, or a field of the spec.",
+    ),
+    Trouble.QUOTA: (
+        "a ResourceQuota of its namespace is used up",
+        "Raise the quota, or make pools of this namespace smaller. The next Pod is made when there is room.",
+    ),
+}
 
 
 def _place(ahead: int | None) -> str:

@@ -9,15 +9,17 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from models import epochs
+from models import epochs, gates
 from models.browse.page import Order, Page, read
 from models.matching import WEB_ALIVE
 from models.pools import routes
 from models.sql import text
 from models.usage import usage_of
+from ostler.upstreams import Upstream
 from rules.fairness import Budget
 from rules.holds import HoldReason
 from rules.machines import ClaimState, JobState, Stamp
+from rules.starts import Trouble
 from rules.waiting import ClaimFacts, JobFacts, PoolFacts, closest_pool
 
 MOST_EVENTS = 500
@@ -142,7 +144,8 @@ def _pool_facts(db: Connection, pool_id: int, *, job_id: int, now: datetime) -> 
     row = db.execute(
         text("""
             SELECT p.id, p.name, p.vcpu, p.memory, p.replicas, p.draining, p.deleted_at IS NOT NULL AS deleted,
-                   p.rerouting_since IS NOT NULL OR :job = ANY(p.rerouting_jobs) AS rerouting,
+                   p.rerouting_since IS NOT NULL OR :job = ANY(p.rerouting_jobs) AS rerouting, p.autoscaled,
+                   p.max_replicas, p.paused, p.problem, p.start_trouble, p.start_detail, p.create_after,
                    (SELECT count(*) FROM claims c
                     WHERE c.pool_id = p.id AND c.ended_at IS NULL AND c.purpose = 'job') AS taken,
                    (SELECT count(*) FROM offers o
@@ -165,6 +168,14 @@ def _pool_facts(db: Connection, pool_id: int, *, job_id: int, now: datetime) -> 
         rerouting=row.rerouting,
         taken=row.taken,
         warm=row.warm,
+        autoscaled=row.autoscaled,
+        max_replicas=row.max_replicas,
+        paused=row.paused,
+        problem=row.problem,
+        trouble=None if row.start_trouble is None else Trouble(row.start_trouble),
+        trouble_detail=row.start_detail or "",
+        create_after=row.create_after if row.create_after is not None and row.create_after > now else None,
+        cluster_gate=next((each.why or "its calls fail" for each in gates.shut(db, Upstream.KUBERNETES)), None),
     )
 
 

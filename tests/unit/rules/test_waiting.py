@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from rules.fairness import Budget, Usage
 from rules.holds import HoldReason
 from rules.labels import PoolLabels
 from rules.machines import ClaimState, JobState, Stamp
+from rules.starts import Trouble
 from rules.waiting import ClaimFacts, Explanation, JobFacts, PoolFacts, WaitsFor, closest_pool, explain
 
 POOL = PoolFacts(
@@ -94,6 +96,68 @@ def test_a_queued_job_waits_for_a_pod_or_for_the_matcher() -> None:
     assert explain(replace(JOB, pool=replace(POOL, rerouting=True))).waits_for is WaitsFor.POOL
     assert explain(replace(JOB, pool=None)).waits_for is WaitsFor.POOL
     assert explain(replace(JOB, ahead=1)).summary.startswith("1 job of its account in its pool come")
+
+
+def no_pod(**changes: Any) -> Explanation:
+    return explain(replace(JOB, pool=replace(POOL, warm=0, **changes)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why", "cure"),
+    [
+        ({"replicas": 0, "taken": 0}, "its replicas is 0", "`ostler pool scale small 1`"),
+        ({"replicas": 3, "taken": 3}, "3 of 3 have a job", "`ostler pool scale small 4`"),
+        ({"replicas": 3, "taken": 1}, "the others start", "Wait for one to start"),
+        ({"paused": True}, "paused", "`ostler pool resume small`"),
+        ({"problem": "image: it is empty"}, "image: it is empty", "Correct the spec"),
+        ({"autoscaled": True, "max_replicas": 9, "replicas": 3, "taken": 3}, "up to 9", "it adds Pods within seconds"),
+        ({"autoscaled": True, "max_replicas": 3, "replicas": 3, "taken": 3}, "3 of 3", "spec.autoscaling.maxReplicas"),
+        ({"autoscaled": True, "max_replicas": 0, "replicas": 0, "taken": 0}, "maxReplicas is 0", "to 1 or more"),
+        (
+            {"autoscaled": True, "max_replicas": 9, "taken": 3, "cluster_gate": "9 of 10 calls failed"},
+            "gate of Kubernetes is closed", "9 of 10 calls failed",
+        ),
+        (
+            {"trouble": Trouble.IMAGE, "trouble_detail": "ImagePullBackOff",
+             "create_after": datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC)},
+            "do not get its image (ImagePullBackOff); the next one is not made before 2026-11-21 03:04:05 UTC",
+            "credentials",
+        ),
+        ({"trouble": Trouble.QUOTA, "trouble_detail": "cpu"}, "ResourceQuota of its namespace is used up (cpu)", "Raise"),
+        ({"trouble": Trouble.UNSCHEDULABLE}, "no node takes its Pods", "Add nodes"),
+    ],
+)  # fmt: skip
+def test_missing_pod_is_explained_with_what_helps(changes: dict[str, Any], why: str, cure: str) -> None:
+    found = no_pod(**changes)
+    assert found.waits_for is WaitsFor.POD
+    assert why in found.summary
+    assert cure in (found.cure or "")
+
+
+@pytest.mark.parametrize("trouble", list(Trouble))
+def test_every_trouble_of_starts_has_words_and_a_cure(trouble: Trouble) -> None:
+    found = no_pod(trouble=trouble)
+    assert found.summary.endswith(".")
+    assert found.cure
+
+
+@pytest.mark.parametrize("taken", [0, 3, 9])
+def test_replicas_of_an_autoscaled_pool_are_never_advised(taken: int) -> None:
+    for most in (0, 3, 9):
+        cure = no_pod(autoscaled=True, max_replicas=most, taken=taken).cure or ""
+        assert "pool scale" not in cure
+        assert "replicas of" not in cure.replace("maxReplicas of", "")
+
+
+def test_waiting_is_not_advised_where_the_whole_budget_is_too_small() -> None:
+    none = explain(replace(JOB, budget=Budget(count=0, vcpu_millicores=4000, memory_mib=8192)))
+    assert "`ostler account set 7 --count 1`" in (none.cure or "")
+    small = explain(replace(JOB, budget=Budget(count=2, vcpu_millicores=1000, memory_mib=2048)))
+    assert "`ostler account set 7 --vcpu 2 --memory 4`" in (small.cure or "")
+    for found in (none, small):
+        assert (found.waits_for, "Wait for" in (found.cure or "")) == (WaitsFor.BUDGET, False)
+    full = explain(replace(JOB, usage=Usage(count=2, vcpu_millicores=0, memory_mib=0)))
+    assert "Wait for one of its jobs to end" in (full.cure or "")
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_a_queued_job_with_room_waits_for_a_pod(stage: Stage) -> None:
     stage.job(1, pool_id=stage.pool())
     why = stage.get("/jobs/1").json()["why"]
     assert why["waits_for"] == "pod"
-    assert "No Pod of pool small is warm: 0 of 3 have a job." in why["summary"]
+    assert "No Pod of pool small is warm: 0 of 3 have a job, and the others start" in why["summary"]
 
 
 def test_a_claimed_job_shows_its_claim_and_a_claim_its_events_and_no_jit(stage: Stage) -> None:
