@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ostler.cli.output import Json, Limit, fail, given_id, print_json, print_table, query, tell_more
+from ostler.cli.output import Json, Limit, fail, given_id, print_json, query, tell_more
+from ostler.cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
 from ostler.reasons import endpoint, reason_of
 from ostler.settings import load_stores
 from rules.fairness import Budget, Usage
@@ -32,23 +33,30 @@ def list_(
     login: Annotated[str | None, typer.Option(help="only this login")] = None,
     limit: Limit = 50,
     as_json: Json = False,
+    wide: Wide = False,
+    output: Output = None,
 ) -> None:
     """List accounts with their budgets, and what they use of them now."""
     from models.browse.accounts import AccountFilter, list_accounts  # noqa: PLC0415
 
+    form = form_of(as_json=as_json, wide=wide, output=output)
     found = query(lambda db: list_accounts(db, AccountFilter(login=login), limit=limit))
-    if as_json:
+    if form is Form.JSON:
         print_json([_plain(row, found.usage[row.id], found.ending[row.id]) for row in found.page.rows])
         return
+    if form is Form.NAME:
+        print_names(row.id for row in found.page.rows)
+        return
     print_table(
-        ("id", "login", "access", "weight", "Pods", "ending", "vCPU", "GiB"),
+        ("id", Column("login", Kind.NAME), "access", Column("weight", drop=1), "Pods", Column("ending", drop=2), "vCPU",
+         "GiB"),
         (
             (row.id, row.login, row.access, f"{row.weight:g}", f"{used.count}/{row.budget_count}", found.ending[row.id],
              f"{used.vcpu_millicores / 1000:g}/{row.budget_vcpu / 1000:g}",
              f"{used.memory_mib / 1024:g}/{row.budget_memory / 1024:g}")
             for row, used in ((row, found.usage[row.id]) for row in found.page.rows)
         ),
-        empty="no accounts",
+        empty="no accounts", wide=form is Form.WIDE,
     )  # fmt: skip
     tell_more(found.page)
 

@@ -9,7 +9,8 @@ import typer
 
 from ostler.cli.kubeconfigs import Kubeconfig
 from ostler.cli.manifest_files import STDIN, read_files
-from ostler.cli.output import MISTAKE, Json, print_json, print_table
+from ostler.cli.output import MISTAKE, Json, print_json
+from ostler.cli.tables import Column, Kind, print_table
 from ostler.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ def _print(verdict: Verdict, refusals: list[Refusal], notes: list[str]) -> None:
 
     words = {None: "-", True: "yes", False: "NO"}
     print_table(
-        ("runner Pods of", "state", "policies", "unchanged", "reach web"),
+        ("runner Pods of", "state", Column("policies", Kind.TEXT), "unchanged", "reach web"),
         (
             (row.pool, row.state, ", ".join(row.policies) or "none", words[row.same],
              {None: "?", True: "yes", False: "no"}[row.reaches_web])
@@ -188,7 +189,7 @@ def _print(verdict: Verdict, refusals: list[Refusal], notes: list[str]) -> None:
     )  # fmt: skip
     typer.echo()
     print_table(
-        ("what", "object", "becomes"),
+        ("what", Column("object", Kind.TEXT), Column("becomes", Kind.TEXT)),
         ((each.action, told(each.key), told(each.to) if each.to else None) for each in verdict.changes),
         empty="nothing is deleted or renamed",
     )

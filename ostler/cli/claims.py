@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ostler.cli.accounts import account_id
-from ostler.cli.output import BIGGEST_ID, Json, Limit, age, print_json, print_table, query, tell_more
+from ostler.cli.output import BIGGEST_ID, Json, Limit, age, print_json, query, tell_more
 from ostler.cli.pools import pool_id
+from ostler.cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
 from ostler.clock import utcnow
 from rules.machines import ClaimState, Purpose
 
@@ -27,6 +28,8 @@ def claims(
     job: Annotated[int | None, typer.Option(min=1, max=BIGGEST_ID, help="GitHub's id of the job")] = None,
     limit: Limit = 50,
     as_json: Json = False,
+    wide: Wide = False,
+    output: Output = None,
 ) -> None:
     """List live claims, newest first."""
     from models.browse.claims import ClaimFilter, list_claims  # noqa: PLC0415
@@ -42,18 +45,26 @@ def claims(
         )
         return list_claims(db, wanted, limit=limit)
 
+    form = form_of(as_json=as_json, wide=wide, output=output)
     page = query(body)
-    if as_json:
+    if form is Form.JSON:
         print_json(list(page.rows))
+        return
+    if form is Form.NAME:
+        print_names(row.id for row in page.rows)
         return
     now = utcnow()
     print_table(
-        ("claim", "purpose", "state", "stamp", "job", "account", "pool", "pod", "age", "end"),
+        (
+            Column("claim"), Column("purpose", drop=5), Column("state"), Column("stamp", drop=4), Column("job"),
+            Column("account", Kind.NAME, drop=3), Column("pool", Kind.NAME, drop=6), Column("pod", Kind.NAME),
+            Column("age"), Column("end", drop=2),
+        ),
         (
             (row.id, row.purpose, row.state, row.stamp, row.job_id, row.account, row.pool, row.pod,
              age(row.created_at, now=now), row.end_reason)
             for row in page.rows
         ),
-        empty="no claims",
+        empty="no claims", wide=form is Form.WIDE,
     )  # fmt: skip
     tell_more(page)

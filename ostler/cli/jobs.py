@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from ostler.cli.accounts import account_id
-from ostler.cli.output import BIGGEST_ID, Json, Limit, age, fail, object_of, print_json, print_table, query, tell_more
+from ostler.cli.output import BIGGEST_ID, Json, Limit, age, fail, object_of, print_json, query, tell_more
 from ostler.cli.pools import pool_id
+from ostler.cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
 from ostler.clock import utcnow
 from rules.holds import HoldReason
 from rules.machines import JobState
@@ -33,6 +34,8 @@ def jobs(
     repository: Annotated[str | None, typer.Option(help="owner/name")] = None,
     limit: Limit = 50,
     as_json: Json = False,
+    wide: Wide = False,
+    output: Output = None,
 ) -> None:
     """List jobs, newest first."""
     from models.browse.jobs import JobFilter, list_jobs  # noqa: PLC0415
@@ -48,19 +51,26 @@ def jobs(
         )
         return list_jobs(db, wanted, limit=limit)
 
+    form = form_of(as_json=as_json, wide=wide, output=output)
     page = query(body)
-    if as_json:
+    if form is Form.JSON:
         print_json(list(page.rows))
+        return
+    if form is Form.NAME:
+        print_names(row.id for row in page.rows)
         return
     now = utcnow()
     print_table(
-        ("job", "repository", "name", "state", "hold", "pool", "age", "account"),
+        (
+            Column("job"), Column("repository", Kind.NAME, drop=1), Column("name", Kind.NAME, drop=2), Column("state"),
+            Column("hold"), Column("pool", Kind.NAME, drop=3), Column("age"), Column("account", Kind.NAME, drop=4),
+        ),
         (
             (row.id, row.repository, row.name, row.conclusion or row.state, row.hold_reason, row.pool,
              age(row.queued_at, now=now), row.account)
             for row in page.rows
         ),
-        empty="no jobs",
+        empty="no jobs", wide=form is Form.WIDE,
     )  # fmt: skip
     tell_more(page)
 
@@ -68,6 +78,7 @@ def jobs(
 def job(
     job_id: Annotated[int, typer.Argument(min=1, max=BIGGEST_ID, metavar="ID", help="GitHub's id of the job")],
     as_json: Json = False,
+    wide: Wide = False,
 ) -> None:
     """Explain one job: where it stands, why, what would help, and how it came there."""
     from models.browse.claims import claim_events  # noqa: PLC0415
@@ -101,10 +112,13 @@ def job(
     moves = [(event.at, "job", event) for event in story.events]
     moves += [(event.at, f"claim {event.claim_id}", event) for event in of_claims]
     print_table(
-        ("when", "what", "from", "to", "by", "why", "after ms"),
+        (
+            "when", "what", Column("from", drop=3), "to", Column("by", drop=2), Column("why", Kind.TEXT),
+            Column("after ms", drop=1),
+        ),
         (
             (f"{at:%Y-%m-%d %H:%M:%S}", what, event.from_state, event.to_state, event.who, event.why, event.latency_ms)
             for at, what, event in sorted(moves, key=lambda move: move[0])
         ),
-        empty="nothing was noted about it",
-    )
+        empty="nothing was noted about it", wide=wide,
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""How the operator's commands print: a table for people, JSON for scripts; and how they reach the database.
+"""What the operator's commands share: exit statuses, JSON for scripts, and the way to the database.
 
 What is slow to import (SQLAlchemy, Celery) is imported by the commands when they run, so that `--help` is quick.
 """
@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from ostler.errors import ConfigurationError, StoreUnreachable
 from ostler.reasons import endpoint
@@ -86,19 +83,6 @@ def given_id(given: str) -> int | None:
 def print_json(value: Any) -> None:
     """Print JSON; rows become objects, times ISO 8601."""
     sys.stdout.write(json.dumps(value, default=_plain, indent=2) + "\n")
-
-
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
-    """Print a table, or `empty` when it has no rows. A cell's markup is shown, not obeyed: it comes from others."""
-    table = Table(*columns, box=None, header_style="bold", pad_edge=False)
-    for row in rows:
-        table.add_row(*("-" if cell is None or cell == "" else escape(str(cell)) for cell in row))
-    # A pipe has no width; nothing of a cell may be cut off there.
-    console = Console() if sys.stdout.isatty() else Console(width=500)
-    if table.row_count:
-        console.print(table)
-    else:
-        console.print(empty)
 
 
 def tell_more(page: Page) -> None:

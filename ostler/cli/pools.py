@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ostler.cli.output import Json, Limit, age, fail, given_id, object_of, print_json, print_table, query
+from ostler.cli.output import Json, Limit, age, fail, given_id, object_of, print_json, query
+from ostler.cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
 from ostler.clock import utcnow
 
 if TYPE_CHECKING:
@@ -28,10 +29,13 @@ def list_(
     everything: Annotated[bool, typer.Option("--all", help="also those whose RunnerPool is gone")] = False,
     limit: Limit = 50,
     as_json: Json = False,
+    wide: Wide = False,
+    output: Output = None,
 ) -> None:
     """List pools with their Pods and jobs in numbers."""
     from models.browse.pools import PoolFilter, list_pools, pool_story  # noqa: PLC0415
 
+    form = form_of(as_json=as_json, wide=wide, output=output)
     now = utcnow()
 
     def body(db: Connection) -> list[PoolStory]:
@@ -40,22 +44,29 @@ def list_(
         return [story for story in stories if story is not None]
 
     stories = query(body)
-    if as_json:
+    if form is Form.NAME:
+        print_names(story.pool.name for story in stories)
+        return
+    if form is Form.JSON:
         print_json([{**object_of(story.pool), "counts": story.counts} for story in stories])
         return
     if why:
-        _print_decisions(stories)
+        _print_decisions(stories, wide=form is Form.WIDE)
         return
     print_table(
-        ("id", "pool", "labels", "scaling", "replicas", "pods", "warm", "reserved", "busy", "queued", "held", "oldest",
-         "state", "what is wrong"),
+        (
+            Column("id", drop=8), Column("pool", Kind.NAME), Column("labels", Kind.TEXT, drop=9),
+            Column("scaling", Kind.TEXT, drop=10), "replicas", Column("pods", drop=6), "warm",
+            Column("reserved", drop=7), "busy", "queued", Column("held", drop=5), Column("oldest", drop=4), "state",
+            Column("what is wrong", Kind.TEXT),
+        ),
         (
             (story.pool.id, story.pool.name, ",".join(story.pool.labels), _scaling(story), story.pool.replicas,
              story.counts.pods, story.counts.warm, story.counts.reserved, story.counts.busy, story.counts.queued,
              story.counts.held, age(story.counts.oldest_queued_at, now=now), _state(story), _trouble(story))
             for story in stories
         ),
-        empty="no pools",
+        empty="no pools", wide=form is Form.WIDE,
     )  # fmt: skip
 
 
@@ -100,16 +111,19 @@ def _scaling(story: PoolStory) -> str:
     return f"+{pool.min_warm} warm, at most {pool.max_replicas}" if pool.autoscaled else "by hand"
 
 
-def _print_decisions(stories: Sequence[PoolStory]) -> None:
+def _print_decisions(stories: Sequence[PoolStory], *, wide: bool) -> None:
     now = utcnow()
     print_table(
-        ("pool", "replicas", "decision", "why", "scaled up", "scaled down"),
+        (
+            Column("pool", Kind.NAME), "replicas", "decision", Column("why", Kind.TEXT), Column("scaled up", drop=1),
+            Column("scaled down", drop=2),
+        ),
         (
             (story.pool.name, story.pool.replicas, *_decision(story), age(story.pool.scaled_up_at, now=now),
              age(story.pool.scaled_down_at, now=now))
             for story in stories
         ),
-        empty="no pools",
+        empty="no pools", wide=wide,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ostler.cli.kubeconfigs import choose
-from ostler.cli.output import print_table
+from ostler.cli.tables import Column, Kind, print_table
 
 if TYPE_CHECKING:
     from tasks.restoring import Look, Report
@@ -53,7 +53,7 @@ def _print(report: Report, *, dry: bool) -> None:
     acts = Counter(str(look.verdict.act) for look in report.looks)
     told = [look for look in report.looks if look.verdict.act != "leave" or look.verdict.drops is not None]
     print_table(
-        ("pod", "would" if dry else "did", "why", "runner", "account"),
+        ("pod", "would" if dry else "did", Column("why", Kind.TEXT), Column("runner", Kind.NAME, drop=1), "account"),
         (_row(look) for look in told),
         empty="no Pod has a claim that Postgres does not know",
     )

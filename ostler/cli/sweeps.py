@@ -11,19 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from beat_schedule import SWEEPS
-from ostler.cli.output import (
-    BIGGEST_ID,
-    Json,
-    Limit,
-    age,
-    fail,
-    no_answer,
-    object_of,
-    print_json,
-    print_table,
-    query,
-    tell_more,
-)
+from ostler.cli.output import BIGGEST_ID, Json, Limit, age, fail, no_answer, object_of, print_json, query, tell_more
+from ostler.cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
 from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, StoreUnreachable
 from ostler.reasons import reason_of
@@ -45,25 +34,32 @@ Why = Annotated[str, typer.Option("--why", help="the reason, shown to everybody 
 
 
 @app.command("list")
-def list_(as_json: Json = False) -> None:
+def list_(as_json: Json = False, wide: Wide = False, output: Output = None) -> None:
     """List sweeps: which are paused, and how their last tick ended."""
     from models.browse.sweeps import list_sweeps  # noqa: PLC0415
 
+    form = form_of(as_json=as_json, wide=wide, output=output)
     now = utcnow()
     found, obstacle = query(lambda db: (list_sweeps(db, now=now), _obstacle(db)))
     if obstacle is not None:
         typer.echo(f"Nothing is retired or deregistered now: {obstacle}", err=True)
-    if as_json:
+    if form is Form.JSON:
         print_json([asdict(each) for each in found])
         return
+    if form is Form.NAME:
+        print_names(each.name for each in found)
+        return
     print_table(
-        ("sweep", "switch", "last success", "last tick", "outcome", "why"),
+        (
+            "sweep", Column("switch", Kind.TEXT), Column("last success", drop=1), Column("last tick"),
+            Column("outcome"), Column("why", Kind.TEXT),
+        ),
         (
             (each.name, _switch(each), _ago(each.succeeded_at, now), _ago(each.began_at, now), each.outcome,
              each.paused_why or each.why)
             for each in found
         ),
-        empty="no sweeps",
+        empty="no sweeps", wide=form is Form.WIDE,
     )  # fmt: skip
 
 
@@ -127,6 +123,8 @@ def repairs(
     run_id: Annotated[int | None, typer.Option("--run", min=1, max=BIGGEST_ID, help="only of this run")] = None,
     limit: Limit = 50,
     as_json: Json = False,
+    wide: Wide = False,
+    output: Output = None,
 ) -> None:
     """List what the sweeps repaired, newest first, and whether it came to what it was for."""
     from models.browse.repairs import RepairFilter, list_repairs  # noqa: PLC0415
@@ -136,24 +134,33 @@ def repairs(
     wanted = RepairFilter(
         sweep=sweep, outcome=outcome, dry=dry, claim_id=claim, job_id=job, pod_uid=pod_uid, run_id=run_id
     )
+    form = form_of(as_json=as_json, wide=wide, output=output)
     page = query(lambda db: list_repairs(db, wanted, limit=limit))
-    if as_json:
+    if form is Form.JSON:
         print_json(list(page.rows))
         return
-    _print_repairs(page.rows)
+    if form is Form.NAME:
+        print_names(row.id for row in page.rows)
+        return
+    _print_repairs(page.rows, wide=form is Form.WIDE)
     tell_more(page)
 
 
-def _print_repairs(rows: Any) -> None:
+def _print_repairs(rows: Any, *, wide: bool = False) -> None:
     now = utcnow()
     print_table(
-        ("repair", "age", "sweep", "what", "why", "pod", "claim", "job", "subject", "before", "after", "outcome"),
+        (
+            "repair", "age", Column("sweep", drop=1), "what", Column("why", Kind.TEXT),
+            Column("pod", Kind.NAME, drop=4), Column("claim", drop=2), Column("job", drop=3),
+            Column("subject", Kind.NAME, drop=7), Column("before", Kind.TEXT, drop=6),
+            Column("after", Kind.TEXT, drop=5), "outcome",
+        ),
         (
             (row.id, age(row.at, now=now), row.sweep, row.what, row.why, row.pod or row.pod_uid, row.claim_id,
              row.job_id, row.subject or row.runner_name, row.before, row.after, row.outcome)
             for row in rows
         ),
-        empty="no repairs",
+        empty="no repairs", wide=wide,
     )  # fmt: skip
 
 

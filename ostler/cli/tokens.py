@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ostler.cli.output import BIGGEST_ID, Json, age, fail, print_json, print_table, query
+from ostler.cli.output import BIGGEST_ID, Json, age, fail, print_json, query
+from ostler.cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
 from ostler.clock import utcnow
 from rules.token_scopes import TokenScope
 
@@ -50,23 +51,27 @@ def create(
 
 
 @app.command("list")
-def list_(as_json: Json = False) -> None:
+def list_(as_json: Json = False, wide: Wide = False, output: Output = None) -> None:
     """List tokens, also those that hold no more."""
     from models import api_tokens  # noqa: PLC0415
 
+    form = form_of(as_json=as_json, wide=wide, output=output)
     rows = query(api_tokens.list_tokens)
-    if as_json:
+    if form is Form.JSON:
         print_json(list(rows))
+        return
+    if form is Form.NAME:
+        print_names(row.id for row in rows)
         return
     now = utcnow()
     print_table(
-        ("id", "name", "scopes", "made", "last used", "state"),
+        ("id", Column("name", Kind.NAME), "scopes", Column("made", drop=2), Column("last used", drop=1), "state"),
         (
             (row.id, row.name, ",".join(row.scopes), age(row.created_at, now=now), age(row.last_used_at, now=now),
              _state(row.revoked_at, row.expires_at, now=now))
             for row in rows
         ),
-        empty="no tokens; `ostler token create NAME` makes one",
+        empty="no tokens; `ostler token create NAME` makes one", wide=form is Form.WIDE,
     )  # fmt: skip
 
 

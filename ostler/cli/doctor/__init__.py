@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from ostler.cli.output import Json, print_json, print_table
+from ostler.cli.output import Json, print_json
+from ostler.cli.tables import Column, Kind, Wide, print_table
 from ostler.errors import ConfigurationError
 
 FAMILIES = ("postgres", "settings", "redis", "cluster", "github", "fleet")
@@ -20,7 +21,7 @@ Only = Annotated[str | None, typer.Option(help=f"families of checks, comma-separ
 Strict = Annotated[bool, typer.Option("--strict", help="exit status 1 also for what is not ok without having failed")]
 
 
-def doctor(as_json: Json = False, only: Only = None, strict: Strict = False) -> None:
+def doctor(as_json: Json = False, wide: Wide = False, only: Only = None, strict: Strict = False) -> None:
     """Look at what has to be right, and say cause and cure of what is not. Best with the settings of a worker."""
     from ostler.cli.doctor.checks import CHECKS  # noqa: PLC0415
     from ostler.cli.doctor.runner import is_bad, run  # noqa: PLC0415
@@ -34,9 +35,10 @@ def doctor(as_json: Json = False, only: Only = None, strict: Strict = False) -> 
         print_json([asdict(each) for each in findings])
     else:
         print_table(
-            ("check", "", "cause", "cure"),
+            ("check", "", Column("cause", Kind.TEXT), Column("cure", Kind.TEXT)),
             ((each.name, each.outcome, each.cause, each.cure) for each in findings),
             empty="no checks",
+            wide=wide,
         )
     if is_bad(findings, strict=strict):
         raise typer.Exit(1)

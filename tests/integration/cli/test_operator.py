@@ -110,6 +110,28 @@ def test_jobs_are_listed_and_filtered_for_people_and_for_scripts(operator: Opera
     assert [job["id"] for job in operator.json("jobs", "--repository", "acme/app", "--limit", "1")] == [12]
 
 
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        (("jobs",), ["13", "12", "11"]), (("claims",), ["1"]), (("pool", "list"), None),
+        (("account", "list"), None), (("sweep", "list"), None), (("gates",), ["github", "kubernetes"]),
+        (("repairs",), []), (("token", "list"), []),
+    ],
+)  # fmt: skip
+def test_every_list_has_names_alone_and_a_wide_form(
+    operator: Operator, command: tuple[str, ...], names: list[str] | None
+) -> None:
+    named = operator.run(*command, "-o", "name")
+    assert named.returncode == 0, named.stderr
+    assert all(line == line.strip() and " " not in line for line in named.stdout.splitlines())
+    assert names is None or named.stdout.splitlines() == names
+    wide, other = operator.run(*command, "--wide").stdout, operator.run(*command, "-o", "wide").stdout
+    assert wide.splitlines()[0].split() == other.splitlines()[0].split()
+    assert operator.run(*command, "-o", "json").stdout == operator.run(*command, "--json").stdout
+    both = operator.run(*command, "--json", "-o", "name")
+    assert (both.returncode, "json and name exclude each other" in both.stderr) == (2, True)
+
+
 def test_a_job_is_explained_with_its_story(operator: Operator) -> None:
     held = operator.run("job", "13")
     assert held.returncode == 0, held.stderr

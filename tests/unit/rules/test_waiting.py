@@ -123,7 +123,7 @@ def no_pod(**changes: Any) -> Explanation:
             "do not get its image (ImagePullBackOff); the next one is not made before 2026-11-21 03:04:05 UTC",
             "credentials",
         ),
-        ({"trouble": Trouble.QUOTA, "trouble_detail": "cpu"}, "ResourceQuota of its namespace is used up (cpu)", "Raise"),
+        ({"trouble": Trouble.QUOTA, "trouble_detail": "cpu"}, "its namespace is used up (cpu)", "Raise"),
         ({"trouble": Trouble.UNSCHEDULABLE}, "no node takes its Pods", "Add nodes"),
     ],
 )  # fmt: skip
@@ -157,7 +157,7 @@ def test_waiting_is_not_advised_where_the_whole_budget_is_too_small() -> None:
     for found in (none, small):
         assert (found.waits_for, "Wait for" in (found.cure or "")) == (WaitsFor.BUDGET, False)
     full = explain(replace(JOB, usage=Usage(count=2, vcpu_millicores=0, memory_mib=0)))
-    assert "Wait for one of its jobs to end" in (full.cure or "")
+    assert "Wait for one of its Pods to end" in (full.cure or "")
 
 
 @pytest.mark.parametrize(

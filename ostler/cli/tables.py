@@ -1,0 +1,187 @@
+"""One table writer for all commands: it fits the width of the terminal, and never cuts what is copied.
+
+Where a table is too wide, columns are dropped in a fixed order, names lose their middle, and texts are wrapped. Ids,
+words and numbers are never cut. A pipe has no width: everything is written there, one line for each row. What a cell
+holds comes from others (GitHub, a cluster): it cannot control the terminal.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.cells import cell_len, chop_cells, set_cell_size
+
+GAP = "  "
+_UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
+LEAST_NAME = 20
+LEAST_TEXT = 20
+"""Characters that a name and a text keep before a column is dropped."""
+
+
+class Kind(Enum):
+    """What happens to a cell for which there is no room."""
+
+    WORD = "stays as it is"
+    NAME = "loses its middle"
+    TEXT = "is wrapped"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column. `drop`: columns with larger numbers are dropped first, those without one never."""
+
+    title: str
+    kind: Kind = Kind.WORD
+    drop: int | None = None
+
+
+class Form(StrEnum):
+    """How a list is printed."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    NAME = "name"
+
+
+Wide = Annotated[bool, typer.Option("--wide", help="all columns, however wide the terminal is")]
+Output = Annotated[
+    Form | None, typer.Option("--output", "-o", help="`name`: only ids or names, one in a line; `wide`, `json`")
+]
+
+
+def form_of(*, as_json: bool, wide: bool, output: Form | None) -> Form:
+    """Return the form that the options ask for. Raises BadParameter when they ask for two."""
+    asked = {form for form, given in ((Form.JSON, as_json), (Form.WIDE, wide)) if given} | ({output} - {None})
+    if len(asked) > 1:
+        raise typer.BadParameter(f"{' and '.join(sorted(str(each) for each in asked))} exclude each other")
+    return next((each for each in asked if each is not None), Form.TABLE)
+
+
+def print_names(names: Iterable[Any]) -> None:
+    """Print ids or names, one in a line: for `xargs` and loops."""
+    sys.stdout.writelines(f"{plain(each)}\n" for each in names)
+
+
+def print_table(
+    columns: Sequence[Column | str], rows: Iterable[Sequence[Any]], *, empty: str, wide: bool = False
+) -> None:
+    """Print a table, or `empty` when it has no rows."""
+    given = [Column(each) if isinstance(each, str) else each for each in columns]
+    cells = [["-" if cell is None or cell == "" else plain(cell) for cell in row] for row in rows]
+    if not cells:
+        sys.stdout.write(f"{empty}\n")
+        return
+    terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if terminal and not wide else None
+    lines, dropped = lay_out(given, cells, width=width)
+    head, *body = lines
+    sys.stdout.write(f"\x1b[1m{head}\x1b[0m\n" if terminal else f"{head}\n")
+    sys.stdout.writelines(f"{line}\n" for line in body)
+    if dropped:
+        sys.stdout.flush()
+        typer.echo(f"left out for lack of room: {', '.join(dropped)}; --wide shows them", err=True)
+
+
+def lay_out(
+    columns: Sequence[Column], cells: Sequence[Sequence[str]], *, width: int | None
+) -> tuple[list[str], list[str]]:
+    """Return the lines of a table, the titles first, and the titles of the columns that were dropped for `width`."""
+    natural = [
+        max([cell_len(column.title), *(cell_len(row[place]) for row in cells)]) for place, column in enumerate(columns)
+    ]
+    kept = list(range(len(columns)))
+    if width is not None:
+        by_drop = sorted(
+            (place for place in kept if columns[place].drop is not None), key=lambda place: -(columns[place].drop or 0)
+        )
+        while by_drop and _total([_least(columns[place], natural[place]) for place in kept]) > width:
+            kept.remove(by_drop.pop(0))
+    widths = _widths([columns[place] for place in kept], [natural[place] for place in kept], width)
+    lines = _row([columns[place].title for place in kept], [Kind.WORD] * len(kept), widths)
+    for row in cells:
+        lines += _row([row[place] for place in kept], [columns[place].kind for place in kept], widths)
+    return lines, [column.title for place, column in enumerate(columns) if place not in kept]
+
+
+def plain(value: Any) -> str:
+    """Return a value as text of one line that cannot control a terminal."""
+    text = " ".join(str(value).split())
+    return "".join(each if each.isprintable() else _UNPRINTABLE for each in text)
+
+
+def shorten(name: str, width: int) -> str:
+    """Return a name without its middle: the ends of Pods' and repositories' names tell them apart."""
+    if cell_len(name) <= width:
+        return name
+    tail = (width - 1) // 2
+    head = width - 1 - tail
+    return f"{set_cell_size(name, head)}…{set_cell_size(name[::-1], tail)[::-1]}"
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """Return the lines of a text, broken between words, and within a word that is longer than a line."""
+    lines = [""]
+    for word in (part for each in text.split() for part in (chop_cells(each, width) or [each])):
+        joined = f"{lines[-1]} {word}" if lines[-1] else word
+        if cell_len(joined) <= width:
+            lines[-1] = joined
+        else:
+            lines.append(word)
+    return lines
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1)
+
+
+def _least(column: Column, natural: int) -> int:
+    """Return the characters that a column must have."""
+    match column.kind:
+        case Kind.WORD:
+            return natural
+        case Kind.NAME:
+            return min(natural, max(LEAST_NAME, len(column.title)))
+        case Kind.TEXT:
+            return min(natural, max(LEAST_TEXT, len(column.title)))
+
+
+def _widths(columns: Sequence[Column], natural: Sequence[int], width: int | None) -> list[int]:
+    """Return the width of each column; room that is left goes to names first, then to texts in equal parts."""
+    if width is None or _total(natural) <= width:
+        return list(natural)
+    widths = [_least(column, most) for column, most in zip(columns, natural, strict=True)]
+    for kind in (Kind.NAME, Kind.TEXT):
+        places = [place for place, column in enumerate(columns) if column.kind is kind]
+        while (room := width - _total(widths)) > 0 and (
+            short := [place for place in places if widths[place] < natural[place]]
+        ):
+            for place in short:
+                part = min(max(1, room // len(short)), natural[place] - widths[place], width - _total(widths))
+                widths[place] += max(0, part)
+    return widths
+
+
+def _row(cells: Sequence[str], kinds: Sequence[Kind], widths: Sequence[int]) -> list[str]:
+    """Return the lines of one row; only texts take more than one."""
+    blocks = []
+    for cell, kind, width in zip(cells, kinds, widths, strict=True):
+        if kind is Kind.NAME:
+            blocks.append([shorten(cell, width)])
+        elif kind is Kind.TEXT and cell_len(cell) > width:
+            blocks.append(wrap(cell, width))
+        else:
+            blocks.append([cell])
+    height = max(map(len, blocks))
+    lines = []
+    for number in range(height):
+        parts = [block[number] if number < len(block) else "" for block in blocks]
+        padded = (part + " " * (width - cell_len(part)) for part, width in zip(parts, widths, strict=True))
+        lines.append(GAP.join(padded).rstrip())
+    return lines
