@@ -64,7 +64,9 @@ def list_(
 @app.command("set")
 def set_(
     account: Annotated[str, typer.Argument(help="login or id")],
-    count: Annotated[int | None, typer.Option(min=0, max=MOST_COUNT, help="jobs at the same time")] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "--jobs", min=0, max=MOST_COUNT, help="jobs at the same time")
+    ] = None,
     vcpu: Annotated[float | None, typer.Option(min=0, max=MOST_VCPU, help="vCPU at the same time")] = None,
     memory: Annotated[float | None, typer.Option(min=0, max=MOST_MEMORY_GIB, help="GiB at the same time")] = None,
     weight: Annotated[

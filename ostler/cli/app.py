@@ -24,6 +24,7 @@ from ostler.cli import (
 )
 from ostler.cli.healthy import Process, problem_of
 from ostler.cli.kubeconfigs import Kubeconfig
+from ostler.cli.output import speaking_to_postgres
 from ostler.settings import Logs, Settings, load, load_stores, unread_variables
 
 app = typer.Typer(
@@ -97,14 +98,14 @@ def worker(
 ) -> None:
     """Run the Celery worker: claims, stamps, mints, pools and sweeps."""
     from ostler.errors import ConfigurationError  # noqa: PLC0415
-
-    settings = _start("worker")
     from ostler.wakes import QUEUES  # noqa: PLC0415
-    from tasks.processes import run_worker  # noqa: PLC0415
 
     chosen = tuple(name.strip() for name in queues.split(",") if name.strip())
     if unknown := [name for name in chosen if name not in QUEUES]:
         raise ConfigurationError(f"--queues: found {unknown[0]!r}; there are {', '.join(QUEUES)}")
+    settings = _start("worker")
+    from tasks.processes import run_worker  # noqa: PLC0415
+
     run_worker(settings, queues=chosen)
 
 
@@ -164,10 +165,11 @@ def migrate() -> None:
     from models.engine import assert_isolation, make_engine  # noqa: PLC0415
 
     engine = make_engine(settings.database_url, pool_size=1, application="ostler-migrate")
-    assert_isolation(engine)
-    before = migrations.current(engine)
-    migrations.upgrade(engine)
-    typer.echo(f"database: {before or 'empty'} → {migrations.current(engine)}")
+    with speaking_to_postgres(settings.database_url):
+        assert_isolation(engine)
+        before = migrations.current(engine)
+        migrations.upgrade(engine)
+        typer.echo(f"database: {before or 'empty'} → {migrations.current(engine)}")
 
 
 @app.command()

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
@@ -37,6 +38,14 @@ AWAY = 3
 """Exit status when Postgres, Redis, Kubernetes or GitHub does not answer: trying again may help."""
 
 _UNDEFINED_TABLE = "42P01"
+_REFUSALS = (
+    "does not exist",
+    "authentication failed",
+    "no pg_hba.conf entry",
+    "not permitted to log in",
+    "no password",
+)
+"""What Postgres says to who may not connect: no waiting helps. It has no code when it comes before a connection."""
 
 
 def query(body: Callable[[Connection], T]) -> T:
@@ -44,22 +53,36 @@ def query(body: Callable[[Connection], T]) -> T:
 
     Raises in one line StoreUnreachable when the database does not answer, ConfigurationError when it cannot be used.
     """
-    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415
-
-    from models.engine import make_engine, transaction, why_away  # noqa: PLC0415
+    from models.engine import make_engine, transaction  # noqa: PLC0415
 
     url = load_stores().database_url
     engine = make_engine(url, pool_size=1, application="ostler-cli")
     try:
-        return transaction(engine, body)
+        with speaking_to_postgres(url):
+            return transaction(engine, body)
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def speaking_to_postgres(url: Secret) -> Iterator[None]:
+    """Translate what a statement raises when the database cannot be used; raises as `query` does."""
+    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415
+
+    from models.engine import why_away  # noqa: PLC0415
+
+    try:
+        yield
     except DBAPIError as error:
-        if (why := why_away(error)) is not None:
+        why = why_away(error)
+        if why is not None and any(each in why for each in _REFUSALS):
+            where = endpoint(url.reveal())
+            raise ConfigurationError(f"OSTLER_DATABASE_URL: Postgres at {where} refuses it: {why}") from None
+        if why is not None:
             raise StoreUnreachable(no_answer("Postgres", url, why, variable="OSTLER_DATABASE_URL")) from None
         if getattr(error.orig, "pgcode", None) == _UNDEFINED_TABLE:
             raise ConfigurationError("the database lacks tables of this version; run `ostler migrate`") from None
         raise
-    finally:
-        engine.dispose()
 
 
 def no_answer(name: str, url: Secret, why: str, *, variable: str) -> str:

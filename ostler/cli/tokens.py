@@ -39,6 +39,9 @@ def create(
     scopes = set(scope or [TokenScope.READ])
     expires_at = None if days is None else now + timedelta(days=days)
     token_id, token = query(lambda db: api_tokens.create(db, name=name, scopes=scopes, expires_at=expires_at, now=now))
+    rows = [row for row in query(api_tokens.list_tokens) if row.revoked_at is None and row.id != token_id]
+    if same := ", ".join(str(row.id) for row in rows if row.name == name):
+        typer.echo(f"warning: token {same} has this name too; `ostler token revoke` ends it", err=True)
     if as_json:
         print_json(
             {"id": token_id, "name": name, "scopes": sorted(scopes), "expires_at": expires_at, "token": token.reveal()}

@@ -1,0 +1,294 @@
+"""Mistakes of an operator's first hour: what was typed or set, the exit status, and what is said about it.
+
+Each is one line with cause and cure. None is a traceback, and none names a Python class.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import structlog
+import yaml
+from cryptography.fernet import Fernet
+
+from k8s_adapters import client as kube_client
+from k8s_adapters.retry import Timing
+from lab.processes import free_port
+from models import patience
+from tests.database import Database
+from tests.integration.cli.test_operator import Done, Operator, operator, run_command
+
+__all__ = ["operator"]
+
+SILLY = re.compile(
+    r"Traceback|\b[A-Z][A-Za-z]+(Error|Exception|Warning)\b|\bRetryable\b|\bForbidden\b|\bRateLimited\b"
+    r"|<urlopen|report it|hunter2"
+)
+"""What no message holds: a traceback, the name of a class, an invitation to report a mistake, a password."""
+
+WRONG_USE, AWAY = 2, 3
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """What was typed with which variables, the exit status, and words that are said."""
+
+    typed: str
+    status: int
+    said: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return " ".join([*(f"{name}={value}" for name, value in self.env.items()), "ostler", self.typed])
+
+
+def mistake(typed: str, status: int, *said: str, **env: str) -> Mistake:
+    return Mistake(typed, status, said, {f"OSTLER_{name}": value for name, value in env.items()})
+
+
+FULL = {
+    "DATABASE_URL": "postgresql://u:hunter2@127.0.0.1:1/x", "REDIS_URL": "redis://:hunter2@127.0.0.1:1/0",
+    "GITHUB_APP_ID": "1", "GITHUB_PRIVATE_KEY": "hunter2", "WEBHOOK_SECRETS": "hunter2",
+    "ENCRYPTION_KEYS": Fernet.generate_key().decode(),
+}  # fmt: skip
+DEAD = FULL["DATABASE_URL"]
+
+
+def full(**env: str) -> dict[str, str]:
+    return FULL | env
+
+
+WRONG_USES = (
+    mistake("jbos", 2, "No such command 'jbos'", "Did you mean 'jobs'"),
+    mistake("accounts", 2, "Did you mean 'account'"),
+    mistake("sweeps", 2, "Did you mean 'sweep'"),
+    mistake("job", 2, "Missing argument 'ID'"),
+    mistake("job abc", 2, "'ID'", "integer"),
+    mistake("job 0", 2, "'ID'", "1"),
+    mistake("jobs --state bogus", 2, "--state", "bogus", "queued"),
+    mistake("jobs --limit 0", 2, "--limit"),
+    mistake("jobs --json -o name", 2, "json and name exclude each other"),
+    mistake("jobs -o yaml", 2, "--output", "yaml"),
+    mistake("account set acme", 2, "give at least one of --count"),
+    mistake("account set acme --weight 0", 2, "--weight", "0.001"),
+    mistake("account set acme --vcpu nan", 2, "--vcpu"),
+    mistake("account set acme --cpu 3", 2, "No such option: --cpu"),
+    mistake("token create ä", 2, "printable ASCII"),
+    mistake("token create ci --days 0", 2, "--days"),
+    mistake("token create ci --scope admin", 2, "--scope", "admin"),
+    mistake("token revoke x", 2, "'ID'"),
+    mistake("pool scale small many", 2, "replicas", "integer"),
+    mistake("pool scale small -- -1", 2, "replicas", "equal to 0"),
+    mistake("sweep run adrift_jobs --wait 0", 2, "--wait"),
+    mistake("healthy postgres", 2, "postgres"),
+    mistake("doctor --only bogus", 2, "--only: found 'bogus'; there are postgres, settings"),
+    mistake("worker --queues foo", 2, "--queues: found 'foo'; there are dispatch"),
+    mistake("demo --jobs abc", 2, "--jobs"),
+    mistake("demo --jobs 0", 2, "--jobs"),
+    mistake("demo --cluster foo", 2, "found 'foo'; there are embedded, real"),
+    mistake("check-deploy", 2, "OLD"),
+    mistake("check-deploy a.yaml", 2, "OLD: it is not given", "--first"),
+    mistake("check-deploy /nope.yaml /nope.yaml", 2, "there is no"),
+    mistake("check-deploy a b c", 2, "found 3 of them"),
+    mistake("setup github --webhook-url https://ci.example.com/webhooks/github", 2, "--namespace or --env-file"),
+    mistake("setup github --webhook-url ci.example.com --env-file x", 2, "--webhook-url: found 'ci.example.com'"),
+    mistake("setup github --webhook-url http://ci.example.com/webhooks/github --env-file x", 2, "found http://"),
+    mistake("setup github --webhook-url https://localhost/webhooks/github --env-file x", 2, "cannot reach localhost"),
+    mistake("setup github --webhook-url https://10.1.2.3/webhooks/github --env-file x", 2, "cannot reach 10.1.2.3"),
+    mistake("setup github --webhook-url https://ci.example.com/hook --env-file x", 2, "the path '/hook'"),
+)
+"""What is typed wrong, with no variable set."""
+
+SETTINGS = (
+    mistake("jobs", 2, "OSTLER_DATABASE_URL: it is not set; Postgres, as `postgresql://"),
+    mistake("token create ci", 2, "OSTLER_DATABASE_URL: it is not set"),
+    mistake("migrate", 2, "OSTLER_DATABASE_URL: it is not set"),
+    mistake("restore", 2, *(f"OSTLER_{name}: it is not set; " for name in FULL)),
+    mistake("worker", 2, *(f"OSTLER_{name}: it is not set; " for name in FULL)),
+    mistake("web", 2, *(f"OSTLER_{name}: it is not set; " for name in FULL)),
+    mistake("beat", 2, "OSTLER_REDIS_URL: it is not set"),
+    mistake("watch", 2, "OSTLER_REDIS_URL: it is not set"),
+    mistake("flower", 2, "OSTLER_REDIS_URL: it is not set"),
+    mistake("setup ping", 2, "OSTLER_GITHUB_APP_ID: it is not set", "OSTLER_GITHUB_PRIVATE_KEY: it is not set"),
+    mistake("setup ping", 2, "no RSA private key in PEM", GITHUB_APP_ID="1", GITHUB_PRIVATE_KEY="hunter2"),
+    mistake("healthy worker", 2, *(f"OSTLER_{name}: it is not set; " for name in FULL)),
+    mistake("jobs", 2, "must begin with postgresql:// (or postgres://)", DATABASE_URL="hello"),
+    mistake("jobs", 2, "must begin with postgresql://", DATABASE_URL="mysql://u:hunter2@h/x"),
+    mistake("jobs", 2, "%2F", DATABASE_URL="postgres://u:hunter2/x@h/x"),
+    mistake("beat", 2, "must begin with redis://", REDIS_URL="http://:hunter2@h"),
+    mistake("jobs", 2, "OSTLER_DATABSE_URL is set: is it misspelt?", DATABSE_URL="postgres://u:hunter2@h/x"),
+    mistake("generate-key", 0, "OSTLER_WEB_PROT is set", "did you mean OSTLER_WEB_PORT?", WEB_PROT="80"),
+    mistake("worker", 2, "OSTLER_WEB_PORT: found 'abc'; must be a whole number", **full(WEB_PORT="abc")),
+    mistake("worker", 2, "OSTLER_DISPATCH_URL: found 'foo'; must be http://", **full(DISPATCH_URL="foo")),
+    mistake("worker", 2, "OSTLER_GITHUB_API_URL: found 'github'", **full(GITHUB_API_URL="github")),
+    mistake("worker", 2, "OSTLER_LOG_LEVEL: found 'LOUD'; must be 'DEBUG'", **full(LOG_LEVEL="LOUD")),
+    mistake("worker", 2, "there is no sweep 'nope'", **full(SWEEPS_PAUSED="nope")),
+    mistake("flower", 2, "must be user:password", REDIS_URL="redis://h/0", FLOWER_BASIC_AUTH="hunter2"),
+    mistake("sweep run adrift_jobs", 2, "OSTLER_REDIS_URL: it is not set", DATABASE_URL=DEAD),
+)
+"""What is set wrong, or not at all."""
+
+OUTAGES = (
+    mistake("jobs", 3, "Postgres at 127.0.0.1:1 does not answer: Connection refused", DATABASE_URL=DEAD),
+    mistake("migrate", 3, "Postgres at 127.0.0.1:1 does not answer", "OSTLER_DATABASE_URL", DATABASE_URL=DEAD),
+    mistake("gates", 3, "nope.invalid", "OSTLER_DATABASE_URL", DATABASE_URL="postgres://u:hunter2@nope.invalid/x"),
+    mistake("sweep run adrift_jobs", 3, "Redis at 127.0.0.1:1 does not answer: connection refused",
+            DATABASE_URL=DEAD, REDIS_URL=FULL["REDIS_URL"]),
+    mistake("healthy beat", 1, "Redis at 127.0.0.1:1 does not answer", REDIS_URL=FULL["REDIS_URL"]),
+)  # fmt: skip
+"""What does not answer."""
+
+ROWS = (
+    mistake("job 123", 1, "there is no job 123; `ostler jobs` lists"),
+    mistake("jobs --account nope", 1, "there is no account 'nope'; `ostler account list` lists"),
+    mistake("jobs --pool nope", 1, "there is no pool 'nope'; `ostler pool list` lists"),
+    mistake("jobs --repository nope/nope", 0, "no jobs"),
+    mistake("account set nope --jobs 3", 1, "there is no account 'nope'"),
+    mistake("token revoke 99", 1, "there is no token 99; `ostler token list` lists"),
+    mistake("sweep pause nope", 1, "there is no sweep 'nope'; `ostler sweep list` lists"),
+    mistake("sweep run nope", 1, "there is no sweep 'nope'"),
+    mistake("repairs --sweep nope", 1, "there is no sweep 'nope'"),
+    mistake("token create ci", 0, "it is not shown again"),
+    mistake("token create ci", 0, "warning: token 1 has this name too"),
+)
+"""What names something that is not there."""
+
+
+def deviation(done: Done, wanted: Mistake) -> str | None:
+    """Return how a command did not say what it should."""
+    said = " ".join(re.sub("[│╭╮╰╯─]", " ", done.stdout + done.stderr).split())
+    if done.returncode != wanted.status:
+        return f"exit status {done.returncode}, not {wanted.status}: {said[-400:]}"
+    if missing := [each for each in wanted.said if each not in said]:
+        return f"{missing} not said: {said[-400:]}"
+    if silly := SILLY.search(said):
+        return f"{silly[0]!r} is said: {said[-400:]}"
+    ours = [line for line in done.stderr.splitlines() if line.startswith("ostler: ")]
+    if wanted.status in {WRONG_USE, AWAY} and not ours and "Usage:" not in done.stderr:
+        return f"no line of ours: {done.stderr}"
+    return None
+
+
+def deviations(mistakes: tuple[Mistake, ...], environment: Mapping[str, str]) -> dict[str, str]:
+    found = {
+        str(each): deviation(run_command({**environment, **each.env}, *each.typed.split()), each) for each in mistakes
+    }
+    return {typed: wrong for typed, wrong in found.items() if wrong is not None}
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """An environment that names nothing, a home without files, and little patience."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(patience, "CONNECT", 2.0)
+    monkeypatch.setattr(kube_client, "Timing", lambda: Timing(sleep=lambda _: None))
+    root, configured = logging.getLogger(), structlog.get_config()
+    handlers, level = root.handlers[:], root.level
+    yield {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TERM": "dumb", "COLUMNS": "200"}
+    root.handlers, root.level = handlers, level  # commands that begin their logs ran in this process
+    structlog.configure(**configured)
+
+
+def test_wrong_use_is_named_with_its_cure(bare: dict[str, str]) -> None:
+    assert deviations(WRONG_USES, bare) == {}
+
+
+def test_wrong_setting_is_named_with_its_cure(bare: dict[str, str]) -> None:
+    assert deviations(SETTINGS, bare) == {}
+
+
+def test_outage_is_said_with_host_port_and_reason_and_is_status_3(bare: dict[str, str]) -> None:
+    assert deviations(OUTAGES, bare) == {}
+
+
+def test_thing_that_is_not_there_is_named_with_the_list_that_has_it(operator: Operator) -> None:
+    assert deviations(ROWS, operator.environment()) == {}
+
+
+def test_database_that_refuses_is_a_wrong_setting(database: Database, operator: Operator) -> None:
+    del database
+    url = operator.environment()["OSTLER_DATABASE_URL"]
+    done = operator.run("jobs", OSTLER_DATABASE_URL=re.sub(r"/test_\w+", "/nope", url))
+    assert (done.returncode, 'database "nope" does not exist' in done.stderr) == (2, True), done.stderr
+
+
+@dataclass(frozen=True)
+class Files:
+    """Kubeconfigs that lead nowhere."""
+
+    garbage: Path
+    binary: Path
+    empty: Path
+    dead: Path
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    made = Files(*(tmp_path / name for name in ("garbage", "binary", "empty", "dead")))
+    made.garbage.write_text("127.0.0.1 localhost\n")
+    made.binary.write_bytes(b"\x7fELF\xff\xfe")
+    made.empty.touch()
+    cluster = {"name": "c", "cluster": {"server": f"https://127.0.0.1:{free_port()}"}}
+    context = {"name": "c", "context": {"cluster": "c", "user": "c"}}
+    users = [{"name": "c", "user": {"token": "hunter2"}}]
+    made.dead.write_text(
+        yaml.safe_dump({"current-context": "c", "clusters": [cluster], "contexts": [context], "users": users})
+    )
+    return made
+
+
+COMMANDS = (
+    "pool pause small",
+    "crd",
+    "verify-deploy",
+    "setup github --namespace x --webhook-url https://ci.example.com/webhooks/github",
+)
+
+
+def test_wrong_kubeconfig_is_one_line_for_every_command(bare: dict[str, str], files: Files, tmp_path: Path) -> None:
+    wrong = {
+        files.garbage: "is no usable kubeconfig: it does not have the parts of one", files.binary: "it is not text",
+        files.empty: "is empty", tmp_path: "cannot be read", tmp_path / "nope": "there is no file",
+    }  # fmt: skip
+    mistakes = [
+        mistake(command, 2, "OSTLER_KUBECONFIG: ", said, KUBECONFIG=str(path))
+        for path, said in wrong.items() for command in COMMANDS
+    ]  # fmt: skip
+    mistakes += [mistake(command, 2, "no kubeconfig is set") for command in COMMANDS]
+    mistakes += [
+        mistake("doctor --only cluster", 1, "kubernetes failed OSTLER_KUBECONFIG: ", said, KUBECONFIG=str(path))
+        for path, said in wrong.items()
+    ]
+    assert deviations(tuple(mistakes), bare) == {}
+
+
+def test_dead_api_server_is_one_line_for_every_command(bare: dict[str, str], files: Files) -> None:
+    said = ("the API server 127.0.0.1:", "does not answer: connection refused")
+    mistakes = [mistake(command, 3, *said, KUBECONFIG=str(files.dead)) for command in COMMANDS[:3]]
+    mistakes.append(mistake(COMMANDS[3], 3, "nothing was made yet", "connection refused", KUBECONFIG=str(files.dead)))
+    mistakes.append(mistake("doctor --only cluster", 1, "kubernetes failed", *said, KUBECONFIG=str(files.dead)))
+    assert deviations(tuple(mistakes), bare) == {}
+
+
+def test_doctor_without_settings_blames_the_variable_of_each_line(bare: dict[str, str]) -> None:
+    done = run_command(bare, "doctor", "--only", "postgres,settings,redis,github,fleet")
+    lines = {line.split("  ")[0]: line for line in done.stdout.splitlines()}
+    assert done.returncode == 1
+    assert "OSTLER_REDIS_URL" in lines["redis"]
+    assert "DATABASE_URL" not in lines["redis"]
+    assert all(f"OSTLER_{name}: it is not set" in lines["settings"] for name in FULL)
+    assert SILLY.search(done.stdout) is None
+
+
+def test_doctor_names_misspelt_variables_and_is_strict_about_them(bare: dict[str, str]) -> None:
+    key = "-----BEGIN"  # the check fails on it, and names the misspelt variable first only when all else is right
+    env = bare | {f"OSTLER_{name}": value for name, value in full(GITHUB_PRIVATE_KEY=key).items()}
+    done = run_command(env | {"OSTLER_WEB_PROT": "1"}, "doctor", "--only", "settings", "--strict")
+    assert done.returncode == 1
+    assert "did you mean OSTLER_WEB_PORT?" in done.stderr
