@@ -59,14 +59,16 @@ def lacking(granted: Mapping[str, str], *, organization: bool) -> list[str]:
     ]
 
 
-def needless(granted: Mapping[str, str], *, organization: bool) -> list[str]:
-    """Return the permissions that are granted beyond what is used, as `name: level`."""
-    known = {**wanted(organization=organization)}
-    return [
-        f"{name}: {level}"
-        for name, level in sorted(granted.items())
-        if _LEVELS.get(level, 3) > _LEVELS.get(known.get(name, ""), 0)
-    ]
+def needless(granted: Mapping[str, str], *, organizations: Collection[bool]) -> list[str]:
+    """Return the permissions that are granted beyond what is used, as `name: level`.
+
+    `organizations`: for each kind of owner that the App serves, whether it is an organisation.
+    """
+    known: dict[str, int] = {}
+    for organization in organizations:
+        for name, level in wanted(organization=organization).items():
+            known[name] = max(known.get(name, 0), _LEVELS.get(level, 0))
+    return [f"{name}: {level}" for name, level in sorted(granted.items()) if _LEVELS.get(level, 3) > known.get(name, 0)]
 
 
 def silent(subscribed: Collection[str]) -> list[str]:

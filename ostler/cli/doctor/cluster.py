@@ -44,6 +44,8 @@ def rights(sight: Sight) -> Verdict:
     """We may do what the process does whose identity this is; an administrator is asked for all of them."""
     kube, namespace = sight.kube, sight.place.namespace
     name = who_am_i(kube)
+    if sight.lab_cluster:
+        return ok(f"{name} may do everything: the lab's API server refuses nobody")
     mine = [process for process in RIGHTS if name.startswith("system:serviceaccount:") and name.endswith(f"-{process}")]
     if not mine and name.startswith("system:serviceaccount:") and name.rpartition("-")[2] in {"beat", "flower"}:
         return ok(f"{name} needs none")
@@ -112,6 +114,8 @@ def admission(sight: Sight) -> Verdict:
     answer = refuses_the_collector(sight.kube, sight.place.namespace)
     if answer.refused:
         return ok("the garbage collector is refused a runner Pod that is not over")
+    if sight.lab_cluster:
+        return ok("the lab's API server has no admission policies and no garbage collector; a cluster gets the chart's")
     if answer.refused is False:
         return failed(answer.why, answer.cure or "apply the admission policy of the chart")
     return unknown(answer.why, answer.cure)

@@ -50,10 +50,12 @@ def permissions(sight: Sight) -> Verdict:
     if not sight.installations:
         return failed("the App is installed nowhere", "install it: on the App's page, Install App")
     lacking, needless = [], []
+    # An App has one set of permissions, which each owner grants: it needs what all kinds of owners together need.
+    kinds = {each.organization for each in sight.installations}
     for each in sight.installations:
         if missing := wanted.lacking(each.permissions, organization=each.organization):
             lacking.append(f"{each.login} lacks {', '.join(missing)}")
-        if surplus := wanted.needless(each.permissions, organization=each.organization):
+        if surplus := wanted.needless(each.permissions, organizations=kinds):
             needless.append(f"{each.login}: {', '.join(surplus)}")
     if lacking:
         cure = "grant it on the App's page, Permissions & events, and have the owner accept the change"

@@ -125,6 +125,16 @@ class Sight:
         return self._once("kube", self._make_kube)
 
     @property
+    def lab_cluster(self) -> bool:
+        """Whether the cluster is the lab's embedded API server, which has no admission and no authorization."""
+        return self._once("version", lambda: self.kube.request("GET", "/version")).get("platform") == "embedded"
+
+    @property
+    def lab_github(self) -> bool:
+        """Whether GitHub is the lab's, which knows no versions of the runner."""
+        return self._once("lab", lambda: self.github.get_app(deadline_seconds=CALL_WITHIN)).name == "ostler-lab"
+
+    @property
     def github(self) -> GitHub:
         """GitHub, as the App. Raises `ConfigurationError`."""
         return self._once("github", self._make_github)

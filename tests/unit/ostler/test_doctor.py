@@ -96,7 +96,7 @@ class Sight:
     def __init__(self, **seen: Any) -> None:
         self._seen = {
             "rows": ROWS, "redis_info": REDIS, "github": GitHub(), "installations": [ACME], "settings": SETTINGS,
-            "place": SimpleNamespace(namespace="runners"),
+            "place": SimpleNamespace(namespace="runners"), "lab_cluster": False, "lab_github": False,
         } | seen  # fmt: skip
 
     def __getattr__(self, name: str) -> Any:
@@ -172,6 +172,10 @@ CASES: list[tuple[Callable[..., Verdict], dict[str, Any], Outcome, str]] = [
      WARN, "contents: read"),
     (strangers.strangers, {}, OK, "private"),
     (strangers.strangers, {"github": GitHub(is_public=None)}, DUNNO, "does not say"),
+    (github.permissions, {"installations": [
+        replace(ACME, permissions={**permissions.ORGANIZATION, **permissions.USER}),
+        replace(ACME, login="ann", organization=False, permissions={**permissions.ORGANIZATION, **permissions.USER}),
+    ]}, OK, "at acme, ann"),
     (github.events, {}, OK, "workflow_job"),
     (github.events, {"github": GitHub(get_app=SimpleNamespace(events=("push",)))}, BAD, "workflow_job"),
     (github.deliveries, {}, OK, "taken"),
@@ -183,6 +187,7 @@ CASES: list[tuple[Callable[..., Verdict], dict[str, Any], Outcome, str]] = [
     (runners.runner_version, {"github": GitHub(runner_ends=NOW - timedelta(days=1))}, BAD, "refuses"),
     (runners.runner_version, {"github": GitHub(runner_ends=NOW + timedelta(days=3))}, WARN, "soon"),
     (runners.runner_version, {"github": GitHub(runner_ends=None)}, DUNNO, "does not say"),
+    (runners.runner_version, {"github": GitHub(runner_ends=None), "lab_github": True}, OK, "the lab's GitHub"),
     (runners.runner_version, {"rows": rows(images={"p": "registry.example/ci:7"})}, DUNNO, "do not tell"),
     (runners.runner_version, {"rows": rows(images={})}, OK, "no pool"),
     (runners.runner_version, {"installations": installed(organization=False)}, DUNNO, "organisation"),

@@ -86,7 +86,7 @@ def test_no_event_is_asked_for_that_a_manifest_may_not_name() -> None:
 def test_what_is_lacking_and_what_is_too_much_is_told() -> None:
     granted = {"actions": "write", "metadata": "read", "contents": "read", "organization_self_hosted_runners": "read"}
     assert permissions.lacking(granted, organization=True) == ["organization_self_hosted_runners: write"]
-    assert permissions.needless(granted, organization=True) == ["actions: write", "contents: read"]
+    assert permissions.needless(granted, organizations={True}) == ["actions: write", "contents: read"]
     assert permissions.lacking({**permissions.USER}, organization=False) == []
     assert permissions.silent(["push"]) == ["workflow_job"]
 
