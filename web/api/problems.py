@@ -91,7 +91,12 @@ def problem(
 
 def not_found(what: str) -> Refusal:
     """Return the refusal of an id that names nothing."""
-    return Refusal(HTTPStatus.NOT_FOUND, "not-found", f"There is no {what} with this id")
+    return Refusal(
+        HTTPStatus.NOT_FOUND,
+        "not-found",
+        f"There is no {what} with this id",
+        f"GET /api/v1/{what}s lists those there are.",
+    )
 
 
 def unavailable() -> Refusal:
@@ -146,7 +151,11 @@ async def _refused_by_framework(request: Request, error: Exception) -> Response:
         headers = {"Allow": ", ".join(sorted(allowed))}
         if request.method == "OPTIONS":
             return Response(status_code=HTTPStatus.NO_CONTENT, headers=headers)
-    return problem(status, status.name.lower().replace("_", "-"), status.phrase, headers=headers)
+    detail = {
+        HTTPStatus.NOT_FOUND: "There is no such path; /api/docs shows those there are.",
+        HTTPStatus.METHOD_NOT_ALLOWED: f"{request.method} is not possible here; {headers.get('Allow')} is.",
+    }.get(status)
+    return problem(status, status.name.lower().replace("_", "-"), status.phrase, detail, headers=headers)
 
 
 async def _database_away(_request: Request, error: Exception) -> Response:
