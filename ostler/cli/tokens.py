@@ -15,6 +15,8 @@ from rules.token_scopes import TokenScope
 
 LONGEST_NAME = 100
 LONGEST_DAYS = 3650
+DAYS = 90
+"""Days after which a token ends unless its maker says otherwise: one that is forgotten does not stay valid."""
 
 app = typer.Typer(no_args_is_help=True, help="Tokens of the REST API.")
 
@@ -25,9 +27,8 @@ def create(
     scope: Annotated[
         list[TokenScope] | None, typer.Option(help="`read` (the default) or `write`; may be given twice")
     ] = None,
-    days: Annotated[
-        int | None, typer.Option(min=1, max=LONGEST_DAYS, help="ends after so many days; else never")
-    ] = None,
+    days: Annotated[int, typer.Option(min=1, max=LONGEST_DAYS, help="days until it ends")] = DAYS,
+    forever: Annotated[bool, typer.Option("--forever", help="it ends only when it is revoked")] = False,
     as_json: Json = False,
 ) -> None:
     """Make a token and print it. It is shown this once: only its digest is kept."""
@@ -37,7 +38,7 @@ def create(
         raise typer.BadParameter(f"a name has 1 to {LONGEST_NAME} printable ASCII characters", param_hint="NAME")
     now = utcnow()
     scopes = set(scope or [TokenScope.READ])
-    expires_at = None if days is None else now + timedelta(days=days)
+    expires_at = None if forever else now + timedelta(days=days)
     token_id, token = query(lambda db: api_tokens.create(db, name=name, scopes=scopes, expires_at=expires_at, now=now))
     rows = [row for row in query(api_tokens.list_tokens) if row.revoked_at is None and row.id != token_id]
     if same := ", ".join(str(row.id) for row in rows if row.name == name):

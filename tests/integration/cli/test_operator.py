@@ -298,6 +298,15 @@ def test_a_budget_is_changed_without_redis_too(operator: Operator) -> None:
     assert (acme["weight"], acme["budget"]["count"], acme["usage"]["count"]) == (2, 4, 1)
 
 
+@pytest.mark.parametrize(("arguments", "days"), [((), 90), (("--days", "7"), 7), (("--forever",), None)])
+def test_token_ends_after_90_days_unless_told_otherwise(
+    operator: Operator, arguments: tuple[str, ...], days: int | None
+) -> None:
+    assert operator.run("token", "create", "ci", *arguments).returncode == 0
+    ((made, ends),) = operator.execute("SELECT created_at, expires_at FROM api_tokens")
+    assert (None if ends is None else (ends - made).days) == days
+
+
 def test_a_token_is_shown_once_works_and_can_be_taken_back(operator: Operator) -> None:
     made = operator.run("token", "create", "ci dashboards", "--scope", "read", "--scope", "write", "--days", "30")
     token = made.stdout.strip()
