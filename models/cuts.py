@@ -98,6 +98,21 @@ def begin(db: Connection, seen: Suspect, *, why: str, due_after: float, now: dat
     return stamp_work(db, row)
 
 
+def waiting_for_pollers(db: Connection, uids: Sequence[str]) -> list[int]:
+    """Return the delivered claims of these Pods for which the end of the poller would change something."""
+    found = db.execute(
+        text("""
+            SELECT c.id FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
+            WHERE c.pod_uid = ANY(:uids) AND c.ended_at IS NULL AND c.purpose = 'job'
+              AND c.state IN ('delivered', 'executing')
+              AND (p.poller_ended_at IS NULL OR c.stamp IN ('removing', 'off', 'gave_up'))
+            ORDER BY c.id
+        """),
+        {"uids": list(uids)},
+    )
+    return list(found.scalars())
+
+
 def pollers_ended(db: Connection, uids: Sequence[str], *, now: datetime) -> list[int]:
     """Record that the pollers of these Pods have ended, and return the claims whose stamps return now.
 

@@ -34,6 +34,8 @@ ASK_OWNER = "ostler.ask_owner"
 MISSING_PODS = "ostler.missing_pods"
 PODS_CHANGED = "ostler.pods_changed"
 POD_GONE = "ostler.pod_gone"
+POD_EXECUTES = "ostler.pod_executes"
+POLLER_ENDED = "ostler.poller_ended"
 POOL_CHANGED = "ostler.pool_changed"
 PRUNE = "ostler.prune"
 
@@ -49,7 +51,9 @@ RESTS_FROM = 100
 COUNT_MS = 60_000
 ALONE_MS = 5_000
 EXPIRES = 60
-HINTS = frozenset({KEEP, AUTOSCALE, POOLS, MISSING_PODS, PODS_CHANGED, POD_GONE, POOL_CHANGED})
+HINTS = frozenset({
+    KEEP, AUTOSCALE, POOLS, MISSING_PODS, PODS_CHANGED, POD_GONE, POD_EXECUTES, POLLER_ENDED, POOL_CHANGED,
+})  # fmt: skip
 """Messages that are of no use after `EXPIRES` seconds: a sweep has found the same by then."""
 
 _TIMEOUT = 0.5

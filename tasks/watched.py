@@ -1,7 +1,8 @@
-"""What follows from the watch's hints: `ostler.pods_changed` and `ostler.pod_gone`.
+"""Tasks that act on the watch's hints: `ostler.pods_changed`, `ostler.pod_gone`, `ostler.pod_executes`, and one more.
 
-A hint says where to look and no more (L6). That a Pod is gone is proven by a GET by name and UID; that one ended, by
-the keeper's own list. That a runner began a job cannot become untrue, so the guarded update of its claim is enough.
+A hint names Pods to read and proves nothing (L6): anybody who may write to Redis can send one. A GET by name and UID
+proves that a Pod is gone, that its runner began a job, or that its poller ended. The keeper's own list proves that a
+Pod is over.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import structlog
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from k8s_adapters.pods import get_pod
+from k8s_adapters.pods import PodSeen, get_pod
 from models import cuts, sweeps, watched
 from models.engine import transaction
 from ostler.clock import utcnow
-from ostler.wakes import KEEP, POD_GONE, STAMP
+from ostler.wakes import KEEP, POD_EXECUTES, POD_GONE, POLLER_ENDED, STAMP
 from rules.machines import Purpose
 from rules.stranding import FoundBy
 from tasks.base import DISPATCH, SWEEP, calls, task
@@ -51,10 +52,11 @@ def pods_changed(
     for pool_id in sorted(keep):
         rt.waker.send(KEEP, queue="pools", pool_id=pool_id)
     if executing:
-        see_executing(rt, executing)
+        for claim_id in transaction(rt.engine, lambda db: watched.not_executing(db, executing)):
+            rt.waker.send(POD_EXECUTES, queue="dispatch", claim_id=claim_id)
     if unstamped:
-        for claim_id in transaction(rt.engine, lambda db: cuts.pollers_ended(db, unstamped, now=utcnow())):
-            rt.waker.send(STAMP, queue="dispatch", claim_id=claim_id)
+        for claim_id in transaction(rt.engine, lambda db: cuts.waiting_for_pollers(db, unstamped)):
+            rt.waker.send(POLLER_ENDED, queue="dispatch", claim_id=claim_id)
 
 
 def see_gone(rt: Runtime, uids: Sequence[str]) -> set[int]:
@@ -70,32 +72,57 @@ def see_gone(rt: Runtime, uids: Sequence[str]) -> set[int]:
     return keep
 
 
-def see_executing(rt: Runtime, uids: Sequence[str]) -> None:
-    """Mark the claims of which no webhook said so. A locked one is left to its webhook or `unused_runners` (L14)."""
-    for claim_id in transaction(rt.engine, lambda db: watched.not_executing(db, uids)):
-
-        def body(db: Connection, claim_id: int = claim_id) -> bool:
-            return watched.execute_unbound(db, claim_id, now=utcnow(), who=rt.who, why=WHY)
-
-        try:
-            moved = transaction(rt.engine, body)
-        except DBAPIError as error:
-            log.warning("claim.not_marked", claim=claim_id, error=type(error).__name__)
-            continue
-        if moved:
-            log.info("claim.executes_unbound", claim=claim_id)
-
-
 @task("pod_gone", queue="dispatch", policy=SWEEP)
 def pod_gone(*, claim_id: int) -> None:
     """End a claim if one GET by name and UID proves that its Pod is gone, as the sweep `missing_pods` does."""
     rt = runtime()
     claim = transaction(rt.engine, lambda db: sweeps.live_pod(db, claim_id))
-    if claim is None:
-        return
-    pod = get_pod(rt.kube, namespace=claim.namespace, name=claim.pod_name, policy=calls(SWEEP))
-    if pod is not None and pod.uid == claim.pod_uid:
+    if claim is None or read_pod_of(rt, claim) is not None:
         return
     log.info("pod.gone", claim=claim_id, pod=claim.pod_name)
     end_claim(rt, claim_id, found_by=FoundBy.WATCH, spent=False, silent=set())
     rt.waker.send(KEEP, queue="pools", pool_id=claim.pool_id)
+
+
+@task("pod_executes", queue="dispatch", policy=SWEEP)
+def pod_executes(*, claim_id: int) -> None:
+    """Mark a claim as executing if one GET shows that its runner began a job. Which job stays open.
+
+    Only a container `runner` that is ready proves it: one that has ended might never have had a job. A locked claim is
+    left to its webhook or to `unused_runners` (L14).
+    """
+    rt = runtime()
+    claim = transaction(rt.engine, lambda db: sweeps.live_pod(db, claim_id))
+    pod = None if claim is None else read_pod_of(rt, claim)
+    if pod is None or not pod.runner_ready:
+        log.debug("claim.executes_nothing", claim=claim_id, pod_found=pod is not None)
+        return
+
+    def body(db: Connection) -> bool:
+        return watched.execute_unbound(db, claim_id, now=utcnow(), who=rt.who, why=WHY)
+
+    try:
+        moved = transaction(rt.engine, body)
+    except DBAPIError as error:
+        log.warning("claim.not_marked", claim=claim_id, error=type(error).__name__)
+        return
+    if moved:
+        log.info("claim.executes_unbound", claim=claim_id)
+
+
+@task("poller_ended", queue="dispatch", policy=SWEEP)
+def poller_ended(*, claim_id: int) -> None:
+    """Let the stamp of a delivered claim return if one GET shows that the poller of its Pod has ended."""
+    rt = runtime()
+    claim = transaction(rt.engine, lambda db: sweeps.live_pod(db, claim_id))
+    pod = None if claim is None else read_pod_of(rt, claim)
+    if pod is None or pod.poller_exit_code is None:
+        return
+    for each in transaction(rt.engine, lambda db: cuts.pollers_ended(db, [pod.uid], now=utcnow())):
+        rt.waker.send(STAMP, queue="dispatch", claim_id=each)
+
+
+def read_pod_of(rt: Runtime, claim: sweeps.LivePod) -> PodSeen | None:
+    """Return the Pod of a claim; None when nothing has its name and UID."""
+    pod = get_pod(rt.kube, namespace=claim.namespace, name=claim.pod_name, policy=calls(SWEEP))
+    return pod if pod is not None and pod.uid == claim.pod_uid else None

@@ -18,7 +18,7 @@ from tasks.stamp import stamp, unstamp
 from tasks.sweeps.missing_stamps import missing_stamps
 from tasks.sweeps.resume import resume
 from tasks.sweeps.unused_runners import unused_runners
-from tasks.watched import pods_changed
+from tasks.watched import pods_changed, poller_ended
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 from tests.integration.tasks.test_may_hold_jit import claims, put_stamp
 
@@ -159,6 +159,8 @@ class TestJitThatArrivesAfterTheLook:
         resume_and_unstamp(stage)
         assert stage.see(cut).stamp == "off"
         pods_changed.run(namespace=stage.namespace, unstamped=[stage.pods()[pod].uid])
+        (message,) = stage.outbox.take("ostler.poller_ended")
+        poller_ended.run(**message)
         (message,) = stage.outbox.take("ostler.stamp")
         stamp.run(**message)
         assert (stage.pods()[pod].owner, stage.see(cut).stamp) == (1, "on")

@@ -138,11 +138,11 @@ def test_frozen_repair_of_resume_stops_no_later_tick(stage: Stage, monkeypatch: 
     assert sent == [late]
 
 
-def test_watch_marks_the_other_claims_as_executing_when_one_is_locked(stage: Stage) -> None:
+def test_watch_has_each_claim_marked_by_a_task_of_its_own_when_one_is_locked(stage: Stage) -> None:
     first, second = claims(stage, 2, state="delivered")
     with locked(stage, "SELECT 1 FROM claims WHERE id = :id", id=first):
         pods_changed.run(namespace="none", executing=["pod-1", "pod-2"])
-    assert [stage.see(claim).state for claim in (first, second)] == ["delivered", "executing"]
+    assert stage.outbox.take("ostler.pod_executes") == [{"claim_id": first}, {"claim_id": second}]
 
 
 def test_keeper_records_the_other_pods_when_the_row_of_one_is_locked(stage: Stage) -> None:

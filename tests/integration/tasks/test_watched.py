@@ -9,7 +9,7 @@ import pytest
 from tasks.pools import keep, pools
 from tasks.retire import retire
 from tasks.sweeps.unbound_executions import unbound_executions
-from tasks.watched import pod_gone, pods_changed
+from tasks.watched import pod_executes, pod_gone, pods_changed, poller_ended
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 
 
@@ -24,6 +24,10 @@ def told(stage: Stage, **what: list[str]) -> None:
     pods_changed.run(namespace=stage.namespace, **what)
     for message in stage.outbox.take("ostler.pod_gone"):
         pod_gone.run(**message)
+    for message in stage.outbox.take("ostler.pod_executes"):
+        pod_executes.run(**message)
+    for message in stage.outbox.take("ostler.poller_ended"):
+        poller_ended.run(**message)
 
 
 def uid_of(stage: Stage, pod: str) -> str:
@@ -138,6 +142,7 @@ def test_a_runner_that_began_a_job_marks_its_claim_and_leaves_open_which(stage: 
     stage.job(7)
     claim = stage.claim(pod, job_id=7, state="delivered", runner=RUNNER)
     stage.rows("UPDATE claims SET state = :state, due_at = now() WHERE id = :id", state=state, id=claim)
+    stage.execute_job(pod)
 
     for _ in range(2):
         told(stage, executing=[uid_of(stage, pod)])
@@ -149,10 +154,49 @@ def test_a_runner_that_began_a_job_marks_its_claim_and_leaves_open_which(stage: 
     assert [tuple(event) for event in events] == [("execute", "its runner has begun a job")]
 
 
+@pytest.mark.parametrize("runner", ["polls", "ended", "gone"])
+def test_forged_hint_of_an_execution_changes_no_claim(stage: Stage, pod: str, runner: str) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="delivered", runner=RUNNER)
+    uid = uid_of(stage, pod)
+    stage.rows("UPDATE claims SET jit = 'x' WHERE id = :id", id=claim)
+    match runner:
+        case "polls":
+            stage.poll_on(pod)
+        case "ended":
+            stage.finish(pod)
+        case "gone":
+            delete(stage, pod)
+
+    told(stage, executing=[uid])
+
+    (row,) = stage.rows("SELECT state, jit FROM claims WHERE id = :id", id=claim)
+    assert (row.state, bytes(row.jit)) == ("delivered", b"x")
+
+
+def test_forged_hint_of_an_ended_poller_returns_no_stamp(stage: Stage, pod: str) -> None:
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="delivered", runner=RUNNER)
+    stage.rows("UPDATE claims SET stamp = 'off', stamp_after = now() + interval '5 s' WHERE id = :id", id=claim)
+    stage.rows("UPDATE runner_pods SET poller_ended_at = NULL")
+    stage.poll_on(pod)
+    uid = uid_of(stage, pod)
+
+    told(stage, unstamped=[uid])
+    (row,) = stage.rows("SELECT poller_ended_at FROM runner_pods WHERE uid = :uid", uid=uid)
+    assert row.poller_ended_at is None
+    assert stage.outbox.take("ostler.stamp") == []
+
+    stage.execute_job(pod)
+    told(stage, unstamped=[uid])
+    assert stage.outbox.take("ostler.stamp") == [{"claim_id": claim}]
+
+
 @pytest.mark.parametrize("state", ["claimed", "minted", "releasing"])
 def test_a_claim_whose_jit_never_left_us_is_not_marked(stage: Stage, pod: str, state: str) -> None:
     stage.job(7)
     claim = stage.claim(pod, job_id=7, state=state)
+    stage.execute_job(pod)
     told(stage, executing=[uid_of(stage, pod)])
     assert stage.see(claim).state == state
 
@@ -160,6 +204,7 @@ def test_a_claim_whose_jit_never_left_us_is_not_marked(stage: Stage, pod: str, s
 def executing_unbound(stage: Stage, pod: str, *, age: float = 100) -> int:
     stage.job(7)
     claim = stage.claim(pod, job_id=7, state="delivered", runner=RUNNER, age=age)
+    stage.execute_job(pod)
     told(stage, executing=[uid_of(stage, pod)])
     stage.rows("UPDATE claims SET changed_at = now() - make_interval(secs => :age) WHERE id = :id", id=claim, age=age)
     return claim

@@ -46,6 +46,8 @@ NAMES = {
     "ostler.unbound_executions": "sweeps",
     "ostler.pods_changed": "dispatch",
     "ostler.pod_gone": "dispatch",
+    "ostler.pod_executes": "dispatch",
+    "ostler.poller_ended": "dispatch",
     "ostler.pool_changed": "pools",
     "ostler.gates": "sweeps",
     "ostler.catch_up": "sweeps",
