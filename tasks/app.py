@@ -80,6 +80,8 @@ SETTINGS: dict[str, Any] = {
     "worker_cancel_long_running_tasks_on_connection_loss": False,
     "worker_hijack_root_logger": False,
     "worker_send_task_events": True,
+    # A message could stop a worker's consumers, or end it: whoever may write to Redis may send one.
+    "worker_enable_remote_control": False,
     "task_send_sent_event": True,
     "broker_connection_retry_on_startup": True,
     "broker_connection_max_retries": None,
@@ -116,6 +118,7 @@ _ASSERTED = (
     "task_acks_late",
     "task_reject_on_worker_lost",
     "worker_prefetch_multiplier",
+    "worker_enable_remote_control",
     "broker_channel_error_retry",
     "task_create_missing_queues",
     "task_ignore_result",

@@ -3,6 +3,9 @@
 It is read-only (Flower answers every call that would change a worker or a task with 403), asks for a login,
 and needs no secret of Ostler's but the way to Redis. Options come from `FlowerSettings` alone: neither
 `FLOWER_…` variables nor a `flowerconfig.py` are read, so that nothing can open it by accident.
+
+It sends nothing to workers, not even questions: workers take no remote control (`tasks.app`). Tasks and workers are
+shown from events alone, and the page of a single worker answers 404.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import asyncio
 import logging
 import os
 import signal
+from collections.abc import Awaitable
 
 import structlog
 from flower.app import Flower
@@ -36,6 +40,16 @@ COLUMNS = "name,kwargs,state,received,started,runtime,retries,worker"
 log = structlog.get_logger(__name__)
 
 
+class View(Flower):  # type: ignore[misc]
+    """Flower that asks no worker for anything."""
+
+    def update_workers(self, workername: str | None = None) -> Awaitable[None]:  # noqa: ARG002 - Flower's
+        """Return at once: what is known of workers comes with their events."""
+        done: asyncio.Future[None] = asyncio.get_event_loop().create_future()
+        done.set_result(None)
+        return done
+
+
 def run_flower(settings: FlowerSettings) -> None:
     """Serve Flower until SIGTERM or SIGINT. Raises ConfigurationError without a login, unless that is asked for."""
     if not settings.flower_basic_auth and not settings.flower_without_login:
@@ -46,7 +60,7 @@ def run_flower(settings: FlowerSettings) -> None:
     app.conf.update(broker_url=settings.redis_url.reveal(), **SETTINGS)
     assert_in_force(app)
     _set_options(settings)
-    flower = Flower(capp=app, options=options, **handlers)
+    flower = View(capp=app, options=options, **handlers)
     port = flower.start_http_server()
     loop = IOLoop.current()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -65,6 +79,7 @@ def _set_options(settings: FlowerSettings) -> None:
     options.port = settings.flower_port
     options.basic_auth = [secret.reveal() for secret in settings.flower_basic_auth]
     options.read_only = True
+    options.enable_events = False  # workers send them anyway
     options.max_tasks = MOST_TASKS
     options.purge_offline_workers = FORGOTTEN_AFTER
     options.tasks_columns = COLUMNS

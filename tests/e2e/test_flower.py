@@ -18,6 +18,7 @@ from k8s_adapters.client import KubeClient
 from lab.control_plane import ClusterAccess
 from lab.setup import LabPool
 from lab.system import Options, System
+from ostler.wakes import QUEUES
 from tests.e2e.waiting import eventually
 
 LABELS = ("self-hosted", "linux", "small")
@@ -55,14 +56,6 @@ def get(system: System, path: str, *, login: tuple[str, str] | None = None) -> h
             time.sleep(0.1)
 
 
-def shown_by(system: System, path: str) -> httpx.Response:
-    """Return what Flower shows once it can: it asks its worker for a second at most, which may be busy."""
-    end = time.monotonic() + 90
-    while (answer := get(system, path)).status_code != 200 and time.monotonic() < end:
-        time.sleep(0.5)
-    return answer
-
-
 def tasks(system: System) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = get(system, "/api/tasks").json()
     return list(found.values())
@@ -88,11 +81,10 @@ def test_tasks_are_named_and_their_arguments_say_what_they_are_about(system: Sys
 
 def test_no_page_and_no_answer_shows_a_secret(system: System) -> None:
     uuids = [task["uuid"] for task in tasks(system)]
-    (worker,) = get(system, "/api/workers?status=1").json()
-    paths = ["/", "/tasks", "/broker", "/workers", f"/worker/{worker}", "/api/tasks", "/metrics", "/api/task/types"]
-    paths += ["/api/workers?refresh=1", f"/api/workers?refresh=1&workername={worker}", "/api/queues/length"]
+    paths = ["/", "/tasks", "/broker", "/workers", "/api/tasks", "/metrics", "/api/task/types"]
+    paths += ["/api/workers?refresh=1", "/api/workers?status=1", "/api/queues/length"]
     paths += [f"/task/{uuid}" for uuid in uuids[:50]] + [f"/api/task/info/{uuid}" for uuid in uuids[:50]]
-    shown = {path: shown_by(system, path) for path in paths}
+    shown = {path: get(system, path) for path in paths}
     assert {path: answer.status_code for path, answer in shown.items() if answer.status_code != 200} == {}
     text = "".join(answer.text for answer in shown.values()) + (system.folder / "flower.log").read_text()
     assert [secret for secret in system.secrets() if secret in text] == []
@@ -100,6 +92,16 @@ def test_no_page_and_no_answer_shows_a_secret(system: System) -> None:
     # A JIT or a token is long; nothing that a task is about has so long a name.
     told = "".join(answer.text for path, answer in shown.items() if path.startswith("/api/task"))
     assert re.findall(r"[A-Za-z0-9+/=_.-]{100,}", told) == []
+
+
+def test_it_asks_no_worker_and_shows_workers_and_queues_by_events(system: System) -> None:
+    (worker,) = get(system, "/api/workers?status=1").json()
+    assert get(system, f"/worker/{worker}").status_code == 404
+    assert worker in get(system, "/workers").text
+    broker = get(system, "/broker").text
+    assert [queue for queue in QUEUES if queue not in broker] == []
+    with system.redis.client() as redis:
+        assert redis.keys("*pidbox*") == []
 
 
 @pytest.mark.parametrize("login", [("ostler", "wrong"), ("", ""), ("ostler", "")])

@@ -137,6 +137,7 @@ def test_the_settings_are_asserted_at_boot() -> None:
         ("task_acks_late", False),
         ("task_reject_on_worker_lost", False),
         ("worker_prefetch_multiplier", 4),
+        ("worker_enable_remote_control", True),
         ("accept_content", ["json", "pickle"]),
         ("task_create_missing_queues", True),
         ("result_backend", "redis://localhost/1"),
