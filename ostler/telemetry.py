@@ -56,6 +56,10 @@ JOB_WAIT_SECONDS = Histogram(
     "ostler_job_wait_seconds", "From GitHub's time of a job to the delivery of its first JIT", buckets=_WAITS,
     registry=_registry,
 )  # fmt: skip
+MESSAGES_MALFORMED = Counter(
+    "ostler_messages_malformed_total", "Entries of queues that were dropped because they are no messages",
+    registry=_registry,
+)  # fmt: skip
 TRANSITIONS = Counter(
     "ostler_transitions_total", "Committed transitions of claims, jobs, stamps and leases", ("machine", "transition"),
     registry=_registry,

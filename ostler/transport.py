@@ -5,6 +5,9 @@ and a table of some hundred callbacks, and filling that table costs more than th
 shared by threads, keeps no connection of its own, and finds broken ones as before: connections are the pool's.
 
 Every message says when it was sent, so that a look at a queue's head tells which messages may still wait in it.
+
+What is no message (no JSON, or JSON of another shape) is dropped and counted. Kombu's own consumer ends with it, and so
+would one worker after the other.
 """
 
 from __future__ import annotations
@@ -17,6 +20,13 @@ from typing import Any
 from celery.signals import before_task_publish
 from kombu import transport
 from kombu.transport import redis
+from redis import client
+
+from ostler import telemetry
+from ostler.envelopes import problem_of
+from ostler.logging import get_logger
+
+log = get_logger(__name__)
 
 from ostler.clock import utcnow
 
@@ -24,10 +34,106 @@ SENT_AT = "sent_at"
 """Header of a message: when it was sent, Unix time."""
 
 
+class Reading:
+    """When this process last read its queues, by the monotonic clock; minus infinity before the first time.
+
+    A worker that has as much work as it may hold reads nothing on purpose; that counts as well.
+    """
+
+    at = float("-inf")
+
+    def mark(self) -> None:
+        """Note that a queue was read now."""
+        self.at = time.monotonic()
+
+    def is_fresh(self, *, within: float) -> bool:
+        """Return whether a queue was read within so many seconds."""
+        return time.monotonic() - self.at < within
+
+
+reading = Reading()
+
+
+class QoS(redis.QoS):
+    """Which messages are unacknowledged."""
+
+    def can_consume(self) -> bool:
+        """Return whether one more message may be taken."""
+        may: bool = super().can_consume()  # type: ignore[no-untyped-call]
+        if not may:
+            reading.mark()
+        return may
+
+    def restore_by_tag(self, tag: Any, client: Any = None, leftmost: bool = False) -> None:
+        """Give a message of a dead worker back to its queue, or drop an entry that is none."""
+        with self.channel.conn_or_acquire(client) as redis_client:
+            entry = redis_client.hget(self.unacked_key, tag)
+            if entry is not None and not _may_be_restored(entry):
+                _drop(self.unacked_key, "it is no unacknowledged message")
+                redis_client.zrem(self.unacked_index_key, tag)
+                redis_client.hdel(self.unacked_key, tag)
+                return
+            super().restore_by_tag(tag, redis_client, leftmost)  # type: ignore[no-untyped-call]
+
+
+class Client(client.Redis):
+    """A client whose BRPOP brings messages only: another entry is dropped and looks like an empty queue."""
+
+    def parse_response(self, connection: Any, command_name: str, **options: Any) -> Any:
+        """Return Redis's answer to a command."""
+        answer = super().parse_response(connection, command_name, **options)  # type: ignore[no-untyped-call]
+        if command_name != "BRPOP":
+            return answer
+        reading.mark()
+        if answer:
+            queue, entry = answer
+            try:
+                why = problem_of(_loads(entry), task=True)
+            except (ValueError, RecursionError) as error:
+                why = type(error).__name__
+            if why is not None:
+                _drop(_text(queue), why)
+                return None
+        return answer
+
+
+def _loads(entry: bytes | str) -> Any:
+    return json.loads(_text(entry), object_hook=_plain)
+
+
+def _text(entry: bytes | str) -> str:
+    return entry if isinstance(entry, str) else entry.decode()
+
+
+def _plain(found: dict[str, Any]) -> dict[str, Any]:
+    if "__type__" in found:  # kombu would make an object of it, or fail to
+        raise ValueError("a value with a type")
+    return found
+
+
+def _may_be_restored(entry: bytes | str) -> bool:
+    try:
+        message, exchange, routing_key = _loads(entry)
+    except (ValueError, TypeError, RecursionError):
+        return False
+    return problem_of(message, task=False) is None and isinstance(exchange, str) and isinstance(routing_key, str)
+
+
+def _drop(where: str, why: str) -> None:
+    telemetry.MESSAGES_MALFORMED.inc()
+    log.warning("message.malformed", where=where, why=why)
+
+
 class Channel(redis.Channel):
     """A channel that keeps its client for as long as it keeps its pool."""
 
+    QoS = QoS
+
     _kept: Any = None
+
+    def _get_client(self) -> Any:
+        made = super()._get_client()  # type: ignore[no-untyped-call]
+        return Client if made is client.Redis else made
 
     def _create_client(self, asynchronous: bool = False) -> Any:
         if asynchronous:  # those that wait for messages have a connection each, and are kept by kombu

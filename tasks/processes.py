@@ -13,9 +13,15 @@ from celery.signals import heartbeat_sent, worker_ready
 from models.reporter import Reporter
 from ostler import telemetry
 from ostler.settings import Settings
+from ostler.transport import reading
 from ostler.wakes import EXPIRES, POOLS, QUEUES
 from tasks.app import configure
 from tasks.runtime import Runtime, install
+
+READS_WITHIN = 30.0
+"""Seconds since a worker last read its queues within which it counts as alive; a read waits one second for a message.
+
+After a cut of the network that nobody announced it reads again within 21 seconds."""
 
 
 def run_worker(settings: Settings, *, queues: Sequence[str] = QUEUES) -> None:
@@ -53,10 +59,14 @@ def look_at_the_pools(sender: Any, **_: Any) -> None:
 
 
 def leave_signs_of_life(file: Path) -> None:
-    """Touch a file with each heartbeat of this worker, every 2 s, which it sends only while it has Redis."""
+    """Touch a file with each heartbeat of this worker, every 2 s, while it reads its queues.
+
+    It sends heartbeats only while it has Redis. A worker that has Redis and reads no queue is of no use.
+    """
     file.unlink(missing_ok=True)
 
     def touch(**_: Any) -> None:
-        file.touch()
+        if reading.is_fresh(within=READS_WITHIN):
+            file.touch()
 
     heartbeat_sent.connect(touch, weak=False)

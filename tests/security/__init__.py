@@ -1,1 +1,1 @@
-"""Attacks on the listeners of `ostler web`, over raw sockets. Each one succeeded before it had a test."""
+"""Attacks: each test plays somebody who must not get far, and succeeded before the attack was closed."""

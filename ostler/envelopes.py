@@ -1,0 +1,79 @@
+"""Check of a message's envelope before Celery sees it: a pure decision.
+
+Celery and kombu take whatever they find in a queue for their own work, and end the worker when it is not. A worker
+drops such a message instead: nobody could ever run it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from typing import Any
+
+_CONTENT_TYPE = "application/json"
+
+
+def problem_of(message: object, *, task: bool) -> str | None:
+    """Return what is wrong with a message as kombu stores it, or None. `task`: it must be a task of Celery's.
+
+    The text names fields and never a value.
+    """
+    if not isinstance(message, Mapping):
+        return "it is no object"
+    headers, properties = message.get("headers"), message.get("properties")
+    if not isinstance(headers, Mapping) or not isinstance(properties, Mapping):
+        return "it has no headers or no properties"
+    route = properties.get("delivery_info")
+    if not isinstance(route, Mapping) or not all(
+        isinstance(route.get(key), str) for key in ("exchange", "routing_key")
+    ):
+        return "it has no route"
+    if not isinstance(properties.get("delivery_tag"), str):
+        return "it has no delivery tag"
+    return _problem_of_body(message, properties) or (_problem_of_task(message, headers) if task else None)
+
+
+def _problem_of_body(message: Mapping[str, Any], properties: Mapping[str, Any]) -> str | None:
+    if not isinstance(message.get("body"), str):
+        return "its body is no text"
+    if properties.get("body_encoding") not in {None, "base64"}:
+        return "its body has an unknown encoding"
+    try:
+        _body(message)
+    except binascii.Error:
+        return "its body is not base64"
+    return None
+
+
+def _body(message: Mapping[str, Any]) -> bytes | str:
+    body: str = message["body"]
+    return base64.b64decode(body) if message["properties"].get("body_encoding") == "base64" else body
+
+
+def _problem_of_arguments(message: Mapping[str, Any]) -> str | None:
+    try:
+        found = json.loads(_body(message))
+    except (ValueError, RecursionError):
+        return "its body is no JSON"
+    kinds = list, dict, dict
+    if not isinstance(found, list) or len(found) != len(kinds) or not all(map(isinstance, found, kinds)):
+        return "its body is not [args, kwargs, embed]"
+    return None
+
+
+def _problem_of_task(message: Mapping[str, Any], headers: Mapping[str, Any]) -> str | None:
+    if not all(isinstance(headers.get(key), str) for key in ("task", "id")):
+        return "it names no task"
+    if message.get("content-type") != _CONTENT_TYPE or message.get("content-encoding") not in {"utf-8", "utf8"}:
+        return "it is not JSON in UTF-8"
+    if headers.get("compression"):
+        return "it is compressed"
+    if not isinstance(headers.get("retries", 0), int | None):
+        return "its retries are no number"
+    match headers.get("timelimit"):
+        case None | [_, _]:
+            return _problem_of_arguments(message)
+        case _:
+            return "its time limits are no pair"
