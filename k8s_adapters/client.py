@@ -72,6 +72,11 @@ class KubeClient:
         self._reloading = threading.Lock()
         self._token: tuple[ApiClient, float, str | None] | None = None
 
+    @property
+    def host(self) -> str:
+        """The API server's URL."""
+        return str(self._api.configuration.host)
+
     def request(
         self,
         method: str,

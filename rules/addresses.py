@@ -66,9 +66,10 @@ EVERYWHERE = blocks(("0.0.0.0/0", "::/0"))
 PRIVATE_V4 = (
     "0.0.0.0/8",  # this host
     "10.0.0.0/8",
-    "100.64.0.0/10",  # carrier-grade NAT, also Pods and nodes of some clouds
+    "100.64.0.0/10",  # carrier-grade NAT, also Pods and nodes of some clouds, and the metadata of Alibaba
     "127.0.0.0/8",
-    "169.254.0.0/16",  # link-local: the metadata of every cloud
+    "168.63.129.16/32",  # Azure's WireServer, which serves metadata and credentials of nodes
+    "169.254.0.0/16",  # link-local: the metadata of most clouds
     "172.16.0.0/12",
     "192.0.0.0/24",  # protocol assignments; a metadata service too
     "192.168.0.0/16",
@@ -77,11 +78,12 @@ PRIVATE_V4 = (
     "240.0.0.0/4",  # reserved; Pods of some clusters
 )
 PRIVATE_V6 = (
-    "::/96",  # unspecified, loopback, and IPv4 written as IPv6 long ago
-    "64:ff9b::/104",  # the next eleven: what IPv4's private ranges are behind NAT64
+    "::/64",  # unspecified, loopback, and IPv4 written as IPv6: compatible, mapped (::ffff:0:0/96) and translated
+    "64:ff9b::/104",  # the next twelve: what IPv4's private ranges are behind NAT64
     "64:ff9b::a00:0/104",
     "64:ff9b::6440:0/106",
     "64:ff9b::7f00:0/104",
+    "64:ff9b::a83f:8110/128",
     "64:ff9b::a9fe:0/112",
     "64:ff9b::ac10:0/108",
     "64:ff9b::c000:0/120",
@@ -104,3 +106,13 @@ PRIVATE = blocks((*PRIVATE_V4, *PRIVATE_V6))
 RFC 1918, 3927, 6598, 6890 for IPv4; RFC 4193, 4291, 6052, 6890 for IPv6. The chart's `runners-base` excepts the same;
 a test compares them.
 """
+
+
+_NAT64 = "64:ff9b::"
+
+
+def behind_nat64(cidr: str) -> str:
+    """Return the block that an IPv4 block is behind NAT64's well-known prefix (RFC 6052)."""
+    network = ipaddress.IPv4Network(cidr, strict=False)
+    start = int(ipaddress.IPv6Address(_NAT64)) + int(network.network_address)
+    return str(ipaddress.IPv6Network((start, 96 + network.prefixlen)))

@@ -77,3 +77,10 @@ app.kubernetes.io/component: {{ . }}
 {{- end -}}
 {{- end -}}
 {{- end -}}
+
+{{/* What an IPv4 block is behind NAT64's well-known prefix. */}}
+{{- define "ostler.behindNat64" -}}
+{{- $parts := splitList "/" . -}}
+{{- $bytes := splitList "." (first $parts) -}}
+{{- printf "64:ff9b::%x:%x/%d" (add (mul 256 (int (index $bytes 0))) (int (index $bytes 1))) (add (mul 256 (int (index $bytes 2))) (int (index $bytes 3))) (add 96 (int (last $parts))) -}}
+{{- end }}

@@ -6,7 +6,17 @@ are half made.
 
 from __future__ import annotations
 
-from ostler.cli.doctor import cluster, fleet, github, installation, postgres, redis, runners, strangers
+from ostler.cli.doctor import (
+    cluster,
+    fleet,
+    github,
+    installation,
+    network,
+    postgres,
+    redis,
+    runners,
+    strangers,
+)
 from ostler.cli.doctor.findings import Check
 
 CHECKS: tuple[Check, ...] = (
@@ -23,6 +33,7 @@ CHECKS: tuple[Check, ...] = (
     Check("rights", "cluster", cluster.rights, within=20),
     Check("definition", "cluster", cluster.definition),
     Check("admission policy", "cluster", cluster.admission, within=30),
+    Check("job network", "cluster", network.job_network, within=20),
     Check("pools", "cluster", cluster.pools),
     Check("github app", "github", github.app),
     Check("clock", "github", github.clock),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Any
 
 import pytest
 
 from k8s_adapters.client import KubeClient
 from lab.helm import CHART, HelmRefused, render
-from rules.addresses import PRIVATE, PRIVATE_V4, PRIVATE_V6, block
+from rules.addresses import PRIVATE, PRIVATE_V4, PRIVATE_V6, behind_nat64, block
 from rules.manifests import POLICY_KIND
 from rules.network_policies import Direction
 from rules.network_reach import Network, Pod, Ports, reach
@@ -20,6 +21,7 @@ FULL: dict[str, Any] = {
         "dns": {"addresses": ["169.254.20.10/32"], "ports": [53, 5353]},
         "runners": {
             "publicPorts": [{"protocol": "TCP", "port": 443}, {"port": 8000, "endPort": 9000}],
+            "clusterAddresses": ["35.9.8.7/32", "2600:7::/64"],
             "except": ["34.118.0.0/16", "2600:1900::/28"],
             "allow": [{"cidr": "10.1.2.3/32", "ports": [{"port": 443}]}, {"cidr": "fd00::7/128"}],
         },
@@ -59,12 +61,31 @@ def test_busy_pods_reach_the_internet_and_nothing_else() -> None:
         assert not found.addresses_beside(Ports()).common(block(private))
 
 
+METADATA = ("169.254.169.254", "168.63.129.16", "100.100.100.200", "192.0.0.192", "169.254.170.2", "169.254.0.23")
+
+
+@pytest.mark.parametrize("address", METADATA)
+def test_busy_pods_reach_no_metadata_service_however_its_address_is_written(address: str) -> None:
+    number = int(ipaddress.IPv4Address(address))
+    written = [address, behind_nat64(address)]
+    written += [str(ipaddress.IPv6Address(prefix + number)) for prefix in (0, 0xFFFF << 32, 0xFFFF << 48)]
+    written += [str(ipaddress.IPv6Address((0x2002 << 112) + (number << 80)))]  # 6to4
+    open_to = egress_of_busy().addresses_beside(Ports())
+    assert [each for each in written if open_to.common(block(each))] == []
+
+
+@pytest.mark.parametrize("address", ["fd00:ec2::254", "fd20:ce::254", "fe80::a9fe:a9fe"])
+def test_busy_pods_reach_no_metadata_service_of_ipv6(address: str) -> None:
+    assert not egress_of_busy().addresses_beside(Ports()).common(block(address))
+
+
 def test_values_shape_what_busy_pods_reach() -> None:
     found = egress_of_busy(FULL)
     at_443 = [where for protocol, low, high, where in found.addresses if protocol == "TCP" and low <= 443 <= high]
     assert len(at_443) == 1
     assert not block("10.1.2.3").minus(at_443[0])
-    for closed in ("203.0.113.5", "10.9.9.9", "2600::1", "34.118.3.4", "2600:1900::5"):
+    v4 = ("203.0.113.5", "10.9.9.9", "34.118.3.4", "35.9.8.7")
+    for closed in (*v4, *map(behind_nat64, v4), "2600::1", "2600:1900::5", "2600:7::9"):
         assert not at_443[0].common(block(closed)), closed
 
 

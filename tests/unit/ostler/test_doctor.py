@@ -22,13 +22,25 @@ from models.browse.sweeps import SweepSeen
 from models.epochs import Lost
 from models.health import Server
 from ostler.cli import doctor
-from ostler.cli.doctor import cluster, fleet, github, installation, postgres, redis, runner, runners, strangers
+from ostler.cli.doctor import (
+    cluster,
+    fleet,
+    github,
+    installation,
+    network,
+    postgres,
+    redis,
+    runner,
+    runners,
+    strangers,
+)
 from ostler.cli.doctor.checks import CHECKS
 from ostler.cli.doctor.findings import Check, Outcome, Verdict, ok, unknown
 from ostler.cli.doctor.runner import is_bad, run
 from ostler.cli.doctor.sight import Rows
 from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, Forbidden, Gone, Retryable, StoreUnreachable
+from rules.addresses import PRIVATE_V4
 
 NOW = datetime(2026, 11, 22, 10, tzinfo=UTC)
 SERVER = Server(version="18.1", most_connections=100, connections=20, isolation="read committed", standby=False)
@@ -218,6 +230,41 @@ CASES: list[tuple[Callable[..., Verdict], dict[str, Any], Outcome, str]] = [
 ]  # fmt: skip
 
 
+def policed(*excepted: str, **says: Any) -> dict[str, Any]:
+    """Return a cluster with a policy of runner Pods, two addresses of the API server and one node."""
+    blocks = [{"cidr": "0.0.0.0/0", "except": list(excepted)}]
+    spec = {
+        "podSelector": {"matchExpressions": [{"key": "ostler.dev/pool", "operator": "Exists"}]},
+        "policyTypes": ["Egress"], "egress": [{"to": [{"ipBlock": each} for each in blocks]}],
+    }  # fmt: skip
+    policy = {"metadata": {"name": "runners-base", "namespace": "runners"}, "spec": spec}
+    slices = {"items": [{"endpoints": [{"addresses": ["35.1.1.1"]}]}]}
+    addresses = [{"type": "ExternalIP", "address": "35.1.1.2"}, {"type": "Hostname", "address": "a"}]
+    nodes = {"items": [{"metadata": {"name": "a"}, "status": {"addresses": addresses}}]}
+    kube = Kube(**{"networkpolicies": {"items": [policy]}, "endpointslices": slices, "nodes": nodes} | says)
+    kube.host = "https://35.1.1.0:6443"  # type: ignore[attr-defined]
+    return {"kube": kube}
+
+
+OWN = ("35.1.1.0/30", *PRIVATE_V4)
+NETWORK = [
+    (policed(*OWN), OK, "none of the cluster's 3 addresses"),
+    (policed(*PRIVATE_V4), WARN, "jobs can reach 35.1.1.0 (the API server), 35.1.1.1 (the API server), 35.1.1.2 (node"),
+    (policed("35.1.1.0/31", *PRIVATE_V4), WARN, "clusterAddresses"),
+    (policed("35.1.1.0/30", *PRIVATE_V4[1:]), WARN, "private addresses: 0.0.0.0/8"),
+    (policed(networkpolicies={"items": []}), WARN, "no NetworkPolicy"),
+    (policed(networkpolicies=Forbidden("403")), DUNNO, "may not read NetworkPolicies"),
+    (policed(*OWN, endpointslices=Forbidden("403")), DUNNO, "may not read endpoint slices"),
+]
+
+
+@pytest.mark.parametrize(("seen", "outcome", "says"), NETWORK)
+def test_job_network_names_the_addresses_that_jobs_reach(seen: dict[str, Any], outcome: Outcome, says: str) -> None:
+    found = network.job_network(Sight(**seen))  # type: ignore[arg-type]
+    assert found.outcome is outcome, found
+    assert says in f"{found.cause} {found.cure}"
+
+
 @pytest.mark.parametrize(("check", "seen", "outcome", "says"), CASES)
 def test_a_check_says_what_is(check: Callable[..., Verdict], seen: dict[str, Any], outcome: Outcome, says: str) -> None:
     found = check(Sight(**seen))
@@ -229,6 +276,7 @@ def test_a_check_says_what_is(check: Callable[..., Verdict], seen: dict[str, Any
 def test_every_check_was_seen_failing_here_or_against_the_real_thing() -> None:
     seen = {check for check, _, outcome, _ in CASES if outcome is not OK}
     elsewhere = {cluster.rights, cluster.admission, cluster.pools}  # tests/integration/cli/test_doctor.py
+    elsewhere |= {network.job_network}  # above
     assert {check.look for check in CHECKS} - seen - elsewhere == {installation.versions}
 
 
