@@ -219,3 +219,15 @@ def test_every_operation_says_that_it_needs_a_token_and_how_it_fails(stage: Stag
             for status, response in operation["responses"].items():
                 if status != "200":
                     assert set(response["content"]) == {"application/problem+json"}, (path, method, status)
+
+
+def test_no_answer_about_rows_is_stored_or_sniffed(stage: Stage) -> None:
+    stage.account()
+    token = stage.reader
+    for path in ("/api/v1/jobs", "/api/v1/accounts/7", "/api/v1/accounts/8", "/api/v1/nothing", "/api/openapi.json"):
+        headers = stage.client.call("GET", path, token=token).headers
+        assert headers.get_list("cache-control") == ["no-store"], path
+        assert headers.get_list("x-content-type-options") == ["nosniff"], path
+    kept = stage.client.call("GET", "/api/docs/swagger-ui-bundle.js").headers
+    assert kept.get_list("cache-control") == ["max-age=3600"]
+    assert kept.get_list("x-content-type-options") == ["nosniff"]
