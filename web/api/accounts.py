@@ -21,7 +21,7 @@ from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.gate import HOLDER
 from web.api.problems import not_found
-from web.api.schema import Id, Listing, Name, Page, Shown, cores, gib
+from web.api.schema import Id, Integer, Listing, Name, Page, Shown, cores, gib
 
 MOST_JOBS = 1_000_000
 MOST_VCPU = 10_000_000
@@ -51,7 +51,7 @@ class NewBudget(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [
         {"count": 20, "vcpu": 80, "memory_gib": 320}]})  # fmt: skip
 
-    count: int = Field(ge=0, le=MOST_JOBS, strict=True, description="jobs; 0 holds all of its jobs")
+    count: Integer = Field(ge=0, le=MOST_JOBS, strict=True, description="jobs; 0 holds all of its jobs")
     vcpu: float = Field(ge=0, le=MOST_VCPU, allow_inf_nan=False, strict=True, description="vCPU, to the millicore")
     memory_gib: float = Field(ge=0, le=MOST_MEMORY_GIB, allow_inf_nan=False, strict=True, description="GiB, to the MiB")
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from fastapi import Depends, FastAPI
 from fastapi.security import HTTPBearer
+from pydantic.json_schema import models_json_schema
 from starlette.routing import Mount
 from starlette.types import ASGIApp
 
@@ -17,7 +18,7 @@ from web.api import accounts, claims, docs, gates, jobs, pools, problems, sweeps
 from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.gate import Gate
-from web.api.problems import MEDIA_TYPE, Problem
+from web.api.problems import MEDIA_TYPE, FieldProblem, Problem
 from web.api.schema import RESPONSES
 
 _DESCRIPTION = """
@@ -31,12 +32,32 @@ Lists are pages: pass `next_cursor` as `cursor`, with the same filters, until it
 """
 
 
+_COMPONENTS = "#/components/schemas/"
+
+
+class _Api(FastAPI):
+    """FastAPI whose description has the problems among its components.
+
+    FastAPI lists a model there only if it is the answer of a route in the route's own media type.
+    """
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the description; it is made once."""
+        if self.openapi_schema is None:
+            described = super().openapi()
+            _, made = models_json_schema(
+                [(model, "serialization") for model in (FieldProblem, Problem)], ref_template=f"{_COMPONENTS}{{model}}"
+            )
+            described["components"]["schemas"] |= made["$defs"]
+        return self.openapi_schema or {}
+
+
 def build_api(
     settings: Settings, *, database: Callable[[], Database], publisher: Callable[[], accounts.Publisher]
 ) -> ASGIApp:
     """Return the API behind its gate; `database` and `publisher` are asked for when a request comes."""
     cursors = Cursors(settings.encryption_keys)
-    api = FastAPI(
+    api = _Api(
         title="Ostler",
         version=version("ostler"),
         description=_DESCRIPTION,
@@ -67,4 +88,7 @@ def mount_api(app: FastAPI, api: ASGIApp) -> None:
 
 
 def _problem(description: str) -> dict[str, Any]:
-    return {"description": description, "content": {MEDIA_TYPE: {"schema": Problem.model_json_schema()}}}
+    return {
+        "description": description,
+        "content": {MEDIA_TYPE: {"schema": {"$ref": f"{_COMPONENTS}{Problem.__name__}"}}},
+    }

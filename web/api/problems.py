@@ -151,6 +151,8 @@ async def _refused_by_framework(request: Request, error: Exception) -> Response:
         headers = {"Allow": ", ".join(sorted(allowed))}
         if request.method == "OPTIONS":
             return Response(status_code=HTTPStatus.NO_CONTENT, headers=headers)
+    if status is HTTPStatus.BAD_REQUEST:
+        return problem(status, "bad-request", "The body cannot be read", "Send JSON in UTF-8.", headers=headers)
     detail = {
         HTTPStatus.NOT_FOUND: "There is no such path; /api/docs shows those there are.",
         HTTPStatus.METHOD_NOT_ALLOWED: f"{request.method} is not possible here; {headers.get('Allow')} is.",

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import Path
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from models.browse.page import LARGEST
 
@@ -16,6 +16,14 @@ DEFAULT_LIMIT = 50
 Id = Annotated[int, Path(ge=1, le=BIGGEST_ID, description="id", examples=[42])]
 FilterId = Annotated[int, Field(ge=1, le=BIGGEST_ID)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[\x20-\x7e]+$")]
+
+
+def _integer(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Integer = Annotated[int, BeforeValidator(_integer)]
+"""An integer of a JSON body; 20.0 is one too, as JSON Schema says, and `strict` alone would refuse it."""
 
 Item = TypeVar("Item", bound=BaseModel)
 
@@ -71,8 +79,12 @@ def cores(millicores: int) -> float:
 
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
+    400: {"description": "The body is not JSON in UTF-8"},
     401: {"description": "No token, or none that holds"},
     403: {"description": "The token lacks the scope"},
+    408: {"description": "The body did not come in time"},
+    413: {"description": "The body is too large"},
     422: {"description": "A field is invalid; `errors` names it"},
+    500: {"description": "Ostler failed; its log says more"},
     503: {"description": "Not now; `Retry-After` says when"},
 }

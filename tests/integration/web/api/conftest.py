@@ -63,6 +63,7 @@ class Stage:
     """The API over a database, and tokens for it."""
 
     engine: Engine
+    app: FastAPI
     client: Client
     outbox: Outbox
     reader: str
@@ -146,6 +147,7 @@ def stage(database: Database) -> Iterator[Stage]:
     client = Client(app)
     yield Stage(
         engine=database.engine,
+        app=app,
         client=client,
         outbox=outbox,
         reader=make_token(database.engine, TokenScope.READ, name="reader"),
