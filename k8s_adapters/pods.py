@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from k8s_adapters.client import Json, KubeClient, object_path
 from k8s_adapters.names import (
@@ -33,6 +33,7 @@ class PodSeen:
     `poller_exit_code` and the runner's exit facts are None while that container has not ended.
     `runner_ready` is the runner's readiness now: the kubelet takes it back when the container ends.
     `attachable_volumes`: it has a volume that may be attached to another node.
+    `deletion_at` is when its deletion was asked for.
     `reason` is the Pod's own, as `Evicted` or `NodeLost`, else who disrupted it, as `DeletionByTaintManager`.
     `company`: an ordinary container beside `poller` and `runner` has not terminated. Sidecars that are init containers
     do not count: the kubelet ends them with the others.
@@ -63,11 +64,18 @@ class PodSeen:
     attachable_volumes: bool = False
     company: bool = False
     of_a_pool: bool = False
+    deletion_at: datetime | None = None
 
     @property
     def is_ours(self) -> bool:
         """Whether Ostler made it: it names its attempt, or a pool owns it. The label alone says nothing."""
         return self.attempt is not None or self.of_a_pool
+
+    @property
+    def exit_reason(self) -> str | None:
+        """Why it ended, in Kubernetes' words: the Pod's own reason, else that of container `runner`, and a signal."""
+        reason = self.reason or self.runner_exit_reason
+        return reason if self.runner_exit_signal is None else f"{reason or 'signal'} ({self.runner_exit_signal})"
 
     @property
     def is_terminal(self) -> bool:
@@ -169,7 +177,16 @@ def read_pod(item: Json) -> PodSeen:
             each.get("kind") == KIND and str(each.get("apiVersion", "")).startswith(f"{GROUP}/")
             for each in metadata.get("ownerReferences") or ()
         ),
+        deletion_at=_deletion_at(metadata),
     )
+
+
+def _deletion_at(metadata: Json) -> datetime | None:
+    """Return when a deletion was asked for; the API server's timestamp is of the end of the grace period."""
+    ends = metadata.get("deletionTimestamp")
+    if ends is None:
+        return None
+    return datetime.fromisoformat(ends) - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
 
 
 def _disruption(status: Json) -> str | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from models import epochs
+from models import epochs, pod_ends
 from models.engine import StartOver
 from models.names import INSTALLATION_NOW, SCOPE_NOW
 from models.sql import text
@@ -23,6 +23,7 @@ from models.usage import pools_with_work
 from rules.fates import Fate, JobFate
 from rules.holds import HoldReason
 from rules.machines import ClaimState, EndReason, Purpose
+from rules.pod_ends import tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,7 +458,7 @@ def end_without_pod(
         claim_id,
         now=now,
         who=who,
-        why=fate.why,
+        why=f"{tell(pod_ends.read(db, claim.pod_uid)) or 'its Pod has ended'}; {fate.why}",
         values={"end_reason": ":end_reason"},
         end_reason=EndReason.POD_SPENT if spent else EndReason.POD_GONE,
     )

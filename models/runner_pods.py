@@ -58,6 +58,9 @@ class RunnerPod(Base):
     poller_ended_at: Mapped[datetime | None] = mapped_column(comment="when its poller was first seen to have ended")
     runner_exit_code: Mapped[int | None]
     exit_reason: Mapped[str | None]
+    deletion_at: Mapped[datetime | None] = mapped_column(
+        comment="when its deletion was asked for, as the watch saw it; only shown"
+    )
     gone_at: Mapped[datetime | None] = mapped_column(comment="a GET or a delete proved that the UID is gone")
     node_gone_at: Mapped[datetime | None] = mapped_column(comment="its node was found gone; NULL again when it is back")
     charged_account_id: Mapped[int | None] = mapped_column(

@@ -87,6 +87,10 @@ PODS_CREATED = Counter("ostler_pods_created_total", "Runner Pods created", regis
 PODS_RETIRED = Counter(
     "ostler_pods_retired_total", "Retire claims that keepers made, by reason", ("why",), registry=_registry
 )
+PODS_LOST = Counter(
+    "ostler_pods_lost_total", "Pods that ended while a job claim had them, by what took them", ("how",),
+    registry=_registry,
+)  # fmt: skip
 FAILED_STARTS = Counter(
     "ostler_failed_starts_total", "Pods that did not come to poll, or were refused, by what was in the way",
     ("cause",), registry=_registry,
@@ -170,6 +174,8 @@ for _why in ("ended", "expired", "silent", "failed"):
     WATCH_RESTARTS.labels(_why)
 for _why in ("surplus", "drained", "template", "cordoned", "not_started", "over"):
     PODS_RETIRED.labels(_why)
+for _how in ("completed", "failed", "out_of_memory", "deleted", "evicted", "preempted", "node", "unknown"):
+    PODS_LOST.labels(_how)
 for _trouble in ("image", "container", "unschedulable", "poller", "silent", "refused"):
     FAILED_STARTS.labels(_trouble)
 for _hint in ("gone", "spent", "executing", "unstamped", "pool"):

@@ -39,8 +39,10 @@ class OverRun:
     conclusion: str | None
 
 
-def from_github(*, status: str | None, conclusion: str | None, run: OverRun | None = None) -> JobFate:
-    """Return the fate of a job from GitHub's answer; `status` None is a 404.
+def from_github(
+    *, status: str | None, conclusion: str | None, run: OverRun | None = None, runner: str | None = None
+) -> JobFate:
+    """Return the fate of a job from GitHub's answer; `status` None is a 404, `runner` is named in the reason.
 
     GitHub answers that also where it does not let us look (a repository taken from the installation, say), so it
     ends no job: `rules.adrift` judges what stays unseen. With its `run` over, a job that GitHub shows as waiting will
@@ -55,4 +57,5 @@ def from_github(*, status: str | None, conclusion: str | None, run: OverRun | No
         return JobFate(Fate.FINISH, "GitHub says that it is over", conclusion or "unknown")
     if status in WAITS:
         return JobFate(Fate.REQUEUE, "GitHub says that it is queued")
-    return JobFate(Fate.RUNNING, f"GitHub says that it is {status}, on a runner that is not this claim's")
+    on = "" if runner is None else f" on runner {runner}"
+    return JobFate(Fate.RUNNING, f"GitHub says that it is {status}{on}")

@@ -7,7 +7,7 @@ where something can be done about it the cure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -16,7 +16,11 @@ from rules.fairness import AccountView, Budget, JobHead, SkipReason, Usage, refu
 from rules.holds import HoldReason
 from rules.labels import PoolLabels, refusing_rule, tell_rule
 from rules.machines import ClaimState, JobState, Stamp
+from rules.pod_ends import PodEnd, tell
 from rules.starts import Trouble
+
+_WELL = frozenset({"success", "skipped", "neutral"})
+"""Conclusions of jobs that came to their end: how their Pod went explains nothing."""
 
 
 class WaitsFor(StrEnum):
@@ -83,6 +87,14 @@ class ClaimFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class LostPod:
+    """A Pod that ended or was deleted while the job had it."""
+
+    name: str
+    end: PodEnd
+
+
+@dataclass(frozen=True, slots=True)
 class JobFacts:
     """What is known of a job. `ahead`: jobs of its account in its pool that come first; `near`: of `closest_pool`."""
 
@@ -102,6 +114,7 @@ class JobFacts:
     runner: str | None
     conclusion: str | None
     near: str | None
+    lost: LostPod | None = None
     database_older: bool = False
     """Postgres was put back to an earlier state, and nothing is matched until it is restored."""
 
@@ -115,8 +128,16 @@ class Explanation:
     cure: str | None = None
 
 
-def explain(job: JobFacts) -> Explanation:  # noqa: PLR0911  a table, one line per state
-    """Return why a job stands where it stands."""
+def explain(job: JobFacts) -> Explanation:
+    """Return why a job stands where it stands, and that it lost its Pod if it did so and was not done."""
+    found = _explain(job)
+    if job.lost is None or job.conclusion in _WELL or job.state not in {JobState.COMPLETED, JobState.RUNNING}:
+        return found
+    told = tell(job.lost.end, pod=f"Its Pod {job.lost.name}")
+    return found if told is None else replace(found, summary=f"{found.summary} {told}.")
+
+
+def _explain(job: JobFacts) -> Explanation:  # noqa: PLR0911  a table, one line per state
     if job.state is JobState.COMPLETED:
         return Explanation(WaitsFor.NOTHING, f"GitHub says that it is over: {job.conclusion or 'no conclusion'}.")
     if job.state is JobState.WAITING:

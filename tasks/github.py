@@ -98,8 +98,11 @@ class JobTold:
     @property
     def fate(self) -> JobFate:
         """Return what becomes of it."""
-        status, conclusion = (None, None) if self.job is None else (self.job.status, self.job.conclusion)
-        return from_github(status=status, conclusion=conclusion, run=self.run)
+        if self.job is None:
+            return from_github(status=None, conclusion=None, run=self.run)
+        return from_github(
+            status=self.job.status, conclusion=self.job.conclusion, run=self.run, runner=self.job.runner_name
+        )
 
 
 @dataclass(slots=True)

@@ -63,9 +63,6 @@ def pod_hash_of(rt: Runtime, pool: PoolSeen) -> str:
 
 def pod_facts(pod: PodSeen) -> PodFacts:
     """Return what is recorded of a Pod."""
-    reason = pod.reason or pod.runner_exit_reason
-    if pod.runner_exit_signal is not None:
-        reason = f"{reason or 'signal'} ({pod.runner_exit_signal})"
     return PodFacts(
         name=pod.name,
         namespace=pod.namespace,
@@ -78,6 +75,6 @@ def pod_facts(pod: PodSeen) -> PodFacts:
         terminal=pod.is_terminal,
         poller_exit_code=pod.poller_exit_code,
         runner_exit_code=pod.runner_exit_code,
-        exit_reason=reason,
+        exit_reason=pod.exit_reason,
         ours=pod.is_ours,
     )

@@ -29,8 +29,8 @@ from ostler.errors import Conflict, UpstreamError
 from rules.pool_plan import ObservedPool, PoolPlan
 from rules.starts import Trouble
 from tasks.base import SWEEP, calls, remaining
-from tasks.mirror import pod_hash_of
 from tasks.freed import wake_after_pods
+from tasks.mirror import pod_hash_of
 from tasks.nodes import Sight, look_at
 from tasks.observing import make_plan, on_gone_node
 from tasks.retire import send_retire

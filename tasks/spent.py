@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from k8s_adapters.pods import PodSeen, get_pod
 from k8s_adapters.runners import delete_account_left, delete_runner
-from models import pod_claims, pod_rows, pool_plans, releases, stranded
+from models import pod_claims, pod_ends, pod_rows, pool_plans, releases, stranded
 from models.engine import transaction
 from models.pod_rows import PodRow
 from ostler import telemetry
@@ -22,6 +22,7 @@ from ostler.clock import utcnow
 from ostler.errors import Busy, RateLimited, Retryable, UpstreamError
 from rules.fates import Fate, JobFate
 from rules.machines import Purpose
+from rules.pod_ends import tell
 from rules.starts import trouble_of_ended
 from rules.stranding import Cause, FoundBy
 from tasks.base import SWEEP_ROW, calls, remaining
@@ -157,7 +158,7 @@ def end_claim(
     if claim is None:
         return False
     if not claim.executing and not (claim.releasing and claim.delivered):
-        return _begin_release(rt, claim_id, also)
+        return _begin_release(rt, claim_id, claim, also)
     fate = fate_of(rt, claim_id, claim, spent=spent, silent=silent, look_ups=look_ups)
     if fate is None:
         return False
@@ -175,6 +176,7 @@ def end_claim(
     ended = transaction(rt.engine, end)
     if ended:
         log.info("claim.ended_without_pod", claim=claim_id, spent=spent, fate=fate.fate)
+        count_lost(rt, claim)
         clean_up(rt, claim, gone=not spent)
     return ended
 
@@ -186,15 +188,25 @@ def clean_up(rt: Runtime, claim: pod_claims.ClaimFacts, *, gone: bool) -> None:
         forget_account(rt, namespace=claim.namespace, name=claim.pod_name, uid=claim.pod_uid)
 
 
-def _begin_release(rt: Runtime, claim_id: int, also: Callable[[Connection], None]) -> bool:
+def count_lost(rt: Runtime, claim: pod_claims.ClaimFacts) -> None:
+    """Count a Pod that ended while a job claim had it, by what took it."""
+    how = transaction(rt.engine, lambda db: pod_ends.read(db, claim.pod_uid)).how
+    telemetry.PODS_LOST.labels(how).inc()
+
+
+def _begin_release(
+    rt: Runtime, claim_id: int, claim: pod_claims.ClaimFacts, also: Callable[[Connection], None]
+) -> bool:
     def body(db: Connection) -> bool:
-        begun = releases.request_release(db, claim_id, reason="its Pod has ended", now=utcnow(), who=rt.who)
+        why = tell(pod_ends.read(db, claim.pod_uid)) or "its Pod has ended"
+        begun = releases.request_release(db, claim_id, reason=why, now=utcnow(), who=rt.who)
         if begun:
             also(db)
         return begun
 
     begun = transaction(rt.engine, body)
     if begun:
+        count_lost(rt, claim)
         send_release(rt, claim_id)
     return begun
 

@@ -7,14 +7,16 @@ Pod is over.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
 
 import structlog
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.pods import PodSeen, get_pod
-from models import cuts, sweeps, watched
+from models import cuts, pod_ends, sweeps, watched
 from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.wakes import KEEP, POD_EXECUTES, POD_GONE, POLLER_ENDED, STAMP
@@ -38,15 +40,19 @@ def pods_changed(
     gone: Sequence[str] = (),
     executing: Sequence[str] = (),
     unstamped: Sequence[str] = (),
+    endings: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
     """Look up what the watch saw: names of pools of which a Pod ended, UIDs that are gone or execute something.
 
-    `unstamped`: UIDs of Pods whose poller has ended and that carry no stamp.
+    `unstamped`: UIDs of Pods whose poller has ended and that carry no stamp. `endings`: the last sight of Pods that
+    are gone, which is recorded for people to read; nothing is decided by it.
     """
     rt = runtime()
     keep: set[int] = set()
     if pools:
         keep.update(transaction(rt.engine, lambda db: watched.pools_named(db, namespace=namespace, names=pools)))
+    if endings:
+        record_endings(rt, endings)
     if gone:
         keep |= see_gone(rt, gone)
     for pool_id in sorted(keep):
@@ -57,6 +63,27 @@ def pods_changed(
     if unstamped:
         for claim_id in transaction(rt.engine, lambda db: cuts.waiting_for_pollers(db, unstamped)):
             rt.waker.send(POLLER_ENDED, queue="dispatch", claim_id=claim_id)
+
+
+def record_endings(rt: Runtime, endings: Mapping[str, Mapping[str, Any]]) -> None:
+    """Record how Pods ended; what a message says of one in another form than ours is left out."""
+    known = {uid: ending for uid, each in endings.items() if (ending := read_ending(each)) is not None}
+    left = len(endings) - transaction(rt.engine, lambda db: pod_ends.record(db, known))
+    if left:
+        log.info("pod.ending_not_recorded", count=left)
+
+
+def read_ending(given: Mapping[str, Any]) -> pod_ends.Ending | None:
+    """Return the ending that a message tells; None for one that makes no sense."""
+    try:
+        at, code = given.get("deletion_at"), given.get("runner_exit_code")
+        return pod_ends.Ending(
+            deletion_at=None if at is None else datetime.fromisoformat(at),
+            reason=None if given.get("reason") is None else str(given["reason"])[: pod_ends.LONGEST_REASON],
+            runner_exit_code=None if code is None else int(code) & 0xFFFF,
+        )
+    except (AttributeError, TypeError, ValueError):
+        return None
 
 
 def see_gone(rt: Runtime, uids: Sequence[str]) -> set[int]:

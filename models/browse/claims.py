@@ -8,20 +8,25 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from models import pod_ends
 from models.browse.page import Order, Page, read
 from models.sql import text
 from rules.machines import ClaimState, Purpose
 
 MOST_EVENTS = 500
 
-_COLUMNS = """
+_COLUMNS = f"""
     t.id, t.purpose, t.state, t.stamp, t.job_id, t.account_id,
     (SELECT login FROM accounts WHERE id = t.account_id) AS account, t.pool_id,
     (SELECT name FROM pools WHERE id = t.pool_id) AS pool,
-    (SELECT name FROM runner_pods WHERE id = t.runner_pod_id) AS pod, t.pod_uid, t.vcpu, t.memory, t.runner_name,
+    p.name AS pod, t.pod_uid, t.vcpu, t.memory, t.runner_name,
     t.release_reason, t.last_error, t.created_at, t.changed_at, t.minted_at, t.delivered_at, t.spare_since,
-    t.ended_at, t.end_reason
-"""
+    t.ended_at, t.end_reason,
+    {pod_ends.COLUMNS}
+"""  # noqa: S608  a constant of this package
+_JOINED = "JOIN runner_pods p ON p.id = t.runner_pod_id"
+
+_OF_POD = "t.runner_pod_id = ANY(ARRAY(SELECT id FROM runner_pods WHERE name = :value OR uid = :value))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,8 @@ class ClaimFilter:
     account_id: int | None = None
     pool_id: int | None = None
     job_id: int | None = None
+    pod: str | None = None
+    """Name or UID."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +60,22 @@ def list_claims(db: Connection, wanted: ClaimFilter, *, after: int | None = None
         "t.account_id = :value": wanted.account_id,
         "t.pool_id = :value": wanted.pool_id,
         "t.job_id = :value": wanted.job_id,
+        _OF_POD: wanted.pod,
     }
     live = wanted.live
     if live is None and wanted.state is not None and wanted.state is not ClaimState.ENDED:
         live = True  # says that the partial index will do
     table_conditions = {"t.ended_at IS NULL": True if live else None, "t.ended_at IS NOT NULL": live is False or None}
     return read(
-        db, _COLUMNS, table="claims", conditions=conditions | table_conditions, order=Order.NEWEST, after=after,
-        limit=limit,
+        db, _COLUMNS, table="claims", joined=_JOINED, conditions=conditions | table_conditions, order=Order.NEWEST,
+        after=after, limit=limit,
     )  # fmt: skip
 
 
 def claim_story(db: Connection, claim_id: int) -> ClaimStory | None:
     """Return a claim with its events and mint attempts; None when there is none with this id."""
-    claim = db.execute(text(f"SELECT {_COLUMNS} FROM claims t WHERE t.id = :id"), {"id": claim_id}).one_or_none()  # noqa: S608
+    select = f"SELECT {_COLUMNS} FROM claims t {_JOINED} WHERE t.id = :id"  # noqa: S608  constants of this module
+    claim = db.execute(text(select), {"id": claim_id}).one_or_none()
     if claim is None:
         return None
     attempts = db.execute(

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from models import epochs, gates
+from models import epochs, gates, pod_ends
 from models.browse.page import Order, Page, read
 from models.matching import WEB_ALIVE
 from models.pools import routes
@@ -18,9 +18,9 @@ from models.usage import usage_of
 from ostler.upstreams import Upstream
 from rules.fairness import Budget
 from rules.holds import HoldReason
-from rules.machines import ClaimState, JobState, Stamp
+from rules.machines import ClaimState, EndReason, JobState, Stamp
 from rules.starts import Trouble
-from rules.waiting import ClaimFacts, JobFacts, PoolFacts, closest_pool
+from rules.waiting import ClaimFacts, JobFacts, LostPod, PoolFacts, closest_pool
 
 MOST_EVENTS = 500
 FURTHEST = 1000
@@ -85,12 +85,14 @@ def job_story(db: Connection, job_id: int, *, now: datetime) -> JobStory | None:
         {"id": job_id, "most": MOST_EVENTS},
     ).all()
     claims = db.execute(
-        text("""
+        text(f"""
             SELECT c.id, c.state, c.stamp, c.created_at, c.minted_at, c.delivered_at, c.ended_at, c.end_reason,
-                   c.runner_name, c.last_error, p.name AS pod
+                   c.runner_name, c.last_error, p.name AS pod, c.pod_uid,
+                   p.terminal_at AS pod_over_at, p.gone_at AS pod_gone_at,
+                   {pod_ends.COLUMNS}
             FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
             WHERE c.job_id = :id ORDER BY c.id LIMIT :most
-        """),
+        """),  # noqa: S608  a constant of this package
         {"id": job_id, "most": MOST_EVENTS},
     ).all()
     return JobStory(job, events, claims, _facts(db, job, claims, now=now))
@@ -135,9 +137,22 @@ def _facts(db: Connection, job: Row[Any], claims: Sequence[Row[Any]], *, now: da
         ),
         runner=runner,
         conclusion=job.conclusion,
+        lost=_lost(claims, over_at=job.completed_at),
         near=_near(db, job) if job.hold_reason in {HoldReason.NO_POOL, HoldReason.TWO_POOLS} else None,
         database_older=epochs.is_older(db),
     )
+
+
+def _lost(claims: Sequence[Row[Any]], *, over_at: datetime | None) -> LostPod | None:
+    """Return the Pod that the job's last delivered claim lost, or that was being deleted before the job was over."""
+    claim = next((claim for claim in reversed(claims) if claim.delivered_at is not None), None)
+    if claim is None:
+        return None
+    end = pod_ends.end_of(claim)
+    cut = end.deletion_at is not None and not end.ours and (over_at is None or end.deletion_at <= over_at)
+    if cut or claim.end_reason in {EndReason.POD_GONE, EndReason.POD_SPENT}:
+        return LostPod(claim.pod, end)
+    return None
 
 
 def _pool_facts(db: Connection, pool_id: int, *, job_id: int, now: datetime) -> PoolFacts:

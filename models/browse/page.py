@@ -39,12 +39,13 @@ def read(
     select: str,
     *,
     table: str,
+    joined: str = "",
     conditions: Mapping[str, Any],
     order: Order,
     after: int | None,
     limit: int,
 ) -> Page:
-    """Return one page of `table`, called `t` in `select` and in the conditions.
+    """Return one page of `table`, called `t` in `select`, in `joined` and in the conditions.
 
     `conditions` maps SQL with the parameter `:value` to its value; those whose value is None are left out.
     """
@@ -56,7 +57,7 @@ def read(
         values["after"] = after
     where = f"WHERE {' AND '.join(clauses)}" if clauses else ""
     rows = db.execute(
-        text(f"SELECT {select} FROM {table} t {where} ORDER BY t.id {order} LIMIT :limit"),  # noqa: S608
+        text(f"SELECT {select} FROM {table} t {joined} {where} ORDER BY t.id {order} LIMIT :limit"),  # noqa: S608
         values | {"limit": limit + 1},
     ).all()
     return Page(rows[:limit], rows[limit - 1].id if len(rows) > limit else None)

@@ -14,6 +14,7 @@ from ostler.cli import (
     doctor,
     gates,
     jobs,
+    pods,
     pool_changes,
     pools,
     restore,
@@ -54,6 +55,7 @@ app.add_typer(pools.app, name="pool")
 app.command()(jobs.jobs)
 app.command()(jobs.job)
 app.command()(claims.claims)
+app.command()(pods.pod)
 app.command()(sweeps.repairs)
 app.command()(gates.gates)
 app.command()(doctor.doctor)

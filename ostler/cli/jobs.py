@@ -10,12 +10,24 @@ from rich.console import Console
 from rich.markup import escape
 
 from ostler.cli.accounts import account_id
-from ostler.cli.output import BIGGEST_ID, Json, Limit, age, fail, object_of, print_json, query, tell_more
+from ostler.cli.output import (
+    BIGGEST_ID,
+    Json,
+    Limit,
+    age,
+    fail,
+    object_of,
+    print_json,
+    query,
+    tell_more,
+)
 from ostler.cli.pools import pool_id
 from ostler.cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
+from ostler.cli.timeline import moment, print_timeline
 from ostler.clock import utcnow
 from rules.holds import HoldReason
 from rules.machines import JobState
+from rules.pod_ends import tell
 from rules.waiting import explain
 
 if TYPE_CHECKING:
@@ -83,6 +95,7 @@ def job(
     """Explain one job: where it stands, why, what would help, and how it came there."""
     from models.browse.claims import claim_events  # noqa: PLC0415
     from models.browse.jobs import job_story  # noqa: PLC0415
+    from models.pod_ends import end_of  # noqa: PLC0415
 
     now = utcnow()
 
@@ -95,9 +108,11 @@ def job(
     if story is None:
         fail(f"there is no job {job_id}; `ostler jobs` lists those that are known")
     why = explain(story.facts)
+    ends = [tell(end_of(claim)) for claim in story.claims]
     if as_json:
+        claims = [{**object_of(claim), "pod_end": end} for claim, end in zip(story.claims, ends, strict=True)]
         print_json(
-            {**object_of(story.job), "why": asdict(why), "claims": list(story.claims), "events": list(story.events),
+            {**object_of(story.job), "why": asdict(why), "claims": claims, "events": list(story.events),
              "claim_events": of_claims}
         )  # fmt: skip
         return
@@ -109,16 +124,10 @@ def job(
     if why.cure is not None:
         console.print(f"[bold]What helps:[/] {escape(why.cure)}")
     console.print()
-    moves = [(event.at, "job", event) for event in story.events]
-    moves += [(event.at, f"claim {event.claim_id}", event) for event in of_claims]
-    print_table(
-        (
-            "when", "what", Column("from", drop=3), "to", Column("by", drop=2), Column("why", Kind.TEXT),
-            Column("after ms", drop=1),
-        ),
-        (
-            (f"{at:%Y-%m-%d %H:%M:%S}", what, event.from_state, event.to_state, event.who, event.why, event.latency_ms)
-            for at, what, event in sorted(moves, key=lambda move: move[0])
-        ),
-        empty="nothing was noted about it", wide=wide,
-    )  # fmt: skip
+    moments = [moment("job", event) for event in story.events]
+    moments += [moment(f"claim {event.claim_id}", event) for event in of_claims]
+    for claim, end in zip(story.claims, ends, strict=True):
+        at = claim.deletion_at or claim.pod_over_at or claim.pod_gone_at
+        if at is not None:
+            moments.append((at, f"pod {claim.pod}", None, "ended", None, end, None))
+    print_timeline(moments, empty="nothing was noted about it", wide=wide)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 from ostler import telemetry
 from ostler.logging import get_logger
@@ -38,12 +39,24 @@ AGAIN = 1.0
 log = get_logger(__name__)
 
 
+class Ending(TypedDict):
+    """The last sight of a Pod that is gone, for people to read; `deletion_at` is ISO 8601."""
+
+    deletion_at: str | None
+    reason: str | None
+    runner_exit_code: int | None
+
+
 @dataclass(slots=True)
 class Batch:
-    """What is told at a time, and whether the sweeps are to look at everything. `changed` are pools."""
+    """What is told at a time, and whether the sweeps are to look at everything. `changed` are pools.
+
+    `endings` are of those of the Pods that are `gone` whose last sight said how they ended.
+    """
 
     pools: list[str] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
+    endings: dict[str, Ending] = field(default_factory=dict)
     executing: list[str] = field(default_factory=list)
     unstamped: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
@@ -65,7 +78,7 @@ class Hints:
         self._executing_after = executing_after
         self._clock = clock
         self._changed = threading.Condition()
-        self._gone: dict[str, None] = {}
+        self._gone: dict[str, Ending | None] = {}
         self._executing: dict[str, float] = {}
         self._unstamped: dict[str, None] = {}
         self._pools: dict[str, None] = {}
@@ -75,13 +88,13 @@ class Hints:
         self._everything_at = -EVERYTHING_EVERY
         self._closed = False
 
-    def note(self, hint: Hint, *, uid: str, pool: str) -> None:
-        """Take one hint."""
+    def note(self, hint: Hint, *, uid: str, pool: str, ending: Ending | None = None) -> None:
+        """Take one hint; `ending` is of a Pod that is gone."""
         telemetry.WATCH_HINTS.labels(hint).inc()
         with self._changed:
             match hint:
                 case Hint.GONE:
-                    self._gone[uid] = None
+                    self._gone[uid] = ending or self._gone.get(uid)
                     self._executing.pop(uid, None)
                 case Hint.SPENT:
                     self._pools[pool] = None
@@ -135,7 +148,7 @@ class Hints:
     def put_back(self, batch: Batch) -> None:
         """Take back a batch that could not be sent."""
         with self._changed:
-            self._gone.update(dict.fromkeys(batch.gone))
+            self._gone.update({uid: batch.endings.get(uid) for uid in batch.gone})
             self._unstamped.update(dict.fromkeys(batch.unstamped))
             self._pools.update(dict.fromkeys(batch.pools))
             self._changed_pools.update(dict.fromkeys(batch.changed))
@@ -156,7 +169,8 @@ class Hints:
         )
         self._changed_pools.clear()
         for uid in batch.gone:
-            del self._gone[uid]
+            if (ending := self._gone.pop(uid)) is not None:
+                batch.endings[uid] = ending
         for uid in batch.executing:
             del self._executing[uid]
         for uid in batch.unstamped:
@@ -189,7 +203,7 @@ def send(waker: Waker, batch: Batch, *, namespace: str) -> None:
     if batch.names_pods:
         waker.send(
             PODS_CHANGED, queue="dispatch", namespace=namespace, pools=batch.pools, gone=batch.gone,
-            executing=batch.executing, unstamped=batch.unstamped,
+            executing=batch.executing, unstamped=batch.unstamped, endings=batch.endings,
         )  # fmt: skip
 
 

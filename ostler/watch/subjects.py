@@ -9,7 +9,7 @@ from k8s_adapters.pods import PodSeen, list_pods_at
 from k8s_adapters.pools import PoolSeen, list_pools_at
 from k8s_adapters.retry import RetryPolicy
 from k8s_adapters.watching import PodWatch, PoolWatch, Watch
-from ostler.watch.hints import Hints
+from ostler.watch.hints import Ending, Hints
 from rules.watching import PoolSight, Sight, hints_of, pool_changed
 
 _ONE_LIST = RetryPolicy(attempts=1, deadline=20.0)
@@ -44,6 +44,7 @@ class Pods:
         self._hints = hints
         self._namespace = namespace
         self._sights: dict[str, Sight] = {}
+        self._endings: dict[str, Ending] = {}
 
     def list(self) -> tuple[int, str]:
         """Take the whole list."""
@@ -64,16 +65,27 @@ class Pods:
         # One that is over and has no company becomes terminal within a moment: that is told, once.
         ended = item.is_terminal or item.is_outlived
         unstamped = item.owner is None and item.poller_exit_code is not None and not item.is_over
+        if item.terminating or deleted or item.is_over:
+            self._endings[item.uid] = _ending(item)
         sight = Sight(item.pool or "", terminal=ended, ready=item.runner_ready, unstamped=unstamped)
         self._note(item.uid, None if deleted else sight)
 
     def _note(self, uid: str, after: Sight | None) -> None:
+        ending = self._endings.pop(uid, None) if after is None else None
         for hint in hints_of(self._sights.get(uid), after):
-            self._hints.note(hint, uid=uid, pool=after.pool if after is not None else "")
+            self._hints.note(hint, uid=uid, pool=after.pool if after is not None else "", ending=ending)
         if after is None:
             self._sights.pop(uid, None)
         else:
             self._sights[uid] = after
+
+
+def _ending(pod: PodSeen) -> Ending:
+    return Ending(
+        deletion_at=None if pod.deletion_at is None else pod.deletion_at.isoformat(),
+        reason=pod.exit_reason,
+        runner_exit_code=pod.runner_exit_code,
+    )
 
 
 class Pools:

@@ -14,7 +14,7 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp
 
 from ostler.settings import Settings
-from web.api import accounts, claims, docs, gates, jobs, pools, problems, sweeps
+from web.api import accounts, claims, docs, gates, jobs, pods, pools, problems, sweeps
 from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.gate import Gate
@@ -22,7 +22,7 @@ from web.api.problems import MEDIA_TYPE, FieldProblem, Problem
 from web.api.schema import RESPONSES
 
 _DESCRIPTION = """
-Jobs, claims, pools, accounts and repairs of an Ostler, to read; budgets and weights to set, and sweeps to pause.
+Jobs, claims, Pods, pools, accounts and repairs of an Ostler, to read; budgets and weights to set, and sweeps to pause.
 
 Every call needs `Authorization: Bearer TOKEN`. `ostler token create NAME --scope read` makes a token and shows it
 once. GET needs the scope `read`, PUT the scope `write`.
@@ -72,6 +72,7 @@ def build_api(
     missing: dict[int | str, dict[str, Any]] = {404: _problem("There is nothing with this id")}
     api.include_router(jobs.router(database, cursors), responses=missing)
     api.include_router(claims.router(database, cursors), responses=missing)
+    api.include_router(pods.router(database), responses=missing)
     api.include_router(pools.router(database, cursors), responses=missing)
     api.include_router(accounts.router(database, cursors, publisher), responses=missing)
     api.include_router(sweeps.router(database, cursors), responses=missing)

@@ -11,11 +11,13 @@ from pydantic import Field
 from sqlalchemy import Row
 
 from models.browse.claims import ClaimFilter, claim_story, list_claims
+from models.pod_ends import end_of
 from rules.machines import ClaimState, EndReason, Purpose, Stamp
+from rules.pod_ends import tell
 from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.problems import not_found
-from web.api.schema import Event, FilterId, Id, Listing, Page, Shown, cores, gib
+from web.api.schema import Event, FilterId, Id, Listing, Name, Page, Shown, cores, gib
 
 
 class Claims(Listing):
@@ -27,6 +29,7 @@ class Claims(Listing):
     account_id: FilterId | None = None
     pool_id: FilterId | None = None
     job_id: FilterId | None = None
+    pod: Name | None = Field(default=None, description="name or UID of a Pod", examples=["small-0a1b2c3d"])
 
 
 class Claim(Shown):
@@ -55,6 +58,13 @@ class Claim(Shown):
     spare_since: datetime | None
     ended_at: datetime | None
     end_reason: EndReason | None
+    pod_end: str | None = Field(
+        description="how its Pod ended, as far as that was seen; null while it lives",
+        examples=["its Pod was deleted at 2026-11-23 12:03:04 UTC, evicted through the eviction API"],
+    )
+    poller_exit_code: int | None
+    runner_exit_code: int | None
+    exit_reason: str | None = Field(description="of the Pod, in the words of Kubernetes", examples=["OOMKilled"])
 
 
 class MintAttempt(Shown):
@@ -75,7 +85,7 @@ class ClaimDetail(Claim):
 
 def shown(row: Row[Any]) -> dict[str, Any]:
     """Return a claim's row as the API shows it."""
-    return {**row._mapping, "vcpu": cores(row.vcpu), "memory_gib": gib(row.memory)}  # noqa: SLF001
+    return {**row._mapping, "vcpu": cores(row.vcpu), "memory_gib": gib(row.memory), "pod_end": tell(end_of(row))}  # noqa: SLF001
 
 
 def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
@@ -93,6 +103,7 @@ def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
             account_id=query.account_id,
             pool_id=query.pool_id,
             job_id=query.job_id,
+            pod=query.pod,
         )
         page = await database().run(lambda db: list_claims(db, wanted, after=after, limit=query.limit))
         return {"items": [shown(row) for row in page.rows], "next_cursor": cursors.make(listing, page.next_id)}

@@ -12,9 +12,11 @@ from pydantic import BaseModel, Field
 from sqlalchemy import Row
 
 from models.browse.jobs import JobFilter, job_story, list_jobs
+from models.pod_ends import end_of
 from ostler.clock import utcnow
 from rules.holds import HoldReason
 from rules.machines import JobState
+from rules.pod_ends import tell
 from rules.waiting import WaitsFor, explain
 from web.api.cursors import Cursors
 from web.api.database import Database
@@ -82,6 +84,11 @@ class JobClaim(Shown):
     delivered_at: datetime | None
     ended_at: datetime | None
     end_reason: str | None
+    pod_uid: str
+    pod_end: str | None = Field(description="how its Pod ended, as far as that was seen; null while it lives")
+    poller_exit_code: int | None
+    runner_exit_code: int | None
+    exit_reason: str | None = Field(description="of the Pod, in the words of Kubernetes", examples=["OOMKilled"])
 
 
 class JobDetail(Job):
@@ -131,7 +138,7 @@ def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
             raise not_found("job")
         return shown(story.job, now=now) | {
             "why": {**asdict(explain(story.facts)), "ahead": story.facts.ahead},
-            "claims": story.claims,
+            "claims": [{**claim._mapping, "pod_end": tell(end_of(claim))} for claim in story.claims],  # noqa: SLF001
             "events": story.events,
         }
 

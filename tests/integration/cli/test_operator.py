@@ -322,3 +322,32 @@ def test_a_token_is_shown_once_works_and_can_be_taken_back(operator: Operator) -
     after = transaction(operator.database.engine, lambda db: api_tokens.verify(db, Secret(token), now=utcnow()))
     assert after is api_tokens.Refused.REVOKED
     assert "revoked" in operator.run("token", "list").stdout
+
+
+def test_pod_that_was_deleted_under_its_job_is_told_everywhere(operator: Operator) -> None:
+    (claim,) = operator.json("claims")
+    operator.execute(
+        """
+        UPDATE runner_pods SET deletion_at = '2026-11-23 12:03:04+00', gone_at = now(), exit_reason = 'OOMKilled (9)',
+               runner_exit_code = 137
+        """
+    )
+    operator.execute("UPDATE claims SET state = 'ended', jit = NULL, ended_at = now(), end_reason = 'pod_gone'")
+    operator.execute("UPDATE jobs SET state = 'completed', conclusion = 'failure', completed_at = now() WHERE id = 11")
+    said = "was deleted at 2026-11-23 12:03:04 UTC, killed for want of memory: raise the memory limit of its pool"
+
+    job = " ".join(operator.run("job", "11").stdout.split())
+    assert f"GitHub says that it is over: failure. Its Pod {claim['pod']} {said}; container `runner` exited 137" in job
+    assert f"2026-11-23 12:03:04 pod {claim['pod']} - ended - its Pod {said}" in job
+    assert operator.json("job", "11")["claims"][0]["runner_exit_code"] == 137
+    assert "pod_gone (OOMKilled (9))" in operator.run("claims", "--pod", claim["pod"]).stdout
+    assert operator.json("claims", "--pod", claim["pod_uid"])[0]["pod_end"].startswith(f"its Pod {said}")
+    for name in (claim["pod"], claim["pod_uid"]):
+        pod = " ".join(operator.run("pod", name).stdout.split())
+        assert f"It {said}" in pod
+        assert f"Jobs: 11 (claim {claim['id']})" in pod
+        assert "deletion asked for" in pod
+    assert operator.json("pod", claim["pod"])["claims"][0]["job_id"] == 11
+    nobody = operator.run("pod", "nobody")
+    assert (nobody.returncode, nobody.stdout) == (1, "")
+    assert "there is no Pod 'nobody'" in nobody.stderr

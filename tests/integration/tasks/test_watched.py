@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
+from models.browse.jobs import job_story
+from models.engine import transaction
+from ostler.clock import utcnow
+from rules.waiting import explain
 from tasks.pools import keep, pools
 from tasks.retire import retire
 from tasks.sweeps.unbound_executions import unbound_executions
@@ -19,7 +24,7 @@ def kept(stage: Stage) -> None:
         keep.run(**message)
 
 
-def told(stage: Stage, **what: list[str]) -> None:
+def told(stage: Stage, **what: Any) -> None:
     """Be the watch, and the worker that hears it."""
     pods_changed.run(namespace=stage.namespace, **what)
     for message in stage.outbox.take("ostler.pod_gone"):
@@ -259,3 +264,63 @@ def test_a_young_mark_and_a_github_that_does_not_answer_change_nothing(
     unbound_executions.run()
     after = stage.see(claim)
     assert (after.state, after.job_id, after.job_state) == ("executing", 7, "claimed")
+
+
+def ending(**what: Any) -> dict[str, Any]:
+    """Be the watch: the last sight of a Pod that is gone."""
+    return {"deletion_at": None, "reason": None, "runner_exit_code": None, **what}
+
+
+def test_lost_pod_is_told_as_it_was_seen_and_its_runner_is_named(stage: Stage, pod: str, github: StubGitHub) -> None:
+    stage.job(7, state="running")
+    claim = stage.claim(pod, job_id=7, state="executing", runner=RUNNER)
+    uid = uid_of(stage, pod)
+    delete(stage, pod)
+    github.job = ("in_progress", None, RUNNER)
+
+    at = "2026-11-23T12:03:04+00:00"
+    told(stage, gone=[uid], endings={uid: ending(deletion_at=at, reason="EvictionByEvictionAPI", runner_exit_code=143)})
+
+    (end,) = stage.rows("SELECT why FROM claim_events WHERE claim_id = :id AND to_state = 'ended'", id=claim)
+    assert end.why == (
+        "its Pod was deleted at 2026-11-23 12:03:04 UTC, evicted through the eviction API, as `kubectl drain` does; "
+        "container `runner` exited 143; reason EvictionByEvictionAPI; GitHub says that it is in_progress on runner "
+        + RUNNER
+    )
+    story = transaction(stage.rt.engine, lambda db: job_story(db, 7, now=utcnow()))
+    assert story is not None
+    summary = explain(story.facts).summary
+    assert f"Its Pod {pod} was deleted at 2026-11-23 12:03:04 UTC, evicted through the eviction API" in summary
+
+
+@pytest.mark.parametrize("nonsense", [None, 7, [], ending(deletion_at="soon"), ending(runner_exit_code="x")])
+def test_ending_that_makes_no_sense_is_not_recorded_and_hinders_nothing(stage: Stage, pod: str, nonsense: Any) -> None:
+    stage.job(7, state="running")
+    claim = stage.claim(pod, job_id=7, state="executing", runner=RUNNER)
+    uid = uid_of(stage, pod)
+    delete(stage, pod)
+
+    told(stage, gone=[uid], endings={uid: nonsense, "nobody": ending(reason="Evicted")})
+
+    assert stage.see(claim).end_reason == "pod_gone"
+    (row,) = stage.rows("SELECT deletion_at, exit_reason, runner_exit_code FROM runner_pods WHERE uid = :uid", uid=uid)
+    assert tuple(row) == (None, None, None)
+
+
+def test_ending_of_a_pod_that_is_there_ends_nothing(stage: Stage, pod: str) -> None:
+    stage.job(7, state="running")
+    claim = stage.claim(pod, job_id=7, state="executing", runner=RUNNER)
+    uid = uid_of(stage, pod)
+
+    told(stage, gone=[uid], endings={uid: ending(reason="Evicted", runner_exit_code=0)})
+
+    assert stage.see(claim).state == "executing"
+
+
+def test_ending_is_left_out_where_its_row_is_locked(stage: Stage, pod: str) -> None:
+    uid = uid_of(stage, pod)
+    with stage.rt.engine.begin() as other:
+        other.execute(text("SELECT FROM runner_pods WHERE uid = :uid FOR UPDATE"), {"uid": uid})
+        told(stage, endings={uid: ending(reason="Evicted")})
+    (row,) = stage.rows("SELECT exit_reason FROM runner_pods WHERE uid = :uid", uid=uid)
+    assert row.exit_reason is None

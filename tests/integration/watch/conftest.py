@@ -133,6 +133,11 @@ class Scene:
             each for name, arguments in self.messages() if name == "ostler.pods_changed" for each in arguments[what]
         ]
 
+    def endings(self) -> dict[str, Any]:
+        """Return how the Pods ended that hints named as gone."""
+        told = [arguments["endings"] for name, arguments in self.messages() if name == "ostler.pods_changed"]
+        return {uid: ending for each in told for uid, ending in each.items()}
+
     def changed(self) -> list[str]:
         """Return the pools that hints named as changed."""
         return [arguments["pool"] for name, arguments in self.messages() if name == "ostler.pool_changed"]

@@ -34,6 +34,9 @@ def test_what_happens_to_a_pod_is_told_and_shown(scene: Scene) -> None:
     until(lambda: len(scene.told("gone")) == 2, what="two deletions told")
 
     assert set(scene.told("gone")) == {before.uid, ends.uid}
+    endings = scene.endings()
+    assert set(endings) == {before.uid, ends.uid}
+    assert all(each["deletion_at"] is not None for each in endings.values())
     assert scene.asked_sweeps() == 1
     shown = watch.metrics()
     assert (shown["ostler_watch_leader"], shown["ostler_watch_connected"]) == (1, 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from k8s_adapters.client import Json
@@ -48,3 +50,13 @@ def pod(phase: str = "Running", *, restarts: tuple[str, ...] = (), **containers:
 def test_a_pod_is_over_when_poller_and_runner_have_terminated(seen: PodSeen, *, over: bool, outlived: bool) -> None:
     assert (seen.is_over, seen.is_outlived) == (over, outlived)
     assert seen.is_terminal == (seen.phase in {"Succeeded", "Failed"})
+
+
+def test_deletion_counts_from_when_it_was_asked_for() -> None:
+    metadata = {
+        "name": "p", "uid": "u", "namespace": "n", "creationTimestamp": "2026-01-01T00:00:00Z",
+        "deletionTimestamp": "2026-01-01T01:00:30Z", "deletionGracePeriodSeconds": 30,
+    }  # fmt: skip
+    seen = read_pod({"metadata": metadata})
+    assert seen.deletion_at == datetime(2026, 1, 1, 1, tzinfo=UTC)
+    assert pod().deletion_at is None

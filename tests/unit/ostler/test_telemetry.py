@@ -21,7 +21,7 @@ from tasks.app import MODULES
 ROOT = Path(__file__).parents[3]
 BOUNDED = {
     "version", "python", "event", "outcome", "machine", "transition", "why", "task", "sweep", "endpoint", "status",
-    "method", "state", "hold_reason", "purpose", "le", "type", "hint", "upstream", "to",
+    "method", "state", "hold_reason", "purpose", "le", "type", "hint", "how", "upstream", "to",
     "cause", "found_by", "verdict",
 }  # fmt: skip
 

@@ -163,6 +163,13 @@ def test_a_list_scans_no_table(filled: Engine, name: str) -> None:
     assert rows_read(plan) <= FEW
 
 
+def test_claims_of_pod_are_found_without_scan(filled: Engine) -> None:
+    with filled.connect() as db:
+        plan = plan_of(db, claims(ClaimFilter(pod="pod-7")))
+    assert "Seq Scan" not in kinds(plan)
+    assert rows_read(plan) <= 1
+
+
 @pytest.mark.parametrize("name", LISTS)
 def test_a_list_needs_no_sort(filled: Engine, name: str) -> None:
     """The planner may sort a handful of rows where that is cheaper; that it need not is what an index is for."""

@@ -226,3 +226,53 @@ def test_accounts_show_what_they_use(stage: Stage) -> None:
     add_claim(stage.engine, pool, 1, account_id=7)
     (item,) = stage.get("/accounts", login="ACME").json()["items"]
     assert item["usage"] == {"count": 1, "vcpu": 2.0, "memory_gib": 4.0}
+
+
+def test_pod_shows_how_it_ended_and_its_claims_by_name_and_by_uid(stage: Stage) -> None:
+    stage.account()
+    pool = stage.pool()
+    stage.job(1, pool_id=pool, state="running")
+    claim = add_claim(stage.engine, pool, 1, state="executing", runner="small-1", account_id=7)
+    (pod,) = stage.execute(
+        """
+        UPDATE runner_pods SET uid = 'uid-of-it', deletion_at = '2026-11-23 12:03:04+00', gone_at = now(),
+               exit_reason = 'EvictionByEvictionAPI', runner_exit_code = 143
+        RETURNING name
+        """
+    )
+    stage.execute("UPDATE claims SET pod_uid = 'uid-of-it', state = 'ended', ended_at = now(), end_reason = 'pod_gone'")
+
+    for name in (pod.name, "uid-of-it"):
+        shown = stage.get(f"/pods/{name}").json()
+        assert (shown["name"], shown["uid"], shown["runner_exit_code"]) == (pod.name, "uid-of-it", 143)
+        assert shown["end"].startswith("it was deleted at 2026-11-23 12:03:04 UTC, evicted through the eviction API")
+        assert [(each["id"], each["job_id"], each["end_reason"]) for each in shown["claims"]] == [
+            (claim, 1, "pod_gone")
+        ]
+        assert [each["id"] for each in stage.get("/claims", pod=name).json()["items"]] == [claim]
+    item = stage.get(f"/claims/{claim}").json()
+    assert (item["exit_reason"], item["runner_exit_code"]) == ("EvictionByEvictionAPI", 143)
+    assert item["pod_end"].startswith("its Pod was deleted at 2026-11-23 12:03:04 UTC")
+    job = stage.get("/jobs/1").json()
+    assert job["claims"][0]["pod_end"] == item["pod_end"]
+    assert "kubectl drain" in job["why"]["summary"]
+    assert stage.get("/pods/nobody").status_code == 404
+    assert stage.get("/claims", pod="nobody").json()["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("conclusion", "over_after", "told"), [("failure", 60, True), ("failure", -60, False), ("success", 60, False)]
+)
+def test_finished_job_tells_of_pod_that_was_deleted_before_it_was_over(
+    stage: Stage, conclusion: str, over_after: int, *, told: bool
+) -> None:
+    """GitHub's `completed` may end the claim before anybody saw the Pod gone."""
+    stage.account()
+    pool = stage.pool()
+    stage.job(1, pool_id=pool, state="completed", conclusion=conclusion)
+    add_claim(stage.engine, pool, 1, state="executing", account_id=7)
+    stage.execute("UPDATE claims SET state = 'ended', ended_at = now(), end_reason = 'completed'")
+    stage.execute("UPDATE runner_pods SET deletion_at = '2026-11-23 12:03:04+00'")
+    stage.execute("UPDATE jobs SET completed_at = timestamptz '2026-11-23 12:03:04+00' + make_interval(secs => :s)",
+                  s=over_after)  # fmt: skip
+    assert ("by somebody other than Ostler" in stage.get("/jobs/1").json()["why"]["summary"]) is told

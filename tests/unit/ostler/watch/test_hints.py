@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from ostler.watch import hints as module
-from ostler.watch.hints import BATCH, EVERYTHING_EVERY, KEEPER_EVERY, Batch, Hints, send_all
+from ostler.watch.hints import BATCH, EVERYTHING_EVERY, KEEPER_EVERY, Batch, Ending, Hints, send_all
 from rules.watching import Hint
 
 
@@ -141,3 +141,15 @@ def test_a_redis_that_is_away_loses_no_hint() -> None:
     sender.join(20)
     assert not sender.is_alive()
     assert redis.sent == [("ostler.pods_changed", ["a"])]
+
+
+def test_ending_travels_with_its_pod_and_survives_a_message_that_was_not_sent() -> None:
+    hints, _ = made()
+    ending = Ending(deletion_at="2026-11-23T12:03:04+00:00", reason="Evicted", runner_exit_code=143)
+    hints.note(Hint.GONE, uid="a", pool="", ending=ending)
+    hints.note(Hint.GONE, uid="a", pool="")  # a list that lacks it, after its event
+    hints.note(Hint.GONE, uid="b", pool="")
+    batch = due(hints)
+    assert batch == Batch(gone=["a", "b"], endings={"a": ending})
+    hints.put_back(batch)
+    assert due(hints) == batch

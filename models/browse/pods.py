@@ -1,0 +1,59 @@
+"""Runner Pods to look at: one of them, with its claims and their events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from models import pod_ends
+from models.sql import text
+
+MOST_CLAIMS = 100
+MOST_EVENTS = 500
+
+_COLUMNS = f"""
+    p.id, p.namespace, p.name, p.uid, p.pool_id, (SELECT name FROM pools WHERE id = p.pool_id) AS pool, p.created_at,
+    p.first_polled_at, p.polled_at, p.poller_ended_at, p.terminal_at AS over_at, p.node_gone_at, p.gone_at,
+    {pod_ends.COLUMNS}
+"""  # noqa: S608  a constant of this package
+
+
+@dataclass(frozen=True, slots=True)
+class PodStory:
+    """A Pod with its claims, of jobs and of its retirement, and their events; each oldest first."""
+
+    pod: Row[Any]
+    claims: Sequence[Row[Any]]
+    events: Sequence[Row[Any]]
+
+
+def pod_story(db: Connection, name_or_uid: str) -> PodStory | None:
+    """Return the Pod of this UID, else the latest of this name; None when there is none."""
+    pod = db.execute(
+        text(f"""
+            SELECT {_COLUMNS} FROM runner_pods p WHERE p.uid = :it OR p.name = :it
+            ORDER BY (p.uid = :it) IS TRUE DESC, p.id DESC LIMIT 1
+        """),  # noqa: S608  constants of this package
+        {"it": name_or_uid},
+    ).one_or_none()
+    if pod is None:
+        return None
+    claims = db.execute(
+        text("""
+            SELECT id, purpose, state, job_id, runner_name, created_at, delivered_at, ended_at, end_reason,
+                   release_reason, last_error
+            FROM claims WHERE runner_pod_id = :id ORDER BY id LIMIT :most
+        """),
+        {"id": pod.id, "most": MOST_CLAIMS},
+    ).all()
+    events = db.execute(
+        text("""
+            SELECT claim_id, at, transition, from_state, to_state, who, why, latency_ms FROM claim_events
+            WHERE claim_id = ANY(:claims) ORDER BY id LIMIT :most
+        """),
+        {"claims": [claim.id for claim in claims], "most": MOST_EVENTS},
+    ).all()
+    return PodStory(pod, claims, events)

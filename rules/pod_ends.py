@@ -1,0 +1,99 @@
+"""How a runner Pod ended, in words: what was seen of its deletion and of its containers, and no more than that.
+
+Ostler deletes no Pod that has a live job claim (law L7). So a deletion that was asked for while a job had the Pod came
+from somebody else: a person, a drain, the API server's own controllers, or the kubelet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+
+class How(StrEnum):
+    """What took a Pod, as a label of a metric; `deleted` names nobody, `unknown` was not seen."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    OUT_OF_MEMORY = "out_of_memory"
+    DELETED = "deleted"
+    EVICTED = "evicted"
+    PREEMPTED = "preempted"
+    NODE = "node"
+    UNKNOWN = "unknown"
+
+
+_REASONS: dict[str, tuple[How, str]] = {
+    "EvictionByEvictionAPI": (How.EVICTED, "evicted through the eviction API, as `kubectl drain` does"),
+    "Evicted": (How.EVICTED, "evicted by the kubelet, whose node ran short of a resource"),
+    "TerminationByKubelet": (How.EVICTED, "ended by the kubelet: its node ran short of a resource, or shuts down"),
+    "PreemptionByScheduler": (How.PREEMPTED, "preempted by the scheduler for a Pod of higher priority"),
+    "Preempting": (How.PREEMPTED, "preempted by the kubelet for a Pod of higher priority"),
+    "DeletionByTaintManager": (How.NODE, "evicted for a taint of its node"),
+    "DeletionByPodGC": (How.NODE, "removed by the Pod garbage collector: its node is gone"),
+    "NodeLost": (How.NODE, "lost with its node"),
+    "NodeShutdown": (How.NODE, "ended by the shutdown of its node"),
+    "Terminated": (How.NODE, "ended by the shutdown of its node"),
+    "OOMKilled": (How.OUT_OF_MEMORY, "killed for want of memory: raise the memory limit of its pool"),
+}
+"""The reasons that Kubernetes gives ("Pod disruption conditions", "Node-pressure eviction", "Node Shutdowns")."""
+
+_AUDIT = "by somebody other than Ostler; the audit log of the API server names who"
+
+
+@dataclass(frozen=True, slots=True)
+class PodEnd:
+    """What was seen of the end of a Pod; None and False: not seen.
+
+    `deletion_at` is when its deletion was asked for, `reason` what Kubernetes calls it, of the Pod or of its container
+    `runner`. `ours`: a retire claim deleted it. `over`: its containers `poller` and `runner` were seen to have ended.
+    """
+
+    deletion_at: datetime | None = None
+    reason: str | None = None
+    poller_exit_code: int | None = None
+    runner_exit_code: int | None = None
+    over: bool = False
+    gone: bool = False
+    ours: bool = False
+
+    @property
+    def how(self) -> How:
+        """What took it."""
+        named = _named(self.reason)
+        if named is not None:
+            return named[0]
+        if self.deletion_at is not None:
+            return How.DELETED
+        if self.runner_exit_code is not None or self.over:
+            return How.COMPLETED if (self.runner_exit_code or 0) == 0 else How.FAILED
+        return How.UNKNOWN
+
+
+def tell(end: PodEnd, *, pod: str = "its Pod") -> str | None:
+    """Return a clause about the end of a Pod; None while nothing says that it ends."""
+    named = _named(end.reason)
+    if end.deletion_at is not None:
+        by = "by Ostler, which retired it" if end.ours else _AUDIT if named is None else named[1]
+        said = f"{pod} was deleted at {end.deletion_at:%Y-%m-%d %H:%M:%S} UTC, {by}"
+    elif named is not None:
+        said = f"{pod} was {named[1]}"
+    elif end.runner_exit_code is not None or end.over:
+        said = f"{pod} has ended"
+    elif end.gone:
+        said = f"{pod} is gone, " + ("retired by Ostler" if end.ours else "and nothing was seen of how it went")
+    else:
+        return None
+    codes = [
+        f"container `{name}` exited {code}"
+        for name, code in (("runner", end.runner_exit_code), ("poller", end.poller_exit_code))
+        if code
+    ]
+    reason = [] if end.reason is None or end.reason == "Completed" else [f"reason {end.reason}"]
+    return "; ".join([said, *codes, *reason])
+
+
+def _named(reason: str | None) -> tuple[How, str] | None:
+    """Return the entry of a reason; it may be followed by the number of a signal in brackets."""
+    return None if reason is None else _REASONS.get(reason.partition(" ")[0])

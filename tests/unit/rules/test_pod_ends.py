@@ -1,0 +1,49 @@
+"""How a Pod ended, in words: only what was seen."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from rules.pod_ends import How, PodEnd, tell
+
+AT = datetime(2026, 11, 23, 12, 3, 4, tzinfo=UTC)
+
+
+AUDIT = "by somebody other than Ostler; the audit log of the API server names who"
+DELETED = "its Pod was deleted at 2026-11-23 12:03:04 UTC, "
+DRAINED = "evicted through the eviction API, as `kubectl drain` does; container `runner` exited 143; reason "
+KILLED = "its Pod was killed for want of memory: raise the memory limit of its pool; container `runner` exited 137; "
+TAINTED = "its Pod was evicted for a taint of its node; reason DeletionByTaintManager"
+
+
+@pytest.mark.parametrize(
+    ("end", "how", "words"),
+    [
+        (PodEnd(), How.UNKNOWN, None),
+        (PodEnd(gone=True), How.UNKNOWN, "its Pod is gone, and nothing was seen of how it went"),
+        (PodEnd(gone=True, ours=True), How.UNKNOWN, "its Pod is gone, retired by Ostler"),
+        (PodEnd(deletion_at=AT, gone=True), How.DELETED, DELETED + AUDIT),
+        (PodEnd(deletion_at=AT, ours=True, gone=True), How.DELETED, DELETED + "by Ostler, which retired it"),
+        (
+            PodEnd(deletion_at=AT, reason="EvictionByEvictionAPI", runner_exit_code=143),
+            How.EVICTED,
+            DELETED + DRAINED + "EvictionByEvictionAPI",
+        ),
+        (
+            PodEnd(reason="OOMKilled (9)", runner_exit_code=137, poller_exit_code=0, over=True),
+            How.OUT_OF_MEMORY,
+            KILLED + "reason OOMKilled (9)",
+        ),
+        (PodEnd(reason="Completed", runner_exit_code=0, over=True), How.COMPLETED, "its Pod has ended"),
+        (
+            PodEnd(reason="Error", runner_exit_code=2, over=True),
+            How.FAILED,
+            "its Pod has ended; container `runner` exited 2; reason Error",
+        ),
+        (PodEnd(reason="DeletionByTaintManager"), How.NODE, TAINTED),
+    ],
+)
+def test_end_is_told_as_it_was_seen(end: PodEnd, how: How, words: str | None) -> None:
+    assert (end.how, tell(end)) == (how, words)

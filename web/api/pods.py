@@ -1,0 +1,85 @@
+"""`/v1/pods`: one runner Pod, how it ended, and who had it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path
+from pydantic import Field
+
+from models.browse.pods import pod_story
+from models.pod_ends import end_of
+from rules.machines import ClaimState, EndReason, Purpose
+from rules.pod_ends import tell
+from web.api.database import Database
+from web.api.problems import not_found
+from web.api.schema import Event, Name, Shown
+
+PodName = Annotated[Name, Path(description="name or UID", examples=["small-0a1b2c3d"])]
+
+
+class PodClaim(Shown):
+    """One claim of the Pod."""
+
+    id: int
+    purpose: Purpose
+    state: ClaimState
+    job_id: int | None
+    runner_name: str | None
+    created_at: datetime
+    delivered_at: datetime | None
+    ended_at: datetime | None
+    end_reason: EndReason | None
+    release_reason: str | None
+    last_error: str | None
+
+
+class ClaimEvent(Event):
+    """One transition of one of its claims."""
+
+    claim_id: int
+
+
+class Pod(Shown):
+    """A runner Pod as Ostler knows it, with its claims and their events."""
+
+    namespace: str
+    name: str = Field(examples=["small-0a1b2c3d"])
+    uid: str | None = Field(description="null until the answer to its creation or its first poll")
+    pool_id: int
+    pool: str = Field(examples=["small"])
+    created_at: datetime
+    first_polled_at: datetime | None
+    polled_at: datetime | None = Field(description="to the minute")
+    poller_ended_at: datetime | None
+    over_at: datetime | None = Field(description="when poller and runner were first seen to have ended")
+    deletion_at: datetime | None = Field(description="when its deletion was asked for, if the watch saw it")
+    node_gone_at: datetime | None = Field(description="when its node was found gone")
+    gone_at: datetime | None = Field(description="when it was proven to be no more")
+    poller_exit_code: int | None
+    runner_exit_code: int | None
+    exit_reason: str | None = Field(description="in the words of Kubernetes", examples=["OOMKilled"])
+    end: str | None = Field(description="how it ended, as far as that was seen; null while it lives")
+    claims: list[PodClaim]
+    events: list[ClaimEvent]
+
+
+def router(database: Callable[[], Database]) -> APIRouter:
+    """Return the route of Pods."""
+    routes = APIRouter(prefix="/v1/pods", tags=["pods"])
+
+    @routes.get("/{pod}", summary="Show a runner Pod, how it ended, and its claims", response_model=Pod)
+    async def show(pod: PodName) -> dict[str, Any]:
+        story = await database().run(lambda db: pod_story(db, pod))
+        if story is None:
+            raise not_found("Pod")
+        return {
+            **story.pod._mapping,  # noqa: SLF001
+            "end": tell(end_of(story.pod), pod="it"),
+            "claims": story.claims,
+            "events": story.events,
+        }
+
+    return routes
