@@ -36,4 +36,7 @@ cd "$home"
 # Updates are off: a runner that replaces itself in a single-use Pod loses its job; the image is the version. As an input
 # by environment, because newer runners end with 1 on `--disableupdate`, an option of config.sh that `run` does not know.
 export ACTIONS_RUNNER_INPUT_DISABLEUPDATE=true
-exec "$home/run.sh" --jitconfig "$config"
+# The config too: a command line can be read by every process of the node and is kept by audit logs of executions. The
+# runner takes these variables out of its environment, so that no step of the job inherits them.
+export ACTIONS_RUNNER_INPUT_JITCONFIG="$config"
+exec "$home/run.sh"

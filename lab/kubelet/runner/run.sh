@@ -1,4 +1,5 @@
 #!/bin/sh
-# Stands where actions/runner's run.sh stands: `run.sh --jitconfig <config>` runs one job of the lab's GitHub and ends.
+# Stands where actions/runner's run.sh stands: `run.sh` runs one job of the lab's GitHub and ends.
+# Its JIT config is in ACTIONS_RUNNER_INPUT_JITCONFIG.
 set -eu
 exec "${LAB_PYTHON:-python3}" -I -S "$(dirname "$0")/runner.py" "$@"

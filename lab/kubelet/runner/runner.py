@@ -130,11 +130,12 @@ def beat(github: GitHub, path: str, lost: threading.Event) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Read the command line of actions/runner: `--jitconfig <config>`."""
-    if len(arguments) != 2 or arguments[0] != "--jitconfig":  # noqa: PLR2004 - an option and its value
-        sys.stderr.write("usage: run.sh --jitconfig <config>\n")
+    """Read the input of actions/runner: no arguments, ACTIONS_RUNNER_INPUT_JITCONFIG, which leaves the environment."""
+    config = os.environ.pop("ACTIONS_RUNNER_INPUT_JITCONFIG", "")
+    if arguments or not config:
+        sys.stderr.write("usage: ACTIONS_RUNNER_INPUT_JITCONFIG=CONFIG run.sh\n")
         return 1
-    return run(GitHub(os.environ["LAB_GITHUB_URL"]), arguments[1])
+    return run(GitHub(os.environ["LAB_GITHUB_URL"]), config)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ def pod(tmp_path: Path) -> Pod:
     made = make_pod(tmp_path)
     write_script(
         tmp_path / "home" / "run.sh",
-        f'echo "$@" >"{tmp_path}/started"; ls -A "$OSTLER_JIT_DIR" >"{tmp_path}/left"; pwd >"{tmp_path}/in"; '
+        f'echo "$@" >"{tmp_path}/arguments"; echo "$ACTIONS_RUNNER_INPUT_JITCONFIG" >"{tmp_path}/started"; '
+        f'ls -A "$OSTLER_JIT_DIR" >"{tmp_path}/left"; pwd >"{tmp_path}/in"; '
         f'echo "$ACTIONS_RUNNER_INPUT_DISABLEUPDATE" >"{tmp_path}/updates"; exit 7',
     )
     return made
@@ -29,7 +30,8 @@ def test_the_runner_starts_with_the_config_and_its_exit_code_is_kept(pod: Pod) -
     ended = pod.end(pod.start("run.sh", url=""))
 
     assert ended.code == 7
-    assert (pod.root / "started").read_text() == f"--jitconfig {JIT}\n"
+    assert (pod.root / "started").read_text() == f"{JIT}\n"
+    assert (pod.root / "arguments").read_text() == "\n"
     assert (pod.root / "in").read_text().strip() == str(pod.root / "home")
     assert (pod.root / "updates").read_text() == "true\n"
 
