@@ -74,6 +74,15 @@ class FreePod:
 
 
 @dataclass(frozen=True, slots=True)
+class Made:
+    """A job claim that was inserted."""
+
+    claim_id: int
+    job_id: int
+    pod_uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class Outlook:
     """What a run meets: free Pods (up to the batch), and whether a probe may be due or spares may be there."""
 
@@ -251,12 +260,12 @@ _INSERT_CLAIMS = Prepared(
         FROM unnest(:jobs, :pods, :uids) WITH ORDINALITY AS pair (job_id, pod_id, uid, place)
         JOIN jobs j ON j.id = pair.job_id
         ORDER BY pair.place
-        RETURNING id
+        RETURNING id, job_id, pod_uid
     ), events AS (
         INSERT INTO claim_events (claim_id, at, transition, from_state, to_state, who, why)
         SELECT id, :now, :transition, NULL, :state, :who, :why FROM made
     )
-    SELECT id FROM made
+    SELECT id, job_id, pod_uid FROM made
     """,  # noqa: S608  as above
     pool_id="bigint", vcpu="bigint", memory="bigint", state="text", now="timestamptz", due="timestamptz",
     jobs="bigint[]", pods="bigint[]", uids="text[]", transition="text", who="text", why="text",
@@ -265,8 +274,8 @@ _INSERT_CLAIMS = Prepared(
 
 def insert_claims(
     db: Connection, pool: PoolShape, pairs: Sequence[tuple[int, FreePod]], *, due_after: float, now: datetime
-) -> list[int]:
-    """Insert one job claim per (job, Pod), with its event, and move the jobs; return the claims' ids.
+) -> list[Made]:
+    """Insert one job claim per (job, Pod), with its event, and move the jobs; return the claims.
 
     The caller holds the rows of the jobs, the Pods and the accounts.
     """
@@ -287,10 +296,10 @@ def insert_claims(
         who=WHO,
         why="matched",
     )
-    ids = list(rows.scalars())
-    note(db, "claim", machine=allowed("claim").machine, rows=len(ids))
+    made = [Made(row.id, row.job_id, row.pod_uid) for row in rows]
+    note(db, "claim", machine=allowed("claim").machine, rows=len(made))
     move_many_jobs(db, "job_claim", [job_id for job_id, _ in pairs], now=now, who=WHO, why="matched")
-    return ids
+    return made
 
 
 def set_wants_pods(db: Connection, pool: PoolShape, *, wants: bool) -> bool:

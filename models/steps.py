@@ -144,6 +144,7 @@ class StampWork:
     expected: str
     value: str
     lease_until: datetime
+    job_id: int | None = None
 
 
 def stamp_work(db: Connection, row: Row[Any]) -> StampWork:
@@ -161,6 +162,7 @@ def stamp_work(db: Connection, row: Row[Any]) -> StampWork:
         expected=pod.stamp_value,
         value=f"{row.id}.{row.stamp_no}",
         lease_until=row.leased_until,
+        job_id=row.job_id,
     )
 
 

@@ -50,10 +50,11 @@ class LivePod:
     namespace: str
     pod_name: str
     pod_uid: str
+    job_id: int | None
 
 
 _LIVE_PODS = """
-    SELECT c.id, c.state, c.account_id, c.pool_id, p.namespace, p.name, c.pod_uid
+    SELECT c.id, c.state, c.account_id, c.pool_id, p.namespace, p.name, c.pod_uid, c.job_id
     FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
     WHERE c.ended_at IS NULL AND c.purpose = 'job'
 """

@@ -13,6 +13,7 @@ would one worker after the other.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -23,12 +24,11 @@ from kombu.transport import redis
 from redis import client
 
 from ostler import telemetry
+from ostler.clock import utcnow
 from ostler.envelopes import problem_of
 from ostler.logging import get_logger
 
 log = get_logger(__name__)
-
-from ostler.clock import utcnow
 
 SENT_AT = "sent_at"
 """Header of a message: when it was sent, Unix time."""

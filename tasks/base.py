@@ -24,6 +24,7 @@ from celery.worker import state
 from models import patience
 from ostler import telemetry
 from ostler.errors import Retryable
+from ostler.logging import about, ids_of
 from rules.retry import RetryPolicy
 from tasks.app import ROUTES, app
 
@@ -110,7 +111,7 @@ def task(name: str, *, queue: str, policy: Policy, bind: bool = False) -> Callab
             outcome = "failed"
             waits = patience.brief_waits() if policy.brief_waits else nullcontext()
             try:
-                with waits, structlog.contextvars.bound_contextvars(task=self.name, **given):
+                with waits, about(task=self.name, **ids_of(given)):
                     if bind:
                         body(self, **given)
                     else:

@@ -43,11 +43,16 @@ class Matched:
     `short`: jobs were left without Pods, in a pool that may be given more.
     """
 
-    claims: Sequence[int]
+    made: Sequence[matching.Made]
     to_spares: int
     again: bool
     skipped: bool = False
     short: bool = False
+
+    @property
+    def claims(self) -> tuple[int, ...]:
+        """The ids of the claims."""
+        return tuple(made.claim_id for made in self.made)
 
 
 @task("dispatch", queue="dispatch", policy=DISPATCH)
@@ -67,7 +72,9 @@ def dispatch(*, pool_id: int) -> None:
             return
         start_chains(matched.claims, chain_no=1)
         if matched.claims or matched.to_spares:
-            log.info("dispatch.matched", claims=list(matched.claims), to_spares=matched.to_spares)
+            log.info("dispatch.matched", count=len(matched.made), to_spares=matched.to_spares)
+        for made in matched.made:
+            log.info("claim.made", claim=made.claim_id, job=made.job_id, pod_uid=made.pod_uid)
         if matched.short:
             rt.waker.send(AUTOSCALE, queue="pools")
         if not matched.again:

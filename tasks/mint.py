@@ -30,6 +30,7 @@ from ostler.errors import (
     Suspended,
     UpstreamError,
 )
+from ostler.logging import also_about
 from ostler.reasons import meaning_of
 from ostler.wakes import REMATCH
 from rules.holds import HoldReason
@@ -76,6 +77,7 @@ def mint(self: Task, *, claim_id: int, chain_no: int | None = None) -> None:
     )
     if work is None:
         return
+    also_about(job=work.job_id, pod=work.pod_name, pod_uid=work.pod_uid, runner=work.runner_name)
     installation_id = work.installation_id
     if installation_id is None:
         refuse(rt, work, work.attempt_id, reason="no installation of the App is known for its account")

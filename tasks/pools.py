@@ -188,7 +188,7 @@ def keep(*, pool_id: int) -> None:
 def report_stranger(uid: str, name: str, pool: str) -> None:
     """Say once in this process that a Pod has the label of a pool and was not made by Ostler. It is left alone."""
     cure = f"remove the label {POOL_LABEL} from it, or ignore this: it is neither counted nor deleted"
-    log.warning("pod.not_adopted", pod=name, uid=uid, pool=pool, cure=cure)
+    log.warning("pod.not_adopted", pod=name, pod_uid=uid, pool=pool, cure=cure)
 
 
 def asks_github(row: PodRow, by_uid: Mapping[str, PodSeen]) -> bool:

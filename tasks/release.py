@@ -19,6 +19,7 @@ from models.releases import Warmth
 from ostler import clock
 from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, Invalid, NotInstalled, RateLimited, UpstreamError
+from ostler.logging import also_about
 from ostler.reasons import meaning_of
 from ostler.wakes import RELEASE as NAME
 from tasks.again import OUT_OF_REACH, SELDOM, after_a_failure, look_again, wait_for_token
@@ -59,7 +60,8 @@ def release(*, claim_id: int, chain_no: int | None = None, reason: str = "releas
     )
     if work is None:
         return
-    log.info("release.begun", reason=work.reason, delivered=work.delivered, pod=work.pod_name)
+    also_about(job=work.job_id, pod=work.pod_name, pod_uid=work.pod_uid)
+    log.info("release.begun", reason=work.reason, delivered=work.delivered)
     with after_a_failure(rt, work):
         carry_out(rt, work)
 
@@ -156,7 +158,7 @@ def requeue(rt: Runtime, work: releases.ReleaseWork, why: str) -> None:
 
     A runner that is still registered stays in `mint_attempts`, where the retirement finds it.
     """
-    log.warning("release.requeued", pod=work.pod_name, why=why, registered=len(work.registrations))
+    log.warning("release.requeued", why=why, registered=len(work.registrations))
     end(rt, work, Warmth.UNKNOWN)
 
 
@@ -183,7 +185,7 @@ def make_warm(rt: Runtime, work: releases.ReleaseWork) -> Warmth | None:
     pod = look_at(rt, work)
     verdict = ask(rt, work.pod_uid, pod, gone=pod is None)
     if verdict.busy:
-        log.error("release.stamp_stays", pod=work.pod_name, reasons=verdict.reasons)
+        log.error("release.stamp_stays", reasons=verdict.reasons)
         return Warmth.UNKNOWN
     try:
         result = write(rt, work, owner=None)
@@ -211,7 +213,7 @@ def end_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
         gone = pod is None or pod.uid != work.pod_uid
         verdict = ask(rt, work.pod_uid, None if gone else pod, gone=gone, claim_id=work.claim_id)
     if verdict.busy:
-        log.error("release.kept", pod=work.pod_name, reasons=verdict.reasons)
+        log.error("release.kept", reasons=verdict.reasons)
         error = "its Pod may hold a JIT: " + ", ".join(verdict.reasons)
         look_again(rt, work, error, after=OUT_OF_REACH)
         return

@@ -23,6 +23,7 @@ from models import releases
 from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, NotInstalled, RateLimited
+from ostler.logging import also_about
 from ostler.reasons import meaning_of
 from ostler.wakes import KEEP
 from ostler.wakes import RETIRE as NAME
@@ -44,6 +45,7 @@ def retire(*, claim_id: int) -> None:
     rt = runtime()
     work = transaction(rt.engine, lambda db: releases.begin_retire(db, claim_id, now=utcnow()))
     if work is not None:
+        also_about(job=work.job_id, pod=work.pod_name, pod_uid=work.pod_uid)
         with after_a_failure(rt, work):
             carry_out(rt, work)
 
@@ -58,7 +60,7 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
         try:
             remove_runners(rt, work, over=living is None or living.is_over)
         except Busy:
-            log.warning("retire.refused", pod=work.pod_name)
+            log.warning("retire.refused")
             look_again(rt, work, "GitHub says that its runner is busy", after=longer(work))
             return
         except OwnerRenamed:
@@ -69,7 +71,7 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
             return
         verdict = ask(rt, work.pod_uid, living, gone=gone)
     if verdict.busy:
-        log.error("retire.kept", pod=work.pod_name, reasons=verdict.reasons)
+        log.error("retire.kept", reasons=verdict.reasons)
         look_again(rt, work, "it may hold a JIT: " + ", ".join(verdict.reasons), after=OUT_OF_REACH)
         return
     if living is None or not living.terminating:
@@ -82,7 +84,7 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
         return
     ended = transaction(rt.engine, lambda db: releases.end_retired(db, work, now=utcnow(), who=rt.who))
     if ended:
-        log.info("retire.done", pod=work.pod_name, reason=work.reason)
+        log.info("retire.done", reason=work.reason)
         rt.waker.send(KEEP, queue="pools", pool_id=work.pool_id)
         wake_after_pods(rt, [work.pod_uid])
 
@@ -91,12 +93,12 @@ def force(rt: Runtime, work: releases.ReleaseWork, pod: PodSeen) -> bool:
     """Delete a Terminating Pod without its kubelet; False when its node may be back, or it may hold a JIT after all."""
     gone = None if pod.node is None else gone_now(rt, pod.node)
     if not may_force(gone, attachable_volumes=pod.attachable_volumes) or ask(rt, work.pod_uid, pod).busy:
-        log.warning("retire.not_forced", pod=work.pod_name, node=pod.node, gone=None if gone is None else str(gone))
+        log.warning("retire.not_forced", node=pod.node, gone=None if gone is None else str(gone))
         return False
     delete_runner(
         rt.kube, namespace=work.namespace, name=work.pod_name, uid=work.pod_uid, force=True, policy=calls(RETIRE)
     )
-    log.warning("retire.forced", pod=work.pod_name, node=pod.node, gone=str(gone))
+    log.warning("retire.forced", node=pod.node, gone=str(gone))
     return True
 
 

@@ -20,6 +20,7 @@ from models.pod_rows import PodRow
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Busy, RateLimited, Retryable, UpstreamError
+from ostler.logging import about
 from rules.fates import Fate, JobFate
 from rules.machines import Purpose
 from rules.pod_ends import tell
@@ -157,12 +158,27 @@ def end_claim(
     claim = transaction(rt.engine, stranded_claim)
     if claim is None:
         return False
+    with about(claim=claim_id, job=claim.job_id, pod=claim.pod_name, pod_uid=claim.pod_uid):
+        return _end(rt, claim_id, claim, spent=spent, silent=silent, also=also, look_ups=look_ups)
+
+
+def _end(
+    rt: Runtime,
+    claim_id: int,
+    claim: pod_claims.ClaimFacts,
+    *,
+    spent: bool,
+    silent: set[int | None],
+    also: Callable[[Connection], None],
+    look_ups: LookUps | None,
+) -> bool:
+    """Do what `end_claim` says with a claim that was found to be live."""
     if not claim.executing and not (claim.releasing and claim.delivered):
         return _begin_release(rt, claim_id, claim, also)
-    fate = fate_of(rt, claim_id, claim, spent=spent, silent=silent, look_ups=look_ups)
+    fate = fate_of(rt, claim, spent=spent, silent=silent, look_ups=look_ups)
     if fate is None:
         return False
-    if fate.fate is Fate.REQUEUE and not runner_removed(rt, claim_id, claim, silent=silent):
+    if fate.fate is Fate.REQUEUE and not runner_removed(rt, claim, silent=silent):
         return False
 
     def end(db: Connection) -> bool:
@@ -175,7 +191,7 @@ def end_claim(
 
     ended = transaction(rt.engine, end)
     if ended:
-        log.info("claim.ended_without_pod", claim=claim_id, spent=spent, fate=fate.fate)
+        log.info("claim.ended_without_pod", spent=spent, fate=fate.fate)
         count_lost(rt, claim)
         clean_up(rt, claim, gone=not spent)
     return ended
@@ -213,7 +229,6 @@ def _begin_release(
 
 def fate_of(
     rt: Runtime,
-    claim_id: int,
     claim: pod_claims.ClaimFacts,
     *,
     spent: bool,
@@ -233,13 +248,13 @@ def fate_of(
             silent.add(claim.installation_id)
         paced = isinstance(error, RateLimited) and error.paced
         if paced or (not spent and isinstance(error, Retryable | RateLimited)):
-            log.warning("claim.fate_unknown", claim=claim_id, error=type(error).__name__)
+            log.warning("claim.fate_unknown", error=type(error).__name__)
             return None
         # Its Pod is over and holds a place in the pool: `adrift_jobs` asks on.
         return JobFate(Fate.RUNNING, "GitHub cannot be asked")
 
 
-def runner_removed(rt: Runtime, claim_id: int, claim: pod_claims.ClaimFacts, *, silent: set[int | None]) -> bool:
+def runner_removed(rt: Runtime, claim: pod_claims.ClaimFacts, *, silent: set[int | None]) -> bool:
     """Deregister the runner of a claim that ends while its job is queued; False when that has to be tried again.
 
     GitHub may have given this runner a job that it never began: no other runner gets that one before GitHub has
@@ -250,8 +265,8 @@ def runner_removed(rt: Runtime, claim_id: int, claim: pod_claims.ClaimFacts, *, 
     except (Busy, Retryable, RateLimited) as error:
         if not isinstance(error, Busy):
             silent.add(claim.installation_id)
-        log.info("claim.runner_stays", claim=claim_id, error=type(error).__name__)
+        log.info("claim.runner_stays", error=type(error).__name__)
         return False
     except UpstreamError as error:  # the App was removed, or may not: the job need not wait for that
-        log.warning("claim.runner_left", claim=claim_id, error=type(error).__name__)
+        log.warning("claim.runner_left", error=type(error).__name__)
     return True

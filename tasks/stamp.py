@@ -14,6 +14,7 @@ from models.engine import transaction
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
+from ostler.logging import also_about
 from tasks.annotation import look_at, write
 from tasks.base import STAMP, task
 from tasks.evidence import ask
@@ -31,19 +32,22 @@ def stamp(*, claim_id: int, chain_no: int | None = None) -> None:
     work = transaction(rt.engine, lambda db: steps.begin_stamp(db, claim_id, chain_no=chain_no, now=utcnow()))
     if work is None:
         return
+    also_about(job=work.job_id, pod=work.pod_name, pod_uid=work.pod_uid)
     error: str | None = None
+    why = "another value stands there"
     outcome: StampOutcome | None = None
     try:
         outcome = write(rt, work, owner=work.account_id).outcome
     except UpstreamError as failure:
         error = type(failure).__name__
+        why = str(failure)
     if outcome is StampOutcome.POD_GONE:
         give_up_pod(rt, work, "its Pod is gone")
         return
     on = outcome is StampOutcome.DONE
     if not on:
         telemetry.STAMPS_MISSED.inc()
-        log.warning("stamp.gave_up", error=error or "another value stands there")
+        log.warning("stamp.gave_up", error=error, why=why)
 
     def finish(db: Connection) -> None:
         if on:
@@ -69,10 +73,11 @@ def unstamp(*, claim_id: int) -> None:
     if work is None:
         reopen(rt, claim_id)
         return
+    also_about(job=work.job_id, pod=work.pod_name, pod_uid=work.pod_uid)
     pod = look_at(rt, work)
     verdict = ask(rt, work.pod_uid, pod, gone=pod is None)
     if verdict.busy:
-        log.error("unstamp.refused", pod=work.pod_name, reasons=verdict.reasons)
+        log.error("unstamp.refused", reasons=verdict.reasons)
         give_up_pod(rt, work, "its Pod may hold a JIT")
         return
     outcome = write(rt, work, owner=None).outcome

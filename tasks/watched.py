@@ -19,6 +19,7 @@ from k8s_adapters.pods import PodSeen, get_pod
 from models import cuts, pod_ends, sweeps, watched
 from models.engine import transaction
 from ostler.clock import utcnow
+from ostler.logging import also_about
 from ostler.wakes import KEEP, POD_EXECUTES, POD_GONE, POLLER_ENDED, STAMP
 from rules.machines import Purpose
 from rules.stranding import FoundBy
@@ -106,7 +107,8 @@ def pod_gone(*, claim_id: int) -> None:
     claim = transaction(rt.engine, lambda db: sweeps.live_pod(db, claim_id))
     if claim is None or read_pod_of(rt, claim) is not None:
         return
-    log.info("pod.gone", claim=claim_id, pod=claim.pod_name)
+    also_about(job=claim.job_id, pod=claim.pod_name, pod_uid=claim.pod_uid)
+    log.info("pod.gone")
     end_claim(rt, claim_id, found_by=FoundBy.WATCH, spent=False, silent=set())
     rt.waker.send(KEEP, queue="pools", pool_id=claim.pool_id)
 

@@ -227,6 +227,11 @@ class Batches:
                 case _Undone.AWAY | _Undone.FAILED:
                     waiting.refuse(later=answer is _Undone.AWAY)
                 case _:
+                    event = waiting.received.event
+                    log.info(
+                        "webhook.stored", delivery=waiting.received.guid, job=event.job_id, action=event.action,
+                        outcome=answer,
+                    )  # fmt: skip
                     waiting.end(answer)
         now = self._monotonic()
         if parts:
@@ -254,7 +259,7 @@ class Batches:
         if now - waiting.contended_since < CONTENDED_FOR:
             return not waiting.answer.done()
         received = waiting.received
-        log.warning("webhook.row_contended", guid=received.guid, job=received.event.job_id)
+        log.warning("webhook.row_contended", delivery=received.guid, job=received.event.job_id)
         waiting.refuse()
         return False
 
@@ -295,7 +300,7 @@ def _judge(error: Exception, batch: Sequence[intake.Received]) -> _Undone:
         return _Undone.CONTENDED
     log.error(  # the text of a database error may hold the row
         "webhook.row_failed",
-        guid=batch[0].guid,
+        delivery=batch[0].guid,
         job=batch[0].event.job_id,
         error=type(error).__name__,
         code=getattr(getattr(error, "orig", None), "pgcode", None),

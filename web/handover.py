@@ -38,6 +38,7 @@ class Recipient:
     """The poll that a JIT goes to."""
 
     pod_uid: str
+    pod_name: str
     poll_id: str
     token: Secret
     accept: str
@@ -106,7 +107,7 @@ class Handover:
         try:
             result = await self._threads.deliver(body)
         except ClaimLocked:
-            log.info("delivery.locked", claim=claim_id, pod=to.pod_uid)
+            log.info("delivery.locked", claim=claim_id, pod=to.pod_name, pod_uid=to.pod_uid)
             return self._missed(Missed.LOCKED)
         except Undecryptable as error:
             log.error("delivery.undecryptable", claim=claim_id)  # noqa: TRY400  the trace says nothing more
@@ -118,8 +119,8 @@ class Handover:
             telemetry.JOB_WAIT_SECONDS.observe(max(0.0, (utcnow() - delivery.queued_at).total_seconds()))
         self._counts["delivery.again" if again else "delivery.first"] += 1
         log.info(
-            "claim.delivered", claim=claim_id, job=delivery.job_id, pod=to.pod_uid, runner=delivery.runner_name,
-            again=again,
+            "claim.delivered", claim=claim_id, job=delivery.job_id, pod=to.pod_name, pod_uid=to.pod_uid,
+            runner=delivery.runner_name, again=again,
         )  # fmt: skip
         late_stamp = delivery.stamp is Stamp.OFF or (again and delivery.stamp is not Stamp.ON)
         after = BackgroundTask(self._stamp, claim_id) if late_stamp else None
@@ -138,7 +139,7 @@ class Handover:
             verdict = None
         if verdict is None:
             self._counts["token_review.missed"] += 1
-            log.warning("token_review.missed", pod=to.pod_uid)
+            log.warning("token_review.missed", pod=to.pod_name, pod_uid=to.pod_uid)
         elif not verdict:
             self._counts["token_review.refused"] += 1
             raise Refusal(401, "the token review refused the token")

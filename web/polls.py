@@ -147,7 +147,10 @@ class Polls:
         timer = loop.call_later(hold, poll.settle, _OVER)
         watcher = loop.create_task(_watch(request, poll))
         self._offering.add(poll)
-        to = Recipient(pod_uid=poll.pod_uid, poll_id=poll.id, token=token, accept=request.headers.get("accept", ""))
+        to = Recipient(
+            pod_uid=poll.pod_uid, pod_name=poll.identity.pod_name, poll_id=poll.id, token=token,
+            accept=request.headers.get("accept", ""),
+        )  # fmt: skip
         try:
             return await self._settled(poll, to)
         finally:
@@ -178,7 +181,10 @@ class Polls:
                 locked = response is Missed.LOCKED
             else:
                 if answer.verdict is not Verdict.NOTHING:
-                    log.info("poll.answered", pod=poll.pod_uid, verdict=answer.verdict, why=answer.why)
+                    log.info(
+                        "poll.answered", pod=poll.identity.pod_name, pod_uid=poll.pod_uid, verdict=answer.verdict,
+                        why=answer.why,
+                    )  # fmt: skip
                 # At the end of a hold at once: the Pod stays offered, and a JIT minted meanwhile waits for it.
                 return bare(_STATUS[answer.verdict], retry_after=0 if answer is _OVER else RETRY_AFTER)
             # The rows say something else than was thought: have them read again.

@@ -199,7 +199,7 @@ class Intake:
         try:
             event: WorkflowJobEvent = await _near(body, parse_workflow_job, body)
         except MalformedPayload as error:
-            log.warning("webhook.malformed", guid=guid, reason=error.reason)
+            log.warning("webhook.malformed", delivery=guid, reason=error.reason)
             raise _Refused(HTTPStatus.BAD_REQUEST, f"The payload is malformed: {error.reason}") from None
         if event.action not in intake.ACTIONS:
             return _Accepted("ignored", "this action is not known")
@@ -210,7 +210,7 @@ class Intake:
         try:
             announced = await _near(body, announcements.parse, kind, body)
         except MalformedPayload as error:
-            log.warning("webhook.malformed", guid=guid, reason=error.reason)
+            log.warning("webhook.malformed", delivery=guid, reason=error.reason)
             raise _Refused(HTTPStatus.BAD_REQUEST, f"The payload is malformed: {error.reason}") from None
         if announced is None:
             return _Accepted("ignored", "this action is not used")
@@ -226,7 +226,7 @@ class Intake:
         try:
             outcome, rematch = await self._try_announcement(lambda: transaction(self._engine, apply))
         except (DBAPIError, PoolTimeoutError) as error:
-            log.warning("webhook.announcement_failed", guid=guid, kind=kind, error=type(error).__name__)
+            log.warning("webhook.announcement_failed", delivery=guid, kind=kind, error=type(error).__name__)
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "The delivery cannot be stored now") from None
         log.info("webhook.announced", kind=kind, action=announced.action, account=announced.owner_id, outcome=outcome)
         if rematch:

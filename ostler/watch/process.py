@@ -88,7 +88,7 @@ class _Watch:
         try:
             self._candidate.step()
         except UpstreamError as error:
-            log.warning("watch.lease_unknown", error=type(error).__name__)
+            log.warning("watch.lease_unknown", error=type(error).__name__, why=str(error))
         else:
             if self._settings.alive_file is not None:
                 Path(self._settings.alive_file).touch()

@@ -176,7 +176,7 @@ class _Sweep:
         accepted, lost = transaction(self._rt.engine, lambda db: asks.settle(db, kept=self._kept, now=utcnow()))
         self._counts["recovered"] += accepted
         for guid in lost:
-            log.error("redelivery.lost", guid=guid)
+            log.error("redelivery.lost", delivery=guid)
         self._counts["lost"] += len(lost)
 
     def _ask_in_turn(self, due: asks.Due) -> bool:
@@ -216,7 +216,7 @@ class _Sweep:
             return False
         self._rt.github.redeliver(delivery_id=due.delivery_id, deadline_seconds=remaining())
         self._counts["asked"] += 1
-        log.info("redelivery.asked", guid=due.guid, delivery=due.delivery_id, asks=due.asks)
+        log.info("redelivery.asked", delivery=due.guid, number=due.delivery_id, asks=due.asks)
         return True
 
     def _page(self, cursor: str | None) -> DeliveryPage:

@@ -117,7 +117,7 @@ def test_two_claims_of_one_pod_never_both_commit(stage: Stage, seed: str | None)
     pod_id = stage.rows("SELECT id FROM runner_pods WHERE uid = :uid", uid=uid)[0].id
     shape = matching.PoolShape(pool, 2000, 4096, "hash", wants_pods=False, autoscaled=False)
 
-    def claim(job: int) -> Sequence[int]:
+    def claim(job: int) -> Sequence[matching.Made]:
         # Both looked before either inserted, and neither holds the Pod's row: only the index is left (L1).
         pair = (job, matching.FreePod(pod_id, uid))
         return transaction(stage.engine, lambda db: matching.insert_claims(db, shape, [pair], due_after=10, now=NOW))

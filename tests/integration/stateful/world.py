@@ -245,7 +245,9 @@ class World:
         """Return the body by which web hands a claim's JIT to the Pod that polls."""
 
         def body() -> None:
-            to = Recipient(pod_uid=pod_uid, poll_id=poll_id, token=Secret("token"), accept="text/plain")
+            to = Recipient(
+                pod_uid=pod_uid, pod_name=pod_uid, poll_id=poll_id, token=Secret("token"), accept="text/plain"
+            )
             response = finished(self.handover.hand_over(claim_id, to, again=again))
             if isinstance(response, Missed):
                 return

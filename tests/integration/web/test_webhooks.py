@@ -475,7 +475,7 @@ def test_one_bad_row_among_50_blocks_nobody(database: Database) -> None:
             answers = [(await answer).status_code for answer in waiting]
             assert (await first).status_code == 202
         assert answers == [500 if job_id == 25 else 202 for job_id in range(1, 51)]
-        assert [log["guid"] for log in logs if log["event"] == "webhook.row_failed"] == ["of-25"]
+        assert [log["delivery"] for log in logs if log["event"] == "webhook.row_failed"] == ["of-25"]
         assert "bad row" not in (await waiting[24]).text
 
     on(database, act)
@@ -614,6 +614,7 @@ def test_a_publisher_that_fails_stops_no_webhook(database: Database) -> None:
         with capture_logs() as logs:
             assert (await stage.send(payload(1))).status_code == 202
             assert (await stage.send(payload(2))).status_code == 202
-            await until(lambda: [log["event"] for log in logs] == ["webhook.publish_failed"] * 2)
+            await until(lambda: [log["event"] for log in logs].count("webhook.publish_failed") == 2)
+        assert [log["job"] for log in logs if log["event"] == "webhook.stored"] == [1, 2]
 
     on(database, act, outbox=Broken())
