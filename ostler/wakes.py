@@ -3,8 +3,9 @@
 A wake is a hint (law L6): losing one costs seconds, since `resume` finds the same rows. Waking a pool is
 `SET ostler:wake:<pool> NX PX 2000` and then the message, so that at most one dispatch runs and one waits.
 
-Any web tier can do the same with Celery alone: `send_task("ostler.dispatch", kwargs={"pool_id": 7},
-queue="dispatch")`; without the key it costs an extra run of the matcher and nothing else.
+Any web tier can do the same with Celery alone (docs/operations/waking.md): `send_task("ostler.dispatch",
+kwargs={"pool_id": 7})` with `ROUTES` as its `task_routes`; without the key it costs an extra run of the matcher and
+nothing else.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ostler.secrets import Secret
 
 DISPATCH = "ostler.dispatch"
 STAMP = "ostler.stamp"
+MINT = "ostler.mint"
 RELEASE = "ostler.release"
 POOLS = "ostler.pools"
 KEEP = "ostler.keep"
@@ -40,6 +42,16 @@ POOL_CHANGED = "ostler.pool_changed"
 PRUNE = "ostler.prune"
 
 QUEUES = ("dispatch", "github", "pools", "retire", "sweeps")
+
+_NAMED = {
+    "dispatch": (DISPATCH, STAMP, UNSTAMP, RELEASE, PODS_CHANGED, POD_GONE),
+    "github": (MINT, ASK_RUN),
+    "pools": (POOLS, POOL_CHANGED, KEEP, AUTOSCALE),
+    "retire": (RETIRE,),
+    "sweeps": ("ostler.*",),
+}
+ROUTES = {name: {"queue": queue} for queue, names in _NAMED.items() for name in names}
+"""`task_routes` of whoever sends by name; the last line is every sweep. The first that fits counts."""
 
 WAKE_MS = 2000
 KEEP_MS = 10_000
@@ -102,6 +114,7 @@ def producer(redis_url: Secret) -> Celery:
             "socket_keepalive": True,
         },
         task_send_sent_event=True,
+        task_routes=ROUTES,
     )
     return app
 

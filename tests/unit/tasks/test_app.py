@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +13,8 @@ import pytest
 from beat_schedule import schedule
 from ostler.errors import ConfigurationError
 from ostler.secrets import Secret
-from ostler.wakes import QUEUES
+from ostler.wakes import QUEUES, producer
+from ostler.wakes import ROUTES as ROUTES_BY_NAME
 from tasks.app import MODULES, ROUTES, SETTINGS, VISIBILITY_TIMEOUT, app, assert_in_force, configure
 from tasks.base import DISPATCH, MINT, RELEASE, RETIRE, STAMP, SWEEP
 
@@ -68,6 +71,12 @@ def test_task_names_and_queues_are_stable() -> None:
     assert set(ours()) == set(NAMES)
     assert {name: route["queue"] for name, route in ROUTES.items()} == NAMES
     assert set(NAMES.values()) == set(QUEUES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_task_sent_by_name_alone_lands_in_its_queue(name: str) -> None:
+    router = producer(Secret("redis://unused")).amqp.router
+    assert router.route({}, name)["queue"].name == NAMES[name]
 
 
 def test_every_periodic_task_exists_and_expires_after_its_period() -> None:
@@ -162,3 +171,9 @@ def test_standby_beat_takes_over_within_fifteen_seconds() -> None:
 
 def test_nothing_runs_eagerly() -> None:
     assert app.conf.task_always_eager is False
+
+
+def test_page_about_waking_shows_the_routes_that_are_in_force() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "operations" / "waking.md").read_text()
+    shown = page.partition("task_routes=")[2].partition("\n    },\n")[0] + "}"
+    assert list(ast.literal_eval(shown).items()) == list(ROUTES_BY_NAME.items())
