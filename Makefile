@@ -11,6 +11,7 @@ CLUSTER ?= embedded
 SUBJECT ?= all
 JOBS ?=
 SEED ?= 1
+SCENARIO ?= faults
 T ?= tests
 # Without caches each of the many processes of a demo or a test compiles what it imports anew: twice the CPU of a start.
 unexport PYTHONDONTWRITEBYTECODE
@@ -37,7 +38,7 @@ demo: $(STAMP) ## run the whole system and real jobs through it: CLUSTER=embedde
 	@$(BIN)/ostler demo --cluster $(CLUSTER) $(if $(JOBS),--jobs $(JOBS))
 
 chaos: $(STAMP) ## break everything while jobs run, and judge: JOBS=2000 SEED=1 SCENARIO=faults|tenant CLUSTER=real|embedded
-	@$(BIN)/python -m lab.chaos --scenario $(or $(SCENARIO),faults) --jobs $(or $(JOBS),2000) --seed $(SEED) \
+	@$(BIN)/python -m lab.chaos --scenario $(SCENARIO) --jobs $(or $(JOBS),2000) --seed $(SEED) \
 		--cluster $(if $(filter file,$(origin CLUSTER)),real,$(CLUSTER))
 
 bench: $(STAMP) ## measure, and write docs/performance.md: SUBJECT=webhooks for one, else all (about 20 minutes)

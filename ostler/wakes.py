@@ -44,8 +44,8 @@ PRUNE = "ostler.prune"
 QUEUES = ("dispatch", "github", "pools", "retire", "sweeps")
 
 _NAMED = {
-    "dispatch": (DISPATCH, STAMP, UNSTAMP, RELEASE, PODS_CHANGED, POD_GONE),
-    "github": (MINT, ASK_RUN),
+    "dispatch": (DISPATCH, STAMP, UNSTAMP, RELEASE, PODS_CHANGED, POD_GONE, POD_EXECUTES, POLLER_ENDED),
+    "github": (MINT, ASK_RUN, ASK_OWNER),
     "pools": (POOLS, POOL_CHANGED, KEEP, AUTOSCALE),
     "retire": (RETIRE,),
     "sweeps": ("ostler.*",),

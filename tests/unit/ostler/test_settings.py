@@ -104,7 +104,8 @@ def test_everything_that_is_missing_or_malformed_is_named_at_once(monkeypatch: p
     assert sorted(line.partition(":")[0] for line in lines) == [
         "OSTLER_REDIS_URL", "OSTLER_WEBHOOK_SECRETS", "OSTLER_WEB_PORT"
     ]  # fmt: skip
-    assert "OSTLER_WEB_PORT: found 'no'; must be a whole number; port that `ostler web` listens on" in lines
+    port = "port where `ostler web` serves webhooks and the API, for the public"
+    assert f"OSTLER_WEB_PORT: found 'no'; must be a whole number; {port}" in lines
 
 
 def test_process_stops_at_start_with_a_line_for_each_missing_variable() -> None:
