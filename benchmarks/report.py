@@ -10,6 +10,7 @@ from benchmarks.frame import NOTES, Figure, Target, read
 
 SUBJECTS = {
     "webhooks": "Webhooks",
+    "attacks": "Attacks on the public port",
     "latency": "Queued → JIT",
     "cost": "CPU per job, sustained throughput",
     "scaling": "Worker replicas with a slow GitHub",
