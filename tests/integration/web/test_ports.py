@@ -61,7 +61,8 @@ def test_ports_of_one_number_are_one_port_that_serves_all(stage: Stage) -> None:
     assert all(found(web, Audience.PUBLIC, path) for path in (POLL, HOOK, API, *PRIVATE))
 
 
-def test_polls_and_other_connections_have_caps_of_their_own(stage: Stage) -> None:
+def test_ports_have_caps_of_their_own_and_a_held_poll_is_not_among_the_capped(stage: Stage) -> None:
+    pod = stage.pod(stage.pool())
     web = start(stage, web_public_polls=False)
     caps = {audience: web.cap_of(audience) for audience in Audience}
     assert len({id(cap) for cap in caps.values()}) == 3
@@ -69,14 +70,8 @@ def test_polls_and_other_connections_have_caps_of_their_own(stage: Stage) -> Non
         web.until(lambda: len(caps[Audience.PRIVATE]) == 1)
         assert len(caps[Audience.POLLS]) == 0
     web.until(lambda: len(caps[Audience.PRIVATE]) == 0)
-
-
-def test_held_poll_is_not_among_the_connections_that_are_capped(stage: Stage) -> None:
-    pod = stage.pod(stage.pool())
-    web = start(stage)
-    cap = web.cap_of(Audience.POLLS)
     web.url = f"http://127.0.0.1:{web.port_of(Audience.POLLS)}"
     poll = web.begin_poll(pod.token)
-    web.until(lambda: web.web.polls.held == 1 and len(cap) == 0)
+    web.until(lambda: web.web.polls.held == 1 and len(caps[Audience.POLLS]) == 0)
     web.web.polls.end_all()
     assert poll.result(60).status_code == 204
