@@ -19,6 +19,9 @@ _USAGE = """
         SELECT account_id, vcpu, memory FROM claims WHERE ended_at IS NULL AND purpose = 'job'
         UNION ALL SELECT account_id, vcpu, memory FROM executions e WHERE ended_at IS NULL AND NOT EXISTS (
             SELECT FROM claims c WHERE c.id = e.claim_id AND c.ended_at IS NULL)
+        UNION ALL SELECT c.account_id, c.vcpu, c.memory FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
+        WHERE c.ended_at IS NOT NULL AND c.delivered_at IS NOT NULL AND p.terminal_at IS NULL AND p.gone_at IS NULL
+          AND NOT EXISTS (SELECT FROM executions e WHERE e.claim_id = c.id AND e.ended_at IS NULL)
     ) u ON u.account_id = a.id GROUP BY a.id
 """
 
