@@ -35,6 +35,9 @@ _LINES = (
     ("catch_up", "catch_up_every", "sweeps"),
 )
 
+QUEUES = tuple(sorted({queue for _, _, queue in _LINES}))
+"""The queues that beat sends to."""
+
 SWEEPS = tuple(name for name, _, queue in _LINES if queue == "sweeps" and name != "epoch")
 """The sweeps that run in the frame (`tasks.sweeps.frame`)."""
 

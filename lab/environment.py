@@ -20,6 +20,9 @@ def environment() -> dict[str, str]:
     return {
         "POSTGRES_PASSWORD": secrets.token_hex(24),
         "REDIS_PASSWORD": secrets.token_hex(24),
+        "REDIS_PASSWORD_BEAT": secrets.token_hex(24),
+        "REDIS_PASSWORD_WATCH": secrets.token_hex(24),
+        "REDIS_PASSWORD_FLOWER": secrets.token_hex(24),
         "OSTLER_GITHUB_APP_ID": "ostler-lab",
         "OSTLER_GITHUB_PRIVATE_KEY": _one_line(private),
         "OSTLER_GITHUB_API_URL": "http://lab-github:8090",

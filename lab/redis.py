@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import redis
 
 from lab.processes import Child, StartError, free_port
+from ostler.redis_users import RedisUser, acl_file, as_user
+from ostler.secrets import Secret
 
 
 def find_server() -> str:
@@ -25,12 +28,18 @@ def find_server() -> str:
 
 
 class Redis:
-    """One server on a free port of the loopback, without persistence."""
+    """One server on a free port of the loopback, without persistence, with a user for each process of Ostler's.
+
+    Its default user may do everything, without a password: that is the tests'.
+    """
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.passwords = {user: Secret(secrets.token_hex(16)) for user in RedisUser}
+        users = folder / "users.acl"
+        users.write_text(f"user default on nopass ~* &* +@all\n{acl_file(self.passwords)}")
         self.child = Child(
             "redis",
             [
@@ -45,11 +54,18 @@ class Redis:
                 "no",
                 "--maxmemory-policy",
                 "noeviction",
+                "--aclfile",
+                str(users),
                 "--dir",
                 str(folder),
             ],
             log=folder / "redis.log",
         )
+
+    def url_of(self, process: str, url: str | None = None) -> str:
+        """Return the URL for a process of Ostler's, with its user; `url`: of a proxy before this server."""
+        user = RedisUser(f"ostler-{process}") if process in {"beat", "watch", "flower"} else RedisUser.OSTLER
+        return as_user(url or self.url, user, self.passwords[user])
 
     def client(self) -> redis.Redis:
         """Return a client of this server."""

@@ -439,7 +439,8 @@ class System:
     def _environment_of(self, process: str) -> dict[str, str]:
         """Return what a process of Ostler finds in its environment."""
         path = self.kubeconfig_of(process)
-        return self._env | ({} if path is None else {"OSTLER_KUBECONFIG": str(path)})
+        mine = {"OSTLER_REDIS_URL": self.redis.url_of(process, self._env["OSTLER_REDIS_URL"])}
+        return self._env | mine | ({} if path is None else {"OSTLER_KUBECONFIG": str(path)})
 
     def _github_answers(self) -> bool:
         return _answers(f"{self.github_url}/_lab/stats")
@@ -515,7 +516,7 @@ class System:
             log=self.folder / "flower.log",
             env={
                 **{name: value for name, value in self._env.items() if not name.startswith("OSTLER_")},
-                "OSTLER_REDIS_URL": self._env["OSTLER_REDIS_URL"],
+                "OSTLER_REDIS_URL": self._environment_of("flower")["OSTLER_REDIS_URL"],
                 "OSTLER_FLOWER_HOST": "127.0.0.1",
                 "OSTLER_FLOWER_PORT": str(self._flower_port),
                 "OSTLER_FLOWER_BASIC_AUTH": ":".join(self.flower_login),

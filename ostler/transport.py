@@ -131,6 +131,24 @@ class Channel(redis.Channel):
 
     _kept: Any = None
 
+    def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
+        """Bind a queue. One of a fanout exchange is bound by its subscription alone, and leaves nothing in Redis.
+
+        Kombu would write such bindings down, renew them and clean them up, and nobody reads them. So whoever only
+        listens to events needs no right to write.
+        """
+        if self.typeof(exchange).type == "fanout":  # type: ignore[no-untyped-call]
+            self._fanout_queues[queue] = exchange, routing_key.replace("#", "*")
+            self._expires.pop(queue, None)
+        else:
+            super()._queue_bind(exchange, routing_key, pattern, queue)  # type: ignore[no-untyped-call]
+
+    def _delete(self, queue: str, exchange: str, *args: Any, **options: Any) -> None:
+        if queue in self._fanout_queues:
+            self.auto_delete_queues.discard(queue)
+        else:
+            super()._delete(queue, exchange, *args, **options)  # type: ignore[no-untyped-call]
+
     def _get_client(self) -> Any:
         made = super()._get_client()  # type: ignore[no-untyped-call]
         return Client if made is client.Redis else made

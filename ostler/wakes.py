@@ -53,6 +53,9 @@ _NAMED = {
 ROUTES = {name: {"queue": queue} for queue, names in _NAMED.items() for name in names}
 """`task_routes` of whoever sends by name; the last line is every sweep. The first that fits counts."""
 
+WATCH_QUEUES = ("dispatch", "pools", "sweeps")
+"""The queues that the watch sends to (`ostler.watch.hints`)."""
+
 WAKE_MS = 2000
 KEEP_MS = 10_000
 AUTOSCALE_MS = 1_000

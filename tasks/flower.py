@@ -15,8 +15,10 @@ import logging
 import os
 import signal
 from collections.abc import Awaitable
+from typing import Any
 
 import structlog
+from celery.app.control import Control
 from flower.app import Flower
 from flower.options import options
 from flower.urls import settings as handlers
@@ -40,6 +42,13 @@ COLUMNS = "name,kwargs,state,received,started,runtime,retries,worker"
 log = structlog.get_logger(__name__)
 
 
+class Silent(Control):  # type: ignore[misc]
+    """Remote control that sends nothing: even a listener for events would ask workers for a heartbeat."""
+
+    def broadcast(self, *_: Any, **__: Any) -> None:
+        """Send nothing."""
+
+
 class View(Flower):  # type: ignore[misc]
     """Flower that asks no worker for anything."""
 
@@ -60,6 +69,7 @@ def run_flower(settings: FlowerSettings) -> None:
     app.conf.update(broker_url=settings.redis_url.reveal(), **SETTINGS)
     assert_in_force(app)
     _set_options(settings)
+    app.control = Silent(app)
     flower = View(capp=app, options=options, **handlers)
     port = flower.start_http_server()
     loop = IOLoop.current()

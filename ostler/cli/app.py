@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -208,6 +209,20 @@ def generate_key() -> None:
     from cryptography.fernet import Fernet  # noqa: PLC0415
 
     typer.echo(Fernet.generate_key().decode())
+
+
+@app.command("redis-users")
+def redis_users(
+    database: Annotated[int, typer.Option(min=0, help="number of the database in OSTLER_REDIS_URL")] = 0,
+) -> None:
+    """Print an ACL file for Redis: a user for web and worker, and one each for beat, watch and Flower.
+
+    Passwords are read from OSTLER_REDIS_PASSWORD, OSTLER_REDIS_PASSWORD_BEAT, OSTLER_REDIS_PASSWORD_WATCH and
+    OSTLER_REDIS_PASSWORD_FLOWER; the file holds their SHA-256. The user `default` is left to you: give it a password.
+    """
+    from ostler.redis_users import acl_file, passwords_from  # noqa: PLC0415
+
+    typer.echo(acl_file(passwords_from(os.environ), database=database), nl=False)
 
 
 @app.command("control-plane")

@@ -31,6 +31,7 @@ from lab.levers import pull
 from lab.postgres import Postgres
 from lab.processes import Child, free_port
 from models.connections import RESERVE, WEB
+from ostler.redis_users import RedisUser, rules_of
 from ostler.settings import BeatSettings, FlowerSettings, Settings
 from ostler.watch.settings import WatchSettings
 
@@ -55,6 +56,9 @@ PEM = KEY.private_bytes(
 VALUES = {
     "POSTGRES_PASSWORD": "pgpass",
     "REDIS_PASSWORD": "redispass",
+    "REDIS_PASSWORD_BEAT": "beatpass",
+    "REDIS_PASSWORD_WATCH": "watchpass",
+    "REDIS_PASSWORD_FLOWER": "flowerpass",
     "OSTLER_GITHUB_APP_ID": "ostler-lab",
     "OSTLER_GITHUB_PRIVATE_KEY": PEM.replace("\n", "\\n"),
     "OSTLER_GITHUB_API_URL": "http://127.0.0.1:9",
@@ -113,6 +117,17 @@ def test_the_schema_refuses_what_is_no_compose_file(tmp_path: Path) -> None:
         [SCRIPTS / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", bad], capture_output=True, check=False
     )
     assert checked.returncode != 0
+
+
+def test_users_of_redis_have_the_rules_that_the_command_prints() -> None:
+    config = compose()["configs"]["redis"]["content"]
+    told = [line.split(" ", 5) for line in config.splitlines() if line.startswith("user ")]
+    assert {words[1]: (words[2:4], words[5]) for words in told} == {
+        str(user): (["reset", "on"], rules_of(user)) for user in RedisUser
+    }
+    for name in ("beat", "watch", "flower"):
+        url = urlsplit(compose()["services"][name]["environment"]["OSTLER_REDIS_URL"])
+        assert (url.username, url.password) == (f"ostler-{name}", f"{name}pass")
 
 
 def test_every_variable_is_explained_and_no_other_and_no_value_is_given_away() -> None:
@@ -282,10 +297,8 @@ class Host:
         self._tool("redis-cli", REDIS / "redis-cli", f"-p {self.ports['redis']}")
         self._tool("pg_isready", Postgres.program("pg_isready"), f"--port={self.ports['postgres']}")
         (folder / "shared").mkdir()
-        redis = urlsplit(self.services["web"]["environment"]["OSTLER_REDIS_URL"])
         self._instead = {
             "OSTLER_DATABASE_URL": self.postgres.url("ostler"),
-            "OSTLER_REDIS_URL": f"redis://:{redis.password}@127.0.0.1:{self.ports['redis']}{redis.path}",
             "OSTLER_FLOWER_STATE_FILE": str(folder / "flower-state"),
             **({} if kubeconfig is None else {"OSTLER_KUBECONFIG": str(kubeconfig)}),
         }
@@ -313,6 +326,9 @@ class Host:
         paths_and_addresses = {
             name: self._here(service, value) for name, value in given.items() if value.startswith(("/", "http"))
         }
+        if "OSTLER_REDIS_URL" in given:
+            here = f"@127.0.0.1:{self.ports['redis']}"
+            paths_and_addresses["OSTLER_REDIS_URL"] = given["OSTLER_REDIS_URL"].replace("@redis:6379", here)
         return {
             **given,
             **paths_and_addresses,

@@ -2,7 +2,7 @@
 
 {{/* Variables that stand in a Secret. */}}
 {{- define "ostler.secretVariables" -}}
-OSTLER_DATABASE_URL OSTLER_REDIS_URL OSTLER_GITHUB_APP_ID OSTLER_GITHUB_PRIVATE_KEY OSTLER_WEBHOOK_SECRETS OSTLER_ENCRYPTION_KEYS OSTLER_FLOWER_BASIC_AUTH
+OSTLER_DATABASE_URL OSTLER_REDIS_URL OSTLER_GITHUB_APP_ID OSTLER_GITHUB_PRIVATE_KEY OSTLER_WEBHOOK_SECRETS OSTLER_ENCRYPTION_KEYS OSTLER_FLOWER_BASIC_AUTH OSTLER_REDIS_URL_BEAT OSTLER_REDIS_URL_WATCH OSTLER_REDIS_URL_FLOWER
 {{- end -}}
 
 {{/* Variables that the chart sets from other values. */}}
@@ -20,6 +20,17 @@ OSTLER_CONNECTION_SHARE OSTLER_CONNECTION_BUDGET OSTLER_WORKER_THREADS OSTLER_AL
       name: {{ $elsewhere.name | default $.root.Values.existingSecret }}
       key: {{ $elsewhere.key | default $variable }}
 {{- end }}
+{{- end -}}
+
+{{/* The way to Redis of beat, watch or Flower. Takes root and process. */}}
+{{- define "ostler.redisUrl" -}}
+{{- $variable := .root.Values.redis.usersPerProcess | ternary (printf "OSTLER_REDIS_URL_%s" (upper .process)) "OSTLER_REDIS_URL" }}
+{{- $elsewhere := get .root.Values.secretRefs $variable | default dict }}
+- name: OSTLER_REDIS_URL
+  valueFrom:
+    secretKeyRef:
+      name: {{ $elsewhere.name | default .root.Values.existingSecret }}
+      key: {{ $elsewhere.key | default $variable }}
 {{- end -}}
 
 {{/* The settings of the values. Takes root, and prefixes: of the names that this process reads. */}}

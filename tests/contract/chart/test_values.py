@@ -132,6 +132,25 @@ def test_beat_is_given_every_period() -> None:
     assert {each["name"] for each in beat["env"]} == {"OSTLER_REDIS_URL", *settings}
 
 
+def test_beat_watch_and_flower_are_given_their_own_user_of_redis() -> None:
+    values = {
+        "redis": {"usersPerProcess": True}, "secretRefs": {"OSTLER_REDIS_URL_WATCH": {"name": "redis", "key": "watch"}},
+    }  # fmt: skip
+    found = {
+        each["name"]: (env["valueFrom"]["secretKeyRef"]["name"], env["valueFrom"]["secretKeyRef"]["key"])
+        for each in _containers(helm.render(values=values))
+        for env in each["env"]
+        if env["name"] == "OSTLER_REDIS_URL"
+    }
+    assert found == {
+        "web": ("ostler", "OSTLER_REDIS_URL"),
+        "worker": ("ostler", "OSTLER_REDIS_URL"),
+        "beat": ("ostler", "OSTLER_REDIS_URL_BEAT"),
+        "watch": ("redis", "watch"),
+        "flower": ("ostler", "OSTLER_REDIS_URL_FLOWER"),
+    }
+
+
 def test_each_process_is_given_the_secrets_that_the_readme_says() -> None:
     rows = re.findall(r"^\| (`OSTLER_[^|]+) \| ([^|]+) \|$", (helm.CHART / "README.md").read_text(), re.MULTILINE)
     told: dict[str, set[str]] = {}

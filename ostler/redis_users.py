@@ -1,0 +1,134 @@
+"""Redis users of Ostler's processes: what each may do, as lines of an ACL file for Redis 6.2 and later.
+
+Beat, watch and Flower hold no secret but their way to Redis. With a user of their own none of them may send a task that
+is not theirs, publish control messages, empty the database, or touch the keys of the governor of GitHub's calls.
+
+Redis 6.2 allows each command of a user on each of its keys. So beat may also delete the queues that it sends to, and
+whoever may push to a queue may push any task there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from beat_schedule import QUEUES as BEAT_QUEUES
+from ostler.errors import ConfigurationError
+from ostler.secrets import Secret
+from ostler.wakes import QUEUES, WATCH_QUEUES
+
+
+class RedisUser(StrEnum):
+    """A user of Redis, by its name there. `OSTLER` is what web and worker are."""
+
+    OSTLER = "ostler"
+    BEAT = "ostler-beat"
+    WATCH = "ostler-watch"
+    FLOWER = "ostler-flower"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    keys: tuple[str, ...]
+    channels: tuple[str, ...]
+    commands: tuple[str, ...]
+
+
+_CONNECT = (
+    "+ping",
+    "+hello",
+    "+auth",
+    "+select",
+    "+client|setname",
+    "+multi",
+    "+exec",
+    "+discard",
+    "+watch",
+    "+unwatch",
+)
+_SEND = ("+lpush", "+llen", "+sadd", "+publish")
+_BOUND_BY_ALL = "dispatch"
+"""The default queue, which every sender binds."""
+_BEAT = (
+    "+get", "+set", "+exists", "+del", "+pttl", "+pexpire", "+smembers", "+srem", "+hget", "+hset", "+hsetnx", "+hdel",
+    "+zadd", "+zcard", "+zrem", "+zrange", "+zrangebyscore", "+zscore", "+evalsha", "+eval", "+script|load",
+    "+script|exists",
+)  # fmt: skip
+
+
+def _queue_keys(queues: tuple[str, ...]) -> tuple[str, ...]:
+    """Return patterns of the lists that are these queues: one for each priority, named by three more characters."""
+    return tuple(pattern for queue in queues for pattern in (queue, f"{queue}??[369]"))
+
+
+def _sender_keys(queues: tuple[str, ...]) -> tuple[str, ...]:
+    """Return patterns of what a sender writes: its queues, and that they exist."""
+    bound = sorted({*queues, _BOUND_BY_ALL})
+    bindings = (f"_kombu.binding{kind}.{queue}" for queue in bound for kind in ("", "_permanent"))
+    return (*_queue_keys(queues), *bindings)
+
+
+def _rules(user: RedisUser, *, database: int) -> _Rules:
+    events = f"/{database}.celeryev/"
+    sent = (f"{events}task.sent",)
+    match user:
+        case RedisUser.OSTLER:
+            return _Rules(("*",), ("*",), ("+@all", "-@admin", "-@dangerous", "+info", "+client|setname"))
+        case RedisUser.BEAT:
+            keys = (*_sender_keys(BEAT_QUEUES), "redbeat:*", "ostler:beat:*")
+            return _Rules(keys, sent, (*_CONNECT, *_SEND, *_BEAT))
+        case RedisUser.WATCH:
+            return _Rules((*_sender_keys(WATCH_QUEUES), "ostler:watched:*"), sent, (*_CONNECT, *_SEND, "+set"))
+        case RedisUser.FLOWER:
+            reads = ("+llen", "+exists", "+subscribe", "+psubscribe", "+unsubscribe", "+punsubscribe")
+            # PSUBSCRIBE is allowed by the pattern that it names, letter by letter.
+            return _Rules((*_queue_keys(QUEUES), "celeryev.*"), (f"{events}*",), (*_CONNECT, *reads))
+
+
+def acl_line(user: RedisUser, password: Secret, *, database: int = 0) -> str:
+    """Return the line of an ACL file that makes a user, with the SHA-256 of its password."""
+    digest = hashlib.sha256(password.reveal().encode()).hexdigest()
+    return f"user {user} reset on #{digest} {rules_of(user, database=database)}"
+
+
+def rules_of(user: RedisUser, *, database: int = 0) -> str:
+    """Return what a user may do, as ACL SETUSER takes it after `reset` and the password."""
+    rules = _rules(user, database=database)
+    return " ".join(
+        ("resetchannels", *(f"~{key}" for key in rules.keys), *(f"&{each}" for each in rules.channels), *rules.commands)
+    )
+
+
+def acl_file(passwords: Mapping[RedisUser, Secret], *, database: int = 0) -> str:
+    """Return the ACL file that makes every user."""
+    return "".join(f"{acl_line(user, passwords[user], database=database)}\n" for user in RedisUser)
+
+
+LEAST = 16
+"""Characters of a password at least: Redis checks a million guesses a second."""
+
+
+def passwords_from(environment: Mapping[str, str]) -> dict[RedisUser, Secret]:
+    """Return the password of each user. ConfigurationError names a variable that is missing or too short."""
+    found = {}
+    for user in RedisUser:
+        suffix = user.removeprefix(RedisUser.OSTLER).replace("-", "_").upper()
+        name = f"OSTLER_REDIS_PASSWORD{suffix}"
+        password = environment.get(name, "")
+        if len(password) < LEAST:
+            told = f"it has {len(password)} characters" if password else "it is not set"
+            raise ConfigurationError(f"{name}: {told}; give {LEAST} or more: openssl rand -hex 24 makes one")
+        found[user] = Secret(password)
+    if len({password.reveal() for password in found.values()}) < len(found):
+        raise ConfigurationError("OSTLER_REDIS_PASSWORD…: two users have the same password; give each its own")
+    return found
+
+
+def as_user(url: str, user: RedisUser, password: Secret) -> str:
+    """Return the URL of a Redis with this user in it."""
+    parts = urlsplit(url)
+    place = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{user}:{quote(password.reveal(), safe='')}@{place}"))
