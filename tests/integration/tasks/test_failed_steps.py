@@ -17,6 +17,7 @@ from models import releases, steps, stranded
 from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import Conflict, Forbidden, RateLimited, Retryable, UpstreamError
+from ostler.reasons import meaning_of
 from rules.stranding import Cause
 from tasks import annotation
 from tasks import release as of_release
@@ -49,7 +50,7 @@ def failing(error: UpstreamError) -> Callable[..., Any]:
 def is_left_to_resume(stage: Stage, claim: int, error: UpstreamError, wait: float) -> None:
     """See a claim without a lease, due in so many seconds, that tells why and is not taken for lost."""
     row = stage.see(claim)
-    assert (row.ended_at, row.leased_until, row.last_error) == (None, None, type(error).__name__)
+    assert (row.ended_at, row.leased_until, row.last_error) == (None, None, meaning_of(error))
     assert wait - 2 < (row.due_at - utcnow()).total_seconds() <= wait
     resume.run()
     assert stage.outbox.sent == []

@@ -862,7 +862,7 @@ class TestFinishedJobs:
             (claim,) = stage.rows("""
                 SELECT last_error, due_at > now() + interval '30 s' AS asked_later FROM claims WHERE state = 'claimed'
             """)
-            assert tuple(claim) == ("NotInstalled", True)
+            assert tuple(claim) == ("the App is not installed there", True)
             assert pod in stage.pods()
             return
 
