@@ -393,7 +393,7 @@ class _Run:
         frozen = [freeze for freeze in self._breaker.freezes if freeze.process == WEBHOOKS]
         late = [(freeze.began, (freeze.ended or time.time()) + ANSWERS_WITHIN) for freeze in frozen]
         contended = {
-            str(line["guid"])
+            str(line["delivery"])
             for line in read_log_lines(self._system.folder / f"{WEBHOOKS}.log")
             if line.get("event") == "webhook.row_contended"
         }

@@ -119,7 +119,7 @@ def test_a_webhook_that_met_a_web_process_killed_before_its_commit_is_asked_for_
         if event["event"].startswith("webhook") and (event["job"], event["action"]) == (job, "queued")
     ]
     asked = [
-        event["guid"]
+        event["delivery"]
         for path in stage.system.folder.glob("worker-*.log")
         for event in read_log_lines(path)
         if event["event"] == "redelivery.asked"

@@ -39,11 +39,16 @@ def _patient_intake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "LOCK_MS", 60_000)
 
 
-def places(node: Any) -> list[tuple[Any, Any]]:
-    """Return every place of a document, as its container and its key."""
-    keys: Any = node.keys() if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ()
-    found = [(node, key) for key in keys]
-    return found + [each for key in keys for each in places(node[key])]
+def places(document: Any) -> list[tuple[Any, Any]]:
+    """Return every place of a document, as its container and its key; not by recursion, for some are deep."""
+    found: list[tuple[Any, Any]] = []
+    nodes = [document]
+    while nodes:
+        node = nodes.pop()
+        keys: Any = node.keys() if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ()
+        found += [(node, key) for key in keys]
+        nodes += [node[key] for key in keys]
+    return found
 
 
 def change_document(dice: random.Random, document: dict[str, Any]) -> bytes:
