@@ -7,6 +7,7 @@ one seed. Tokens of Pods have the same in tests/unit/k8s_adapters/test_identity.
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import json
 import random
@@ -63,7 +64,7 @@ def change_document(dice: random.Random, document: dict[str, Any]) -> bytes:
             case 2:
                 container[key] = json.loads("[" * 200 + "]" * 200)
             case _:
-                container[key] = dice.choice(WILD)
+                container[key] = copy.deepcopy(dice.choice(WILD))
     return json.dumps(document).encode()
 
 
