@@ -115,6 +115,10 @@ def act(rt: Runtime, decided: Decided) -> None:
     pool = get_pool(rt.kube, namespace=row.namespace, name=row.name, policy=calls(SWEEP))
     if pool is None or pool.uid != row.uid or pool.problem is not None or pool.terminating or not pool.held:
         return
+    if pod_hash_of(rt, pool) != row.template_hash:
+        # Another version of Ostler, or a spec that is not mirrored yet: such Pods would be stale from the start.
+        log.info("pool.template_of_another", pool=row.name)
+        return
     create_all(rt, decided, pool)
 
 

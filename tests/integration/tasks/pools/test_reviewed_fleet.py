@@ -150,12 +150,18 @@ def test_a_strangers_pod_with_the_label_of_a_pool_is_left_alone(stage: Stage) ->
     assert reasons(stage) == {}
 
 
+def other_settings(stage: Stage, *, after: str) -> None:
+    """Be a worker of another deployment, so long after the pool got its template."""
+    stage.rows(f"UPDATE pools SET template_at = now() - interval '{after}'")  # noqa: S608  a literal of this file
+    stage.with_settings(dispatch_url="http://other/runners/v1/dispatch")
+
+
 def test_warm_pods_are_rolled_when_the_dispatch_url_changes(stage: Stage) -> None:
     stage.pool(replicas=2)
     kept(stage)
     polls(stage)
     old = set(stage.pods())
-    stage.with_settings(dispatch_url="http://other/runners/v1/dispatch")
+    other_settings(stage, after="3 min")
     rounds(stage, 3)
     assert not old & set(stage.pods())
 
@@ -167,7 +173,23 @@ def test_busy_pods_stay_when_the_dispatch_url_changes(stage: Stage) -> None:
     busy, idle = sorted(stage.pods())
     stage.job(7)
     stage.claim(busy, job_id=7, state="delivered")
-    stage.with_settings(dispatch_url="http://other/runners/v1/dispatch")
+    other_settings(stage, after="3 min")
     rounds(stage, 3)
     assert busy in stage.pods()
     assert idle not in stage.pods()
+
+
+def test_a_worker_of_another_deployment_makes_no_pods_that_are_stale_from_the_start(stage: Stage) -> None:
+    stage.pool(replicas=1)
+    rounds(stage, 1)
+    (ended,) = stage.pods()
+    stage.finish(ended)
+    ours = stage.rt.settings
+    other_settings(stage, after="1 min")
+    rounds(stage, 2)
+    assert stage.pods() == {}
+
+    stage.rt.settings = ours
+    rounds(stage, 2)
+    assert len(stage.pods()) == 1
+    assert ended not in stage.pods()
