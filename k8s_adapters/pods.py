@@ -167,7 +167,7 @@ def read_pod(item: Json) -> PodSeen:
             each.get("type") == "PodScheduled" and each.get("reason") == "Unschedulable"
             for each in status.get("conditions") or ()
         ),
-        waiting_reason=_waiting_reason(poller) or _waiting_reason(runner),
+        waiting_reason=_waiting_reason_of(status, poller, runner),
         poller_running="running" in (poller.get("state") or {}),
         attachable_volumes=any(
             set(volume) - {"name"} - _BOUND_TO_POD_OR_NODE for volume in (item.get("spec") or {}).get("volumes") or ()
@@ -201,6 +201,13 @@ def _company(spec: Json, containers: Mapping[str, Json]) -> bool:
 
 def _ended(container: Json) -> Json:
     return (container.get("state") or {}).get("terminated") or {}
+
+
+def _waiting_reason_of(status: Json, *containers: Json) -> str | None:
+    """Return what keeps the Pod's containers from starting; theirs is `PodInitializing` while one before them waits."""
+    before = (_waiting_reason(each) for each in status.get("initContainerStatuses") or ())
+    stuck = next((reason for reason in before if reason not in {None, "PodInitializing"}), None)
+    return stuck or next(filter(None, map(_waiting_reason, containers)), None)
 
 
 def _waiting_reason(container: Json) -> str | None:

@@ -28,14 +28,13 @@ from tasks.sweeps.tick import Tick
 def silent_pods(tick: Tick) -> None:
     """List the Pods first, each page's rows second (L8), and look at those that nobody hears."""
     rt = tick.rt
-    grace = rt.settings.start_timeout
     pages = metadata_pages(
         rt.kube, "pods", namespace=rt.settings.namespace, selector=OF_POOLS, policy=calls(SWEEP_LIST)
     )
     quiet: list[silence.Quiet] = []
     for page in tick.whole("Pods", pages):
         uids = [pod.uid for pod in page if not pod.terminating]
-        quiet += tick.read(lambda db: silence.quiet_pods(db, uids, grace=grace, now=utcnow()))  # noqa: B023  at once
+        quiet += tick.read(lambda db: silence.quiet_pods(db, uids, now=utcnow()))  # noqa: B023  at once
     random.shuffle(quiet)  # those that cannot be retired are not always the first (L14)
     tick.each(quiet, lambda row: look(tick, row))
 
@@ -43,17 +42,16 @@ def silent_pods(tick: Tick) -> None:
 def look(tick: Tick, row: silence.Quiet) -> None:
     """Judge one Pod after a GET of it, and retire it."""
     rt = tick.rt
-    grace = rt.settings.start_timeout
     pod = get_pod(rt.kube, namespace=rt.settings.namespace, name=row.name, policy=calls(SWEEP_ROW))
     if pod is None or pod.uid != row.uid or pod.terminating:
         return
     now = utcnow()
     # Its row may have waited long for a quota.
     quiet_seconds = (now - max(row.heard_at, pod.created_at)).total_seconds()
-    web_beats = tick.read(lambda db: silence.web_beats(db, since=now - timedelta(seconds=grace), now=now))
+    web_beats = tick.read(lambda db: silence.web_beats(db, since=now - timedelta(seconds=row.grace), now=now))
     evidence = evidence_of(tick.read(lambda db: busy.recorded(db, pod.uid)), pod)
     verdict = judge_silent(
-        QuietPod(quiet_seconds=quiet_seconds, web_beats=web_beats), evidence, grace_seconds=grace
+        QuietPod(quiet_seconds=quiet_seconds, web_beats=web_beats), evidence, grace_seconds=row.grace
     )  # fmt: skip
     if verdict.keep:
         return
@@ -64,7 +62,7 @@ def look(tick: Tick, row: silence.Quiet) -> None:
     retire_id = tick.repair(
         case,
         lambda db: silence.retire_quiet(
-            db, row, grace=grace, why=verdict.reason, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
+            db, row, why=verdict.reason, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
         ),
     )
     if retire_id is not None:

@@ -105,7 +105,7 @@ def test_a_pool_is_filled_and_what_is_spent_replaced_but_no_pod_that_lives_is_re
     assert (closed in stage.pods(), len(stage.pods())) == (False, 3)
 
     stage.rows("UPDATE runner_pods SET created_at = created_at - interval '1 h', first_polled_at = created_at")
-    stage.with_settings(start_timeout=-3600)  # whatever does not poll has been silent for long
+    stage.rows("UPDATE pools SET start_timeout = -3600")  # whatever does not poll has been silent for long
     stage.rows("INSERT INTO web_instances (id, started_at, beat_at) SELECT 'w', now() - interval '9 h', now()")
     silent_pods.run()
     assert (len(stage.pods()), retiring(stage)) == (3, 0)

@@ -60,3 +60,24 @@ def test_deletion_counts_from_when_it_was_asked_for() -> None:
     seen = read_pod({"metadata": metadata})
     assert seen.deletion_at == datetime(2026, 1, 1, 1, tzinfo=UTC)
     assert pod().deletion_at is None
+
+
+@pytest.mark.parametrize(
+    ("before", "reason"),
+    [
+        (({"waiting": {"reason": "CrashLoopBackOff"}},), "CrashLoopBackOff"),
+        ((ENDED, WAITS, {"waiting": {"reason": "PodInitializing"}}), "ImagePullBackOff"),
+        ((RUNS,), "PodInitializing"),
+        ((), "PodInitializing"),
+    ],
+)
+def test_the_init_container_that_keeps_a_pod_from_starting_is_named(before: tuple[Json, ...], reason: str) -> None:
+    waiting: Json = {"waiting": {"reason": "PodInitializing"}}
+    seen = read_pod({
+        "metadata": {"name": "p", "uid": "u", "namespace": "n", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "status": {
+            "containerStatuses": [{"name": name, "state": waiting} for name in ("poller", "runner")],
+            "initContainerStatuses": [{"name": f"init-{i}", "state": state} for i, state in enumerate(before)],
+        },
+    })  # fmt: skip
+    assert seen.waiting_reason == reason

@@ -37,7 +37,7 @@ def retirements(stage: Stage) -> list[str]:
 
 def test_pods_that_do_not_poll_go_a_few_in_a_tick_however_many_pools_they_are_of(stage: Stage) -> None:
     fill(stage, replicas=7)
-    stage.with_settings(start_timeout=0)
+    stage.rows("UPDATE pools SET start_timeout = 0")
     beat(stage)
     silent_pods.run()
     assert retirements(stage) == ["it does not poll"] * 5
@@ -51,7 +51,7 @@ def test_pods_that_do_not_poll_go_a_few_in_a_tick_however_many_pools_they_are_of
 
 def test_the_silence_of_pods_says_nothing_while_no_web_process_beats(stage: Stage) -> None:
     fill(stage, replicas=2)
-    stage.with_settings(start_timeout=0)
+    stage.rows("UPDATE pools SET start_timeout = 0")
     silent_pods.run()
     assert retirements(stage) == []
 
@@ -61,15 +61,24 @@ def test_a_pod_that_is_young_or_was_heard_stays(stage: Stage) -> None:
     beat(stage)
     silent_pods.run()
     assert retirements(stage) == []
-    stage.with_settings(start_timeout=0)
+    stage.rows("UPDATE pools SET start_timeout = 0")
     stage.rows("UPDATE runner_pods SET polled_at = now()")  # noted once a minute
+    silent_pods.run()
+    assert retirements(stage) == []
+
+
+def test_a_pool_with_a_long_start_timeout_keeps_its_silent_pods_longer(stage: Stage) -> None:
+    fill(stage, replicas=1)
+    stage.with_settings(start_timeout=0)
+    stage.rows("UPDATE pools SET start_timeout = 3600")
+    beat(stage)
     silent_pods.run()
     assert retirements(stage) == []
 
 
 def test_a_pod_that_polls_stays(stage: Stage) -> None:
     fill(stage, replicas=1)
-    stage.with_settings(start_timeout=0)
+    stage.rows("UPDATE pools SET start_timeout = 0")
     beat(stage)
     stage.rows("""
         INSERT INTO offers (pod_uid, pool_id, web_id, poll_id, until)
@@ -93,7 +102,7 @@ def test_a_pod_whose_poller_failed_goes_when_the_gates_are_open(stage: Stage, up
 
 def test_a_pod_whose_poller_wrote_a_jit_or_that_was_ever_given_one_stays(stage: Stage) -> None:
     fill(stage, replicas=2)
-    stage.with_settings(start_timeout=0)
+    stage.rows("UPDATE pools SET start_timeout = 0")
     beat(stage)
     first, second = sorted(stage.pods())
     stage.finish(first, phase="Running", poller=0, runner=None)
@@ -106,7 +115,7 @@ def test_a_pod_whose_poller_wrote_a_jit_or_that_was_ever_given_one_stays(stage: 
 
 def test_a_pod_whose_claim_has_just_ended_may_have_been_cut_off_by_it(stage: Stage) -> None:
     fill(stage, replicas=1)
-    stage.with_settings(start_timeout=0)  # the Pod itself is young
+    stage.rows("UPDATE pools SET start_timeout = 0")  # the Pod itself is young
     beat(stage)
     stage.job(7)
     stage.claim(min(stage.pods()), job_id=7, state="claimed")
@@ -123,7 +132,7 @@ def test_a_pod_that_is_heard_between_the_verdict_and_the_action_stays(
 ) -> None:
     del github
     fill(stage, replicas=1)
-    stage.with_settings(start_timeout=0)
+    stage.rows("UPDATE pools SET start_timeout = 0")
     beat(stage)
 
     def heard(*args: object, **kwargs: object) -> object:
