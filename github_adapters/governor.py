@@ -30,7 +30,7 @@ import structlog
 
 from github_adapters.answers import EVERYTHING, limit_of, quota_of
 from github_adapters.http import Answer
-from ostler.clock import utcnow
+from ostler.clock import machine_now
 from ostler.errors import RateLimited
 from ostler.secrets import Secret
 from ostler.upstreams import SUCCESS
@@ -254,7 +254,7 @@ class Governor:
         paces: Mapping[CallClass, Pace],
         remember: Remember,
         recall: Recall,
-        clock: Callable[[], datetime] = utcnow,
+        clock: Callable[[], datetime] = machine_now,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._redis = redis.Redis.from_url(

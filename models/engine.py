@@ -116,6 +116,7 @@ def _measure_the_clock(engine: Engine) -> None:
                 raise InvalidatePoolError from error
             _report_skew(clock.process.skew())
 
+    event.listen(engine, "connect", lambda *_: clock.process.connected())
     event.listen(engine, "checkout", measure)
 
 

@@ -26,12 +26,16 @@ UNSTEADY_FOR = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The clock of Postgres, with the machine's clock before and after the question."""
+    """The clock of Postgres, which was read between `asked` and `answered`: seconds of a clock that nobody sets."""
 
     theirs: datetime
-    before: datetime
-    after: datetime
-    monotonic: float
+    asked: float
+    answered: float
+
+
+def _since_boot() -> float:
+    """Return seconds that also pass while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class Clock:
@@ -40,7 +44,7 @@ class Clock:
     def __init__(
         self,
         machine: Callable[[], datetime] = lambda: datetime.now(UTC),
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = _since_boot,
     ) -> None:
         self.machine = machine
         self.monotonic = monotonic
@@ -48,6 +52,7 @@ class Clock:
         self._last: Reading | None = None
         self._jump = 0.0
         self._jumped_at: float | None = None
+        self._is_new = False
         self._lock = threading.Lock()
 
     def now(self) -> datetime:
@@ -59,28 +64,38 @@ class Clock:
         last = self._last
         if last is None:
             return True
-        passed = self.monotonic() - last.monotonic
-        shown = (self.machine() - last.after).total_seconds()
-        return passed >= MEASURE_EVERY or abs(shown - passed) > JUMP
+        passed = self.monotonic() - last.answered
+        shown = (self.machine() + self.offset - last.theirs).total_seconds()
+        slow = last.answered - last.asked
+        return self._is_new or passed >= MEASURE_EVERY or abs(shown - passed) > JUMP + slow
+
+    def connected(self) -> None:
+        """Have the offset measured at the next use of a connection: another server may be at its end."""
+        self._is_new = True
 
     def measure(self, ask: Callable[[], datetime]) -> None:
         """Ask Postgres for its time, and correct ours by no more than the round trip leaves no doubt of.
 
         Raises what `ask` raises.
         """
-        before = self.machine()
+        self._is_new = False
+        asked, before = self.monotonic(), self.machine()
         theirs = ask()
-        reading = Reading(theirs, before, self.machine(), self.monotonic())
+        after, answered = self.machine(), self.monotonic()
         with self._lock:
-            last, self._last = self._last, reading
+            last = self._last
+            if last is not None and asked < last.answered:
+                return  # another thread has measured meanwhile
+            self._last = Reading(theirs, asked, answered)
             # Their clock was read at some time between `before` and `after`: an offset within these bounds fits.
-            lowest, highest = theirs - reading.after, theirs - before
-            self.offset = min(max(self.offset, lowest), highest)
+            self.offset = min(max(self.offset, theirs - after), theirs - before)
             if last is None:
                 return
-            gained = (theirs - last.theirs).total_seconds() - (reading.monotonic - last.monotonic)
-            if abs(gained) > JUMP + (reading.after - before).total_seconds():
-                self._jump, self._jumped_at = gained, reading.monotonic
+            shown = (theirs - last.theirs).total_seconds()
+            # The time between the two readings of their clock is within these bounds, however slow the answers were.
+            least, most = asked - last.answered, answered - last.asked
+            if shown > most + JUMP or shown < least - JUMP:
+                self._jump, self._jumped_at = shown - (most if shown > most else least), answered
 
     def leeway(self) -> float:
         """Return the seconds by which every age is too high after a jump of the clock of Postgres; mostly 0.

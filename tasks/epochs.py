@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 import structlog
+from sqlalchemy import Connection
 
 from k8s_adapters.epochs import EpochSeen, read_epoch, write_epoch
 from k8s_adapters.pods import list_pods
@@ -68,12 +69,15 @@ def compare(rt: Runtime) -> EpochVerdict | None:
 
 def _trust(rt: Runtime, risen: Epoch, *, began: datetime) -> bool:
     """Trust the rows from `began` on; False when the epoch moved on, or the ages that rows tell are wrong."""
-    if clock.process.is_unsteady():
-        why = "the clock of Postgres jumped, and ages are not trusted for two minutes"
-        transaction(rt.engine, lambda db: epochs.note_doubt(db, why=why))
-        return False
+
+    def body(db: Connection) -> bool:
+        if clock.process.is_unsteady():  # measured, if it was due, when this connection was taken
+            epochs.note_doubt(db, why="the clock of Postgres jumped, and ages are not trusted for two minutes")
+            return False
+        return epochs.confirm(db, risen, trusted_for=trusted_for, now=began)
+
     trusted_for = timedelta(seconds=rt.settings.epoch_trusted_for)
-    return transaction(rt.engine, lambda db: epochs.confirm(db, risen, trusted_for=trusted_for, now=began))
+    return transaction(rt.engine, body)
 
 
 @contextmanager

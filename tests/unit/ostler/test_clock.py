@@ -95,9 +95,37 @@ def test_a_jump_of_postgres_makes_ages_untrusted_for_two_minutes(jump: float, le
     assert world.clock.leeway() == 0
 
 
-def test_a_slow_answer_is_no_jump() -> None:
+@pytest.mark.parametrize("slow", [(8.0, 0.0), (0.0, 8.0), (4.0, 4.0)])
+def test_a_slow_answer_is_no_jump_now_or_at_the_next_reading(slow: tuple[float, float]) -> None:
     world = World()
     world.ask()
     world.passed += 10
-    world.ask(there=8)
+    world.ask(*slow)
     assert not world.clock.is_unsteady()
+    world.passed += 10
+    world.ask()
+    assert not world.clock.is_unsteady()
+
+
+def test_a_reading_that_another_thread_overtook_changes_nothing() -> None:
+    world = World(skew=10)
+
+    def overtaken() -> datetime:
+        theirs = world.at()
+        world.passed += 30
+        world.ask()
+        return theirs
+
+    world.clock.measure(overtaken)
+    assert world.clock.skew() == 10
+    assert not world.clock.is_unsteady()
+
+
+def test_the_offset_is_measured_at_the_next_use_after_a_new_connection() -> None:
+    world = World()
+    world.ask()
+    assert not world.clock.is_due()
+    world.clock.connected()
+    assert world.clock.is_due()
+    world.ask()
+    assert not world.clock.is_due()
