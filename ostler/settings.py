@@ -192,8 +192,9 @@ class Settings(Stores, Periods, Logs):
     requeue_after: float = Field(
         default=20,
         gt=0,
-        description="Seconds that a release before any delivery tries to un-stamp its Pod. "
-        "Then the job is queued again and the Pod is retired. Larger values hold the job for longer",
+        description="Seconds that a release before any delivery tries to remove its runner and to un-stamp its Pod. "
+        "Then the job is queued again, and a Pod that cannot be un-stamped is retired. "
+        "Larger values hold the job for longer",
     )
     unused_polling_after: float = Field(
         default=150,

@@ -119,7 +119,8 @@ def go_on_without_github(rt: Runtime, work: releases.ReleaseWork, error: Upstrea
         log.warning("release.runner_left", error=type(error).__name__)
         end_never_delivered(rt, work)
     elif time_left(rt, work) <= 0:
-        requeue(rt, work, meaning_of(error))
+        log.warning("release.runner_left", error=type(error).__name__)
+        end_never_delivered(rt, work)
     elif isinstance(error, RateLimited):
         wait_for_token(rt, work, after=min(error.after, time_left(rt, work)))
     else:

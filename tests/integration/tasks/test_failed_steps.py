@@ -97,6 +97,21 @@ def test_a_release_that_github_fails(stage: Stage, pod: str, github: StubGitHub,
     assert stage.see(claim).job_state == "queued"
 
 
+def test_a_release_that_github_fails_for_long_leaves_its_pod_warm(stage: Stage, pod: str, github: StubGitHub) -> None:
+    github.broken = True
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="minted", runner=RUNNER)
+    with pytest.raises(Retryable):
+        release.run(claim_id=claim)
+    stage.rows("UPDATE claims SET changed_at = now() - interval '21 s', due_at = now()")
+    release.run(claim_id=claim)
+
+    assert (stage.see(claim).end_reason, stage.see(claim).job_state) == ("released", "queued")
+    assert stage.rows("SELECT 1 FROM claims WHERE purpose = 'retire'") == []
+    (attempt,) = stage.rows("SELECT outcome FROM mint_attempts")
+    assert attempt.outcome == "minted", "whoever looks for orphaned runners finds it"
+
+
 @pytest.mark.parametrize("call", ["get_pod", "delete_runner"])
 @pytest.mark.parametrize(("error", "wait"), FAILURES)
 def test_a_retirement_that_the_cluster_fails(

@@ -174,6 +174,7 @@ class TestRequeue:
         self.release(clusterless, removing, since="21 s")
         seen = clusterless.see(removing)
         assert (seen.state, seen.end_reason, seen.job_state) == ("ended", "released", "queued")
+        # The cluster fails as well here. A Pod that can be un-stamped stays warm: test_failed_steps.py.
         assert self.retire_claims(clusterless) == ["claimed"]
 
     @pytest.mark.parametrize("error", [Retryable("reset"), RateLimited("slow down", after=60.0)])
