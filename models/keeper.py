@@ -55,8 +55,8 @@ _CASTS = {"labels": "text[]", "allowed_accounts": "bigint[]", "allowed_repositor
 _VALUES = {name: f"CAST(:{name} AS {_CASTS[name]})" if name in _CASTS else f":{name}" for name in _MIRRORED}
 
 _INSERT = f"""
-    INSERT INTO pools (uid, namespace, created_at, routed_at, template_at, {", ".join(_VALUES)})
-    VALUES (:uid, :namespace, :now, :now, :now, {", ".join(_VALUES.values())})
+    INSERT INTO pools (uid, namespace, created_at, routed_at, template_at, held_template, {", ".join(_VALUES)})
+    VALUES (:uid, :namespace, :now, :now, :now, :template_hash, {", ".join(_VALUES.values())})
     ON CONFLICT DO NOTHING
 """  # noqa: S608 - names of columns from above
 
@@ -69,6 +69,7 @@ _UPDATE = f"""
            start_trouble = CASE WHEN {_SAME_SPEC} THEN start_trouble END,
            start_detail = CASE WHEN {_SAME_SPEC} THEN start_detail END,
            template_at = CASE WHEN template_hash = :template_hash THEN template_at ELSE CAST(:now AS timestamptz) END,
+           held_template = CASE WHEN template_hash = :template_hash THEN held_template ELSE :template_hash END,
            routed_at = CASE WHEN :rerouted THEN CAST(:now AS timestamptz) ELSE routed_at END,
            rerouting_since = CASE WHEN :rerouted THEN CAST(:now AS timestamptz) ELSE rerouting_since END
     WHERE uid = :uid
@@ -147,7 +148,8 @@ def _row(db: Connection, uid: str) -> Row[Any] | None:
 
 def _with_held_template(row: Row[Any], pool: PoolFacts, *, now: datetime) -> PoolFacts:
     """Return the pool with the row's hash, where the spec is the same and that hash is too young to be replaced."""
-    if row.generation != pool.generation or row.template_at is None or row.template_at <= now - TEMPLATE_HOLDS:
+    held = row.held_template == row.template_hash and row.template_at > now - TEMPLATE_HOLDS
+    if row.generation != pool.generation or not held:
         return pool
     return replace(pool, template_hash=row.template_hash)
 

@@ -82,3 +82,19 @@ def test_another_template_of_the_same_spec_keeps_the_backoff_of_failed_starts(da
         db.execute(text("UPDATE pools SET failed_starts = 4"))
     assert failed_starts_after(300, template_hash="other settings") == 4
     assert failed_starts_after(310, template_hash="other spec", generation=8) == 0
+
+
+def test_a_template_that_a_version_without_a_hold_wrote_is_not_held(database: Database) -> None:
+    start = utcnow()
+
+    def template_after(seconds: float, template: str) -> str:
+        pool = replace(POOL, template_hash=template)
+        now = start + timedelta(seconds=seconds)
+        transaction(database.engine, lambda db: keeper.mirror_pool(db, pool, now=now))
+        with database.engine.begin() as db:
+            return str(db.execute(text("SELECT template_hash FROM pools")).scalar_one())
+
+    assert template_after(0, "new") == "new"
+    with database.engine.begin() as db:
+        db.execute(text("UPDATE pools SET template_hash = 'old'"))
+    assert template_after(10, "new") == "new"
