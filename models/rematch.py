@@ -145,14 +145,15 @@ def unroute_jobs(db: Connection, pool_id: int, ids: Sequence[int], *, now: datet
     return Unrouted(moved, tuple(left), None)
 
 
-def end_unrouting(db: Connection, pool_id: int, *, since: datetime | None, left: Sequence[int]) -> bool:
-    """Let jobs be matched in a pool again, all but those that are left; not if its routing has changed since then."""
+def end_unrouting(db: Connection, pool_id: int, todo: Unrouting, *, left: Sequence[int]) -> bool:
+    """Let jobs be matched in a pool again, all but those that are left; not if somebody else has written it since."""
     ended = db.execute(
         text("""
             UPDATE pools SET rerouting_since = NULL, rerouting_jobs = CAST(:left AS bigint[])
             WHERE id = :id AND rerouting_since IS NOT DISTINCT FROM CAST(:since AS timestamptz)
+              AND rerouting_jobs = CAST(:known AS bigint[])
         """),
-        {"id": pool_id, "since": since, "left": list(left)},
+        {"id": pool_id, "since": todo.since, "known": list(todo.jobs), "left": list(left)},
     )
     return ended.rowcount > 0
 

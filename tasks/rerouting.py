@@ -45,7 +45,7 @@ def move_jobs_away(rt: Runtime, pool_id: int) -> None:
     if todo is None:
         return
     moved, locked, seen_all = (_those_left if todo.since is None else _page_by_page)(rt, pool_id, todo)
-    end = partial(rematch.end_unrouting, pool_id=pool_id, since=todo.since, left=locked)
+    end = partial(rematch.end_unrouting, pool_id=pool_id, todo=todo, left=locked)
     matched = seen_all and len(locked) <= MOST_LOCKED and transaction(rt.engine, end)
     log.info("pool.jobs_moved", moved=moved, locked=len(locked), done=matched and not locked)
     if moved:
