@@ -47,7 +47,7 @@ def route(
     `backoff` the longest wait of its installation, account or repository.
     """
     if access is not Access.ALLOWED:
-        return Route(choice.pool_id, HoldReason.UNKNOWN_ACCOUNT, "nobody has let its account in", None)
+        return Route(None, HoldReason.UNKNOWN_ACCOUNT, "nobody has let its account in", None)
     if choice.hold_reason is not None:
         return Route(choice.pool_id, choice.hold_reason, detail, None)
     if budget_count == 0:

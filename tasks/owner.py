@@ -14,7 +14,7 @@ from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.wakes import REMATCH
 from tasks.base import Policy, task
-from tasks.runtime import runtime
+from tasks.runtime import Runtime, runtime
 
 log = structlog.get_logger(__name__)
 
@@ -28,6 +28,13 @@ AT_ONCE = 1000
 def ask_owner() -> None:
     """Ask once for all held accounts that were not asked about yet; no answer changes nothing (L8)."""
     rt = runtime()
+    with rt.waker.alone("ask_owner") as alone:  # each batch of webhooks may send this, and GitHub may be slow
+        if alone:
+            ask(rt)
+
+
+def ask(rt: Runtime) -> None:
+    """Ask GitHub, and record its answer."""
     held = transaction(rt.engine, lambda db: accounts.unasked_accounts(db, limit=AT_ONCE))
     if not held:
         return

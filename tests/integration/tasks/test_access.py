@@ -11,10 +11,14 @@ from sqlalchemy import Row, text
 from github_adapters.app import AppSeen
 from models import intake
 from models.accounts import set_access
+from models.adrift import AdriftJob, settle
 from models.engine import transaction
+from models.restoring import hold_open_jobs
 from ostler.clock import utcnow
 from ostler.errors import Retryable
 from rules.access import Access
+from rules.adrift import Adrift, AdriftVerdict, Move
+from rules.fates import Fate, JobFate
 from tasks.owner import ask_owner
 from tasks.sweeps.rematch import rematch
 from tests.integration.models.webhook_rows import BUDGET, queued
@@ -70,6 +74,29 @@ def test_a_strangers_job_is_held_and_its_account_has_no_access(clusterless: Stag
     assert (applied.strangers, applied.wakes) == (True, frozenset())
     (account,) = clusterless.rows("SELECT access FROM accounts WHERE id = :id", id=STRANGER)
     assert account.access == "held"
+
+
+def test_a_strangers_job_stays_held_when_a_restore_asked_github_about_it(clusterless: Stage) -> None:
+    clusterless.rt.github = AppOnly()
+    came(clusterless, 1)
+    with clusterless.rt.engine.begin() as db:
+        db.execute(text("UPDATE pools SET routed_at = now() - interval '1 h'"))
+        db.execute(text("UPDATE epochs SET older_since = now() + interval '1 s'"))
+        assert hold_open_jobs(db, limit=10) == 1
+        db.execute(text("UPDATE epochs SET older_since = NULL"))
+    found = AdriftVerdict(Move.LIFT, JobFate(Fate.REQUEUE, "GitHub says that it is queued"))
+    held = job(clusterless)
+    with clusterless.rt.engine.begin() as db:
+        adrift = AdriftJob(
+            id=held.id, kind=Adrift.UNKNOWN, state=held.state, installation_id=held.installation_id,
+            repository=held.repository, pool_id=held.pool_id, changed_at=held.changed_at, ready_at=held.queued_at,
+            runner_name=None,
+        )  # fmt: skip
+        assert settle(db, adrift, found, now=utcnow(), who="test")
+
+    rematch.run()
+    assert job(clusterless).hold_reason == "unknown_account"
+    assert clusterless.outbox.take("wake") == []
 
 
 def test_no_run_of_a_stranger_is_asked_about(clusterless: Stage) -> None:
