@@ -129,7 +129,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.drop()
             return
         self._unset_keepalive_if_required()
-        if not self._in_message and self._timer is None:
+        if not self._in_message and self._timer is None and not self._answering:
             self._expect(HEAD_WITHIN)
         self._reported = False
         try:
@@ -235,10 +235,11 @@ class BoundedProtocol(HttpToolsProtocol):
     def _answer_and_close(self) -> None:
         """Throw away what comes from now on, and close once the current request is answered."""
         self._discards = True
-        if self.cycle is None or self.cycle.response_complete:
-            self.transport.close()
-        else:
+        if self._answering:
+            self._expect(None)  # the answer may be a held poll's
             self.cycle.keep_alive = False
+        else:
+            self.transport.close()
 
     # What goes
 
@@ -277,6 +278,11 @@ class BoundedProtocol(HttpToolsProtocol):
             super().timeout_keep_alive_handler()
 
     # Timers
+
+    @property
+    def _answering(self) -> bool:
+        """Whether a request is still to be answered."""
+        return self.cycle is not None and not self.cycle.response_complete
 
     @property
     def _port(self) -> int:

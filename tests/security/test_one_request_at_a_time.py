@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.security.serving import eventually, served, status, until_cut
+from web.limits import BoundedProtocol
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n"
 HIDDEN = GET.replace(b"GET /", b"GET /hidden") + b"\r\n"
@@ -49,3 +50,15 @@ def test_client_that_leaves_a_held_request_is_noticed_when_it_sent_another() -> 
         with web.connect(b"GET /hold HTTP/1.1\r\nHost: x\r\n\r\n" + GET + b"\r\n"):
             eventually(lambda: len(web.app.seen) == 2)
         eventually(lambda: web.app.left == 2)
+
+
+@pytest.mark.parametrize("behind", [b"\r\n", GET + b"\r\n", GET[:20]])
+def test_what_comes_behind_a_held_request_does_not_limit_its_time(behind: bytes) -> None:
+    with served() as web, web.connect(b"GET /hold HTTP/1.1\r\nHost: x\r\n\r\n") as connection:
+        eventually(lambda: bool(web.app.seen))
+        (protocol,) = web.server.server_state.connections
+        assert isinstance(protocol, BoundedProtocol)
+        connection.sendall(behind)
+        eventually(lambda: protocol._discards or protocol._unreported >= len(behind))
+        assert protocol._timer is None
+        assert web.app.left == 0
