@@ -95,7 +95,8 @@ def see_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, silent: set[int | None]
 
 def count_failed_start(rt: Runtime, row: PodRow, pod: PodSeen, *, now: datetime) -> None:
     """Count a Pod that ended before its first poll: its successors are made with a growing wait."""
-    made_at = max(row.created_at, pod.created_at)  # the cluster's time is in whole seconds
+    # The cluster's time is in whole seconds, and may be ahead of ours.
+    made_at = min(max(row.created_at, pod.created_at), now - timedelta(milliseconds=1))
     trouble, detail = trouble_of_ended(reason=pod.reason, poller_exit_code=pod.poller_exit_code)
     counted = transaction(
         rt.engine,
