@@ -15,6 +15,7 @@ _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 DEFAULT_CPU = "2"
 DEFAULT_MEMORY = "4Gi"
+DEFAULT_EPHEMERAL_STORAGE = "10Gi"
 LONGEST_NAME = 54
 """Characters of a pool's name: a Pod adds `-` and 8 hex digits, and is the value of labels (63)."""
 
@@ -192,7 +193,24 @@ def _shape() -> Json:
             "properties": {
                 "cpu": _quantity(2, "CPU of container `runner`, request and limit."),
                 "memory": _quantity(DEFAULT_MEMORY, "Memory of container `runner`, request and limit."),
+                "ephemeralStorage": _quantity(
+                    DEFAULT_EPHEMERAL_STORAGE,
+                    "Disk of the node that container `runner` requests: its own files, logs and emptyDir volumes.",
+                ),
+                "ephemeralStorageLimit": _quantity(
+                    None,
+                    "Disk of the node that container `runner` may use. The kubelet evicts a Pod that uses more, "
+                    "and its job fails.",
+                ),
             },
+            "x-kubernetes-validations": [
+                {
+                    "rule": "!has(self.ephemeralStorageLimit) || quantity(string(self.ephemeralStorageLimit))"
+                    ".compareTo(quantity(string(self.ephemeralStorage))) >= 0",
+                    "message": "resources.ephemeralStorageLimit must be at least resources.ephemeralStorage, "
+                    f"which is {DEFAULT_EPHEMERAL_STORAGE} unless it is set",
+                }
+            ],
         },
         "podTemplate": {
             "type": "object",
@@ -267,11 +285,10 @@ def _size() -> Json:
     }  # fmt: skip
 
 
-def _quantity(default: int | str, text: str) -> Json:
-    return {
+def _quantity(default: int | str | None, text: str) -> Json:
+    schema: Json = {
         "anyOf": [{"type": "integer"}, {"type": "string"}],
         "x-kubernetes-int-or-string": True,
-        "default": default,
         "maxLength": 64,
         "description": text,
         "x-kubernetes-validations": [
@@ -282,6 +299,7 @@ def _quantity(default: int | str, text: str) -> Json:
             }
         ],
     }
+    return schema if default is None else {**schema, "default": default}
 
 
 def _whole(default: int, text: str) -> Json:

@@ -20,14 +20,14 @@ from urllib.parse import quote
 from kubernetes.utils.quantity import parse_quantity
 
 from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
-from k8s_adapters.crd import DEFAULT_CPU, DEFAULT_MEMORY, LONGEST_GROUP
+from k8s_adapters.crd import DEFAULT_CPU, DEFAULT_EPHEMERAL_STORAGE, DEFAULT_MEMORY, LONGEST_GROUP
 from k8s_adapters.names import API_VERSION, ATTEMPT_ANNOTATION, DRAIN_FINALIZER, KIND, PLURAL
 from k8s_adapters.retry import RetryPolicy
 from ostler.errors import Conflict, Gone
 from rules import pod_template
 
 _PAGE = 500
-_TEMPLATE_VERSION = 2  # raise it when the Pod that is built from the same spec changes
+_TEMPLATE_VERSION = 3  # raise it when the Pod that is built from the same spec changes
 _MIB = 1024 * 1024
 _LARGEST = 2**31  # millicores, or MiB
 _LONGEST = 365 * 24 * 3600  # seconds
@@ -39,8 +39,9 @@ class PoolSeen:
     """One pool as the cluster has it; `problem` says why it cannot be used, and is None when it can.
 
     `template_hash` changes with whatever of the pool shapes the Pod, and with nothing else; `pod_hash` adds what
-    Ostler's settings give to the Pod. Times are in seconds; `drain_timeout` and `start_timeout` are
-    None where the pool gives none, and `pod_template` where it lays nothing over the Pod.
+    Ostler's settings give to the Pod. Times are in seconds; `drain_timeout`, `start_timeout` and
+    `ephemeral_storage_limit_mib` are None where the pool gives none, and `pod_template` where it lays nothing over
+    the Pod.
     `held`: our finalizer is on it. `deleted_at`: when its deletion was asked for. `status` is as it was written last.
     `resource_version` is that of this look.
     """
@@ -55,6 +56,8 @@ class PoolSeen:
     runner_group: int | str
     vcpu_millicores: int
     memory_mib: int
+    ephemeral_storage_mib: int
+    ephemeral_storage_limit_mib: int | None
     replicas: int
     paused: bool
     autoscaled: bool
@@ -195,7 +198,8 @@ def read_pool(item: Json) -> PoolSeen:
     provisioning: Json = spec.get("provisioning") or {}
     problems: list[str] = []
     vcpu = _whole(resources.get("cpu", DEFAULT_CPU), 1000, "spec.resources.cpu", problems)
-    memory = _whole(resources.get("memory", DEFAULT_MEMORY), Decimal(1) / _MIB, "spec.resources.memory", problems)
+    memory = _mebibytes(resources.get("memory", DEFAULT_MEMORY), "memory", problems)
+    disk, disk_limit = _disk(resources, problems)
     image = str(spec.get("image") or "")
     labels = tuple(str(label) for label in spec.get("runnerLabels") or ())
     overlay = spec.get("podTemplate") or None
@@ -217,6 +221,8 @@ def read_pool(item: Json) -> PoolSeen:
         runner_group=_group(spec.get("runnerGroup", 1), problems),
         vcpu_millicores=vcpu,
         memory_mib=memory,
+        ephemeral_storage_mib=disk,
+        ephemeral_storage_limit_mib=disk_limit,
         replicas=int(spec.get("replicas", 0)),
         paused=bool(spec.get("paused")),
         autoscaled=bool(autoscaling.get("enabled")),
@@ -232,7 +238,13 @@ def read_pool(item: Json) -> PoolSeen:
         routing_priority=int(spec.get("routingPriority", 0)),
         allow_forks=spec.get("allowForks") is True,
         pod_template=None if refused else overlay,
-        template_hash=template_hash(image=image, vcpu_millicores=vcpu, memory_mib=memory, overlay=overlay),
+        template_hash=template_hash(
+            image=image,
+            vcpu_millicores=vcpu,
+            memory_mib=memory,
+            ephemeral_storage_mib=(disk, disk_limit),
+            overlay=overlay,
+        ),
         held=DRAIN_FINALIZER in (metadata.get("finalizers") or ()),
         deleted_at=None if deleted_at is None else datetime.fromisoformat(deleted_at),
         problem="; ".join(problems) or None,
@@ -250,9 +262,19 @@ def _group(value: Any, problems: list[str]) -> int | str:
     return ""
 
 
-def template_hash(*, image: str, vcpu_millicores: int, memory_mib: int, overlay: Any = None) -> str:
-    """Return 16 hex digits that name what shapes a Pod; small enough for a label."""
-    shape = [_TEMPLATE_VERSION, image, vcpu_millicores, memory_mib]
+def template_hash(
+    *,
+    image: str,
+    vcpu_millicores: int,
+    memory_mib: int,
+    ephemeral_storage_mib: tuple[int, int | None],
+    overlay: Any = None,
+) -> str:
+    """Return 16 hex digits that name what shapes a Pod; small enough for a label.
+
+    `ephemeral_storage_mib`: the request and the limit.
+    """
+    shape = [_TEMPLATE_VERSION, image, vcpu_millicores, memory_mib, ephemeral_storage_mib]
     if overlay is not None:
         shape.append(overlay)
     content = json.dumps(shape, sort_keys=True)
@@ -285,6 +307,23 @@ def _seconds(part: Json, field: str, default: str, problems: list[str]) -> float
         problems.append(f"{field} is longer than a year: {text!r}")
         return 0.0
     return float(total)
+
+
+def _disk(resources: Json, problems: list[str]) -> tuple[int, int | None]:
+    """Return request and limit of ephemeral storage in MiB, and a problem when the limit is the smaller one."""
+    request = _mebibytes(resources.get("ephemeralStorage", DEFAULT_EPHEMERAL_STORAGE), "ephemeralStorage", problems)
+    if (given := resources.get("ephemeralStorageLimit")) is None:
+        return request, None
+    limit = _mebibytes(given, "ephemeralStorageLimit", problems)
+    if 0 < limit < request:
+        problems.append(
+            f"spec.resources.ephemeralStorageLimit is less than ephemeralStorage, which is {request}Mi: {given!r}"
+        )
+    return request, limit
+
+
+def _mebibytes(value: Any, field: str, problems: list[str]) -> int:
+    return _whole(value, Decimal(1) / _MIB, f"spec.resources.{field}", problems)
 
 
 def _whole(value: Any, factor: int | Decimal, field: str, problems: list[str]) -> int:

@@ -30,6 +30,7 @@ from rules.pod_template import JIT_VOLUME, POLLER, RUNNER, TOKEN_VOLUME, lay_ove
 JIT_FOLDER = "/var/run/ostler"
 _TOKEN_FOLDER = "/var/run/ostler-token"  # noqa: S105 - a path
 _TOKEN_SECONDS = 3600
+_DISK = "ephemeral-storage"
 _RUNNER_USER = 1001  # `runner` of GitHub's actions/runner image
 
 
@@ -220,7 +221,7 @@ def build_pod(
         },
     }
     if pool.pod_template is not None:
-        pod = _restricted(lay_over(pod, pool.pod_template))
+        pod = _restricted(lay_over(_without_request(pod, pool.pod_template), pool.pod_template))
         for kind in ("labels", "annotations"):  # by these it is found, guarded and stamped, whatever the overlay says
             pod["metadata"][kind] = {**(pod["metadata"].get(kind) or {}), **metadata[kind]}
     pod["spec"]["tolerations"] = outlive_lost_nodes(pod["spec"].get("tolerations") or ())
@@ -274,7 +275,7 @@ def _runner(pool: PoolSeen) -> Json:
             {"name": "OSTLER_JIT_DIR", "value": JIT_FOLDER},
             {"name": "ACTIONS_RUNNER_HOOK_JOB_STARTED", "value": "/opt/ostler/job-started.sh"},
         ],
-        "resources": _resources(f"{pool.vcpu_millicores}m", f"{pool.memory_mib}Mi"),
+        "resources": _runner_resources(pool),
         "securityContext": _security(),
         "readinessProbe": {
             "exec": {"command": ["test", "-f", f"{JIT_FOLDER}/job-started"]},
@@ -283,6 +284,33 @@ def _runner(pool: PoolSeen) -> Json:
         },
         "volumeMounts": [{"name": JIT_VOLUME, "mountPath": JIT_FOLDER}],
     }
+
+
+def _runner_resources(pool: PoolSeen) -> Json:
+    """Return what the runner requests and may use; its disk has no limit unless the pool sets one.
+
+    The request alone protects neighbours: a node that runs out of disk evicts those first that use more than they
+    requested. A limit has the kubelet end a busy Pod, which only the owner of the pool may ask for (law L3).
+    """
+    found = _resources(f"{pool.vcpu_millicores}m", f"{pool.memory_mib}Mi")
+    found["requests"][_DISK] = f"{pool.ephemeral_storage_mib}Mi"
+    if pool.ephemeral_storage_limit_mib is not None:
+        found["limits"][_DISK] = f"{pool.ephemeral_storage_limit_mib}Mi"
+    return found
+
+
+def _without_request(pod: Json, overlay: Json) -> Json:
+    """Drop the runner's request of disk where the overlay limits its disk and requests none.
+
+    Kubernetes then takes the limit for the request, as it did before pools had a request by default. A request above
+    the limit would be refused, and the pool would get no Pods.
+    """
+    runner: Json = next((each for each in pod["spec"]["containers"] if each["name"] == RUNNER), {})
+    for each in (overlay.get("spec") or {}).get("containers") or ():
+        resources = each.get("resources") or {}
+        if each["name"] == RUNNER and _DISK in (resources.get("limits") or {}):
+            runner["resources"]["requests"].pop(_DISK, None)
+    return pod
 
 
 def _resources(cpu: str, memory: str) -> Json:

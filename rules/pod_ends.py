@@ -26,7 +26,10 @@ class How(StrEnum):
 
 _REASONS: dict[str, tuple[How, str]] = {
     "EvictionByEvictionAPI": (How.EVICTED, "evicted through the eviction API, as `kubectl drain` does"),
-    "Evicted": (How.EVICTED, "evicted by the kubelet, whose node ran short of a resource"),
+    "Evicted": (
+        How.EVICTED,
+        "evicted by the kubelet: its node ran short of a resource, or it used more disk than its limit",
+    ),
     "TerminationByKubelet": (How.EVICTED, "ended by the kubelet: its node ran short of a resource, or shuts down"),
     "PreemptionByScheduler": (How.PREEMPTED, "preempted by the scheduler for a Pod of higher priority"),
     "Preempting": (How.PREEMPTED, "preempted by the kubelet for a Pod of higher priority"),

@@ -24,15 +24,18 @@ def test_a_pool_with_the_least_spec_gets_the_defaults(admin: KubeClient, namespa
     assert pool.runner_labels == ("linux", "x64")
     assert (pool.runner_group, pool.replicas, pool.routing_priority) == (1, 0, 0)
     assert (pool.vcpu_millicores, pool.memory_mib) == (2000, 4096)
+    assert (pool.ephemeral_storage_mib, pool.ephemeral_storage_limit_mib) == (10 * 1024, None)
     assert (pool.allowed_accounts, pool.allowed_repositories, pool.allow_forks) == ((), (), False)
     assert pool.problem is None
     assert not pool.terminating
 
 
 def test_quantities_of_all_forms_are_read(admin: KubeClient, namespace: str) -> None:
-    spec = {**SPEC, "resources": {"cpu": "1500m", "memory": "1G"}, "allowedAccounts": [2**40]}
+    sizes = {"cpu": "1500m", "memory": "1G", "ephemeralStorage": "2G", "ephemeralStorageLimit": 2**32}
+    spec = {**SPEC, "resources": sizes, "allowedAccounts": [2**40]}
     pool = create_pool(admin, namespace=namespace, name="odd", spec=spec)
     assert (pool.vcpu_millicores, pool.memory_mib) == (1500, 954)
+    assert (pool.ephemeral_storage_mib, pool.ephemeral_storage_limit_mib) == (1908, 4096)
     assert pool.allowed_accounts == (2**40,)
 
 

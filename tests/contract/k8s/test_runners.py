@@ -60,7 +60,9 @@ def test_only_the_poller_has_the_token_and_nothing_may_gain_privileges(
     assert spec["automountServiceAccountToken"] is False
     assert spec["restartPolicy"] == "Never"
     assert all(each["securityContext"]["capabilities"] == {"drop": ["ALL"]} for each in spec["containers"])
-    assert all(each["resources"]["requests"] == each["resources"]["limits"] for each in spec["containers"])
+    poller, runner = (each["resources"] for each in spec["containers"])
+    assert poller["requests"] == poller["limits"]
+    assert runner["requests"] == {**runner["limits"], "ephemeral-storage": "10Gi"}
 
 
 @pytest.mark.parametrize("lost_calls", [1, 2])

@@ -8,7 +8,7 @@ import json
 from k8s_adapters.pools import _TEMPLATE_VERSION, pod_hash, read_pool
 from k8s_adapters.runners import build_pod
 
-BUILT = (2, "8c02d1ddae9302e3")
+BUILT = (3, "1e10c89cd30835dc")
 """The version, and what it builds. A changed Pod needs the next version, here and in `k8s_adapters.pools`."""
 
 
