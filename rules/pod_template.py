@@ -30,9 +30,9 @@ _MERGE_KEYS: Mapping[str, str] = {
 _OURS = ("ostler.dev/", "app.kubernetes.io/managed-by", "karpenter.sh/do-not-disrupt",
          "cluster-autoscaler.kubernetes.io/safe-to-evict")  # fmt: skip
 _POD_FIELDS = frozenset({
-    "affinity", "containers", "dnsConfig", "dnsPolicy", "hostAliases", "imagePullSecrets", "initContainers",
-    "nodeSelector", "overhead", "preemptionPolicy", "priorityClassName", "runtimeClassName", "schedulerName",
-    "terminationGracePeriodSeconds", "tolerations", "topologySpreadConstraints", "volumes",
+    "affinity", "containers", "dnsConfig", "dnsPolicy", "hostAliases", "hostUsers", "imagePullSecrets",
+    "initContainers", "nodeSelector", "overhead", "preemptionPolicy", "priorityClassName", "runtimeClassName",
+    "schedulerName", "terminationGracePeriodSeconds", "tolerations", "topologySpreadConstraints", "volumes",
 })  # fmt: skip
 _MAPS = frozenset({
     "affinity", "annotations", "dnsConfig", "labels", "limits", "metadata", "nodeSelector", "overhead", "projected",
@@ -121,6 +121,8 @@ def _refusals(overlay: Json) -> Iterator[str]:
                 yield f"podTemplate.metadata.{kind}[{name}] is Ostler's own"
     spec: Json = overlay.get("spec") or {}
     yield from _unknown(spec, _POD_FIELDS, "podTemplate.spec")
+    if spec.get("hostUsers", False) is not False:
+        yield "podTemplate.spec.hostUsers may only be false, which gives the Pod a user namespace of its own"
     for container in spec.get("containers") or ():
         yield from _container(container, f"podTemplate.spec.containers[{container['name']}]")
     for container in spec.get("initContainers") or ():

@@ -56,6 +56,12 @@ def test_named_things_are_merged_by_name_and_the_others_stay() -> None:
     assert "nodeSelector" not in POD["spec"]
 
 
+def test_a_pod_may_get_a_user_namespace_of_its_own() -> None:
+    overlay = {"spec": {"hostUsers": False}}
+    assert refusals(overlay) == ()
+    assert lay_over(POD, overlay)["spec"]["hostUsers"] is False
+
+
 @pytest.mark.parametrize(
     ("overlay", "says"),
     [
@@ -63,6 +69,10 @@ def test_named_things_are_merged_by_name_and_the_others_stay() -> None:
         ({"spec": {"serviceAccountName": "admin"}}, "serviceAccountName"),
         ({"spec": {"shareProcessNamespace": True}}, "shareProcessNamespace"),
         ({"spec": {"hostPID": True}}, "hostPID"),
+        ({"spec": {"hostUsers": True}}, "hostUsers may only be false"),
+        ({"spec": {"hostUsers": "false"}}, "hostUsers may only be false"),
+        ({"spec": {"hostUsers": 0}}, "hostUsers may only be false"),
+        ({"spec": {"hostUsers": None}}, "take anything away"),
         ({"spec": {"securityContext": {"runAsNonRoot": False}}}, "securityContext"),
         ({"spec": {"restartPolicy": "Always"}}, "restartPolicy"),
         ({"spec": {"containers": [{"name": "poller", "env": [{"name": "A", "value": "b"}]}]}}, "env"),
