@@ -1,8 +1,9 @@
-"""Whether the admission policy is in force that keeps the cluster's garbage collector from Pods that are not over.
+"""Whether the admission policies of the chart are in force.
 
-The policy's text proves nothing: it may not be bound, be bound to other namespaces, or be unknown yet to the API server
-that is asked. So the collector's deletion is tried: a dry run, as the collector, on a Pod of our own that never gets a
-node. No runner Pod is touched, not even by a dry run, which some proxy might not take for one.
+A policy's text proves nothing: it may not be bound, be bound to other namespaces, or be unknown yet to the API server
+that is asked. So what the policies refuse is tried, as a dry run. The collector's deletion is tried as the collector,
+on a Pod of our own that never gets a node. No runner Pod is touched, not even by a dry run, which some proxy might not
+take for one. The creation of a Pod is tried as a worker.
 """
 
 from __future__ import annotations
@@ -10,22 +11,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from urllib.parse import quote
 
+from k8s_adapters.access import who_am_i
 from k8s_adapters.client import Json, KubeClient, object_path
-from k8s_adapters.probe_pods import create_probe, delete_probe, restricted
+from k8s_adapters.probe_pods import create_probe, delete_probe, probe_pod, restricted
 from k8s_adapters.retry import answer_of
 from ostler.errors import Forbidden, Gone, Invalid, UpstreamError
 
 COLLECTORS = ("system:serviceaccount:kube-system:generic-garbage-collector", "system:kube-controller-manager")
 """Who the garbage collector is, with and without `--use-service-account-credentials` of the controller manager."""
 
+_ACCOUNTS = "system:serviceaccount:"
 _GATE = "ostler.dev/probe"  # a scheduling gate: no scheduler gives such a Pod a node, so nothing of it is ever run
 _IMAGE = "registry.k8s.io/pause:3.10"  # never pulled
 
 
 @dataclass(frozen=True, slots=True)
-class CollectorAnswer:
-    """What came of it. `why` is a sentence; `cure` is there unless the collector is refused.
+class PolicyAnswer:
+    """What came of it. `why` is a sentence; `cure` is there unless the policy refuses.
 
     `refused`: None when it could not be told.
     """
@@ -35,7 +39,7 @@ class CollectorAnswer:
     cure: str | None = None
 
 
-def refuses_the_collector(client: KubeClient, namespace: str) -> CollectorAnswer:
+def refuses_the_collector(client: KubeClient, namespace: str) -> PolicyAnswer:
     """Return whether the API server refuses the garbage collector a Pod with the pool's label in a namespace.
 
     Takes the rights to create and delete Pods there and to impersonate. Raises nothing: what goes wrong is the answer.
@@ -44,9 +48,9 @@ def refuses_the_collector(client: KubeClient, namespace: str) -> CollectorAnswer
         with _probe(client, namespace) as pod:
             answers = [_ask(client, pod, collector) for collector in COLLECTORS]
     except Gone:
-        return CollectorAnswer(f"there is no namespace {namespace}", cure="name the namespace of the runner Pods")
+        return PolicyAnswer(f"there is no namespace {namespace}", cure="name the namespace of the runner Pods")
     except UpstreamError as error:
-        return CollectorAnswer(
+        return PolicyAnswer(
             f"a Pod to try it on could not be made in {namespace}: {_said(error)}",
             cure="run it as somebody who may create, list and delete Pods there",
         )
@@ -54,6 +58,60 @@ def refuses_the_collector(client: KubeClient, namespace: str) -> CollectorAnswer
     if allowed is not None:
         return allowed
     return next((each for each in answers if each.refused), answers[0])
+
+
+def refuses_other_pods(client: KubeClient, namespace: str) -> PolicyAnswer:
+    """Return whether the API server refuses a worker a Pod in a namespace that is no runner's.
+
+    Asked by a worker it is asked as that. Anybody else takes the rights to list RoleBindings and to impersonate. Raises
+    nothing: what goes wrong is the answer.
+    """
+    try:
+        mine = who_am_i(client)
+        if _is_worker(mine):
+            return _ask_creation(client, namespace, mine, impersonate=None)
+        path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{quote(namespace, safe='')}/rolebindings"
+        bindings = client.request("GET", path).get("items") or []
+    except UpstreamError as error:
+        return PolicyAnswer(
+            f"which ServiceAccounts are workers could not be read in {namespace}: {_said(error)}",
+            cure="run it as a worker, or as an administrator of the cluster",
+        )
+    subjects = [
+        each for binding in bindings for each in binding.get("subjects") or () if each.get("kind") == "ServiceAccount"
+    ]
+    users = {f"{_ACCOUNTS}{each.get('namespace') or namespace}:{each['name']}" for each in subjects}
+    workers = sorted(filter(_is_worker, users))
+    if not workers:
+        return PolicyAnswer(f"no worker has a role in {namespace}", cure="apply the Roles of the chart")
+    answers = [_ask_creation(client, namespace, each, impersonate=each) for each in workers]
+    allowed = next((each for each in answers if each.refused is False), None)
+    return allowed or next((each for each in answers if each.refused is None), answers[0])
+
+
+def _is_worker(user: str) -> bool:
+    return user.startswith(_ACCOUNTS) and user.endswith("-worker")
+
+
+def _ask_creation(client: KubeClient, namespace: str, worker: str, *, impersonate: str | None) -> PolicyAnswer:
+    spec = {"schedulingGates": [{"name": _GATE}], "containers": [restricted({"name": "probe", "image": _IMAGE})]}
+    body = probe_pod(purpose="creation", labels={}, spec=spec)
+    path = object_path("pods", namespace=namespace)
+    try:
+        client.request("POST", path, body=body, query={"dryRun": "All"}, impersonate=impersonate)
+    except (Forbidden, Invalid) as error:
+        said = _said(error)
+        if "ValidatingAdmissionPolicy" in said:
+            return PolicyAnswer(f"the API server refuses {worker}: {said}", refused=True)
+        cure = "run it as a worker, or as an administrator of the cluster" if "cannot" in said else "see the message"
+        return PolicyAnswer(f"a Pod could not be tried as {worker}: {said}", cure=cure)
+    except UpstreamError as error:
+        return PolicyAnswer(f"the API server did not answer: {_said(error)}", cure="try again")
+    return PolicyAnswer(
+        f"{worker} may create any Pod in {namespace}, and with it read every Secret and use every ServiceAccount there",
+        refused=False,
+        cure="apply the ValidatingAdmissionPolicy for creations of the chart and its binding: admissionPolicy.enabled",
+    )
 
 
 @contextmanager
@@ -67,7 +125,7 @@ def _probe(client: KubeClient, namespace: str) -> Iterator[Json]:
             delete_probe(client, pod)
 
 
-def _ask(client: KubeClient, pod: Json, collector: str) -> CollectorAnswer:
+def _ask(client: KubeClient, pod: Json, collector: str) -> PolicyAnswer:
     metadata = pod["metadata"]
     path = object_path("pods", namespace=metadata["namespace"], name=metadata["name"])
     body = {"dryRun": ["All"], "preconditions": {"uid": metadata["uid"]}}
@@ -77,16 +135,16 @@ def _ask(client: KubeClient, pod: Json, collector: str) -> CollectorAnswer:
         said = _said(error)
         if "cannot impersonate" in said:
             cure = "run it as somebody who may impersonate users and service accounts: an administrator of the cluster"
-            return CollectorAnswer(f"we may not ask as {collector}", cure=cure)
+            return PolicyAnswer(f"we may not ask as {collector}", cure=cure)
         if "cannot delete resource" in said:
             # By its rights, not by the policy: the collector of this cluster is somebody else.
-            return CollectorAnswer(
+            return PolicyAnswer(
                 f"{collector} has no right to delete Pods", cure="say who the collector of this cluster is"
             )
-        return CollectorAnswer(f"the API server refuses {collector}: {said}", refused=True)
+        return PolicyAnswer(f"the API server refuses {collector}: {said}", refused=True)
     except UpstreamError as error:
-        return CollectorAnswer(f"the API server did not answer: {_said(error)}", cure="try again")
-    return CollectorAnswer(
+        return PolicyAnswer(f"the API server did not answer: {_said(error)}", cure="try again")
+    return PolicyAnswer(
         f"{collector} may delete a Pod with the pool's label in {metadata['namespace']}: a pool that is deleted in the "
         "foreground takes its busy Pods with it",
         refused=False,

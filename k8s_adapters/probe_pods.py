@@ -28,7 +28,13 @@ def create_probe(client: KubeClient, *, namespace: str, purpose: str, labels: di
     `spec` is what it has besides. What a killed command left two hours ago goes first. Raises as `KubeClient.request`.
     """
     _forget_left(client, namespace=namespace, purpose=purpose)
-    body = {
+    body = probe_pod(purpose=purpose, labels=labels, spec=spec)
+    return client.request("POST", object_path("pods", namespace=namespace), body=body)
+
+
+def probe_pod(*, purpose: str, labels: dict[str, str], spec: Json) -> Json:
+    """Return the JSON of a probe that may live under the restricted Pod Security level."""
+    return {
         "metadata": {
             "name": f"ostler-{purpose}-{secrets.token_hex(4)}",
             "labels": {POOL_LABEL: PROBE_POOL, PROBE_LABEL: purpose, **labels},
@@ -41,7 +47,6 @@ def create_probe(client: KubeClient, *, namespace: str, purpose: str, labels: di
             **spec,
         },
     }
-    return client.request("POST", object_path("pods", namespace=namespace), body=body)
 
 
 def delete_probe(client: KubeClient, pod: Json) -> None:

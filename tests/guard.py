@@ -16,6 +16,7 @@ from lab.manifests import Kinds
 from ostler.errors import Gone
 
 POLICY = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+KEPT = "helm.sh/resource-policy"
 PATIENCE = 60.0
 """Seconds that a policy may take to be in force, or out of it, on a bad day; a second is usual."""
 
@@ -31,6 +32,11 @@ def of_the_chart(runners: str, kinds: Sequence[str]) -> list[helm.Manifest]:
     ]
 
 
+def collector_policy(runners: str) -> list[helm.Manifest]:
+    """Return the policy against the garbage collector and its binding, which stay when the release goes."""
+    return [each for each in of_the_chart(runners, POLICY) if KEPT in each["metadata"].get("annotations", {})]
+
+
 @contextmanager
 def guarded(kube: KubeClient, runners: str, *, accounts: bool = True, tried: bool = True) -> Iterator[None]:
     """Have the admission policy in force in this namespace, for Pods alone unless `accounts`; afterwards it is gone.
@@ -38,7 +44,7 @@ def guarded(kube: KubeClient, runners: str, *, accounts: bool = True, tried: boo
     Unless it is `tried` it comes into force a second or so after the block began; the namespace need not exist.
     """
     kinds = Kinds(kube)
-    policy = of_the_chart(runners, POLICY)
+    policy = collector_policy(runners)
     if not accounts:
         (rule,) = policy[0]["spec"]["matchConstraints"]["resourceRules"]
         rule["resources"] = ["pods"]

@@ -33,6 +33,7 @@ CHECKS: tuple[Check, ...] = (
     Check("rights", "cluster", cluster.rights, within=20),
     Check("definition", "cluster", cluster.definition),
     Check("admission policy", "cluster", cluster.admission, within=30),
+    Check("pod creation", "cluster", cluster.pod_creation, within=20),
     Check("job network", "cluster", network.job_network, within=20),
     Check("pools", "cluster", cluster.pools),
     Check("github app", "github", github.app),

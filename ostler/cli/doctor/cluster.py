@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from k8s_adapters.access import RIGHTS, may, who_am_i
-from k8s_adapters.admission import refuses_the_collector
+from k8s_adapters.admission import refuses_other_pods, refuses_the_collector
 from k8s_adapters.crd import CRD_NAME, crd_manifest
 from k8s_adapters.names import API_VERSION, PLURAL
 from k8s_adapters.pools import list_pools
@@ -118,6 +118,18 @@ def admission(sight: Sight) -> Verdict:
         return ok("the lab's API server has no admission policies and no garbage collector; a cluster gets the chart's")
     if answer.refused is False:
         return failed(answer.why, answer.cure or "apply the admission policy of the chart")
+    return unknown(answer.why, answer.cure)
+
+
+def pod_creation(sight: Sight) -> Verdict:
+    """The policy is in force that keeps workers from creating other Pods than runners."""
+    answer = refuses_other_pods(sight.kube, sight.place.namespace)
+    if answer.refused:
+        return ok("workers are refused every Pod that is no runner's")
+    if sight.lab_cluster:
+        return ok("the lab's API server has no admission policies; a cluster gets the chart's")
+    if answer.refused is False:
+        return warning(answer.why, answer.cure or "apply the admission policy of the chart")
     return unknown(answer.why, answer.cure)
 
 

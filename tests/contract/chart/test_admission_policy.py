@@ -13,7 +13,7 @@ from k8s_adapters.names import OWNER_LABEL, POOL_LABEL
 from k8s_adapters.retry import ONCE, answer_of
 from lab.manifests import Kinds
 from ostler.errors import Forbidden, Invalid, UpstreamError
-from tests.guard import POLICY, guarded, of_the_chart
+from tests.guard import collector_policy, guarded, of_the_chart
 
 KUBE_SYSTEM = "system:serviceaccount:kube-system:"
 COLLECTOR = COLLECTORS[0]
@@ -122,7 +122,7 @@ def test_a_namespace_that_is_deleted_takes_its_runners(admin: KubeClient, namesp
 def test_the_expressions_pass_the_type_check(admin: KubeClient, namespace: str) -> None:
     kinds = Kinds(admin)
     with guarded(admin, namespace):
-        (policy,) = of_the_chart(namespace, POLICY[:1])
+        policy = collector_policy(namespace)[0]
         deadline = time.monotonic() + 60
         path = f"{kinds.collection(policy)}/{policy['metadata']['name']}"
         while "typeChecking" not in (status := admin.request("GET", path).get("status") or {}):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.admission import COLLECTORS, CollectorAnswer, refuses_the_collector
+from k8s_adapters.admission import COLLECTORS, PolicyAnswer, refuses_the_collector
 from k8s_adapters.client import MERGE_PATCH, KubeClient, make_client, object_path
 from k8s_adapters.probe_pods import delete_probe
 from lab.control_plane import ClusterAccess, write_kubeconfig
@@ -55,7 +55,7 @@ def policy(name: str, namespace: str, *, users: tuple[str, ...]) -> Iterator[tup
     )  # fmt: skip
 
 
-def until(admin: KubeClient, namespace: str, *, refused: bool) -> CollectorAnswer:
+def until(admin: KubeClient, namespace: str, *, refused: bool) -> PolicyAnswer:
     """A policy is in force a second or so after it was made."""
     deadline = time.monotonic() + 60
     while (found := refuses_the_collector(admin, namespace)).refused is not refused and time.monotonic() < deadline:

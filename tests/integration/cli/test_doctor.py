@@ -124,9 +124,9 @@ def test_everything_is_looked_at_and_what_is_well_is_ok(whole: Patient, lab: Lab
     eventually(lambda: bool(lab.deliveries()))
     status, found = whole.look()
     outcomes = {name: each["outcome"] for name, each in found.items()}
-    # No policy of either kind is in this cluster.
+    # No policy of either kind is in this cluster, and no worker has a role in the namespace.
     assert {name: outcome for name, outcome in outcomes.items() if outcome != "ok"} == {
-        "admission policy": "failed", "job network": "warning"
+        "admission policy": "failed", "job network": "warning", "pod creation": "unknown"
     }, found  # fmt: skip
     assert status == 1
     assert next(iter(found)) == "epoch"
@@ -247,9 +247,8 @@ def test_an_identity_without_rights_is_told_which_it_lacks(
     assert found["rights"]["outcome"] == "failed"
     assert "watch: list pods, watch pods" in found["rights"]["cause"]
     assert "worker" not in found["rights"]["cause"]
-    assert {found[name]["outcome"] for name in ("definition", "admission policy", "job network", "pools")} == {
-        "unknown"
-    }
+    names = ("definition", "admission policy", "pod creation", "job network", "pools")
+    assert {found[name]["outcome"] for name in names} == {"unknown"}
 
 
 def test_a_pool_that_cannot_be_used_is_told(whole: Patient, admin: KubeClient, namespace: str) -> None:

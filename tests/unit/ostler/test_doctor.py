@@ -17,7 +17,7 @@ import pytest
 from github_adapters import permissions
 from github_adapters.app import AppInstallation, AppSeen
 from github_adapters.deliveries import DeliveryPage, DeliverySeen
-from k8s_adapters.admission import CollectorAnswer
+from k8s_adapters.admission import PolicyAnswer
 from models.browse.sweeps import SweepSeen
 from models.epochs import Lost
 from models.health import Server
@@ -277,6 +277,7 @@ def test_every_check_was_seen_failing_here_or_against_the_real_thing() -> None:
     seen = {check for check, _, outcome, _ in CASES if outcome is not OK}
     elsewhere = {cluster.rights, cluster.admission, cluster.pools}  # tests/integration/cli/test_doctor.py
     elsewhere |= {network.job_network}  # above
+    elsewhere |= {cluster.pod_creation}  # below, and tests/contract/chart/test_creation_policy.py
     assert {check.look for check in CHECKS} - seen - elsewhere == {installation.versions}
 
 
@@ -306,9 +307,18 @@ def test_only_an_image_that_is_tagged_by_its_runner_tells_its_version(image: str
 def test_a_policy_that_lets_the_collector_through_has_failed_and_one_that_cannot_be_tried_is_unknown(
     monkeypatch: pytest.MonkeyPatch, refused: bool | None, outcome: Outcome
 ) -> None:
-    answer = CollectorAnswer("what it said", refused=refused, cure="what to do")
+    answer = PolicyAnswer("what it said", refused=refused, cure="what to do")
     monkeypatch.setattr(cluster, "refuses_the_collector", lambda *_: answer)
     assert cluster.admission(Sight(kube=None)).outcome is outcome  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("refused", "outcome"), [(True, OK), (False, WARN), (None, DUNNO)])
+def test_workers_that_may_create_any_pod_are_a_warning(
+    monkeypatch: pytest.MonkeyPatch, refused: bool | None, outcome: Outcome
+) -> None:
+    answer = PolicyAnswer("what it said", refused=refused, cure="what to do")
+    monkeypatch.setattr(cluster, "refuses_other_pods", lambda *_: answer)
+    assert cluster.pod_creation(Sight(kube=None)).outcome is outcome  # type: ignore[arg-type]
 
 
 # How they run

@@ -14,7 +14,7 @@ from lab import helm
 from lab.control_plane import ClusterAccess
 from lab.manifests import Kinds
 from ostler.errors import Gone
-from tests.guard import POLICY, of_the_chart, until_refused
+from tests.guard import collector_policy, until_refused
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.drains import busy_pod, delete, drain, end_job, seen, tick
 
@@ -59,7 +59,7 @@ def release(stage: Stage, control_plane: ClusterAccess, admin: KubeClient) -> It
     kinds = Kinds(admin)
     with suppress(helm.HelmRefused):
         made.uninstall()
-    for each in of_the_chart(stage.namespace, POLICY):  # it stays by itself
+    for each in collector_policy(stage.namespace):  # it stays by itself
         with suppress(Gone):
             admin.request("DELETE", f"{kinds.collection(each)}/{each['metadata']['name']}")
     admin.request("DELETE", f"/api/v1/namespaces/{made.namespace}")
