@@ -238,6 +238,13 @@ def _size() -> Json:
         },
         "drainTimeout": _duration(None, "After a pool's deletion, how long until a job that still runs is reported as "
                                         "overdue. It kills nothing."),
+        "maxJobDuration": {
+            **_duration(None, "How long a job may run before the kubelet ends its Pod and the job fails, one minute "
+                              "or more. No limit unless it is set."),
+            "x-kubernetes-validations": [
+                {"rule": "duration(self) >= duration('1m')", "message": "must be at least one minute"}
+            ],
+        },
         "autoscaling": {
             "type": "object",
             "default": {},

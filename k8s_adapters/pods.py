@@ -38,6 +38,7 @@ class PodSeen:
     `company`: an ordinary container beside `poller` and `runner` has not terminated. Sidecars that are init containers
     do not count: the kubelet ends them with the others.
     `of_a_pool`: it has an owner reference to a pool.
+    `started_at` is when its kubelet took it, and `active_deadline` after how many seconds from then it ends the Pod.
     """
 
     name: str
@@ -65,6 +66,8 @@ class PodSeen:
     company: bool = False
     of_a_pool: bool = False
     deletion_at: datetime | None = None
+    started_at: datetime | None = None
+    active_deadline: int | None = None
 
     @property
     def is_ours(self) -> bool:
@@ -178,6 +181,8 @@ def read_pod(item: Json) -> PodSeen:
             for each in metadata.get("ownerReferences") or ()
         ),
         deletion_at=_deletion_at(metadata),
+        started_at=datetime.fromisoformat(status["startTime"]) if status.get("startTime") else None,
+        active_deadline=(item.get("spec") or {}).get("activeDeadlineSeconds"),
     )
 
 

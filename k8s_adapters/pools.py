@@ -31,6 +31,7 @@ _TEMPLATE_VERSION = 3  # raise it when the Pod that is built from the same spec 
 _MIB = 1024 * 1024
 _LARGEST = 2**31  # millicores, or MiB
 _LONGEST = 365 * 24 * 3600  # seconds
+_SHORTEST_JOB = 60  # seconds
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
 
@@ -39,9 +40,9 @@ class PoolSeen:
     """One pool as the cluster has it; `problem` says why it cannot be used, and is None when it can.
 
     `template_hash` changes with whatever of the pool shapes the Pod, and with nothing else; `pod_hash` adds what
-    Ostler's settings give to the Pod. Times are in seconds; `drain_timeout`, `start_timeout` and
-    `ephemeral_storage_limit_mib` are None where the pool gives none, and `pod_template` where it lays nothing over
-    the Pod.
+    Ostler's settings give to the Pod. Times are in seconds. `drain_timeout`, `start_timeout`,
+    `max_job_seconds` and `ephemeral_storage_limit_mib` are None where the pool gives none, and `pod_template` where it
+    lays nothing over the Pod.
     `held`: our finalizer is on it. `deleted_at`: when its deletion was asked for. `status` is as it was written last.
     `resource_version` is that of this look.
     """
@@ -68,6 +69,7 @@ class PoolSeen:
     start_timeout: float | None
     max_concurrent: int
     drain_timeout: float | None
+    max_job_seconds: float | None
     allowed_accounts: tuple[int, ...]
     allowed_repositories: tuple[str, ...]
     routing_priority: int
@@ -233,6 +235,7 @@ def read_pool(item: Json) -> PoolSeen:
         start_timeout=_optional(provisioning, "startTimeout", problems),
         max_concurrent=int(provisioning.get("maxConcurrent", 100)),
         drain_timeout=_optional(spec, "drainTimeout", problems),
+        max_job_seconds=_longest_job(spec, problems),
         allowed_accounts=tuple(int(account) for account in spec.get("allowedAccounts") or ()),
         allowed_repositories=tuple(str(repository) for repository in spec.get("allowedRepositories") or ()),
         routing_priority=int(spec.get("routingPriority", 0)),
@@ -292,6 +295,14 @@ def pod_hash(pool: PoolSeen, *, dispatch_url: str, audience: str) -> str:
 
 def _optional(part: Json, field: str, problems: list[str]) -> float | None:
     return _seconds(part, field, "", problems) if part.get(field) else None
+
+
+def _longest_job(spec: Json, problems: list[str]) -> float | None:
+    before = len(problems)
+    found = _optional(spec, "maxJobDuration", problems)
+    if found is not None and found < _SHORTEST_JOB and len(problems) == before:
+        problems.append(f"spec.maxJobDuration must be at least {_SHORTEST_JOB} seconds: {spec['maxJobDuration']!r}")
+    return found
 
 
 def _seconds(part: Json, field: str, default: str, problems: list[str]) -> float:

@@ -46,6 +46,7 @@ class PoolFacts:
     start_timeout: float = 300.0
     max_concurrent: int = 100
     drain_timeout: float | None = None
+    max_job_seconds: float | None = None
     runner_group_name: str | None = None
     allow_forks: bool = False
 

@@ -42,3 +42,15 @@ def claim_facts(db: Connection, claim_id: int) -> ClaimFacts | None:
     )
     row = query.mappings().one_or_none()
     return None if row is None else ClaimFacts(**row, registrations=registrations_of(db, claim_id))
+
+
+def executing_pods(db: Connection, *, pool_id: int) -> frozenset[str]:
+    """Return the UIDs of the Pods of a pool that execute a job."""
+    rows = db.execute(
+        text("""
+            SELECT pod_uid FROM claims
+            WHERE pool_id = :pool_id AND state = 'executing' AND purpose = 'job' AND ended_at IS NULL
+        """),
+        {"pool_id": pool_id},
+    )
+    return frozenset(rows.scalars())

@@ -47,6 +47,7 @@ class Pool(Base):
     start_timeout: Mapped[float] = mapped_column(server_default="300", comment="seconds")
     max_concurrent: Mapped[int] = mapped_column(server_default="100", comment="Pods that may be starting at a time")
     drain_timeout: Mapped[float | None] = mapped_column(comment="seconds")
+    max_job_seconds: Mapped[float | None] = mapped_column(comment="a job that takes longer is ended; NULL: no limit")
     allowed_accounts: Mapped[list[int]]
     allowed_repositories: Mapped[list[str]]
     routing_priority: Mapped[int]

@@ -174,7 +174,7 @@ for _why in ("ended", "expired", "silent", "failed"):
     WATCH_RESTARTS.labels(_why)
 for _why in ("surplus", "drained", "template", "cordoned", "not_started", "over"):
     PODS_RETIRED.labels(_why)
-for _how in ("completed", "failed", "out_of_memory", "deleted", "evicted", "preempted", "node", "unknown"):
+for _how in ("completed", "failed", "out_of_memory", "deleted", "evicted", "preempted", "node", "deadline", "unknown"):
     PODS_LOST.labels(_how)
 for _trouble in ("image", "container", "unschedulable", "poller", "silent", "refused"):
     FAILED_STARTS.labels(_trouble)

@@ -21,6 +21,7 @@ class How(StrEnum):
     EVICTED = "evicted"
     PREEMPTED = "preempted"
     NODE = "node"
+    DEADLINE = "deadline"
     UNKNOWN = "unknown"
 
 
@@ -38,6 +39,7 @@ _REASONS: dict[str, tuple[How, str]] = {
     "NodeLost": (How.NODE, "lost with its node"),
     "NodeShutdown": (How.NODE, "ended by the shutdown of its node"),
     "Terminated": (How.NODE, "ended by the shutdown of its node"),
+    "DeadlineExceeded": (How.DEADLINE, "ended by the kubelet: its job took longer than maxJobDuration of its pool"),
     "OOMKilled": (How.OUT_OF_MEMORY, "killed for want of memory: raise the memory limit of its pool"),
 }
 """The reasons that Kubernetes gives ("Pod disruption conditions", "Node-pressure eviction", "Node Shutdowns")."""

@@ -53,6 +53,7 @@ def facts(rt: Runtime, pool: PoolSeen) -> keeper.PoolFacts:
         start_timeout=rt.settings.start_timeout if pool.start_timeout is None else pool.start_timeout,
         max_concurrent=pool.max_concurrent,
         drain_timeout=pool.drain_timeout,
+        max_job_seconds=pool.max_job_seconds,
     )
 
 

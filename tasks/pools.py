@@ -29,6 +29,7 @@ from ostler.wakes import KEEP, REMATCH
 from rules.machines import Purpose
 from tasks import draining
 from tasks.base import SWEEP, begin_page, calls, remaining, task
+from tasks.deadlines import limit_jobs
 from tasks.freed import wake_after_pods
 from tasks.mirror import mark_unusable, mirror, pod_facts
 from tasks.pool_status import write_status
@@ -173,6 +174,7 @@ def keep(*, pool_id: int) -> None:
     decided = decide(rt, pool_id, name=name, by_uid=by_uid)
     act(rt, decided)
     write_status(rt, decided.pool, decided.observed, decided.plan, now=utcnow())
+    limit_jobs(rt, pool_id, [pod for pod in seen if pod.is_ours], max_job_seconds=decided.pool.max_job_seconds)
     random.shuffle(asking)
     complete &= see_all(rt, asking, by_uid, namespace=namespace, now=now)
     if complete:

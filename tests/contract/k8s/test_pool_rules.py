@@ -61,6 +61,8 @@ def own(api: KubeClient) -> Iterator[str]:
         ({"autoscaling": {"enabled": True, "minWarm": 5, "maxReplicas": 4}}, "minWarm is more than"),
         ({"provisioning": {"startTimeout": "soon"}}, "startTimeout"),
         ({"drainTimeout": ""}, "drainTimeout"),
+        ({"maxJobDuration": "59s"}, "at least one minute"),
+        ({"maxJobDuration": "long"}, "maxJobDuration"),
         ({"runnerLabels": ["a", "a"]}, "Duplicate"),
     ],
 )

@@ -62,6 +62,7 @@ def test_an_overlay_that_may_not_be_is_a_problem_of_its_pool_alone(admin: KubeCl
         ({"resources": {"memory": "1e5000"}}, "no more than any node has"),
         ({"provisioning": {"startTimeout": "99999999h"}}, "longer than a year"),
         ({"autoscaling": {"scaleDownDelay": "99999999h"}}, "longer than a year"),
+        ({"maxJobDuration": "8761h"}, "longer than a year"),
         ({"podTemplate": {"metadata": {"labels": None}}}, "take anything away"),
         ({"podTemplate": {"spec": None}}, "take anything away"),
     ],
@@ -76,13 +77,14 @@ def test_what_no_reader_could_use_is_a_problem_of_its_pool_alone(
 
 def test_all_of_a_spec_is_read(admin: KubeClient, namespace: str) -> None:
     spec = {
-        **SPEC, "paused": True, "drainTimeout": "1h30m",
+        **SPEC, "paused": True, "drainTimeout": "1h30m", "maxJobDuration": "1h1s",
         "autoscaling": {"enabled": True, "minWarm": 2, "maxReplicas": 9, "scaleDownDelay": "90s"},
         "rollout": {"maxUnavailablePercent": 25}, "provisioning": {"startTimeout": "2m", "maxConcurrent": 3},
         "podTemplate": {"spec": {"nodeSelector": {"disk": "ssd"}}},
     }  # fmt: skip
     pool = create_pool(admin, namespace=namespace, name="full", spec=spec)
     assert (pool.paused, pool.drain_timeout, pool.autoscaled) == (True, 5400, True)
+    assert pool.max_job_seconds == 3601
     assert (pool.min_warm, pool.max_replicas, pool.scale_down_delay) == (2, 9, 90)
     assert (pool.max_unavailable_percent, pool.start_timeout, pool.max_concurrent) == (25, 120, 3)
     assert pool.pod_template == {"spec": {"nodeSelector": {"disk": "ssd"}}}

@@ -16,6 +16,10 @@ DELETED = "its Pod was deleted at 2026-11-23 12:03:04 UTC, "
 DRAINED = "evicted through the eviction API, as `kubectl drain` does; container `runner` exited 143; reason "
 KILLED = "its Pod was killed for want of memory: raise the memory limit of its pool; container `runner` exited 137; "
 TAINTED = "its Pod was evicted for a taint of its node; reason DeletionByTaintManager"
+TOO_LONG = (
+    "its Pod was ended by the kubelet: its job took longer than maxJobDuration of its pool; "
+    "container `runner` exited 143; reason DeadlineExceeded"
+)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +47,7 @@ TAINTED = "its Pod was evicted for a taint of its node; reason DeletionByTaintMa
             "its Pod has ended; container `runner` exited 2; reason Error",
         ),
         (PodEnd(reason="DeletionByTaintManager"), How.NODE, TAINTED),
+        (PodEnd(reason="DeadlineExceeded", runner_exit_code=143, over=True), How.DEADLINE, TOO_LONG),
     ],
 )
 def test_end_is_told_as_it_was_seen(end: PodEnd, how: How, words: str | None) -> None:
