@@ -304,7 +304,7 @@ def _told(system: System, control_plane: ControlPlane, folder: Path) -> Iterator
         "PATH": f"{programs(folder / 'bin', folder / 'release')}:/usr/bin:/bin", "HOME": str(home), "LC_ALL": "C.UTF-8",
         "TMPDIR": os.environ.get("TMPDIR", "/tmp"), "KUBECONFIG": str(control_plane.kubeconfig),  # noqa: S108
         "IMAGE": "registry.lab/ostler", "TAG": "1", "RUNNER_IMAGE": "registry.lab/runner:1",
-        "OSTLER_HOST": "ostler.lab.example", "DATABASE_URL": settings["OSTLER_DATABASE_URL"],
+        "WEBHOOK_HOST": "ostler.lab.example", "DATABASE_URL": settings["OSTLER_DATABASE_URL"],
         "REDIS_URL": settings["OSTLER_REDIS_URL"],
     }  # fmt: skip
     instead = {name: settings[name] for name in ELSEWHERE} | SOONER

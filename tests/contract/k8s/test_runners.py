@@ -151,7 +151,7 @@ def test_a_namesake_that_stays_terminating_is_given_up(
     make_runner()
     bind_to_a_node(admin, namespace, NAME)
     admin.request("DELETE", object_path("pods", namespace=namespace, name=NAME))
-    with pytest.raises(Retryable, match="terminating"):
+    with pytest.raises(Conflict, match="terminating"):
         create_pod(admin, body=pod_of(pool), terminating_within=0.2)
 
 

@@ -76,7 +76,7 @@ class _GitHub:
 
     def get_job(self, *, job_id: int, **_rest: Any) -> Any:
         status = ("queued", "completed", "in_progress")[job_id % 3]
-        return SimpleNamespace(status=status, conclusion=None, run_id=job_id, run_attempt=1)
+        return SimpleNamespace(status=status, conclusion=None, run_id=job_id, run_attempt=1, runner_name=None)
 
     def get_run(self, *, run_id: int, **_rest: Any) -> Any:
         return SimpleNamespace(over=run_id % 2 == 0, conclusion="startup_failure", attempt=1)

@@ -42,7 +42,7 @@ def test_setup_github_as_printed_opens_its_page_with_the_kubeconfig_of_kubectl(
         cwd=tmp_path,
         env=clean
         | {"HOME": str(tmp_path), "PATH": f"{folder}:{clean['PATH']}", "PYTHONUNBUFFERED": "1", "BROWSER": "true"}
-        | {"OSTLER_HOST": "ostler.example.com"}
+        | {"WEBHOOK_HOST": "ostler.example.com"}
         | ({} if variable is None else {variable: str(kubeconfig)}),
     ) as process:
         killer = threading.Timer(60, process.kill)
