@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from k8s_adapters.crd import crd_manifest
 from k8s_adapters.pools import read_pool
 
-PAGE = (Path(__file__).parents[3] / "docs" / "operations" / "cluster.md").read_text()
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = (DOCS / "operations" / "cluster.md").read_text()
 _ROW = re.compile(r"^\| `(?P<field>[\w.]+)` \| (?P<default>[^|]+) \| (?P<text>[^|]+) \|$", re.MULTILINE)
+_HARDENED = re.compile(r"^(apiVersion: ostler\.dev/v1alpha1\n.*?)^```$", re.MULTILINE | re.DOTALL)
 _EXAMPLE = re.compile(r"^(apiVersion: ostler\.dev/v1alpha1\n.*?)^EOF$", re.MULTILINE | re.DOTALL)
 
 
@@ -41,8 +44,13 @@ def test_the_table_has_every_field_and_its_default() -> None:
     assert {each["field"]: each["default"] for each in _ROW.finditer(PAGE)} == dict(fields(spec_schema()))
 
 
-def test_the_example_is_a_pool_without_a_problem_and_names_no_field_that_is_not_there() -> None:
-    (found,) = _EXAMPLE.findall(PAGE)
+@pytest.mark.parametrize(
+    ("page", "form"), [(PAGE, _EXAMPLE), ((DOCS / "security.md").read_text(), _HARDENED)], ids=["cluster", "security"]
+)
+def test_the_example_is_a_pool_without_a_problem_and_names_no_field_that_is_not_there(
+    page: str, form: re.Pattern[str]
+) -> None:
+    (found,) = form.findall(page)
     example = yaml.safe_load(found)
     assert _unknown(example["spec"], spec_schema()) == []
     pool = read_pool({**example, "metadata": {**example["metadata"], "uid": "1"}})
