@@ -99,8 +99,8 @@ def unused(
 ) -> Sequence[Row[Any]]:
     """Return delivered claims of which no execution was seen, and spares, that are old enough to be looked at.
 
-    The age of a delivered claim counts from the end of its poller (`since`). One whose poller was not seen to end is
-    returned `polling_older_than` seconds after its delivery: it may still fetch its JIT with the next poll.
+    The age of a delivered claim counts from the end of its poller (`since`). While the poller runs it counts from
+    `polling_older_than` seconds after the delivery: until then the Pod may still fetch its JIT with the next poll.
     In no order, so that those that cannot be looked at are not always the first (L14).
     """
     return db.execute(
@@ -119,7 +119,7 @@ def unused(
         """),  # noqa: S608  the parts are literals of this package
         {
             "before": now - timedelta(seconds=older_than),
-            "polling": timedelta(seconds=max(0.0, polling_older_than - older_than)),
+            "polling": timedelta(seconds=polling_older_than),
             "spare_before": now - timedelta(seconds=spares_older_than),
         },
     ).all()

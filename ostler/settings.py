@@ -199,7 +199,7 @@ class Settings(Stores, Periods, Logs):
     unused_polling_after: float = Field(
         default=150,
         gt=0,
-        description="Seconds after a delivery before its runner is looked up although the poller still runs. "
+        description="Seconds after a delivery from which OSTLER_UNUSED_AFTER counts while the poller still runs. "
         "Larger values leave the Pod more polls to fetch its JIT",
     )
     spent_after: float = Field(default=30, gt=0, description="a spent Pod waits this long for its `completed` webhook")

@@ -194,10 +194,10 @@ def test_a_killed_unstamp_is_repeated_by_resume(stage: Stage, pod: str, cut: int
 
 
 def test_a_runner_is_given_time_while_its_poller_runs(stage: Stage, cut: int) -> None:
-    stage.rows("UPDATE claims SET delivered_at = now() - interval '140 s' WHERE id = :id", id=cut)
+    stage.rows("UPDATE claims SET delivered_at = now() - interval '205 s' WHERE id = :id", id=cut)
     unused_runners.run()
     assert stage.see(cut).state == "delivered"
-    stage.rows("UPDATE claims SET delivered_at = now() - interval '151 s' WHERE id = :id", id=cut)
+    stage.rows("UPDATE claims SET delivered_at = now() - interval '211 s' WHERE id = :id", id=cut)
     unused_runners.run()
     assert stage.see(cut).state == "releasing"
 
