@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH, KubeClient, make_client
+from k8s_adapters.client import MERGE_PATCH, KubeClient, make_client, object_path
 from k8s_adapters.pools import create_pool, list_pools
 from k8s_adapters.retry import answer_of
 from k8s_adapters.runners import create_runner
@@ -18,6 +18,7 @@ SPEC = {"image": "runner:1", "runnerLabels": ["linux", "x64"]}
 OVERLAY = {
     "metadata": {"labels": {"team": "web"}},
     "spec": {
+        "hostUsers": False,
         "nodeSelector": {"disk": "ssd"},
         "tolerations": [{"key": "ci", "operator": "Exists"}],
         "containers": [
@@ -104,3 +105,5 @@ def test_a_pod_of_ours_is_admitted_under_the_restricted_level(
         api, pool=pool, name="p-00000001", attempt="a", dispatch_url="http://web/", audience="ostler-dispatch"
     )
     assert made.uid
+    pod = api.request("GET", object_path("pods", namespace=own, name="p-00000001"))
+    assert pod["spec"].get("hostUsers") is (None if overlay is None else False)
