@@ -9,11 +9,15 @@ from __future__ import annotations
 import math
 from datetime import datetime
 
+MARGIN = 60.0
+"""Seconds by which the clock of a node may be ahead of ours. The start of a Pod is by the clock of its node."""
+
 
 def active_deadline(*, started_at: datetime, now: datetime, max_job_seconds: float) -> int:
     """Return the seconds from the start of a Pod after which its job, which is running now, has had its time.
 
-    The job began before `now`, so it gets a little more than its time and never less.
+    The job began before `now`, so it gets a little more than its time. It gets less only if the clock of its node is
+    ahead by more than `MARGIN` (law L3).
     """
-    age = (now - started_at).total_seconds()
-    return max(1, math.ceil(max(0.0, age) + max_job_seconds))
+    age = (now - started_at).total_seconds() + MARGIN
+    return math.ceil(max(0.0, age) + max_job_seconds)
