@@ -322,7 +322,8 @@ def install(monkeypatch: pytest.MonkeyPatch, current: Callable[[], World]) -> No
     monkeypatch.setattr(tasks.runner_lists, "LONGEST_WAIT", 0.0)  # who has the turn was killed
     for creates in ("act", "decide", "write_status"):  # Pods come by a rule
         monkeypatch.setattr(tasks.pools, creates, lambda *_arguments, **_named: SimpleNamespace(
-            pool=None, rows=(), observed=None, plan=SimpleNamespace(goes_on=False)))  # fmt: skip
+            pool=SimpleNamespace(max_job_seconds=None), rows=(), observed=None,
+            plan=SimpleNamespace(goes_on=False)))  # fmt: skip
 
 
 def later(now: datetime, seconds: float) -> datetime:
