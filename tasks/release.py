@@ -1,8 +1,8 @@
 """`ostler.release(claim_id)` undoes a claim: the job is queued again at its old age, the Pod warm or retired.
 
-Never delivered: deregister what was minted, un-stamp, end; the Pod is warm again at once. Where GitHub fails the
-deregistration, the cluster fails the un-stamp, or the epoch is not confirmed for `OSTLER_REQUEUE_AFTER`, the job waits
-no longer: it is queued again, and a retire claim keeps the Pod from being matched. Delivered:
+Never delivered: deregister what was minted, un-stamp, end; the Pod is warm again at once. After `OSTLER_REQUEUE_AFTER`
+the job waits no longer. Where GitHub fails the deregistration, the release goes on without it. Where the cluster fails
+the un-stamp, or the epoch is not confirmed, a retire claim keeps the Pod from being matched. Delivered:
 deregister and obey a refusal (the runner is busy: it executes); when GitHub has no such runner any more, one
 transaction ends the claim, moves its job by what GitHub says of it and inserts the retire claim (L3, L4, L7).
 """
