@@ -1,0 +1,56 @@
+"""Every law that is cited is defined in docs/laws.md, and every relative link of the documentation leads somewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LAWS = ROOT / "docs" / "laws.md"
+FOLDERS = (
+    "docs",
+    "github_adapters",
+    "k8s_adapters",
+    "lab",
+    "models",
+    "ostler",
+    "rules",
+    "tasks",
+    "tests",
+    "web",
+)
+_CITED = re.compile(r"(?<![\w\[`])L(\d{1,2})\b")
+_DEFINED = re.compile(r"^## L(\d+): ", re.MULTILINE)
+_LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(?:#[^)]*)?\)")
+
+
+def files(*endings: str) -> Iterator[Path]:
+    for folder in FOLDERS:
+        yield from (path for path in (ROOT / folder).rglob("*") if path.suffix in endings)
+    yield from (path for path in ROOT.glob("*") if path.suffix in endings)
+
+
+def test_laws_are_defined_once_and_in_order() -> None:
+    assert [int(number) for number in _DEFINED.findall(LAWS.read_text())] == list(range(1, 16))
+
+
+def test_every_cited_law_is_defined() -> None:
+    defined = set(_DEFINED.findall(LAWS.read_text()))
+    cited = {
+        (str(path.relative_to(ROOT)), number)
+        for path in files(".py", ".md")
+        for number in _CITED.findall(path.read_text())
+    }
+
+    assert len(cited) > 100  # else the pattern has stopped to find them
+    assert {(path, number) for path, number in cited if number not in defined} == set()
+
+
+@pytest.mark.parametrize("page", sorted(files(".md")), ids=lambda page: str(page.relative_to(ROOT)))
+def test_relative_links_lead_to_a_file(page: Path) -> None:
+    broken = [link for link in _LINK.findall(page.read_text()) if not (page.parent / link).exists()]
+
+    assert broken == []
