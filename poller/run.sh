@@ -33,9 +33,10 @@ if [ -z "$config" ]; then
 fi
 echo 'runner: starting'
 cd "$home"
-# Updates are off: a runner that replaces itself in a single-use Pod loses its job; the image is the version. As an input
-# by environment, because newer runners end with 1 on `--disableupdate`, an option of config.sh that `run` does not know.
-export ACTIONS_RUNNER_INPUT_DISABLEUPDATE=true
+# A runner that GitHub refuses because its version is too old is to end with 7. Without this it ends with 0, like one that
+# did its work. Updates stay on: for a JIT runner no option and no variable turns them off, so an image that is a release
+# behind replaces its runner before the job.
+export ACTIONS_RUNNER_RETURN_VERSION_DEPRECATED_EXIT_CODE=1
 # The config too: a command line can be read by every process of the node and is kept by audit logs of executions. The
 # runner takes these variables out of its environment, so that no step of the job inherits them.
 export ACTIONS_RUNNER_INPUT_JITCONFIG="$config"

@@ -150,6 +150,8 @@ class Runner:
     handed: bool = False
     started: bool = False
     seen: float = 0
+    version: str | None = None
+    updating: bool = False
 
     def view(self) -> dict[str, Any]:
         """Return the runner in the shape of GitHub's REST API."""
@@ -161,6 +163,7 @@ class Runner:
             "status": "online" if self.online else "offline",
             "busy": self.job is not None,
             "ephemeral": True,
+            "version": self.version,
             "labels": [{"id": i, "name": label, "type": "custom"} for i, label in enumerate(self.labels, start=1)],
         }
 

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from starlette.types import Receive
 
 from lab.github.entities import Session
-from lab.github.world import World
+from lab.github.world import VersionDeprecated, World
 
 LONGEST_WAIT_SECONDS = 60
 
@@ -36,9 +36,15 @@ class RunnerApi:
         ]
 
     async def connect(self, request: Request) -> Response:
-        """Start a runner with its JIT config, once."""
+        """Start a runner with its JIT config, once; 403 when its version is too old."""
         body = await request.json()
-        session = self._world.connect(str(body.get("jit_config", "")).strip())
+        jit = str(body.get("jit_config", "")).strip()
+        try:
+            session = self._world.connect(
+                jit, version=body.get("version") or None, updates=bool(body.get("updates", False))
+            )
+        except VersionDeprecated:
+            return Response(status_code=HTTPStatus.FORBIDDEN)
         if session is None:
             return Response(status_code=HTTPStatus.UNAUTHORIZED)
         answer = {"session": session.id, "runner_name": session.runner.name}

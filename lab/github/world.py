@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from random import Random
 
 from lab.github.entities import (
@@ -34,6 +35,9 @@ from lab.github.market import Market, Need, need_of
 from lab.github.payloads import tail_of
 
 PATROL_SECONDS = 0.25
+
+TOO_OLD = "2.300.0"
+"""A version whose runners are always refused."""
 
 
 @dataclass(kw_only=True)
@@ -61,6 +65,10 @@ class NameTaken(Exception):
 
 class NoSuchGroup(Exception):
     """The organisation has no runner group of that number."""
+
+
+class VersionDeprecated(Exception):
+    """Runners of this version are not served any more."""
 
 
 class RunnerBusy(Exception):
@@ -313,18 +321,35 @@ class World:
 
     # What a started runner does
 
-    def connect(self, jit: str) -> Session | None:
-        """Start a runner with its config; None when the config is unknown, deleted or used."""
+    def connect(self, jit: str, *, version: str | None = None, updates: bool = False) -> Session | None:
+        """Start a runner with its config; None when the config is unknown, deleted or used.
+
+        One that `updates` itself is given no job in this session, and starts once more with the same config.
+
+        Raises `VersionDeprecated`.
+        """
         runner = self._jits.get(jit)
-        if runner is None or runner.jit_used or runner.id not in self.runners:
+        if runner is None or (runner.jit_used and not runner.updating) or runner.id not in self.runners:
             return None
+        if self.is_deprecated(version):
+            self.journal.write("runner_too_old", runner=runner.name, version=version)
+            raise VersionDeprecated
         runner.jit_used = True
+        runner.updating = updates
+        runner.version = version
         session = Session(id=secrets.token_hex(16), runner=runner, seen=time.monotonic())
         runner.session = session
         self.sessions[session.id] = session
         self._set_online(runner, online=True)
+        if updates:
+            self.journal.write("runner_updates", runner=runner.name)
         self._set_idle(runner)
         return session
+
+    def is_deprecated(self, version: str | None) -> bool:
+        """Return whether runners of a version are refused: always those of `TOO_OLD`."""
+        ends = None if version is None else self.runner_ends.get(version)
+        return version == TOO_OLD or (ends is not None and datetime.fromisoformat(ends) <= now())
 
     def alive(self, session: Session) -> None:
         """Note that a runner was heard; one that went offline is online again."""
@@ -472,7 +497,7 @@ class World:
             self._market.withdraw_runner(runner)
 
     def _set_idle(self, runner: Runner) -> None:
-        if runner.online:
+        if runner.online and not runner.updating:
             self._market.offer_runner(runner)
             self._pair_soon()
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 
+from lab.kubelet.ailments import DEPRECATED_EXIT_CODE, Ailment, Condition
 from lab.kubelet.answers import Again, End, Work, decide
 from lab.kubelet.events import Events
 from lab.kubelet.tokens import TokenKeeper
@@ -18,6 +19,8 @@ HOLD_SECONDS = 50
 HEARTBEAT_SECONDS = 1.0
 CALL_SECONDS = 10
 RETRIES = 6
+ONLINE_BEFORE_UPDATE = 0.5
+"""Seconds for which a runner that updates itself is online first."""
 _NO_ANSWER = 0
 
 
@@ -32,7 +35,7 @@ class Simulation:
     http: aiohttp.ClientSession
     github_url: str
 
-    async def run(self, *, dispatch_url: str, tokens: TokenKeeper, events: Events) -> None:
+    async def run(self, *, dispatch_url: str, tokens: TokenKeeper, events: Events, condition: Condition) -> None:
         """Run both containers of a Pod to their end. Cancelling it abandons the job."""
         events.poller_started(simulated=True)
         end = await self._poll(dispatch_url, tokens)
@@ -42,7 +45,7 @@ class Simulation:
             return
         events.jit_received(claim=end.claim, runner_name=end.runner_name, simulated=True)
         events.poller_exited(code=0, message=end.claim)
-        events.runner_exited(code=await self._runner(end.jit_config, events))
+        events.runner_exited(code=await self._runner(end.jit_config, events, condition))
 
     async def _poll(self, url: str, tokens: TokenKeeper) -> Work | End:
         if not url:
@@ -67,28 +70,51 @@ class Simulation:
         except (aiohttp.ClientError, TimeoutError, ValueError):
             return _NO_ANSWER, None, None
 
-    async def _runner(self, jit_config: str, events: Events) -> int:
-        """Run the runner; return its exit code."""
-        status, session = await self._github("POST", "", {"jit_config": jit_config})
-        if status != HTTPStatus.CREATED:
-            return 1
+    async def _runner(self, jit_config: str, events: Events, condition: Condition) -> int:
+        """Run the runner; return the exit code of its run.sh, which is 0 for most of its failures.
+
+        `poller/run.sh` asks for an exit code of its own where GitHub refuses the version.
+        """
+        if condition.ailment is Ailment.CRASHES:
+            return condition.crash_code
+        if condition.ailment is Ailment.NO_EGRESS:
+            await asyncio.Event().wait()  # until the Pod is deleted
+        config = {"jit_config": jit_config, "version": condition.version}
+        if condition.ailment is Ailment.UPDATES:
+            await self._update(config, condition.update_seconds)
+        status, session = await self._github("POST", "", config)
+        if status == HTTPStatus.FORBIDDEN:
+            return DEPRECATED_EXIT_CODE
+        if status == HTTPStatus.CREATED:
+            await self._session(session, events)
+        return 0
+
+    async def _update(self, config: dict[str, Any], seconds: float) -> None:
+        """Go online, learn of a newer version, and be offline for as long as the update takes."""
+        status, session = await self._github("POST", "", {**config, "updates": True})
+        if status == HTTPStatus.CREATED:
+            await asyncio.sleep(ONLINE_BEFORE_UPDATE)
+            await self._github("DELETE", f"/{session['session']}")
+            await asyncio.sleep(seconds)
+
+    async def _session(self, session: dict[str, Any], events: Events) -> None:
+        """Wait for a job and do it."""
         events.runner_started(runner_name=session["runner_name"])
         path = f"/{session['session']}"
         while True:
             status, job = await self._github("GET", f"{path}/message?wait={HOLD_SECONDS}", seconds=HOLD_SECONDS + 10)
             if status == HTTPStatus.NOT_FOUND:
-                return 0  # the registration was deleted: the real runner's run.sh ends with 0, too
+                return  # the registration was deleted
             if status == HTTPStatus.OK:
                 break
             if status in range(400, 500):
-                return 1
-        code = await self._job(path, job, events)
+                return
+        await self._job(path, job, events)
         await self._github("DELETE", path)
         if str(job.get("name", "")).startswith(LINGERS):
             await asyncio.Event().wait()  # until the Pod is deleted
-        return code
 
-    async def _job(self, path: str, job: dict[str, Any], events: Events) -> int:
+    async def _job(self, path: str, job: dict[str, Any], events: Events) -> None:
         job_id = int(job["job_id"])
         events.runner_ready()
         events.job_started(job=job_id)
@@ -98,7 +124,6 @@ class Simulation:
             if worked and await self._tell(f"{path}/finished", {"job_id": job_id, "conclusion": "success"}):
                 conclusion = "success"
         events.job_finished(job=job_id, conclusion=conclusion)
-        return 0 if conclusion == "success" else 1
 
     async def _work(self, path: str, seconds: float) -> bool:
         """Spend the job's time; False when GitHub took the job away meanwhile."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lab.kubelet.ailments import NO_SUCH_COMMAND, Ailment, condition_of
 from lab.kubelet.cluster import Cluster, GoneError, RefusedError
 from lab.kubelet.journal import Journal
 from lab.kubelet.pods import POLLER, RUNNER, PodView
@@ -47,6 +48,7 @@ class PodWorker:
     def __init__(self, *, ground: Ground, pod: PodView) -> None:
         self._ground = ground
         self._pod = pod
+        self._condition = condition_of(pod.images.get(RUNNER, ""))
         self._report = StatusReporter(cluster=ground.cluster, pod=pod)
         self._life: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -138,12 +140,22 @@ class PodWorker:
         if not self._pod.is_runner:
             self._report.start()
             await asyncio.Event().wait()
+        if self._condition.ailment is Ailment.NO_SCRIPTS:
+            await self._live_without_scripts()
+            return
         real = self._ground.quota.take()
         try:
             await (self._live_as_processes() if real else self._live_simulated())
         finally:
             if real:
                 self._ground.quota.give_back(used=self._ran_a_job)
+        self._write("pod_ended", phase=await self._report.finish(code_of_the_rest=0))
+
+    async def _live_without_scripts(self) -> None:
+        """Both containers end at once: their image has no such command."""
+        self._report.start()
+        self.poller_exited(code=NO_SUCH_COMMAND, message="")
+        self.runner_exited(code=NO_SUCH_COMMAND)
         self._write("pod_ended", phase=await self._report.finish(code_of_the_rest=0))
 
     async def _live_as_processes(self) -> None:
@@ -157,7 +169,7 @@ class PodWorker:
         containers = Containers(
             folder=folder,
             poller_environment=poller,
-            runner_environment=self._pod.environment[RUNNER],
+            runner_environment={**self._pod.environment[RUNNER], **self._condition.environment()},
             github_url=self._ground.simulation.github_url,
             events=self,
         )
@@ -168,7 +180,10 @@ class PodWorker:
         named = self._pod.environment[POLLER].get("OSTLER_DISPATCH_URL", "")
         url = self._ground.dispatch_url or named
         simulation = self._ground.simulation
-        await self._beside_token(tokens, lambda: simulation.run(dispatch_url=url, tokens=tokens, events=self))
+        await self._beside_token(
+            tokens,
+            lambda: simulation.run(dispatch_url=url, tokens=tokens, events=self, condition=self._condition),
+        )
 
     def _tokens(self, file: Path | None) -> TokenKeeper:
         return TokenKeeper(cluster=self._ground.cluster, pod=self._pod, file=file, refused=self._refused)

@@ -9,6 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
+from lab.github.world import TOO_OLD
+
 HOLD_SECONDS = 0.5
 
 
@@ -57,7 +59,7 @@ class Handler(BaseHTTPRequestHandler):
             self._body()
             self._dispatch()
         elif path == "/_runner/sessions":
-            self._connect(self._body()["jit_config"])
+            self._connect(self._body())
         else:
             *_, session, what = path.split("/")
             self._note(session, what, self._body())
@@ -96,8 +98,13 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self._send(200, {"jit_config": jit, "runner_name": name, "claim_id": claim, "owner": "acme"})
 
-    def _connect(self, jit: str) -> None:
+    def _connect(self, body: dict[str, Any]) -> None:
+        jit = body["jit_config"]
+        if body.get("version") == TOO_OLD:
+            self._send(403)
+            return
         with self.world.lock:
+            self.world.calls.append(("updates" if body.get("updates") else "connected", str(jit)))
             known = jit in self.world.given.values()
         if known:
             self._send(201, {"session": f"s{jit.removeprefix('jit-')}", "runner_name": f"runner-{jit}"})

@@ -76,7 +76,7 @@ class Lab:
         assert json.loads(process.stdout.readline())["ready"] is True
         return process
 
-    def create(self, name: str) -> str:
+    def create(self, name: str, *, image: str = "runner:1") -> str:
         """Create a runner Pod and return its UID."""
         environment = [{"name": "OSTLER_DISPATCH_URL", "value": self.stubs.dispatch_url}]
         token = {"serviceAccountToken": {"audience": AUDIENCE, "expirationSeconds": 3600, "path": "token"}}
@@ -84,8 +84,8 @@ class Lab:
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "containers": [
-                {"name": "poller", "image": "runner:1", "env": environment},
-                {"name": "runner", "image": "runner:1"},
+                {"name": "poller", "image": image, "env": environment},
+                {"name": "runner", "image": image},
             ],
             "volumes": [{"name": "token", "projected": {"sources": [token]}}],
         }
@@ -164,7 +164,11 @@ def test_a_pod_runs_a_job_from_its_binding_to_its_end(lab: Lab, kubelet: str) ->
     assert (ended["exitCode"], ended["message"]) == (0, "claim-jit-7")
     assert lab.container("one", "runner")["state"]["terminated"]["exitCode"] == 0
     assert lab.stubs.world.finished == {"s7": "success"}
-    assert [what for what, _ in lab.stubs.world.calls if what != "heartbeat"] == ["started", "finished", "deleted"]
+    assert [what for what, _ in lab.stubs.world.calls if what not in {"connected", "heartbeat"}] == [
+        "started",
+        "finished",
+        "deleted",
+    ]
     assert lab.events("one") == [
         "pod_bound",
         "poller_started",
@@ -191,9 +195,61 @@ def test_an_executing_runner_is_ready_and_beats(lab: Lab, kubelet: str) -> None:
     _until(lambda: bool(lab.container("busy", "runner").get("ready")))
     lab.stubs.world.wait_for(lambda: ("heartbeat", "s1") in lab.stubs.world.calls)
     lab.stubs.world.take_away = True
-    _until(lambda: lab.phase("busy") == "Failed")
+    _until(lambda: lab.phase("busy") == "Succeeded")
 
     assert lab.container("busy", "runner")["ready"] is False
+    assert kubelet in {"processes", "simulated"}
+
+
+@pytest.mark.parametrize(
+    ("tag", "code"), [("too-old", 7), ("crashes", 1), ("crashes-134", 134)], ids=["too-old", "crashes", "crashes-134"]
+)
+def test_a_runner_that_fails_before_its_job_ends_with_the_code_of_its_ailment(
+    lab: Lab, kubelet: str, tag: str, code: int
+) -> None:
+    lab.create("bad", image=f"registry.example.com:5000/ci/runner:{tag}")
+    lab.stubs.world.give("jit-1")
+
+    _until(lambda: "pod_ended" in lab.events("bad"))
+
+    assert lab.container("bad", "poller")["state"]["terminated"]["exitCode"] == 0
+    assert lab.container("bad", "runner")["state"]["terminated"]["exitCode"] == code
+    assert lab.events("bad") == ["pod_bound", "poller_started", "jit_received", "poller_exited", "pod_ended"]
+    assert kubelet in {"processes", "simulated"}
+
+
+def test_a_pod_whose_image_lacks_the_scripts_ends_before_its_first_poll(lab: Lab, kubelet: str) -> None:
+    lab.create("bare", image="runner:no-scripts")
+
+    _until(lambda: "pod_ended" in lab.events("bare"))
+
+    assert lab.phase("bare") == "Failed"
+    assert lab.container("bare", "poller")["state"]["terminated"]["exitCode"] == 127
+    assert lab.stubs.world.tokens == []
+    assert kubelet in {"processes", "simulated"}
+
+
+def test_a_runner_that_updates_itself_starts_twice_with_one_config(lab: Lab, kubelet: str) -> None:
+    lab.create("behind", image="runner:updates-1")
+    lab.stubs.world.give("jit-3")
+
+    _until(lambda: "pod_ended" in lab.events("behind"))
+
+    starts = [call for call in lab.stubs.world.calls if call[0] in {"updates", "connected"}]
+    assert starts == [("updates", "jit-3"), ("connected", "jit-3")]
+    assert lab.stubs.world.finished == {"s3": "success"}
+    assert kubelet in {"processes", "simulated"}
+
+
+def test_a_runner_without_egress_stays_until_its_pod_is_deleted(lab: Lab, kubelet: str) -> None:
+    lab.create("cut-off", image="runner:no-egress")
+    lab.stubs.world.give("jit-4")
+    _until(lambda: bool(lab.container("cut-off", "poller").get("state", {}).get("terminated")))
+
+    assert lab.container("cut-off", "runner")["state"].get("running") is not None
+    assert lab.stubs.world.calls == []
+    lab.delete("cut-off")
+    _until(lambda: lab.get("cut-off") is None)
     assert kubelet in {"processes", "simulated"}
 
 

@@ -19,6 +19,8 @@ HEARTBEAT_SECONDS = 1.0
 CALL_SECONDS = 10
 ATTEMPTS = 7
 NO_ANSWER = 0
+DEPRECATED = 7
+ONLINE_BEFORE_UPDATE = 0.5
 
 
 class GitHub:
@@ -84,10 +86,23 @@ def say(event: str, **facts: Any) -> None:
 
 
 def run(github: GitHub, jit_config: str) -> int:
-    """Run one runner to its end and return the exit code."""
-    status, session = github.ask("POST", "", {"jit_config": jit_config})
+    """Run one runner to its end and return the exit code of run.sh.
+
+    That of actions/runner ends with 0 for almost every failure: its helper takes them for ends that need no restart.
+    """
+    config = {"jit_config": jit_config, "version": os.environ.get("LAB_RUNNER_VERSION", "")}
+    update = os.environ.get("LAB_RUNNER_UPDATE_SECONDS")
+    if update is not None:
+        status, session = github.ask("POST", "", {**config, "updates": True})
+        if status == http.client.CREATED:
+            time.sleep(ONLINE_BEFORE_UPDATE)
+            github.ask("DELETE", f"/{session['session']}")
+            time.sleep(float(update))
+    status, session = github.ask("POST", "", config)
+    if status == http.client.FORBIDDEN:
+        return DEPRECATED if os.environ.get("ACTIONS_RUNNER_RETURN_VERSION_DEPRECATED_EXIT_CODE") == "1" else 0
     if status != http.client.CREATED:
-        return 1
+        return 0
     say("runner_started", runner_name=session["runner_name"])
     path = f"/{session['session']}"
     while True:
@@ -97,11 +112,11 @@ def run(github: GitHub, jit_config: str) -> int:
         if status == http.client.OK:
             break
         if status in range(400, 500):
-            return 1
+            return 0
     conclusion = do_job(github, path, job)
     say("job_finished", job=job["job_id"], conclusion=conclusion)
     github.ask("DELETE", path)
-    return 0 if conclusion == "success" else 1
+    return 0
 
 
 def do_job(github: GitHub, path: str, job: dict[str, Any]) -> str:
@@ -135,6 +150,10 @@ def main(arguments: list[str]) -> int:
     if arguments or not config:
         sys.stderr.write("usage: ACTIONS_RUNNER_INPUT_JITCONFIG=CONFIG run.sh\n")
         return 1
+    if "LAB_RUNNER_CRASHES" in os.environ:
+        return int(os.environ["LAB_RUNNER_CRASHES"])
+    while os.environ.get("LAB_RUNNER_EGRESS") == "none":
+        time.sleep(60)
     return run(GitHub(os.environ["LAB_GITHUB_URL"]), config)
 
 

@@ -67,6 +67,39 @@ def test_the_config_of_a_deleted_runner_starts_nothing(lab: Lab, github: GitHub)
     assert lab.call("POST", "/_runner/sessions", {"jit_config": jit.config.reveal()})[0] == 401
 
 
+def test_a_runner_of_a_version_too_old_never_comes_online(lab: Lab, github: GitHub) -> None:
+    jit = github.mint(installation_id=ORG_INSTALLATION, scope=ACME, name="r", labels=["linux"], runner_group_id=1)
+    config = jit.config.reveal()
+    lab.call("PUT", "/_lab/runner-versions", {"2.320.0": "2020-01-01T00:00:00Z", "2.330.0": "2120-01-01T00:00:00Z"})
+
+    refused = [
+        lab.call("POST", "/_runner/sessions", {"jit_config": config, "version": each})[0]
+        for each in ("2.300.0", "2.320.0")
+    ]
+
+    assert refused == [403, 403]
+    assert not github.list_runners(installation_id=ORG_INSTALLATION, scope=ACME)[0].online
+    assert lab.call("POST", "/_runner/sessions", {"jit_config": config, "version": "2.330.0"})[0] == 201
+
+
+def test_a_runner_that_updates_itself_gets_its_job_in_its_second_session(lab: Lab, github: GitHub) -> None:
+    (job,) = lab.jobs()
+    jit = github.mint(installation_id=ORG_INSTALLATION, scope=ACME, name="r", labels=["linux"], runner_group_id=1)
+    config = jit.config.reveal()
+
+    status, first = lab.call("POST", "/_runner/sessions", {"jit_config": config, "updates": True})
+    assert status == 201
+    assert github.list_runners(installation_id=ORG_INSTALLATION, scope=ACME)[0].online
+    assert lab.call("GET", f"/_runner/sessions/{first['session']}/message?wait=0.3")[0] == 204
+    assert lab.call("DELETE", f"/_runner/sessions/{first['session']}")[0] == 204
+    assert not github.list_runners(installation_id=ORG_INSTALLATION, scope=ACME)[0].online
+
+    status, second = lab.call("POST", "/_runner/sessions", {"jit_config": config})
+    assert status == 201
+    assert lab.next_job(second["session"]) == job
+    assert lab.call("POST", "/_runner/sessions", {"jit_config": config})[0] == 401
+
+
 def test_a_deleted_idle_runner_hears_that_it_is_over(lab: Lab, github: GitHub) -> None:
     session = start_runner(lab, github, "r")
     (seen,) = github.list_runners(installation_id=ORG_INSTALLATION, scope=ACME)

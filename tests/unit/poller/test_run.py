@@ -19,7 +19,7 @@ def pod(tmp_path: Path) -> Pod:
         tmp_path / "home" / "run.sh",
         f'echo "$@" >"{tmp_path}/arguments"; echo "$ACTIONS_RUNNER_INPUT_JITCONFIG" >"{tmp_path}/started"; '
         f'ls -A "$OSTLER_JIT_DIR" >"{tmp_path}/left"; pwd >"{tmp_path}/in"; '
-        f'echo "$ACTIONS_RUNNER_INPUT_DISABLEUPDATE" >"{tmp_path}/updates"; exit 7',
+        f'echo "$ACTIONS_RUNNER_RETURN_VERSION_DEPRECATED_EXIT_CODE" >"{tmp_path}/deprecated"; exit 7',
     )
     return made
 
@@ -33,7 +33,7 @@ def test_the_runner_starts_with_the_config_and_its_exit_code_is_kept(pod: Pod) -
     assert (pod.root / "started").read_text() == f"{JIT}\n"
     assert (pod.root / "arguments").read_text() == "\n"
     assert (pod.root / "in").read_text().strip() == str(pod.root / "home")
-    assert (pod.root / "updates").read_text() == "true\n"
+    assert (pod.root / "deprecated").read_text() == "1\n"
 
 
 def test_the_config_is_gone_before_the_runner_starts(pod: Pod) -> None:
