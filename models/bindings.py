@@ -13,6 +13,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
+from models import runner_failures
 from models.binding_locks import ExecutionView, Locked
 from models.releases import request_release
 from models.sql import text
@@ -42,7 +43,10 @@ class Bound:
 
 @dataclass(slots=True)
 class _Batch:
-    """One transaction: what it holds, and what it leads to. `freed` are accounts that use less now."""
+    """One transaction: what it holds, and what it leads to.
+
+    `freed` are accounts that use less now, `executed` claims that began to execute.
+    """
 
     db: Connection
     locked: Locked
@@ -50,6 +54,7 @@ class _Batch:
     who: str
     bound: Bound = field(default_factory=Bound)
     freed: set[int] = field(default_factory=set)
+    executed: set[int] = field(default_factory=set)
 
 
 def apply(db: Connection, locked: Locked, events: Sequence[JobEvent], *, now: datetime, who: str) -> Bound:
@@ -61,6 +66,7 @@ def apply(db: Connection, locked: Locked, events: Sequence[JobEvent], *, now: da
         else:
             _run(batch, event)
     batch.bound.wakes.update(pools_with_work(db, sorted(batch.freed)))
+    batch.bound.wakes.update(runner_failures.executed(db, batch.executed, now=now))
     return batch.bound
 
 
@@ -157,6 +163,7 @@ def _bind(batch: _Batch, job: JobView, *, runner_name: str, started: datetime) -
             batch.db, "execute", claim.id, now=batch.now, who=batch.who, why=f"job {job.id} started on {runner_name}"
         )
         claim.state = ClaimState.EXECUTING
+        batch.executed.add(claim.id)
     claim.executes = job.id
 
 

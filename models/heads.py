@@ -56,11 +56,11 @@ _HEADS = Prepared(
         CROSS JOIN LATERAL (
             SELECT queued_at FROM jobs WHERE {QUEUED} AND account_id = a.id
             ORDER BY priority DESC, queued_at, id LIMIT 1) head
-        WHERE (coalesce(u.count, 0) < a.budget_count
+        WHERE a.id <> :braked AND ((coalesce(u.count, 0) < a.budget_count
                AND coalesce(u.vcpu, 0) + :vcpu <= a.budget_vcpu
                AND coalesce(u.memory, 0) + :memory <= a.budget_memory)
            OR EXISTS (SELECT FROM claims s WHERE s.ended_at IS NULL AND s.pool_id = :pool_id
-                      AND s.account_id = a.id AND s.spare_since > :spare_before)
+                      AND s.account_id = a.id AND s.spare_since > :spare_before))
         ORDER BY greatest(coalesce(u.count, 0) / nullif(t.count, 0)::float,
                           coalesce(u.vcpu, 0) / nullif(t.vcpu, 0)::float,
                           coalesce(u.memory, 0) / nullif(t.memory, 0)::float) / a.weight NULLS FIRST,
@@ -69,7 +69,9 @@ _HEADS = Prepared(
     ), other AS MATERIALIZED (
         SELECT p.id, p.vcpu, p.memory FROM pools p
         CROSS JOIN LATERAL (SELECT FROM offers o WHERE o.pool_id = p.id AND o.until > :now LIMIT 1) offered
+        -- Nothing is kept for jobs whose runners do not start: they may wait for hours.
         WHERE p.id <> :pool_id
+          AND NOT EXISTS (SELECT FROM runner_failures f WHERE f.pool_id = p.id AND f.cleared_at IS NULL)
     ), reserved AS MATERIALIZED (
         -- One look at the index per account and pool: none walks a queue, however deep.
         SELECT DISTINCT ON (ranked.account_id) ranked.account_id, other.id AS other_pool_id, other.vcpu AS other_vcpu,
@@ -98,17 +100,21 @@ _HEADS = Prepared(
     ORDER BY job.priority DESC, job.queued_at, job.id
     """,  # noqa: S608
     pool_id="bigint", vcpu="bigint", memory="bigint", batch="bigint", now="timestamptz", spare_before="timestamptz",
-    reserve_before="timestamptz",
+    reserve_before="timestamptz", braked="bigint",
 )  # fmt: skip
 
 
+NOBODY = -1
+"""The id of no account."""
+
+
 def read_heads(db: Connection, pool: PoolShape, *, batch: int, spare_after: float, reserve_after: float,
-               now: datetime) -> Heads:  # fmt: skip
+               braked: int = NOBODY, now: datetime) -> Heads:  # fmt: skip
     """Return at most about twice `batch` jobs: the heads of the accounts that come first and have room.
 
     The index on dispatchable jobs is walked account by account, so held jobs and deep queues cost nothing. None is
     returned while jobs that the pool may not serve any more are still to be taken from it. Those of
-    them that another session held locked are left out one by one.
+    them that another session held locked are left out one by one. So are all jobs of the account that is `braked`.
     """
     rows = _HEADS.execute(
         db,
@@ -119,6 +125,7 @@ def read_heads(db: Connection, pool: PoolShape, *, batch: int, spare_after: floa
         now=now,
         spare_before=now - timedelta(seconds=spare_after),
         reserve_before=now - timedelta(seconds=reserve_after),
+        braked=braked,
     ).all()
     accounts: dict[int, AccountView] = {}
     reservations: dict[int, Reservation] = {}

@@ -84,11 +84,15 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a run meets: free Pods (up to the batch), and whether a probe may be due or spares may be there."""
+    """What a run meets: free Pods (up to the batch), and whether a probe may be due or spares may be there.
+
+    `failures`: runners of this pool have ended without an execution, so that it may be braked.
+    """
 
     free: int
     probes: bool
     spares: bool
+    failures: bool = False
 
 
 def lock_pool(db: Connection, pool_id: int) -> PoolShape | None:
@@ -120,14 +124,16 @@ def outlook(db: Connection, pool: PoolShape, *, batch: int, spare_after: float, 
         text(f"""
             SELECT (SELECT count(*) FROM (SELECT 1 {_FREE_PODS} LIMIT :batch) free) AS free,
                    EXISTS (SELECT FROM backoffs WHERE kind = 'installation' AND failures > 0) AS probes,
-                   EXISTS (SELECT FROM claims WHERE {_SPARE}) AS spares
+                   EXISTS (SELECT FROM claims WHERE {_SPARE}) AS spares,
+                   EXISTS (SELECT FROM runner_failures
+                           WHERE pool_id = :pool_id AND cleared_at IS NULL) AS failures
         """),  # noqa: S608  the parts stand above
         {
             "pool_id": pool.id, "batch": batch, "now": now, "web_alive": now - WEB_ALIVE,
             "spare_before": now - timedelta(seconds=spare_after),
         },
     ).one()  # fmt: skip
-    return Outlook(free=row.free, probes=row.probes, spares=row.spares)
+    return Outlook(free=row.free, probes=row.probes, spares=row.spares, failures=row.failures)
 
 
 _LOCK_JOBS = Prepared(

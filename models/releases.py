@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from models import epochs, pod_ends
+from models import epochs, pod_ends, runner_failures
 from models.engine import StartOver
 from models.names import INSTALLATION_NOW, SCOPE_NOW
 from models.sql import text
@@ -230,6 +230,8 @@ def refuse_release(db: Connection, claim_id: int, *, now: datetime, who: str) ->
         why="GitHub says that the runner is busy",
         guard="AND delivered_at IS NOT NULL",
     )
+    if moved is not None:
+        runner_failures.executed(db, [claim_id], now=now)
     return moved is not None
 
 
@@ -366,6 +368,8 @@ def end_delivered(
         return None
     if claim.job_id is not None:
         move_fate(db, claim.job_id, fate, now=now, who=who)
+        if fate.fate is Fate.REQUEUE:
+            runner_failures.record(db, work.claim_id, reason=work.reason, now=now)
     return insert_retire(db, claim.runner_pod_id, now=now, who=who, why=work.reason, due_after=retire_due)
 
 
@@ -466,6 +470,8 @@ def end_without_pod(
         return False
     if claim.job_id is not None:
         move_fate(db, claim.job_id, fate, now=now, who=who)
+        if fate.fate is Fate.REQUEUE and claim.state != ClaimState.EXECUTING:
+            runner_failures.record(db, claim_id, reason=fate.why, now=now)
     return True
 
 

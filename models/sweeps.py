@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from models import runner_failures
 from models.names import INSTALLATION_NOW, SCOPE_NOW
 from models.releases import lock_job, move_fate
 from models.sql import text
@@ -152,6 +153,8 @@ def set_executing(
         db, "execute", claim_id, now=now, who=who, why=why, guard=own, values={} if keeps else {"job_id": "NULL"},
         job_id=job_id,
     )  # fmt: skip
+    if moved is not None:
+        runner_failures.executed(db, [claim_id], now=now)
     if moved is None or job_id is None:
         return moved is not None
     if fate is not None:

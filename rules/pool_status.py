@@ -13,6 +13,7 @@ from typing import Any, Literal
 from rules.draining import DrainReport
 from rules.pod_states import PodState
 from rules.pool_plan import PoolPlan
+from rules.runner_brakes import Brake
 from rules.starts import Starts, Trouble
 
 Json = dict[str, Any]
@@ -23,7 +24,10 @@ REPEATED = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolNow:
-    """What a status is made of beside the plan. `problem`: why the spec cannot be used; `drain`: of one that leaves."""
+    """What a status is made of beside the plan. `problem`: why the spec cannot be used; `drain`: of one that leaves.
+
+    `brake`: its runners never execute.
+    """
 
     generation: int
     selector: str
@@ -34,6 +38,7 @@ class PoolNow:
     drain: DrainReport | None = None
     scaled_up_at: datetime | None = None
     scaled_down_at: datetime | None = None
+    brake: Brake | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +122,18 @@ def _degraded(pool: PoolNow, plan: PoolPlan) -> Condition:
     if plan.hopeless is not None:
         return Condition("Degraded", "True", plan.hopeless, f"the image of a Pod that starts: {plan.hopeless}")
     of_starts = _of_starts(plan.starts)
+    if of_starts.status == "False" and pool.brake is not None:
+        return _of_runners(pool.brake)
     if of_starts.status == "False" and plan.lost:
         return Condition("Degraded", "True", "NodeLost", f"Pods on nodes that are gone: {plan.lost}")
     return of_starts
+
+
+def _of_runners(brake: Brake) -> Condition:
+    """Return the condition of a braked pool; its message says what to do where that is known."""
+    whom = "" if brake.account_id is None else f" for jobs of account {brake.account_id}"
+    cure = "; use an image with a newer runner" if brake.too_old else ""
+    return Condition("Degraded", "True", "RunnersDoNotStart", f"Runners do not start{whom}: {brake.tell()}{cure}")
 
 
 def _of_starts(starts: Starts) -> Condition:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import redis
@@ -12,9 +12,9 @@ from celery import chain
 from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
-from models import backoffs, matching
+from models import backoffs, matching, runner_failures
 from models.engine import is_locked, transaction
-from models.heads import Heads, read_heads
+from models.heads import NOBODY, Heads, read_heads
 from ostler.clock import utcnow
 from ostler.wakes import AUTOSCALE
 from rules.fairness import AccountView, BatchPlan, JobHead, plan_batch
@@ -115,9 +115,17 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
     free = seen.free
     if free and seen.probes:
         backoffs.let_one_through(db, pool_id=pool.id, probe_every=settings.probe_every, now=now)
+    held = runner_failures.held(db, pool.id, pool.template_hash, now=now) if free and seen.failures else None
     heads = read_heads(
-        db, pool, batch=batch, spare_after=settings.spare_after, reserve_after=settings.reserve_after, now=now
-    )
+        db, pool, batch=batch, spare_after=settings.spare_after, reserve_after=settings.reserve_after,
+        braked=NOBODY if held is None or held.slots or held.account_id is None else held.account_id, now=now,
+    )  # fmt: skip
+    probed = None if held is None or not held.slots else held.account_id
+    jobs_left_out = False
+    if probed is not None:
+        heads, jobs_left_out = one_of(heads, probed)
+    elif held is not None and held.account_id is None:
+        free = min(free, held.slots)
     if not heads.jobs:
         matching.set_wants_pods(db, pool, wants=False)
         return Matched((), 0, again=False)
@@ -137,14 +145,23 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
     plan = rows.plan(without=given, slots=len(pods))
     pairs = [(job.job_id, pod) for job, pod in zip(plan.picks, pods, strict=False)]
     claims = matching.insert_claims(db, pool, pairs, due_after=settings.due_after, now=now)
-    left_without_pods = len(heads.jobs) - len(given) > free
+    # A pool that is braked has the Pods, and is woken by the keeper.
+    braked = held is not None and held.account_id is None
+    left_without_pods = not braked and len(heads.jobs) - len(given) > free
     news = matching.set_wants_pods(db, pool, wants=left_without_pods)
     skipped = rows.skipped or len(pods) < len(first.picks)
     full = len(claims) == batch
     # A poll that committed its offer before the flag was news did not wake us: look once more.
-    again = full or (skipped and bool(claims)) or (news and left_without_pods)
+    again = full or ((skipped or jobs_left_out) and bool(claims)) or (news and left_without_pods)
     short = left_without_pods and pool.autoscaled
     return Matched(claims, len(given), again=again, skipped=skipped, short=short)
+
+
+def one_of(heads: Heads, account_id: int) -> tuple[Heads, bool]:
+    """Return the heads with one job of an account, the first, as a probe; and whether others were left out."""
+    own = [job for job in heads.jobs if job.account_id == account_id]
+    jobs = tuple(job for job in heads.jobs if job.account_id != account_id or job is own[0])
+    return replace(heads, jobs=jobs), len(own) > 1
 
 
 class _Rows:

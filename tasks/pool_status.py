@@ -17,6 +17,7 @@ from ostler.clock import utcnow
 from ostler.errors import Gone, UpstreamError
 from rules.pool_plan import ObservedPool, PoolPlan, share_of
 from rules.pool_status import PoolNow, status_of
+from rules.runner_brakes import Brake
 from tasks.base import SWEEP_ROW, calls
 from tasks.draining import told
 from tasks.runtime import Runtime
@@ -27,7 +28,9 @@ EVERY = 5.0
 log = structlog.get_logger(__name__)
 
 
-def write_status(rt: Runtime, pool: Row[Any], observed: ObservedPool, plan: PoolPlan, *, now: datetime) -> None:
+def write_status(
+    rt: Runtime, pool: Row[Any], observed: ObservedPool, plan: PoolPlan, *, brake: Brake | None = None, now: datetime
+) -> None:
     """Write a pool's status if it has changed. One that cannot be written is written by the next reconcile."""
     if pool.deleted_at is not None:
         return
@@ -41,6 +44,7 @@ def write_status(rt: Runtime, pool: Row[Any], observed: ObservedPool, plan: Pool
         drain=told(rt, pool, plan, now=now) if observed.leaving else None,
         scaled_up_at=getattr(pool, "scaled_up_at", None),
         scaled_down_at=getattr(pool, "scaled_down_at", None),
+        brake=brake,
     )
     status = status_of(stands, plan, before=pool.status, now=now)
     if not pool_plans.status_is_due(pool, status, every=EVERY, now=now):

@@ -29,6 +29,7 @@ from ostler.wakes import KEEP, REMATCH
 from rules.machines import Purpose
 from tasks import draining
 from tasks.base import SWEEP, begin_page, calls, remaining, task
+from tasks.braking import see_brake
 from tasks.deadlines import limit_jobs
 from tasks.freed import wake_after_pods
 from tasks.mirror import mark_unusable, mirror, pod_facts
@@ -173,7 +174,8 @@ def keep(*, pool_id: int) -> None:
     # A GitHub that does not answer may use up the rest of the time, and not always for the same Pods (L14).
     decided = decide(rt, pool_id, name=name, by_uid=by_uid)
     act(rt, decided)
-    write_status(rt, decided.pool, decided.observed, decided.plan, now=utcnow())
+    brake = see_brake(rt, decided.pool, now=utcnow())
+    write_status(rt, decided.pool, decided.observed, decided.plan, brake=brake, now=utcnow())
     limit_jobs(rt, pool_id, [pod for pod in seen if pod.is_ours], max_job_seconds=decided.pool.max_job_seconds)
     random.shuffle(asking)
     complete &= see_all(rt, asking, by_uid, namespace=namespace, now=now)

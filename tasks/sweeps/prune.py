@@ -43,6 +43,7 @@ def kept_for(settings: Settings) -> dict[Kind, float]:
         Kind.REPAIRS: settings.keep_repairs,
         Kind.SWEEP_RUNS: settings.keep_events,
         Kind.STRANDINGS: settings.keep_events,
+        Kind.RUNNER_FAILURES: settings.keep_events,
     }
 
 

@@ -1,0 +1,270 @@
+"""A pool whose runners never execute is given one claim at a time, and others go on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import pytest
+from sqlalchemy import text
+
+from models import releases, runner_failures
+from models.engine import transaction
+from rules.fates import Fate, JobFate
+from rules.runner_brakes import Brake
+from tests.database import Database
+from tests.integration.matching.stage import Stage, make_stage
+from tests.integration.models.webhook_rows import NOW
+
+QUEUED = JobFate(Fate.REQUEUE, "GitHub says that it is queued")
+
+
+@pytest.fixture
+def stage(database: Database) -> Stage:
+    return make_stage(database)
+
+
+def at(seconds: float) -> datetime:
+    """Return a time so many seconds after the beginning."""
+    return NOW + timedelta(seconds=seconds)
+
+
+def match(stage: Stage, pool: int, *, now: datetime) -> Sequence[int]:
+    """Run the matcher while the web process beats; return its claims."""
+    with stage.engine.begin() as db:
+        db.execute(text("UPDATE web_instances SET beat_at = :now"), {"now": now})
+        db.execute(text("UPDATE offers SET until = :until"), {"until": now + timedelta(seconds=50)})
+    return stage.match(pool, now=now).claims
+
+
+def fail(stage: Stage, claims: Sequence[int], *, now: datetime, code: int = 0, fate: JobFate = QUEUED) -> None:
+    """Let the runners of claims end without a job, as a release finds them."""
+    with stage.engine.begin() as db:
+        db.execute(
+            text("""
+                UPDATE claims SET state = 'releasing', delivered_at = created_at, release_reason = 'its Pod has ended',
+                       leased_until = :now
+                WHERE id = ANY(:ids)
+            """),
+            {"ids": list(claims), "now": now - timedelta(seconds=1)},
+        )
+        db.execute(
+            text("""
+                UPDATE runner_pods SET terminal_at = :now, runner_exit_code = :code, poller_exit_code = 0
+                WHERE uid IN (SELECT pod_uid FROM claims WHERE id = ANY(:ids))
+            """),
+            {"ids": list(claims), "now": now, "code": code},
+        )
+        db.execute(text("UPDATE epochs SET trusted_until = 'infinity', trusted_server = pg_postmaster_start_time()"))
+    for claim in claims:
+        work = transaction(stage.engine, lambda db: releases.begin_release(db, claim, now=now))  # noqa: B023
+        assert work is not None
+        transaction(
+            stage.engine,
+            lambda db: releases.end_delivered(db, work, fate, now=now, who="test", retire_due=10),  # noqa: B023
+        )
+
+
+def execute(stage: Stage, claim: int, *, now: datetime) -> Sequence[int]:
+    """Let a claim execute."""
+    return transaction(stage.engine, lambda db: runner_failures.executed(db, [claim], now=now))
+
+
+def brake(stage: Stage, pool: int, template: str = "hash") -> Brake | None:
+    return transaction(stage.engine, lambda db: runner_failures.read(db, pool, template))
+
+
+def account_of(stage: Stage, claim: int) -> int:
+    return int(stage.rows("SELECT account_id FROM claims WHERE id = :id", id=claim)[0].account_id)
+
+
+def fleet(stage: Stage, *accounts: int, jobs: int = 3, pods: int = 20, age: float = 1000) -> int:
+    """Return a pool with Pods, and with so many jobs of each account."""
+    pool = stage.pool()
+    for account in accounts:
+        stage.account(account)
+        for number in range(jobs):
+            stage.job(account, pool, age=age - number)
+    for _ in range(pods):
+        stage.pod(pool)
+    return pool
+
+
+def test_a_pool_gets_one_probe_after_runners_of_three_jobs_never_executed(stage: Stage) -> None:
+    pool = fleet(stage, 1, 2)
+    first = match(stage, pool, now=NOW)
+    assert len(first) == 6
+    fail(stage, first, now=at(40))
+    assert stage.rows("SELECT 1 FROM jobs WHERE state <> 'queued' OR hold_reason IS NOT NULL") == []
+
+    assert match(stage, pool, now=at(49)) == ()
+    (probe,) = match(stage, pool, now=at(51))
+    assert match(stage, pool, now=at(52)) == ()
+
+    fail(stage, [probe], now=at(90))
+    assert match(stage, pool, now=at(109)) == ()
+    assert len(match(stage, pool, now=at(111))) == 1
+    assert match(stage, pool, now=at(400)) == ()
+
+
+def test_two_jobs_that_fail_hold_nobody_back(stage: Stage) -> None:
+    pool = fleet(stage, 1, jobs=2)
+    fail(stage, match(stage, pool, now=NOW), now=at(40))
+
+    assert len(match(stage, pool, now=at(41))) == 2
+
+
+def test_an_account_whose_runners_alone_fail_is_braked_alone(stage: Stage) -> None:
+    pool = fleet(stage, 1, jobs=5)
+    failed = match(stage, pool, now=NOW)
+    fail(stage, failed, now=at(40))
+    stage.account(2)
+    jobs = {stage.job(2, pool) for _ in range(3)}
+
+    others = match(stage, pool, now=at(41))
+
+    assert [account_of(stage, claim) for claim in others] == [2, 2, 2]
+    (probe,) = match(stage, pool, now=at(60))
+    assert account_of(stage, probe) == 1
+    assert set(stage.claimed()) > jobs
+
+
+def test_a_braked_account_takes_no_place_of_others_in_a_small_batch(database: Database) -> None:
+    stage = make_stage(database, match_batch=1)
+    pool = fleet(stage, 1, jobs=3)
+    failed = [claim for second in range(3) for claim in match(stage, pool, now=at(second))]
+    fail(stage, failed, now=at(40))
+    stage.account(2)
+    stage.job(2, pool, age=0)
+
+    (claim,) = match(stage, pool, now=at(41))
+
+    assert account_of(stage, claim) == 2
+
+
+def test_the_first_execution_opens_the_pool(stage: Stage) -> None:
+    pool = fleet(stage, 1, 2)
+    fail(stage, match(stage, pool, now=NOW), now=at(40))
+    (probe,) = match(stage, pool, now=at(51))
+
+    assert execute(stage, probe, now=at(60)) == [pool]
+
+    assert brake(stage, pool) is None
+    assert len(match(stage, pool, now=at(61))) == 5
+
+
+def test_an_execution_of_another_account_opens_nothing_for_a_braked_account(stage: Stage) -> None:
+    pool = fleet(stage, 1)
+    fail(stage, match(stage, pool, now=NOW), now=at(40))
+    stage.account(2)
+    stage.job(2, pool)
+    (other,) = match(stage, pool, now=at(41))
+
+    assert execute(stage, other, now=at(42)) == []
+
+    found = brake(stage, pool)
+    assert found is not None
+    assert found.account_id == 1
+
+
+def test_a_new_template_opens_the_pool_at_once(stage: Stage) -> None:
+    pool = fleet(stage, 1, 2)
+    fail(stage, match(stage, pool, now=NOW), now=at(40))
+    with stage.engine.begin() as db:
+        db.execute(text("UPDATE pools SET template_hash = 'mended' WHERE id = :id"), {"id": pool})
+
+    assert len(match(stage, pool, now=at(41))) == 6
+
+
+def test_pods_of_an_old_template_neither_count_nor_reset(stage: Stage) -> None:
+    pool = fleet(stage, 1, 2, jobs=2)
+    old = match(stage, pool, now=NOW)
+    with stage.engine.begin() as db:
+        db.execute(text("UPDATE pools SET template_hash = 'mended' WHERE id = :id"), {"id": pool})
+    fail(stage, old[1:], now=at(40))
+    assert stage.rows("SELECT 1 FROM runner_failures") == []
+    for _ in range(6):
+        stage.pod(pool, template="mended")
+    fail(stage, match(stage, pool, now=at(41)), now=at(80))
+    assert brake(stage, pool, "mended") is not None
+
+    assert execute(stage, old[0], now=at(81)) == []
+
+    assert brake(stage, pool, "mended") is not None
+
+
+@pytest.mark.parametrize(
+    "fate",
+    [JobFate(Fate.FINISH, "GitHub says that it is over", "cancelled"), JobFate(Fate.RUNNING, "it runs elsewhere")],
+    ids=["over", "elsewhere"],
+)
+def test_a_runner_whose_job_is_not_queued_any_more_counts_neither_way(stage: Stage, fate: JobFate) -> None:
+    pool = fleet(stage, 1, 2)
+    fail(stage, match(stage, pool, now=NOW), now=at(40), fate=fate)
+
+    assert stage.rows("SELECT 1 FROM runner_failures") == []
+
+
+def test_a_pod_that_was_evicted_does_not_count(stage: Stage) -> None:
+    pool = fleet(stage, 1, 2)
+    claims = match(stage, pool, now=NOW)
+    with stage.engine.begin() as db:
+        db.execute(text("UPDATE runner_pods SET exit_reason = 'EvictionByEvictionAPI', deletion_at = now()"))
+
+    fail(stage, claims, now=at(40))
+
+    assert stage.rows("SELECT 1 FROM runner_failures") == []
+
+
+def test_one_runner_that_is_too_old_brakes_the_pool(stage: Stage) -> None:
+    pool = fleet(stage, 1, 2, jobs=1)
+    (claim, *_) = match(stage, pool, now=NOW)
+    fail(stage, [claim], now=at(5), code=7)
+    stage.job(2, pool)
+
+    assert match(stage, pool, now=at(6)) == ()
+    found = brake(stage, pool)
+    assert found is not None
+    assert found.too_old
+
+
+def test_a_job_is_set_aside_after_three_runners_and_tried_hourly(stage: Stage) -> None:
+    pool = fleet(stage, 1, jobs=1)
+    for number in range(3):
+        begun = at(100 * number)
+        claims = match(stage, pool, now=begun)
+        assert len(claims) == 1, number
+        fail(stage, claims, now=begun + timedelta(seconds=40), code=134)
+
+    (job,) = stage.rows("SELECT hold_reason, hold_detail, not_before FROM jobs")
+
+    assert (job.hold_reason, job.not_before) == ("set_aside", at(3840))
+    assert "3 runners of pool" in job.hold_detail
+    assert "container `runner` exited 134" in job.hold_detail
+    assert match(stage, pool, now=at(400)) == ()
+
+
+def test_a_job_that_was_set_aside_is_looked_at_at_once_when_the_pool_is_mended(stage: Stage) -> None:
+    pool = fleet(stage, 1, jobs=1)
+    for number in range(3):
+        fail(stage, match(stage, pool, now=at(100 * number)), now=at(100 * number + 40))
+
+    mended = transaction(stage.engine, lambda db: runner_failures.forget_old_templates(db, pool, "mended", now=at(500)))
+
+    assert mended == 3
+    assert [row.not_before for row in stage.rows("SELECT not_before FROM jobs")] == [at(500)]
+
+
+def test_a_braked_pool_keeps_no_budget_from_another_pool_of_its_account(stage: Stage) -> None:
+    bad = fleet(stage, 1, 2)
+    fail(stage, match(stage, bad, now=NOW), now=at(40))
+    good = stage.pool()
+    stage.pod(good)
+    job = stage.job(1, good, age=0)
+    with stage.engine.begin() as db:
+        db.execute(text("UPDATE accounts SET budget_count = 1"))
+
+    claims = match(stage, good, now=at(41))
+
+    assert len(claims) == 1
+    assert job in stage.claimed()

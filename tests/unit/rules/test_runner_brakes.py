@@ -1,0 +1,109 @@
+"""When runners that never execute brake a pool or an account, and when a probe may go."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from rules.pod_ends import How
+from rules.runner_brakes import TOO_OLD, Brake, Failure, brake_of, counts, wait_seconds
+
+START = datetime(2026, 11, 23, 12, tzinfo=UTC)
+
+
+def _failure(
+    number: int, *, job: int | None = None, account: int = 1, at: float, claimed: float = -30, code: int | None = 0
+) -> Failure:
+    return Failure(
+        pod_uid=f"pod-{number}",
+        job_id=number if job is None else job,
+        account_id=account,
+        claimed_at=START + timedelta(seconds=claimed),
+        at=START + timedelta(seconds=at),
+        exit_code=code,
+        why="its Pod has ended",
+    )
+
+
+def _three(*accounts: int) -> list[Failure]:
+    return [_failure(number, account=account, at=number) for number, account in enumerate(accounts)]
+
+
+def _brake(failures: list[Failure]) -> Brake:
+    brake = brake_of(failures)
+    assert brake is not None
+    return brake
+
+
+def test_fewer_than_three_jobs_brake_nothing() -> None:
+    assert brake_of([]) is None
+    assert brake_of(_three(1, 2)) is None
+    assert brake_of([_failure(number, job=number % 2, at=number) for number in range(20)]) is None
+
+
+def test_three_jobs_on_one_pod_brake_nothing() -> None:
+    again = [Failure("pod", job, 1, START, START, 0, "it ended") for job in (1, 2, 3)]
+
+    assert brake_of(again) is None
+
+
+def test_three_jobs_of_several_accounts_brake_the_pool() -> None:
+    brake = _brake(_three(1, 2, 1))
+
+    assert (brake.account_id, brake.jobs, brake.pods) == (None, 3, 3)
+    assert (brake.since, brake.probe_at) == (START + timedelta(seconds=2), START + timedelta(seconds=12))
+
+
+def test_three_jobs_of_one_account_brake_that_account() -> None:
+    assert _brake(_three(7, 7, 7)).account_id == 7
+
+
+def test_one_runner_whose_version_is_refused_brakes_the_pool() -> None:
+    brake = _brake([_failure(1, account=7, at=0, code=TOO_OLD)])
+
+    assert (brake.account_id, brake.too_old) == (None, True)
+    assert "too old (exit code 7); 1 runner in a row" in brake.tell()
+
+
+def test_each_probe_that_fails_doubles_the_wait_to_five_minutes() -> None:
+    failures, waits = _three(1, 2, 3), []
+    for number in range(3, 11):
+        brake = _brake(failures)
+        waits.append((brake.probe_at - brake.last_at).total_seconds())
+        probed = (brake.probe_at - START).total_seconds()
+        failures.append(_failure(number, claimed=probed, at=probed + 40))
+
+    assert waits == [10, 20, 40, 80, 160, 300, 300, 300]
+
+
+def test_what_was_under_way_when_the_brake_came_on_doubles_nothing() -> None:
+    before = _brake(_three(1, 2, 3))
+    late = [*_three(1, 2, 3), *(_failure(number, at=number, claimed=-1) for number in range(3, 100))]
+
+    brake = _brake(late)
+
+    assert (brake.since, brake.last_at, brake.probe_at) == (before.since, before.last_at, before.probe_at)
+    assert brake.pods == 100
+
+
+def test_the_order_in_which_failures_are_read_does_not_matter() -> None:
+    failures = [*_three(1, 2, 3), _failure(3, claimed=13, at=50), _failure(4, claimed=80, at=120)]
+
+    assert brake_of(failures[::-1]) == brake_of(failures)
+
+
+@pytest.mark.parametrize(("how", "counted"), [
+    (How.COMPLETED, True), (How.FAILED, True), (How.OUT_OF_MEMORY, True), (How.UNKNOWN, True), (How.DEADLINE, True),
+    (How.DELETED, False), (How.EVICTED, False), (How.PREEMPTED, False), (How.NODE, False),
+])  # fmt: skip
+def test_a_pod_that_somebody_took_away_says_nothing_about_its_runner(how: How, counted: bool) -> None:
+    assert counts(how) is counted
+
+
+def test_the_message_names_the_exit_code_and_the_reason() -> None:
+    said = _brake([*_three(1, 2), _failure(9, at=9, code=134)]).tell()
+
+    assert said == "3 runners in a row ended without a job; of the last one: exit code 134, its Pod has ended"
+
+
+def test_waits_never_fall_below_the_first() -> None:
+    assert [wait_seconds(step) for step in (-1, 0, 1, 2, 10**9)] == [10, 10, 10, 20, 300]
