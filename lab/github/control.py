@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from lab.github import refusals
 from lab.github.entities import Group, Job, now, stamp
 from lab.github.faults import Fault, Faults
 from lab.github.identity import Identity
@@ -58,6 +59,7 @@ class Control:
             Route("/_lab/faults", self.list_faults, methods=["GET"]),
             Route("/_lab/faults", self.clear_faults, methods=["DELETE"]),
             Route("/_lab/accounts/{login}", self.change_account, methods=["PATCH"]),
+            Route("/_lab/accounts/{login}/refusals", self.set_refusals, methods=["PUT"]),
             Route("/_lab/accounts/{login}/groups/{id:int}", self.set_group, methods=["PUT"]),
             Route("/_lab/accounts/{login}/groups/{id:int}", self.delete_group, methods=["DELETE"]),
             Route("/_lab/repositories/{owner}/{repo}", self.rename_repository, methods=["PATCH"]),
@@ -86,7 +88,10 @@ class Control:
         return JSONResponse({"login": account.login, "repositories": names}, status_code=HTTPStatus.CREATED)
 
     async def change_account(self, request: Request) -> Response:
-        """Rename an owner (`login`), or suspend or remove the App there (`suspended`, `installed`); announce it."""
+        """Rename an owner (`login`), or suspend or remove the App there (`suspended`, `installed`); announce it.
+
+        With `announce` false no webhook tells that the App was suspended or removed, or is back.
+        """
         account = self._world.accounts.get(request.path_params["login"].lower())
         if account is None:
             return _refuse(HTTPStatus.NOT_FOUND, "no such account")
@@ -107,10 +112,18 @@ class Control:
             action = "created" if account.installed else "deleted"
             for repository in account.repositories.values():
                 repository.tail = tail_of(repository)
-        if action is not None:
+        if action is not None and body.get("announce", True):
             hook = installation_webhook(action, account, app_id=self._identity.app_id)
             self._sender.announce("installation", account, hook)
         return JSONResponse({"login": account.login, "installation_id": account.installation_id})
+
+    async def set_refusals(self, request: Request) -> Response:
+        """Refuse mints of an account from now on: a list of `lab.github.refusals.Refusal`; an empty one ends it."""
+        account = self._world.accounts.get(request.path_params["login"].lower())
+        if account is None:
+            return _refuse(HTTPStatus.NOT_FOUND, "no such account")
+        account.refusals = [refusals.read(each) for each in await request.json()]
+        return JSONResponse({"refusals": len(account.refusals)})
 
     async def set_group(self, request: Request) -> Response:
         """Make or change a runner group of an organisation: `name`, `visibility`, `public`, `repositories` by name."""

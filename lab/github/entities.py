@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from lab.github.refusals import Refusal
+
 QUEUED, WAITING, RUNNING, COMPLETED = "queued", "waiting", "in_progress", "completed"
 
 
@@ -50,7 +52,10 @@ def default_groups() -> dict[int, Group]:
 
 @dataclass(kw_only=True)
 class Account:
-    """An organisation or user with the App installed; a user's `groups` are of no use to anybody."""
+    """An organisation or user with the App installed; a user's `groups` are of no use to anybody.
+
+    `refusals`: of its mints, the first that strikes answers.
+    """
 
     id: int
     login: str
@@ -60,6 +65,7 @@ class Account:
     groups: dict[int, Group] = field(default_factory=default_groups)
     suspended: bool = False
     installed: bool = True
+    refusals: list[Refusal] = field(default_factory=list)
 
 
 @dataclass(kw_only=True)

@@ -204,6 +204,9 @@ class Rest:
             return caller.refuse(HTTPStatus.BAD_REQUEST, "Problems parsing JSON")
         if problem := _problem(body):
             return caller.refuse(HTTPStatus.UNPROCESSABLE_ENTITY, problem)
+        return _refused(caller, scope=scope, group=body["runner_group_id"]) or self._register(caller, scope, body)
+
+    def _register(self, caller: Caller, scope: str, body: dict[str, Any]) -> Response:
         try:
             runner, jit = self._world.register(
                 scope=scope, name=body["name"], labels=tuple(body["labels"]), group_id=body["runner_group_id"]
@@ -414,6 +417,15 @@ class Rest:
             return f"orgs/{caller.account.login}" if caller.account.type == "Organization" else None
         repository = self._repository(request, caller)
         return f"repos/{repository.full_name}" if repository else None
+
+
+def _refused(caller: Caller, *, scope: str, group: int) -> Response | None:
+    """Return the answer to a mint that the account's refusals strike, or None."""
+    refusal = next((each for each in caller.account.refusals if each.strikes(scope=scope, group=group)), None)
+    if refusal is None:
+        return None
+    message = refusal.words(login=caller.account.login, group=group)
+    return JSONResponse(_error(message), status_code=refusal.status, headers={**caller.headers, **refusal.headers})
 
 
 def _barred(account: Account, app: App, request: Request) -> str | None:

@@ -462,3 +462,36 @@ def test_a_run_tells_whether_a_fork_sent_it(github: GitHub, lab: Lab, sent: dict
     run = github.get_run(installation_id=ORG_INSTALLATION, repository="acme/app", run_id=run_id)
     assert run is not None
     assert run.origin is origin
+
+
+def mint_in(github: GitHub, *, group: int) -> Jit:
+    """Mint for a runner group of `acme`."""
+    return github.mint(
+        installation_id=ORG_INSTALLATION, scope=ACME, name=f"in-{group}", labels=["linux"], runner_group_id=group
+    )
+
+
+def refuse_mints(lab: Lab, *refusals: dict[str, object], login: str = "acme") -> None:
+    """Let GitHub refuse these mints of an account, and no others, until it is told other ones."""
+    assert lab.call("PUT", f"/_lab/accounts/{login}/refusals", list(refusals))[0] == 200
+
+
+def test_mint_is_refused_for_one_runner_group_only(github: GitHub, lab: Lab) -> None:
+    groups_of(lab, 7)
+    refuse_mints(lab, {"group": 7, "message": "Resource not accessible by integration"})
+
+    with pytest.raises(Forbidden):
+        mint_in(github, group=7)
+    mint_in(github, group=1)
+
+    refuse_mints(lab)
+    mint_in(github, group=7)
+
+
+def test_removed_installation_may_go_unannounced(lab: Lab, github: GitHub) -> None:
+    mint(github)
+    lab.call("PATCH", "/_lab/accounts/acme", {"installed": False, "announce": False})
+
+    with pytest.raises(NotInstalled):
+        mint(github, "runner-2")
+    assert lab.call("GET", "/_lab/stats")[1]["webhooks_in_flight"] == 0
