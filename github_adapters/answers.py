@@ -1,7 +1,7 @@
 """What an answer of GitHub means: its quota, a limit, or a refusal in the words of `ostler.errors`.
 
 The rules for limits are those of "Rate limits for the REST API" (GitHub docs): obey `retry-after`, else the
-reset of an empty quota, else wait a minute. No text holds a body or a credential (law L13).
+reset of an empty quota, else wait a minute. No error's text holds a body or a credential (law L13).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from datetime import datetime
 from http import HTTPStatus
 
 from github_adapters.http import Answer
+from github_adapters.words import words_of
 from ostler.errors import (
     Conflict,
     Forbidden,
@@ -32,6 +33,7 @@ EVERYTHING = ""
 
 LONGEST_NAME = 64
 _REDIRECTS = range(300, 400)
+_REFUSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.UNAVAILABLE_FOR_LEGAL_REASONS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,10 +80,19 @@ def limit_of(answer: Answer, now: datetime) -> Limit | None:
     return None
 
 
-def refusal(  # noqa: PLR0911  one line for each meaning
+def refusal(answer: Answer, *, what: str, now: datetime) -> UpstreamError:
+    """Return the error that an answer other than success stands for; `what` was asked, as `mint`.
+
+    GitHub's own words stand beside its text, in `words`.
+    """
+    error = _refusal(answer, what=what, now=now)
+    error.status, error.words = answer.status, words_of(answer)
+    return error
+
+
+def _refusal(  # noqa: PLR0911  one line for each meaning
     answer: Answer, *, what: str, now: datetime
 ) -> UpstreamError:
-    """Return the error that an answer other than success stands for; `what` was asked, as `mint`."""
     status = answer.status
     limit = limit_of(answer, now)
     if limit is not None:
@@ -89,7 +100,7 @@ def refusal(  # noqa: PLR0911  one line for each meaning
     text = f"GitHub answered {status} to {what}"
     if status == HTTPStatus.FORBIDDEN and b"installation has been suspended" in answer.body:
         return Suspended("the App's installation is suspended")
-    if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+    if status in _REFUSED:
         return Forbidden(text)
     if status in {HTTPStatus.NOT_FOUND, HTTPStatus.GONE} or status in _REDIRECTS:
         # A redirect that was not followed: the owner or repository has another name now.
@@ -104,7 +115,11 @@ def refusal(  # noqa: PLR0911  one line for each meaning
 def refused_token(answer: Answer, *, now: datetime) -> UpstreamError:
     """Return why the App got no token of an installation: a 404 says that there is no such installation."""
     error = refusal(answer, what="installation token", now=now)
-    return NotInstalled("the App is not installed there any more") if isinstance(error, Gone) else error
+    if not isinstance(error, Gone):
+        return error
+    gone = NotInstalled("the App is not installed there any more")
+    gone.status = error.status
+    return gone
 
 
 def _resource(answer: Answer) -> str:

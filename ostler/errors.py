@@ -20,7 +20,14 @@ class StoreUnreachable(OstlerError):
 
 
 class UpstreamError(OstlerError):
-    """A call to GitHub or Kubernetes did not succeed."""
+    """A call to GitHub or Kubernetes did not succeed.
+
+    `status` is the HTTP status, or None when no answer came or it does not matter. `words` are the upstream's own about
+    a refusal, cleaned and in one line; they are for rows that people read, and no part of the error's text.
+    """
+
+    status: int | None = None
+    words: str | None = None
 
 
 class Retryable(UpstreamError):

@@ -12,7 +12,18 @@ from github_adapters.deliveries import DeliverySeen
 from github_adapters.runs import ListPage, RunSeen
 from github_adapters.webhooks import parse_workflow_job
 from ostler.clock import utcnow
-from ostler.errors import Busy, Conflict, Forbidden, Gone, Invalid, NotInstalled, RateLimited, Retryable, Suspended
+from ostler.errors import (
+    Busy,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    NotInstalled,
+    RateLimited,
+    Retryable,
+    Suspended,
+    UpstreamError,
+)
 from ostler.secrets import Secret
 from rules.forks import Origin
 from rules.scopes import Scope
@@ -495,3 +506,26 @@ def test_removed_installation_may_go_unannounced(lab: Lab, github: GitHub) -> No
     with pytest.raises(NotInstalled):
         mint(github, "runner-2")
     assert lab.call("GET", "/_lab/stats")[1]["webhooks_in_flight"] == 0
+
+
+@pytest.mark.parametrize(
+    ("because", "meaning", "status", "words"),
+    [
+        ("ip-allow-list", Forbidden, 403, "IP allow list"),
+        ("permission", Forbidden, 403, "(needs organization_self_hosted_runners=write)"),
+        ("group-full", Invalid, 422, "Runner group 1 has reached max limit of 10000 runners"),
+        ("blocked", Forbidden, 451, "blocked"),
+    ],
+)
+def test_refused_mint_says_why_in_github_words(
+    github: GitHub, lab: Lab, because: str, meaning: type[Exception], status: int, words: str
+) -> None:
+    refuse_mints(lab, {"because": because})
+
+    with pytest.raises(meaning) as refused:
+        mint(github)
+
+    assert isinstance(refused.value, UpstreamError)
+    assert refused.value.status == status
+    assert words in (refused.value.words or "")
+    assert words not in str(refused.value)
