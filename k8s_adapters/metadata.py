@@ -20,16 +20,16 @@ from ostler.errors import Retryable
 PAGE = 500
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-STAMPED = f"{POOL_LABEL},{OWNER_LABEL}"
-"""Selects the runner Pods that have an owner."""
-
 OF_POOLS = POOL_LABEL
 """Selects what belongs to any pool."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectSeen:
-    """The metadata of one object. `owner` and `stamp` are what is stamped on a Pod, None where that is bare."""
+    """The metadata of one object. `owner` and `stamp` are what is stamped on a Pod, None where that is bare.
+
+    `stamped`: it has an owner label, also one whose value is no number.
+    """
 
     name: str
     uid: str
@@ -37,6 +37,7 @@ class ObjectSeen:
     terminating: bool
     owner: int | None
     stamp: str | None
+    stamped: bool = False
 
 
 def metadata_pages(
@@ -103,4 +104,5 @@ def _read(metadata: _Metadata) -> ObjectSeen:
         terminating=metadata.deletion_timestamp is not None,
         owner=int(owner) if owner is not None and owner.isdecimal() else None,
         stamp=None if metadata.annotations is None else metadata.annotations.stamp,
+        stamped=owner is not None,
     )

@@ -15,7 +15,7 @@ import orjson
 from sqlalchemy import Engine, event, text
 
 from k8s_adapters.client import make_client, object_path
-from k8s_adapters.metadata import METADATA_LIST, PAGE, STAMPED
+from k8s_adapters.metadata import METADATA_LIST, OF_POOLS, PAGE
 from models.engine import transaction
 from ostler import logging
 from ostler.settings import load
@@ -37,7 +37,7 @@ def bare(parse: Callable[[bytes], object]) -> Callable[[], None]:
         return None if found is None else found[1].decode()
 
     def run() -> None:
-        query: dict[str, str | int] = {"limit": PAGE, "labelSelector": STAMPED}
+        query: dict[str, str | int] = {"limit": PAGE, "labelSelector": OF_POOLS}
         while following := client.get(path, query=query, accept=METADATA_LIST, decode=read):
             query["continue"] = following
 

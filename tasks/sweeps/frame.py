@@ -147,7 +147,7 @@ def _came_through(tick: Tick) -> None:
     if (why := tick.got_nowhere) is not None:
         tick.close(Outcome.ABORTED, why)
     else:
-        tick.close(Outcome.UNFINISHED if tick.trouble else Outcome.DONE, tick.trouble)
+        tick.close(*tick.ending)
 
 
 def _take(rt: Runtime, spec: Sweep, *, asked: str | None) -> Taken | Refused:

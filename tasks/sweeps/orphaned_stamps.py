@@ -1,7 +1,8 @@
 """`ostler.orphaned_stamps`: retires stamped Pods that no claim leads to and that were never given a JIT.
 
 Such a Pod can reach nothing of ours and would wait for ever. One that was ever given a JIT is `finished_jobs`' alone.
-The list is read page by page, metadata only; what it does not show means nothing here, so that a part of it does.
+The list of all runner Pods is read page by page, metadata only: the budget is a part of the fleet, and not of its
+orphans. What the list does not show means nothing here, so that a part of it does.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from datetime import datetime
 
 import structlog
 
-from k8s_adapters.metadata import STAMPED, ObjectSeen, metadata_pages
+from k8s_adapters.metadata import OF_POOLS, ObjectSeen, metadata_pages
 from k8s_adapters.pods import get_pod
 from models import busy, orphans
 from models.repairs import Case
@@ -30,12 +31,14 @@ log = structlog.get_logger(__name__)
 
 @sweep("orphaned_stamps", longest=LONGEST)
 def orphaned_stamps(tick: Tick) -> None:
-    """Go through the stamped Pods: each page first, the rows of its Pods second (L8)."""
+    """List the Pods and judge those that are stamped: each page first, the rows of its Pods second (L8)."""
     rt = tick.rt
-    pages = metadata_pages(rt.kube, "pods", namespace=rt.settings.namespace, selector=STAMPED, policy=calls(SWEEP_LIST))
+    pages = metadata_pages(
+        rt.kube, "pods", namespace=rt.settings.namespace, selector=OF_POOLS, policy=calls(SWEEP_LIST)
+    )
     for page in pages:
         tick.listed(len(page))
-        pods = [pod for pod in page if not pod.terminating]
+        pods = [pod for pod in page if pod.stamped and not pod.terminating]
         uids = [pod.uid for pod in pods]
         known = tick.read(lambda db: orphans.claims_of_pods(db, uids))  # noqa: B023  called at once
         random.shuffle(pods)  # what takes long is not always the last (L14)

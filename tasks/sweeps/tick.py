@@ -54,10 +54,23 @@ class Tick(Pace):
         self._run_id: int | None = None
         self._opened: int | None = None
         self._killed = 0
+        self._budget: int | None = None
+        """The budget as it was at the last repair that it left to a later tick; None while it left none."""
 
     @cached_property
     def _obstacle(self) -> str | None:
         return next((why for ask in OBSTACLES if (why := ask(self.rt)) is not None), None)
+
+    @property
+    def ending(self) -> tuple[Outcome, str | None]:
+        """Whether the tick went through all that it found, and what it left to the next one if it did not."""
+        whys = [] if self.trouble is None else [self.trouble]
+        if self._budget is not None:
+            many = self._counts.overflow
+            left = "1 repair is left" if many == 1 else f"{many} repairs are left"
+            most = f"of {self._counts.listed} objects listed, one tick may repair {self._budget}"
+            whys.append(f"{left} to later ticks: {most}")
+        return (Outcome.UNFINISHED, "; ".join(whys)) if whys else (Outcome.DONE, None)
 
     def _renew(self) -> None:
         super()._renew()
@@ -200,7 +213,10 @@ class Tick(Pace):
         self._counts.overflow += 1
         if not self.dry:
             telemetry.REPAIR_OVERFLOW.labels(self._spec.name).inc()
-        self.incomplete(self._obstacle or f"its budget of {most} was used up")
+        if self._obstacle is not None:
+            self.incomplete(self._obstacle)
+        else:
+            self._budget = most
         return False
 
     def _pretend(self, body: Callable[[Connection], list[Case]]) -> int:

@@ -13,7 +13,7 @@ from k8s_adapters.metadata import metadata_pages
 from k8s_adapters.names import OWNER_LABEL
 from ostler.errors import Gone, NotInstalled, Retryable
 from rules.scopes import Scope
-from tasks.pools import keep
+from tasks.pools import keep, pools
 from tasks.release import release
 from tasks.retire import retire
 from tasks.sweeps import finished_jobs as of_finished
@@ -34,6 +34,16 @@ def stamp(stage: Stage, pod: str) -> None:
     path = f"/api/v1/namespaces/{stage.namespace}/pods/{pod}"
     stage.kube.request("PATCH", path, body={"metadata": {"labels": {OWNER_LABEL: "1"}}}, content_type=MERGE)
     stage.with_settings(orphaned_stamp_after=0)
+
+
+def grown(stage: Stage, *, replicas: int) -> list[str]:
+    """Have the pool keep so many Pods; return their names."""
+    stage.pool(replicas=replicas)
+    pools.run()
+    for message in stage.outbox.take("ostler.keep"):
+        keep.run(**message)
+    stage.outbox.sent.clear()
+    return sorted(stage.pods())
 
 
 def retirements(stage: Stage) -> list[str]:
@@ -179,6 +189,44 @@ class TestOrphanedStamps:
         assert retirements(stage) == []
         (repair,) = stage.rows("SELECT outcome, dry FROM repairs")
         assert tuple(repair) == ("dry", True)
+
+    @pytest.mark.usefixtures("github")
+    def test_budget_counts_all_runner_pods_that_are_listed(self, stage: Stage) -> None:
+        """Of 8 Pods half may go in a tick: all 4 orphans, which are a half of the fleet and not of themselves."""
+        pods = grown(stage, replicas=8)
+        for name in pods[:4]:
+            stamp(stage, name)
+        stage.with_settings(repair_budget_least=1, repair_budget_percent=50)
+
+        orphaned_stamps.run()
+
+        assert retirements(stage) == pods[:4]
+
+    @pytest.mark.usefixtures("github")
+    def test_28_orphans_at_once_are_retired_within_6_ticks(self, stage: Stage) -> None:
+        pods = grown(stage, replicas=28)
+        for name in pods:
+            stamp(stage, name)
+
+        left = []
+        for _ in range(6):
+            orphaned_stamps.run()
+            for message in stage.outbox.take("ostler.retire"):
+                retire.run(**message)
+            left.append(28 - len(stage.rows("SELECT 1 FROM claims WHERE purpose = 'retire'")))
+
+        assert left == [23, 18, 13, 8, 3, 0]
+
+    @pytest.mark.usefixtures("github")
+    def test_tick_says_how_many_orphans_its_budget_left(self, stage: Stage) -> None:
+        for name in grown(stage, replicas=8):
+            stamp(stage, name)
+
+        orphaned_stamps.run()
+
+        (run,) = stage.rows("SELECT outcome, why, overflow FROM sweep_runs")
+        assert (run.outcome, run.overflow) == ("unfinished", 3)
+        assert run.why == "3 repairs are left to later ticks: of 8 objects listed, one tick may repair 5"
 
     def test_a_pod_that_is_being_retired_is_not_retired_again(self, stage: Stage, pod: str) -> None:
         stamp(stage, pod)
