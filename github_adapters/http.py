@@ -2,20 +2,24 @@
 
 Nothing is retried here. Every wait on the network has a time limit; a call that got no whole answer is
 `Retryable` without a status, and whether it was applied is unknown.
+
+The standard variables for proxies are obeyed, and private certificate authorities are trusted (`ostler.egress`).
 """
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 
 import urllib3
 
-from ostler import telemetry
+from ostler import egress, telemetry
 from ostler.errors import Retryable
-from ostler.reasons import endpoint, reason_of
+from ostler.reasons import endpoint, reason_of, unknown_authority
 from ostler.upstreams import PATIENCE, SERVER_ERROR, TALLY, Upstream
 
 API_VERSION = "2022-11-28"
@@ -37,6 +41,9 @@ _FOLLOW = urllib3.Retry(
     raise_on_redirect=False,
 )
 
+
+_TUNNEL = re.compile(r"Tunnel connection failed: ([0-9]{3})")
+"""How Python's http.client says that a proxy refused; no other part of its text is used."""
 
 _BY_ID = re.compile(r"/repositories/[0-9]{1,19}/actions/runners/[a-z0-9-]{1,64}")
 
@@ -98,13 +105,39 @@ def _limit(size: int) -> None:
         raise Retryable("GitHub's answer is too large")
 
 
-class Http:
-    """The pool. It is safe for threads; `timeout` is in seconds, for one request and its answer."""
+def _pool(proxy: egress.Proxy | None, environment: Mapping[str, str]) -> urllib3.PoolManager:
+    """Return the connections, by the proxy where there is one. Raises `ConfigurationError`."""
+    trusted = egress.trust(environment)
+    if proxy is None:
+        return urllib3.PoolManager(maxsize=CONNECTIONS, ssl_context=trusted)
+    login = {} if proxy.login is None else urllib3.make_headers(proxy_basic_auth=proxy.login)
+    return urllib3.ProxyManager(
+        proxy.url, proxy_headers=login, maxsize=CONNECTIONS, ssl_context=trusted, proxy_ssl_context=trusted
+    )
 
-    def __init__(self, *, api_url: str, timeout: float) -> None:
+
+def _refused_by(proxy: egress.Proxy, status: int) -> str:
+    match status:
+        case HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
+            return f"the proxy asks for a login (407); write it as http://user:password@host:port into {proxy.variable}"
+        case HTTPStatus.FORBIDDEN:
+            return "the proxy does not allow this host (403); have it allowed there, or add it to NO_PROXY"
+        case _:
+            return f"the proxy answered {status}"
+
+
+class Http:
+    """The pool. It is safe for threads; `timeout` is in seconds, for one request and its answer.
+
+    `environment`: where proxies and certificate authorities come from; that of the process by default. Raises
+    `ConfigurationError` where it names a proxy or a file of certificates that is none.
+    """
+
+    def __init__(self, *, api_url: str, timeout: float, environment: Mapping[str, str] = os.environ) -> None:
         self._api_url = api_url.rstrip("/")
         self._timeout = timeout
-        self._pool = urllib3.PoolManager(maxsize=CONNECTIONS)
+        self._proxy = egress.proxy_for(self._api_url, environment)
+        self._pool = _pool(self._proxy, environment)
 
     def request(
         self,
@@ -149,16 +182,30 @@ class Http:
             )
             content = _read(response, call)
             status = response.status
+            if self._proxy is not None and status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:  # of plain http
+                raise Retryable(f"GitHub at {self._where()} did not answer: {_refused_by(self._proxy, status)}")
         except urllib3.exceptions.HTTPError as error:
             # The text of the cause may hold the URL, and with it what was asked for.
-            where = endpoint(self._api_url)
-            raise Retryable(f"GitHub at {where} did not answer: {reason_of(error)}") from None
+            raise Retryable(f"GitHub at {self._where()} did not answer: {self._why(error)}") from None
         finally:
             telemetry.github_answered(method, path, status=status, seconds=time.monotonic() - began)
             if status is not None or allowed >= PATIENCE:
                 TALLY.note(Upstream.GITHUB, failed=status is None or status >= SERVER_ERROR)
         followed = 0 if response.retries is None else len(response.retries.history)
         return Answer(status=response.status, headers=response.headers, body=content, redirects=followed)
+
+    def _why(self, error: urllib3.exceptions.HTTPError) -> str:
+        """Return in words why no answer came, and what helps where that is known."""
+        if self._proxy is not None and (found := _TUNNEL.search(str(error))) is not None:
+            return _refused_by(self._proxy, int(found[1]))
+        if unknown_authority(error):
+            return f"{reason_of(error)}; set {egress.CA_BUNDLE} to a file with the authority that signed it"
+        return reason_of(error)
+
+    def _where(self) -> str:
+        """Return host and port, and the proxy on the way there."""
+        where = endpoint(self._api_url)
+        return where if self._proxy is None else f"{where}, by the proxy {self._proxy.address},"
 
     def moved_repository(self, answer: Answer) -> str | None:
         """Return the path that a redirect of a call other than GET names, if it is that of a repository by its id.

@@ -38,6 +38,8 @@ _REDIS = {
     "ReadOnlyError": "it is a replica, which takes no writes",
     "OutOfMemoryError": "its memory is full",
 }
+_UNKNOWN_AUTHORITY = {2, 18, 19, 20, 21}
+"""OpenSSL's codes of verification: an issuer is missing, or a certificate has signed itself."""
 _MEANINGS: dict[type[UpstreamError], str] = {
     NotInstalled: "the App is not installed there",
     Gone: "it does not exist",
@@ -76,6 +78,14 @@ def meaning_of(error: UpstreamError) -> str:
     if isinstance(error, Retryable):
         return f"it answered {error.status}" if error.status is not None else "it did not answer"
     return next((words for kind, words in _MEANINGS.items() if isinstance(error, kind)), UNKNOWN)
+
+
+def unknown_authority(error: BaseException) -> bool:
+    """Return whether a certificate was refused because nobody here knows who signed it."""
+    return any(
+        isinstance(link, ssl.SSLCertVerificationError) and link.verify_code in _UNKNOWN_AUTHORITY
+        for link in _chain(error)
+    )
 
 
 def _words(link: BaseException) -> str | None:

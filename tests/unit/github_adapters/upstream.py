@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import ssl
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,10 +34,17 @@ class Reply:
     drip: float = 0
 
 
-class Upstream:
-    """Serves `answer(call)` until the end of the block; token calls go to `tokens`."""
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print what a handler raised, unless it is a client that refused the certificate or went away."""
+        if not isinstance(sys.exception(), (ssl.SSLError, ConnectionError)):
+            super().handle_error(request, client_address)
 
-    def __init__(self) -> None:
+
+class Upstream:
+    """Serves `answer(call)` until the end of the block; token calls go to `tokens`. With `tls` it serves HTTPS."""
+
+    def __init__(self, *, tls: ssl.SSLContext | None = None) -> None:
         self.calls: list[Call] = []
         self.answer: Callable[[Call], Reply] = lambda _: Reply()
         self.tokens: Callable[[Call], Reply] = lambda _: Reply(status=500)
@@ -78,9 +87,11 @@ class Upstream:
             def log_message(self, *_: object) -> None:
                 """Keep the test's output clean."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = _Server(("127.0.0.1", 0), Handler)
+        if tls is not None:  # the handshake is each connection's own thread's
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{self._server.server_port}"
 
     def reply(self, call: Call) -> Reply:
         """Note a call and return its answer."""

@@ -1,0 +1,161 @@
+"""The way out of a corporate network: proxies and certificate authorities for calls to GitHub and Redis.
+
+Proxies come from the standard variables `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`, in lower or upper case; lower case
+wins, as in curl. Private certificate authorities come from `OSTLER_CA_BUNDLE` and are added to those of the system, or
+from the standard `SSL_CERT_FILE`. All of them are read when a process starts.
+
+Only GitHub is reached by a proxy. Postgres, Redis and the runners' polls never are, and the Kubernetes API only if the
+kubeconfig has a `proxy-url`. No text here shows the login of a proxy (law L13).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from ostler.errors import ConfigurationError
+
+CA_BUNDLE = "OSTLER_CA_BUNDLE"
+SYSTEM_CA = "SSL_CERT_FILE"
+NO_PROXY = ("no_proxy", "NO_PROXY")
+_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proxy:
+    """A forward proxy. `variable` is where it came from; `login` is `user:password`, and is shown nowhere."""
+
+    variable: str
+    scheme: str
+    host: str
+    port: int
+    login: str | None = None
+
+    @property
+    def url(self) -> str:
+        """Its address without its login."""
+        return f"{self.scheme}://{self.address}"
+
+    @property
+    def address(self) -> str:
+        """Host and port."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def __repr__(self) -> str:
+        """Return the address; the login is left out."""
+        return f"Proxy({self.url})"
+
+
+def proxy_for(url: str, environment: Mapping[str, str]) -> Proxy | None:
+    """Return the proxy for calls to this address; None where they go directly.
+
+    Raises `ConfigurationError` for a variable that names no proxy.
+    """
+    parts = urlsplit(url)
+    host = (parts.hostname or "").rstrip(".")
+    variable, value = _first(environment, (f"{parts.scheme}_proxy", f"{parts.scheme.upper()}_PROXY"))
+    if not value or bypasses(host, parts.port or _PORTS.get(parts.scheme, 0), environment):
+        return None
+    return _proxy(variable, value)
+
+
+def bypasses(host: str, port: int, environment: Mapping[str, str]) -> bool:
+    """Return whether `NO_PROXY` names this host.
+
+    Its entries are names, which stand for all below them too (with or without a dot before them), addresses, blocks of
+    addresses as 10.0.0.0/8, any of these with `:port`, and `*` for everything.
+    """
+    _, value = _first(environment, NO_PROXY)
+    return any(_names(entry.strip().lower(), host.lower(), port) for entry in value.split(","))
+
+
+def _names(entry: str, host: str, port: int) -> bool:
+    if entry in {"", "*"}:
+        return entry == "*"
+    with suppress(ValueError):
+        block = ipaddress.ip_network(entry.strip("[]"), strict=False)
+        with suppress(ValueError):
+            return ipaddress.ip_address(host) in block
+        return False
+    name, colon, number = entry.rpartition(":")
+    if colon and number.isdecimal():
+        if int(number) != port:
+            return False
+        entry = name.strip("[]")
+    entry = entry.removeprefix("*").removeprefix(".").rstrip(".")
+    return host == entry or host.endswith(f".{entry}")
+
+
+def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, str]:
+    """Return the first of these variables that is set, also one that is empty: `https_proxy=` switches a proxy off."""
+    return next(((name, environment[name].strip()) for name in names if name in environment), (names[-1], ""))
+
+
+def _proxy(variable: str, value: str) -> Proxy:
+    try:
+        parts: SplitResult = urlsplit(value if "://" in value else f"http://{value}")
+        port = parts.port or _PORTS.get(parts.scheme)
+    except ValueError:
+        port, parts = None, urlsplit("")
+    if parts.scheme not in _PORTS or not parts.hostname or port is None:
+        # The value may hold a password.
+        raise ConfigurationError(
+            f"{variable}: found a value that does not fit (hidden); must be http://host:port or https://host:port; "
+            "write @ : / # and % in a password as %40 %3A %2F %23 and %25"
+        )
+    login = None if parts.username is None else f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return Proxy(variable=variable, scheme=parts.scheme, host=parts.hostname, port=port, login=login)
+
+
+def ca_bundle(environment: Mapping[str, str]) -> str | None:
+    """Return the file with private certificate authorities, if one is set."""
+    return environment.get(CA_BUNDLE, "").strip() or None
+
+
+def check_bundle(path: str) -> None:
+    """Raise ValueError for what is no file with certificates in PEM."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=path)
+    except ssl.SSLError:
+        raise ValueError("must be a file with certificates in PEM, and nothing in it can be read as one") from None
+    except OSError as error:
+        raise ValueError(f"must be a file that can be read ({os.strerror(error.errno or 0).lower()})") from None
+
+
+def trust(environment: Mapping[str, str]) -> ssl.SSLContext:
+    """Return what certificates of servers are checked with: the system's authorities and the private ones.
+
+    `SSL_CERT_FILE` would replace the system's file; that file is loaded too. Raises `ConfigurationError`.
+    """
+    context = ssl.create_default_context()
+    if environment.get(SYSTEM_CA):
+        default = Path(ssl.get_default_verify_paths().openssl_cafile)
+        if default.is_file():
+            context.load_verify_locations(cafile=default)
+        _load(context, SYSTEM_CA, environment[SYSTEM_CA])
+    if bundle := ca_bundle(environment):
+        _load(context, CA_BUNDLE, bundle)
+    return context
+
+
+def _load(context: ssl.SSLContext, variable: str, path: str) -> None:
+    try:
+        check_bundle(path)
+        context.load_verify_locations(cafile=path)
+    except ValueError as error:
+        raise ConfigurationError(f"{variable}: found {path!r}; {error}") from None
+
+
+def told(environment: Mapping[str, str], url: str) -> str:
+    """Return in words how an address is reached: the proxy, and what is trusted beside the system's authorities."""
+    proxy = proxy_for(url, environment)
+    way = "directly" if proxy is None else f"by the proxy {proxy.address} ({proxy.variable})"
+    more = [f"{path} ({name})" for name in (CA_BUNDLE, SYSTEM_CA) if (path := environment.get(name, "").strip())]
+    trusted = "the system's certificate authorities" + (f" and those of {' and '.join(more)}" if more else "")
+    return f"{way}, trusting {trusted}"
