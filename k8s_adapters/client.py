@@ -287,8 +287,19 @@ def make_client(
     return KubeClient(load=load, connect_timeout=connect_timeout, read_timeout=read_timeout, timing=timing)
 
 
-def _in_cluster() -> Configuration:
+def _bare() -> Configuration:
+    """Return what the package begins with, without the proxy that it takes from the environment.
+
+    That one is for calls that leave the network. A kubeconfig that names a `proxy-url` has its way, whatever NO_PROXY
+    says, as with kubectl.
+    """
     configuration = Configuration()
+    configuration.proxy = configuration.no_proxy = None
+    return configuration
+
+
+def _in_cluster() -> Configuration:
+    configuration = _bare()
     try:
         config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
     except (config.ConfigException, OSError) as error:
@@ -304,7 +315,7 @@ def _by_file(kubeconfig: str, named: str) -> Configuration:
     files = [each for each in kubeconfig.split(os.pathsep) if each]
     if not any(Path(each).expanduser().exists() for each in files):
         raise ConfigurationError(f"{named}: there is no file {' or '.join(files)}; name a kubeconfig that exists")
-    configuration = Configuration()
+    configuration = _bare()
     try:
         config.load_kube_config(  # type: ignore[no-untyped-call]
             config_file=kubeconfig, context=_first_context(files), client_configuration=configuration,
