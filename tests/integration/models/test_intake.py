@@ -15,6 +15,9 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from github_adapters.webhooks import WorkflowJobEvent, parse_workflow_job
+from models import intake
+from models.binding_locks import Contended
+from models.engine import transaction
 from models.intake import Outcome
 from tests.database import Database
 from tests.integration.models.webhook_rows import (
@@ -380,3 +383,24 @@ def test_a_row_that_postgres_refuses_leaves_nothing_of_its_batch(database: Datab
         deliver(database.engine, queued(1), replace(queued(2), name="\ud800"))
     assert count(database.engine, "jobs") == 0
     assert count(database.engine, "deliveries") == 0
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        "SELECT 1 FROM jobs WHERE id = 1 FOR UPDATE",
+        "SELECT 1 FROM claims WHERE job_id = 1 FOR UPDATE",
+    ],
+    ids=["job", "claim"],
+)
+def test_batch_names_the_jobs_that_need_a_locked_row_without_a_wait(database: Database, held: str) -> None:
+    engine = database.engine
+    pool = add_pool(engine, "linux")
+    deliver(engine, queued(1), queued(2))
+    add_claim(engine, pool, 1, runner="r-1")
+    batch = [intake.Received("first", in_progress(1, "r-1")), intake.Received("second", in_progress(2, "elsewhere"))]
+    with engine.connect() as other, other.begin():
+        other.execute(text(held))
+        with pytest.raises(Contended) as contended:  # a row that is waited for ends in a time-out of the lock instead
+            transaction(engine, lambda db: intake.apply(db, batch, budget=BUDGET, now=NOW, lock_ms=200))
+    assert contended.value.jobs == {1}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
-from models import scaling
+from models import pod_rows, scaling
 from models.engine import transaction
 from ostler.clock import utcnow
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
@@ -153,3 +153,24 @@ def test_an_over_pod_whose_row_is_locked_is_left_to_the_next_reconcile(stage: St
     kept(stage)
     assert reasons(stage) == {name: OVER}
     assert len(stage.outbox.take("ostler.retire")) == 1
+
+
+def test_retirement_of_an_over_pod_skips_its_locked_row_without_an_error(stage: Stage, github: StubGitHub) -> None:
+    del github
+    name = pod_of(stage)
+    claim = executes(stage, name)
+    stage.finish(name, phase="Running")
+    kept(stage)
+    completes(stage, claim)
+    (row,) = stage.rows("SELECT id FROM runner_pods WHERE name = :name", name=name)
+
+    def retire() -> int | None:
+        return transaction(
+            stage.rt.engine,
+            lambda db: pod_rows.retire_over(db, row_id=row.id, due_after=10.0, now=utcnow(), who="test"),
+        )
+
+    with stage.rt.engine.connect() as other, other.begin():
+        other.execute(text("SELECT 1 FROM runner_pods WHERE id = :id FOR UPDATE"), {"id": row.id})
+        assert retire() is None
+    assert retire() is not None
