@@ -54,3 +54,10 @@ def test_relative_links_lead_to_a_file(page: Path) -> None:
     broken = [link for link in _LINK.findall(page.read_text()) if not (page.parent / link).exists()]
 
     assert broken == []
+
+
+def test_index_of_decisions_names_every_decision() -> None:
+    folder = ROOT / "docs" / "decisions"
+    linked = set(_LINK.findall((folder / "README.md").read_text()))
+
+    assert {path.name for path in folder.glob("0*.md")} == linked
