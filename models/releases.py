@@ -368,8 +368,7 @@ def end_delivered(
         return None
     if claim.job_id is not None:
         move_fate(db, claim.job_id, fate, now=now, who=who)
-        if fate.fate is Fate.REQUEUE:
-            runner_failures.record(db, work.claim_id, reason=work.reason, now=now)
+        runner_failures.record(db, work.claim_id, reason=work.reason, now=now)
     return insert_retire(db, claim.runner_pod_id, now=now, who=who, why=work.reason, due_after=retire_due)
 
 
@@ -470,7 +469,7 @@ def end_without_pod(
         return False
     if claim.job_id is not None:
         move_fate(db, claim.job_id, fate, now=now, who=who)
-        if fate.fate is Fate.REQUEUE and claim.state != ClaimState.EXECUTING:
+        if claim.state != ClaimState.EXECUTING:
             runner_failures.record(db, claim_id, reason=fate.why, now=now)
     return True
 

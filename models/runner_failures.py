@@ -56,6 +56,16 @@ class Held:
     slots: int
 
 
+@dataclass(frozen=True, slots=True)
+class Braked:
+    """A pool that is braked."""
+
+    pool_id: int
+    namespace: str
+    name: str
+    brake: Brake
+
+
 def record(db: Connection, claim_id: int, *, reason: str, now: datetime) -> bool:
     """Count a delivered claim that has just ended without an execution, while its job is queued at GitHub.
 
@@ -112,7 +122,6 @@ def executed(db: Connection, claim_ids: Iterable[int], *, now: datetime) -> Sequ
         text("""
             SELECT DISTINCT c.pool_id, c.account_id, p.template_hash
             FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
-            JOIN pools l ON l.id = c.pool_id AND l.template_hash = p.template_hash
             WHERE c.id = ANY(:ids)
               AND EXISTS (SELECT FROM runner_failures f WHERE f.pool_id = c.pool_id AND f.cleared_at IS NULL)
         """),
@@ -169,6 +178,19 @@ def read(db: Connection, pool_id: int, template_hash: str) -> Brake | None:
         {"pool": pool_id, "hash": template_hash, "most": MOST_READ},
     ).all()
     return brake_of([Failure(*row) for row in rows]) if rows else None
+
+
+def brakes(db: Connection) -> Sequence[Braked]:
+    """Return every pool that is braked under its present template."""
+    rows = db.execute(
+        text("""
+            SELECT DISTINCT l.id, l.namespace, l.name, l.template_hash
+            FROM runner_failures f JOIN pools l ON l.id = f.pool_id AND l.template_hash = f.template_hash
+            WHERE f.cleared_at IS NULL AND l.deleted_at IS NULL ORDER BY l.id
+        """)
+    ).all()
+    found = [(row, read(db, row.id, row.template_hash)) for row in rows]
+    return [Braked(row.id, row.namespace, row.name, brake) for row, brake in found if brake is not None]
 
 
 def held(db: Connection, pool_id: int, template_hash: str, *, now: datetime) -> Held | None:

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from models import catch_up, epochs, gates, redelivery, scaling, stranded, sweep_runs, usage
+from models import catch_up, epochs, gates, redelivery, runner_failures, scaling, stranded, sweep_runs, usage
 from models.matching import WEB_ALIVE
 from models.sql import text
 from rules.stranding import Cause
@@ -23,7 +23,8 @@ class Statistics:
     `last_tick`: when a sweep last began, None when none ever did. `catch_up`: repositories. `deliveries_read`: by part,
     until when GitHub's list of deliveries has been read, None: never.
     `ending`: by account, the Pods that outlive their job; only accounts that have some.
-    `scaling`: of each autoscaled pool. `epoch`: of Postgres, and whether that may be older than the cluster.
+    `scaling`: of each autoscaled pool.
+    `braked`: pools whose runners never execute. `epoch`: of Postgres, and whether that may be older than the cluster.
     """
 
     jobs: Mapping[tuple[str, str | None], int]
@@ -39,6 +40,7 @@ class Statistics:
     epoch: epochs.EpochSeen
     scaling: Sequence[scaling.Told]
     ending: Mapping[int, int]
+    braked: Sequence[runner_failures.Braked]
 
 
 def read(db: Connection, *, now: datetime) -> Statistics:
@@ -80,4 +82,5 @@ def read(db: Connection, *, now: datetime) -> Statistics:
         epoch=epochs.read(db, now=now),
         scaling=scaling.decisions(db),
         ending=usage.ending_pods(db),
+        braked=runner_failures.brakes(db),
     )

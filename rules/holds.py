@@ -23,8 +23,8 @@ class HoldReason(StrEnum):
     - `two_pools`: several pools serve it equally well. Lifted by a change of a pool, else `rematch`.
     - `budget_zero`: its account may run nothing. Lifted by a change of the account's budget, else `rematch`.
     - `backoff`: GitHub refused or asked to wait. Lifted by `rematch` once `not_before` has passed.
-    - `set_aside`: GitHub refuses its runner as invalid. Lifted by `rematch` after its backoff; asked about after an
-      hour by `adrift_jobs`.
+    - `set_aside`: GitHub refuses its runner as invalid, or three of its runners ended before it began. Lifted by
+      `rematch` after its backoff; asked about after an hour by `adrift_jobs`.
     - `ask_github`: what became of it is not known. Lifted by `adrift_jobs` alone, with GitHub's answer.
     """
 

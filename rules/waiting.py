@@ -17,6 +17,7 @@ from rules.holds import HoldReason
 from rules.labels import PoolLabels, refusing_rule, tell_rule
 from rules.machines import ClaimState, JobState, Stamp
 from rules.pod_ends import PodEnd, tell
+from rules.runner_brakes import ENDED_BEFORE_IT, Brake
 from rules.starts import Trouble
 
 _WELL = frozenset({"success", "skipped", "neutral"})
@@ -70,6 +71,8 @@ class PoolFacts:
     trouble_detail: str = ""
     create_after: datetime | None = None
     """When the next Pod is made at the earliest, after starts that failed."""
+    brake: Brake | None = None
+    """Its runners never execute, so that one job at a time is tried."""
     cluster_gate: str | None = None
     """Why the gate of Kubernetes is closed, so that the autoscaler adds no Pod."""
 
@@ -222,6 +225,12 @@ def _held(job: JobFacts, reason: HoldReason) -> Explanation:  # noqa: C901, PLR0
                 "It goes on by itself then. If it comes back: see that the App is installed for this repository "
                 "with the permission to administer runners, and look at GitHub's status.",
             )
+        case HoldReason.SET_ASIDE if ENDED_BEFORE_IT in detail:
+            return Explanation(
+                WaitsFor.TIME,
+                f"It was set aside: {detail}. It is tried again at {until}, or once the pool has another template.",
+                _RUNNERS_CURE,
+            )
         case HoldReason.SET_ASIDE:
             return Explanation(
                 WaitsFor.TIME,
@@ -272,6 +281,15 @@ def _queued(job: JobFacts) -> Explanation:
             f"Its pool {pool.name} has changed, and its jobs are being matched again; so is this one soon.",
         )
     place = _place(job.ahead)
+    brake = pool.brake
+    if brake is not None and brake.account_id in {None, job.account_id}:
+        whose = f"pool {pool.name}" if brake.account_id is None else f"its account in pool {pool.name}"
+        return Explanation(
+            WaitsFor.POOL,
+            f"{place} The runners of {whose} do not start: {brake.tell()}. One job at a time is tried, the next one at "
+            f"{brake.probe_at:%Y-%m-%d %H:%M:%S} UTC or when that of the last try has ended.",
+            _TOO_OLD_CURE if brake.too_old else _RUNNERS_CURE,
+        )
     short = _short_of_budget(job, pool)
     if short is not None:
         return Explanation(
@@ -346,6 +364,14 @@ def _raise(pool: PoolFacts, least: int) -> str:
         return f"Set spec.autoscaling.maxReplicas of RunnerPool {pool.name} to {least} or more."
     return f"Set the replicas: `ostler pool scale {pool.name} {least}`, or more."
 
+
+_TOO_OLD_CURE = (
+    "Use an image with a newer runner in the RunnerPool. The pool goes on at once when its template has changed."
+)
+_RUNNERS_CURE = (
+    "See the log of container `runner` of one of its Pods: a broken image, a file system that only reads, a missing "
+    "proxy or CA, or no way to GitHub. The pool goes on with its first execution, or when its template changes."
+)
 
 _TROUBLES = {
     Trouble.IMAGE: (

@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.nodes import needs_of
 from k8s_adapters.pools import PoolSeen, get_pool, list_pools, scale_pool
-from models import scaling
+from models import runner_failures, scaling
 from models.engine import transaction
 from models.scaling import PoolRow, Trust
 from ostler import telemetry
@@ -30,8 +30,9 @@ from ostler.clock import utcnow
 from ostler.errors import Conflict, UpstreamError
 from ostler.wakes import KEEP, REMATCH
 from rules.autoscaler import Doubts, Outcome, PoolView, plan, stuck
-from rules.demand import Places, dispatchable
+from rules.demand import Places, Queue, dispatchable
 from rules.fleets import Node
+from rules.runner_brakes import Brake
 from rules.scaling import Demand, Limits, Verdict
 from tasks.base import SWEEP, SWEEP_LIST, SWEEP_ROW, calls, remaining, task
 from tasks.mirror import mirror
@@ -118,7 +119,11 @@ def doubts_of(trust: Trust) -> Doubts:
 def asked_of(db: Connection, found: Sequence[tuple[PoolSeen, PoolRow]], *, now: datetime) -> dict[int, Asked]:
     """Return what is asked of each pool; those that do not grow compete for budgets with the Pods that they have."""
     places = {row.id: places_of(pool, row) for pool, row in found}
-    queues = scaling.queues(db, places)
+    brakes = {each.pool_id: each.brake for each in runner_failures.brakes(db)}
+    for pool_id in places.keys() & brakes.keys():
+        if brakes[pool_id].account_id is None:
+            places[pool_id] = replace(places[pool_id], count=min(1, places[pool_id].count))
+    queues = [limited(queue, brakes.get(queue.pool_id)) for queue in scaling.queues(db, places)]
     accounts = scaling.accounts(db, sorted({queue.account_id for queue in queues}))
     queued = dispatchable(queues, accounts, places)
     scaled = [row for pool, row in found if hands_off(pool) is None]
@@ -136,6 +141,13 @@ def asked_of(db: Connection, found: Sequence[tuple[PoolSeen, PoolRow]], *, now: 
         )
         for _, row in found
     }
+
+
+def limited(queue: Queue, brake: Brake | None) -> Queue:
+    """Return a queue as far as a brake lets it be served: one job, the probe."""
+    if brake is None or brake.account_id not in {None, queue.account_id}:
+        return queue
+    return replace(queue, jobs=min(1, queue.jobs))
 
 
 def places_of(pool: PoolSeen, row: PoolRow) -> Places:

@@ -187,6 +187,7 @@ class Rows(Collector):
         )
         yield from _coverage(found)
         yield _scaling(found)
+        yield _braked(found)
         yield GaugeMetricFamily("ostler_epoch", "The epoch of Postgres, which rises every few seconds",
                                 found.epoch.epoch.number)  # fmt: skip
         yield GaugeMetricFamily(
@@ -214,6 +215,18 @@ class Rows(Collector):
             "Age of the oldest queued job that is not held; 0 when there is none",
             found.oldest_queued_seconds,
         )
+
+
+def _braked(found: Statistics) -> Metric:
+    braked = GaugeMetricFamily(
+        "ostler_pool_braked",
+        "Runners in a row of a braked pool that never executed, by why",
+        labels=("namespace", "pool", "why"),
+    )
+    for each in found.braked:
+        why = "too_old" if each.brake.too_old else "never_executed"
+        braked.add_metric((each.namespace, each.name, why), each.brake.pods)
+    return braked
 
 
 def _scaling(found: Statistics) -> Metric:

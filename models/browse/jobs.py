@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from models import epochs, gates, pod_ends
+from models import epochs, gates, pod_ends, runner_failures
 from models.browse.page import Order, Page, read
 from models.matching import WEB_ALIVE
 from models.pools import routes
@@ -160,7 +160,8 @@ def _pool_facts(db: Connection, pool_id: int, *, job_id: int, now: datetime) -> 
         text("""
             SELECT p.id, p.name, p.vcpu, p.memory, p.replicas, p.draining, p.deleted_at IS NOT NULL AS deleted,
                    p.rerouting_since IS NOT NULL OR :job = ANY(p.rerouting_jobs) AS rerouting, p.autoscaled,
-                   p.max_replicas, p.paused, p.problem, p.start_trouble, p.start_detail, p.create_after,
+                   p.max_replicas, p.paused, p.problem, p.template_hash, p.start_trouble, p.start_detail,
+                   p.create_after,
                    (SELECT count(*) FROM claims c
                     WHERE c.pool_id = p.id AND c.ended_at IS NULL AND c.purpose = 'job') AS taken,
                    (SELECT count(*) FROM offers o
@@ -190,6 +191,7 @@ def _pool_facts(db: Connection, pool_id: int, *, job_id: int, now: datetime) -> 
         trouble=None if row.start_trouble is None else Trouble(row.start_trouble),
         trouble_detail=row.start_detail or "",
         create_after=row.create_after if row.create_after is not None and row.create_after > now else None,
+        brake=runner_failures.read(db, row.id, row.template_hash),
         cluster_gate=next((each.why or "its calls fail" for each in gates.shut(db, Upstream.KUBERNETES)), None),
     )
 

@@ -107,6 +107,14 @@ def test_a_pool_gets_one_probe_after_runners_of_three_jobs_never_executed(stage:
     assert match(stage, pool, now=at(400)) == ()
 
 
+def test_a_claim_from_before_the_brake_is_no_probe(stage: Stage) -> None:
+    pool = fleet(stage, 1, 2)
+    first = match(stage, pool, now=NOW)
+    fail(stage, first[1:], now=at(40))
+
+    assert len(match(stage, pool, now=at(51))) == 1
+
+
 def test_two_jobs_that_fail_hold_nobody_back(stage: Stage) -> None:
     pool = fleet(stage, 1, jobs=2)
     fail(stage, match(stage, pool, now=NOW), now=at(40))
@@ -201,6 +209,17 @@ def test_pods_of_an_old_template_neither_count_nor_reset(stage: Stage) -> None:
 def test_a_runner_whose_job_is_not_queued_any_more_counts_neither_way(stage: Stage, fate: JobFate) -> None:
     pool = fleet(stage, 1, 2)
     fail(stage, match(stage, pool, now=NOW), now=at(40), fate=fate)
+
+    assert stage.rows("SELECT 1 FROM runner_failures") == []
+
+
+def test_a_runner_whose_job_was_over_before_github_was_asked_does_not_count(stage: Stage) -> None:
+    pool = fleet(stage, 1, 2)
+    claims = match(stage, pool, now=NOW)
+    with stage.engine.begin() as db:
+        db.execute(text("UPDATE jobs SET state = 'completed', completed_at = now(), conclusion = 'cancelled'"))
+
+    fail(stage, claims, now=at(40))
 
     assert stage.rows("SELECT 1 FROM runner_failures") == []
 

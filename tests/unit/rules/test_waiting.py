@@ -12,6 +12,7 @@ from rules.fairness import Budget, Usage
 from rules.holds import HoldReason
 from rules.labels import PoolLabels
 from rules.machines import ClaimState, JobState, Stamp
+from rules.runner_brakes import ENDED_BEFORE_IT, Brake
 from rules.starts import Trouble
 from rules.waiting import ClaimFacts, Explanation, JobFacts, PoolFacts, WaitsFor, closest_pool, explain
 
@@ -198,3 +199,36 @@ def test_the_closest_pool_is_named_with_what_is_in_the_way() -> None:
     )
     assert near(["linux"], allowed_repositories=frozenset({"acme/shop"})) == "Pool small serves it now."
     assert closest_pool([], labels=["linux"], account_id=7, repository="a/b") is None
+
+
+def braked(account_id: int | None, *, code: int | None) -> Explanation:
+    at = datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC)
+    brake = Brake(account_id, at, at, at, jobs=3, pods=4, exit_code=code, why="its Pod has ended")
+    return explain(replace(JOB, pool=replace(POOL, brake=brake)))
+
+
+def test_a_job_of_a_braked_pool_is_told_the_exit_code_and_when_the_next_one_is_tried() -> None:
+    found = braked(None, code=134)
+    assert found.waits_for is WaitsFor.POOL
+    assert "The runners of pool small do not start: 4 runners in a row ended without a job" in found.summary
+    assert "exit code 134, its Pod has ended" in found.summary
+    assert "2026-11-21 03:04:05 UTC" in found.summary
+    assert "log of container `runner`" in (found.cure or "")
+
+
+def test_a_job_whose_runner_is_too_old_is_told_to_take_a_newer_image() -> None:
+    found = braked(None, code=7)
+    assert "too old (exit code 7)" in found.summary
+    assert "newer runner" in (found.cure or "")
+
+
+def test_only_the_jobs_of_a_braked_account_wait_for_its_brake() -> None:
+    assert braked(7, code=0).waits_for is WaitsFor.POOL
+    assert braked(8, code=0).waits_for is WaitsFor.MATCH
+
+
+def test_a_job_that_was_set_aside_for_its_runners_names_them() -> None:
+    detail = f"3 runners of pool small {ENDED_BEFORE_IT}, of the last one: container `runner` exited 7"
+    found = explain(replace(JOB, hold_reason=HoldReason.SET_ASIDE, hold_detail=detail))
+    assert "3 runners of pool small ended before it began" in found.summary
+    assert "runnerGroup" not in (found.cure or "")

@@ -145,6 +145,24 @@ def test_an_account_at_its_budget_inflates_no_pool(stage: Stage) -> None:
     assert replicas(stage) == 3 + 2 + 1
 
 
+@pytest.mark.parametrize(("accounts", "expected"), [(3, 1 + 1), (1, 1 + 2 + 1)], ids=["pool", "one account"])
+def test_a_braked_queue_inflates_a_pool_by_its_probe_alone(stage: Stage, accounts: int, expected: int) -> None:
+    pool(stage)
+    queue(stage, 8)
+    queue(stage, 2, account=2)
+    stage.rows(
+        """
+        INSERT INTO runner_failures (claim_id, pool_id, template_hash, account_id, job_id, pod_uid, claimed_at, at,
+                                     exit_code, why)
+        SELECT n, id, template_hash, 1 + n % :accounts, n, 'pod-' || n, now(), now(), 1, 'it ended'
+        FROM pools, generate_series(1, 3) n
+        """,
+        accounts=accounts,
+    )
+    autoscale.run()
+    assert replicas(stage) == expected
+
+
 @pytest.mark.parametrize("hold", ["backoff", "set_aside", "ask_github", "budget_zero"])
 def test_a_held_job_inflates_no_pool(stage: Stage, hold: str) -> None:
     pool(stage)

@@ -92,6 +92,22 @@ def test_rows_are_shown_in_numbers_and_zeros_are_shown_too(stage: Stage) -> None
     database.stop()
 
 
+def test_a_braked_pool_is_shown_with_its_runners_and_others_are_not(stage: Stage) -> None:
+    stage.pool()
+    database = Database(stage.engine)
+    assert not [series for series in scrape(make(database)) if series.startswith("ostler_pool_braked")]
+    stage.execute("""
+        INSERT INTO runner_failures (claim_id, pool_id, template_hash, account_id, job_id, pod_uid, claimed_at, at,
+                                     exit_code, why)
+        SELECT n, id, template_hash, n, n, 'pod-' || n, now(), now(), 1, 'it ended' FROM pools, generate_series(1, 4) n
+    """)
+    found = [(series, value) for series, value in scrape(make(database)).items() if "ostler_pool_braked" in series]
+    ((series, value),) = found
+    assert value == 4
+    assert 'why="never_executed"' in series
+    database.stop()
+
+
 def test_an_autoscaled_pool_shows_what_its_replicas_were_decided_from(stage: Stage) -> None:
     stage.pool()
     told = '{"load": 3, "queue": 2, "usual": 4, "min_warm": 1, "max_replicas": 9, "why": "words"}'
