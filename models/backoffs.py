@@ -1,8 +1,13 @@
-"""Backoffs of installations, accounts and repositories, persisted so that no restart forgets them."""
+"""Backoffs of installations, accounts, repositories and runner groups, persisted so that no restart forgets them.
+
+What a refused mint holds is decided in `rules.mint_questions`. When its wait is over one job is let past it
+(`WaitBook`); the others go on with the first mint that succeeds, or wait twice as long.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import CheckConstraint, Connection
@@ -11,10 +16,27 @@ from sqlalchemy.orm import Mapped, mapped_column
 from models.base import Base
 from models.sql import text
 from rules.holds import HoldReason
+from rules.mint_questions import ACCOUNT, REPOSITORY, RUNNER_GROUP, describe, group_key
+from rules.routing import Wait
 
-BASE = {"installation": 10.0, "account": 60.0, "repository": 60.0}
-CAP = {"installation": 300.0, "account": 3600.0, "repository": 3600.0}
+BASE = {"installation": 10.0, "account": 60.0, "repository": 60.0, "runner_group": 60.0}
+CAP = {"installation": 300.0, "account": 3600.0, "repository": 3600.0, "runner_group": 3600.0}
 """Seconds of the first wait and of the longest; each further failure doubles it."""
+
+REFUSALS = (ACCOUNT, REPOSITORY, RUNNER_GROUP)
+"""Kinds of backoffs that a refusal makes. An installation that fails has probes of its own (`let_one_through`)."""
+
+PROBE_WITHIN = timedelta(seconds=30)
+"""For how long nothing else is tried after a job was let past a refusal."""
+
+PROBE_LOST = timedelta(minutes=2)
+"""After this time a probe that is still queued or claimed is given up: its pool may have no Pod."""
+
+GROUP_OF_POOL = """
+    CASE WHEN p.runner_group_name IS NULL THEN p.runner_group_id::text
+         ELSE chr(39) || p.runner_group_name || chr(39) END
+"""
+"""Of a pool `p`: its runner group as `rules.mint_questions.group_key` writes it."""
 
 
 class Backoff(Base):
@@ -25,11 +47,16 @@ class Backoff(Base):
     """
 
     __tablename__ = "backoffs"
-    __table_args__ = (CheckConstraint("kind IN ('installation', 'account', 'repository', 'limit')", name="kind_known"),)
+    __table_args__ = (
+        CheckConstraint(
+            "kind IN ('installation', 'account', 'repository', 'runner_group', 'limit')", name="kind_known"
+        ),
+    )
 
     kind: Mapped[str] = mapped_column(primary_key=True)
     key: Mapped[str] = mapped_column(
-        primary_key=True, comment="an id, a repository's full name, or of a limit installation/quota"
+        primary_key=True,
+        comment="an id, a repository's full name, installation/group, or of a limit installation/quota",
     )
     not_before: Mapped[datetime]
     failures: Mapped[int]
@@ -40,11 +67,19 @@ class Backoff(Base):
 
 
 def record_failure(
-    db: Connection, *, kind: str, key: str, reason: str, probing: bool = False, now: datetime
+    db: Connection,
+    *,
+    kind: str,
+    key: str,
+    reason: str,
+    probing: bool = False,
+    job_id: int | None = None,
+    now: datetime,
 ) -> datetime:
     """Double the wait of this key and hold its queued jobs; return the time before which nothing is tried.
 
-    What was under way when the wait began fails within it and doubles nothing; a probe does.
+    What was under way when the wait began fails within it and doubles nothing; a probe does: the caller says so,
+    or it is the job `job_id` that was let past this wait.
     """
     row = db.execute(
         text("""
@@ -52,12 +87,14 @@ def record_failure(
             VALUES (:kind, :key, :now, 1, :reason, :now, :now)
             ON CONFLICT (kind, key) DO UPDATE SET
                 failures = CASE WHEN backoffs.failures = 0 OR backoffs.not_before <= :now OR :probing
+                                     OR backoffs.probe_job_id = :job_id
                                 THEN least(backoffs.failures + 1, 30) ELSE backoffs.failures END,
                 probed_at = :now, reason = :reason, changed_at = :now
-            RETURNING failures, not_before
+            RETURNING failures, not_before, probe_job_id
         """),
-        {"kind": kind, "key": key, "reason": reason, "now": now, "probing": probing},
+        {"kind": kind, "key": key, "reason": reason, "now": now, "probing": probing, "job_id": job_id},
     ).one()
+    probing = probing or (job_id is not None and row.probe_job_id == job_id)
     wait = timedelta(seconds=min(CAP[kind], BASE[kind] * 2 ** (row.failures - 1)))
     not_before: datetime = now + wait if probing or row.not_before <= now else row.not_before
     wait_until(db, kind=kind, key=key, reason=reason, not_before=not_before, now=now)
@@ -75,14 +112,19 @@ def wait_until(db: Connection, *, kind: str, key: str, reason: str, not_before: 
         """),
         {"kind": kind, "key": key, "not_before": not_before, "reason": reason, "now": now},
     )
-    column = {"installation": "installation_id::text", "account": "account_id::text", "repository": "repository"}[kind]
+    column = {
+        "installation": "installation_id::text",
+        ACCOUNT: "account_id::text",
+        REPOSITORY: "repository",
+        RUNNER_GROUP: f"installation_id || '/' || (SELECT {GROUP_OF_POOL} FROM pools p WHERE p.id = jobs.pool_id)",  # noqa: S608  a literal of this module
+    }[kind]
     db.execute(
         text(f"""
             UPDATE jobs SET hold_reason = :hold, hold_detail = :detail, not_before = :not_before, changed_at = :now
             WHERE id IN (SELECT id FROM jobs WHERE state = 'queued' AND hold_reason IS NULL AND {column} = :key
                          ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
-        """),  # noqa: S608  the column is one of three literals above
-        {"hold": HoldReason.BACKOFF, "detail": f"{kind} {key}: {reason}", "not_before": not_before, "key": key,
+        """),  # noqa: S608  the column is one of the literals above
+        {"hold": HoldReason.BACKOFF, "detail": f"{describe(kind, key)}: {reason}", "not_before": not_before, "key": key,
          "now": now},
     )  # fmt: skip
 
@@ -151,12 +193,15 @@ PROBE_DUE = """
 """
 """Of a backoff `b`: the installation failed, no probe of it is under way, and GitHub asks for no pause."""
 
-PROBE_JOB = """
+PROBE_JOB = f"""
     j.state = 'queued' AND j.hold_reason = 'backoff' AND j.installation_id::text = b.key
     AND NOT EXISTS (SELECT FROM backoffs o WHERE o.not_before > :now
                     AND ((o.kind = 'account' AND o.key = j.account_id::text)
-                      OR (o.kind = 'repository' AND o.key = j.repository)))
-"""
+                      OR (o.kind = 'repository' AND o.key = j.repository)
+                      OR (o.kind = 'runner_group'
+                          AND o.key = j.installation_id || '/' || (SELECT {GROUP_OF_POOL} FROM pools p
+                                                                   WHERE p.id = j.pool_id))))
+"""  # noqa: S608  a literal of this module
 """Of a job `j`: it is held by the backoff `b` and by no other."""
 
 
@@ -195,6 +240,89 @@ def let_one_through(db: Connection, *, pool_id: int, probe_every: float, now: da
             {"now": now, "job": job_id, "key": key},
         )
     return job_id
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A backoff that is not forgotten. `refused`: it is a refusal, past which one job is let when the wait is over."""
+
+    kind: str
+    key: str
+    not_before: datetime
+    reason: str
+    refused: bool
+
+    def wait(self, *, until: datetime | None = None) -> Wait:
+        """Return what it holds a job for, until its end or another time."""
+        return Wait(f"{describe(self.kind, self.key)}: {self.reason}", until or self.not_before)
+
+
+def keys_of(
+    *, account_id: int, repository: str, installation_id: int | None, group: int | str | None
+) -> list[tuple[str, str]]:
+    """Return kind and key of every backoff that can hold a job; `group` is that of the pool it is routed to."""
+    keys = [(ACCOUNT, str(account_id)), (REPOSITORY, repository)]
+    if installation_id is not None:
+        keys.append(("installation", str(installation_id)))
+        if group is not None:
+            keys.append((RUNNER_GROUP, group_key(installation_id, group)))
+    return keys
+
+
+def standing(db: Connection, keys: Iterable[tuple[str, str]], *, now: datetime) -> dict[tuple[str, str], Standing]:
+    """Return those of these backoffs that hold jobs now, and refusals whose wait is over and that nobody ended."""
+    wanted = sorted(set(keys))
+    rows = db.execute(
+        text("""
+            SELECT kind, key, not_before, reason, failures > 0 AND kind = ANY(:refusals) AS refused FROM backoffs
+            WHERE (not_before > :now OR (failures > 0 AND kind = ANY(:refusals)))
+              AND (kind, key) IN (SELECT * FROM unnest(CAST(:kinds AS text[]), CAST(:keys AS text[])))
+        """),
+        {"now": now, "refusals": list(REFUSALS), "kinds": [kind for kind, _ in wanted],
+         "keys": [key for _, key in wanted]},
+    )  # fmt: skip
+    return {(row.kind, row.key): Standing(**row._mapping) for row in rows}  # noqa: SLF001  SQLAlchemy's public name
+
+
+class WaitBook:
+    """The backoffs that concern some jobs, read once; lets one job past each refusal whose wait is over."""
+
+    def __init__(self, db: Connection, keys: Iterable[tuple[str, str]], *, now: datetime) -> None:
+        self._db = db
+        self._now = now
+        self._standing = standing(db, keys, now=now)
+
+    def wait(self, keys: Iterable[tuple[str, str]], *, job_id: int) -> Wait | None:
+        """Return what a job that could go on has to wait for; None when there is nothing, or it is the probe."""
+        met = [self._standing[key] for key in keys if key in self._standing]
+        if waits := [each for each in met if each.not_before > self._now]:
+            return max(waits, key=lambda each: each.not_before).wait()
+        for each in met:
+            refusal = self._probe(each, job_id)
+            if refusal is not None:
+                return refusal
+        return None
+
+    def _probe(self, refusal: Standing, job_id: int) -> Wait | None:
+        """Make the job the probe of a refusal; return the wait when another job is, or just becomes it."""
+        until = self._now + PROBE_WITHIN
+        taken = self._db.execute(
+            text("""
+                UPDATE backoffs SET probed_at = :now, probe_job_id = :job, not_before = :until
+                WHERE (kind, key) IN (
+                    SELECT b.kind, b.key FROM backoffs b
+                    WHERE b.kind = :kind AND b.key = :key AND b.not_before <= :now
+                      AND (b.probe_job_id IS NULL OR b.probed_at <= :lost
+                           OR NOT EXISTS (SELECT FROM jobs probe WHERE probe.id = b.probe_job_id AND probe.id <> :job
+                                          AND (probe.state = 'claimed'
+                                               OR (probe.state = 'queued' AND probe.hold_reason IS NULL))))
+                    FOR NO KEY UPDATE SKIP LOCKED)
+            """),
+            {"kind": refusal.kind, "key": refusal.key, "job": job_id, "now": self._now, "until": until,
+             "lost": self._now - PROBE_LOST},
+        )  # fmt: skip
+        self._standing[refusal.kind, refusal.key] = replace(refusal, not_before=until)
+        return None if taken.rowcount else refusal.wait(until=until)
 
 
 def hold_job(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -20,6 +20,7 @@ from sqlalchemy import Connection, Row
 
 from models import binding_locks, bindings, origins
 from models.accounts import NewAccount, ensure_accounts
+from models.backoffs import Standing, keys_of, standing
 from models.binding_locks import Contended
 from models.engine import note
 from models.pools import routes
@@ -190,34 +191,31 @@ class _Router:
         return {row.id: row for row in rows}
 
     @functools.cached_property
-    def _backoffs(self) -> dict[tuple[str, str], tuple[datetime, str]]:
-        keys = sorted({key for event in self._events for key in _backoff_keys(event)})
-        rows = self._db.execute(
-            text("""
-                SELECT kind, key, not_before, reason FROM backoffs
-                WHERE not_before > :now
-                  AND (kind, key) IN (SELECT * FROM unnest(CAST(:kinds AS text[]), CAST(:keys AS text[])))
-            """),
-            {"now": self._now, "kinds": [kind for kind, _ in keys], "keys": [key for _, key in keys]},
+    def _backoffs(self) -> dict[tuple[str, str], Standing]:
+        found = standing(self._db, (key for event in self._events for key in self._keys(event)), now=self._now)
+        return {key: each for key, each in found.items() if each.not_before > self._now}
+
+    def _keys(self, event: JobEvent) -> list[tuple[str, str]]:
+        pool_id = self._choose(event).pool_id
+        return keys_of(
+            account_id=event.owner_id,
+            repository=event.repository,
+            installation_id=event.installation_id,
+            group=None if pool_id is None else self._groups_wanted[pool_id],
         )
-        return {(row.kind, row.key): (row.not_before, row.reason) for row in rows}
 
     def route(self, event: JobEvent) -> Route:
         """Return the pool of a job and its hold."""
         account = self._accounts[event.owner_id]
         self.strangers |= account.access == Access.HELD and account.access_asked_at is None
         choice = self._choose(event)
-        waits = [(self._backoffs[key], key) for key in _backoff_keys(event) if key in self._backoffs]
-        backoff = None
-        if waits:
-            (not_before, reason), (kind, key) = max(waits)
-            backoff = Wait(f"{kind} {key}: {reason}", not_before)
+        waits = [self._backoffs[key] for key in self._keys(event) if key in self._backoffs]
         return route(
             choice,
             detail=detail_of(choice, labels=event.labels, account_id=event.owner_id, repository=event.repository),
             budget_count=self._accounts[event.owner_id].budget_count,
             group=self._group(event, choice),
-            backoff=backoff,
+            backoff=max(waits, key=lambda each: each.not_before).wait() if waits else None,
             access=self._access(event),
         )
 
@@ -263,13 +261,6 @@ class _Router:
                 self._pools, labels=event.labels, account_id=event.owner_id, repository=event.repository, origin=origin
             )
         return self._choices[key]
-
-
-def _backoff_keys(event: JobEvent) -> Iterable[tuple[str, str]]:
-    yield "account", str(event.owner_id)
-    yield "repository", event.repository
-    if event.installation_id is not None:
-        yield "installation", str(event.installation_id)
 
 
 def _states_of(db: Connection, job_ids: set[int], *, lock_ms: int | None) -> dict[int, str]:

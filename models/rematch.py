@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from models.backoffs import WaitBook, keys_of
 from models.pools import routes
 from models.runner_groups import GroupBook, Wanted
 from models.sql import text
 from rules.access import Access
 from rules.forks import Origin
 from rules.holds import HoldReason
-from rules.labels import choose_pool, detail_of
-from rules.routing import Wait, route
+from rules.labels import PoolChoice, PoolLabels, choose_pool, detail_of
+from rules.routing import Route, route
 
 _LIFTED_HERE = [
     HoldReason.UNKNOWN_ACCOUNT, HoldReason.NO_POOL, HoldReason.NOT_ALLOWED, HoldReason.ORIGIN_UNKNOWN,
@@ -27,11 +28,7 @@ _LIFTED_HERE = [
 _COLUMNS = """
     j.id, j.run_id, j.labels, j.account_id, j.installation_id, j.repository, j.repository_id, j.public, j.scope,
     j.hold_reason, j.hold_detail, a.budget_count, a.access, o.origin,
-    (o.ask_after IS NULL OR o.ask_after <= :now) AND (o.leased_until IS NULL OR o.leased_until < :now) AS may_ask,
-    (SELECT max(b.not_before) FROM backoffs b WHERE b.not_before > :now
-     AND ((b.kind = 'installation' AND b.key = j.installation_id::text)
-       OR (b.kind = 'account' AND b.key = j.account_id::text)
-       OR (b.kind = 'repository' AND b.key = j.repository))) AS backed_off
+    (o.ask_after IS NULL OR o.ask_after <= :now) AND (o.leased_until IS NULL OR o.leased_until < :now) AS may_ask
 """
 _TABLES = "jobs j JOIN accounts a ON a.id = j.account_id LEFT JOIN run_origins o ON o.run_id = j.run_id AND j.public"
 
@@ -203,22 +200,28 @@ def _match(db: Connection, rows: Sequence[Row[Any]], *, now: datetime) -> Rematc
     pools = routes(db)
     groups = {pool.id: pool.runner_group for pool in pools}
     book = GroupBook(db, now=now)
+    choices = [_choose(pools, row) for row in rows]
+    waits = WaitBook(
+        db,
+        (key for row, (choice, _) in zip(rows, choices, strict=True) for key in _keys(row, _group(groups, choice))),
+        now=now,
+    )
     woken: set[int] = set()
     asks: set[int] = set()
     lifted: list[Lifted] = []
-    for row in rows:
-        origin = Origin(row.origin or Origin.UNKNOWN) if row.public else Origin.HERE
-        about = {"labels": row.labels, "account_id": row.account_id, "repository": row.repository}
-        choice = choose_pool(pools, **about, origin=origin)
+    for row, (choice, about) in zip(rows, choices, strict=True):
         wanted = None if choice.pool_id is None else _wanted(row, groups[choice.pool_id])
         to = route(
             choice,
             detail=detail_of(choice, **about),
             budget_count=row.budget_count,
             group=None if wanted is None else book.wait(wanted),
-            backoff=None if row.backed_off is None else Wait(row.hold_detail, row.backed_off),
+            backoff=None,
             access=Access(row.access),
         )
+        if to.hold is None:  # nothing else is in its way, so it may be the probe of a refusal
+            wait = waits.wait(_keys(row, _group(groups, choice)), job_id=row.id)
+            to = to if wait is None else Route(choice.pool_id, HoldReason.BACKOFF, wait.detail, wait.until)
         # The hold of a question without an answer says why there is none.
         detail = row.hold_detail if to.hold is HoldReason.ORIGIN_UNKNOWN == row.hold_reason else to.detail
         db.execute(
@@ -245,6 +248,23 @@ def _match(db: Connection, rows: Sequence[Row[Any]], *, now: datetime) -> Rematc
             if row.hold_reason is not None:
                 lifted.append(Lifted(row.id, row.hold_reason, to.pool_id))
     return Rematched(next_id=None, pools=frozenset(woken), lifted=tuple(lifted), asks=frozenset(asks))
+
+
+def _choose(pools: Sequence[PoolLabels], row: Row[Any]) -> tuple[PoolChoice, Mapping[str, Any]]:
+    """Return the pool of a job, and what it was chosen by."""
+    origin = Origin(row.origin or Origin.UNKNOWN) if row.public else Origin.HERE
+    about = {"labels": row.labels, "account_id": row.account_id, "repository": row.repository}
+    return choose_pool(pools, **about, origin=origin), about
+
+
+def _group(groups: Mapping[int, int | str], choice: PoolChoice) -> int | str | None:
+    return None if choice.pool_id is None else groups[choice.pool_id]
+
+
+def _keys(row: Row[Any], group: int | str | None) -> list[tuple[str, str]]:
+    return keys_of(
+        account_id=row.account_id, repository=row.repository, installation_id=row.installation_id, group=group
+    )
 
 
 def _wanted(row: Row[Any], group: int | str) -> Wanted:

@@ -19,6 +19,7 @@ from models.engine import note
 from models.sql import text
 from models.transitions import move_claim
 from rules.machines import allowed
+from rules.mint_questions import REPOSITORY, asked_for
 from rules.runner_names import make_runner_name
 
 STAMP_LEASE = 2.0
@@ -285,6 +286,13 @@ class MintWork:
     probing: bool = False
     """Its job was let past a backoff of the installation: the first failure is answer enough."""
 
+    def asked_for(self, *, full: bool = False) -> tuple[str, str]:
+        """Return kind and key of the backoff that a refusal of this mint makes, or that of its runner group if full."""
+        return asked_for(
+            scope=self.scope, repository=self.repository, account_id=self.account_id,
+            installation_id=self.installation_id, group=self.runner_group, full=full,
+        )  # fmt: skip
+
 
 def begin_mint(db: Connection, claim_id: int, *, chain_no: int | None, suffix: str, now: datetime) -> MintWork | None:
     """Take the claim for its mint and write the runner's name down before GitHub hears it.
@@ -457,8 +465,8 @@ def commit_mint(
         db,
         [
             ("installation", str(work.installation_id)),
-            ("account", str(work.account_id)),
-            ("repository", work.repository),
+            (REPOSITORY, work.repository),
+            *(work.asked_for(full=full) for full in (False, True)),
         ],
     )
     if moved is not None:

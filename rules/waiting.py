@@ -16,6 +16,7 @@ from rules.fairness import AccountView, Budget, JobHead, SkipReason, Usage, refu
 from rules.holds import HoldReason
 from rules.labels import PoolLabels, refusing_rule, tell_rule
 from rules.machines import ClaimState, JobState, Stamp
+from rules.mint_questions import cure_of_refusal
 from rules.pod_ends import PodEnd, tell
 from rules.runner_brakes import ENDED_BEFORE_IT, Brake
 from rules.starts import Trouble
@@ -222,8 +223,7 @@ def _held(job: JobFacts, reason: HoldReason) -> Explanation:  # noqa: C901, PLR0
             return Explanation(
                 WaitsFor.TIME,
                 f"GitHub refused or asked to wait ({detail}); nothing is tried before {until}.",
-                "It goes on by itself then. If it comes back: see that the App is installed for this repository "
-                "with the permission to administer runners, and look at GitHub's status.",
+                cure_of_refusal(detail),
             )
         case HoldReason.SET_ASIDE if ENDED_BEFORE_IT in detail:
             return Explanation(

@@ -34,6 +34,7 @@ from ostler.logging import also_about
 from ostler.reasons import meaning_of
 from ostler.wakes import REMATCH
 from rules.holds import HoldReason
+from rules.mint_questions import describe, is_full
 from rules.runner_groups import DEFAULT
 from rules.runner_names import make_runner_name, random_suffix
 from rules.scopes import Scope
@@ -151,7 +152,7 @@ def failed(self: Task, rt: Runtime, work: steps.MintWork, error: UpstreamError) 
         case Forbidden():
             back_off(rt, work, attempt_id, error)
         case Invalid():
-            refuse(rt, work, attempt_id, reason="GitHub refuses its runner as invalid")
+            refuse_invalid(rt, work, attempt_id, error)
         case Busy():
             refuse(rt, work, None, reason="a runner that was never delivered is busy")
         case Retryable() | Conflict():
@@ -335,14 +336,32 @@ def ask_installation(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: 
     raise self.retry(countdown=0)
 
 
-def back_off(rt: Runtime, work: steps.MintWork, attempt_id: int | None, error: Forbidden | Gone) -> None:
-    """GitHub lets us not register there: hold the account's jobs (403) or the repository's (404)."""
-    kind, key = ("repository", work.repository) if isinstance(error, Gone) else ("account", str(work.account_id))
-    reason = f"GitHub answers {'404' if isinstance(error, Gone) else '403'} to a mint"
+def back_off(
+    rt: Runtime, work: steps.MintWork, attempt_id: int | None, error: Forbidden | Gone | Invalid, *, full: bool = False
+) -> None:
+    """GitHub registers no runner there: hold the jobs that would ask for the same (`rules.mint_questions`)."""
+    kind, key = work.asked_for(full=full)
+    status = error.status or (404 if isinstance(error, Gone) else 403)
+    reason = with_words(f"GitHub answers {status} to a mint", error)
     not_before = transaction(
-        rt.engine, lambda db: backoffs.record_failure(db, kind=kind, key=key, reason=reason, now=utcnow())
+        rt.engine,
+        lambda db: backoffs.record_failure(db, kind=kind, key=key, reason=reason, job_id=work.job_id, now=utcnow()),
     )
-    refuse(rt, work, attempt_id, reason=reason, hold=HoldReason.BACKOFF, not_before=not_before)
+    detail = f"{describe(kind, key)}: {reason}"
+    refuse(rt, work, attempt_id, reason=detail, hold=HoldReason.BACKOFF, not_before=not_before)
+
+
+def refuse_invalid(rt: Runtime, work: steps.MintWork, attempt_id: int | None, error: Invalid) -> None:
+    """GitHub refuses the runner itself: set its job aside. A group that is full concerns all of its jobs."""
+    if is_full(error.words):
+        back_off(rt, work, attempt_id, error, full=True)
+    else:
+        refuse(rt, work, attempt_id, reason=with_words("GitHub refuses its runner as invalid", error))
+
+
+def with_words(reason: str, error: UpstreamError) -> str:
+    """Return a reason with GitHub's own words behind it, if it said any."""
+    return reason if error.words is None else f"{reason}: {error.words}"
 
 
 def try_later(self: Task, rt: Runtime, work: steps.MintWork, error: Retryable | Conflict) -> None:

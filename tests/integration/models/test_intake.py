@@ -241,14 +241,18 @@ def test_an_account_with_budget_0_has_its_jobs_held(database: Database) -> None:
     assert (job.hold_reason, job.pool_id) == ("budget_zero", pool)
 
 
-@pytest.mark.parametrize(("kind", "key"), [("installation", "3"), ("account", str(ACME)), ("repository", "acme/app")])
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [("installation", "3"), ("account", str(ACME)), ("repository", "acme/app"), ("runner_group", "3/1")],
+)
 def test_a_backoff_holds_a_new_job_until_it_ends(database: Database, kind: str, key: str) -> None:
     add_pool(database.engine, "linux")
     until = NOW + timedelta(minutes=3)
     _set(
         database.engine,
         "INSERT INTO backoffs (kind, key, not_before, failures, reason, changed_at)"
-        " VALUES (:kind, :key, :until, 1, 'GitHub said no', :now), ('account', '99', :until, 1, 'other', :now)",
+        " VALUES (:kind, :key, :until, 1, 'GitHub said no', :now), ('account', '99', :until, 1, 'other', :now),"
+        " ('runner_group', '3/2', :until, 1, 'another group', :now)",
         kind=kind,
         key=key,
         until=until,

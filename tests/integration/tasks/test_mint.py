@@ -198,9 +198,7 @@ def test_a_404_that_took_the_whole_lease_backs_off_all_the_same(stage: Stage, gi
     assert [call for call, _ in github.calls] == ["mint"]
     assert stage.see(claim_id).state == "releasing"
     assert [row.hold_reason for row in stage.rows("SELECT hold_reason FROM jobs")] == ["backoff"]
-    assert [(row.kind, row.key) for row in stage.rows("SELECT kind, key FROM backoffs")] == [
-        ("repository", "acme/shop")
-    ]
+    assert [(row.kind, row.key) for row in stage.rows("SELECT kind, key FROM backoffs")] == [("account", "1")]
     assert [row.outcome for row in stage.rows("SELECT outcome FROM mint_attempts")] == ["refused"]
 
 

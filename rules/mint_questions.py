@@ -1,0 +1,94 @@
+"""What a refused mint asked GitHub for: the key under which the next ones back off.
+
+A refusal holds what was asked and nothing beside it: the repository where runners are registered in repositories (of a
+user account), the runner group of an organisation, and the whole account only where its default group was asked for.
+"""
+
+from __future__ import annotations
+
+import re
+
+from rules.runner_groups import DEFAULT, DEFAULT_NAME
+from rules.scopes import Scope
+
+ACCOUNT, REPOSITORY, RUNNER_GROUP = "account", "repository", "runner_group"
+
+_FULL = re.compile(r"has reached max(?:imum)? limit of [0-9,]+ runners", re.IGNORECASE)
+
+
+def is_full(words: str | None) -> bool:
+    """Return whether GitHub says that the runner group takes no further runner (10,000 at most, a 422)."""
+    return words is not None and _FULL.search(words) is not None
+
+
+def group_key(installation_id: int | None, group: int | str) -> str:
+    """Return the key of a runner group as a pool names it; a name stands in quotes, a number does not."""
+    return f"{installation_id}/" + (str(group) if isinstance(group, int) else f"'{group}'")
+
+
+def asked_for(
+    *,
+    scope: str,
+    repository: str,
+    account_id: int,
+    installation_id: int | None,
+    group: int | str,
+    full: bool = False,
+) -> tuple[str, str]:
+    """Return kind and key of the backoff of a mint. `full`: its group is, so that only the group is concerned."""
+    if Scope.parse(scope).repository_name is not None:
+        return REPOSITORY, repository
+    default = group == DEFAULT or (isinstance(group, str) and group.lower() == DEFAULT_NAME)
+    if default and not full:
+        return ACCOUNT, str(account_id)
+    return RUNNER_GROUP, group_key(installation_id, group)
+
+
+def describe(kind: str, key: str) -> str:
+    """Return in words whose jobs a backoff holds."""
+    if kind != RUNNER_GROUP:
+        return f"{kind} {key}"
+    installation, _, group = key.partition("/")
+    return f"runner group {group} of installation {installation}"
+
+
+_CURES = (
+    (
+        "ip allow list",
+        (
+            "In the organisation: Settings, Authentication security, IP allow list: add the address from which "
+            "the workers reach GitHub."
+        ),
+    ),
+    (
+        "(needs ",
+        "Give the App the permission that GitHub names, and accept the change in the settings of its installation.",
+    ),
+    (
+        "reached max limit",
+        (
+            "Remove runners of that group in the organisation's settings, or give pools another runnerGroup: a "
+            "group takes 10,000."
+        ),
+    ),
+    (
+        "not accessible by integration",
+        (
+            "Give the App the permission to administer self-hosted runners, and see that a runner group of "
+            "GitHub-hosted larger runners is not named in runnerGroup."
+        ),
+    ),
+)
+"""Of GitHub's words in lower case: what can be done about it."""
+
+
+def cure_of_refusal(detail: str) -> str:
+    """Return what can be done about a hold, by GitHub's words in it; they choose among these texts and no more."""
+    lower = detail.lower()
+    known = next((cure for words, cure in _CURES if words in lower), None)
+    if known is not None:
+        return f"{known} One job is tried at a time, and all go on with the first that GitHub takes."
+    return (
+        "It goes on by itself then. If it comes back: see that the App is installed for this repository "
+        "with the permission to administer runners, and look at GitHub's status."
+    )

@@ -1,0 +1,67 @@
+"""What a refused mint holds: what was asked for, and nothing beside it."""
+
+from __future__ import annotations
+
+import pytest
+
+from rules.mint_questions import asked_for, cure_of_refusal, describe, group_key, is_full
+
+
+@pytest.mark.parametrize(
+    ("scope", "group", "full", "found"),
+    [
+        ("orgs/acme", 1, False, ("account", "7")),
+        ("orgs/acme", "Default", False, ("account", "7")),
+        ("orgs/acme", 2, False, ("runner_group", "5/2")),
+        ("orgs/acme", "gpu", False, ("runner_group", "5/'gpu'")),
+        ("orgs/acme", 1, True, ("runner_group", "5/1")),
+        ("repos/acme/app", 1, False, ("repository", "acme/app")),
+        ("repos/acme/app#11", 1, True, ("repository", "acme/app")),
+    ],
+)
+def test_refusal_holds_what_was_asked_for(scope: str, group: int | str, full: bool, found: tuple[str, str]) -> None:
+    asked = asked_for(scope=scope, repository="acme/app", account_id=7, installation_id=5, group=group, full=full)
+
+    assert asked == found
+
+
+def test_group_named_like_a_number_has_a_key_of_its_own() -> None:
+    assert group_key(5, 2) != group_key(5, "2")
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "told"),
+    [
+        ("account", "7", "account 7"),
+        ("repository", "acme/app", "repository acme/app"),
+        ("runner_group", "5/'a/b'", "runner group 'a/b' of installation 5"),
+    ],
+)
+def test_backoff_is_described(kind: str, key: str, told: str) -> None:
+    assert describe(kind, key) == told
+
+
+@pytest.mark.parametrize(
+    ("words", "full"),
+    [
+        ("Runner group 1 has reached max limit of 10000 runners", True),
+        ("Invalid request. labels must be 1 to 100 strings.", False),
+        (None, False),
+    ],
+)
+def test_full_group_is_known_by_github_words(words: str | None, full: bool) -> None:
+    assert is_full(words) is full
+
+
+@pytest.mark.parametrize(
+    ("words", "cure"),
+    [
+        ("the `acme` organization has an IP allow list enabled", "add the address"),
+        ("Resource not accessible by integration (needs organization_self_hosted_runners=write)", "GitHub names"),
+        ("Resource not accessible by integration", "larger runners"),
+        ("Runner group 1 has reached max limit of 10000 runners", "another runnerGroup"),
+        ("Not Found", "see that the App is installed"),
+    ],
+)
+def test_cure_follows_github_words(words: str, cure: str) -> None:
+    assert cure in cure_of_refusal(f"account 7: GitHub answers 403 to a mint: {words}")
