@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from beat_schedule import SWEEPS
@@ -129,6 +129,11 @@ class Settings(Stores, Periods, Logs):
     dispatch_url: str = Field(
         default="http://ostler-web-polls.ostler.svc/runners/v1/dispatch", description="what runner Pods poll"
     )
+    dispatch_ca: str | None = Field(
+        default=None,
+        description="ConfigMap in OSTLER_NAMESPACE whose key `ca.crt` has the CAs that runner Pods trust for an "
+        "`https://` OSTLER_DISPATCH_URL; empty means those of the image",
+    )
     token_audience: str = Field(default="ostler-dispatch", description="audience of the runner Pods' tokens")
     token_review_timeout: float = Field(
         default=0.3, gt=0, le=5, description="how long a delivery waits for the token review before it goes on"
@@ -141,6 +146,22 @@ class Settings(Stores, Periods, Logs):
     )
     web_polls_port: int = Field(
         default=8081, ge=0, le=65535, description="port where `ostler web` serves the polls, for runner Pods"
+    )
+    web_polls_tls_port: int = Field(
+        default=8443, ge=0, le=65535, description="port where `ostler web` serves the polls by TLS, with a certificate"
+    )
+    web_polls_tls_cert: str | None = Field(
+        default=None,
+        description="file with the certificate for OSTLER_WEB_POLLS_TLS_PORT and what leads to its CA, PEM; read again "
+        "when it changes. Empty serves no TLS",
+    )
+    web_polls_tls_key: str | None = Field(
+        default=None, validate_default=True, description="file with the key of that certificate, PEM"
+    )
+    web_plain_polls: bool = Field(
+        default=True,
+        validate_default=True,
+        description="serve the polls on OSTLER_WEB_POLLS_PORT, without TLS. Switch it off when every Pod polls by TLS",
     )
     web_private_port: int = Field(
         default=9090, ge=0, le=65535, description="port where `ostler web` serves metrics and health, for the operator"
@@ -348,6 +369,28 @@ class Settings(Stores, Periods, Logs):
     @classmethod
     def _polls(cls, value: str) -> str:
         return http_address(value, path=True)
+
+    @field_validator("dispatch_ca", "web_polls_tls_cert", "web_polls_tls_key", mode="before")
+    @classmethod
+    def _empty_is_none(cls, value: Any) -> Any:
+        return None if value == "" else value
+
+    @field_validator("web_polls_tls_key")
+    @classmethod
+    def _both_or_none(cls, value: str | None, known: ValidationInfo) -> str | None:
+        certificate = known.data.get("web_polls_tls_cert")
+        if certificate is not None and value is None:
+            raise ValueError("must be set, because OSTLER_WEB_POLLS_TLS_CERT is")
+        if certificate is None and value is not None:
+            raise ValueError("must not be set without OSTLER_WEB_POLLS_TLS_CERT")
+        return value
+
+    @field_validator("web_plain_polls")
+    @classmethod
+    def _some_port_for_polls(cls, value: bool, known: ValidationInfo) -> bool:
+        if not value and known.data.get("web_polls_tls_cert") is None:
+            raise ValueError("must be true without OSTLER_WEB_POLLS_TLS_CERT: nothing would serve polls")
+        return value
 
     @field_validator("sweeps_paused", mode="before")
     @classmethod

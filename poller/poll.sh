@@ -7,6 +7,7 @@
 #
 #   OSTLER_DISPATCH_URL     the dispatch endpoint, whole (https://…/runners/v1/dispatch)
 #   OSTLER_TOKEN_FILE       the projected ServiceAccount token; read anew for each poll, because kubelet rotates it
+#   OSTLER_CA_FILE          the CAs to trust for https, PEM; read anew for each poll. Empty: those of the image
 #   OSTLER_JIT_DIR          memory volume shared with container `runner`
 #   OSTLER_TERMINATION_LOG  default /dev/termination-log
 #
@@ -130,6 +131,8 @@ poll() {
     if ! { true >"$staged" && true >"$headers" && true >"$outcome"; }; then
         quit 1 "cannot write to the shared directory"
     fi
+    set --
+    [ -z "${OSTLER_CA_FILE:-}" ] || set -- --cacert "$OSTLER_CA_FILE"
     # The header is made in the pipe: a token on the command line would show in the process list.
     {
         printf 'Authorization: Bearer '
@@ -138,7 +141,7 @@ poll() {
         --header @- --header 'Accept: text/plain' --header 'Content-Type:' \
         --proto '=http,https' --connect-timeout "$CONNECT_SECONDS" --max-time "$POLL_SECONDS" \
         --max-filesize "$LARGEST_JIT" --output "$staged" --dump-header "$headers" --write-out '%{http_code}' \
-        "$OSTLER_DISPATCH_URL" >"$outcome" &
+        "$@" "$OSTLER_DISPATCH_URL" >"$outcome" &
     child=$!
     curl_code=0
     wait "$child" || curl_code=$?

@@ -4,10 +4,11 @@
 | --- | --- | --- | --- |
 | public | `OSTLER_WEB_PORT` | webhooks, API | GitHub, people |
 | polls | `OSTLER_WEB_POLLS_PORT` | the runners' polls | runner Pods that have no job yet |
+| polls by TLS | `OSTLER_WEB_POLLS_TLS_PORT` | the same, where there is a certificate | the same |
 | private | `OSTLER_WEB_PRIVATE_PORT` | metrics, health | Prometheus, the kubelet |
 
-Settings that name the same port share it, and it serves what each of them would. Whatever a port does not serve is 404
-there, as a path that does not exist.
+Settings that name the same port share it, and it serves what each of them would; the port with TLS is its own.
+Whatever a port does not serve is 404 there, as a path that does not exist.
 """
 
 from __future__ import annotations
@@ -48,14 +49,15 @@ def audience_of(path: str) -> Audience:
 
 
 def wanted(settings: Settings) -> dict[int, frozenset[Audience]]:
-    """Return which ports to listen on, and what each serves; port 0 is any free one."""
+    """Return which ports to listen on without TLS, and what each serves; port 0 is any free one."""
     serves: dict[int, set[Audience]] = {}
     for port, audience in (
         (settings.web_port, Audience.PUBLIC),
         (settings.web_polls_port, Audience.POLLS),
         (settings.web_private_port, Audience.PRIVATE),
     ):
-        serves.setdefault(port, set()).add(audience)
+        if audience is not Audience.POLLS or settings.web_plain_polls:
+            serves.setdefault(port, set()).add(audience)
     if settings.web_public_polls:
         serves[settings.web_port].add(Audience.POLLS)
     return {port: frozenset(audiences) for port, audiences in serves.items()}
@@ -67,23 +69,35 @@ class Ports:
 
     serves: dict[int, frozenset[Audience]] = field(default_factory=dict)
     caps: dict[int, Connections] = field(default_factory=dict)
+    tls: int | None = None
+    """The port with TLS, where there is one."""
 
     def bind(self, host: str, ports: Mapping[int, Iterable[Audience]]) -> list[socket.socket]:
         """Return a bound socket for each port, which does not listen yet. Raises OSError for a port that is taken."""
-        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         sockets: list[socket.socket] = []
         try:
             for port, audiences in ports.items():
                 sockets.append(_bound(host, port))
-                found = sockets[-1].getsockname()[1]
-                self.serves[found] = frozenset(audiences)
-                most = max(MOST_CONNECTIONS[each] for each in audiences)
-                self.caps[found] = Connections(min(most, max(1, files // _PART_OF_FILES)))
+                self._serve(sockets[-1], audiences)
         except BaseException:
             for each in sockets:
                 each.close()
             raise
         return sockets
+
+    def bind_tls(self, host: str, port: int) -> socket.socket:
+        """Return a bound socket for polls by TLS, which does not listen yet. Raises OSError when the port is taken."""
+        found = _bound(host, port)
+        self.tls = self._serve(found, (Audience.POLLS,))
+        return found
+
+    def _serve(self, bound: socket.socket, audiences: Iterable[Audience]) -> int:
+        port: int = bound.getsockname()[1]
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self.serves[port] = frozenset(audiences)
+        most = max(MOST_CONNECTIONS[each] for each in audiences)
+        self.caps[port] = Connections(min(most, max(1, files // _PART_OF_FILES)))
+        return port
 
     def refuses(self, port: int | None, path: str) -> bool:
         """Return whether a path is not served on a port; None is an application without a server, which serves all."""

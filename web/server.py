@@ -7,6 +7,7 @@ withdrawn.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import resource
 import socket
@@ -18,12 +19,14 @@ from fastapi import FastAPI
 
 from models.connections import WEB, admit
 from models.engine import make_engine
+from ostler.errors import ConfigurationError
 from ostler.logging import get_logger
 from ostler.settings import Settings
 from web.app import Web, build_app
 from web.collector import settle
 from web.limits import BoundedProtocol
 from web.ports import Audience, Ports, wanted
+from web.tls import Certificate, Gate
 
 _GRACE = 20
 _BACKLOG = 4096
@@ -38,22 +41,68 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.ports = ports
         self.on_started: Callable[[], None] = _nothing
+        self.certificate: Certificate | None = None
         self._settings = settings
+        self._gate: Gate | None = None
+        self._keeper: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen on every port, once the application has started. Exits when a port is taken."""
+        """Listen on every port, once the application has started. Exits without a port or the certificate."""
+        secured = None
         if sockets is None:
             try:
-                sockets = self.ports.bind(self._settings.web_host, wanted(self._settings))
+                self.certificate = self._certificate()
+                sockets, secured = self._bind()
             except OSError as error:
                 log.error("web.port_taken", error=str(error))  # noqa: TRY400  one line that says it all
                 raise SystemExit(3) from None
+            except ConfigurationError as error:
+                log.error("web.no_certificate", error=str(error))  # noqa: TRY400  the same
+                raise SystemExit(2) from None
         await super().startup(sockets=sockets)
+        if secured is not None:
+            self._listen_by_tls(secured)
         self.on_started()
-        log.info("web.listening", **{each: self.ports.of(each) for each in Audience})
+        log.info("web.listening", **{each: self.ports.of(each) for each in Audience}, polls_by_tls=self.ports.tls)
+
+    def _certificate(self) -> Certificate | None:
+        certificate, key = self._settings.web_polls_tls_cert, self._settings.web_polls_tls_key
+        return None if certificate is None or key is None else Certificate(certificate, key)
+
+    def _bind(self) -> tuple[list[socket.socket], socket.socket | None]:
+        """Return the bound sockets without TLS, and the one with it where there is a certificate."""
+        plain = self.ports.bind(self._settings.web_host, wanted(self._settings))
+        if self.certificate is None:
+            return plain, None
+        try:
+            return plain, self.ports.bind_tls(self._settings.web_host, self._settings.web_polls_tls_port)
+        except BaseException:
+            for each in plain:
+                each.close()
+            raise
+
+    def _listen_by_tls(self, secured: socket.socket) -> None:
+        loop, certificate = asyncio.get_running_loop(), self.certificate
+        if certificate is None:
+            raise RuntimeError("there is no certificate")
+
+        def served() -> asyncio.Protocol:
+            protocol: Any = self.config.http_protocol_class
+            made: asyncio.Protocol = protocol(
+                config=self.config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop
+            )
+            return made
+
+        connections = self.ports.caps[secured.getsockname()[1]]
+        self._gate = Gate(secured, certificate, connections=connections, make=served)
+        self._gate.start(backlog=self.config.backlog)
+        self._keeper = loop.create_task(certificate.keep())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the polls, then stop."""
+        if self._gate is not None and self._keeper is not None:
+            self._keeper.cancel()
+            await self._gate.stop()
         web: Web | None = getattr(self.config.app.state, "web", None)  # type: ignore[union-attr]
         if web is not None:
             await web.end_polls()

@@ -72,6 +72,8 @@ def test_a_missing_variable_is_named_with_what_would_be_right(name: str, monkeyp
         ("OSTLER_WORKER_THREADS", "0", "'0'"),
         ("OSTLER_LOG_LEVEL", "LOUD", "'LOUD'"),
         ("OSTLER_DUE_AFTER", "nan", "'nan'"),
+        ("OSTLER_WEB_POLLS_TLS_KEY", "/tls.key", "must not be set without OSTLER_WEB_POLLS_TLS_CERT"),
+        ("OSTLER_WEB_PLAIN_POLLS", "false", "must be true without OSTLER_WEB_POLLS_TLS_CERT"),
     ],
 )
 def test_a_malformed_variable_is_named_with_what_was_found(
@@ -86,6 +88,21 @@ def test_a_malformed_variable_is_named_with_what_was_found(
     assert "\n" not in line
     if name in {"OSTLER_DATABASE_URL", "OSTLER_REDIS_URL", "OSTLER_WEBHOOK_SECRETS"}:
         assert "hunter2" not in line
+
+
+def test_certificate_without_its_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OSTLER_WEB_POLLS_TLS_CERT", "/tls.crt")
+    with pytest.raises(ConfigurationError, match=r"OSTLER_WEB_POLLS_TLS_KEY: .*must be set, because"):
+        load()
+    monkeypatch.setenv("OSTLER_WEB_POLLS_TLS_KEY", "/tls.key")
+    assert load().web_polls_tls_key == "/tls.key"
+
+
+def test_empty_variables_of_tls_are_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OSTLER_WEB_POLLS_TLS_CERT", "OSTLER_WEB_POLLS_TLS_KEY", "OSTLER_DISPATCH_CA"):
+        monkeypatch.setenv(name, "")
+    settings = load()
+    assert (settings.web_polls_tls_cert, settings.web_polls_tls_key, settings.dispatch_ca) == (None, None, None)
 
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg2"])

@@ -1,8 +1,10 @@
 """A dispatch endpoint that plays a list of answers, one per poll, and remembers what it was asked."""
 
+import ssl
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Self
 
 
@@ -33,7 +35,9 @@ LAST = Answer(410)
 class DispatchStub:
     """Runs in a thread. After the last of its answers it says 410, so that every poller comes to an end."""
 
-    def __init__(self, answers: list[Answer]) -> None:
+    def __init__(
+        self, answers: list[Answer], *, certificate: tuple[Path, Path] | None = None, host: str = "127.0.0.1"
+    ) -> None:
         self._answers = list(answers)
         self._closing = threading.Event()
         self.polls: list[Poll] = []
@@ -51,14 +55,20 @@ class DispatchStub:
             def log_message(self, *_args: object) -> None:
                 """Stay silent."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer((host, 0), Handler)
         self._server.daemon_threads = True
+        self._scheme = "http"
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*certificate)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+            self._scheme = "https"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
 
     @property
     def url(self) -> str:
         """The endpoint's address."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}/runners/v1/dispatch"
+        return f"{self._scheme}://127.0.0.1:{self._server.server_address[1]}/runners/v1/dispatch"
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         """Play the next answer."""

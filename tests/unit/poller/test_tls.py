@@ -1,0 +1,84 @@
+"""The poller and the certificate of the address that it polls, with the curl of this machine."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.certificates import Authority
+from tests.unit.poller.dispatch_stub import Answer, DispatchStub
+from tests.unit.poller.pod import SCRIPTS, make_pod
+
+WORK = Answer(200, {"Content-Type": "text/plain", "X-Ostler-Claim": "4711"}, "ZmFrZSBqaXQ=")
+NOTHING = Answer(204, {"Retry-After": "0"})
+
+
+@pytest.fixture
+def authority() -> Authority:
+    return Authority()
+
+
+def poll(root: Path, url: str, environment: Mapping[str, str], *, sleep: str = "") -> tuple[int, str]:
+    """Run the poller to its end, or for a few seconds of backing off; return its status and what it said."""
+    pod = make_pod(root)
+    (root / "bin" / "sleep").write_text(f"#!/bin/sh\n{sleep}\n")
+    given = {**pod.environment(url=url), **environment}
+    done = subprocess.run(
+        ["sh", str(SCRIPTS / "poll.sh")], env=given, capture_output=True, text=True, check=False, timeout=120
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("variable", ["OSTLER_CA_FILE", "CURL_CA_BUNDLE"])
+def test_poller_trusts_the_cas_of_its_file(authority: Authority, tmp_path: Path, variable: str) -> None:
+    """The second is what a script of an older version goes by, which knows nothing of the first."""
+    (tmp_path / "ca.crt").write_bytes(Authority("other").certificate + authority.certificate)
+    (tmp_path / "pod").mkdir()
+    with DispatchStub([NOTHING, WORK], certificate=authority.sign().write(tmp_path)) as stub:
+        code, said = poll(tmp_path / "pod", stub.url, {variable: str(tmp_path / "ca.crt")})
+    assert code == 0, said
+    assert (tmp_path / "pod" / "jit" / "jit").read_text() == WORK.body
+    assert len(stub.polls) == 2
+
+
+@pytest.mark.parametrize(
+    ("trusted", "host", "status"),
+    [("other", "127.0.0.1", 60), ("missing", "127.0.0.1", 77), ("none", "127.0.0.1", 60), ("right", "127.0.0.2", 60)],
+)
+def test_poller_backs_off_from_a_server_that_it_cannot_verify(
+    authority: Authority, tmp_path: Path, trusted: str, host: str, status: int
+) -> None:
+    if trusted != "missing":
+        found = authority if trusted == "right" else Authority("other")
+        (tmp_path / "ca.crt").write_bytes(found.certificate)
+    (tmp_path / "pod").mkdir()
+    environment = {} if trusted == "none" else {"OSTLER_CA_FILE": str(tmp_path / "ca.crt")}
+    with DispatchStub([WORK], certificate=authority.sign().write(tmp_path), host="") as stub:
+        url = stub.url.replace("127.0.0.1", host)
+        # The third wait ends the poller, as the kubelet would.
+        ends = (
+            f'n=$(cat {tmp_path}/n 2>/dev/null || echo 0); echo $((n + 1)) >{tmp_path}/n; [ "$n" -lt 2 ] || kill $PPID'
+        )
+        code, said = poll(tmp_path / "pod", url, environment, sleep=ends)
+    assert code == 128 + 15, said
+    assert said.count("backing off") >= 3
+    assert f"curl: ({status})" in said
+    assert stub.polls == [], "the token was sent"
+
+
+def test_poller_reads_the_file_again_for_each_poll(authority: Authority, tmp_path: Path) -> None:
+    old = Authority("old")
+    (tmp_path / "ca.crt").write_bytes(old.certificate)
+    (tmp_path / "new").write_bytes(authority.certificate)
+    (tmp_path / "pod").mkdir()
+    with DispatchStub([WORK], certificate=authority.sign().write(tmp_path)) as stub:
+        code, said = poll(
+            tmp_path / "pod", stub.url, {"OSTLER_CA_FILE": str(tmp_path / "ca.crt")},
+            sleep=f"cp {tmp_path}/new {tmp_path}/ca.crt",
+        )  # fmt: skip
+    assert code == 0, said
+    assert "curl: (60)" in said
+    assert [each.name for each in (tmp_path / "pod" / "jit").iterdir()] == ["jit"]
