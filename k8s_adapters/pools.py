@@ -284,13 +284,22 @@ def template_hash(
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def pod_hash(pool: PoolSeen, *, dispatch_url: str, audience: str) -> str:
+def pod_hash(pool: PoolSeen, *, dispatch_url: str, audience: str, dispatch_ca: str | None = None) -> str:
     """Return 16 hex digits that name what shapes a Pod of the pool: the template, the address to poll, the audience.
 
     Pods and rows are compared by it. A Pod that polls an address which is no longer served would never get a job.
+    Of the CAs the name of their ConfigMap counts, and not what is in it: a new CA reaches the Pods that live.
     """
-    content = json.dumps([pool.template_hash, dispatch_url, audience])
+    shape = [pool.template_hash, dispatch_url, audience]
+    if (name := mounted_ca(dispatch_url, dispatch_ca)) is not None:
+        shape.append(name)
+    content = json.dumps(shape)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def mounted_ca(dispatch_url: str, dispatch_ca: str | None) -> str | None:
+    """Return the ConfigMap that a Pod mounts for the CAs of its dispatch URL; None without TLS."""
+    return dispatch_ca if dispatch_url.startswith("https://") else None
 
 
 def _optional(part: Json, field: str, problems: list[str]) -> float | None:

@@ -21,14 +21,16 @@ from k8s_adapters.names import (
     UNCLAIMED,
 )
 from k8s_adapters.pods import get_pod
-from k8s_adapters.pools import PoolSeen, pod_hash
+from k8s_adapters.pools import PoolSeen, mounted_ca, pod_hash
 from k8s_adapters.resources import Created, create_pod, create_service_account
 from k8s_adapters.retry import RetryPolicy
 from ostler.errors import Conflict, Gone
-from rules.pod_template import JIT_VOLUME, POLLER, RUNNER, TOKEN_VOLUME, lay_over, outlive_lost_nodes
+from rules.pod_template import CA_VOLUME, JIT_VOLUME, POLLER, RUNNER, TOKEN_VOLUME, lay_over, outlive_lost_nodes
 
 JIT_FOLDER = "/var/run/ostler"
 _TOKEN_FOLDER = "/var/run/ostler-token"  # noqa: S105 - a path
+_CA_FOLDER = "/var/run/ostler-ca"
+_CA_KEY = "ca.crt"
 _TOKEN_SECONDS = 3600
 _DISK = "ephemeral-storage"
 _RUNNER_USER = 1001  # `runner` of GitHub's actions/runner image
@@ -50,6 +52,7 @@ def create_runner(
     attempt: str,
     dispatch_url: str,
     audience: str,
+    dispatch_ca: str | None = None,
     policy: RetryPolicy | None = None,
 ) -> Created:
     """Create ServiceAccount and Pod and return the Pod; made again with the same `attempt` it returns the same.
@@ -65,6 +68,7 @@ def create_runner(
         attempt=attempt,
         dispatch_url=dispatch_url,
         audience=audience,
+        dispatch_ca=dispatch_ca,
         service_account_uid=account.uid,
     )
     return create_pod(client, body=pod, policy=policy)
@@ -172,14 +176,17 @@ def build_pod(
     attempt: str,
     dispatch_url: str,
     audience: str,
+    dispatch_ca: str | None = None,
     service_account_uid: str | None = None,
 ) -> Json:
     """Return the JSON of a runner Pod: container `poller` waits for work, container `runner` does it.
 
     Only the poller has the token; only the shared memory volume joins the two. The pool's own overlay is laid over it.
+    `dispatch_ca` names the ConfigMap with the CAs of an https `dispatch_url`. The kubelet brings what changes in it to
+    the Pods that live, and a Pod starts without it too: its polls fail until it is there.
     Whatever the overlay says, the Pod survives a node that is cut off: taint eviction asks no disruption budget.
     """
-    digest = pod_hash(pool, dispatch_url=dispatch_url, audience=audience)
+    digest = pod_hash(pool, dispatch_url=dispatch_url, audience=audience, dispatch_ca=dispatch_ca)
     metadata = _metadata(pool=pool, name=name, attempt=attempt, digest=digest)
     metadata["annotations"][CLAIM_ANNOTATION] = UNCLAIMED
     if service_account_uid is not None:
@@ -220,6 +227,8 @@ def build_pod(
             ],
         },
     }
+    if (ca := mounted_ca(dispatch_url, dispatch_ca)) is not None:
+        _trust(pod, ca)
     if pool.pod_template is not None:
         pod = _restricted(lay_over(_without_request(pod, pool.pod_template), pool.pod_template))
         for kind in ("labels", "annotations"):  # by these it is found, guarded and stamped, whatever the overlay says
@@ -264,6 +273,17 @@ def _poller(pool: PoolSeen, dispatch_url: str) -> Json:
             {"name": TOKEN_VOLUME, "mountPath": _TOKEN_FOLDER, "readOnly": True},
         ],
     }
+
+
+def _trust(pod: Json, name: str) -> None:
+    """Have the poller verify the server it polls by the CAs in a ConfigMap, and by no others."""
+    source: Json = {"name": name, "items": [{"key": _CA_KEY, "path": _CA_KEY}], "optional": True}
+    pod["spec"]["volumes"].append({"name": CA_VOLUME, "configMap": source})
+    poller: Json = next(each for each in pod["spec"]["containers"] if each["name"] == POLLER)
+    # A poll.sh of an older version does not know the first; its curl reads the second.
+    for variable in ("OSTLER_CA_FILE", "CURL_CA_BUNDLE"):
+        poller["env"].append({"name": variable, "value": f"{_CA_FOLDER}/{_CA_KEY}"})
+    poller["volumeMounts"].append({"name": CA_VOLUME, "mountPath": _CA_FOLDER, "readOnly": True})
 
 
 def _runner(pool: PoolSeen) -> Json:

@@ -15,7 +15,8 @@ from typing import Any
 Json = dict[str, Any]
 
 POLLER, RUNNER = "poller", "runner"
-JIT_VOLUME, TOKEN_VOLUME = "jit", "token"
+JIT_VOLUME, TOKEN_VOLUME, CA_VOLUME = "jit", "token", "ostler-ca"
+_OUR_VOLUMES = frozenset({JIT_VOLUME, TOKEN_VOLUME, CA_VOLUME})
 
 _MERGE_KEYS: Mapping[str, str] = {
     "containers": "name",
@@ -172,7 +173,7 @@ def _container(container: Json, where: str) -> Iterator[str]:
         if variable["name"].startswith(_OUR_ENV):
             yield f"{where}.env[{variable['name']}] is Ostler's own"
     for mount in container.get("volumeMounts") or ():
-        if mount["name"] in {JIT_VOLUME, TOKEN_VOLUME}:
+        if mount["name"] in _OUR_VOLUMES:
             yield f"{where}.volumeMounts: volume {mount['name']} is the poller's and the runner's own"
         if mount["mountPath"].rstrip("/").startswith(("/var/run/ostler", "/opt/ostler")):
             yield f"{where}.volumeMounts[{mount['mountPath']}] would cover what Ostler mounts or runs"
@@ -180,7 +181,7 @@ def _container(container: Json, where: str) -> Iterator[str]:
 
 def _volume(volume: Json) -> Iterator[str]:
     where = f"podTemplate.spec.volumes[{volume['name']}]"
-    if volume["name"] in {JIT_VOLUME, TOKEN_VOLUME}:
+    if volume["name"] in _OUR_VOLUMES:
         yield f"{where} is Ostler's own"
     yield from _unknown(volume, _VOLUME_KINDS, where)
     for source in (volume.get("projected") or {}).get("sources") or ():

@@ -177,7 +177,7 @@ def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: 
     try:
         created = create_runner(
             rt.kube, pool=pool, name=pod_name, attempt=attempt, dispatch_url=rt.settings.dispatch_url,
-            audience=rt.settings.token_audience, policy=calls(SWEEP),
+            audience=rt.settings.token_audience, dispatch_ca=rt.settings.dispatch_ca, policy=calls(SWEEP),
         )  # fmt: skip
     except Conflict:
         log.warning("pod.name_taken", pod=pod_name)

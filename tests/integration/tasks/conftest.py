@@ -114,6 +114,7 @@ class StubSettings:
     orphaned_runner_after: float = 900
     orphaned_account_after: float = 600
     dispatch_url: str = "http://127.0.0.1:1/runners/v1/dispatch"
+    dispatch_ca: str | None = None
     token_audience: str = "ostler-dispatch"
     due_after: float = 10
     unstamp_after: float = 15
