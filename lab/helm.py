@@ -54,19 +54,24 @@ def render(
     crds: bool = False,
     api_versions: Iterable[str] = (),
     upgrade: bool = False,
+    kubeconfig: Path | None = None,
 ) -> list[Manifest]:
     """Return every object that the chart renders to, hooks included; `crds` adds those of its folder crds/.
 
     `api_versions` are kinds that the cluster is to have besides Kubernetes' own, as `group/version/Kind`; `upgrade`
-    renders as `helm upgrade` would. Raises `HelmRefused` for values that the chart does not take.
+    renders as `helm upgrade` would. With a `kubeconfig` templates see that cluster; without one the certificate of
+    web is taken for somebody else's, unless the values say what it is. Raises `HelmRefused` for values that the chart
+    does not take.
     """
+    if kubeconfig is None:
+        values = _with_certificate(values or {})
     with _values_file(values) as file:
         extra = [f"--kube-version={_KUBERNETES}", *(f"--api-versions={each}" for each in api_versions)]
         extra += ["--include-crds"] if crds else []
         extra += ["--is-upgrade"] if upgrade else []
-        said = _run(
-            ["template", release, str(chart), f"--namespace={namespace}", f"--values={file}", *extra], kubeconfig=None
-        )
+        extra += ["--dry-run=server"] if kubeconfig is not None else []
+        command = ["template", release, str(chart), f"--namespace={namespace}", f"--values={file}"]
+        said = _run([*command, *extra], kubeconfig=kubeconfig)
     return [each for each in yaml.safe_load_all(said) if each]
 
 
@@ -111,6 +116,15 @@ def lint(chart: Path = CHART, values: Values | None = None) -> str:
         return _run(
             ["lint", "--strict", str(chart), f"--values={file}", f"--kube-version={_KUBERNETES}"], kubeconfig=None
         )
+
+
+def _with_certificate(values: Values) -> Values:
+    """Return the values with a certificate that the chart need not make; what they say of TLS themselves wins."""
+    web = values.get("web")
+    if web is not None and (not isinstance(web, Mapping) or "tls" in web):
+        return values
+    tls = {"existingSecret": "ostler-polls-tls", "caConfigMap": "ostler-polls-ca"}
+    return {**values, "web": {**(web or {}), "tls": tls}}
 
 
 def _run(arguments: Sequence[str], *, kubeconfig: Path | None) -> str:

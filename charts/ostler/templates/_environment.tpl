@@ -7,7 +7,7 @@ OSTLER_DATABASE_URL OSTLER_REDIS_URL OSTLER_GITHUB_APP_ID OSTLER_GITHUB_PRIVATE_
 
 {{/* Variables that the chart sets from other values. */}}
 {{- define "ostler.computedVariables" -}}
-OSTLER_CONNECTION_SHARE OSTLER_CONNECTION_BUDGET OSTLER_WORKER_THREADS OSTLER_ALIVE_FILE OSTLER_KUBECONFIG OSTLER_NAMESPACE OSTLER_DISPATCH_URL OSTLER_WEB_HOST OSTLER_WEB_PORT OSTLER_WEB_POLLS_PORT OSTLER_WEB_PRIVATE_PORT OSTLER_WEB_PUBLIC_POLLS OSTLER_METRICS_PORT OSTLER_FLOWER_HOST OSTLER_FLOWER_PORT OSTLER_FLOWER_STATE_FILE OSTLER_HALT_DIR
+OSTLER_CONNECTION_SHARE OSTLER_CONNECTION_BUDGET OSTLER_WORKER_THREADS OSTLER_ALIVE_FILE OSTLER_KUBECONFIG OSTLER_NAMESPACE OSTLER_DISPATCH_URL OSTLER_DISPATCH_CA OSTLER_WEB_HOST OSTLER_WEB_PORT OSTLER_WEB_POLLS_PORT OSTLER_WEB_PRIVATE_PORT OSTLER_WEB_PUBLIC_POLLS OSTLER_WEB_POLLS_TLS_PORT OSTLER_WEB_POLLS_TLS_CERT OSTLER_WEB_POLLS_TLS_KEY OSTLER_WEB_PLAIN_POLLS OSTLER_METRICS_PORT OSTLER_FLOWER_HOST OSTLER_FLOWER_PORT OSTLER_FLOWER_STATE_FILE OSTLER_HALT_DIR
 {{- end -}}
 
 {{/* Variables from the Secret. Takes root and variables, a list. */}}
@@ -66,6 +66,10 @@ OSTLER_CONNECTION_SHARE OSTLER_CONNECTION_BUDGET OSTLER_WORKER_THREADS OSTLER_AL
   value: {{ include "ostler.runnersNamespace" $root }}
 - name: OSTLER_DISPATCH_URL
   value: {{ include "ostler.dispatchUrl" $root | quote }}
+{{- with include "ostler.dispatchCa" $root }}
+- name: OSTLER_DISPATCH_CA
+  value: {{ . }}
+{{- end }}
 - name: OSTLER_CONNECTION_SHARE
   value: {{ .share | quote }}
 - name: OSTLER_CONNECTION_BUDGET
@@ -78,7 +82,7 @@ OSTLER_CONNECTION_SHARE OSTLER_CONNECTION_BUDGET OSTLER_WORKER_THREADS OSTLER_AL
 {{- if .Values.dispatchUrl -}}
 {{- .Values.dispatchUrl -}}
 {{- else -}}
-{{- printf "http://%s-polls.%s.svc/runners/v1/dispatch" (include "ostler.componentName" (dict "root" . "component" "web")) .Release.Namespace -}}
+{{- printf "%s://%s-polls.%s.svc/runners/v1/dispatch" (.Values.web.tls.enabled | ternary "https" "http") (include "ostler.componentName" (dict "root" . "component" "web")) .Release.Namespace -}}
 {{- end -}}
 {{- end -}}
 

@@ -19,13 +19,22 @@ def ports_of(policy: dict[str, Any], direction: str) -> list[set[int]]:
     return [{port["port"] for port in rule.get("ports", ())} for rule in policy["spec"][direction]]
 
 
-def test_pods_poll_a_service_that_leads_to_the_port_for_polls_alone() -> None:
-    (container,) = rendered({}, "Deployment", "ostler-web")["spec"]["template"]["spec"]["containers"]
+@pytest.mark.parametrize(
+    ("values", "address", "setting"),
+    [({}, "https://ostler-web-polls.ostler.svc/runners/v1/dispatch", "OSTLER_WEB_POLLS_TLS_PORT"),
+     ({"web": {"tls": {"enabled": False}}}, Settings.model_fields["dispatch_url"].default, "OSTLER_WEB_POLLS_PORT")],
+    ids=["by TLS", "plain"],
+)  # fmt: skip
+def test_pods_poll_a_service_that_leads_to_the_port_for_polls_alone(
+    values: dict[str, Any], address: str, setting: str
+) -> None:
+    (container,) = rendered(values, "Deployment", "ostler-web")["spec"]["template"]["spec"]["containers"]
     environment = {each["name"]: each.get("value") for each in container["env"]}
     listens = {each["name"]: each["containerPort"] for each in container["ports"]}
-    (port,) = rendered({}, "Service", "ostler-web-polls")["spec"]["ports"]
-    assert environment["OSTLER_DISPATCH_URL"] == Settings.model_fields["dispatch_url"].default
-    assert str(listens[port["targetPort"]]) == environment["OSTLER_WEB_POLLS_PORT"]
+    service = rendered(values, "Service", "ostler-web-polls")
+    ports = {each["port"]: each["targetPort"] for each in service["spec"]["ports"]}
+    assert environment["OSTLER_DISPATCH_URL"] == address
+    assert str(listens[ports[443 if address.startswith("https") else 80]]) == environment[setting]
     for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
         assert str(listens[container[probe]["httpGet"]["port"]]) == environment["OSTLER_WEB_PRIVATE_PORT"]
 
@@ -37,11 +46,11 @@ def test_only_the_public_port_leaves_the_cluster(kind: str) -> None:
     assert rendered(values, "Service", "ostler-web-polls")["spec"]["type"] == "ClusterIP"
 
 
-@pytest.mark.parametrize(("public_polls", "ports"), [(True, {8080, 8081}), (False, {8081})])
+@pytest.mark.parametrize(("public_polls", "ports"), [(True, {8080, 8081, 8443}), (False, {8081, 8443})])
 def test_idle_pods_reach_the_public_port_only_while_polls_are_served_there(public_polls: bool, ports: set[int]) -> None:
     values = {"web": {"publicPolls": public_polls}}
     assert ports_of(rendered(values, "NetworkPolicy", "runners-dispatch"), "egress") == [ports]
-    assert ports_of(rendered(values, "NetworkPolicy", "ostler-web"), "ingress") == [{8080}, ports]
+    assert ports_of(rendered(values, "NetworkPolicy", "ostler-web"), "ingress") == [{8080}, ports, {8443}]
     (container,) = rendered(values, "Deployment", "ostler-web")["spec"]["template"]["spec"]["containers"]
     environment = {each["name"]: each.get("value") for each in container["env"]}
     assert environment["OSTLER_WEB_PUBLIC_POLLS"] == str(public_polls).lower()

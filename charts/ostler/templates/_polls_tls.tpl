@@ -1,0 +1,43 @@
+{{/* The certificate of the port for polls, and the CAs that runner Pods trust. Each takes the root context. */}}
+
+{{/* Whether the chart makes the CAs itself; empty where it does not. */}}
+{{- define "ostler.ownCA" -}}
+{{- $tls := .Values.web.tls -}}
+{{- if and $tls.enabled (not $tls.existingSecret) (not $tls.certManager.issuerRef) -}}
+true
+{{- end -}}
+{{- end -}}
+
+{{/* The Secret with web's certificate. */}}
+{{- define "ostler.pollsTlsSecret" -}}
+{{- .Values.web.tls.existingSecret | default (printf "%s-polls-tls" (include "ostler.fullname" .)) -}}
+{{- end -}}
+
+{{/*
+The ConfigMap with the CAs that runner Pods trust; empty where they trust those of their image. The name is part of a
+Pod's template and never changes: what is in it does.
+*/}}
+{{- define "ostler.dispatchCa" -}}
+{{- $tls := .Values.web.tls -}}
+{{- if $tls.caConfigMap -}}
+{{- $tls.caConfigMap -}}
+{{- else if or $tls.caBundle (and (include "ostler.ownCA" .) (not .Values.dispatchUrl)) -}}
+ostler-polls-ca
+{{- else if and $tls.enabled (not .Values.dispatchUrl) -}}
+{{- fail "web.tls: runner Pods are to verify a certificate that the chart does not make: put its CA into web.tls.caBundle, or name a ConfigMap of the runners' namespace in web.tls.caConfigMap" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The names that web's certificate is for, those of its Service. */}}
+{{- define "ostler.pollsTlsNames" -}}
+{{- $service := printf "%s-polls" (include "ostler.componentName" (dict "root" . "component" "web")) -}}
+{{- $inside := printf "%s.%s.svc" $service .Release.Namespace -}}
+{{- join "," (list $inside (printf "%s.cluster.local" $inside) (printf "%s.%s" $service .Release.Namespace)) -}}
+{{- end -}}
+
+{{/* Whether polls are served without TLS; empty where they are not. */}}
+{{- define "ostler.plainPolls" -}}
+{{- if or .Values.web.tls.plainPolls (not .Values.web.tls.enabled) -}}
+true
+{{- end -}}
+{{- end -}}
