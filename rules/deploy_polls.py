@@ -16,6 +16,8 @@ from rules.manifests import Manifests
 
 _ADDRESS = "OSTLER_DISPATCH_URL"
 _PUBLIC, _POLLS, _BOTH = "OSTLER_WEB_PORT", "OSTLER_WEB_POLLS_PORT", "OSTLER_WEB_PUBLIC_POLLS"
+_TLS, _CERTIFICATE, _PLAIN = "OSTLER_WEB_POLLS_TLS_PORT", "OSTLER_WEB_POLLS_TLS_CERT", "OSTLER_WEB_PLAIN_POLLS"
+_SIGNER, _TRUSTS = "ostler.dev/signer", "ostler.dev/trusts"
 _NO = frozenset({"false", "0", "no", "off", "f", "n"})
 
 
@@ -29,9 +31,17 @@ def judge_polls(before: Manifests | None, after: Manifests) -> Iterable[Refusal]
                 Danger.IDLE_STRANDS,
                 (),
                 f"Idle Pods poll {address}, where NEW serves no polls: they would get no job until they are replaced.",
-                "Leave the old address served (web.publicPolls of the chart) and deploy the new one. Switch the old "
-                "one off in a later deploy, when no Pod polls it any more.",
+                "Leave the old address served (web.publicPolls and web.tls of the chart) and deploy the new one. "
+                "Switch the old one off in a later deploy, when no Pod polls it any more.",
             )
+    trusted = _said(before, _TRUSTS)
+    for signer in sorted(_said(after, _SIGNER) - trusted) if trusted else ():
+        yield Refusal(
+            Danger.IDLE_STRANDS,
+            (),
+            f"CA {signer} signs the certificate of web in NEW, and idle Pods trust {', '.join(sorted(trusted))} alone.",
+            f"Add {signer} to web.tls.ownCA.trusted of the chart, deploy that, and have it sign in a later deploy.",
+        )
 
 
 def _addresses(manifests: Manifests) -> set[str]:
@@ -41,6 +51,16 @@ def _addresses(manifests: Manifests) -> set[str]:
         for container in _containers(each.body)
         if (value := _environment(container).get(_ADDRESS))
     }
+
+
+def _said(manifests: Manifests, annotation: str) -> set[str]:
+    """Return the names of CAs in the annotation of this name, of the chart's objects for TLS."""
+    found: set[str] = set()
+    for each in manifests.objects.values():
+        if each.body.get("kind") in {"ConfigMap", "Secret"}:
+            annotations = (each.body.get("metadata") or {}).get("annotations") or {}
+            found |= set(filter(None, str(annotations.get(annotation, "")).split(",")))
+    return found
 
 
 def _is_served(manifests: Manifests, address: str) -> bool:
@@ -54,7 +74,7 @@ def _is_served(manifests: Manifests, address: str) -> bool:
     spec = service.body.get("spec") or {}
     targets = [each.get("targetPort", wanted) for each in spec.get("ports") or () if each.get("port") == wanted]
     return any(
-        _serves_polls(container, target)
+        _serves_polls(container, target, by_tls=url.scheme == "https")
         for each in manifests.objects.values()
         if each.key[1] == namespace and _selects(spec.get("selector") or {}, each.body)
         for container in _containers(each.body)
@@ -62,14 +82,16 @@ def _is_served(manifests: Manifests, address: str) -> bool:
     )
 
 
-def _serves_polls(container: Mapping[str, Any], target: Any) -> bool:
+def _serves_polls(container: Mapping[str, Any], target: Any, *, by_tls: bool) -> bool:
     named = {each.get("name"): each.get("containerPort") for each in container.get("ports") or ()}
     port = str(named.get(target) or target)
     settings = _environment(container)
+    if by_tls:
+        return port == settings.get(_TLS) and bool(settings.get(_CERTIFICATE))
     if port == settings.get(_PUBLIC):
         # A version that does not know the port for polls serves them here.
         return _POLLS not in settings or settings.get(_BOTH, "true").lower() not in _NO
-    return port == settings.get(_POLLS)
+    return port == settings.get(_POLLS) and settings.get(_PLAIN, "true").lower() not in _NO
 
 
 def _selects(selector: Mapping[str, Any], body: Mapping[str, Any]) -> bool:

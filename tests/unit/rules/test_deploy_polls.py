@@ -64,6 +64,49 @@ def test_deploy_strands_idle_pods_when_their_address_is_served_no_more(
     assert [each.danger for each in judge_polls(before, after)] == [Danger.IDLE_STRANDS] * strands
 
 
+SECURE = "https://ostler-web-polls.ostler.svc/runners/v1/dispatch"
+
+
+def secured(address: str, *, tls: bool = True, plain: bool = True, signer: str = "1", trusts: str = "1") -> Manifests:
+    """A release that serves polls by TLS, or plain, or both."""
+    env = {"OSTLER_WEB_PORT": "8080", "OSTLER_WEB_POLLS_PORT": "8081", "OSTLER_WEB_PLAIN_POLLS": str(plain).lower()}
+    if tls:
+        env |= {"OSTLER_WEB_POLLS_TLS_PORT": "8443", "OSTLER_WEB_POLLS_TLS_CERT": "/tls.crt"}
+    polls = service("ostler-web-polls", "polls")
+    polls["spec"]["ports"].append({"port": 443, "targetPort": "polls-tls"})
+    worker = deployment("worker", {"app": "worker"}, {"OSTLER_DISPATCH_URL": address}, {})
+    web = deployment("web", LABELS, env, {"http": 8080, "polls": 8081, "polls-tls": 8443})
+    said = [("Secret", "tls", {"ostler.dev/signer": signer}), ("ConfigMap", "ca", {"ostler.dev/trusts": trusts})]
+    marked = [
+        {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "annotations": annotations}}
+        for kind, name, annotations in said
+    ]
+    return read_manifests([web, worker, polls, *(marked if tls else [])], namespace="ostler")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "strands"),
+    [
+        (release(NEW, public_polls=True), secured(SECURE), False),
+        (release(NEW, public_polls=True), secured(SECURE, plain=False), True),
+        (secured(SECURE), secured(SECURE, plain=False), False),
+        (secured(SECURE), release(NEW, public_polls=True), True),
+        (secured(SECURE), secured(NEW), False),
+        (secured(SECURE), secured(NEW, tls=False), True),
+        (secured(SECURE), secured(SECURE, trusts="1,2"), False),
+        (secured(SECURE, trusts="1,2"), secured(SECURE, signer="2", trusts="1,2"), False),
+        (secured(SECURE), secured(SECURE, signer="2", trusts="1,2"), True),
+        (secured(SECURE, signer="2", trusts="2"), secured(SECURE), True),
+    ],
+    ids=["to TLS", "to TLS alone", "plain off later", "back to a version without", "back with both",
+         "back with plain alone", "a second CA", "signed by the second", "both at once", "two steps back"],
+)  # fmt: skip
+def test_deploy_strands_idle_pods_when_they_cannot_verify_or_reach_web_any_more(
+    before: Manifests, after: Manifests, strands: bool
+) -> None:
+    assert [each.danger for each in judge_polls(before, after)] == [Danger.IDLE_STRANDS] * strands
+
+
 def test_first_installation_strands_nobody() -> None:
     assert list(judge_polls(None, release(NEW, public_polls=False))) == []
 
