@@ -9,7 +9,7 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from models import catch_up, epochs, gates, redelivery, runner_failures, scaling, stranded, sweep_runs, usage
-from models.matching import WEB_ALIVE
+from models.matching import DISPATCHABLE, WEB_ALIVE
 from models.sql import text
 from rules.stranding import Cause
 
@@ -19,6 +19,7 @@ class Statistics:
     """What is open now. Jobs by (state, hold reason or None), claims by (purpose, state); an age in seconds.
 
     `claim_seconds`: since the last transition of the one that had none for longest.
+    `oldest_dispatchable_seconds`: of the jobs whose account has room in its budget for one more in their pool.
     `closed_seconds`: of each gate, 0 while it is open. `stranded_seconds`: the oldest of each cause.
     `last_tick`: when a sweep last began, None when none ever did. `catch_up`: repositories. `deliveries_read`: by part,
     until when GitHub's list of deliveries has been read, None: never.
@@ -32,6 +33,7 @@ class Statistics:
     claim_seconds: Mapping[tuple[str, str], float]
     offered_pods: int
     oldest_queued_seconds: float
+    oldest_dispatchable_seconds: float
     closed_seconds: Mapping[str, float]
     stranded_seconds: Mapping[Cause, float]
     last_tick: datetime | None
@@ -41,6 +43,24 @@ class Statistics:
     scaling: Sequence[scaling.Told]
     ending: Mapping[int, int]
     braked: Sequence[runner_failures.Braked]
+
+
+_OLDEST_DISPATCHABLE = text(f"""
+    WITH heads AS MATERIALIZED (
+        SELECT pool_id, account_id, min(queued_at) AS queued_at FROM jobs
+        WHERE {DISPATCHABLE} AND pool_id IS NOT NULL GROUP BY pool_id, account_id
+    ), used AS (
+        SELECT account_id, count(*) AS count, sum(vcpu) AS vcpu, sum(memory) AS memory
+        FROM ({usage.used_pods()}) pods GROUP BY account_id
+    )
+    SELECT min(heads.queued_at) FROM heads
+    JOIN pools p ON p.id = heads.pool_id
+    JOIN accounts a ON a.id = heads.account_id
+    LEFT JOIN used u ON u.account_id = a.id
+    WHERE coalesce(u.count, 0) < a.budget_count
+      AND coalesce(u.vcpu, 0) + p.vcpu <= a.budget_vcpu
+      AND coalesce(u.memory, 0) + p.memory <= a.budget_memory
+""")  # noqa: S608  the parts are literals of this package
 
 
 def read(db: Connection, *, now: datetime) -> Statistics:
@@ -65,6 +85,7 @@ def read(db: Connection, *, now: datetime) -> Statistics:
         """),
         {"now": now, "alive": now - WEB_ALIVE},
     ).scalar_one()
+    dispatchable: datetime | None = db.execute(_OLDEST_DISPATCHABLE).scalar()
     oldest = [row.oldest for row in jobs if row.state == "queued" and row.hold_reason is None]
     return Statistics(
         jobs={(row.state, row.hold_reason): row.jobs for row in jobs},
@@ -72,6 +93,7 @@ def read(db: Connection, *, now: datetime) -> Statistics:
         claim_seconds={(row.purpose, row.state): max(0.0, (now - row.oldest).total_seconds()) for row in claims},
         offered_pods=offered,
         oldest_queued_seconds=max(0.0, (now - oldest[0]).total_seconds()) if oldest else 0.0,
+        oldest_dispatchable_seconds=0.0 if dispatchable is None else max(0.0, (now - dispatchable).total_seconds()),
         closed_seconds={
             row.upstream: 0.0 if row.open else max(0.0, (now - row.closed_at).total_seconds()) for row in gates.read(db)
         },

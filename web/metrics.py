@@ -215,6 +215,11 @@ class Rows(Collector):
             "Age of the oldest queued job that is not held; 0 when there is none",
             found.oldest_queued_seconds,
         )
+        yield GaugeMetricFamily(
+            "ostler_oldest_dispatchable_job_seconds",
+            "Age of the oldest queued job that is not held and fits the budget of its account; 0 when there is none",
+            found.oldest_dispatchable_seconds,
+        )
 
 
 def _braked(found: Statistics) -> Metric:

@@ -108,6 +108,41 @@ def test_a_braked_pool_is_shown_with_its_runners_and_others_are_not(stage: Stage
     database.stop()
 
 
+def test_oldest_dispatchable_job_is_of_an_account_whose_budget_has_room(stage: Stage) -> None:
+    """An account at its limit waits for itself: nobody is to be woken for it."""
+    pool, now = stage.pool(), utcnow()
+    stage.account(count=1)
+    stage.job(1, pool_id=pool, state="running")
+    add_claim(stage.engine, pool, 1, account_id=7)
+    stage.job(2, pool_id=pool, queued_at=now - timedelta(hours=2))
+    database = Database(stage.engine)
+    found = scrape(make(database))
+    assert found["ostler_oldest_queued_job_seconds"] > 7000
+    assert found["ostler_oldest_dispatchable_job_seconds"] == 0
+    database.stop()
+
+    stage.account(8, "globex", count=1)
+    stage.job(3, pool_id=pool, account_id=8, queued_at=now - timedelta(minutes=10))
+    stage.job(4, pool_id=pool, account_id=8, queued_at=now - timedelta(hours=3), hold_reason="set_aside")
+    database = Database(stage.engine)
+    assert 599 < scrape(make(database))["ostler_oldest_dispatchable_job_seconds"] < 700
+    database.stop()
+
+
+@pytest.mark.parametrize("budget", ["budget_vcpu = 1999", "budget_memory = 4095", "budget_count = 0"])
+def test_oldest_dispatchable_job_fits_the_budget_in_every_measure(stage: Stage, budget: str) -> None:
+    stage.account()
+    stage.job(2, pool_id=stage.pool(), queued_at=utcnow() - timedelta(hours=2))
+    database = Database(stage.engine)
+    assert scrape(make(database))["ostler_oldest_dispatchable_job_seconds"] > 7000
+    database.stop()
+
+    stage.execute(f"UPDATE accounts SET {budget}")  # noqa: S608  a literal above
+    database = Database(stage.engine)
+    assert scrape(make(database))["ostler_oldest_dispatchable_job_seconds"] == 0
+    database.stop()
+
+
 def test_an_autoscaled_pool_shows_what_its_replicas_were_decided_from(stage: Stage) -> None:
     stage.pool()
     told = '{"load": 3, "queue": 2, "usual": 4, "min_warm": 1, "max_replicas": 9, "why": "words"}'
@@ -184,7 +219,7 @@ def test_the_rows_are_asked_once_however_many_scrape(stage: Stage) -> None:
 
     asyncio.run(many())
     event.remove(stage.engine, "before_cursor_execute", note)
-    assert len([statement for statement in asked if "FROM jobs" in statement]) == 1
+    assert len([statement for statement in asked if "GROUP BY state, hold_reason" in statement]) == 1
     database.stop()
 
 
