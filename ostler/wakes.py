@@ -4,7 +4,7 @@ A wake is a hint (law L6): losing one costs seconds, since `resume` finds the sa
 `SET ostler:wake:<pool> NX PX 2000` and then the message, so that at most one dispatch runs and one waits.
 
 Any web tier can do the same with Celery alone (docs/operations/waking.md): `send_task("ostler.dispatch",
-kwargs={"pool_id": 7})` with `ROUTES` as its `task_routes`; without the key it costs an extra run of the matcher and
+kwargs={"pool": "small"})` with `ROUTES` as its `task_routes`; without the key it costs an extra run of the matcher and
 nothing else.
 """
 

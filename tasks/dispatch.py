@@ -20,6 +20,7 @@ from ostler.wakes import AUTOSCALE
 from rules.fairness import AccountView, BatchPlan, JobHead, plan_batch
 from tasks.base import DISPATCH, task
 from tasks.mint import mint
+from tasks.named_pools import pools_meant
 from tasks.release import release
 from tasks.runtime import Runtime, runtime
 from tasks.stamp import stamp
@@ -56,9 +57,15 @@ class Matched:
 
 
 @task("dispatch", queue="dispatch", policy=DISPATCH)
-def dispatch(*, pool_id: int) -> None:
-    """Match until nothing is left for this pool, at most `ROUNDS` times, then leave the rest to a wake."""
+def dispatch(*, pool_id: int | None = None, pool: str | None = None) -> None:
+    """Match the pool of this id, or of this name in the runners' namespace where no id is given."""
     rt = runtime()
+    for each in pools_meant(rt, pool_id=pool_id, pool=pool):
+        match_rounds(rt, each)
+
+
+def match_rounds(rt: Runtime, pool_id: int) -> None:
+    """Match until nothing is left for this pool, at most `ROUNDS` times, then leave the rest to a wake."""
     for _ in range(ROUNDS):
         try:
             matched = run_matcher(rt, pool_id, now=utcnow())

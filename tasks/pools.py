@@ -33,6 +33,7 @@ from tasks.braking import see_brake
 from tasks.deadlines import limit_jobs
 from tasks.freed import wake_after_pods
 from tasks.mirror import mark_unusable, mirror, pod_facts
+from tasks.named_pools import pools_meant
 from tasks.pool_status import write_status
 from tasks.provision import RESERVE, act, decide
 from tasks.rerouting import move_jobs_away
@@ -143,9 +144,15 @@ def see_missing_pool(rt: Runtime, row: Row[Any], *, namespace: str) -> bool:
 
 
 @task("keep", queue="pools", policy=SWEEP)
-def keep(*, pool_id: int) -> None:
-    """Reconcile one pool: look at its Pods first, at its rows second (L8)."""
+def keep(*, pool_id: int | None = None, pool: str | None = None) -> None:
+    """Reconcile the pool of this id, or of this name in the runners' namespace where no id is given."""
     rt = runtime()
+    for each in pools_meant(rt, pool_id=pool_id, pool=pool):
+        reconcile(rt, each)
+
+
+def reconcile(rt: Runtime, pool_id: int) -> None:
+    """Reconcile one pool: look at its Pods first, at its rows second (L8)."""
     rt.waker.kept(pool_id)
     if not rt.waker.has_rested(pool_id):
         rt.waker.send(KEEP, queue="pools", pool_id=pool_id)

@@ -1,0 +1,77 @@
+"""Tasks of pools that are given a pool's name: a web tier that sends them need not know our ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from tasks import dispatch as of_dispatch
+from tasks import pools as of_pools
+from tasks.dispatch import dispatch
+from tasks.pools import keep
+from tests.integration.tasks.conftest import Stage
+
+
+@pytest.fixture
+def matched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the list of the pools that the matcher began to match."""
+    found: list[int] = []
+    monkeypatch.setattr(of_dispatch, "match_rounds", lambda _rt, pool_id: found.append(pool_id))
+    return found
+
+
+def pool(stage: Stage, name: str, *, namespace: str | None = None) -> int:
+    """Insert a pool's row; return its id."""
+    with stage.rt.engine.begin() as db:
+        found: int = db.execute(
+            text("""
+                INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
+                                   allowed_accounts, allowed_repositories, routing_priority, template_hash, created_at)
+                VALUES (:uid, :namespace, :name, 'i', '{}', 1, 2000, 4096, 3, '{}', '{}', 0, 'h', now())
+                RETURNING id
+            """),
+            {"uid": f"{namespace}/{name}", "namespace": namespace or stage.namespace, "name": name},
+        ).scalar_one()
+    return found
+
+
+def test_dispatch_matches_the_pool_of_a_name(clusterless: Stage, matched: list[int]) -> None:
+    other, wanted = pool(clusterless, "other"), pool(clusterless, "large")
+    pool(clusterless, "large", namespace="elsewhere")
+
+    dispatch.run(pool="large")
+
+    assert matched == [wanted]
+    assert other not in matched
+
+
+def test_dispatch_prefers_the_id_when_both_are_given(clusterless: Stage, matched: list[int]) -> None:
+    wanted = pool(clusterless, "other")
+    pool(clusterless, "large")
+
+    dispatch.run(pool_id=wanted, pool="large")
+
+    assert matched == [wanted]
+
+
+@pytest.mark.parametrize("arguments", [{"pool": "unknown"}, {}, {"pool": 7}, {"pool": None}])
+def test_dispatch_does_nothing_for_a_name_that_no_pool_has(
+    clusterless: Stage, matched: list[int], arguments: dict[str, Any]
+) -> None:
+    pool(clusterless, "large")
+
+    dispatch.run(**arguments)
+
+    assert matched == []
+
+
+def test_keep_reconciles_the_pool_of_a_name(clusterless: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = pool(clusterless, "large")
+    kept: list[int] = []
+    monkeypatch.setattr(of_pools, "reconcile", lambda _rt, pool_id: kept.append(pool_id))
+
+    keep.run(pool="large")
+
+    assert kept == [wanted]
