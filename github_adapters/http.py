@@ -19,7 +19,7 @@ import urllib3
 
 from ostler import egress, telemetry
 from ostler.errors import Retryable
-from ostler.reasons import endpoint, reason_of, unknown_authority
+from ostler.reasons import endpoint, reason_and_cure
 from ostler.upstreams import PATIENCE, SERVER_ERROR, TALLY, Upstream
 
 API_VERSION = "2022-11-28"
@@ -198,9 +198,7 @@ class Http:
         """Return in words why no answer came, and what helps where that is known."""
         if self._proxy is not None and (found := _TUNNEL.search(str(error))) is not None:
             return _refused_by(self._proxy, int(found[1]))
-        if unknown_authority(error):
-            return f"{reason_of(error)}; set {egress.CA_BUNDLE} to a file with the authority that signed it"
-        return reason_of(error)
+        return reason_and_cure(error)
 
     def _where(self) -> str:
         """Return host and port, and the proxy on the way there."""

@@ -23,7 +23,6 @@ from ostler.errors import Gone, Invalid, Retryable
 from ostler.secrets import Secret
 from rules.scopes import Scope
 
-GITHUB = "https://github.com"
 LONGEST_NAME = 34
 """Characters of an App's name."""
 
@@ -69,12 +68,6 @@ def registration_url(github_url: str, *, organization: str | None, state: str) -
     """
     owner = "" if organization is None else f"/organizations/{Scope.organization(organization).login}"
     return f"{github_url.rstrip('/')}{owner}/settings/apps/new?state={quote(state, safe='')}"
-
-
-def api_url_of(github_url: str) -> str:
-    """Return the root of the API of github.com or of an Enterprise Server."""
-    root = github_url.rstrip("/")
-    return "https://api.github.com" if root == GITHUB else f"{root}/api/v3"
 
 
 def exchange(*, api_url: str, code: str, deadline_seconds: float = 20) -> AppMade:

@@ -51,6 +51,8 @@ WARN_EVERY = 60.0
 
 READ_ONLY = "25006"  # read_only_sql_transaction
 _LOCK_NOT_AVAILABLE = "55P03"
+_UNKNOWN_AUTHORITY = ("certificate verify failed", "root certificate file")
+"""What libpq says of a certificate whose authority it does not know, or that it was given none to check with."""
 _RETRYABLE = {"40001": "serialization", "40P01": "deadlock"}
 _local = threading.local()
 log = structlog.get_logger(__name__)
@@ -167,7 +169,9 @@ def why_away(error: DBAPIError) -> str | None:
     """Return in a line why Postgres did not answer; None when it did: it names a reason for all that it refuses."""
     if not error.connection_invalidated and getattr(error.orig, "pgcode", None) is not None:
         return None
-    return (str(error.orig).strip().splitlines() or ["no reason was given"])[0]
+    told = (str(error.orig).strip().splitlines() or ["no reason was given"])[0]
+    unknown = any(each in told for each in _UNKNOWN_AUTHORITY)
+    return f"{told}; add sslmode=verify-full&sslrootcert=FILE to OSTLER_DATABASE_URL" if unknown else told
 
 
 def assert_isolation(engine: Engine) -> None:

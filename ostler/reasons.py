@@ -80,6 +80,12 @@ def meaning_of(error: UpstreamError) -> str:
     return next((words for kind, words in _MEANINGS.items() if isinstance(error, kind)), UNKNOWN)
 
 
+def reason_and_cure(error: BaseException) -> str:
+    """Return in words why a call failed, and what helps where the certificate is of an authority unknown here."""
+    cure = "; set OSTLER_CA_BUNDLE to a file with the authority that signed it" if unknown_authority(error) else ""
+    return f"{reason_of(error)}{cure}"
+
+
 def unknown_authority(error: BaseException) -> bool:
     """Return whether a certificate was refused because nobody here knows who signed it."""
     return any(

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import functools
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from beat_schedule import SWEEPS
+from ostler import egress
 from ostler.errors import ConfigurationError
+from ostler.github_urls import api_url_of, misplaced
 from ostler.secrets import Secret
 from ostler.variables import WATCH, Stranger, strangers, variable
 
@@ -26,7 +29,26 @@ if TYPE_CHECKING:
 Read = TypeVar("Read", bound=BaseSettings)
 
 
-class Stores(BaseSettings):
+class Trust(BaseSettings):
+    """Whom this process trusts beside the system's certificate authorities."""
+
+    model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
+
+    ca_bundle: str | None = Field(
+        default=None,
+        description="file with private certificate authorities in PEM, trusted for GitHub and Redis beside the system's"
+        "; Postgres takes `sslrootcert` in OSTLER_DATABASE_URL",
+    )
+
+    @field_validator("ca_bundle")
+    @classmethod
+    def _certificates(cls, value: str | None) -> str | None:
+        if value:
+            egress.check_bundle(value)
+        return value or None
+
+
+class Stores(Trust):
     """What the operator's commands read: Postgres, and Redis only so that a change is felt at once."""
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
@@ -86,7 +108,48 @@ class Periods(BaseSettings):
     gates_every: float = Field(default=15, gt=0, description="period of `gates`")
 
 
-class Settings(Stores, Periods, Logs):
+class App(BaseSettings):
+    """Where GitHub is, and as which App it is asked."""
+
+    model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
+
+    github_url: str = Field(
+        default="https://github.com",
+        description="GitHub as people open it: `https://SUBDOMAIN.ghe.com`, or `https://HOST` of an Enterprise Server",
+    )
+    github_api_url: str = Field(
+        default="https://api.github.com", description="root of the API, if it is not that of OSTLER_GITHUB_URL"
+    )
+    github_app_id: str = Field(description="client id or app id of the GitHub App")
+    github_private_key: Secret = Field(description="private key of the GitHub App, PEM; `\\n` may stand for a line end")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _api_of_github(cls, found: Any) -> Any:
+        if isinstance(found, dict) and found.get("github_url") and not found.get("github_api_url"):
+            with suppress(ValueError):  # said of the variable itself
+                return {**found, "github_api_url": api_url_of(http_address(found["github_url"]))}
+        return found
+
+    @field_validator("github_url", "github_api_url")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        return http_address(value)
+
+    @field_validator("github_api_url")
+    @classmethod
+    def _api(cls, value: str) -> str:
+        if (right := misplaced(value)) is not None:
+            raise ValueError(f"is an address for people; must be {right}")
+        return value
+
+    @field_validator("github_private_key", mode="before")
+    @classmethod
+    def _one_key(cls, value: Any) -> Any:
+        return secret(value)
+
+
+class Settings(Stores, App, Periods, Logs):
     """What the environment says; immutable."""
 
     # Stores
@@ -103,11 +166,6 @@ class Settings(Stores, Periods, Logs):
     worker_threads: int = Field(default=16, ge=1, le=200, description="threads of one worker process")
 
     # GitHub
-    github_api_url: str = Field(
-        default="https://api.github.com", description="API root; `https://HOST/api/v3` for Enterprise Server"
-    )
-    github_app_id: str = Field(description="client id or app id of the GitHub App")
-    github_private_key: Secret = Field(description="private key of the GitHub App, PEM; `\\n` may stand for a line end")
     github_mints_per_minute: int = Field(
         default=180, ge=1, description="runners registered a minute for one installation, a third of them at once"
     )
@@ -350,20 +408,10 @@ class Settings(Stores, Periods, Logs):
         default=0, ge=0, le=65535, description="port where `ostler worker` serves `/metrics`; 0 serves none"
     )
 
-    @field_validator("github_private_key", mode="before")
-    @classmethod
-    def _one_secret(cls, value: Any) -> Any:
-        return secret(value)
-
     @field_validator("webhook_secrets", "encryption_keys", mode="before")
     @classmethod
     def _some_secrets(cls, value: Any) -> Any:
         return _secrets(value)
-
-    @field_validator("github_api_url")
-    @classmethod
-    def _api(cls, value: str) -> str:
-        return http_address(value)
 
     @field_validator("dispatch_url")
     @classmethod
@@ -412,27 +460,11 @@ class Settings(Stores, Periods, Logs):
         return value
 
 
-class AppAccess(BaseSettings):
+class AppAccess(App, Trust):
     """What a command needs that asks GitHub as the App, whatever else is not set."""
 
-    model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
-    github_api_url: str = Field(default="https://api.github.com", description="API root")
-    github_app_id: str = Field(description="client id or app id of the GitHub App")
-    github_private_key: Secret = Field(description="private key of the GitHub App, PEM; `\\n` may stand for a line end")
-
-    @field_validator("github_api_url")
-    @classmethod
-    def _api(cls, value: str) -> str:
-        return http_address(value)
-
-    @field_validator("github_private_key", mode="before")
-    @classmethod
-    def _one_secret(cls, value: Any) -> Any:
-        return secret(value)
-
-
-class RedisAlone(Logs):
+class RedisAlone(Logs, Trust):
     """What a process reads that needs no secret but the way to Redis."""
 
     redis_url: Secret = Field(description="Redis for Celery and redbeat, as `redis://host:6379/0`")
@@ -506,14 +538,29 @@ def postgres_address(value: Secret) -> Secret:
 
 
 def redis_address(value: Secret) -> Secret:
-    """Return the address of a Redis. Raises ValueError for any other."""
+    """Return the address of a Redis. Raises ValueError for any other.
+
+    One of `rediss://` demands a certificate, of the system's authorities or of `OSTLER_CA_BUNDLE`, unless its own
+    options say otherwise: kombu accepts every certificate where they say nothing.
+    """
     if not value.reveal().startswith(("redis://", "rediss://")):
         raise ValueError("must begin with redis:// or rediss://")
     _check_port(value)
     database = urlsplit(value.reveal()).path.strip("/")
     if database and not (database.isascii() and database.isdecimal()):
         raise ValueError("must end in the number of a database, as /0")
-    return value
+    return _verified(value) if value.reveal().startswith("rediss://") else value
+
+
+def _verified(value: Secret) -> Secret:
+    address = urlsplit(value.reveal())
+    options = dict(parse_qsl(address.query, keep_blank_values=True))
+    added = {"ssl_cert_reqs": "required"} if "ssl_cert_reqs" not in options else {}
+    bundle = egress.ca_bundle(os.environ)
+    if bundle is not None and not {"ssl_ca_certs", "ssl_ca_path", "ssl_ca_data"} & options.keys():
+        added["ssl_ca_certs"] = bundle
+    query = "&".join(part for part in (address.query, urlencode(added, safe="/")) if part)
+    return Secret(address._replace(query=query).geturl())
 
 
 def _check_port(value: Secret) -> None:

@@ -8,7 +8,7 @@ import urllib.request
 from enum import StrEnum
 from pathlib import Path
 
-from ostler.reasons import endpoint, reason_of
+from ostler.reasons import endpoint, reason_and_cure, reason_of
 from ostler.settings import load, load_beat, load_flower
 from ostler.watch.settings import load_watch
 
@@ -47,7 +47,8 @@ def problem_of(process: Process) -> str | None:
 
 def _answers(url: str) -> str | None:
     try:
-        with urllib.request.urlopen(url, timeout=WITHIN):  # noqa: S310  our own address
+        # Our own address: a proxy of the environment is for what lies outside.
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=WITHIN):
             return None
     except urllib.error.HTTPError as error:
         return f"{url} answers {error.code}"
@@ -79,5 +80,5 @@ def _is_locked(redis_url: str) -> str | None:
     try:
         held = holds_lock(redis_url)
     except RedisError as error:
-        return f"Redis at {endpoint(redis_url)} does not answer: {reason_of(error)}"
+        return f"Redis at {endpoint(redis_url)} does not answer: {reason_and_cure(error)}"
     return None if held else "no beat holds the lock"

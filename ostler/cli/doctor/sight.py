@@ -24,7 +24,7 @@ from ostler.cli.healthy import BEAT_LOCK
 from ostler.cli.kubeconfigs import client_for
 from ostler.clock import utcnow
 from ostler.errors import StoreUnreachable
-from ostler.reasons import endpoint, reason_of
+from ostler.reasons import endpoint, reason_and_cure
 from ostler.settings import (
     AppAccess,
     Cluster,
@@ -209,4 +209,4 @@ def _redis() -> Mapping[str, Any]:
             heads = {queue: head_of(redis.lrange(queue, *HEAD)) for queue in QUEUES}
             return {**redis.info(), "lock": bool(redis.exists(BEAT_LOCK)), "heads": heads}
     except RedisError as error:
-        raise StoreUnreachable(f"Redis at {endpoint(url)} does not answer: {reason_of(error)}") from None
+        raise StoreUnreachable(f"Redis at {endpoint(url)} does not answer: {reason_and_cure(error)}") from None

@@ -15,6 +15,7 @@ import typer
 from ostler.cli.kubeconfigs import Kubeconfig
 from ostler.cli.output import AWAY, NOT_FOUND, fail
 from ostler.errors import ConfigurationError, RateLimited, Retryable, UpstreamError
+from ostler.github_urls import GITHUB, api_url_of
 from ostler.secrets import Secret
 
 if TYPE_CHECKING:
@@ -45,8 +46,12 @@ def github(
     replace: Annotated[
         bool, typer.Option("--replace", help="overwrite an App's secrets that are there already")
     ] = False,
-    github_url: Annotated[str, typer.Option(help="https://HOST of an Enterprise Server")] = "https://github.com",
-    github_api_url: Annotated[str | None, typer.Option(help="its API, if that is not HOST/api/v3")] = None,
+    github_url: Annotated[
+        str, typer.Option(help="https://SUBDOMAIN.ghe.com, or https://HOST of an Enterprise Server")
+    ] = "https://github.com",
+    github_api_url: Annotated[
+        str | None, typer.Option(help="its API, if that is neither api.SUBDOMAIN.ghe.com nor HOST/api/v3")
+    ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="of the page on this machine; 0 takes a free one")] = 0,
     browser: Annotated[bool, typer.Option(help="open the page in a browser")] = True,
     timeout: Annotated[float, typer.Option(min=1, help="seconds until you must have made the App")] = 900.0,
@@ -59,7 +64,7 @@ def github(
 
     _check_webhook_url(webhook_url, github_url=github_url)
     store = store_of(namespace=namespace, secret=secret, kubeconfig=kubeconfig, env_file=env_file, replace=replace)
-    api_url = github_api_url or flow.api_url_of(github_url)
+    api_url = github_api_url or api_url_of(github_url)
     try:
         store.check()
         page = Page(port=port)
@@ -98,8 +103,6 @@ def github(
 def _check_webhook_url(url: str, *, github_url: str) -> None:
     """Raise ConfigurationError for an address at which GitHub could not reach web."""
     from urllib.parse import urlsplit  # noqa: PLC0415
-
-    from github_adapters.manifest import GITHUB  # noqa: PLC0415
 
     parts = urlsplit(url)
     expected = f"; it must be https://HOST{WEBHOOKS}, as GitHub reaches web"

@@ -13,7 +13,16 @@ from cryptography.fernet import Fernet
 
 from beat_schedule import settings_of
 from ostler.errors import ConfigurationError
-from ostler.settings import FlowerSettings, Settings, known_variables, load, load_beat, load_flower, unread_variables
+from ostler.settings import (
+    FlowerSettings,
+    Settings,
+    known_variables,
+    load,
+    load_app,
+    load_beat,
+    load_flower,
+    unread_variables,
+)
 from ostler.watch.settings import WatchSettings, load_watch
 
 ROOT = Path(__file__).parents[3]
@@ -65,6 +74,12 @@ def test_a_missing_variable_is_named_with_what_would_be_right(name: str, monkeyp
         ("OSTLER_DISPATCH_URL", "http://web", "/runners/v1/dispatch"),
         ("OSTLER_DISPATCH_URL", "https://web:port/runners/v1/dispatch", "must be http:// or https:// with a host"),
         ("OSTLER_GITHUB_API_URL", "api.github.com", "must be http:// or https:// with a host"),
+        ("OSTLER_GITHUB_API_URL", "https://octocorp.ghe.com", "must be https://api.octocorp.ghe.com"),
+        ("OSTLER_GITHUB_API_URL", "https://octocorp.ghe.com/api/v3", "must be https://api.octocorp.ghe.com"),
+        ("OSTLER_GITHUB_API_URL", "https://github.com", "must be https://api.github.com"),
+        ("OSTLER_GITHUB_URL", "octocorp.ghe.com", "must be http:// or https:// with a host"),
+        ("OSTLER_CA_BUNDLE", "/does/not/exist.pem", "must be a file that can be read (no such file or directory)"),
+        ("OSTLER_CA_BUNDLE", "/etc/hostname", "must be a file with certificates in PEM"),
         ("OSTLER_REDIS_URL", "http://:hunter2@host", "redis://"),
         ("OSTLER_WEBHOOK_SECRETS", " , ", "at least one"),
         ("OSTLER_WEB_PORT", "hunter2", "'hunter2'"),
@@ -109,6 +124,27 @@ def test_empty_variables_of_tls_are_as_good_as_none(monkeypatch: pytest.MonkeyPa
 def test_address_of_postgres_is_taken_as_providers_hand_it_out(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OSTLER_DATABASE_URL", f"{scheme}://user:hunter2@host:1/db?sslmode=require")
     assert load().database_url.reveal() == "postgresql+psycopg2://user:hunter2@host:1/db?sslmode=require"
+
+
+@pytest.mark.parametrize(
+    ("website", "api"),
+    [
+        ("https://github.com", "https://api.github.com"),
+        ("https://octocorp.ghe.com/", "https://api.octocorp.ghe.com"),
+        ("https://api.octocorp.ghe.com", "https://api.octocorp.ghe.com"),
+        ("https://ghe.corp.example", "https://ghe.corp.example/api/v3"),
+        ("https://ghe.corp.example:8443/", "https://ghe.corp.example:8443/api/v3"),
+    ],
+)
+def test_api_follows_from_the_address_of_github(website: str, api: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OSTLER_GITHUB_URL", website)
+    assert load().github_api_url == load_app().github_api_url == api
+
+
+def test_address_of_the_api_wins_over_that_of_github(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OSTLER_GITHUB_URL", "https://octocorp.ghe.com")
+    monkeypatch.setenv("OSTLER_GITHUB_API_URL", "https://proxy.corp.example/github")
+    assert load().github_api_url == "https://proxy.corp.example/github"
 
 
 def test_everything_that_is_missing_or_malformed_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

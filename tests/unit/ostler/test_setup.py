@@ -18,6 +18,7 @@ from ostler.cli.setup.page import Page
 from ostler.cli.setup.ping import meaning, see_ping
 from ostler.cli.setup.store import store_of
 from ostler.errors import ConfigurationError, Forbidden, Invalid, Retryable
+from ostler.github_urls import api_url_of
 
 
 @pytest.fixture
@@ -115,8 +116,9 @@ def test_what_github_would_refuse_is_refused_here(changes: dict[str, str]) -> No
 
 
 def test_addresses_are_those_of_github_and_of_an_enterprise_server() -> None:
-    assert flow.api_url_of("https://github.com/") == "https://api.github.com"
-    assert flow.api_url_of("https://ghe.example") == "https://ghe.example/api/v3"
+    assert api_url_of("https://github.com/") == "https://api.github.com"
+    assert api_url_of("https://ghe.example") == "https://ghe.example/api/v3"
+    assert api_url_of("https://octocorp.ghe.com/") == "https://api.octocorp.ghe.com"
     found = flow.registration_url("https://ghe.example/", organization="acme", state="a b")
     assert found == "https://ghe.example/organizations/acme/settings/apps/new?state=a%20b"
     with pytest.raises(Invalid):
