@@ -11,6 +11,9 @@ from typing import Any
 
 from github_adapters import fields
 from github_adapters.http import Answer
+from ostler.logging import get_logger
+
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,24 +57,31 @@ def read_app(answer: Answer) -> AppSeen:
 
 
 def read_installations(answer: Answer) -> list[AppInstallation]:
-    """Return a page of installations. Raises `Malformed`."""
+    """Return a page of installations, without those at enterprises, which are logged. Raises `Malformed`."""
     try:
         listed = json.loads(answer.body)
     except ValueError:
         raise fields.Malformed("installations") from None
     if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
         raise fields.Malformed("installations")
-    return [
-        AppInstallation(
-            id=fields.number(each, "id"),
-            login=fields.login(fields.section(each, "account"), "login"),
-            organization=each.get("target_type") == "Organization",
-            suspended=each.get("suspended_at") is not None,
-            permissions=_permissions(each),
-            events=_events(each),
-        )
-        for each in listed
-    ]
+    found = []
+    for each in listed:
+        if fields.at_an_enterprise(each):
+            log.info("installation.skipped", installation=each.get("id"), why="an enterprise runs no jobs of its own")
+        else:
+            found.append(_installation(each))
+    return found
+
+
+def _installation(each: Mapping[str, Any]) -> AppInstallation:
+    return AppInstallation(
+        id=fields.number(each, "id"),
+        login=fields.login(fields.section(each, "account"), "login"),
+        organization=each.get("target_type") == "Organization",
+        suspended=each.get("suspended_at") is not None,
+        permissions=_permissions(each),
+        events=_events(each),
+    )
 
 
 def _permissions(source: Mapping[str, Any]) -> dict[str, str]:

@@ -135,6 +135,14 @@ def login(source: Mapping[str, Any], key: str) -> str:
     return value
 
 
+def at_an_enterprise(installation: Mapping[str, Any]) -> bool:
+    """Return whether an installation is at an enterprise: its account has a slug and no login, and runs no jobs.
+
+    Organisations of the enterprise whose jobs we run have installations of their own.
+    """
+    return installation.get("target_type") == "Enterprise"
+
+
 def labels(source: Mapping[str, Any], key: str) -> tuple[str, ...]:
     """Return the labels of a job in order; none when they are missing or null.
 

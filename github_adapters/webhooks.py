@@ -136,14 +136,16 @@ def parse_workflow_job(body: bytes) -> WorkflowJobEvent:
         raise MalformedPayload(str(error)) from None
 
 
-def parse_installation(body: bytes) -> InstallationEvent:
-    """Return what an `installation` webhook says.
+def parse_installation(body: bytes) -> InstallationEvent | None:
+    """Return what an `installation` webhook says; None: it is about an enterprise, which runs no jobs of its own.
 
     Raises `MalformedPayload`.
     """
     try:
         payload = fields.decode(body)
         installation = fields.section(payload, "installation")
+        if fields.at_an_enterprise(installation):
+            return None
         account = fields.section(installation, "account")
         return InstallationEvent(
             action=fields.word(payload, "action"),
