@@ -36,6 +36,7 @@ CHECKS: tuple[Check, ...] = (
     Check("pod creation", "cluster", cluster.pod_creation, within=20),
     Check("job network", "cluster", network.job_network, within=20),
     Check("pools", "cluster", cluster.pools),
+    Check("way to github", "github", github.way),
     Check("github app", "github", github.app),
     Check("clock", "github", github.clock),
     Check("permissions", "github", github.permissions),

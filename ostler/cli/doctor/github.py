@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 
 from github_adapters import permissions as wanted
+from ostler import egress
 from ostler.cli.doctor.findings import Verdict, failed, ok, unknown, warning
 from ostler.cli.doctor.sight import CALL_WITHIN, Sight
 from ostler.cli.setup.ping import meaning
-from ostler.errors import ConfigurationError, Forbidden, Gone, Retryable
+from ostler.errors import ConfigurationError, Forbidden, Gone, Retryable, UpstreamError
+from ostler.reasons import endpoint
 
 SKEW = timedelta(seconds=60)
 """Our clock may be ahead of GitHub's by this: JWTs are dated back by as much."""
 
 BEHIND = timedelta(minutes=5)
 """It may be behind by less than this: a JWT ends nine minutes after our time."""
+
+
+def way(sight: Sight) -> Verdict:
+    """GitHub is reached, by the proxy and with the certificate authorities of this environment."""
+    try:
+        url = sight.app.github_api_url
+        told = f"{endpoint(url)} is reached {egress.told(os.environ, url)}"
+        sight.github.get_app(deadline_seconds=CALL_WITHIN)
+    except ConfigurationError as error:
+        return failed(str(error), "docs/operations/corporate-networks.md describes proxies and private authorities")
+    except Retryable as error:
+        if error.status is None:
+            cure = "docs/operations/corporate-networks.md: HTTPS_PROXY, NO_PROXY and OSTLER_CA_BUNDLE of this process"
+            return failed(f"no answer came where {told}: {error}", cure)
+    except UpstreamError:  # an answer; the next line says of what
+        pass
+    return ok(told)
 
 
 def app(sight: Sight) -> Verdict:

@@ -108,6 +108,7 @@ class Sight:
     def __init__(self, **seen: Any) -> None:
         self._seen = {
             "rows": ROWS, "redis_info": REDIS, "github": GitHub(), "installations": [ACME], "settings": SETTINGS,
+            "app": SimpleNamespace(github_api_url="https://api.github.com"),
             "place": SimpleNamespace(namespace="runners"), "lab_cluster": False, "lab_github": False,
         } | seen  # fmt: skip
 
@@ -167,6 +168,10 @@ CASES: list[tuple[Callable[..., Verdict], dict[str, Any], Outcome, str]] = [
     (redis.options, {"redis_info": REDIS | {"used_memory": 90}}, WARN, "used"),
     (installation.versions, {}, OK, "Python"),
     (installation.settings, {"settings": ConfigurationError("OSTLER_REDIS_URL: it is not set")}, BAD, "REDIS_URL"),
+    (github.way, {}, OK, "api.github.com:443 is reached directly, trusting the system's certificate authorities"),
+    (github.way, {"github": GitHub(get_app=Retryable("GitHub at x did not answer"))}, BAD, "at x did not answer"),
+    (github.way, {"github": GitHub(get_app=Forbidden("401"))}, OK, "api.github.com:443"),
+    (github.way, {"github": ConfigurationError("HTTPS_PROXY: found a value")}, BAD, "HTTPS_PROXY"),
     (github.app, {}, OK, "ostler"),
     (github.app, {"github": GitHub(get_app=Forbidden("401"))}, BAD, "id and key"),
     (github.app, {"github": GitHub(get_app=Retryable("down"))}, BAD, "does not answer"),
@@ -410,3 +415,12 @@ def test_check_whose_setting_is_missing_names_the_variable_and_no_bug() -> None:
 
     (found,) = run([check("lacks", lacks)], Sight())  # type: ignore[arg-type]
     assert (found.cause, found.cure) == ("not checked: OSTLER_A, OSTLER_B", "cure the lines that failed first")
+
+
+def test_doctor_names_the_proxy_and_the_authorities_without_the_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://ann:hunter2@proxy.corp:3128")
+    monkeypatch.setenv("OSTLER_CA_BUNDLE", "/etc/ca.pem")
+    found = github.way(Sight())  # type: ignore[arg-type]
+    assert (found.outcome, "hunter2" in found.cause) == (OK, False)
+    assert "by the proxy proxy.corp:3128 (HTTPS_PROXY)" in found.cause
+    assert "/etc/ca.pem (OSTLER_CA_BUNDLE)" in found.cause
