@@ -89,6 +89,34 @@ def test_a_spare_without_a_job_in_time_is_retired_and_a_busy_one_executes() -> N
     assert judge_spare(RunnerNow.BUSY) is UnusedAction.EXECUTE_UNBOUND
 
 
+@pytest.mark.parametrize("runner", RunnerNow)
+def test_a_job_that_ended_on_the_claims_runner_finishes_it_whatever_the_list_shows(runner: RunnerNow) -> None:
+    assert judge(runner, ClaimedJob.TERMINAL_HERE) is UnusedAction.FINISH
+
+
+@pytest.mark.parametrize("job", [ClaimedJob.IN_PROGRESS_HERE, ClaimedJob.TERMINAL_HERE])
+def test_a_spare_is_not_judged_by_the_job_that_it_lost(job: ClaimedJob) -> None:
+    spare = UnusedClaim(RunnerNow.ONLINE_IDLE, absent_before=False, job=job, is_spare=True, age_seconds=OLD)
+    assert judge_unused(spare).action is UnusedAction.RETIRE_SPARE
+
+
+def test_a_claim_is_judged_from_the_end_of_its_grace_on() -> None:
+    assert judge(RunnerNow.OFFLINE, age=59.9) is UnusedAction.WAIT
+    assert judge(RunnerNow.OFFLINE, age=60.0) is UnusedAction.RELEASE_NEVER_STARTED
+
+
+def test_a_runner_list_is_a_look_when_it_is_known_and_the_claim_is_old_enough() -> None:
+    def look(runner: RunnerNow, age: float) -> tuple[UnusedAction, bool]:
+        verdict = judge_unused(
+            UnusedClaim(runner, absent_before=False, job=ClaimedJob.QUEUED, is_spare=False, age_seconds=age)
+        )
+        return verdict.action, verdict.counts
+
+    assert look(RunnerNow.ABSENT, OLD) == (UnusedAction.WAIT, True)
+    assert look(RunnerNow.ABSENT, 1.0) == (UnusedAction.WAIT, False)
+    assert look(RunnerNow.UNKNOWN, OLD) == (UnusedAction.WAIT, False)
+
+
 CLAIMS = st.builds(
     UnusedClaim,
     runner=st.sampled_from(RunnerNow),
