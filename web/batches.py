@@ -1,7 +1,8 @@
 """Batches of webhooks: commit many deliveries in one transaction, none behind a row that another session holds.
 
-One consumer takes what is queued, at most `BATCH` deliveries, and commits it in a thread. A delivery whose rows
-are locked by another session is *contended*: the batch is committed without it, and it is tried again until
+One consumer takes what is queued, at most `BATCH` deliveries, and commits it in a thread. The accounts take turns in
+each batch, so that a burst of one account delays no other by more than the batch that is under way. A delivery whose
+rows are locked by another session is *contended*: the batch is committed without it, and it is tried again until
 `CONTENDED_FOR` has passed. A batch that fails for another reason is split until the deliveries at fault stand alone.
 What is tried again or split gets a share of the consumer's time, between the batches of new deliveries (law L14).
 """
@@ -23,6 +24,7 @@ from models import intake
 from models.binding_locks import Contended
 from models.engine import StartOver
 from ostler.logging import get_logger
+from web.turns import Turns
 
 BATCH = 200
 """Deliveries of one transaction at most."""
@@ -128,7 +130,8 @@ class Batches:
         self._apply = apply
         self._applied = applied
         self._monotonic = monotonic
-        self._queue: asyncio.Queue[_Waiting | None] = asyncio.Queue()  # bounded by the caller: the None always fits
+        self._queue: Turns[_Waiting] = Turns()  # bounded by the caller
+        self._changed = asyncio.Event()
         self._aside: list[_Group] = []
         self._thread: ThreadPoolExecutor | None = None
         self._consumer: asyncio.Task[None] | None = None
@@ -136,7 +139,7 @@ class Batches:
     @property
     def depth(self) -> int:
         """Return how many deliveries wait for their transaction."""
-        return self._queue.qsize() + sum(len(group.waiting) for group in self._aside)
+        return len(self._queue) + sum(len(group.waiting) for group in self._aside)
 
     @property
     def running(self) -> bool:
@@ -154,7 +157,7 @@ class Batches:
         self._consumer = None
         if consumer is None or thread is None:
             return
-        self._queue.put_nowait(None)
+        self._changed.set()
         await consumer
         thread.shutdown()
 
@@ -164,8 +167,16 @@ class Batches:
         Raises `NotStored`, and TimeoutError after `within` seconds: it may be stored later all the same.
         """
         waiting = _Waiting(received, asyncio.get_running_loop().create_future())
-        self._queue.put_nowait(waiting)
+        self._queue.put(received.event.owner_id, waiting)
+        self._changed.set()
         return await asyncio.wait_for(waiting.answer, within)
+
+    def make_room(self, owner_id: int) -> bool:
+        """Refuse the newest delivery of the account that has the most queued; False when `owner_id` has as many."""
+        evicted = self._queue.evict(owner_id)
+        if evicted is not None:
+            evicted.refuse()
+        return evicted is not None
 
     # The consumer
 
@@ -186,18 +197,15 @@ class Batches:
 
     async def _take(self) -> tuple[list[_Waiting], bool]:
         """Return a batch of new deliveries, empty when something put aside is due first; False at the end."""
-        batch: list[_Waiting] = []
         try:
-            async with asyncio.timeout(self._pause() if self._queue.empty() else None):
-                first = await self._queue.get()
+            async with asyncio.timeout(self._pause()):
+                while not self._queue and self.running:
+                    self._changed.clear()
+                    await self._changed.wait()
         except TimeoutError:
-            return batch, True
-        while first is not None:
-            batch.append(first)
-            if len(batch) == BATCH or self._queue.empty():
-                return batch, True
-            first = self._queue.get_nowait()
-        return batch, False
+            return [], True
+        batch = self._queue.take(BATCH)
+        return batch, self.running or bool(self._queue)
 
     async def _work_aside(self) -> None:
         """Try again what is due, in turn, for about `SHARE`."""

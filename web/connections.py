@@ -1,6 +1,7 @@
 """A cap on the connections of one listener that have proven nothing.
 
-A connection is proven while it holds a poll whose token was verified. All others share the cap. When it is reached,
+A connection is proven while it holds a poll whose token was verified, or a webhook whose signature was. The latter are
+bounded by the queue of the intake. All others share the cap. When it is reached,
 the connection that has waited for its client the longest makes room: it has nothing to say, or says it slowly. So a
 flood of idle connections costs the flood its own connections, and a client that sends its request at once is served.
 """

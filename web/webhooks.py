@@ -36,7 +36,7 @@ from ostler.settings import Settings
 from ostler.wakes import ASK_OWNER, ASK_RUN, KEEP, RELEASE, REMATCH
 from web import announcements
 from web.batches import CONTENDED_FOR, TRY_AGAIN_AFTER, Batches, NotStored, is_contended
-from web.limits import BODY_WITHIN
+from web.limits import BODY_WITHIN, proven
 from web.refused_log import RefusedLog
 
 ANSWER_WITHIN = 8.0
@@ -186,6 +186,7 @@ class Intake:
             self.counts["unsigned"] += 1
             self._unsigned.add()
             raise _Refused(HTTPStatus.UNAUTHORIZED, "The signature is missing or wrong")
+        proven(request.scope)  # those of a burst wait for their commit without taking the connections of others
         guid = request.headers.get("x-github-delivery", "")
         if not 0 < len(guid) <= LONGEST_GUID or not guid.isprintable():
             raise _Refused(HTTPStatus.BAD_REQUEST, "X-GitHub-Delivery is missing or is no GUID")
@@ -248,7 +249,8 @@ class Intake:
     async def _enqueue(self, received: intake.Received) -> _Accepted:
         if not self._batches.running:
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "This process is not taking webhooks")
-        if self._batches.depth >= self._settings.intake_queue:
+        full = self._batches.depth >= self._settings.intake_queue
+        if full and not self._batches.make_room(received.event.owner_id):
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "Too many webhooks are waiting")
         try:
             return _Accepted(await self._batches.store(received, within=ANSWER_WITHIN))

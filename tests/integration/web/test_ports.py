@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -11,7 +12,9 @@ import pytest
 from lab.processes import free_port
 from lab.redis import Redis
 from tests.database import Database
-from tests.integration.web.polls.stage import Stage, WebProcess, make_settings
+from tests.integration.web.polls.stage import Stage, WebProcess, eventually, make_settings
+from tests.integration.web.test_webhooks import blocked, payload, sign, stopped_commits
+from web import ports, webhooks
 from web.ports import Audience
 
 POLL, HOOK, API = "/runners/v1/dispatch", "/webhooks/github", "/api/v1/jobs"
@@ -75,3 +78,28 @@ def test_ports_have_caps_of_their_own_and_a_held_poll_is_not_among_the_capped(st
     web.until(lambda: web.web.polls.held == 1 and len(caps[Audience.POLLS]) == 0)
     web.web.polls.end_all()
     assert poll.result(60).status_code == 204
+
+
+def test_signed_webhooks_that_wait_take_no_connection_of_others(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "MOST_CONNECTIONS", {**ports.MOST_CONNECTIONS, Audience.PUBLIC: 4})
+    monkeypatch.setattr(webhooks, "ANSWER_WITHIN", 120.0)
+    web = start(stage)
+
+    def hook(number: int) -> int:
+        body = payload(1 + number)
+        headers = {
+            "Content-Type": "application/json", "X-GitHub-Event": "workflow_job",
+            "X-GitHub-Delivery": f"of-a-burst-{number}", "X-Hub-Signature-256": sign(body, "hook"),
+        }  # fmt: skip
+        return httpx.post(f"{web.url}{HOOK}", content=body, headers=headers, timeout=240).status_code
+
+    with ThreadPoolExecutor(12) as clients:
+        with stopped_commits(stage.engine):
+            burst = [clients.submit(hook, 0)]
+            web.until(lambda: blocked(stage.engine) > 0)
+            for number in range(1, 12):  # one after the other: a connection counts until its signature is verified
+                burst.append(clients.submit(hook, number))
+                web.until(lambda number=number: web.web.intake.depth >= number)  # type: ignore[misc]
+            eventually(lambda: len(web.cap_of(Audience.PUBLIC)) == 0)
+            assert web.get("/api/openapi.json").status_code == 200
+        assert all(each.result() in {202, 503} for each in burst)  # stored or sent away, but answered

@@ -359,6 +359,56 @@ def test_when_too_many_wait_the_next_is_sent_away_and_those_that_wait_are_served
     assert count(database.engine, "jobs") == 3
 
 
+def of_globex(job_id: int) -> bytes:
+    body = json.loads(payload(job_id))
+    body["repository"] |= {"full_name": "globex/app", "owner": {"id": 78, "login": "globex", "type": "Organization"}}
+    return json.dumps(body).encode()
+
+
+def test_burst_of_one_account_delays_webhook_of_another_by_one_batch(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "BATCH", 10)
+
+    async def act(stage: Stage) -> None:
+        with stopped_commits(stage.engine):
+            first = asyncio.ensure_future(stage.send(payload(1)))
+            await until(lambda: blocked(stage.engine) > 0)
+            burst = [asyncio.ensure_future(stage.send(payload(job_id))) for job_id in range(2, 102)]
+            await until(lambda: stage.intake.depth == 100)
+            honest = asyncio.ensure_future(stage.send(of_globex(200)))
+            await until(lambda: stage.intake.depth == 101)
+        await asyncio.gather(first, honest, *burst)
+
+    on(database, act)
+    with database.engine.connect() as db:
+        before = db.execute(
+            text("SELECT count(*) FROM job_events WHERE id < (SELECT id FROM job_events WHERE job_id = 200)")
+        ).scalar_one()
+    assert before <= 1 + 10
+
+
+def test_full_queue_takes_webhook_of_another_account_in_place_of_the_newest(database: Database) -> None:
+    async def act(stage: Stage) -> None:
+        with stopped_commits(stage.engine):
+            running_one = asyncio.ensure_future(stage.send(payload(1)))
+            await until(lambda: blocked(stage.engine) > 0)
+            older = asyncio.ensure_future(stage.send(payload(2)))
+            await until(lambda: stage.intake.depth == 1)
+            newer = asyncio.ensure_future(stage.send(payload(3)))
+            await until(lambda: stage.intake.depth == 2)
+            honest = asyncio.ensure_future(stage.send(of_globex(4)))
+            refused = await newer
+            assert refused.status_code == 503
+            assert int(refused.headers["retry-after"]) > 0
+            assert (await stage.send(payload(5))).status_code == 503
+        assert [(await each).status_code for each in (running_one, older, honest)] == [202, 202, 202]
+
+    on(database, act, intake_queue=2)
+    with database.engine.connect() as db:
+        assert set(db.execute(text("SELECT id FROM jobs")).scalars()) == {1, 2, 4}
+
+
 def test_github_is_answered_before_it_gives_up_and_its_next_try_changes_nothing(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
