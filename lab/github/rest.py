@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import heapq
 import json
 import re
 import sys
@@ -174,8 +173,7 @@ class Rest:
         if cursor and not re.fullmatch(r"v1_\d+", cursor):
             return JSONResponse(_error("Invalid cursor"), status_code=HTTPStatus.UNPROCESSABLE_ENTITY)
         before = int(cursor.removeprefix("v1_")) if cursor else sys.maxsize
-        # By id, not by the order of their ends: an attempt that waited long for its answer appears below others.
-        found = heapq.nlargest(per_page + 1, (each for each in self._sender.attempts if each < before))
+        found = self._sender.newest(per_page + 1, before=before)
         page = found[:per_page]
         headers = {}
         if len(found) > len(page):

@@ -3,11 +3,15 @@
 A delivery that got any answer is `webhook_sent` with its status; one that was dropped or got no answer
 within ten seconds is `webhook_lost`. Both keep their body, so that a redelivery (same GUID) can be asked for.
 The API lists attempts, as GitHub's does: each redelivery is an entry of its own under the GUID of the first.
+
+Each delivery goes its own way, as GitHub's do: none waits for one of another installation. Those of one installation
+share `CONNECTIONS`, which stands for what the machine can send; they wait before their ten seconds begin.
 """
 
 from __future__ import annotations
 
 import asyncio
+import bisect
 import hashlib
 import hmac
 import json
@@ -25,9 +29,9 @@ from lab.github.journal import Journal
 from lab.github.payloads import webhook_head
 
 TIMEOUT_SECONDS = 10
-CONNECTIONS = 64
-KEPT_DELIVERIES = 50_000
-KEPT_ATTEMPTS = 100_000
+CONNECTIONS = 256
+KEPT_DELIVERIES = 250_000
+KEPT_ATTEMPTS = 300_000
 REORDER_SECONDS = 0.2
 
 
@@ -94,14 +98,15 @@ class Sender:
     def __init__(self, *, url: str | None, secret: str, app_id: str, journal: Journal, rng: Random) -> None:
         self.weather = Weather()
         self.deliveries: OrderedDict[str, Delivery] = OrderedDict()
-        self.attempts: OrderedDict[int, dict[str, Any]] = OrderedDict()
+        self.attempts: dict[int, dict[str, Any]] = {}
         self._url = url
         self._secret = secret.encode()
         self._app_id = app_id
         self._journal = journal
         self._rng = rng
+        self._ended: list[int] = []
         self._session: aiohttp.ClientSession | None = None
-        self._turn = asyncio.Semaphore(CONNECTIONS)
+        self._turns: dict[int, asyncio.Semaphore] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._held: list[Delivery] = []
         self._last_id = int(time.time()) * 100
@@ -114,7 +119,7 @@ class Sender:
     async def open(self) -> None:
         """Open the pool of connections."""
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=CONNECTIONS),
+            connector=aiohttp.TCPConnector(limit=0),
             timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS),
             skip_auto_headers=("User-Agent", "Content-Type"),
         )
@@ -209,6 +214,15 @@ class Sender:
         self._send(delivery, 0, redelivery=True)
         return True
 
+    def newest(self, most: int, *, before: int) -> list[int]:
+        """Return the ids of ended attempts below `before`, newest first.
+
+        They are listed by id, not by the order of their ends: an attempt that waited long for its answer appears below
+        others.
+        """
+        end = bisect.bisect_left(self._ended, before)
+        return self._ended[max(0, end - most) : end][::-1]
+
     def attempt_again(self, attempt_id: int) -> bool:
         """Send what an attempt delivered once more, in the weather of now; False when it is not known."""
         attempt = self.attempts.get(attempt_id)
@@ -252,6 +266,10 @@ class Sender:
             await asyncio.sleep(delay)
         if self._session is None or self._url is None:
             raise RuntimeError("open() first")
+        async with self._turns.setdefault(delivery.installation_id, asyncio.Semaphore(CONNECTIONS)):
+            await self._post(self._session, self._url, delivery, redelivery=redelivery)
+
+    async def _post(self, session: aiohttp.ClientSession, url: str, delivery: Delivery, *, redelivery: bool) -> None:
         body = delivery.head + delivery.tail
         headers = {
             "Content-Type": "application/json",
@@ -264,22 +282,21 @@ class Sender:
             "X-GitHub-Hook-Installation-Target-ID": self._app_id,
             "X-Hub-Signature-256": "sha256=" + hmac.new(self._secret, body, hashlib.sha256).hexdigest(),
         }
-        async with self._turn:
-            attempt_id, began = self._next_id(), time.monotonic()
-            try:
-                async with self._session.post(self._url, data=body, headers=headers) as answer:
-                    await answer.read()
-                    self._note(delivery, attempt_id, began, answer.status, redelivery=redelivery)
-                    self._journal.write(
-                        "webhook_sent",
-                        guid=delivery.guid,
-                        action=delivery.action,
-                        job=delivery.job_id,
-                        status=answer.status,
-                    )
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                self._note(delivery, attempt_id, began, 0, redelivery=redelivery)
-                self._lost(delivery, type(error).__name__)
+        attempt_id, began = self._next_id(), time.monotonic()
+        try:
+            async with session.post(url, data=body, headers=headers) as answer:
+                await answer.read()
+                self._note(delivery, attempt_id, began, answer.status, redelivery=redelivery)
+                self._journal.write(
+                    "webhook_sent",
+                    guid=delivery.guid,
+                    action=delivery.action,
+                    job=delivery.job_id,
+                    status=answer.status,
+                )
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self._note(delivery, attempt_id, began, 0, redelivery=redelivery)
+            self._lost(delivery, type(error).__name__)
 
     def _note(
         self, delivery: Delivery, attempt_id: int, began: float, status: int, *, redelivery: bool = False
@@ -291,8 +308,9 @@ class Sender:
         delivery.duration = time.monotonic() - began
         delivery.status_code = status
         self.attempts[attempt_id] = delivery.view()
-        if len(self.attempts) > KEPT_ATTEMPTS:
-            self.attempts.popitem(last=False)
+        bisect.insort(self._ended, attempt_id)
+        if len(self._ended) > KEPT_ATTEMPTS:
+            del self.attempts[self._ended.pop(0)]
 
     def _lost(self, delivery: Delivery, reason: str) -> None:
         self._journal.write(
