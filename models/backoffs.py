@@ -292,12 +292,24 @@ class WaitBook:
         self._now = now
         self._standing = standing(db, keys, now=now)
 
-    def wait(self, keys: Iterable[tuple[str, str]], *, job_id: int) -> Wait | None:
+    def in_force(self, keys: Sequence[tuple[str, str]]) -> Wait | None:
+        """Return the longest wait that is not over; None when there is none."""
+        waits = [each for each in self._met(keys) if each.not_before > self._now]
+        return max(waits, key=lambda each: each.not_before).wait() if waits else None
+
+    def lets_one_past(self, keys: Sequence[tuple[str, str]]) -> bool:
+        """Return whether there is a refusal that lets a probe past, and nothing else to wait for."""
+        met = self._met(keys)
+        return bool(met) and all(each.not_before <= self._now for each in met)
+
+    def _met(self, keys: Sequence[tuple[str, str]]) -> list[Standing]:
+        return [self._standing[key] for key in keys if key in self._standing]
+
+    def wait(self, keys: Sequence[tuple[str, str]], *, job_id: int) -> Wait | None:
         """Return what a job that could go on has to wait for; None when there is nothing, or it is the probe."""
-        met = [self._standing[key] for key in keys if key in self._standing]
-        if waits := [each for each in met if each.not_before > self._now]:
-            return max(waits, key=lambda each: each.not_before).wait()
-        for each in met:
+        if (wait := self.in_force(keys)) is not None:
+            return wait
+        for each in self._met(keys):
             refusal = self._probe(each, job_id)
             if refusal is not None:
                 return refusal

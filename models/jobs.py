@@ -41,6 +41,7 @@ class Job(Base):
             postgresql_where=text("hold_reason = 'origin_unknown'"),
         ),
         Index("ix_jobs_open", "state", "changed_at", postgresql_where=text("state <> 'completed'")),
+        Index("ix_jobs_queued_account", "account_id", "id", postgresql_where=text("state = 'queued'")),
         # The lists of the API and of the command, newest first (models.browse).
         Index("ix_jobs_open_state_id", "state", "id", postgresql_where=text("state <> 'completed'")),
         Index("ix_jobs_held_id", "id", postgresql_where=text("hold_reason IS NOT NULL")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -16,8 +17,8 @@ from models.sql import text
 from rules.access import Access
 from rules.forks import Origin
 from rules.holds import HoldReason
-from rules.labels import PoolChoice, PoolLabels, choose_pool, detail_of
-from rules.routing import Route, route
+from rules.labels import choose_pool, detail_of
+from rules.routing import Route, Wait, route
 
 _LIFTED_HERE = [
     HoldReason.UNKNOWN_ACCOUNT, HoldReason.NO_POOL, HoldReason.NOT_ALLOWED, HoldReason.ORIGIN_UNKNOWN,
@@ -27,10 +28,16 @@ _LIFTED_HERE = [
 
 _COLUMNS = """
     j.id, j.run_id, j.labels, j.account_id, j.installation_id, j.repository, j.repository_id, j.public, j.scope,
-    j.hold_reason, j.hold_detail, a.budget_count, a.access, o.origin,
+    j.hold_reason, j.hold_detail, j.pool_id, j.not_before, a.budget_count, a.access, o.origin,
     (o.ask_after IS NULL OR o.ask_after <= :now) AND (o.leased_until IS NULL OR o.leased_until < :now) AS may_ask
 """
-_TABLES = "jobs j JOIN accounts a ON a.id = j.account_id LEFT JOIN run_origins o ON o.run_id = j.run_id AND j.public"
+_BESIDE = "JOIN accounts a ON a.id = j.account_id LEFT JOIN run_origins o ON o.run_id = j.run_id AND j.public"
+_REMATCHED = """
+    j.state = 'queued' AND (j.not_before IS NULL OR j.not_before <= :now)
+    AND (j.hold_reason = ANY(:holds)
+         OR (j.hold_reason IS NULL AND j.pool_id IN (
+             SELECT p.id FROM pools p WHERE p.deleted_at IS NOT NULL OR p.draining OR p.routed_at > :recently)))
+"""
 
 RECENTLY = timedelta(minutes=5)
 """A job routed by what a pool said until a moment before it changed is found within this time."""
@@ -47,15 +54,18 @@ class Lifted:
 
 @dataclass(frozen=True, slots=True)
 class Rematched:
-    """One page: where to go on (None at the end), the pools that got jobs, and the jobs that were held.
+    """One page: where to go on by account (empty at the end), the pools that got jobs, and the jobs that were held.
 
     `asks`: runs of which GitHub is to be asked (again) whether they come from a fork.
     """
 
-    next_id: int | None
+    places: Mapping[int, int]
     pools: frozenset[int]
     lifted: tuple[Lifted, ...]
     asks: frozenset[int] = frozenset()
+
+
+_NOTHING = Rematched(places={}, pools=frozenset(), lifted=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,28 +165,67 @@ def end_unrouting(db: Connection, pool_id: int, todo: Unrouting, *, left: Sequen
     return ended.rowcount > 0
 
 
-def rematch_page(db: Connection, *, after_id: int, limit: int, now: datetime) -> Rematched:
-    """Match one page of jobs again, by id: the held ones, and those whose pool went or changed.
+def rematch_page(db: Connection, places: Mapping[int, int], *, limit: int, now: datetime) -> Rematched:
+    """Match one page of jobs again: the held ones, and those whose pool went or changed.
 
-    A job that still cannot go keeps the reason of today.
+    `places` has the accounts to look at, each with the job after which its jobs come (see `accounts_to_rematch`). Each
+    gets an equal part of the page, by id, so that no account waits until the jobs of another have been matched. What
+    stays as it is, is only read. A job that still cannot go keeps the reason of today.
     """
+    each = max(1, limit // max(1, len(places)))
     rows = db.execute(
         text(f"""
-            SELECT {_COLUMNS} FROM {_TABLES}
-            WHERE j.state = 'queued' AND j.id > :after
-              AND (j.hold_reason = ANY(:holds)
-                   OR (j.hold_reason IS NULL AND j.pool_id IN (
-                        SELECT p.id FROM pools p
-                        WHERE p.deleted_at IS NOT NULL OR p.draining OR p.routed_at > :recently)))
-              AND (j.not_before IS NULL OR j.not_before <= :now)
-              AND (j.hold_reason IS DISTINCT FROM 'unknown_account' OR a.access = 'allowed')
-            ORDER BY j.id LIMIT :limit FOR NO KEY UPDATE OF j SKIP LOCKED
+            SELECT {_COLUMNS}
+            FROM unnest(CAST(:accounts AS bigint[]), CAST(:afters AS bigint[])) AS place (account, after)
+            CROSS JOIN LATERAL (
+                SELECT * FROM jobs j WHERE j.account_id = place.account AND j.id > place.after AND {_REMATCHED}
+                ORDER BY j.id LIMIT :each) j
+            {_BESIDE}
+            WHERE j.hold_reason IS DISTINCT FROM 'unknown_account' OR a.access = 'allowed'
+            ORDER BY j.account_id, j.id
         """),  # noqa: S608  the parts stand above
-        {"holds": [str(hold) for hold in _LIFTED_HERE], "after": after_id, "limit": limit, "now": now,
-         "recently": now - RECENTLY},
+        _rematched(now) | {"accounts": list(places), "afters": list(places.values()), "each": each},
     ).all()  # fmt: skip
-    found = _match(db, rows, now=now)
-    return replace(found, next_id=rows[-1].id if len(rows) == limit else None)
+    last: dict[int, int] = {}
+    counts: Counter[int] = Counter()
+    for row in rows:
+        last[row.account_id] = row.id
+        counts[row.account_id] += 1
+    router = _Router(db, rows, now=now)
+    changed = [row.id for row in rows if router.changes(row)]
+    found = _match(db, _lock(db, changed, now=now), router, now=now) if changed else _NOTHING
+    asks = {row.run_id for row in rows if router.asks(row)}
+    routed = [router.route(row) for row in rows]
+    pools = {to.pool_id for to in routed if to.hold is None and to.pool_id is not None}
+    following = {account: last[account] for account in places if counts[account] == each}
+    return replace(found, places=following, pools=found.pools | pools, asks=found.asks | asks)
+
+
+def accounts_to_rematch(db: Connection) -> dict[int, int]:
+    """Return where a tick begins: 0 for each account that has queued jobs."""
+    found = db.execute(
+        text("""
+            WITH RECURSIVE walk AS (
+                (SELECT account_id FROM jobs WHERE state = 'queued' ORDER BY account_id LIMIT 1)
+                UNION ALL
+                SELECT (SELECT account_id FROM jobs WHERE state = 'queued' AND account_id > walk.account_id
+                        ORDER BY account_id LIMIT 1)
+                FROM walk WHERE walk.account_id IS NOT NULL)
+            SELECT account_id FROM walk WHERE account_id IS NOT NULL
+        """)
+    ).scalars()
+    return dict.fromkeys(found, 0)
+
+
+def _lock(db: Connection, job_ids: Sequence[int], *, now: datetime) -> Sequence[Row[Any]]:
+    """Lock those of the jobs that are still to be matched again and that nobody else has locked; return them anew."""
+    return db.execute(
+        text(f"""
+            SELECT {_COLUMNS} FROM jobs j {_BESIDE}
+            WHERE j.id = ANY(:ids) AND {_REMATCHED} ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED
+        """),  # noqa: S608  as above
+        _rematched(now) | {"ids": list(job_ids)},
+    ).all()
 
 
 def rematch_run(db: Connection, run_id: int, *, now: datetime) -> Rematched:
@@ -186,85 +235,121 @@ def rematch_run(db: Connection, run_id: int, *, now: datetime) -> Rematched:
     """
     rows = db.execute(
         text(f"""
-            SELECT {_COLUMNS} FROM {_TABLES}
+            SELECT {_COLUMNS} FROM jobs j {_BESIDE}
             WHERE j.run_id = :run AND j.state = 'queued' AND j.hold_reason = :hold
             ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED
         """),  # noqa: S608  as above
         {"run": run_id, "hold": HoldReason.ORIGIN_UNKNOWN, "now": now},
     ).all()
-    return _match(db, rows, now=now)
+    return _match(db, rows, _Router(db, rows, now=now), now=now)
 
 
-def _match(db: Connection, rows: Sequence[Row[Any]], *, now: datetime) -> Rematched:
-    """Match these jobs, whose rows are locked."""
-    pools = routes(db)
-    groups = {pool.id: pool.runner_group for pool in pools}
-    book = GroupBook(db, now=now)
-    choices = [_choose(pools, row) for row in rows]
-    waits = WaitBook(
-        db,
-        (key for row, (choice, _) in zip(rows, choices, strict=True) for key in _keys(row, _group(groups, choice))),
-        now=now,
-    )
-    woken: set[int] = set()
-    asks: set[int] = set()
-    lifted: list[Lifted] = []
-    for row, (choice, about) in zip(rows, choices, strict=True):
-        wanted = None if choice.pool_id is None else _wanted(row, groups[choice.pool_id])
+def _rematched(now: datetime) -> dict[str, Any]:
+    return {"holds": [str(hold) for hold in _LIFTED_HERE], "now": now, "recently": now - RECENTLY}
+
+
+class _Router:
+    """Routes the jobs of one transaction; jobs of one kind are routed once."""
+
+    def __init__(self, db: Connection, rows: Sequence[Row[Any]], *, now: datetime) -> None:
+        self._pools = routes(db)
+        self._groups = {pool.id: pool.runner_group for pool in self._pools}
+        self._book = GroupBook(db, now=now)
+        self._kinds: dict[tuple[Any, ...], tuple[Route, Sequence[tuple[str, str]]]] = {}
+        self._waits = WaitBook(db, (key for row in rows for key in self._kind(row)[1]), now=now)
+
+    def route(self, row: Row[Any]) -> Route:
+        """Return the pool of a job and its hold, as of now, without making it the probe of a refusal."""
+        to, keys = self._kind(row)
+        return to if to.hold is not None else _waiting(to, self._waits.in_force(keys))
+
+    def route_locked(self, row: Row[Any]) -> Route:
+        """Like `route`, for a job whose row is locked: where a refusal lets one job past, this one might be it."""
+        to, keys = self._kind(row)
+        return to if to.hold is not None else _waiting(to, self._waits.wait(keys, job_id=row.id))
+
+    def changes(self, row: Row[Any]) -> bool:
+        """Return whether a job is to be locked: it is written, or might be the probe of a refusal."""
+        to, keys = self._kind(row)
+        return _differs(row, self.route(row)) or (to.hold is None and self._waits.lets_one_past(keys))
+
+    def asks(self, row: Row[Any]) -> bool:
+        """Return whether GitHub is to be asked whether the run of a job comes from a fork."""
+        return self._kind(row)[0].hold is HoldReason.ORIGIN_UNKNOWN and bool(row.may_ask)
+
+    def _kind(self, row: Row[Any]) -> tuple[Route, Sequence[tuple[str, str]]]:
+        """Return where jobs of this kind go, backoffs apart, and the keys of the backoffs that concern them."""
+        kind = (
+            tuple(row.labels), row.account_id, row.repository, row.repository_id, row.installation_id, row.public,
+            row.scope, row.origin, row.budget_count, row.access,
+        )  # fmt: skip
+        if kind not in self._kinds:
+            self._kinds[kind] = self._route(row)
+        return self._kinds[kind]
+
+    def _route(self, row: Row[Any]) -> tuple[Route, Sequence[tuple[str, str]]]:
+        origin = Origin(row.origin or Origin.UNKNOWN) if row.public else Origin.HERE
+        about = {"labels": row.labels, "account_id": row.account_id, "repository": row.repository}
+        choice = choose_pool(self._pools, **about, origin=origin)
+        group = None if choice.pool_id is None else self._groups[choice.pool_id]
         to = route(
             choice,
             detail=detail_of(choice, **about),
             budget_count=row.budget_count,
-            group=None if wanted is None else book.wait(wanted),
+            group=None if group is None else self._book.wait(_wanted(row, group)),
             backoff=None,
             access=Access(row.access),
         )
-        if to.hold is None:  # nothing else is in its way, so it may be the probe of a refusal
-            wait = waits.wait(_keys(row, _group(groups, choice)), job_id=row.id)
-            to = to if wait is None else Route(choice.pool_id, HoldReason.BACKOFF, wait.detail, wait.until)
-        # The hold of a question without an answer says why there is none.
-        detail = row.hold_detail if to.hold is HoldReason.ORIGIN_UNKNOWN == row.hold_reason else to.detail
-        db.execute(
-            text("""
-                UPDATE jobs SET pool_id = :pool_id, hold_reason = :hold, not_before = :not_before,
-                       hold_detail = CASE WHEN CAST(:hold AS text) IS NULL THEN NULL
-                                          ELSE coalesce(:detail, hold_detail) END,
-                       changed_at = CASE WHEN hold_reason IS DISTINCT FROM :hold THEN CAST(:now AS timestamptz)
-                                         ELSE changed_at END
-                WHERE id = :id
-                  AND (pool_id, hold_reason, not_before, hold_detail) IS DISTINCT FROM
-                      (CAST(:pool_id AS bigint), CAST(:hold AS text), CAST(:not_before AS timestamptz),
-                       CAST(:detail AS text))
-            """),
-            {
-                "id": row.id, "pool_id": to.pool_id, "hold": to.hold, "not_before": to.not_before, "detail": detail,
-                "now": now,
-            },
-        )  # fmt: skip
-        if to.hold is HoldReason.ORIGIN_UNKNOWN and row.may_ask:
-            asks.add(row.run_id)
+        keys = keys_of(
+            account_id=row.account_id, repository=row.repository, installation_id=row.installation_id, group=group
+        )
+        return to, keys
+
+
+def _waiting(to: Route, wait: Wait | None) -> Route:
+    return to if wait is None else Route(to.pool_id, HoldReason.BACKOFF, wait.detail, wait.until)
+
+
+def _detail(row: Row[Any], to: Route) -> str | None:
+    """Return what the hold of a job says; that of a question without an answer says why there is none."""
+    kept: str | None = row.hold_detail
+    if to.hold is None:
+        return None
+    return kept if to.detail is None or to.hold is HoldReason.ORIGIN_UNKNOWN == row.hold_reason else to.detail
+
+
+def _differs(row: Row[Any], to: Route) -> bool:
+    return (row.pool_id, row.hold_reason, row.not_before, row.hold_detail) != (
+        to.pool_id, to.hold, to.not_before, _detail(row, to)
+    )  # fmt: skip
+
+
+def _match(db: Connection, rows: Sequence[Row[Any]], router: _Router, *, now: datetime) -> Rematched:
+    """Match these jobs, whose rows are locked."""
+    woken: set[int] = set()
+    lifted: list[Lifted] = []
+    for row in rows:
+        to = router.route_locked(row)
+        if _differs(row, to):
+            db.execute(
+                text("""
+                    UPDATE jobs SET pool_id = :pool_id, hold_reason = :hold, not_before = :not_before,
+                           hold_detail = :detail,
+                           changed_at = CASE WHEN hold_reason IS DISTINCT FROM :hold THEN CAST(:now AS timestamptz)
+                                             ELSE changed_at END
+                    WHERE id = :id
+                """),
+                {
+                    "id": row.id, "pool_id": to.pool_id, "hold": to.hold, "not_before": to.not_before,
+                    "detail": _detail(row, to), "now": now,
+                },
+            )  # fmt: skip
         if to.hold is None and to.pool_id is not None:
             woken.add(to.pool_id)
             if row.hold_reason is not None:
                 lifted.append(Lifted(row.id, row.hold_reason, to.pool_id))
-    return Rematched(next_id=None, pools=frozenset(woken), lifted=tuple(lifted), asks=frozenset(asks))
-
-
-def _choose(pools: Sequence[PoolLabels], row: Row[Any]) -> tuple[PoolChoice, Mapping[str, Any]]:
-    """Return the pool of a job, and what it was chosen by."""
-    origin = Origin(row.origin or Origin.UNKNOWN) if row.public else Origin.HERE
-    about = {"labels": row.labels, "account_id": row.account_id, "repository": row.repository}
-    return choose_pool(pools, **about, origin=origin), about
-
-
-def _group(groups: Mapping[int, int | str], choice: PoolChoice) -> int | str | None:
-    return None if choice.pool_id is None else groups[choice.pool_id]
-
-
-def _keys(row: Row[Any], group: int | str | None) -> list[tuple[str, str]]:
-    return keys_of(
-        account_id=row.account_id, repository=row.repository, installation_id=row.installation_id, group=group
-    )
+    asks = {row.run_id for row in rows if router.asks(row)}
+    return Rematched(places={}, pools=frozenset(woken), lifted=tuple(lifted), asks=frozenset(asks))
 
 
 def _wanted(row: Row[Any], group: int | str) -> Wanted:

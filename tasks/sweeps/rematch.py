@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection
 
 from models.accounts import unasked_accounts
-from models.rematch import Lifted, rematch_page
+from models.rematch import Lifted, Rematched, accounts_to_rematch, rematch_page
 from models.repairs import Case
 from ostler.clock import utcnow
 from ostler.wakes import ASK_OWNER, ASK_RUN
@@ -20,33 +20,30 @@ RESERVE = 2.0
 
 @sweep("rematch", again=True)
 def rematch(tick: Tick) -> None:
-    """Go through the held jobs by id, a page to a transaction; what is left when time is up is the next tick's."""
+    """Go through the jobs of all accounts side by side, a page to a transaction; the rest is the next tick's."""
     if not tick.dry and tick.read(lambda db: unasked_accounts(db, limit=1)):
         tick.rt.waker.send(ASK_OWNER, queue="github")
-    after: int | None = 0
-    while after is not None and tick.goes_on(reserve=RESERVE):
-        after = _page(tick, after)
+    places: Mapping[int, int] = tick.read(accounts_to_rematch)
+    while places and tick.goes_on(reserve=RESERVE):
+        places = _page(tick, places)
 
 
-def _page(tick: Tick, after: int) -> int | None:
-    """Match one page and send what follows from it; return where the next one begins, None at the end."""
-    following: int | None = None
-    pools: frozenset[int] = frozenset()
-    asks: frozenset[int] = frozenset()
+def _page(tick: Tick, places: Mapping[int, int]) -> Mapping[int, int]:
+    """Match one page and send what follows from it; return where the next one begins, empty at the end."""
+    page = Rematched(places={}, pools=frozenset(), lifted=())
 
     def body(db: Connection) -> Sequence[Lifted]:
-        nonlocal following, pools, asks
-        page = rematch_page(db, after_id=after, limit=PAGE, now=utcnow())
-        following, pools, asks = page.next_id, page.pools, page.asks
+        nonlocal page
+        page = rematch_page(db, places, limit=PAGE, now=utcnow())
         return page.lifted
 
     tick.repair_all(body, _case)
     if not tick.dry:
-        for pool_id in sorted(pools):
+        for pool_id in sorted(page.pools):
             tick.rt.waker.wake(pool_id)
-        for run_id in sorted(asks):
+        for run_id in sorted(page.asks):
             tick.rt.waker.send(ASK_RUN, queue="github", run_id=run_id)
-    return following
+    return page.places
 
 
 def _case(job: Lifted) -> Case:

@@ -244,7 +244,7 @@ class Traffic:
         now = utcnow()
         self.commit(lambda db: resume.take_due(db, due_after=0.1, heads={}, now=now))
         self.commit(lambda db: resume.begin_unstamps(db, unstamp_after=0.1, now=now, who="test"))
-        self.commit(lambda db: rematch.rematch_page(db, after_id=0, limit=50, now=now))
+        self.commit(lambda db: rematch.rematch_page(db, rematch.accounts_to_rematch(db), limit=50, now=now))
         if chance.random() < 0.1:
             account = str(chance.choice(ACCOUNTS))
             self.commit(lambda db: backoffs.record_failure(db, kind="account", key=account, reason="test", now=now))

@@ -83,7 +83,7 @@ def test_ports_have_caps_of_their_own_and_a_held_poll_is_not_among_the_capped(st
 def test_signed_webhooks_that_wait_take_no_connection_of_others(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ports, "MOST_CONNECTIONS", {**ports.MOST_CONNECTIONS, Audience.PUBLIC: 4})
     monkeypatch.setattr(webhooks, "ANSWER_WITHIN", 120.0)
-    web = start(stage)
+    web = start(stage, web_public_polls=False)
 
     def hook(number: int) -> int:
         body = payload(1 + number)

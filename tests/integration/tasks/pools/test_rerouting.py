@@ -246,6 +246,8 @@ def test_jobs_that_a_changed_pool_still_serves_are_matched_in_it_again(scene: Sc
     change = replace(POOL, labels=("linux", "big"))
     transaction(scene.stage.engine, partial(keeper.mirror_pool, pool=change, now=NOW))
     scene.go_on()
-    page = transaction(scene.stage.engine, partial(rematch.rematch_page, after_id=0, limit=100, now=NOW))
+    page = transaction(
+        scene.stage.engine, lambda db: rematch.rematch_page(db, rematch.accounts_to_rematch(db), limit=100, now=NOW)
+    )
     assert page.pools == {scene.pool_id}
     assert len(scene.matched()) == 1  # there is one Pod

@@ -1,0 +1,65 @@
+"""Held jobs of many accounts, matched again."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import text
+
+from models import intake
+from models.engine import transaction
+from models.rematch import Rematched, accounts_to_rematch, rematch_page
+from rules.holds import HoldReason
+from tests.database import Database
+from tests.integration.models.webhook_rows import BUDGET, NOW, add_pool, job_row, queued
+
+TENANT, HONEST = 77, 78
+MANY = 50
+
+
+def came(database: Database, job_ids: range, *, owner: int, label: str) -> None:
+    events = [
+        intake.Received(f"guid-{job_id}", queued(job_id, owner_id=owner, owner_login=f"org-{owner}", labels=(label,)))
+        for job_id in job_ids
+    ]
+    transaction(database.engine, lambda db: intake.apply(db, events, budget=BUDGET, now=NOW))
+
+
+def rematch(database: Database, *, limit: int) -> Rematched:
+    return transaction(database.engine, lambda db: rematch_page(db, accounts_to_rematch(db), limit=limit, now=NOW))
+
+
+@pytest.fixture
+def _held(database: Database) -> None:
+    """Jobs of a tenant that no pool will ever serve, and behind them one that a new pool serves."""
+    came(database, range(1, MANY + 1), owner=TENANT, label="trick")
+    came(database, range(1000, 1001), owner=HONEST, label="new")
+    add_pool(database.engine, "new")
+
+
+@pytest.mark.usefixtures("_held")
+def test_first_page_has_jobs_of_every_account(database: Database) -> None:
+    page = rematch(database, limit=10)
+    assert [each.job_id for each in page.lifted] == [1000]
+    assert page.places == {TENANT: 5}
+
+
+@pytest.mark.usefixtures("_held")
+def test_pages_end_when_every_held_job_was_seen(database: Database) -> None:
+    places, pages = transaction(database.engine, accounts_to_rematch), 0
+    while places:
+        found = transaction(
+            database.engine,
+            lambda db, places=places: rematch_page(db, places, limit=10, now=NOW),  # type: ignore[misc]
+        )
+        places, pages = dict(found.places), pages + 1
+    assert pages <= 1 + MANY // 10 + 1
+    assert job_row(database.engine, 1).hold_reason == HoldReason.NO_POOL
+    assert job_row(database.engine, 1000).hold_reason is None
+
+
+@pytest.mark.usefixtures("_held")
+def test_job_that_stays_held_is_not_locked(database: Database) -> None:
+    with database.engine.connect() as sweeping, database.engine.connect() as other:
+        rematch_page(sweeping, accounts_to_rematch(sweeping), limit=1000, now=NOW)
+        free = other.execute(text("SELECT id FROM jobs ORDER BY id FOR NO KEY UPDATE SKIP LOCKED")).scalars().all()
+    assert free == list(range(1, MANY + 1))
