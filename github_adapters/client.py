@@ -62,6 +62,14 @@ class RunnerSeen:
     status: str
     busy: bool
     labels: tuple[str, ...]
+    version: str | None = None
+    """Of its software; None until it has connected, and where GitHub does not say."""
+    os: str | None = None
+
+    @property
+    def has_connected(self) -> bool:
+        """Return whether the runner has ever been started: of one that has not GitHub knows no system."""
+        return self.version is not None or (self.os or "unknown") != "unknown"
 
     @property
     def online(self) -> bool:
@@ -711,7 +719,14 @@ def _runner(source: Any) -> RunnerSeen:
             for each in (labels if isinstance(labels, list) else [])
             if isinstance(each, dict) and isinstance(each.get("name"), str)
         ),
+        version=_short(source.get("version")),
+        os=_short(source.get("os")),
     )
+
+
+def _short(value: Any) -> str | None:
+    """Return a word of at most 100 characters, None for anything else: no list fails for what is only shown."""
+    return value.lower() if isinstance(value, str) and 0 < len(value) <= 100 else None  # noqa: PLR2004
 
 
 def _run(source: Mapping[str, Any], *, run_id: int) -> RunSeen:

@@ -37,6 +37,8 @@ class Bound:
     """Claims to release: they lost their job before their JIT was delivered."""
     keeper: set[int] = field(default_factory=set)
     """Pools with a spent Pod to replace."""
+    starts: list[float] = field(default_factory=list)
+    """Seconds from the delivery to the execution, of each claim that began to execute."""
     remaps: int = 0
     """Jobs that ran on another runner than the one minted for them."""
 
@@ -159,9 +161,11 @@ def _bind(batch: _Batch, job: JobView, *, runner_name: str, started: datetime) -
         _count_remap(batch, job, runner_name, claim, loser)
         _remap(batch, job, claim, loser)
     if claim.state != ClaimState.EXECUTING:
-        move_claim(
+        moved = move_claim(
             batch.db, "execute", claim.id, now=batch.now, who=batch.who, why=f"job {job.id} started on {runner_name}"
         )
+        if moved is not None and moved.delivered_at is not None:
+            batch.bound.starts.append(max(0.0, (batch.now - moved.delivered_at).total_seconds()))
         claim.state = ClaimState.EXECUTING
         batch.executed.add(claim.id)
     claim.executes = job.id

@@ -70,6 +70,8 @@ class Applied:
     """Pools with a spent Pod to replace."""
     remaps: int
     """Jobs that ran on another runner than the one minted for them."""
+    starts: tuple[float, ...] = ()
+    """Seconds from the delivery to the execution, of each claim that began to execute."""
     asks: frozenset[int] = frozenset()
     """Runs of which GitHub is to be asked whether they come from a fork."""
     strangers: bool = False
@@ -144,6 +146,7 @@ def apply(
         releases=tuple(bound.releases),
         keeper=frozenset(bound.keeper),
         remaps=bound.remaps,
+        starts=tuple(bound.starts),
         asks=frozenset(asks),
         strangers=router.strangers,
     )

@@ -35,6 +35,9 @@ class RunnerListRow(Base):
     taken_at: Mapped[datetime | None] = mapped_column(comment="when its first page was asked for")
     used_for: Mapped[float] = mapped_column(Double, server_default="0", comment="seconds since taken_at")
     runners: Mapped[bytes | None] = mapped_column(LargeBinary, comment="deflated JSON: [id, name, online, busy]")
+    versions: Mapped[bytes | None] = mapped_column(
+        LargeBinary, comment="deflated JSON: the ids of the runners that have connected, by version"
+    )
     taker: Mapped[str | None] = mapped_column(comment="who takes the next list")
     taking_until: Mapped[datetime | None]
 
@@ -55,13 +58,13 @@ def find(db: Connection, wanted: Wanted, *, now: datetime) -> RunnerList | None:
     """
     row = db.execute(
         text("""
-            SELECT taken_at, runners FROM runner_lists
+            SELECT taken_at, runners, versions FROM runner_lists
             WHERE installation_id = :installation AND scope = :scope
               AND taken_at <= :now AND taken_at + make_interval(secs => used_for) > :now
         """),
         {"installation": wanted.installation_id, "scope": wanted.scope, "now": now},
     ).one_or_none()
-    return None if row is None else RunnerList(row.taken_at, _unpack(row.runners))
+    return None if row is None else RunnerList(row.taken_at, _unpack(row.runners, row.versions))
 
 
 def begin(db: Connection, wanted: Wanted, *, seconds: float, now: datetime) -> bool:
@@ -114,14 +117,16 @@ def keep(db: Connection, wanted: Wanted, taken: RunnerList, *, now: datetime) ->
     """Keep a whole list for all, unless a newer one is there that is not from the future, and give the turn back."""
     db.execute(
         text("""
-            UPDATE runner_lists SET taken_at = :taken_at, used_for = :used_for, runners = :runners
+            UPDATE runner_lists SET taken_at = :taken_at, used_for = :used_for, runners = :runners,
+                   versions = :versions
             WHERE installation_id = :installation AND scope = :scope
               AND (taken_at IS NULL OR taken_at < :taken_at OR taken_at > :now)
         """),
         {
             "installation": wanted.installation_id, "scope": wanted.scope, "taken_at": taken.taken_at,
             "used_for": taken.used_for(whole_at=now),
-            "runners": _pack(taken.runners.values()), "now": now,
+            "runners": _pack(taken.runners.values()), "versions": _pack_versions(taken.runners.values()),
+            "now": now,
         },
     )  # fmt: skip
     give_back(db, wanted)
@@ -144,8 +149,22 @@ def _pack(runners: Iterable[ListedRunner]) -> bytes:
     return zlib.compress(json.dumps(rows, separators=(",", ":")).encode())
 
 
-def _unpack(packed: bytes) -> dict[str, ListedRunner]:
+def _pack_versions(runners: Iterable[ListedRunner]) -> bytes:
+    """Pack the versions in a column of their own, which workers of an earlier release do not read."""
+    found: dict[str, list[int]] = {}
+    for each in runners:
+        if each.has_connected:
+            found.setdefault(each.version or "", []).append(each.id)
+    return zlib.compress(json.dumps(found, separators=(",", ":")).encode())
+
+
+def _unpack(packed: bytes, versions: bytes | None) -> dict[str, ListedRunner]:
+    known = {} if versions is None else json.loads(zlib.decompress(versions))
+    version_of = {number: version for version, numbers in known.items() for number in numbers}
     return {
-        name: ListedRunner(number, name, online=bool(online), busy=bool(busy))
+        name: ListedRunner(
+            number, name, online=bool(online), busy=bool(busy), has_connected=number in version_of,
+            version=version_of.get(number) or None,
+        )
         for number, name, online, busy in json.loads(zlib.decompress(packed))
-    }
+    }  # fmt: skip

@@ -22,6 +22,7 @@ from models import (
     runner_groups,
     runner_lists,
     runner_pods,
+    runner_versions,
     stranded,
     sweep_runs,
 )
@@ -31,6 +32,7 @@ metadata = Base.metadata
 
 MODULES = (
     accounts, api_tokens, backoffs, catch_up, claims, deliveries, epochs, executions, gates, jobs, offers, origins,
-    pools, redelivery, repairs, runner_failures, runner_groups, runner_lists, runner_pods, stranded, sweep_runs,
+    pools, redelivery, repairs, runner_failures, runner_groups, runner_lists, runner_pods,
+    runner_versions, stranded, sweep_runs,
 )  # fmt: skip
 """The modules that hold tables; the list keeps their imports from looking unused."""

@@ -8,7 +8,18 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from models import catch_up, epochs, gates, redelivery, runner_failures, scaling, stranded, sweep_runs, usage
+from models import (
+    catch_up,
+    epochs,
+    gates,
+    redelivery,
+    runner_failures,
+    runner_versions,
+    scaling,
+    stranded,
+    sweep_runs,
+    usage,
+)
 from models.matching import DISPATCHABLE, WEB_ALIVE
 from models.sql import text
 from rules.stranding import Cause
@@ -25,7 +36,8 @@ class Statistics:
     until when GitHub's list of deliveries has been read, None: never.
     `ending`: by account, the Pods that outlive their job; only accounts that have some.
     `scaling`: of each autoscaled pool.
-    `braked`: pools whose runners never execute. `epoch`: of Postgres, and whether that may be older than the cluster.
+    `braked`: pools whose runners never execute. `versions`: of the runners of pools.
+    `epoch`: of Postgres, and whether that may be older than the cluster.
     """
 
     jobs: Mapping[tuple[str, str | None], int]
@@ -43,6 +55,7 @@ class Statistics:
     scaling: Sequence[scaling.Told]
     ending: Mapping[int, int]
     braked: Sequence[runner_failures.Braked]
+    versions: Sequence[runner_versions.PoolVersion]
 
 
 _OLDEST_DISPATCHABLE = text(f"""
@@ -105,4 +118,5 @@ def read(db: Connection, *, now: datetime) -> Statistics:
         scaling=scaling.decisions(db),
         ending=usage.ending_pods(db),
         braked=runner_failures.brakes(db),
+        versions=runner_versions.read(db),
     )

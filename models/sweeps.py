@@ -108,7 +108,8 @@ def unused(
         text(f"""
             SELECT c.id, c.job_id, c.pod_uid, {INSTALLATION_NOW} AS installation_id, c.account_id,
                    {SCOPE_NOW} AS scope, c.runner_id, c.runner_name,
-                   c.delivered_at, c.spare_since, c.runner_absent_at, c.pool_id, j.repository, u.since
+                   c.delivered_at, c.spare_since, c.runner_absent_at, c.pool_id, j.repository, u.since,
+                   p.terminal_at IS NULL AND p.gone_at IS NULL AND p.runner_exit_code IS NULL AS runs
             FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id LEFT JOIN jobs j ON j.id = c.job_id
             CROSS JOIN LATERAL (SELECT CASE WHEN coalesce(p.poller_ended_at, p.terminal_at) IS NULL
                                             THEN c.delivered_at + :polling

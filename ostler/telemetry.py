@@ -52,6 +52,14 @@ WEBHOOK_SECONDS = Histogram(
 )
 REMAPS = Counter("ostler_remaps_total", "Jobs that ran on another runner than the one minted for them",
                  registry=_registry)  # fmt: skip
+RUNNER_UPDATES = Counter(
+    "ostler_runner_updates_total", "Looks of `unused_runners` at a runner that was online and may be updating itself",
+    registry=_registry,
+)  # fmt: skip
+RUNNER_START_SECONDS = Histogram(
+    "ostler_runner_start_seconds", "From the delivery of a JIT to the execution on its runner, self-updates included",
+    buckets=_STRANDED, registry=_registry,
+)  # fmt: skip
 JOB_WAIT_SECONDS = Histogram(
     "ostler_job_wait_seconds", "From GitHub's time of a job to the delivery of its first JIT", buckets=_WAITS,
     registry=_registry,

@@ -23,12 +23,17 @@ else when it is whole, and GitHub asked for nothing else."""
 
 @dataclass(frozen=True, slots=True)
 class ListedRunner:
-    """A runner in a list. `online`: it was connected. `busy`: it executed a job."""
+    """A runner in a list. `online`: it was connected. `busy`: it executed a job.
+
+    `has_connected`: it was connected at some time. `version`: of its software, where GitHub says so.
+    """
 
     id: int
     name: str
     online: bool
     busy: bool
+    has_connected: bool = False
+    version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,8 @@ class PoolNow:
     scaled_up_at: datetime | None = None
     scaled_down_at: datetime | None = None
     brake: Brake | None = None
+    version: str | None = None
+    """What is to be said of the version of its runner, if anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +87,12 @@ def dated(
     return found
 
 
-def conditions_of(pool: PoolNow, plan: PoolPlan) -> tuple[Condition, Condition, Condition]:
-    """Return Ready, Draining and Degraded."""
-    return _ready(pool, plan), _draining(pool), _degraded(pool, plan)
+def conditions_of(pool: PoolNow, plan: PoolPlan) -> tuple[Condition, ...]:
+    """Return Ready, Draining and Degraded, and RunnerOutdated where GitHub refuses its runner or soon will."""
+    found = _ready(pool, plan), _draining(pool), _degraded(pool, plan)
+    if pool.version is None:
+        return found
+    return *found, Condition("RunnerOutdated", "True", "VersionExpires", pool.version)
 
 
 def _word(holds: bool) -> Literal["True", "False"]:

@@ -13,6 +13,9 @@ from enum import StrEnum
 
 GRACE_SECONDS = 60.0
 
+UPDATE_SECONDS = 600.0
+"""A runner that replaces itself by a newer version is offline meanwhile, for so many seconds after its delivery."""
+
 
 class RunnerNow(StrEnum):
     """The claim's runner in the list; `unknown` when the list failed or was not complete."""
@@ -69,7 +72,8 @@ class UnusedClaim:
     """One claim as the sweep sees it.
 
     `absent_before`: the runner was absent in the look before, a minute ago. `age_seconds`: at the time of the runner
-    list, since the poller's exit 0, else since `delivered_at`; of a spare since `spare_since`.
+    list, since the poller's exit 0, else since `delivered_at`; of a spare since `spare_since`. `restarts`: the runner
+    was online once, and its container still runs.
     """
 
     runner: RunnerNow
@@ -77,6 +81,7 @@ class UnusedClaim:
     job: ClaimedJob
     is_spare: bool
     age_seconds: float
+    restarts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +119,7 @@ _ABSENT = {
     ClaimedJob.IN_PROGRESS_ELSEWHERE: UnusedVerdict(UnusedAction.SPARE, "the job runs elsewhere"),
     ClaimedJob.TERMINAL: UnusedVerdict(UnusedAction.FINISH, "the job is over and the runner was absent in two looks"),
 }
+UPDATES = UnusedVerdict(UnusedAction.WAIT, "the runner was online, and may be updating itself")
 _JOB_UNKNOWN = UnusedVerdict(UnusedAction.WAIT, "the job could not be asked for")
 
 
@@ -141,6 +147,8 @@ def _judge_spare(claim: UnusedClaim) -> UnusedVerdict:
 
 
 def _judge_claimed(claim: UnusedClaim) -> UnusedVerdict:
+    if claim.runner is RunnerNow.OFFLINE and claim.restarts and claim.age_seconds < UPDATE_SECONDS:
+        return UPDATES
     if claim.runner is RunnerNow.OFFLINE:
         return UnusedVerdict(UnusedAction.RELEASE_NEVER_STARTED, "the runner is offline")
     by_job = {RunnerNow.BUSY: _BUSY, RunnerNow.ONLINE_IDLE: _ONLINE, RunnerNow.ABSENT: _ABSENT}[claim.runner]

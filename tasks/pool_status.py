@@ -29,8 +29,9 @@ log = structlog.get_logger(__name__)
 
 
 def write_status(
-    rt: Runtime, pool: Row[Any], observed: ObservedPool, plan: PoolPlan, *, brake: Brake | None = None, now: datetime
-) -> None:
+    rt: Runtime, pool: Row[Any], observed: ObservedPool, plan: PoolPlan, *, brake: Brake | None = None,
+    version: str | None = None, now: datetime,
+) -> None:  # fmt: skip
     """Write a pool's status if it has changed. One that cannot be written is written by the next reconcile."""
     if pool.deleted_at is not None:
         return
@@ -45,6 +46,7 @@ def write_status(
         scaled_up_at=getattr(pool, "scaled_up_at", None),
         scaled_down_at=getattr(pool, "scaled_down_at", None),
         brake=brake,
+        version=version,
     )
     status = status_of(stands, plan, before=pool.status, now=now)
     if not pool_plans.status_is_due(pool, status, every=EVERY, now=now):

@@ -37,6 +37,7 @@ from tasks.named_pools import pools_meant
 from tasks.pool_status import write_status
 from tasks.provision import RESERVE, act, decide
 from tasks.rerouting import move_jobs_away
+from tasks.runner_versions import outdated
 from tasks.runtime import Runtime, runtime
 from tasks.spent import see_missing, see_spent
 
@@ -182,7 +183,9 @@ def reconcile(rt: Runtime, pool_id: int) -> None:
     decided = decide(rt, pool_id, name=name, by_uid=by_uid)
     act(rt, decided)
     brake = see_brake(rt, decided.pool, now=utcnow())
-    write_status(rt, decided.pool, decided.observed, decided.plan, brake=brake, now=utcnow())
+    write_status(
+        rt, decided.pool, decided.observed, decided.plan, brake=brake, version=outdated(rt, pool_id), now=utcnow()
+    )
     limit_jobs(rt, pool_id, [pod for pod in seen if pod.is_ours], max_job_seconds=decided.pool.max_job_seconds)
     random.shuffle(asking)
     complete &= see_all(rt, asking, by_uid, namespace=namespace, now=now)

@@ -24,6 +24,7 @@ from rules.retry import RetryPolicy
 from rules.scopes import Scope
 from tasks.base import SWEEP_LIST, calls, remaining
 from tasks.github import follow_owner
+from tasks.runner_versions import note_versions
 from tasks.sweeps.pace import Pace
 
 TURN = 30.0
@@ -96,8 +97,15 @@ def _take(tick: Pace, wanted: Wanted) -> RunnerList:
             follow_owner(rt, wanted.installation_id)
         raise
     taken = RunnerList(
-        taken_at, {each.name: ListedRunner(each.id, each.name, online=each.online, busy=each.busy) for each in seen}
-    )
+        taken_at,
+        {
+            each.name: ListedRunner(
+                each.id, each.name, online=each.online, busy=each.busy, has_connected=each.has_connected,
+                version=each.version,
+            )
+            for each in seen
+        },
+    )  # fmt: skip
 
     def keep(db: Connection) -> None:
         if not seen and runner_lists.executes(db, wanted):
@@ -106,5 +114,6 @@ def _take(tick: Pace, wanted: Wanted) -> RunnerList:
             runner_lists.keep(db, wanted, taken, now=utcnow())
 
     transaction(rt.engine, keep)
+    note_versions(rt, seen, installation_id=wanted.installation_id, scope=wanted.scope)
     log.info("runners.listed", installation=wanted.installation_id, scope=wanted.scope, runners=len(seen))
     return taken

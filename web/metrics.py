@@ -188,6 +188,7 @@ class Rows(Collector):
         yield from _coverage(found)
         yield _scaling(found)
         yield _braked(found)
+        yield _versions(found)
         yield GaugeMetricFamily("ostler_epoch", "The epoch of Postgres, which rises every few seconds",
                                 found.epoch.epoch.number)  # fmt: skip
         yield GaugeMetricFamily(
@@ -232,6 +233,18 @@ def _braked(found: Statistics) -> Metric:
         why = "too_old" if each.brake.too_old else "never_executed"
         braked.add_metric((each.namespace, each.name, why), each.brake.pods)
     return braked
+
+
+def _versions(found: Statistics) -> Metric:
+    ends = GaugeMetricFamily(
+        "ostler_runner_version_ends_timestamp_seconds",
+        "When GitHub begins to refuse the runner of a pool, Unix time; 0: not known",
+        labels=("namespace", "pool", "version"),
+    )
+    for each in found.versions:
+        at = 0 if each.ends_at is None else each.ends_at.timestamp()
+        ends.add_metric((each.namespace, each.pool, each.version), at)
+    return ends
 
 
 def _scaling(found: Statistics) -> Metric:

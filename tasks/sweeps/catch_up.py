@@ -386,6 +386,8 @@ class _Look:
 
     def _tell(self, applied: intake.Applied) -> None:
         telemetry.REMAPS.inc(applied.remaps)
+        for seconds in applied.starts:
+            telemetry.RUNNER_START_SECONDS.observe(seconds)
         waker = self._rt.waker
         messages: list[Callable[[], object]] = [
             *(partial(waker.wake, pool_id) for pool_id in sorted(applied.wakes)),

@@ -25,7 +25,16 @@ from rules.looks import RunnerList
 from rules.reaping import Expect, Source, Witness
 from rules.scopes import Scope
 from rules.stranding import Cause, FoundBy
-from rules.unused import ClaimedJob, RunnerNow, UnusedAction, UnusedClaim, UnusedVerdict, judge_unused
+from rules.unused import (
+    UPDATE_SECONDS,
+    UPDATES,
+    ClaimedJob,
+    RunnerNow,
+    UnusedAction,
+    UnusedClaim,
+    UnusedVerdict,
+    judge_unused,
+)
 from tasks import github
 from tasks.base import SWEEP_ROW, calls
 from tasks.release import send_release
@@ -102,6 +111,8 @@ def look(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:
         verdict = judge(tick, claim, seen, job=job)
     if not tick.dry:
         telemetry.UNUSED_LOOKS.labels(verdict.action).inc()
+    if verdict is UPDATES and not tick.dry:
+        telemetry.RUNNER_UPDATES.inc()
     if verdict.action is UnusedAction.WAIT:
         log.debug("unused_runners.wait", claim=claim.id, reason=verdict.reason)
         return
@@ -118,7 +129,10 @@ def still_offline(tick: Tick, claim: Row[Any]) -> bool:
         installation_id=claim.installation_id, scope=Scope.parse(claim.scope), name=claim.runner_name,
         policy=calls(SWEEP_ROW),
     )  # fmt: skip
-    return found is not None and not found.online and not found.busy
+    if found is None or found.online or found.busy:
+        return False
+    age = (utcnow() - claim.since).total_seconds()
+    return not (claim.job_id is not None and claim.runs and found.has_connected and age < UPDATE_SECONDS)
 
 
 def judge(tick: Tick, claim: Row[Any], seen: RunnerList, *, job: ClaimedJob) -> UnusedVerdict:
@@ -139,6 +153,7 @@ def judge(tick: Tick, claim: Row[Any], seen: RunnerList, *, job: ClaimedJob) -> 
             job=job,
             is_spare=claim.job_id is None,
             age_seconds=seen.age_of(claim.spare_since if is_spare else claim.since),
+            restarts=claim.runs and runner is not None and runner.has_connected,
         ),
         grace_seconds=settings.spare_after if is_spare else settings.unused_after,
     )

@@ -1,18 +1,18 @@
 """How old the runners are that the pools start: GitHub refuses one 30 days after a newer one came out.
 
-Only the tag of an image tells which runner is in it, and only if it is tagged so; otherwise nobody here knows.
+What GitHub's runner lists showed of a pool's present template counts; before any did, the tag of its image.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from ostler.cli.doctor.findings import Verdict, failed, ok, unknown, warning
 from ostler.cli.doctor.sight import CALL_WITHIN, Sight
+from rules.runner_versions import SOON
 
-SOON = timedelta(days=14)
 RELEASES = "compare with https://github.com/actions/runner/releases"
 
 _VERSION = re.compile(r"(?:^|/)[a-z0-9._-]*actions-runner[a-z0-9._-]*:v?(\d+\.\d+\.\d+)(?:[-@]|$)")
@@ -27,10 +27,13 @@ def version_of(image: str) -> str | None:
 def runner_version(sight: Sight) -> Verdict:
     """GitHub will take the runners of the pools for a while."""
     images = sight.rows.images or {}
-    versions = {name: version for name, image in images.items() if (version := version_of(image)) is not None}
+    tagged = {name: version for name, image in images.items() if (version := version_of(image)) is not None}
+    seen = {name: version for name, version in (sight.rows.versions or {}).items() if name in images}
+    versions = tagged | seen
     if images and not versions:
         cure = "tag them by the runner's version, as actions-runner:2.330.0; GitHub refuses one 30 days after the next"
-        return unknown(f"the images of the pools do not tell: {', '.join(sorted(set(images.values())))}", cure)
+        said = "no runner of the pools has been listed yet, and their images do not tell"
+        return unknown(f"{said}: {', '.join(sorted(set(images.values())))}", cure)
     if not images:
         return ok("there is no pool")
     ends = _ends(sight, sorted(set(versions.values())))

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from sqlalchemy.exc import DBAPIError
 
 from github_adapters.client import GitHub
-from models import epochs, health, migrate, sweep_runs
+from models import epochs, health, migrate, runner_versions, sweep_runs
 from models.browse.sweeps import list_sweeps
 from models.engine import make_engine, transaction, why_away
 from ostler import clock
@@ -59,7 +59,8 @@ CALL_WITHIN = 8.0
 class Rows:
     """What Postgres says. `needed`: the newest revision of this version, None where the database fits it.
 
-    What comes after `server` is read only where it fits. `images`: of pools, by the pool's name.
+    What comes after `server` is read only where it fits. `images` of pools and `versions` of
+    their runners as GitHub listed them: by the pool's name.
     """
 
     now: datetime
@@ -73,6 +74,7 @@ class Rows:
     web_beats: Sequence[datetime] = ()
     last_delivery: datetime | None = None
     images: Mapping[str, str] | None = None
+    versions: Mapping[str, str] | None = None
     clock_ahead: float = 0.0
     """Seconds by which this machine's clock is ahead of that of Postgres."""
 
@@ -199,6 +201,7 @@ def _read(db: Connection) -> Rows:
         found, epoch=epochs.read(db, now=now), lost=epochs.lost(db), last_tick=sweep_runs.last_tick(db),
         sweeps=list_sweeps(db, now=now), web_beats=health.web_beats(db), last_delivery=health.last_delivery(db),
         images=health.pool_images(db),
+        versions={each.pool: each.version for each in runner_versions.read(db)},
     )  # fmt: skip
 
 

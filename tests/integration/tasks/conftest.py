@@ -414,6 +414,7 @@ class StubGitHub:
     keeps: bool = False
     without_app: int | None = None
     login: str = "acme"
+    version_ends: datetime | None = None
     deleted: list[int] = field(default_factory=list)
     optional: list[bool] = field(default_factory=list)
     listing: Listing = field(default_factory=Listing)
@@ -430,8 +431,9 @@ class StubGitHub:
         self._reach(installation_id, scope)
         if self.runner is None:
             return []
-        status = "offline" if self.runner == "offline" else "online"
-        return [RunnerSeen(id=77, name=RUNNER, status=status, busy=self.runner == "busy", labels=())]
+        status = "offline" if self.runner in {"offline", "updating"} else "online"
+        version = "2.336.0" if self.runner == "updating" else None
+        return [RunnerSeen(id=77, name=RUNNER, status=status, busy=self.runner == "busy", labels=(), version=version)]
 
     def _reach(self, installation_id: int, scope: Scope) -> None:
         if installation_id == self.without_app:
@@ -442,6 +444,11 @@ class StubGitHub:
     def find_runner(self, *, installation_id: int, scope: Scope, **_: Any) -> RunnerSeen | None:
         """Return the runner."""
         return next(iter(self.list_runners(installation_id=installation_id, scope=scope)), None)
+
+    def runner_ends(self, **_: Any) -> datetime | None:
+        """Return until when runners of any version are taken."""
+        self._answer()
+        return self.version_ends
 
     def get_installation(self, **_: Any) -> InstallationSeen:
         """Return the installation of account 1."""

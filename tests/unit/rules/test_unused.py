@@ -63,6 +63,25 @@ def test_an_offline_runner_never_started_unless_github_runs_its_job_on_it() -> N
 
 
 @pytest.mark.parametrize(
+    ("age", "restarts", "action"),
+    [
+        (OLD, True, UnusedAction.WAIT),
+        (599.9, True, UnusedAction.WAIT),
+        (600.0, True, UnusedAction.RELEASE_NEVER_STARTED),
+        (OLD, False, UnusedAction.RELEASE_NEVER_STARTED),
+    ],
+)
+def test_an_offline_runner_that_was_online_has_ten_minutes_for_an_update_of_itself(
+    age: float, restarts: bool, action: UnusedAction
+) -> None:
+    claim = UnusedClaim(
+        runner=RunnerNow.OFFLINE, absent_before=False, job=ClaimedJob.NOT_ASKED, is_spare=False, age_seconds=age,
+        restarts=restarts,
+    )  # fmt: skip
+    assert judge_unused(claim).action is action
+
+
+@pytest.mark.parametrize(
     ("job", "action"),
     [
         (ClaimedJob.NOT_ASKED, UnusedAction.ASK_JOB),
