@@ -16,6 +16,7 @@ SUBJECTS = {
     "scaling": "Worker replicas with a slow GitHub",
     "matcher": "The matcher",
     "idle_pods": "Idle Pods",
+    "idle_pods_tls": "Idle Pods by TLS",
     "sweeps": "Sweeps over the whole cluster",
     "fleet": "A pool from 0 to many Pods and back",
 }

@@ -173,13 +173,16 @@ class Stage:
         child.wait_until(lambda: "ready." in child.log.read_text(), timeout=60)
         return child
 
-    def start_polls(self, name: str, pods: Sequence[BenchPod], *, ramp: float, port: int = 0) -> Child:
-        """Let Pods poll and return that process when all their tokens are signed."""
+    def start_polls(
+        self, name: str, pods: Sequence[BenchPod], *, ramp: float, port: int = 0, ca: Path | None = None
+    ) -> Child:
+        """Let Pods poll, by TLS with a CA, and return that process when all their tokens are signed."""
         listed = self.folder / f"{name}.json"
         listed.write_text(json.dumps([{"name": pod.name, "uid": pod.uid} for pod in pods]))
         child = self.module(
             name, "benchmarks.load.polls", "--port", str(port or self.polls_port), "--pods", str(listed),
             "--private-key", str(self._private_key), "--ramp", str(ramp),
+            *([] if ca is None else ["--ca", str(ca)]),
         )  # fmt: skip
         child.wait_until(lambda: bool(self.said(name, "ready")), timeout=180)
         return child

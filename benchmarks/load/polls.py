@@ -10,6 +10,7 @@ import asyncio
 import json
 import random
 import resource
+import ssl
 import sys
 import time
 from collections import Counter
@@ -17,6 +18,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+import uvloop
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -29,8 +31,9 @@ _LONGEST = 75.0
 class Pods:
     """All Pods of this process."""
 
-    def __init__(self, *, port: int, path: str) -> None:
+    def __init__(self, *, port: int, path: str, tls: ssl.SSLContext | None) -> None:
         self._port = port
+        self._tls = tls
         self._path = path
         self.open = 0
         self.answers: Counter[int] = Counter()
@@ -60,7 +63,7 @@ class Pods:
         writer = None
         try:
             async with asyncio.timeout(_LONGEST):
-                reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+                reader, writer = await asyncio.open_connection("127.0.0.1", self._port, ssl=self._tls)
                 writer.write(head)
                 self.open += 1
                 try:
@@ -103,7 +106,8 @@ async def run(arguments: argparse.Namespace) -> None:
         raise TypeError("the key must be RSA")
     pods = [BenchPod(**each) for each in json.loads(arguments.pods.read_text())]
     tokens = [sign(key, pod) for pod in pods]
-    crowd = Pods(port=arguments.port, path=arguments.path)
+    tls = None if arguments.ca is None else ssl.create_default_context(cafile=arguments.ca)
+    crowd = Pods(port=arguments.port, path=arguments.path, tls=tls)
     _write(event="ready", at=time.time(), pods=len(pods))
     async with asyncio.TaskGroup() as tasks:
         teller = tasks.create_task(crowd.tell())
@@ -123,10 +127,14 @@ def main() -> None:
     parser.add_argument("--path", default="/runners/v1/dispatch")
     parser.add_argument("--pods", type=Path, required=True, help="JSON list of {name, uid}")
     parser.add_argument("--private-key", type=Path, required=True)
+    parser.add_argument("--ca", type=Path, help="poll by TLS, and trust this certificate")
     parser.add_argument("--ramp", type=float, default=0.0, help="seconds over which the first polls are spread")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    asyncio.run(run(parser.parse_args()))
+    arguments = parser.parse_args()
+    # asyncio's own loop keeps 256 KiB for each connection with TLS.
+    runner = asyncio.run if arguments.ca is None else uvloop.run
+    runner(run(arguments))
 
 
 if __name__ == "__main__":
