@@ -52,7 +52,8 @@ def _start_secured(stage: Stage, port: int) -> Child:
     child = stage.module(
         "web-tls", "ostler", "web",
         OSTLER_WEB_PORT=str(free_port()), OSTLER_WEB_POLLS_PORT=str(free_port()),
-        OSTLER_WEB_PRIVATE_PORT=str(free_port()), OSTLER_WEB_POLLS_TLS_PORT=str(port), OSTLER_WEB_POLLS_TLS_CERT=str(certificate),
+        OSTLER_WEB_PRIVATE_PORT=str(free_port()), OSTLER_WEB_POLLS_TLS_PORT=str(port),
+        OSTLER_WEB_POLLS_TLS_CERT=str(certificate),
         OSTLER_WEB_POLLS_TLS_KEY=str(key),
     )  # fmt: skip
     child.wait_until(lambda: "listener.hearing" in child.log.read_text(), timeout=60)

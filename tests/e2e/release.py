@@ -187,12 +187,37 @@ class Release:
             for each in container.get("env", ())
         }
         own = {"OSTLER_ALIVE_FILE": str(self.folder / f"{container['name']}-alive"), "OSTLER_METRICS_PORT": "0",
+               "OSTLER_WEB_POLLS_TLS_PORT": "0",
                **self.web_ports.environment()}  # fmt: skip
         environment |= {**described, **self.instead, **own, "PYTHONWARNINGS": "ignore"}
+        for each in container.get("volumeMounts", ()):
+            environment |= self._mounted(spec, each, environment)
         mounted = any(each["mountPath"] == _ACCOUNT_FILES for each in container.get("volumeMounts", ()))
         if mounted or spec["automountServiceAccountToken"]:
             environment["OSTLER_KUBECONFIG"] = str(self._kubeconfig(spec["serviceAccountName"]))
         return environment
+
+    def _mounted(
+        self, spec: dict[str, Any], mount: Mapping[str, Any], environment: Mapping[str, str]
+    ) -> dict[str, str]:
+        """Write the files of a mounted Secret, and return the variables that name one, with where it lies here."""
+        sources = {each["name"]: each.get("secret") for each in spec["volumes"]}
+        if not sources.get(mount["name"]):
+            return {}
+        name = sources[mount["name"]]["secretName"]
+        folder = self.folder / f"secret-{name}"
+        folder.mkdir(exist_ok=True)
+        found = self._kube.request("GET", object_path("secrets", namespace=self.namespace, name=name))
+        for key, value in found["data"].items():
+            path = folder / key
+            path.touch(mode=0o600)
+            path.write_bytes(base64.b64decode(value))
+        inside = f"{mount['mountPath']}/"
+        return {
+            variable: str(folder / value.removeprefix(inside))
+            for variable, value in environment.items()
+            if value.startswith(inside)
+        }
 
     def _secret(self, ref: Mapping[str, str]) -> str:
         secret = self._kube.request("GET", object_path("secrets", namespace=self.namespace, name=ref["name"]))

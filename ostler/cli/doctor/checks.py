@@ -7,6 +7,7 @@ are half made.
 from __future__ import annotations
 
 from ostler.cli.doctor import (
+    certificate,
     cluster,
     fleet,
     github,
@@ -23,6 +24,7 @@ CHECKS: tuple[Check, ...] = (
     Check("epoch", "postgres", postgres.epoch),
     Check("settings", "settings", installation.settings),
     Check("versions", "settings", installation.versions),
+    Check("certificate", "settings", certificate.certificate, within=15),
     Check("postgres", "postgres", postgres.postgres),
     Check("clock of postgres", "postgres", postgres.clock_of_postgres),
     Check("connections", "postgres", postgres.connections),

@@ -23,6 +23,7 @@ from models.epochs import Lost
 from models.health import Server
 from ostler.cli import doctor
 from ostler.cli.doctor import (
+    certificate,
     cluster,
     fleet,
     github,
@@ -284,6 +285,7 @@ def test_every_check_was_seen_failing_here_or_against_the_real_thing() -> None:
     seen = {check for check, _, outcome, _ in CASES if outcome is not OK}
     elsewhere = {cluster.rights, cluster.admission, cluster.pools}  # tests/integration/cli/test_doctor.py
     elsewhere |= {network.job_network}  # above
+    elsewhere |= {certificate.certificate}  # test_doctor_certificate.py
     elsewhere |= {cluster.pod_creation}  # below, and tests/contract/chart/test_creation_policy.py
     assert {check.look for check in CHECKS} - seen - elsewhere == {installation.versions}
 
