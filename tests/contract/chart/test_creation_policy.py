@@ -58,7 +58,9 @@ def runner(namespace: str, overlay: Json | None = None, **changes: Any) -> Json:
     spec = {"image": "i", "runnerLabels": ["linux"], "podTemplate": {"spec": overlay or {}}}
     pool = read_pool({"metadata": {"uid": "u", "name": "small", "namespace": namespace}, "spec": spec})
     assert pool.problem is None, pool.problem
-    pod = build_pod(pool=pool, name=NAME, attempt="a", dispatch_url="http://web/", audience="a")
+    pod = build_pod(
+        pool=pool, name=NAME, attempt="a", dispatch_url="https://web/", audience="a", dispatch_ca="ostler-polls-ca"
+    )
     pod["spec"] |= changes
     return pod
 
