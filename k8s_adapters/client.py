@@ -25,6 +25,7 @@ from kubernetes import config
 from kubernetes.client import ApiClient, Configuration
 from yaml import YAMLError
 
+from k8s_adapters.names import FIELD_MANAGER
 from k8s_adapters.retry import ONCE, Answer, RetryPolicy, Timing, TruncatedAnswer, call, find_failure
 from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, Conflict, Forbidden, Gone, Invalid, Retryable, UpstreamError
@@ -209,7 +210,7 @@ class KubeClient:
         decode: Callable[[bytes], T],
         impersonate: str | None,
     ) -> T:
-        headers = {"Accept": accept, "User-Agent": "ostler"}
+        headers = {"Accept": accept, "User-Agent": FIELD_MANAGER}
         if impersonate is not None:
             headers["Impersonate-User"] = impersonate
         if token is not None:
@@ -229,7 +230,7 @@ class KubeClient:
             return _read(answer, decode)
 
     def _stream(self, api: ApiClient, token: str | None, address: str, read_timeout: float) -> urllib3.BaseHTTPResponse:
-        headers = {"Accept": JSON, "User-Agent": "ostler"} | ({} if token is None else {"Authorization": token})
+        headers = {"Accept": JSON, "User-Agent": FIELD_MANAGER} | ({} if token is None else {"Authorization": token})
         answer = api.rest_client.pool_manager.urlopen(
             "GET",
             api.configuration.host + address,

@@ -271,7 +271,14 @@ def _size() -> Json:
                     "maximum": 100,
                     "default": 10,
                     "description": "Of the replicas, that a changed template may have down at a time, one at least.",
-                }
+                },
+                "maxSurge": {
+                    "type": "integer",
+                    "minimum": 0,
+                    "maximum": _MOST_PODS,
+                    "description": "Pods above the replicas that a roll may make before it retires old ones. They "
+                    "count in the share of maxUnavailablePercent. By default 1 if that share is one Pod, else 0.",
+                },
             },
         },
         "provisioning": {

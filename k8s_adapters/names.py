@@ -18,3 +18,6 @@ DRAIN_FINALIZER = "ostler.dev/drain"
 SERVICE_ACCOUNT_ANNOTATION = "ostler.dev/service-account-uid"
 
 UNCLAIMED = "0.0"  # the claim annotation of a Pod that was never stamped
+
+FIELD_MANAGER = "ostler"
+"""Who we are in managed fields: the API server takes it from the User-Agent."""

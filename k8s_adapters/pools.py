@@ -21,7 +21,7 @@ from kubernetes.utils.quantity import parse_quantity
 
 from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
 from k8s_adapters.crd import DEFAULT_CPU, DEFAULT_EPHEMERAL_STORAGE, DEFAULT_MEMORY, LONGEST_GROUP
-from k8s_adapters.names import API_VERSION, ATTEMPT_ANNOTATION, DRAIN_FINALIZER, KIND, PLURAL
+from k8s_adapters.names import API_VERSION, ATTEMPT_ANNOTATION, DRAIN_FINALIZER, FIELD_MANAGER, KIND, PLURAL
 from k8s_adapters.retry import RetryPolicy
 from ostler.errors import Conflict, Gone
 from rules import pod_template
@@ -43,6 +43,8 @@ class PoolSeen:
     Ostler's settings give to the Pod. Times are in seconds. `drain_timeout`, `start_timeout`,
     `max_job_seconds` and `ephemeral_storage_limit_mib` are None where the pool gives none, and `pod_template` where it
     lays nothing over the Pod.
+    `max_surge` is None where the default counts. `replicas_writer`: the field manager, other than Ostler, that owns
+    `spec.replicas`, as a GitOps controller whose manifest has it; None where nobody does.
     `held`: our finalizer is on it. `deleted_at`: when its deletion was asked for. `status` is as it was written last.
     `resource_version` is that of this look.
     """
@@ -60,12 +62,14 @@ class PoolSeen:
     ephemeral_storage_mib: int
     ephemeral_storage_limit_mib: int | None
     replicas: int
+    replicas_writer: str | None
     paused: bool
     autoscaled: bool
     min_warm: int
     max_replicas: int
     scale_down_delay: float
     max_unavailable_percent: int
+    max_surge: int | None
     start_timeout: float | None
     max_concurrent: int
     drain_timeout: float | None
@@ -226,12 +230,14 @@ def read_pool(item: Json) -> PoolSeen:
         ephemeral_storage_mib=disk,
         ephemeral_storage_limit_mib=disk_limit,
         replicas=int(spec.get("replicas", 0)),
+        replicas_writer=_replicas_writer(metadata, spec),
         paused=bool(spec.get("paused")),
         autoscaled=bool(autoscaling.get("enabled")),
         min_warm=int(autoscaling.get("minWarm", 1)),
         max_replicas=int(autoscaling.get("maxReplicas", 10)),
         scale_down_delay=_seconds(autoscaling, "scaleDownDelay", "10m", problems),
         max_unavailable_percent=int((spec.get("rollout") or {}).get("maxUnavailablePercent", 10)),
+        max_surge=(spec.get("rollout") or {}).get("maxSurge"),
         start_timeout=_optional(provisioning, "startTimeout", problems),
         max_concurrent=int(provisioning.get("maxConcurrent", 100)),
         drain_timeout=_optional(spec, "drainTimeout", problems),
@@ -253,6 +259,20 @@ def read_pool(item: Json) -> PoolSeen:
         problem="; ".join(problems) or None,
         status=item.get("status") or {},
     )
+
+
+def _replicas_writer(metadata: Json, spec: Json) -> str | None:
+    """Return who else owns `spec.replicas`, by the object's managed fields.
+
+    Whoever creates a pool by other means than server-side apply owns its defaults too, so 0 says nothing then.
+    """
+    for each in metadata.get("managedFields") or ():
+        owned = (each.get("fieldsV1") or {}).get("f:spec") or {}
+        if each.get("manager") == FIELD_MANAGER or "f:replicas" not in owned:
+            continue
+        if each.get("operation") == "Apply" or spec.get("replicas"):
+            return str(each.get("manager") or "an unnamed field manager")
+    return None
 
 
 def _group(value: Any, problems: list[str]) -> int | str:

@@ -49,6 +49,8 @@ class PoolFacts:
     max_job_seconds: float | None = None
     runner_group_name: str | None = None
     allow_forks: bool = False
+    max_surge: int | None = None
+    replicas_writer: str | None = None
 
 
 _MIRRORED = tuple(field.name for field in fields(PoolFacts) if field.name not in {"uid", "namespace"})

@@ -37,6 +37,7 @@ class Pool(Base):
     vcpu: Mapped[int] = mapped_column(comment="millicores of one Pod")
     memory: Mapped[int] = mapped_column(comment="MiB of one Pod")
     replicas: Mapped[int]
+    replicas_writer: Mapped[str | None] = mapped_column(comment="who else writes spec.replicas of an autoscaled pool")
     generation: Mapped[int] = mapped_column(server_default="0", comment="of the spec that is mirrored")
     paused: Mapped[bool] = mapped_column(server_default="false")
     autoscaled: Mapped[bool] = mapped_column(server_default="false")
@@ -44,6 +45,7 @@ class Pool(Base):
     max_replicas: Mapped[int] = mapped_column(server_default="10")
     scale_down_delay: Mapped[float] = mapped_column(server_default="600", comment="seconds")
     max_unavailable_percent: Mapped[int] = mapped_column(server_default="10")
+    max_surge: Mapped[int | None] = mapped_column(comment="Pods above replicas in a roll; NULL: default")
     start_timeout: Mapped[float] = mapped_column(server_default="300", comment="seconds")
     max_concurrent: Mapped[int] = mapped_column(server_default="100", comment="Pods that may be starting at a time")
     drain_timeout: Mapped[float | None] = mapped_column(comment="seconds")

@@ -3,7 +3,8 @@
 A pure plan over what was observed. Pods that may hold a JIT or have a job are never in it (L3). What is retired is
 bounded per tick (L9), and a Pod that serves goes for its template or its node only while the share of the replicas
 that may be unavailable is not used up: Pods of the new template count as available once they polled, so a template
-that never comes to poll stops its own roll.
+that never comes to poll stops its own roll. Up to `maxSurge` new Pods are made before the old ones go, so that a pool
+of one warm Pod is never without.
 """
 
 from __future__ import annotations
@@ -57,15 +58,17 @@ class ObservedPool:
     """What the pool's row asks for, and what bears on its Pods.
 
     `leaving`: its object is being deleted, or gone. `held`: it is paused, or its spec cannot be used: its Pods stay
-    as they are. `web_beats`: a web process was there for all of `start_timeout` (seconds), so that silence says
-    something of a Pod. `gate_open`: that of Kubernetes; a closed one stops all that deletes Pods. `retired` were
-    retired by earlier plans of this tick: a pool may be looked at many times in one, and they share its budget.
+    as they are. `max_surge`: Pods above `replicas` that a roll may make; None is the default (`surge_of`).
+    `web_beats`: a web process was there for all of `start_timeout` (seconds), so that silence says something of a Pod.
+    `gate_open`: that of Kubernetes; a closed one stops all that deletes Pods. `retired` were retired by earlier plans
+    of this tick: a pool may be looked at many times in one, and they share its budget.
     """
 
     replicas: int
     leaving: bool = False
     held: bool = False
     max_unavailable_percent: int = 10
+    max_surge: int | None = None
     start_timeout: float = 300.0
     max_concurrent: int = 100
     starts: Starts = NOTHING_YET
@@ -147,6 +150,32 @@ def share_of(pool: ObservedPool) -> int:
     return max(1, pool.wanted * pool.max_unavailable_percent // 100)
 
 
+NO_ROOM = frozenset({Trouble.UNSCHEDULABLE, Trouble.QUOTA})
+"""Troubles of a Pod for which there is no room beside those that are there."""
+
+
+def surge_of(pool: ObservedPool) -> int:
+    """Return how many Pods above the replicas a roll may make: by default 1 if the share is 1, else none.
+
+    None where the last one found no room: then an old Pod goes first, and its successor has the room of it.
+    """
+    if pool.wanted == 0 or pool.starts.trouble in NO_ROOM:
+        return 0
+    if pool.max_surge is None:
+        return int(share_of(pool) == 1)
+    return pool.max_surge
+
+
+def unavailable_of(pool: ObservedPool) -> int:
+    """Return how many of the replicas may be unavailable for a roll: the share without those made in advance."""
+    return max(0, share_of(pool) - surge_of(pool))
+
+
+def _extra(pool: ObservedPool, kept: Iterable[ObservedPod]) -> int:
+    """Return how many Pods above the replicas there may be now: no more than there are warm Pods to replace."""
+    return min(surge_of(pool), sum(pod.state is PodState.WARM and (pod.stale or pod.cordoned) for pod in kept))
+
+
 def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: datetime) -> PoolPlan:
     """Return the plan of one reconcile, which creates `most` Pods at most."""
     kept = [pod for pod in pods if not _leaves(pod)]
@@ -162,7 +191,8 @@ def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: dat
     )
     if pool.held and not pool.leaving:
         return seen
-    too_many = max(0, len(kept) - pool.wanted)
+    most_kept = pool.wanted + _extra(pool, kept)
+    too_many = max(0, len(kept) - most_kept)
     give_up = [pod.id for pod in kept if pod.unborn][:too_many]
     budget = max(0, budget_of(len(kept)) - pool.retired) if pool.gate_open else 0
     retire = _retirements(pool, kept, overdue, too_many - len(give_up))[:budget]
@@ -171,7 +201,7 @@ def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: dat
     counted = {pod.id for pod, _, _ in overdue} & retired
     starting = sum(pod.state is PodState.STARTING and pod.id not in retired for pod in kept) - len(give_up)
     starts = starts if counted else pool.starts
-    create = max(0, min(most, pool.wanted - len(kept), pool.max_concurrent - starting))
+    create = max(0, min(most, most_kept - len(kept), pool.max_concurrent - starting))
     return PoolPlan(
         create=0 if starts.waits(now) else create,
         creates=not starts.waits(now),
@@ -252,7 +282,8 @@ def _retirements(
     gone |= {pod.id: Retirement(pod.id, why) for pod in surplus}
     gone |= {pod.id: Retirement(pod.id, Why.TEMPLATE) for pod in starting if pod.stale and pod.id not in gone}
     available = sum(pod.state in AVAILABLE and pod.id not in gone for pod in kept)
-    allowed = share_of(pool) - max(0, pool.wanted - available)
+    # One that was made in advance lets an old one go.
+    allowed = min(max(share_of(pool), surge_of(pool)), unavailable_of(pool) + available - pool.wanted)
     cordoned = [Retirement(pod.id, Why.CORDONED) for pod in warm if pod.cordoned]
     stale = [Retirement(pod.id, Why.TEMPLATE) for pod in warm if pod.stale and not pod.cordoned]
     replaced = [each for each in (*cordoned, *stale) if each.id not in gone]

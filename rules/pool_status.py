@@ -27,6 +27,7 @@ class PoolNow:
     """What a status is made of beside the plan. `problem`: why the spec cannot be used; `drain`: of one that leaves.
 
     `brake`: its runners never execute.
+    `replicas_writer`: who else writes the replicas of an autoscaled pool.
     """
 
     generation: int
@@ -41,6 +42,7 @@ class PoolNow:
     brake: Brake | None = None
     version: str | None = None
     """What is to be said of the version of its runner, if anything."""
+    replicas_writer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,12 @@ def _degraded(pool: PoolNow, plan: PoolPlan) -> Condition:
         return _of_runners(pool.brake)
     if of_starts.status == "False" and plan.lost:
         return Condition("Degraded", "True", "NodeLost", f"Pods on nodes that are gone: {plan.lost}")
+    if of_starts.status == "False" and pool.replicas_writer is not None:
+        return Condition(
+            "Degraded", "True", "ReplicasConflict",
+            f"autoscaling is enabled, and {pool.replicas_writer} also sets spec.replicas: "
+            "remove replicas from its manifest",
+        )  # fmt: skip
     return of_starts
 
 

@@ -50,6 +50,8 @@ def facts(rt: Runtime, pool: PoolSeen) -> keeper.PoolFacts:
         max_replicas=pool.max_replicas,
         scale_down_delay=pool.scale_down_delay,
         max_unavailable_percent=pool.max_unavailable_percent,
+        max_surge=pool.max_surge,
+        replicas_writer=pool.replicas_writer if pool.autoscaled else None,
         start_timeout=rt.settings.start_timeout if pool.start_timeout is None else pool.start_timeout,
         max_concurrent=pool.max_concurrent,
         drain_timeout=pool.drain_timeout,

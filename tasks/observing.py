@@ -88,6 +88,7 @@ def make_plan(
         leaving=pool.draining or pool.deleted_at is not None,
         held=pool.paused or pool.problem is not None,
         max_unavailable_percent=pool.max_unavailable_percent,
+        max_surge=pool.max_surge,
         start_timeout=pool.start_timeout,
         max_concurrent=pool.max_concurrent,
         starts=recovered(pool_plans.starts_of(pool), first_polls=polls),

@@ -43,6 +43,7 @@ def write_status(
         problem=pool.problem,
         allowed_unavailable=share_of(observed),
         drain=told(rt, pool, plan, now=now) if observed.leaving else None,
+        replicas_writer=pool.replicas_writer,
         scaled_up_at=getattr(pool, "scaled_up_at", None),
         scaled_down_at=getattr(pool, "scaled_down_at", None),
         brake=brake,

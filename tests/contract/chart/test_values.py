@@ -53,6 +53,14 @@ def test_a_value_that_makes_no_sense_is_refused_by_its_name(values: dict[str, An
         ({"settings": {"OSTLER_WEB_PORT": 1}}, "settings.OSTLER_WEB_PORT: the chart sets it from other values"),
         ({"worker": {"queues": ["github", "pools"]}}, "no group serves the queue dispatch.*add it"),
         ({"worker": {"threads": 16}}, "postgres.maxConnections: found 100.* 100 connections .*max_connections to 110"),
+        (
+            {
+                "pools": {
+                    "small": {"image": "i", "runnerLabels": ["l"], "replicas": 3, "autoscaling": {"enabled": True}}
+                }
+            },
+            "pools.small: found replicas beside autoscaling.enabled.*remove replicas",
+        ),
         ({"worker": {"keda": {"enabled": True}}}, "keda.redis.address: it is not set.*give host:port"),
         (
             {"worker": {"autoscaling": {"enabled": True}, "keda": {"enabled": True}}},

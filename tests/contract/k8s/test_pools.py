@@ -23,6 +23,7 @@ def test_a_pool_with_the_least_spec_gets_the_defaults(admin: KubeClient, namespa
     assert (pool.name, pool.namespace, pool.image) == ("small", namespace, "runner:1")
     assert pool.runner_labels == ("linux", "x64")
     assert (pool.runner_group, pool.replicas, pool.routing_priority) == (1, 0, 0)
+    assert (pool.max_surge, pool.replicas_writer) == (None, None)
     assert (pool.vcpu_millicores, pool.memory_mib) == (2000, 4096)
     assert (pool.ephemeral_storage_mib, pool.ephemeral_storage_limit_mib) == (10 * 1024, None)
     assert (pool.allowed_accounts, pool.allowed_repositories, pool.allow_forks) == ((), (), False)
@@ -79,12 +80,13 @@ def test_all_of_a_spec_is_read(admin: KubeClient, namespace: str) -> None:
     spec = {
         **SPEC, "paused": True, "drainTimeout": "1h30m", "maxJobDuration": "1h1s",
         "autoscaling": {"enabled": True, "minWarm": 2, "maxReplicas": 9, "scaleDownDelay": "90s"},
-        "rollout": {"maxUnavailablePercent": 25}, "provisioning": {"startTimeout": "2m", "maxConcurrent": 3},
+        "rollout": {"maxUnavailablePercent": 25, "maxSurge": 0},
+        "provisioning": {"startTimeout": "2m", "maxConcurrent": 3},
         "podTemplate": {"spec": {"nodeSelector": {"disk": "ssd"}}},
     }  # fmt: skip
     pool = create_pool(admin, namespace=namespace, name="full", spec=spec)
     assert (pool.paused, pool.drain_timeout, pool.autoscaled) == (True, 5400, True)
-    assert pool.max_job_seconds == 3601
+    assert (pool.max_job_seconds, pool.max_surge) == (3601, 0)
     assert (pool.min_warm, pool.max_replicas, pool.scale_down_delay) == (2, 9, 90)
     assert (pool.max_unavailable_percent, pool.start_timeout, pool.max_concurrent) == (25, 120, 3)
     assert pool.pod_template == {"spec": {"nodeSelector": {"disk": "ssd"}}}

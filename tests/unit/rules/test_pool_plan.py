@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rules.pod_states import AVAILABLE, PodState
-from rules.pool_plan import ObservedPod, ObservedPool, PoolPlan, Why, budget_of, plan, share_of
+from rules.pool_plan import ObservedPod, ObservedPool, PoolPlan, Why, budget_of, plan, surge_of, unavailable_of
 from rules.starts import Starts, Trouble
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -78,13 +79,13 @@ def test_silent_pods_are_surplus_before_starting_and_warm_ones() -> None:
 def test_cordoned_and_stale_pods_are_surplus_before_healthy_ones() -> None:
     healthy = [pod(1, idle=900), pod(2, idle=900)]
     worse = [pod(3, stale=True, idle=5), pod(4, cordoned=True, idle=1), pod(5, stale=True, idle=9)]
-    made = look(pool(2), *healthy, *worse)
+    made = look(pool(2, max_surge=0), *healthy, *worse)
     assert retired(made) == [(4, Why.SURPLUS), (5, Why.SURPLUS), (3, Why.SURPLUS)]
 
 
 def test_surplus_pods_count_as_unavailable_for_a_roll() -> None:
     stale = [pod(n, stale=True) for n in range(2, 5)]
-    made = look(pool(4), pod(1), *stale, pod(5, PodState.SILENT, seen=False))
+    made = look(pool(4, max_surge=0), pod(1), *stale, pod(5, PodState.SILENT, seen=False))
     assert retired(made) == [(2, Why.SURPLUS)], "three are left for four replicas: nothing more may go for the template"
 
 
@@ -110,7 +111,52 @@ def test_a_roll_takes_its_share_and_waits_until_the_new_ones_have_polled() -> No
 
 
 def test_a_roll_takes_one_pod_at_least() -> None:
-    assert len(look(pool(3, max_unavailable_percent=1), *[pod(n, stale=True) for n in range(3)]).retire) == 1
+    of = pool(3, max_unavailable_percent=1, max_surge=0)
+    assert len(look(of, *[pod(n, stale=True) for n in range(3)]).retire) == 1
+
+
+@pytest.mark.parametrize("flag", ["stale", "cordoned"])
+def test_a_pool_of_one_warm_pod_is_never_without_while_it_rolls(flag: str) -> None:
+    old = pod(1, **{flag: True})
+    first = look(pool(1), old)
+    assert (first.create, first.retire) == (1, ())
+    starting = look(pool(1), old, pod(2, PodState.STARTING))
+    assert (starting.create, starting.retire) == (0, ()), "the old one goes once the new one has polled"
+    polled = look(pool(1), old, pod(2))
+    assert (polled.create, [each.id for each in polled.retire]) == (0, [1])
+    assert look(pool(1), pod(2)).create == 0
+
+
+def test_surge_makes_its_pods_before_old_ones_go_and_counts_in_the_share() -> None:
+    stale = [pod(n, stale=True) for n in range(1, 11)]
+    made = look(pool(10, max_unavailable_percent=40, max_surge=3), *stale)
+    assert (made.create, len(made.retire)) == (3, 1)
+    made = look(pool(10, max_unavailable_percent=20, max_surge=3), *stale)
+    assert (made.create, len(made.retire)) == (3, 0)
+    assert look(pool(10, max_unavailable_percent=20), *stale).create == 0, "a share of two or more has no surge"
+    assert look(pool(10, max_surge=5), *stale[:2], *[pod(n) for n in range(11, 19)]).create == 2
+
+
+def test_surge_needs_something_to_replace_and_a_pool_that_stays() -> None:
+    assert look(pool(2), pod(1), pod(2)).create == 0
+    assert look(pool(2), pod(1, PodState.BUSY, stale=True), pod(2)).create == 0
+    assert look(pool(1, leaving=True), pod(1, stale=True)).create == 0
+    assert retired(look(pool(0), pod(1, stale=True))) == [(1, Why.SURPLUS)]
+
+
+@pytest.mark.parametrize("trouble", [Trouble.UNSCHEDULABLE, Trouble.QUOTA])
+def test_roll_goes_on_without_surge_where_there_is_no_room_for_one_more(trouble: Trouble) -> None:
+    starts = Starts(trouble=trouble, failures=1, failed_at=NOW, create_after=NOW)
+    unborn = pod(2, PodState.STARTING, unborn=True)
+    made = look(pool(1, starts=starts), pod(1, stale=True), unborn)
+    assert (made.create, made.give_up, retired(made)) == (0, (2,), [(1, Why.TEMPLATE)])
+
+
+@pytest.mark.parametrize("trouble", [Trouble.IMAGE, Trouble.SILENT, Trouble.REFUSED, Trouble.POLLER])
+def test_template_that_does_not_start_leaves_the_old_pod(trouble: Trouble) -> None:
+    starts = Starts(trouble=trouble, failures=3, failed_at=NOW, create_after=NOW + timedelta(seconds=60))
+    made = look(pool(1, starts=starts), pod(1, stale=True))
+    assert (made.create, made.retire) == (0, ())
 
 
 def test_a_stale_pod_that_has_not_polled_goes_at_once_and_costs_nothing() -> None:
@@ -129,7 +175,7 @@ def test_a_new_template_that_never_polls_stops_its_roll() -> None:
 
 def test_warm_pods_of_a_cordoned_node_go_within_the_share_before_stale_ones_and_busy_ones_stay() -> None:
     pods = [pod(1, stale=True), pod(2, cordoned=True), pod(3, PodState.BUSY, cordoned=True), pod(4)]
-    made = look(pool(4), *pods)
+    made = look(pool(4, max_surge=0), *pods)
     assert retired(made) == [(2, Why.CORDONED)]
 
 
@@ -209,6 +255,7 @@ pools_of = st.builds(
     leaving=st.booleans(),
     held=st.booleans(),
     max_unavailable_percent=st.integers(1, 100),
+    max_surge=st.none() | st.integers(0, 5),
     max_concurrent=st.integers(1, 50),
     web_beats=st.booleans(),
     gate_open=st.booleans(),
@@ -227,7 +274,9 @@ def test_whatever_it_sees_a_plan_touches_no_pod_that_may_have_a_job_and_keeps_it
     replaced = [each for each in made.retire if each.why in {Why.TEMPLATE, Why.CORDONED}]
     if any(by_id[each.id].state is PodState.WARM for each in replaced):
         left = sum(each.state in AVAILABLE for each in pods) - sum(each.state is PodState.WARM for each in gone)
-        assert left >= of.wanted - share_of(of)
+        assert left >= of.wanted - unavailable_of(of)
+    kept = [each for each in pods if each.state not in {PodState.SPENT, PodState.RETIRING}]
+    assert made.create <= max(0, of.wanted + surge_of(of) - len(kept))
     starting = sum(each.state is PodState.STARTING and each not in gone for each in pods)
     assert made.create == 0 or made.create + starting <= of.max_concurrent
 

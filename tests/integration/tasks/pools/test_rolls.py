@@ -56,11 +56,27 @@ def test_a_roll_replaces_warm_pods_a_share_at_a_time_and_waits_for_the_polls_of_
     spec(stage, image=NEW)
     rounds(stage, 3, polling=False)
     found = images(stage)
-    assert (len(found[OLD]), len(found[NEW])) == (3, 1)  # it has not polled: no further one goes
+    assert (len(found[OLD]), len(found[NEW])) == (4, 1)  # it has not polled: no old one goes
 
     rounds(stage, 8)
     found = images(stage)
     assert (len(found[OLD]), len(found[NEW])) == (0, 4)
+    assert set(reasons(stage).values()) == {"the pool's template has changed"}
+
+
+def test_a_pool_of_one_warm_pod_is_never_without_while_it_rolls(stage: Stage) -> None:
+    stage.pool(replicas=1)
+    kept(stage)
+    polls(stage)
+    spec(stage, image=NEW)
+    rounds(stage, 2, polling=False)
+    found = images(stage)
+    assert (len(found[OLD]), len(found[NEW])) == (1, 1)  # the new one has not polled
+    assert reasons(stage) == {}
+
+    rounds(stage, 4)
+    found = images(stage)
+    assert (len(found[OLD]), len(found[NEW])) == (0, 1)
     assert set(reasons(stage).values()) == {"the pool's template has changed"}
 
 
@@ -97,7 +113,7 @@ def node(stage: Stage) -> Iterator[LiveNode]:
 
 
 def test_warm_pods_leave_a_cordoned_node_and_busy_ones_stay(stage: Stage, node: LiveNode) -> None:
-    stage.pool(replicas=3)
+    stage.pool(replicas=3, rollout={"maxSurge": 0})
     kept(stage)
     polls(stage)
     busy, warm, elsewhere = sorted(stage.pods())
@@ -130,7 +146,7 @@ def test_a_list_of_nodes_that_fails_says_nothing_of_any_of_them(
 
 
 def test_the_retirements_of_a_roll_end_with_their_pods(stage: Stage) -> None:
-    stage.pool(replicas=1)
+    stage.pool(replicas=1, rollout={"maxSurge": 0})
     kept(stage)
     polls(stage)
     spec(stage, image=NEW)

@@ -57,6 +57,37 @@ def test_it_counts_the_pods_by_their_states_and_tells_of_the_spec_that_was_seen(
     assert (scale["spec"]["replicas"], scale["status"]["replicas"]) == (5, 5)
 
 
+def applied(stage: Stage, *, replicas: int | None) -> None:
+    """Apply a manifest of a pool as a GitOps controller does, with or without `replicas`."""
+    spec = {"image": "runner:1", "runnerLabels": ["small"], "autoscaling": {"enabled": True}}
+    body = {
+        "apiVersion": "ostler.dev/v1alpha1", "kind": "RunnerPool", "metadata": {"name": "small"},
+        "spec": spec if replicas is None else {**spec, "replicas": replicas},
+    }  # fmt: skip
+    stage.kube.request(
+        "PATCH", f"/apis/ostler.dev/v1alpha1/namespaces/{stage.namespace}/runnerpools/small", body=body,
+        query={"fieldManager": "gitops", "force": "true"}, content_type="application/apply-patch+yaml",
+    )  # fmt: skip
+
+
+def test_replicas_that_another_manager_sets_beside_autoscaling_are_told(stage: Stage) -> None:
+    applied(stage, replicas=None)
+    kept(stage)
+    assert condition(stage, "Degraded")["reason"] == "AsWanted"
+
+    applied(stage, replicas=3)
+    told = condition(stage, "Degraded")
+    assert (told["status"], told["reason"]) == ("True", "ReplicasConflict")
+    assert "gitops" in told["message"]
+
+    patch_pool_replicas(stage.kube, namespace=stage.namespace, name="small", replicas=4)
+    assert condition(stage, "Degraded")["reason"] == "AsWanted", "the autoscaler owns the field now"
+    spec(stage, autoscaling={"enabled": False})
+    applied(stage, replicas=3)
+    spec(stage, autoscaling={"enabled": False})
+    assert condition(stage, "Degraded")["reason"] == "AsWanted", "replicas are theirs without autoscaling"
+
+
 def test_ready_follows_the_pods_and_keeps_the_time_of_its_last_change(stage: Stage) -> None:
     stage.pool(replicas=1)
     kept(stage)
