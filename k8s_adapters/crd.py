@@ -212,6 +212,12 @@ def _shape() -> Json:
                 }
             ],
         },
+        "assignedUser": {
+            "type": "boolean",
+            "default": False,
+            "description": "Leave the user and the groups of its Pods to the cluster, as OpenShift's restricted-v2 "
+            "demands. Otherwise they are 1001, the user of GitHub's runner image.",
+        },
         "podTemplate": {
             "type": "object",
             "x-kubernetes-preserve-unknown-fields": True,

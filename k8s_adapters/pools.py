@@ -84,6 +84,7 @@ class PoolSeen:
     deleted_at: datetime | None
     problem: str | None
     status: Json
+    assigned_user: bool = False
 
     @property
     def terminating(self) -> bool:
@@ -253,11 +254,13 @@ def read_pool(item: Json) -> PoolSeen:
             memory_mib=memory,
             ephemeral_storage_mib=(disk, disk_limit),
             overlay=overlay,
+            assigned_user=spec.get("assignedUser") is True,
         ),
         held=DRAIN_FINALIZER in (metadata.get("finalizers") or ()),
         deleted_at=None if deleted_at is None else datetime.fromisoformat(deleted_at),
         problem="; ".join(problems) or None,
         status=item.get("status") or {},
+        assigned_user=spec.get("assignedUser") is True,
     )
 
 
@@ -292,14 +295,18 @@ def template_hash(
     memory_mib: int,
     ephemeral_storage_mib: tuple[int, int | None],
     overlay: Any = None,
+    assigned_user: bool = False,
 ) -> str:
     """Return 16 hex digits that name what shapes a Pod; small enough for a label.
 
-    `ephemeral_storage_mib`: the request and the limit.
+    `ephemeral_storage_mib`: the request and the limit. `assigned_user` counts only where it is set, so that the hash
+    of pools from before it stays.
     """
     shape = [_TEMPLATE_VERSION, image, vcpu_millicores, memory_mib, ephemeral_storage_mib]
     if overlay is not None:
         shape.append(overlay)
+    if assigned_user:
+        shape.append("assigned user")
     content = json.dumps(shape, sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 

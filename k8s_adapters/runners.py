@@ -34,6 +34,7 @@ _CA_KEY = "ca.crt"
 _TOKEN_SECONDS = 3600
 _DISK = "ephemeral-storage"
 _RUNNER_USER = 1001  # `runner` of GitHub's actions/runner image
+_USER = {"runAsUser": _RUNNER_USER, "runAsGroup": _RUNNER_USER, "fsGroup": _RUNNER_USER}
 
 
 class Deletion(enum.Enum):
@@ -202,9 +203,7 @@ def build_pod(
             "restartPolicy": "Never",
             "securityContext": {
                 "runAsNonRoot": True,
-                "runAsUser": _RUNNER_USER,
-                "runAsGroup": _RUNNER_USER,
-                "fsGroup": _RUNNER_USER,
+                **({} if pool.assigned_user else _USER),
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
             "containers": [_poller(pool, dispatch_url), _runner(pool)],

@@ -56,6 +56,14 @@ OSTLER_CONNECTION_SHARE OSTLER_CONNECTION_BUDGET OSTLER_WORKER_THREADS OSTLER_AL
   {{- end }}
 {{- end }}
 {{- end }}
+{{- include "ostler.extraEnv" .root }}
+{{- end -}}
+
+{{/* Variables that are no settings, as those of a proxy. Takes the root context. */}}
+{{- define "ostler.extraEnv" -}}
+{{- with .Values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{/* What web and worker read. Takes root, and share: the connections that this process may take. */}}

@@ -23,9 +23,13 @@ automountServiceAccountToken: {{ .token }}
 enableServiceLinks: false
 securityContext:
   runAsNonRoot: true
-  runAsUser: 10001
-  runAsGroup: 10001
-  fsGroup: 10001
+  {{- if not .root.Values.openshift.enabled }}
+  {{- range $field, $id := .root.Values.podSecurityContext }}
+  {{- if not (kindIs "invalid" $id) }}
+  {{ $field }}: {{ int64 $id }}
+  {{- end }}
+  {{- end }}
+  {{- end }}
   seccompProfile:
     type: RuntimeDefault
 {{- with .root.Values.image.pullSecrets }}
@@ -84,15 +88,21 @@ securityContext:
     drop: [ALL]
 {{- end -}}
 
-{{/* The only place that a container may write to. */}}
+{{/* The only place that a container may write to, and what the values mount. Both take the root context. */}}
 {{- define "ostler.tmpVolume" -}}
 - name: tmp
   emptyDir:
     sizeLimit: 64Mi
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 {{- define "ostler.tmpMount" -}}
 - name: tmp
   mountPath: /tmp
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{/* Asks `ostler healthy`; starting it takes a second of CPU on a bad day, so it is not asked often. Takes component. */}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from alembic import op
 
 revision = "0037"
-down_revision = "0035"
+down_revision = "0036"
 branch_labels = None
 depends_on = None
 
