@@ -20,7 +20,7 @@ from github_adapters import fields
 from github_adapters.answers import refused_token
 from github_adapters.governor import CallClass, Governs
 from github_adapters.http import Deadline, Http
-from ostler.errors import ConfigurationError, RateLimited, Retryable
+from ostler.errors import ConfigurationError, NotInstalled, RateLimited, Retryable
 from ostler.secrets import Secret
 
 # "Generating a JSON Web Token (JWT) for a GitHub App": issued 60 s ago against clock drift, ten minutes at most.
@@ -49,13 +49,24 @@ class _Slot:
 
 
 class AppAuth:
-    """Issues JWTs and keeps installation tokens; safe for threads."""
+    """Issues JWTs and keeps installation tokens; safe for threads.
+
+    `left` is told of an installation that GitHub does not know (404 on its token).
+    """
 
     def __init__(
-        self, *, http: Http, app_id: str, private_key: Secret, clock: Callable[[], datetime], governor: Governs
+        self,
+        *,
+        http: Http,
+        app_id: str,
+        private_key: Secret,
+        clock: Callable[[], datetime],
+        governor: Governs,
+        left: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._http = http
         self._governor = governor
+        self._left = left
         self._app_id = app_id
         self._key = _load(private_key)
         self._clock = clock
@@ -123,7 +134,10 @@ class AppAuth:
                 deadline=deadline,
             )
         if answer.status != HTTPStatus.CREATED:
-            raise refused_token(answer, now=self._clock())
+            error = refused_token(answer, now=self._clock())
+            if isinstance(error, NotInstalled):
+                self._left(installation_id)
+            raise error
         try:
             body = fields.decode(answer.body)
             secret, expires_at = body.get("token"), fields.moment(body, "expires_at")

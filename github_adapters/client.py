@@ -108,7 +108,8 @@ class GitHub:
 
     `timeout` is in seconds, for one request and its answer; a method's `deadline_seconds`, and the deadline of its
     `policy`, are for all it does.
-    `governor` is asked before each request and told its answer.
+    `governor` is asked before each request and told its answer; `left` is told of an installation that GitHub does not
+    know.
 
     Every method raises `RateLimited` (the governor, or a 403 or 429 that asks to wait; not applied), `Forbidden`
     (401, 403; `Suspended`), `Gone` (no such scope; `NotInstalled`) and `Retryable` (5xx, no answer, an answer that
@@ -125,11 +126,12 @@ class GitHub:
         clock: Callable[[], datetime] = machine_now,
         governor: Governs | None = None,
         timing: Timing | None = None,
+        left: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._http = Http(api_url=api_url, timeout=timeout)
         self._governor = governor or Ungoverned()
         self._auth = AppAuth(
-            http=self._http, app_id=app_id, private_key=private_key, clock=clock, governor=self._governor
+            http=self._http, app_id=app_id, private_key=private_key, clock=clock, governor=self._governor, left=left
         )
         self._clock = clock
         self._timing = timing or Timing()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from github_adapters import fields
@@ -18,6 +18,9 @@ from ostler.errors import Invalid
 from ostler.secrets import Secret
 
 SCHEME = b"sha256="
+
+LAST_SECOND = 253_402_300_800
+"""Unix seconds: no time of Python's is as late."""
 
 
 class MalformedPayload(Invalid):
@@ -73,12 +76,16 @@ class WorkflowJobEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallationEvent:
-    """One `installation` webhook: the App was installed, removed, suspended or let in again at an owner."""
+    """One `installation` webhook: the App was installed, removed, suspended or let in again at an owner.
+
+    `at`: GitHub's time of the installation's last change, which this is, if it says.
+    """
 
     action: str
     installation_id: int
     owner_id: int
     owner_login: str
+    at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,9 +159,21 @@ def parse_installation(body: bytes) -> InstallationEvent | None:
             installation_id=fields.number(installation, "id"),
             owner_id=fields.number(account, "id"),
             owner_login=fields.login(account, "login"),
+            at=_changed_at(installation),
         )
     except fields.Malformed as error:
         raise MalformedPayload(str(error)) from None
+
+
+def _changed_at(installation: Mapping[str, Any]) -> datetime | None:
+    """Return when an installation was changed, which GitHub writes as text or in Unix seconds; None: it says none."""
+    value = installation.get("updated_at")
+    if isinstance(value, int) and not isinstance(value, bool) and 0 < value < LAST_SECOND:
+        return datetime.fromtimestamp(value, UTC)
+    try:
+        return fields.optional_moment(installation, "updated_at")
+    except fields.Malformed:
+        return None
 
 
 def parse_owner(body: bytes) -> OwnerRenamed | None:

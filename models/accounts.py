@@ -45,7 +45,7 @@ class Account(Base):
 
 
 class Installation(Base):
-    """One installation of the GitHub App. `not_before`: its mints failed, only a probe goes through."""
+    """One installation of the GitHub App."""
 
     __tablename__ = "installations"
     __table_args__ = (Index("ix_installations_account_id_id", "account_id", "id"),)
@@ -53,6 +53,10 @@ class Installation(Base):
     id: Mapped[GitHubId]
     account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"))
     created_at: Mapped[datetime]
+    told_at: Mapped[datetime | None] = mapped_column(
+        comment="GitHub's time of the last `installation` event that said that it works; NULL: known by jobs alone"
+    )
+    left_at: Mapped[datetime | None] = mapped_column(comment="GitHub does not know it (404 on its token, or `deleted`)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,8 +92,8 @@ _SEEN = """
         FROM names n WHERE n.repository IS NOT NULL
     ), seen AS (
         SELECT n.repository, j.account_id,
-               greatest(j.installation_id, (SELECT max(i.id) FROM installations i WHERE i.account_id = j.account_id))
-                   AS installation_id
+               coalesce((SELECT i.id FROM installations i WHERE i.account_id = j.account_id AND i.left_at IS NULL
+                         ORDER BY i.told_at DESC NULLS LAST, i.id DESC LIMIT 1), j.installation_id) AS installation_id
         FROM names n CROSS JOIN LATERAL (
             SELECT account_id, installation_id, queued_at, changed_at FROM jobs
             WHERE repository = n.repository ORDER BY id DESC LIMIT 1
@@ -119,7 +119,8 @@ _PLACES = text(f"""
     SELECT s.repository, s.account_id, s.installation_id, coalesce(c.failures, 0), c.began_at, c.next_run,
            coalesce(c.lists, '{{}}'), coalesce(c.settled, '{{}}')
     FROM seen s LEFT JOIN catch_up_repositories c ON c.repository = s.repository
-    WHERE c.not_before IS NULL OR c.not_before <= :now
+    WHERE (c.not_before IS NULL OR c.not_before <= :now)
+      AND NOT EXISTS (SELECT FROM installations i WHERE i.id = s.installation_id AND i.left_at IS NOT NULL)
     ORDER BY c.tried_at NULLS FIRST, s.repository
 """)  # noqa: S608  the only part is the query above
 

@@ -16,11 +16,67 @@ OUT_OF_REACH = timedelta(hours=1)
 """How long nothing is tried for an installation that is suspended or gone, unless a webhook says otherwise."""
 
 LEFT = {"suspend": "the App's installation is suspended", "deleted": "the App is not installed any more"}
+GONE = frozenset({"deleted"})
+"""Actions of `LEFT` after which GitHub knows the installation no more."""
+
 BACK = ("created", "unsuspend", "new_permissions_accepted")
 
 
-def leave(db: Connection, *, installation_id: int, reason: str, now: datetime) -> datetime:
-    """Hold the queued jobs of an installation that cannot be used; return until when."""
+def mark_left(db: Connection, installation_id: int, *, now: datetime) -> bool:
+    """Remember that GitHub does not know an installation; return whether that is news."""
+    marked = db.execute(
+        text("UPDATE installations SET left_at = :now WHERE id = :id AND left_at IS NULL"),
+        {"id": installation_id, "now": now},
+    )
+    return marked.rowcount > 0
+
+
+def mark_working(db: Connection, installation_id: int) -> None:
+    """Remember that GitHub knows an installation after all: a call in its name went through."""
+    db.execute(
+        text("UPDATE installations SET left_at = NULL WHERE id = :id AND left_at IS NOT NULL"), {"id": installation_id}
+    )
+
+
+def succeed(db: Connection, installation_id: int) -> int | None:
+    """Move what an installation that left has to the one of its account that works; None when there is no such one.
+
+    Jobs and claims that others hold locked are left: their own mints find out.
+    """
+    row = db.execute(
+        text("""
+            SELECT own.id, own.account_id FROM installations gone JOIN installations own
+                ON own.account_id = gone.account_id AND own.id <> gone.id AND own.left_at IS NULL
+            WHERE gone.id = :id ORDER BY own.told_at DESC NULLS LAST, own.id DESC LIMIT 1
+        """),
+        {"id": installation_id},
+    ).one_or_none()
+    if row is None:
+        return None
+    for statement in (
+        """
+        UPDATE jobs SET installation_id = :new
+        WHERE id IN (SELECT id FROM jobs WHERE account_id = :account AND state <> 'completed'
+                       AND installation_id = :old ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+        """,
+        """
+        UPDATE claims SET installation_id = :new
+        WHERE id IN (SELECT id FROM claims WHERE account_id = :account AND ended_at IS NULL
+                       AND installation_id = :old ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+        """,
+    ):
+        db.execute(text(statement), {"new": row.id, "old": installation_id, "account": row.account_id})
+    found: int = row.id
+    return found
+
+
+def leave(db: Connection, *, installation_id: int, reason: str, gone: bool, now: datetime) -> datetime:
+    """Hold the queued jobs of an installation that cannot be used; return until when.
+
+    `gone`: GitHub does not know it any more, rather than that it is suspended.
+    """
+    if gone:
+        mark_left(db, installation_id, now=now)
     until = now + OUT_OF_REACH
     backoffs.wait_until(db, kind="installation", key=str(installation_id), reason=reason, not_before=until, now=now)
     return until
@@ -35,14 +91,22 @@ def come_back(
     budget: Budget,
     now: datetime,
     access: Access = Access.ALLOWED,
+    at: datetime | None = None,
 ) -> None:
     """End what held the jobs of an account whose installation works (again), which may have another id now.
 
-    GitHub numbers installations upwards, and an account has one: what is told late of an older one changes nothing.
+    `at` is GitHub's time of the event: what is told late of an installation changes nothing when another one works that
+    was told of later, or that has a larger id and was first seen later. Without a time the larger id is the newer one.
     """
+    at = None if at is None else min(at, now)
     newer = db.execute(
-        text("SELECT 1 FROM installations WHERE account_id = :account AND id > :installation LIMIT 1"),
-        {"installation": installation_id, "account": account_id},
+        text("""
+            SELECT 1 FROM installations WHERE account_id = :account AND id <> :installation AND left_at IS NULL
+              AND CASE WHEN CAST(:at AS timestamptz) IS NULL THEN id > :installation
+                       WHEN told_at IS NULL THEN id > :installation AND created_at > :at
+                       ELSE told_at > :at END LIMIT 1
+        """),
+        {"installation": installation_id, "account": account_id, "at": at},
     ).one_or_none()
     if newer is not None:
         return
@@ -52,6 +116,13 @@ def come_back(
         budget=budget,
         access=access,
         now=now,
+    )
+    db.execute(
+        text("""
+            UPDATE installations SET left_at = NULL, told_at = greatest(told_at, :at)
+            WHERE id = :installation AND account_id = :account
+        """),
+        {"installation": installation_id, "account": account_id, "at": at or now},
     )
     db.execute(
         text("""

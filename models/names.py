@@ -9,9 +9,14 @@ webhooks keep, so they are read from those. A repository that has another name i
 from __future__ import annotations
 
 INSTALLATION_NOW = """
-    coalesce((SELECT max(own.id) FROM installations own WHERE own.account_id = c.account_id), c.installation_id)
+    coalesce((SELECT own.id FROM installations own WHERE own.account_id = c.account_id AND own.left_at IS NULL
+              ORDER BY own.told_at DESC NULLS LAST, own.id DESC LIMIT 1), c.installation_id)
 """
-"""Of a claim `c`: the newest installation at its owner. GitHub numbers them upwards, and an owner has one."""
+"""Of a claim `c`: the newest installation at its owner that GitHub knows; its own if there is none.
+
+The newest is the one that an `installation` event told of last. Of those that only jobs named it is the largest id:
+GitHub numbers them upwards, and an owner has one.
+"""
 
 REPOSITORY_ID = """
     coalesce(c.repository_id,

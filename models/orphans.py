@@ -215,6 +215,7 @@ runner of its name, but GitHub may apply such a registration after the look-up."
 def scopes_of_runners(db: Connection, *, since: datetime, unheard_since: datetime) -> list[ScopeOfRunners]:
     """Return the scopes in which a runner was named since then that is not known to be gone; in no order (L14).
 
+    None of an installation that GitHub does not know: it would not list them.
     `unheard_since`: attempts that were closed after this time, and of which no answer came, are not known to be gone.
     """
     rows = db.execute(
@@ -228,7 +229,9 @@ def scopes_of_runners(db: Connection, *, since: datetime, unheard_since: datetim
                     WHERE m.created_at > :since AND {_MAY_BE_REGISTERED}
                       AND c.installation_id IS NOT NULL AND c.scope IS NOT NULL
                 ) c
-            ) s ORDER BY random() LIMIT :limit
+            ) s
+            WHERE NOT EXISTS (SELECT FROM installations i WHERE i.id = s.installation_id AND i.left_at IS NOT NULL)
+            ORDER BY random() LIMIT :limit
         """),  # noqa: S608  the parts are literals of this package
         {"since": since, "unheard_since": unheard_since, "limit": LIMIT},
     )

@@ -82,7 +82,10 @@ def scopes(db: Connection) -> list[KnownScope]:
     """
     rows = db.execute(
         text("""
-            WITH newest AS (SELECT account_id, max(id) AS installation_id FROM installations GROUP BY account_id)
+            WITH newest AS (
+                SELECT DISTINCT ON (account_id) account_id, id AS installation_id FROM installations
+                ORDER BY account_id, (left_at IS NOT NULL), told_at DESC NULLS LAST, id DESC
+            )
             SELECT DISTINCT n.installation_id, s.scope, n.account_id FROM newest n JOIN (
                 (SELECT DISTINCT ON (account_id, repository_id) account_id, scope || '#' || repository_id AS scope
                  FROM jobs WHERE starts_with(scope, 'repos/') AND repository_id IS NOT NULL

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Row
 from models import epochs
 from models.backoffs import forget
 from models.engine import note
+from models.installations import mark_working
 from models.sql import text
 from models.transitions import move_claim
 from rules.machines import allowed
@@ -469,6 +470,8 @@ def commit_mint(
             *(work.asked_for(full=full) for full in (False, True)),
         ],
     )
+    if recovered and work.installation_id is not None:
+        mark_working(db, work.installation_id)
     if moved is not None:
         notify_minted(db, work.claim_id, work.pod_uid)
     return Minted(moved=moved is not None, recovered=recovered)

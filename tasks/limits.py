@@ -1,17 +1,18 @@
-"""What the governor of GitHub's calls keeps in Postgres: the limits that a flush of Redis must not forget."""
+"""What GitHub's client keeps in Postgres: limits that a flush of Redis must not forget, installations that left."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from github_adapters.governor import Governor, paces
-from models import backoffs
+from models import backoffs, installations
 from models.engine import transaction
 from ostler.clock import utcnow
+from ostler.reasons import reason_of
 from ostler.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -30,7 +31,7 @@ def make_governor(settings: Settings, engine: Engine) -> Governor:
                 ),
             )
         except SQLAlchemyError as error:  # Redis and this process know it; the call's own outcome matters more
-            log.warning("github.limit_not_kept", installation=installation_id, error=type(error).__name__)
+            log.warning("github.limit_not_kept", installation=installation_id, error=reason_of(error))
 
     def recall(installation_id: int) -> Mapping[str, float]:
         return transaction(engine, lambda db: backoffs.limits_of(db, installation_id=installation_id, now=utcnow()))
@@ -41,3 +42,20 @@ def make_governor(settings: Settings, engine: Engine) -> Governor:
         remember=remember,
         recall=recall,
     )
+
+
+def make_left(engine: Engine) -> Callable[[int], None]:
+    """Return what GitHub's client calls for an installation that GitHub does not know, in a transaction of its own."""
+
+    def left(installation_id: int) -> None:
+        try:
+            marked = transaction(engine, lambda db: installations.mark_left(db, installation_id, now=utcnow()))
+        except (
+            SQLAlchemyError
+        ) as error:  # the next call in its name finds the same; the call's own outcome matters more
+            log.warning("github.left_not_kept", installation=installation_id, error=reason_of(error))
+            return
+        if marked:
+            log.warning("github.installation_left", installation=installation_id)
+
+    return left

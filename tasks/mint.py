@@ -146,7 +146,7 @@ def failed(self: Task, rt: Runtime, work: steps.MintWork, error: UpstreamError) 
             else:
                 wait_for_quota(self, rt, work, attempt_id, after=error.after)
         case Suspended() | NotInstalled():
-            leave(rt, work, attempt_id, error)
+            leave(self, rt, work, attempt_id, error)
         case Gone():
             ask_installation(self, rt, work, attempt_id, error)
         case Forbidden():
@@ -297,10 +297,31 @@ def wait_for_quota(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: in
         raise self.retry(countdown=after)
 
 
-def leave(rt: Runtime, work: steps.MintWork, attempt_id: int | None, error: Suspended | NotInstalled) -> None:
-    """The App cannot act for this installation: hold its jobs, until a webhook or an hour says otherwise."""
-    reason, key = str(error), int(work.installation_id or 0)
-    until = transaction(rt.engine, lambda db: installations.leave(db, installation_id=key, reason=reason, now=utcnow()))
+def leave(
+    self: Task, rt: Runtime, work: steps.MintWork, attempt_id: int | None, error: Suspended | NotInstalled
+) -> None:
+    """The App cannot act for this installation: hold its jobs, until a webhook or an hour says otherwise.
+
+    Where its account has another installation that works, its jobs go on with that one. Raises what Celery retries.
+    """
+    reason, key, gone = str(error), int(work.installation_id or 0), isinstance(error, NotInstalled)
+
+    def go_over(db: Connection) -> int | None:
+        installations.mark_left(db, key, now=utcnow())
+        successor = installations.succeed(db, key)
+        if successor is not None:
+            if attempt_id is not None:
+                steps.close_mint_attempt(db, attempt_id, outcome="refused", now=utcnow())
+            steps.give_back(db, work, due_at=utcnow() + timedelta(seconds=2), error="its installation left")
+        return successor
+
+    if gone and (successor := transaction(rt.engine, go_over)) is not None:
+        log.info("mint.installation_replaced", installation=key, successor=successor)
+        raise self.retry(countdown=0)
+    until = transaction(
+        rt.engine,
+        lambda db: installations.leave(db, installation_id=key, reason=reason, gone=gone, now=utcnow()),
+    )
     refuse(rt, work, attempt_id, reason=reason, hold=HoldReason.BACKOFF, not_before=until)
 
 
@@ -312,14 +333,14 @@ def ask_installation(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: 
     try:
         seen = rt.github.get_installation(installation_id=int(work.installation_id or 0), deadline_seconds=left(work))
     except (Suspended, NotInstalled) as gone:
-        leave(rt, work, attempt_id, gone)
+        leave(self, rt, work, attempt_id, gone)
         return
     except (UpstreamError, LeaseOver) as unknown:
         log.warning("mint.installation_unknown", error=type(unknown).__name__)
         back_off(rt, work, attempt_id, error)
         return
     if seen.suspended:
-        leave(rt, work, attempt_id, Suspended("the App's installation is suspended"))
+        leave(self, rt, work, attempt_id, Suspended("the App's installation is suspended"))
         return
     if seen.account_id != work.account_id or seen.login == Scope.parse(work.scope).login:
         back_off(rt, work, attempt_id, error)

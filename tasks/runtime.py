@@ -19,7 +19,7 @@ from ostler.encryption import Cipher
 from ostler.settings import Settings, load
 from ostler.wakes import QUEUES, Waker
 from tasks.app import app
-from tasks.limits import make_governor
+from tasks.limits import make_governor, make_left
 
 
 class HeldAcrossNetwork(AssertionError):
@@ -48,6 +48,7 @@ class Runtime:
             app_id=settings.github_app_id,
             private_key=settings.github_private_key,
             governor=make_governor(settings, self.engine),
+            left=make_left(self.engine),
         )
 
     @property

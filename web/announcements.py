@@ -74,7 +74,10 @@ def _change(db: Connection, announced: Announcement, *, budget: Budget, access: 
             return announcements.repository_renamed(db, announced, now=now)
         case InstallationEvent() if announced.action in installations.LEFT:
             reason = installations.LEFT[announced.action]
-            installations.leave(db, installation_id=announced.installation_id, reason=reason, now=now)
+            installations.leave(
+                db, installation_id=announced.installation_id, reason=reason,
+                gone=announced.action in installations.GONE, now=now,
+            )  # fmt: skip
             return False
         case InstallationEvent():
             installations.come_back(
@@ -84,6 +87,7 @@ def _change(db: Connection, announced: Announcement, *, budget: Budget, access: 
                 login=announced.owner_login,
                 budget=budget,
                 access=access,
+                at=announced.at,
                 now=now,
             )
             return True

@@ -11,7 +11,7 @@ import hashlib
 import json
 from typing import Any
 
-from lab.github.entities import COMPLETED, WAITING, Account, Group, Job, Repository, Run, stamp
+from lab.github.entities import COMPLETED, WAITING, Account, Group, Job, Repository, Run, now, stamp
 
 API = "https://api.github.com"
 SITE = "https://github.com"
@@ -220,7 +220,7 @@ def installation_webhook(action: str, account: Account, *, app_id: str) -> dict[
     """Return the body of an `installation` webhook."""
     return {
         "action": action,
-        "installation": installation_view(account, app_id=app_id),
+        "installation": installation_view(account, app_id=app_id) | {"updated_at": stamp(now())},
         "repositories": [
             {
                 "id": each.id,

@@ -529,3 +529,17 @@ def test_refused_mint_says_why_in_github_words(
     assert refused.value.status == status
     assert words in (refused.value.words or "")
     assert words not in str(refused.value)
+
+
+def test_unknown_installation_is_told_of(lab: Lab, app_key: tuple[Secret, Path]) -> None:
+    left: list[int] = []
+    github = GitHub(api_url=lab.url, app_id="77", private_key=app_key[0], left=left.append)
+    mint(github)
+    lab.call("PATCH", "/_lab/accounts/acme", {"installed": False, "announce": False})
+    lab.call("DELETE", "/_lab/tokens")
+
+    with pytest.raises(NotInstalled):
+        mint(github, "runner-2")
+
+    assert left == [ORG_INSTALLATION]
+    github.close()

@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from github_adapters.fields import BIGINT_MAX
-from github_adapters.webhooks import MalformedPayload, WorkflowJobEvent, parse_workflow_job, verify_signature
+from github_adapters.webhooks import (
+    MalformedPayload,
+    WorkflowJobEvent,
+    parse_installation,
+    parse_workflow_job,
+    verify_signature,
+)
 from ostler.secrets import Secret
 
 
@@ -309,3 +315,23 @@ def test_whatever_stands_in_a_field_the_event_is_storable_or_malformed(data: st.
 def test_noise_is_malformed(body: bytes) -> None:
     with pytest.raises(MalformedPayload):
         parse_workflow_job(body)
+
+
+@pytest.mark.parametrize(
+    ("written", "at"),
+    [
+        ("2026-03-01T10:00:00Z", datetime(2026, 3, 1, 10, tzinfo=UTC)),
+        (1_772_359_200, datetime(2026, 3, 1, 10, tzinfo=UTC)),
+        (None, None),
+        ("soon", None),
+        (True, None),
+        (-1, None),
+        (10**18, None),
+    ],
+)
+def test_installation_event_tells_when_it_was(written: object, at: datetime | None) -> None:
+    installation = {"id": 3, "account": {"id": 77, "login": "acme"}, "updated_at": written}
+
+    found = parse_installation(json.dumps({"action": "created", "installation": installation}).encode())
+
+    assert found.at == at

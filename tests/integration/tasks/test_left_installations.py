@@ -1,0 +1,238 @@
+"""An installation that GitHub does not know is marked left and skipped; the newest is by event, not by its id."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from celery.exceptions import Retry
+from cryptography.fernet import Fernet
+from sqlalchemy import text
+
+from github_adapters.client import Jit
+from models import catch_up, installations, restoring
+from models.engine import transaction
+from models.names import INSTALLATION_NOW
+from models.orphans import scopes_of_runners
+from ostler.clock import utcnow
+from ostler.encryption import Cipher
+from ostler.errors import NotInstalled
+from ostler.secrets import Secret
+from rules.fairness import Budget
+from tasks.limits import make_left
+from tasks.mint import mint
+from tests.integration.tasks.conftest import Stage
+
+FORGED = 2**31
+BUDGET = Budget(count=1, vcpu_millicores=1000, memory_mib=1024)
+
+
+class GitHubWithout:
+    """Knows all installations but some."""
+
+    def __init__(self, *gone: int) -> None:
+        self.gone = set(gone)
+        self.asked: list[int] = []
+
+    def mint(self, *, installation_id: int, name: str, **_rest: Any) -> Jit:
+        self.asked.append(installation_id)
+        if installation_id in self.gone:
+            raise NotInstalled("the App is not installed there any more")
+        return Jit(runner_id=7, runner_name=name, config=Secret("jit"))
+
+
+@pytest.fixture
+def stage(clusterless: Stage) -> Stage:
+    """A claim of installation 501, whose account also has one with a larger id that GitHub never made."""
+    clusterless.rt.cipher = Cipher([Secret(Fernet.generate_key().decode())])  # type: ignore[attr-defined]
+    clusterless.add_pod("pod")
+    clusterless.job(1)
+    for known in (501, FORGED):
+        clusterless.rows(
+            "INSERT INTO installations (id, account_id, created_at) VALUES (:id, 1, now() - interval '1 day')", id=known
+        )
+    return clusterless
+
+
+def now_is(stage: Stage) -> int:
+    """Return the installation by which GitHub is asked about a claim."""
+    with stage.rt.engine.connect() as db:
+        found: int = db.execute(text(f"SELECT {INSTALLATION_NOW} FROM claims c")).scalar_one()  # noqa: S608
+    return found
+
+
+def left(stage: Stage) -> list[int]:
+    return [row.id for row in stage.rows("SELECT id FROM installations WHERE left_at IS NOT NULL ORDER BY id")]
+
+
+def told(stage: Stage, installation: int, *, at: datetime | None) -> None:
+    """Hear that an installation works (again)."""
+    transaction(
+        stage.rt.engine,
+        lambda db: installations.come_back(
+            db, installation_id=installation, account_id=1, login="acme", budget=BUDGET, at=at, now=utcnow()
+        ),
+    )
+
+
+def test_unknown_installation_is_skipped_by_sweeps_once_it_is_marked(stage: Stage) -> None:
+    stage.claim("pod", job_id=1, state="claimed")
+    assert now_is(stage) == FORGED
+
+    make_left(stage.rt.engine)(FORGED)
+
+    assert left(stage) == [FORGED]
+    assert now_is(stage) == 501
+
+
+def test_installation_that_was_told_of_is_newer_than_one_that_only_jobs_named(stage: Stage) -> None:
+    stage.claim("pod", job_id=1, state="claimed")
+    stage.rows("UPDATE installations SET told_at = now() WHERE id = 501")
+
+    assert now_is(stage) == 501
+
+
+def test_last_event_decides_which_installation_is_the_newest(stage: Stage) -> None:
+    stage.claim("pod", job_id=1, state="claimed")
+    began = utcnow() - timedelta(hours=1)
+    told(stage, 900, at=began)
+    told(stage, 501, at=began + timedelta(minutes=1))  # back to the former App
+
+    assert now_is(stage) == 501
+    told(stage, 900, at=began)  # the first event again, late
+
+    assert now_is(stage) == 501
+    assert [row.installation_id for row in stage.rows("SELECT installation_id FROM jobs")] == [501]
+
+
+def test_late_event_of_an_older_installation_changes_nothing_when_jobs_named_a_newer_one(stage: Stage) -> None:
+    stage.claim("pod", job_id=1, state="claimed")
+
+    told(stage, 501, at=utcnow() - timedelta(days=2))
+
+    assert now_is(stage) == FORGED
+
+
+def test_event_from_the_future_does_not_stay_the_newest(stage: Stage) -> None:
+    stage.claim("pod", job_id=1, state="claimed")
+    told(stage, 900, at=utcnow() + timedelta(days=1000))
+
+    told(stage, 501, at=utcnow() + timedelta(seconds=1))
+
+    assert now_is(stage) == 501
+
+
+def test_event_brings_back_an_installation_that_left(stage: Stage) -> None:
+    stage.claim("pod", job_id=1, state="claimed")
+    for each in (501, FORGED):
+        make_left(stage.rt.engine)(each)
+
+    told(stage, 501, at=None)
+
+    assert left(stage) == [FORGED]
+
+
+def test_mint_goes_on_with_the_installation_that_works(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim = stage.claim("pod", job_id=1, state="claimed")
+    stage.rows("UPDATE claims SET installation_id = :id", id=FORGED)
+    stage.rows("UPDATE jobs SET installation_id = :id", id=FORGED)
+    github = stage.rt.github = GitHubWithout(FORGED)
+    monkeypatch.setattr(mint, "retry", _retry)
+
+    with pytest.raises(Retry):
+        mint.run(claim_id=claim, chain_no=None)
+    mint.run(claim_id=claim, chain_no=None)
+
+    assert github.asked == [FORGED, 501]
+    assert left(stage) == [FORGED]
+    assert stage.see(claim).state == "minted"
+    assert stage.see(claim).hold_reason is None
+
+
+def _retry(**_: Any) -> None:
+    raise Retry
+
+
+def test_mint_without_another_installation_holds_its_job(stage: Stage) -> None:
+    claim = stage.claim("pod", job_id=1, state="claimed")
+    stage.rows("DELETE FROM installations WHERE id = :id", id=FORGED)
+    stage.rt.github = GitHubWithout(501)
+
+    mint.run(claim_id=claim, chain_no=None)
+
+    assert left(stage) == [501]
+    (job,) = stage.rows("SELECT hold_reason, hold_detail FROM jobs")
+    assert (job.hold_reason, job.hold_detail) == ("backoff", "the App is not installed there any more")
+
+
+def test_mint_that_works_shows_that_its_installation_did_not_leave(stage: Stage) -> None:
+    claim = stage.claim("pod", job_id=1, state="claimed")
+    transaction(
+        stage.rt.engine,
+        lambda db: installations.leave(db, installation_id=501, reason="gone", gone=True, now=utcnow()),
+    )
+    assert left(stage) == [501]
+    stage.rt.github = GitHubWithout()
+
+    mint.run(claim_id=claim, chain_no=None)
+
+    assert left(stage) == []
+
+
+@pytest.mark.parametrize(("action", "marks"), [("deleted", [501]), ("suspend", [])])
+def test_only_a_removed_installation_left(stage: Stage, action: str, marks: list[int]) -> None:
+    reason = installations.LEFT[action]
+    transaction(
+        stage.rt.engine,
+        lambda db: installations.leave(
+            db, installation_id=501, reason=reason, gone=action in installations.GONE, now=utcnow()
+        ),
+    )
+
+    assert left(stage) == marks
+
+
+def test_scopes_of_an_installation_that_left_are_not_listed(stage: Stage) -> None:
+    stage.claim("pod", job_id=1, state="claimed", runner="r")
+    since = utcnow() - timedelta(hours=1)
+
+    def scopes() -> list[int]:
+        return transaction(
+            stage.rt.engine,
+            lambda db: [each.installation_id for each in scopes_of_runners(db, since=since, unheard_since=since)],
+        )
+
+    assert scopes() == [FORGED]
+    make_left(stage.rt.engine)(FORGED)
+    assert scopes() == [501]
+    make_left(stage.rt.engine)(501)
+    assert scopes() == []
+
+
+def test_restore_asks_the_installation_that_works(stage: Stage) -> None:
+    def asked() -> set[int]:
+        return transaction(stage.rt.engine, lambda db: {each.installation_id for each in restoring.scopes(db)})
+
+    assert asked() == {FORGED}
+    make_left(stage.rt.engine)(FORGED)
+    assert asked() == {501}
+    make_left(stage.rt.engine)(501)  # nobody else can be asked
+    assert len(asked()) == 1
+
+
+def test_catching_up_asks_the_installation_that_works(stage: Stage) -> None:
+    def places() -> list[int]:
+        return transaction(
+            stage.rt.engine,
+            lambda db: [
+                row.installation_id
+                for row in db.execute(catch_up._PLACES, {"now": utcnow(), "since": utcnow() - timedelta(hours=1)})
+            ],
+        )
+
+    assert places() == [FORGED]
+    make_left(stage.rt.engine)(FORGED)
+    assert places() == [501]
+    make_left(stage.rt.engine)(501)
+    assert places() == []
