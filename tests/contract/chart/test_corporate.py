@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from k8s_adapters.crd import crd_manifest
 from k8s_adapters.pools import read_pool
@@ -13,6 +16,8 @@ from k8s_adapters.runners import build_pod
 from lab import helm
 
 Json = dict[str, Any]
+
+PAGE = Path(__file__).parents[3] / "docs" / "operations" / "corporate-networks.md"
 
 EXTRA: Json = {
     "extraEnv": [
@@ -195,3 +200,36 @@ def test_good_pools_are_taken_as_they_are_written() -> None:
     assert pool["spec"] == full
     schema = crd_manifest()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     assert set(full) == set(schema["properties"]), "a field of the definition is missing in values.schema.json"
+
+
+def examples() -> list[Json]:
+    found = [yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)]
+    assert len(found) > 5
+    return found
+
+
+def test_every_values_example_of_the_page_is_taken() -> None:
+    for values in (each for each in examples() if "kind" not in each):
+        assert helm.render(values=values)
+
+
+def test_pool_of_the_page_gives_the_way_out_to_the_runner_alone() -> None:
+    (pool,) = (each for each in examples() if "kind" in each)
+    with_uid = {**pool, "metadata": {**pool["metadata"], "uid": "u-1"}}
+    seen = read_pool(with_uid)
+    assert seen.problem is None
+    spec = build_pod(pool=seen, name="c-0", attempt="a", dispatch_url="http://web/", audience="ostler")["spec"]
+    named = {each["name"]: {variable["name"] for variable in each["env"]} for each in spec["containers"]}
+    wanted = {"https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY", "SSL_CERT_FILE", "GIT_SSL_CAINFO"}
+    assert wanted | {"NODE_EXTRA_CA_CERTS"} <= named["runner"]
+    assert {each for each in named["poller"] if not each.startswith("OSTLER_")} == set()
+    mounts = {each["name"]: {mount["name"] for mount in each["volumeMounts"]} for each in spec["containers"]}
+    assert "corporate-ca" in mounts["runner"] - mounts["poller"]
+
+
+def test_hash_of_a_pool_changes_only_if_its_user_is_assigned() -> None:
+    def digest(**more: Any) -> str:
+        metadata = {"name": "small", "namespace": "runners", "uid": "u-1"}
+        return read_pool({"metadata": metadata, "spec": {**POOL, **more}}).template_hash
+
+    assert digest() == digest(assignedUser=False) != digest(assignedUser=True)

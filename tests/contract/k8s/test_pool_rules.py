@@ -94,11 +94,12 @@ def test_a_pool_is_scaled_by_its_subresource(api: KubeClient, own: str) -> None:
     assert (pool.replicas, pool.generation) == (3, 2)
 
 
+@pytest.mark.parametrize("assigned", [False, True], ids=["own user", "assigned user"])
 @pytest.mark.parametrize("overlay", [None, OVERLAY])
 def test_a_pod_of_ours_is_admitted_under_the_restricted_level(
-    api: KubeClient, own: str, overlay: dict[str, object] | None
+    api: KubeClient, own: str, overlay: dict[str, object] | None, *, assigned: bool
 ) -> None:
-    spec = SPEC if overlay is None else {**SPEC, "podTemplate": overlay}
+    spec = {**SPEC, **({} if overlay is None else {"podTemplate": overlay}), "assignedUser": assigned}
     pool = create_pool(api, namespace=own, name="p", spec=spec)
     assert pool.problem is None
     made = create_runner(
@@ -106,4 +107,5 @@ def test_a_pod_of_ours_is_admitted_under_the_restricted_level(
     )
     assert made.uid
     pod = api.request("GET", object_path("pods", namespace=own, name="p-00000001"))
+    assert ("runAsUser" in pod["spec"]["securityContext"]) is not assigned
     assert pod["spec"].get("hostUsers") is (None if overlay is None else False)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lab.helm import CHART, render
+from rules.addresses import blocks
 from rules.deploy_network import ANY_OTHER, Question, judge_network
 from rules.deploy_plan import Deploy, judge
 from rules.deploys import Danger
@@ -109,3 +110,17 @@ def test_web_behind_a_public_address_is_out_of_reach_for_busy_pods_once_its_bloc
     assert {each.danger for each in seen.refusals} == {Danger.BUSY_REACHES_WEB}
     said = deployed({"web": balancer, "networkPolicies": {"webAddresses": ["198.51.100.7/32"]}})
     assert judge_network(Question(None, live([e.body for e in said.objects.values()]), RUNNERS)).refusals == ()
+
+
+def test_proxy_that_jobs_may_reach_is_refused_only_without_its_argument_or_while_busy_pods_run() -> None:
+    proxy = {"cidr": "10.1.2.3/32", "ports": [{"protocol": "TCP", "port": 3128}]}
+    old = deployed({"image": {"tag": "1"}, "networkPolicies": {"runners": {"allow": [proxy]}}})
+    new = deployed({"image": {"tag": "2"}, "networkPolicies": {"runners": {"allow": [proxy]}}})
+
+    def refusals(before: Manifests | None, *allowed: str) -> set[Danger]:
+        found = Question(before=before, after=new, namespaces=RUNNERS, allowed=blocks(allowed))
+        return {each.danger for each in judge_network(found).refusals}
+
+    assert refusals(None) == refusals(old) == {Danger.PRIVATE_EGRESS}
+    assert refusals(None, "10.1.2.3/32") == refusals(old, "10.1.2.3/32") == set()
+    assert refusals(deployed({"image": {"tag": "1"}}), "10.1.2.3/32") != set()
