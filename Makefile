@@ -13,11 +13,14 @@ JOBS ?=
 SEED ?= 1
 SCENARIO ?= faults
 T ?= tests
+FILES ?=
+BASE ?= origin/main
+MINUTES ?=
 # Without caches each of the many processes of a demo or a test compiles what it imports anew: twice the CPU of a start.
 unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := beat_schedule.py poller ostler tasks models k8s_adapters github_adapters rules web lab tests benchmarks
 
-.PHONY: help demo chaos bench test test-slow test-seeds lint fmt control-plane toxiproxy helm kubectl setup
+.PHONY: help demo chaos bench test test-slow test-seeds mutants mutants-all mutants-sql lint fmt control-plane toxiproxy helm kubectl setup
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +55,15 @@ test-slow: $(STAMP) ## run the tests that take minutes each
 
 test-seeds: $(STAMP) ## run the tests against every seeded bug
 	@$(BIN)/pytest -m seeds
+
+mutants: $(STAMP) ## seed mistakes in changed modules of rules, at most 10 minutes: BASE=origin/main or FILES=rules/nodes.py
+	@$(BIN)/python tests/mutants/of_rules.py --minutes $(or $(MINUTES),10) --base $(BASE) $(FILES)
+
+mutants-all: $(STAMP) ## seed mistakes in all of rules (up to 3 hours; goes on where it stopped): MINUTES=60
+	@$(BIN)/python tests/mutants/of_rules.py --all --minutes $(or $(MINUTES),180)
+
+mutants-sql: $(STAMP) ## drop conditions of guarded statements, at most 150 (about an hour; goes on where it stopped): FILES= MINUTES=
+	@$(BIN)/python tests/mutants/of_sql.py --minutes $(or $(MINUTES),120) $(FILES)
 
 lint: $(STAMP) ## ruff, format, mypy, import-linter, shellcheck
 	@$(BIN)/ruff check $(PACKAGES)

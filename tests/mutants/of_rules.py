@@ -1,0 +1,254 @@
+"""Mutants of `rules`: mutmut without the mutants of prose and those that mypy refuses, resumable.
+
+Results stay in `mutants/` (ignored by git), so that an interrupted run goes on where it stopped. mutmut judges a mutant
+again when its function changed. A survivor that `accepted.toml` names is reported apart, with its reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+ACCEPTED = Path(__file__).with_name("accepted.toml")
+RESULTS = Path("mutants/rules")
+LAWS = (
+    "reaping", "unused", "orphans", "stamps", "nodes", "restoring", "epochs", "draining", "fairness", "retry",
+    "pool_plan", "starts", "stranding", "busy", "bindings", "machines", "fates", "pod_ends", "adrift",
+)  # fmt: skip
+"""The modules that decide about laws, which a full run judges first."""
+
+UNNOTICED = {0, 33}
+"""What mutmut writes down for a mutant whose tests passed, and for one that no test reaches."""
+KILLED = {"killed", "timeout", "segfault"}
+REFUSED = "caught by type check"
+"""mypy finds the mistake, so that no test has to; such a mutant counts on neither side of the score."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survivor:
+    """A mutant that no test noticed, as `mutmut show` displays it."""
+
+    name: str
+    function: str
+    place: str
+    before: str
+    after: str
+    tested: bool
+
+    @property
+    def line(self) -> str:
+        """Return one line for a person."""
+        why = "" if self.tested else " (no unit test of rules reaches the function)"
+        return f"{self.place} {self.function}: {self.before or '(nothing)'}  =>  {self.after or '(nothing)'}{why}"
+
+
+def refuse_what_mypy_refuses() -> None:
+    """Have mutmut ask mypy first, which refuses more than a third of the mutants."""
+    from mutmut.configuration import config  # noqa: PLC0415 - reads the configuration of mutmut
+
+    config().type_check_command = [sys.executable, str(Path(__file__).with_name("refused.py")), "mypy"]
+
+
+def leave_prose_alone() -> None:
+    """Seed no mistake in a text with a space: a test that pins the wording of a message finds no mistake."""
+    import libcst  # noqa: PLC0415 - only the runner of mutants has these two
+    from mutmut.mutation import mutators  # noqa: PLC0415
+
+    operators: list[Any] = mutators.mutation_operators  # type: ignore[assignment]  # a list that is called a Sequence
+    seeded = mutators.operator_string
+
+    def of_names(node: libcst.BaseString) -> Iterable[libcst.BaseString]:
+        return () if isinstance(node, libcst.SimpleString) and " " in node.value else seeded(node)
+
+    operators[operators.index((libcst.BaseString, seeded))] = (libcst.BaseString, of_names)
+
+
+def modules(results: Path) -> list[str]:
+    """Return the modules that have mutants, those about laws first."""
+    names = sorted(path.name.removesuffix(".py.meta") for path in results.glob("*.py.meta"))
+    return [name for name in LAWS if name in names] + [name for name in names if name not in LAWS]
+
+
+def judged(results: Path, module: str) -> dict[str, int | None]:
+    """Return the exit code of each mutant's tests; None where they did not run yet."""
+    found: dict[str, int | None] = json.loads((results / f"{module}.py.meta").read_text())["exit_code_by_key"]
+    return found
+
+
+def others(root: Path = ROOT) -> list[str]:
+    """Return the modules of `rules` that are not among `LAWS`."""
+    return sorted({path.stem for path in (root / "rules").glob("*.py")} - {"__init__", *LAWS})
+
+
+def to_run(names: Iterable[str], *, again: bool = False, results: Path = RESULTS, root: Path = ROOT) -> list[str]:
+    """Return the mutants of these modules that have no result; with `again` the survivors too.
+
+    Of a module that changed since its mutants were made it is a pattern: mutmut makes them anew first.
+    """
+    patterns: list[str] = []
+    for name in names:
+        source, made = root / "rules" / f"{name}.py", results / f"{name}.py"
+        if not made.exists() or source.stat().st_mtime > made.stat().st_mtime:
+            patterns.append(f"rules.{name}.*")
+            continue
+        codes = judged(results, name)
+        patterns += [each for each, code in codes.items() if code is None or (again and code in UNNOTICED)]
+    return patterns
+
+
+def changed_modules(base: str, root: Path = ROOT) -> list[str]:
+    """Return the modules of `rules` that differ from where this branch left `base`, in the work tree or in commits."""
+    found = subprocess.run(
+        ["git", "diff", "--name-only", "--diff-filter=d", "--merge-base", base, "--", "rules"],
+        cwd=root, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    new = subprocess.run(
+        ["git", "ls-files", "--others", "--exclude-standard", "--", "rules"],
+        cwd=root, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return sorted({Path(line).stem for line in (found.stdout + new.stdout).split() if line.endswith(".py")})
+
+
+def survivor(name: str, difference: str, *, tested: bool, root: Path = ROOT) -> Survivor:
+    """Read one difference as mutmut shows it, whose lines count from the first line of the function."""
+    module = name.split(".")[1]
+    before: list[str] = []
+    after: list[str] = []
+    at, first = 0, None
+    for line in difference.splitlines():
+        if line.startswith(("---", "+++", "#")):
+            continue
+        if line.startswith("@@"):
+            at = int(line.split()[1].split(",")[0].lstrip("-"))
+            continue
+        if line.startswith("-"):
+            before.append(line[1:].strip())
+        if line.startswith("+"):
+            after.append(line[1:].strip())
+        if first is None and line.startswith(("-", "+")):
+            first = at
+        at += not line.startswith("+")
+    function = readable(name)
+    start = _first_line(root / "rules" / f"{module}.py", function)
+    return Survivor(
+        name, function, f"rules/{module}.py:{start + (first or 1) - 1}", " ".join(before), " ".join(after), tested
+    )
+
+
+def readable(name: str) -> str:
+    """Return the function of a mutant as Python names it, `Class.method` or `function`."""
+    mangled = name.rsplit(".", maxsplit=1)[-1].rpartition("__mutmut_")[0]
+    if mangled.startswith("xǁ"):
+        return ".".join(part for part in mangled[1:].split("ǁ") if part)
+    return mangled.removeprefix("x_")
+
+
+def _first_line(path: Path, function: str) -> int:
+    body: Sequence[ast.stmt] = ast.parse(path.read_text()).body
+    line = 1
+    for part in function.split("."):
+        for each in body:
+            if isinstance(each, ast.ClassDef | ast.FunctionDef) and each.name == part:
+                line = min([each.lineno, *(decorator.lineno for decorator in each.decorator_list)])
+                body = each.body
+    return line
+
+
+def accepted(path: Path = ACCEPTED) -> dict[tuple[str, str, str], str]:
+    """Return the reasons of the survivors that may stay, by function, line before and line after."""
+    if not path.exists():
+        return {}
+    listed = tomllib.loads(path.read_text()).get("survivor", [])
+    return {(each["function"], each["before"], each["after"]): each["reason"] for each in listed}
+
+
+def report(names: Sequence[str], *, results: Path = RESULTS) -> Iterator[str]:
+    """Yield the lines of the summary: a score for each module, and the survivors with place and change."""
+    from mutmut.mutation.diff_apply import get_diff_for_mutant  # noqa: PLC0415
+    from mutmut.stats import status_by_exit_code  # noqa: PLC0415
+
+    reasons = accepted()
+    all_killed = all_judged = all_left = 0
+    survivors: list[Survivor] = []
+    yield f"{'module':<20} {'mutants':>8} {'killed':>7} {'score':>6}  not run"
+    for module in names:
+        codes = judged(results, module)
+        ran = {name: status_by_exit_code[code] for name, code in codes.items() if code is not None}
+        statuses = {name: status for name, status in ran.items() if status != REFUSED}
+        killed = sum(status in KILLED for status in statuses.values())
+        left = len(codes) - len(ran)
+        all_killed, all_judged, all_left = all_killed + killed, all_judged + len(statuses), all_left + left
+        score = f"{100 * killed / len(statuses):.0f} %" if statuses else "-"
+        yield f"{module:<20} {len(statuses):>8} {killed:>7} {score:>6}  {left or ''}".rstrip()
+        survivors += [
+            survivor(name, get_diff_for_mutant(name), tested=status != "no tests")
+            for name, status in statuses.items()
+            if status not in KILLED
+        ]
+    new = [each for each in survivors if (each.function, each.before, each.after) not in reasons]
+    yield ""
+    yield from (each.line for each in new)
+    total = f"{100 * all_killed / all_judged:.1f} %" if all_judged else "-"
+    yield ""
+    yield (
+        f"score {total}: {all_killed} of {all_judged} killed, {len(new)} survived, "
+        f"{len(survivors) - len(new)} survived with a reason, {all_left} not run"
+    )
+
+
+def _stop(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python tests/mutants/of_rules.py", description=__doc__)
+    parser.add_argument("files", nargs="*", help="modules of rules, by path or name")
+    parser.add_argument("--all", action="store_true", help="all modules; a run that was interrupted goes on")
+    parser.add_argument("--base", default="origin/main", help="without files: what differs from this revision")
+    parser.add_argument("--minutes", type=float, default=0, help="stop after this time; 0 is no limit")
+    parser.add_argument("--children", type=int, default=2, help="mutants that run at the same time")
+    parser.add_argument("--again", action="store_true", help="run survivors once more, after tests were added")
+    parser.add_argument("--report", action="store_true", help="run nothing; print what is known")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run the mutants that have no result yet, and print the summary; exit 1 if one survived without a reason."""
+    options = _arguments()
+    leave_prose_alone()
+    refuse_what_mypy_refuses()
+    from mutmut.__main__ import cli  # noqa: PLC0415 - reads the configuration of mutmut on import
+
+    wanted = [Path(each).stem for each in options.files]
+    if not wanted and not options.all:
+        wanted = changed_modules(options.base)
+        if not wanted:
+            print(f"no module of rules differs from {options.base}")  # noqa: T201
+            return 0
+    if not options.report:
+        if options.minutes:
+            signal.signal(signal.SIGALRM, _stop)
+            signal.setitimer(signal.ITIMER_REAL, 60 * options.minutes)
+        for part in [wanted] if wanted else [LAWS, others()]:
+            patterns = to_run(part, again=options.again)
+            if patterns:
+                cli(["run", "--max-children", str(options.children), *patterns], standalone_mode=False)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    lines = list(report(wanted or modules(RESULTS)))
+    print("\n".join(lines))  # noqa: T201
+    return int(" 0 survived," not in lines[-1])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
