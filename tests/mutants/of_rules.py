@@ -53,11 +53,11 @@ class Survivor:
         return f"{self.place} {self.function}: {self.before or '(nothing)'}  =>  {self.after or '(nothing)'}{why}"
 
 
-def refuse_what_mypy_refuses() -> None:
-    """Have mutmut ask mypy first, which refuses more than a third of the mutants."""
+def ask_mypy_about(names: Sequence[str]) -> None:
+    """Have mutmut ask mypy first about the mutants of these modules; it refuses more than a third."""
     from mutmut.configuration import config  # noqa: PLC0415 - reads the configuration of mutmut
 
-    config().type_check_command = [sys.executable, str(Path(__file__).with_name("refused.py")), "mypy"]
+    config().type_check_command = [sys.executable, str(Path(__file__).with_name("refused.py")), "mypy", *names]
 
 
 def leave_prose_alone() -> None:
@@ -227,7 +227,6 @@ def main() -> int:
     """Run the mutants that have no result yet, and print the summary; exit 1 if one survived without a reason."""
     options = _arguments()
     leave_prose_alone()
-    refuse_what_mypy_refuses()
     from mutmut.__main__ import cli  # noqa: PLC0415 - reads the configuration of mutmut on import
 
     wanted = [Path(each).stem for each in options.files]
@@ -243,6 +242,7 @@ def main() -> int:
         for part in [wanted] if wanted else [LAWS, others()]:
             patterns = to_run(part, again=options.again)
             if patterns:
+                ask_mypy_about(part)
                 cli(["run", "--max-children", str(options.children), *patterns], standalone_mode=False)
         signal.setitimer(signal.ITIMER_REAL, 0)
     lines = list(report(wanted or modules(RESULTS)))

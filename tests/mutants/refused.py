@@ -1,7 +1,7 @@
 """The mutants that mypy refuses, for mutmut: `make lint` finds these mistakes, so no test has to.
 
-Run in the folder `mutants`. Prints mypy's errors as JSON, one a line, without those that the frame of mutmut causes:
-what stands outside of a mutant, and types that mypy cannot infer there.
+Run in the folder `mutants`, with `mypy` and the modules as arguments. Prints mypy's errors as JSON, one a line, without
+those that the frame of mutmut causes: what stands outside of a mutant, and types that mypy cannot infer there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -33,12 +33,14 @@ def _mutated_lines(path: str) -> list[range]:
     ]
 
 
-def refusals(lines: Iterator[str]) -> Iterator[Mapping[str, object]]:
-    """Yield the errors of mypy's output that stand in a mutant and are about its types."""
+def refusals(lines: Iterator[str], modules: Container[str]) -> Iterator[Mapping[str, object]]:
+    """Yield the errors of mypy's output that stand in a mutant of these modules and are about its types."""
     for line in lines:
         found = json.loads(line) if line.strip() else {}
         inferred = str(found.get("message", "")).startswith("Cannot determine type")
         if found.get("code") not in REFUSALS or found["severity"] != "error" or inferred:
+            continue
+        if Path(found["file"]).stem not in modules:
             continue
         if any(found["line"] in lines for lines in _mutated_lines(found["file"])):
             yield found
@@ -55,7 +57,7 @@ def main() -> int:
     if done.returncode not in {0, 1}:
         sys.stderr.write(done.stdout + done.stderr)
         return done.returncode
-    for found in refusals(iter(done.stdout.splitlines())):
+    for found in refusals(iter(done.stdout.splitlines()), sys.argv[2:]):
         print(json.dumps(found))  # noqa: T201
     return 0
 

@@ -132,7 +132,10 @@ def test_mypy_refuses_what_stands_in_a_mutant_and_is_about_types(tmp_path: Path)
         json.dumps({"file": str(module), "line": line, "code": code, "message": message, "severity": "error"})
         for line, code, message in told
     ]
-    assert [(each["line"], each["code"]) for each in refused.refusals(iter(["", *lines]))] == [(3, "arg-type")]
+    assert [(each["line"], each["code"]) for each in refused.refusals(iter(["", *lines]), {"ages"})] == [
+        (3, "arg-type")
+    ]
+    assert not list(refused.refusals(iter(lines), {"others"}))
 
 
 def test_every_reason_for_a_survivor_names_a_line_that_exists() -> None:

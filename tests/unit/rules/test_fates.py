@@ -20,3 +20,12 @@ def test_a_run_that_is_over_changes_nothing_for_what_runs_or_has_ended() -> None
     assert from_github(status="in_progress", conclusion=None, run=over).fate is Fate.RUNNING
     assert from_github(status="completed", conclusion="success", run=over).conclusion == "success"
     assert from_github(status=None, conclusion=None, run=over).fate is Fate.RUNNING
+
+
+def test_a_job_that_is_over_without_a_conclusion_has_an_unknown_one() -> None:
+    assert from_github(status="completed", conclusion=None).conclusion == "unknown"
+
+
+def test_the_runner_of_a_running_job_is_named_where_it_is_known() -> None:
+    assert from_github(status="in_progress", conclusion=None, runner="r-1").why.endswith("in_progress on runner r-1")
+    assert from_github(status="in_progress", conclusion=None).why.endswith("in_progress")

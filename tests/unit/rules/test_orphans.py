@@ -21,7 +21,7 @@ from rules.orphans import (
     judge_silent,
     judge_stamped,
 )
-from rules.reaping import enough
+from rules.reaping import Source, enough
 
 ORPHAN = StampedPod(has_row=True, has_live_claim=False, ever_delivered=False, idle_seconds=301)
 WAITING = PodEvidence(any_delivered=False, poller_exit_code=None, runner_ever_ready=False, github_runner_seen="unknown")
@@ -159,3 +159,66 @@ def test_a_service_account_without_a_pod_goes() -> None:
 )
 def test_a_service_account_stays(change: dict[str, Any]) -> None:
     assert judge_service_account(**{**LONELY, **change}, grace_seconds=600).keep
+
+
+def test_each_orphan_is_judged_from_the_end_of_its_grace_on() -> None:
+    silent = QuietPod(quiet_seconds=300, web_beats=True)
+    assert judge_stamped(replace(ORPHAN, idle_seconds=300), grace_seconds=300) is None
+    assert not judge_silent(silent, WAITING, grace_seconds=300).keep
+    assert not judge_runner(**{**LEFT, "idle_seconds": 900.0}, grace_seconds=900).keep
+    assert not judge_service_account(**{**LONELY, "age_seconds": 600.0}, grace_seconds=600).keep
+
+
+@pytest.mark.parametrize(("code", "seen"), [(None, "has not exited"), (10, "exited 10")])
+def test_the_witness_of_kubernetes_says_what_the_poller_did(code: int | None, seen: str) -> None:
+    verdict = judge_orphaned_stamp(replace(WAITING, poller_exit_code=code), **SEEN)
+    said = {witness.source: witness.saw for witness in verdict.witnesses}
+    assert seen in said[Source.KUBERNETES]
+    assert "delivered" in said[Source.POSTGRES]
+
+
+@pytest.mark.parametrize(
+    ("online", "busy", "seen"), [(True, False, "online"), (True, True, "online"), (False, True, "busy")]
+)
+def test_a_runner_that_stays_says_what_github_saw(online: bool, busy: bool, seen: str) -> None:
+    assert seen in judge_runner(**{**LEFT, "online": online, "busy": busy}, grace_seconds=900).reason
+
+
+@pytest.mark.parametrize(
+    ("pod", "what", "witness"),
+    [
+        ({"node_gone": "its node is deleted", "outlasts": True}, "its node is deleted", Source.KUBERNETES),
+        ({"outlasts": True}, "longer than GitHub lets a job run", Source.POSTGRES),
+        ({}, "its job is over", Source.POSTGRES),
+        ({"job_over": False}, "no job of it is known to run", Source.POSTGRES),
+    ],
+)
+def test_a_finished_pod_goes_for_the_strongest_reason_in_the_words_of_its_source(
+    pod: dict[str, Any], what: str, witness: Source
+) -> None:
+    finished = FinishedPod(
+        **{
+            "job_over": True,
+            "outlasts": False,
+            "job_over_seconds": None,
+            "runner": "idle",
+            "free_for_seconds": 60.0,
+            **pod,
+        }
+    )
+    verdict = judge_finished(finished, looks_apart=60, job_over_after=900)
+    assert what in verdict.reason
+    said = {each.source: each.saw for each in verdict.witnesses}
+    assert what in said[witness]
+    assert "idle now" in said[Source.GITHUB]
+    assert set(said) == {Source.GITHUB, witness}
+
+
+def test_a_pod_is_looked_at_again_when_its_job_ended_a_moment_ago() -> None:
+    lingers = FinishedPod(
+        job_over=True, outlasts=False, job_over_seconds=90, runner="absent", free_for_seconds=1000.0,
+        absent_for_seconds=54.9, overdue=False,
+    )  # fmt: skip
+    assert judge_finished(lingers, looks_apart=55, job_over_after=900, absent_after=90).keep
+    gone = replace(lingers, absent_for_seconds=55)
+    assert not judge_finished(gone, looks_apart=55, job_over_after=900, absent_after=90).keep

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -139,3 +140,37 @@ def test_of_one_runner_that_was_listed_twice_the_one_is_taken_whose_repository_i
 )
 def test_a_runner_is_known_by_the_name_of_its_pod(runner: str, pod: str, is_its: bool) -> None:
     assert (stem_of_runner(runner) == stem_of(pod)) is is_its
+
+
+def test_a_pod_without_owner_claim_and_runner_is_left_alone() -> None:
+    assert judge_pod(WARM).act is Act.LEAVE
+    assert judge_pod(replace(WARM, asked=False)).act is Act.LEAVE
+
+
+@pytest.mark.parametrize("trace", [{"owner": 7}, {"runners": (replace(BUSY, online=False, busy=False),)}])
+def test_a_free_pod_with_a_trace_of_a_lost_claim_is_released_when_github_was_asked(trace: dict[str, Any]) -> None:
+    pod = replace(WARM, **trace)
+    verdict = judge_pod(pod)
+    assert verdict.act is Act.RELEASE
+    assert verdict.runner == next(iter(pod.runners), None)
+    assert judge_pod(replace(pod, asked=False)).act is Act.KEEP
+
+
+def test_a_claim_that_was_not_delivered_is_released_with_its_runner() -> None:
+    idle = replace(BUSY, online=False, busy=False)
+    verdict = judge_pod(replace(WARM, owner=7, stamp_claim=50, claim=CLAIMED, runners=(idle,)))
+    assert (verdict.act, verdict.runner) == (Act.RELEASE, idle)
+    assert "claim 50" in verdict.why
+
+
+def test_a_claim_that_was_delivered_since_executes_on_the_runner_that_shows_it() -> None:
+    verdict = judge_pod(replace(WARM, claim=CLAIMED, runners=(BUSY,)))
+    assert (verdict.act, verdict.runner) == (Act.EXECUTE, BUSY)
+    assert "claim 50" in verdict.why
+    lost = judge_pod(replace(WARM, poller_exit_code=0))
+    assert (lost.act, lost.runner) == (Act.KEEP, None)
+
+
+@pytest.mark.parametrize("claim", [None, CLAIMED])
+def test_a_terminal_pod_is_left_to_the_reconciler(claim: RowClaim | None) -> None:
+    assert judge_pod(replace(WARM, terminal=True, owner=7, claim=claim)).act is Act.LEAVE
