@@ -177,6 +177,21 @@ def test_a_delivery_waits_for_no_locked_pod_row(stage: Stage) -> None:
     assert usage(stage, ACME) == ONE
 
 
+def test_a_delivery_waits_for_no_locked_offer(stage: Stage) -> None:
+    pool = stage.pool()
+    stage.job(stage.account(ACME), pool)
+    stage.pod(pool)
+    stage.match(pool)
+    run(stage, "UPDATE claims SET state = 'minted', jit = 'x', stamp = 'on', runner_name = 'r'")
+    (claim,) = stage.rows("SELECT id, pod_uid FROM claims")
+    with stage.engine.begin() as holder, stage.engine.begin() as db:
+        holder.execute(text("SELECT FROM offers FOR NO KEY UPDATE"))
+        db.execute(text("SET LOCAL lock_timeout = '1s'"))
+        assert deliver(db, claim_id=claim.id, pod_uid=claim.pod_uid, poll_id="p", now=NOW, who="test")
+    (after,) = stage.rows("SELECT state FROM claims")
+    assert after.state == "delivered"
+
+
 def test_the_matcher_and_the_ledger_agree_about_a_pod_on_a_gone_node(stage: Stage) -> None:
     pool = stage.pool()
     stage.account(ACME, count=1)

@@ -20,6 +20,7 @@ from ostler.clock import utcnow
 from ostler.encryption import Cipher
 from ostler.errors import Forbidden, Invalid, UpstreamError
 from ostler.secrets import Secret
+from rules.fates import Fate, JobFate
 from tasks import stamp as of_stamp
 from tasks.mint import mint
 from tasks.stamp import stamp
@@ -188,3 +189,12 @@ def test_refusal_of_an_overtaken_mint_changes_nothing(
     assert [row.failures for row in stage.rows("SELECT failures FROM jobs")] == [0]
     assert stage.outbox.take("ostler.release") == []
     assert [row.outcome for row in stage.rows("SELECT outcome FROM mint_attempts")] == ["refused"]
+
+
+def test_late_answer_about_a_running_job_holds_no_job_that_has_ended(clusterless: Stage) -> None:
+    stage = clusterless
+    stage.job(1, state="completed")
+    running = JobFate(Fate.RUNNING, "GitHub says that it is in_progress")
+    transaction(stage.rt.engine, lambda db: releases.move_fate(db, 1, running, now=utcnow(), who="late"))
+    (job,) = stage.rows("SELECT state, hold_reason FROM jobs")
+    assert (job.state, job.hold_reason) == ("completed", None)

@@ -116,6 +116,25 @@ def test_a_pod_whose_delivered_claim_ended_between_the_plan_and_its_commit_survi
     assert len(reasons(stage)) == 2
 
 
+@pytest.mark.parametrize("end", ["terminal_at", "gone_at"])
+def test_a_pod_that_ended_between_the_plan_and_its_commit_gets_no_retire_claim(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, *, end: str
+) -> None:
+    name = fleet(stage, "surplus")[0]
+    commit: Callable[..., Any] = pool_plans.commit_plan
+
+    def late(*args: Any, **named: Any) -> Any:
+        monkeypatch.setattr(pool_plans, "commit_plan", commit)
+        in_a_thread(lambda: stage.rows(f"UPDATE runner_pods SET {end} = now() WHERE name = :name", name=name))  # noqa: S608
+        return commit(*args, **named)
+
+    monkeypatch.setattr(pool_plans, "commit_plan", late)
+    kept(stage)
+
+    assert name not in reasons(stage)
+    assert len(reasons(stage)) == 2
+
+
 def in_a_thread(what: Callable[[], Any]) -> None:
     """Do something as another process would: this thread is inside a transaction."""
     thread = Thread(target=what)

@@ -173,4 +173,7 @@ def test_retirement_of_an_over_pod_skips_its_locked_row_without_an_error(stage: 
     with stage.rt.engine.connect() as other, other.begin():
         other.execute(text("SELECT 1 FROM runner_pods WHERE id = :id FOR UPDATE"), {"id": row.id})
         assert retire() is None
+    stage.rows("UPDATE runner_pods SET gone_at = now() WHERE id = :id", id=row.id)
+    assert retire() is None, "its deletion has been seen meanwhile"
+    stage.rows("UPDATE runner_pods SET gone_at = NULL WHERE id = :id", id=row.id)
     assert retire() is not None
