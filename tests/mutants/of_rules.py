@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -57,7 +58,9 @@ def ask_mypy_about(names: Sequence[str]) -> None:
     """Have mutmut ask mypy first about the mutants of these modules; it refuses more than a third."""
     from mutmut.configuration import config  # noqa: PLC0415 - reads the configuration of mutmut
 
-    config().type_check_command = [sys.executable, str(Path(__file__).with_name("refused.py")), "mypy", *names]
+    # Not an argument: mutmut forgets what mypy refused when the command is another one.
+    os.environ["MUTANTS_OF"] = " ".join(names)
+    config().type_check_command = [sys.executable, str(Path(__file__).with_name("refused.py")), "mypy"]
 
 
 def leave_prose_alone() -> None:

@@ -1,13 +1,14 @@
 """The mutants that mypy refuses, for mutmut: `make lint` finds these mistakes, so no test has to.
 
-Run in the folder `mutants`, with `mypy` and the modules as arguments. Prints mypy's errors as JSON, one a line, without
-those that the frame of mutmut causes: what stands outside of a mutant, and types that mypy cannot infer there.
+Run in the folder `mutants`; `MUTANTS_OF` names the modules. Prints mypy's errors as JSON, one a line, without those
+that the frame of mutmut causes: what stands outside of a mutant, and types that mypy cannot infer there.
 """
 
 from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import subprocess
 import sys
@@ -57,7 +58,7 @@ def main() -> int:
     if done.returncode not in {0, 1}:
         sys.stderr.write(done.stdout + done.stderr)
         return done.returncode
-    for found in refusals(iter(done.stdout.splitlines()), sys.argv[2:]):
+    for found in refusals(iter(done.stdout.splitlines()), os.environ["MUTANTS_OF"].split()):
         print(json.dumps(found))  # noqa: T201
     return 0
 
