@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import CheckConstraint, Connection, LargeBinary, Row
+from sqlalchemy import ARRAY, BigInteger, CheckConstraint, Connection, LargeBinary, Row
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.base import Base, Serial
@@ -38,6 +38,8 @@ class ApiToken(Base):
     __table_args__ = (
         CheckConstraint("scopes <@ ARRAY['read', 'write'] AND cardinality(scopes) > 0", name="scopes_known"),
         CheckConstraint("octet_length(digest) = 32", name="digest_is_sha256"),
+        CheckConstraint("accounts IS NULL OR cardinality(accounts) > 0", name="accounts_named"),
+        CheckConstraint("accounts IS NULL OR scopes = ARRAY['read']", name="limited_reads"),
     )
 
     id: Mapped[Serial]
@@ -45,6 +47,9 @@ class ApiToken(Base):
     digest: Mapped[bytes] = mapped_column(LargeBinary, comment="SHA-256 of the secret part")
     name: Mapped[str]
     scopes: Mapped[list[str]]
+    accounts: Mapped[list[int] | None] = mapped_column(
+        ARRAY(BigInteger), comment="GitHub's ids of the accounts it may see; NULL: all"
+    )
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
@@ -53,11 +58,12 @@ class ApiToken(Base):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who called: a token that holds now."""
+    """Who called: a token that holds now. `accounts`: the only ones that it may see; None: all."""
 
     id: int
     name: str
     scopes: frozenset[TokenScope]
+    accounts: frozenset[int] | None = None
 
 
 class Refused(StrEnum):
@@ -70,20 +76,27 @@ class Refused(StrEnum):
 
 
 def create(
-    db: Connection, *, name: str, scopes: Collection[TokenScope], expires_at: datetime | None, now: datetime
+    db: Connection,
+    *,
+    name: str,
+    scopes: Collection[TokenScope],
+    expires_at: datetime | None,
+    now: datetime,
+    accounts: Collection[int] | None = None,
 ) -> tuple[int, Secret]:
-    """Insert a token and return its id and its only copy."""
+    """Insert a token and return its id and its only copy; with `accounts` it may only read, and only of these."""
     key_id, secret = secrets.token_hex(8), secrets.token_urlsafe(32)
     token_id: int = db.execute(
         text("""
-            INSERT INTO api_tokens (key_id, digest, name, scopes, created_at, expires_at)
-            VALUES (:key_id, :digest, :name, :scopes, :now, :expires_at) RETURNING id
+            INSERT INTO api_tokens (key_id, digest, name, scopes, accounts, created_at, expires_at)
+            VALUES (:key_id, :digest, :name, :scopes, CAST(:accounts AS bigint[]), :now, :expires_at) RETURNING id
         """),
         {
             "key_id": key_id,
             "digest": _digest(secret),
             "name": name,
             "scopes": sorted(scopes),
+            "accounts": None if accounts is None else sorted(accounts),
             "now": now,
             "expires_at": expires_at,
         },
@@ -106,7 +119,8 @@ def verify(db: Connection, token: Secret, *, now: datetime) -> Holder | Refused:
         return Refused.MALFORMED
     row = db.execute(
         text("""
-            SELECT id, digest, name, scopes, expires_at, revoked_at, last_used_at FROM api_tokens WHERE key_id = :key_id
+            SELECT id, digest, name, scopes, accounts, expires_at, revoked_at, last_used_at FROM api_tokens
+            WHERE key_id = :key_id
         """),
         {"key_id": parts[1]},
     ).one_or_none()
@@ -125,15 +139,21 @@ def verify(db: Connection, token: Secret, *, now: datetime) -> Holder | Refused:
             """),
             {"id": row.id, "now": now, "before": now - USED_AT_EVERY},
         )
-    return Holder(row.id, row.name, frozenset(TokenScope(scope) for scope in row.scopes))
+    return Holder(
+        row.id, row.name, frozenset(TokenScope(scope) for scope in row.scopes),
+        accounts=None if row.accounts is None else frozenset(row.accounts),
+    )  # fmt: skip
 
 
 def list_tokens(db: Connection) -> Sequence[Row[Any]]:
-    """Return every token without its digest, oldest first."""
+    """Return every token without its digest, oldest first; `accounts` are logins, none for a token that sees all."""
     return db.execute(
         text("""
-            SELECT id, key_id, name, scopes, created_at, expires_at, revoked_at, last_used_at FROM api_tokens
-            ORDER BY id
+            SELECT t.id, t.key_id, t.name, t.scopes,
+                   ARRAY(SELECT coalesce(a.login, given.id::text) FROM unnest(t.accounts) AS given (id)
+                         LEFT JOIN accounts a ON a.id = given.id ORDER BY 1) AS accounts,
+                   t.created_at, t.expires_at, t.revoked_at, t.last_used_at
+            FROM api_tokens t ORDER BY t.id
         """)
     ).all()
 

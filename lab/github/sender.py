@@ -29,7 +29,7 @@ from lab.github.journal import Journal
 from lab.github.payloads import webhook_head
 
 TIMEOUT_SECONDS = 10
-CONNECTIONS = 256
+CONNECTIONS = 64
 KEPT_DELIVERIES = 250_000
 KEPT_ATTEMPTS = 300_000
 REORDER_SECONDS = 0.2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,8 @@ class AccountFilter:
     """Which accounts; None means all."""
 
     login: str | None = None
+    accounts: Collection[int] | None = None
+    """The only ones that the caller may see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +46,24 @@ class AccountStory:
 
 def list_accounts(db: Connection, wanted: AccountFilter, *, after: int | None = None, limit: int) -> Accounts:
     """Return one page of accounts, by id. A login is found in any case, as on GitHub."""
-    conditions = {"lower(t.login) = lower(:value)": wanted.login}
+    conditions = {
+        "lower(t.login) = lower(:value)": wanted.login,
+        "t.id = ANY(CAST(:value AS bigint[]))": None if wanted.accounts is None else list(wanted.accounts),
+    }
     page = read(db, _COLUMNS, table="accounts", conditions=conditions, order=Order.OLDEST, after=after, limit=limit)
     ids = [row.id for row in page.rows]
     return Accounts(page, usage_of(db, ids), ending_pods(db, ids))
 
 
-def account_story(db: Connection, account_id: int, *, lock: bool = False) -> AccountStory | None:
-    """Return an account with its numbers, its row locked when it is to be changed; None when there is none."""
+def account_story(
+    db: Connection, account_id: int, *, lock: bool = False, accounts: Collection[int] | None = None
+) -> AccountStory | None:
+    """Return an account with its numbers, its row locked when it is to be changed; None when there is none.
+
+    With `accounts` there is none but these.
+    """
+    if accounts is not None and account_id not in accounts:
+        return None
     locking = "FOR NO KEY UPDATE" if lock else ""
     account = db.execute(
         text(f"SELECT {_COLUMNS} FROM accounts t WHERE t.id = :id {locking}"),  # noqa: S608

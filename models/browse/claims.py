@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Row
 
 from models import pod_ends
-from models.browse.page import Order, Page, read
+from models.browse.page import OF_ACCOUNTS, Order, Page, read
 from models.sql import text
 from rules.machines import ClaimState, Purpose
 
@@ -41,6 +41,8 @@ class ClaimFilter:
     job_id: int | None = None
     pod: str | None = None
     """Name or UID."""
+    accounts: Collection[int] | None = None
+    """The only accounts that the caller may see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ def list_claims(db: Connection, wanted: ClaimFilter, *, after: int | None = None
         "t.pool_id = :value": wanted.pool_id,
         "t.job_id = :value": wanted.job_id,
         _OF_POD: wanted.pod,
+        OF_ACCOUNTS: None if wanted.accounts is None else list(wanted.accounts),
     }
     live = wanted.live
     if live is None and wanted.state is not None and wanted.state is not ClaimState.ENDED:
@@ -72,11 +75,14 @@ def list_claims(db: Connection, wanted: ClaimFilter, *, after: int | None = None
     )  # fmt: skip
 
 
-def claim_story(db: Connection, claim_id: int) -> ClaimStory | None:
-    """Return a claim with its events and mint attempts; None when there is none with this id."""
+def claim_story(db: Connection, claim_id: int, *, accounts: Collection[int] | None = None) -> ClaimStory | None:
+    """Return a claim with its events and mint attempts; None when there is none with this id.
+
+    With `accounts` there is none of another account, nor one that retires a Pod.
+    """
     select = f"SELECT {_COLUMNS} FROM claims t {_JOINED} WHERE t.id = :id"  # noqa: S608  constants of this module
     claim = db.execute(text(select), {"id": claim_id}).one_or_none()
-    if claim is None:
+    if claim is None or (accounts is not None and claim.account_id not in accounts):
         return None
     attempts = db.execute(
         text("""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from models import epochs, gates, pod_ends, runner_failures
-from models.browse.page import Order, Page, read
+from models.browse.page import OF_ACCOUNTS, Order, Page, read
 from models.matching import WEB_ALIVE
 from models.pools import routes
 from models.sql import text
@@ -44,6 +44,8 @@ class JobFilter:
     account_id: int | None = None
     pool_id: int | None = None
     repository: str | None = None
+    accounts: Collection[int] | None = None
+    """The only accounts that the caller may see."""
 
 
 def list_jobs(db: Connection, wanted: JobFilter, *, after: int | None = None, limit: int) -> Page:
@@ -54,6 +56,7 @@ def list_jobs(db: Connection, wanted: JobFilter, *, after: int | None = None, li
         "t.account_id = :value": wanted.account_id,
         "t.pool_id = :value": wanted.pool_id,
         "t.repository = :value": wanted.repository,
+        OF_ACCOUNTS: None if wanted.accounts is None else list(wanted.accounts),
         "t.hold_reason IS NOT NULL": True if wanted.held else None,
         "t.hold_reason IS NULL": True if wanted.held is False else None,
     }
@@ -72,10 +75,15 @@ class JobStory:
     facts: JobFacts
 
 
-def job_story(db: Connection, job_id: int, *, now: datetime) -> JobStory | None:
-    """Return a job with its events and claims, oldest first; None when there is none with this id."""
+def job_story(
+    db: Connection, job_id: int, *, now: datetime, accounts: Collection[int] | None = None
+) -> JobStory | None:
+    """Return a job with its events and claims, oldest first; None when there is none with this id.
+
+    With `accounts` there is none of another account.
+    """
     job = db.execute(text(f"SELECT {_COLUMNS} FROM jobs t WHERE t.id = :id"), {"id": job_id}).one_or_none()  # noqa: S608
-    if job is None:
+    if job is None or (accounts is not None and job.account_id not in accounts):
         return None
     events = db.execute(
         text("""

@@ -15,6 +15,9 @@ from sqlalchemy import Connection, Row
 
 from models.sql import text
 
+OF_ACCOUNTS = "t.account_id = ANY(CAST(:value AS bigint[]))"
+"""The condition of a caller that may see only some accounts."""
+
 LARGEST = 200
 """Rows of one page at most."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +30,11 @@ class PodStory:
     events: Sequence[Row[Any]]
 
 
-def pod_story(db: Connection, name_or_uid: str) -> PodStory | None:
-    """Return the Pod of this UID, else the latest of this name; None when there is none."""
+def pod_story(db: Connection, name_or_uid: str, *, accounts: Collection[int] | None = None) -> PodStory | None:
+    """Return the Pod of this UID, else the latest of this name; None when there is none.
+
+    With `accounts` there is none that no job of theirs was given, and no claim of another account.
+    """
     pod = db.execute(
         text(f"""
             SELECT {_COLUMNS} FROM runner_pods p WHERE p.uid = :it OR p.name = :it
@@ -45,10 +48,15 @@ def pod_story(db: Connection, name_or_uid: str) -> PodStory | None:
         text("""
             SELECT id, purpose, state, job_id, runner_name, created_at, delivered_at, ended_at, end_reason,
                    release_reason, last_error
-            FROM claims WHERE runner_pod_id = :id ORDER BY id LIMIT :most
+            FROM claims
+            WHERE runner_pod_id = :id
+              AND (CAST(:accounts AS bigint[]) IS NULL OR account_id = ANY(CAST(:accounts AS bigint[])))
+            ORDER BY id LIMIT :most
         """),
-        {"id": pod.id, "most": MOST_CLAIMS},
+        {"id": pod.id, "most": MOST_CLAIMS, "accounts": None if accounts is None else list(accounts)},
     ).all()
+    if accounts is not None and not claims:
+        return None
     events = db.execute(
         text("""
             SELECT claim_id, at, transition, from_state, to_state, who, why, latency_ms FROM claim_events

@@ -20,6 +20,7 @@ from rules.fairness import Budget, Usage
 from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.gate import HOLDER
+from web.api.limited import Visible
 from web.api.problems import not_found
 from web.api.schema import Id, Integer, Listing, Name, Page, Shown, cores, gib
 
@@ -134,10 +135,10 @@ def router(database: Callable[[], Database], cursors: Cursors, publisher: Callab
     routes = APIRouter(prefix="/v1/accounts", tags=["accounts"])
 
     @routes.get("", summary="List accounts", response_model=Page[Account])
-    async def accounts(query: Annotated[Accounts, Query()]) -> dict[str, Any]:
+    async def accounts(query: Annotated[Accounts, Query()], seen: Visible) -> dict[str, Any]:
         listing = query.identity()
         after = cursors.read(listing, query.cursor)
-        wanted = AccountFilter(login=query.login)
+        wanted = AccountFilter(login=query.login, accounts=seen)
         found = await database().run(lambda db: list_accounts(db, wanted, after=after, limit=query.limit))
         return {
             "items": [shown(row, found.usage[row.id], found.ending[row.id]) for row in found.page.rows],
@@ -145,8 +146,8 @@ def router(database: Callable[[], Database], cursors: Cursors, publisher: Callab
         }
 
     @routes.get("/{account_id}", summary="Show an account with its numbers", response_model=AccountDetail)
-    async def account(account_id: Id) -> dict[str, Any]:
-        story = await database().run(lambda db: account_story(db, account_id))
+    async def account(account_id: Id, seen: Visible) -> dict[str, Any]:
+        story = await database().run(lambda db: account_story(db, account_id, accounts=seen))
         if story is None:
             raise not_found("account")
         return shown(story.account, story.usage, story.ending) | {"jobs": story.jobs}

@@ -18,6 +18,7 @@ from web.api import accounts, claims, docs, gates, jobs, pods, pools, problems, 
 from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.gate import Gate
+from web.api.limited import refuse_limited
 from web.api.problems import MEDIA_TYPE, FieldProblem, Problem
 from web.api.schema import RESPONSES
 
@@ -26,6 +27,9 @@ Jobs, claims, Pods, pools, accounts and repairs of an Ostler, to read; budgets a
 
 Every call needs `Authorization: Bearer TOKEN`. `ostler token create NAME --scope read` makes a token and shows it
 once. GET needs the scope `read`, PUT the scope `write`.
+
+A token made with `--account LOGIN` reads the jobs, claims, Pods and numbers of that account alone. What belongs to
+others is 404, and a path that shows or changes the whole fleet is 403.
 
 Lists are pages: pass `next_cursor` as `cursor`, with the same filters, until it is null. Errors are
 `application/problem+json` (RFC 9457) and name the field that they are about.
@@ -65,7 +69,10 @@ def build_api(
         redoc_url=None,
         redirect_slashes=False,
         # The gate has judged the token by the time that a route is found: this only describes it.
-        dependencies=[Depends(HTTPBearer(auto_error=False, description="made by `ostler token create`"))],
+        dependencies=[
+            Depends(HTTPBearer(auto_error=False, description="made by `ostler token create`")),
+            Depends(refuse_limited),
+        ],
         responses={status: _problem(told["description"]) for status, told in RESPONSES.items()},
     )
     problems.install(api)

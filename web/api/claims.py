@@ -16,6 +16,7 @@ from rules.machines import ClaimState, EndReason, Purpose, Stamp
 from rules.pod_ends import tell
 from web.api.cursors import Cursors
 from web.api.database import Database
+from web.api.limited import Visible
 from web.api.problems import not_found
 from web.api.schema import Event, FilterId, Id, Listing, Name, Page, Shown, cores, gib
 
@@ -93,7 +94,7 @@ def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
     routes = APIRouter(prefix="/v1/claims", tags=["claims"])
 
     @routes.get("", summary="List claims", response_model=Page[Claim])
-    async def claims(query: Annotated[Claims, Query()]) -> dict[str, Any]:
+    async def claims(query: Annotated[Claims, Query()], accounts: Visible) -> dict[str, Any]:
         listing = query.identity()
         after = cursors.read(listing, query.cursor)
         wanted = ClaimFilter(
@@ -104,13 +105,14 @@ def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
             pool_id=query.pool_id,
             job_id=query.job_id,
             pod=query.pod,
+            accounts=accounts,
         )
         page = await database().run(lambda db: list_claims(db, wanted, after=after, limit=query.limit))
         return {"items": [shown(row) for row in page.rows], "next_cursor": cursors.make(listing, page.next_id)}
 
     @routes.get("/{claim_id}", summary="Show a claim and how it came there", response_model=ClaimDetail)
-    async def claim(claim_id: Id) -> dict[str, Any]:
-        story = await database().run(lambda db: claim_story(db, claim_id))
+    async def claim(claim_id: Id, accounts: Visible) -> dict[str, Any]:
+        story = await database().run(lambda db: claim_story(db, claim_id, accounts=accounts))
         if story is None:
             raise not_found("claim")
         return shown(story.claim) | {"attempts": story.attempts, "events": story.events}

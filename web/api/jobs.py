@@ -20,6 +20,7 @@ from rules.pod_ends import tell
 from rules.waiting import WaitsFor, explain
 from web.api.cursors import Cursors
 from web.api.database import Database
+from web.api.limited import Visible
 from web.api.problems import not_found
 from web.api.schema import Event, FilterId, Id, Listing, Name, Page, Shown
 
@@ -110,7 +111,7 @@ def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
     routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
     @routes.get("", summary="List jobs", response_model=Page[Job])
-    async def jobs(query: Annotated[Jobs, Query()]) -> dict[str, Any]:
+    async def jobs(query: Annotated[Jobs, Query()], accounts: Visible) -> dict[str, Any]:
         listing = query.identity()
         after = cursors.read(listing, query.cursor)
         wanted = JobFilter(
@@ -120,6 +121,7 @@ def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
             account_id=query.account_id,
             pool_id=query.pool_id,
             repository=query.repository,
+            accounts=accounts,
         )
         page = await database().run(lambda db: list_jobs(db, wanted, after=after, limit=query.limit))
         now = utcnow()
@@ -131,9 +133,9 @@ def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
     @routes.get(
         "/{job_id}", summary="Show a job: where it stands, why, and how it came there", response_model=JobDetail
     )
-    async def job(job_id: Id) -> dict[str, Any]:
+    async def job(job_id: Id, accounts: Visible) -> dict[str, Any]:
         now = utcnow()
-        story = await database().run(lambda db: job_story(db, job_id, now=now))
+        story = await database().run(lambda db: job_story(db, job_id, now=now, accounts=accounts))
         if story is None:
             raise not_found("job")
         return shown(story.job, now=now) | {

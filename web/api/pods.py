@@ -14,6 +14,7 @@ from models.pod_ends import end_of
 from rules.machines import ClaimState, EndReason, Purpose
 from rules.pod_ends import tell
 from web.api.database import Database
+from web.api.limited import Visible
 from web.api.problems import not_found
 from web.api.schema import Event, Name, Shown
 
@@ -71,8 +72,8 @@ def router(database: Callable[[], Database]) -> APIRouter:
     routes = APIRouter(prefix="/v1/pods", tags=["pods"])
 
     @routes.get("/{pod}", summary="Show a runner Pod, how it ended, and its claims", response_model=Pod)
-    async def show(pod: PodName) -> dict[str, Any]:
-        story = await database().run(lambda db: pod_story(db, pod))
+    async def show(pod: PodName, accounts: Visible) -> dict[str, Any]:
+        story = await database().run(lambda db: pod_story(db, pod, accounts=accounts))
         if story is None:
             raise not_found("Pod")
         return {

@@ -81,7 +81,7 @@ def cores(millicores: int) -> float:
 RESPONSES: dict[int | str, dict[str, Any]] = {
     400: {"description": "The body is not JSON in UTF-8"},
     401: {"description": "No token, or none that holds"},
-    403: {"description": "The token lacks the scope"},
+    403: {"description": "The token lacks the scope, or is limited to accounts"},
     408: {"description": "The body did not come in time"},
     413: {"description": "The body is too large"},
     422: {"description": "A field is invalid; `errors` names it"},

@@ -351,3 +351,19 @@ def test_pod_that_was_deleted_under_its_job_is_told_everywhere(operator: Operato
     nobody = operator.run("pod", "nobody")
     assert (nobody.returncode, nobody.stdout) == (1, "")
     assert "there is no Pod 'nobody'" in nobody.stderr
+
+
+def test_token_of_an_account_is_limited_to_it_and_the_list_says_so(operator: Operator) -> None:
+    login, account_id = operator.execute("SELECT login, id FROM accounts ORDER BY id LIMIT 1")[0]
+    made = operator.run("token", "create", "their dashboard", "--account", login.upper())
+    holder = transaction(
+        operator.database.engine, lambda db: api_tokens.verify(db, Secret(made.stdout.strip()), now=utcnow())
+    )
+    assert isinstance(holder, api_tokens.Holder)
+    assert holder.accounts == {account_id}
+    assert login in operator.run("token", "list").stdout
+    assert operator.json("token", "list")[0]["accounts"] == [login]
+    assert operator.run("token", "create", "x", "--account", "nobody").returncode == 1
+    refused = operator.run("token", "create", "x", "--account", login, "--scope", "write")
+    assert refused.returncode == 2
+    assert "only reads" in refused.stderr

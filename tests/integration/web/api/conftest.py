@@ -121,7 +121,7 @@ def make_token(engine: Engine, *scopes: TokenScope, name: str = "test", **how: A
     now = utcnow()
     _, token = transaction(
         engine,
-        lambda db: api_tokens.create(db, name=name, scopes=scopes, expires_at=how.get("expires_at"), now=now),
+        lambda db: api_tokens.create(db, name=name, scopes=scopes, now=now, **{"expires_at": None, **how}),
     )
     return token.reveal()
 
