@@ -9,7 +9,7 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from k8s_adapters.client import KubeClient, make_client
@@ -44,6 +44,8 @@ class LabPool:
     memory: str = "4Gi"
     autoscaling: Mapping[str, object] | None = None
     """`spec.autoscaling`; `replicas` is then what it begins with."""
+    spec: Mapping[str, object] = field(default_factory=dict)
+    """Further fields of `spec`, or others instead of these."""
 
 
 ACCOUNTS = (
@@ -76,6 +78,7 @@ def spec_of(pool: LabPool) -> dict[str, object]:
         "replicas": pool.replicas,
         "resources": {"cpu": pool.cpu, "memory": pool.memory},
         **({} if pool.autoscaling is None else {"autoscaling": dict(pool.autoscaling)}),
+        **pool.spec,
     }
 
 

@@ -52,6 +52,9 @@ OURS = ("web", "worker", "beat", "watch", "flower")
 WITHOUT_CLUSTER = ("beat", "flower")
 """Those that are given no way to the cluster, as in the chart."""
 
+GITHUB_NAME = "api.github.invalid"
+"""GitHub's name where a forward proxy alone reaches it."""
+
 CLUSTERS = ("embedded", "real")
 """The clusters that a system can start: the lab's API server in memory, or a real control plane."""
 
@@ -86,6 +89,10 @@ class Options:
     """Each web and worker process connects to Postgres as a role of its name, which tells its sessions apart there."""
     kubernetes_url: str | None = None
     """Where Ostler's processes reach the API server, for a proxy of a test's own before it."""
+    by_forward_proxy: bool = False
+    """Ostler's processes reach GitHub by a forward proxy alone: no resolver knows the name that they are given."""
+    nodes: Sequence[str] = ()
+    """Further nodes with a kubelet each, for the Pods whose node selector asks for that name."""
     tree: Path | None = None
     """Where another version of Ostler lies, which its processes are started from; the lab is this one's."""
 
@@ -128,7 +135,9 @@ class System:
         self.github_log = folder / "github.jsonl"
         self.kubelet_log = folder / "kubelet.jsonl"
         self.github_url = ""
+        self.proxy_log = folder / "forward-proxy.jsonl"
         self._proxies: dict[str, str] = {}
+        self._forward_proxy: str | None = None
         self.identities: Identities | None = None
         self._flower_port = free_port()
         self.flower_login = ("ostler", secrets.token_urlsafe(12))
@@ -252,7 +261,8 @@ class System:
         ours = [child for name, child in self.children.items() if name.startswith(OURS)]
         with ThreadPoolExecutor(8) as side_by_side:
             list(side_by_side.map(lambda child: child.stop(timeout=35), ours))
-        for name in ("kubelet", "github-faults", "kubernetes-faults", "github"):
+        kubelets = [name for name in self.children if name.startswith("kubelet")]
+        for name in (*kubelets, "forward-proxy", "github-faults", "kubernetes-faults", "github"):
             if name in self.children:
                 self.children[name].stop(timeout=5)
         if "kubelet" in self.children and self._borrowed is not None:
@@ -408,6 +418,24 @@ class System:
             self._proxies[name] = f"http://127.0.0.1:{port}"
             child.start()
             child.wait_until(lambda name=name: self._plays(name), timeout=90)  # type: ignore[misc]
+        if self.options.by_forward_proxy:
+            self._start_forward_proxy()
+
+    def _start_forward_proxy(self) -> None:
+        port = free_port()
+        behind = self._proxies.get("github", self.github_url).removeprefix("http://")
+        child = Child(
+            "forward-proxy",
+            [
+                sys.executable, "-m", "lab.forward_proxy", "--port", str(port), "--map", f"{GITHUB_NAME}:80={behind}",
+                "--allow", f"{GITHUB_NAME}:80", "--log", str(self.proxy_log),
+            ],
+            log=self.folder / "forward-proxy.log",
+        )  # fmt: skip
+        self.children[child.name] = child
+        self._forward_proxy = f"http://127.0.0.1:{port}"
+        child.start()
+        child.wait_until(lambda: '"url"' in child.log.read_text(), timeout=90)
 
     def _plays(self, upstream: str) -> bool:
         try:
@@ -465,8 +493,19 @@ class System:
             "OSTLER_NAMESPACE": self.namespace,
             "OSTLER_DISPATCH_URL": f"{self.polls_url}/runners/v1/dispatch",
             "OSTLER_WEB_HOST": "127.0.0.1",
+            **self._by_proxy(),
             **self.options.settings,
             **self.options.environment,
+        }
+
+    def _by_proxy(self) -> dict[str, str]:
+        """Return what leads to GitHub where only the forward proxy does."""
+        if self._forward_proxy is None:
+            return {}
+        return {
+            "HTTP_PROXY": self._forward_proxy,
+            "NO_PROXY": "127.0.0.1,localhost",
+            "OSTLER_GITHUB_API_URL": f"http://{GITHUB_NAME}",
         }
 
     def _child(
@@ -551,23 +590,42 @@ class System:
 
     def _remove_node(self) -> None:
         """Delete our Node, which would be a lost one in the lender's cluster from now on."""
-        with contextlib.suppress(UpstreamError, OSError), contextlib.closing(self.kube()) as kube:
-            kube.request("DELETE", f"/api/v1/nodes/{self._node}")
+        nodes = (self._node, *(f"{self._node}{name.removeprefix('kubelet')}" for name in self.children
+                               if name.startswith("kubelet-")))  # fmt: skip
+        with contextlib.closing(self.kube()) as kube:
+            for node in nodes:
+                with contextlib.suppress(UpstreamError, OSError):
+                    kube.request("DELETE", f"/api/v1/nodes/{node}")
 
     def _start_kubelet(self) -> None:
+        self._start_one_kubelet("kubelet", "--node", self._node, "--real", str(self.options.real_pods))
+        for name in self.options.nodes:
+            self.start_kubelet_of(name, node=name)
+
+    def start_kubelet_of(self, name: str, *, node: str) -> Child:
+        """Start a node with a kubelet of its own, for the Pods whose node selector asks for `name`."""
+        whole = self.node_of(node)
+        return self._start_one_kubelet(f"kubelet-{node}", "--node", whole, "--real", "0", "--serves", name)
+
+    def node_of(self, node: str) -> str:
+        """Return the whole name of a further node."""
+        return f"{self._node}-{node}"
+
+    def _start_one_kubelet(self, name: str, *arguments: str) -> Child:
+        log = self.kubelet_log if name == "kubelet" else self.kubelet_log.with_name(f"{name}.jsonl")
         child = Child(
-            "kubelet",
+            name,
             [
                 sys.executable, "-m", "lab.kubelet", "--kubeconfig", str(self.kubeconfig),
-                "--namespace", self.namespace, "--node", self._node,
-                "--github-url", self.github_url, "--real", str(self.options.real_pods),
-                "--log", str(self.kubelet_log), "--work", str(self.folder / "pods"),
+                "--namespace", self.namespace, "--github-url", self.github_url,
+                "--log", str(log), "--work", str(self.folder / "pods"), *arguments,
             ],
-            log=self.folder / "kubelet.log",
+            log=self.folder / f"{name}.log",
             env={**os.environ, **self.options.environment},
         )  # fmt: skip
-        self.children["kubelet"] = child
+        self.children[name] = child
         child.start()
+        return child
 
 
 def read_log_lines(path: Path) -> Iterator[Mapping[str, Any]]:

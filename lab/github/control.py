@@ -244,7 +244,7 @@ class Control:
         return JSONResponse({"id": runner.id}, status_code=HTTPStatus.CREATED)
 
     async def stats(self, _request: Request) -> Response:
-        """Count jobs by status, runners by state, events by name, calls by endpoint, refused ones by limit."""
+        """Count jobs by status, runners by state, events by name, calls by endpoint and installation, refusals."""
         runners = Counter(
             "busy" if runner.job else "online" if runner.online else "offline"
             for runner in self._world.runners.values()
@@ -256,6 +256,7 @@ class Control:
             "webhooks_in_flight": self._sender.in_flight,
             "events": self._world.journal.counts,
             "calls": self._faults.calls,
+            "calls_of_installations": self._limits.made,
             "refused": self._limits.refused,
         }
         return JSONResponse(body)

@@ -38,6 +38,8 @@ class Limits:
 
     def __init__(self, knobs: Knobs) -> None:
         self.out: Counter[int] = Counter()
+        self.made: Counter[int] = Counter()
+        """Calls of each installation, less those that were answered 304, which cost none of its quota."""
         self.refused: Counter[str] = Counter()
         self._knobs = knobs
         self._windows: dict[tuple[int, str], Window] = {}
@@ -45,6 +47,7 @@ class Limits:
 
     def count(self, installation_id: int, *, resource: str, endpoint: str, points: int) -> Verdict:
         """Count a call; `endpoint` is what the points of a minute are counted for."""
+        self.made[installation_id] += 1
         if self.out[installation_id] >= self._knobs.calls_at_once or self._spent(installation_id, endpoint, points):
             self.refused["secondary"] += 1
             return Verdict(headers={"retry-after": str(self._knobs.retry_after_seconds)}, refusal=SECONDARY)
@@ -70,6 +73,7 @@ class Limits:
 
     def give_back(self, installation_id: int, *, resource: str, headers: dict[str, str]) -> None:
         """Undo what `count` took of the quota, in its headers too: the answer is a 304, which costs none."""
+        self.made[installation_id] -= 1
         window = self._windows.get((installation_id, resource))
         if window is not None and "x-ratelimit-used" in headers:
             window.used -= 1

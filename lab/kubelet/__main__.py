@@ -41,7 +41,7 @@ async def serve(arguments: argparse.Namespace) -> None:
                 start_delay=arguments.start_delay,
             )
             keeper = NodeKeeper(cluster=cluster, alive_file=arguments.alive_file, every=arguments.renew_every)
-            kubelet = Kubelet(ground=ground, node=arguments.node, keeper=keeper)
+            kubelet = Kubelet(ground=ground, node=arguments.node, keeper=keeper, serves=arguments.serves)
             await _until_signalled(kubelet, arguments)
 
 
@@ -72,6 +72,7 @@ def main() -> None:
     parser.add_argument("--kubeconfig", type=Path, required=True)
     parser.add_argument("--namespace", required=True)
     parser.add_argument("--node", default="lab-node", help="the name of the Node to be")
+    parser.add_argument("--serves", help="bind only the Pods whose node selector asks for this name")
     parser.add_argument("--github-url", required=True, help="the lab's GitHub, http://")
     parser.add_argument("--real", type=int, default=10, help="how many Pods are to execute their job as real processes")
     parser.add_argument("--log", type=Path, required=True, help="the journal, JSON lines")

@@ -21,7 +21,9 @@ LONGEST_WAIT = 5.0
 class Kubelet:
     """Follows one namespace. Also its scheduler: every Pod without a node is bound to ours."""
 
-    def __init__(self, *, ground: Ground, node: str, keeper: NodeKeeper) -> None:
+    def __init__(self, *, ground: Ground, node: str, keeper: NodeKeeper, serves: str | None = None) -> None:
+        """`serves`: only Pods that ask for a kubelet of this name are bound; None binds those that ask for none."""
+        self._serves = serves
         self._ground = ground
         self._node = node
         self._keeper = keeper
@@ -88,6 +90,8 @@ class Kubelet:
         if pod.node not in {None, self._node} or (pod.deleted and pod.node is None):
             return None
         if pod.terminal and not pod.deleted:
+            return None
+        if pod.node is None and pod.served_by != self._serves:
             return None
         worker = self._workers[pod.key.uid] = PodWorker(ground=self._ground, pod=pod)
         if not pod.deleted:

@@ -10,6 +10,11 @@ from lab.kubelet.cluster import PodKey
 POLLER = "poller"
 RUNNER = "runner"
 DEFAULT_TOKEN_SECONDS = 3600
+SERVED_BY = "lab.ostler.dev/node"
+"""Key of the node selector by which a Pod asks for the kubelet of that name (`--serves`)."""
+
+STAYS = "stays"
+"""Tag of the image of a further container that runs on until its Pod is deleted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +39,13 @@ class PodView:
     environment: dict[str, dict[str, str]]
     """By container name."""
     token: TokenVolume | None
+    served_by: str | None = None
+    """The kubelet that it asks for by its node selector; None asks for the one without a name."""
+
+    @property
+    def has_company(self) -> bool:
+        """Whether a further container outlives its runner."""
+        return any(image.endswith(f":{STAYS}") for name, image in self.images.items() if name not in {POLLER, RUNNER})
 
     @property
     def terminal(self) -> bool:
@@ -58,6 +70,7 @@ def view(pod: dict[str, Any]) -> PodView:
         images={container["name"]: container.get("image", "") for container in spec["containers"]},
         environment={container["name"]: _environment(container, metadata) for container in spec["containers"]},
         token=_token_volume(spec.get("volumes") or []),
+        served_by=(spec.get("nodeSelector") or {}).get(SERVED_BY),
     )
 
 

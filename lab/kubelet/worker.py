@@ -149,6 +149,8 @@ class PodWorker:
         finally:
             if real:
                 self._ground.quota.give_back(used=self._ran_a_job)
+        if self._pod.has_company:
+            await asyncio.Event().wait()  # until the Pod is deleted
         self._write("pod_ended", phase=await self._report.finish(code_of_the_rest=0))
 
     async def _live_without_scripts(self) -> None:
