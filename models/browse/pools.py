@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Row
 
 from models.browse.page import Order, Page, read
 from models.matching import WEB_ALIVE
+from models.pod_rows import OVER
 from models.sql import text
+from rules.holds import HoldReason
 
 _COLUMNS = """
     t.id, t.namespace, t.name, t.image, t.labels, t.vcpu, t.memory, t.replicas, t.allowed_accounts,
@@ -18,6 +20,16 @@ _COLUMNS = """
     t.scaled_up_at, t.scaled_down_at, t.scaling, coalesce(t.status -> 'conditions', '[]'::jsonb) AS conditions,
     t.created_at, t.deleted_at
 """
+
+
+RECENT = timedelta(hours=1)
+"""How far back Pods that outlived their runners are counted."""
+
+_LATEST = 500
+"""Claims of a pool that are read for that at most, the newest first."""
+
+_TROUBLES = [HoldReason.BACKOFF, HoldReason.SET_ASIDE, HoldReason.RUNNER_GROUP]
+"""Holds that somebody has to do something about, and that a pool's conditions do not name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +90,44 @@ def pool_story(db: Connection, pool_id: int, *, now: datetime) -> PoolStory | No
         {"id": pool_id, "now": now, "alive": now - WEB_ALIVE},
     ).one()
     return PoolStory(pool, counts)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolTroubles:
+    """What rows say is wrong with a pool beside its conditions.
+
+    `held`: its jobs that share the most frequent reason for which jobs of it are held, and `held_because` that reason.
+    `outlived`: Pods of the last hour that were deleted because a container ran on after poller and runner.
+    """
+
+    held: int = 0
+    held_because: str = ""
+    outlived: int = 0
+
+
+def pool_troubles(db: Connection, pool_id: int, *, now: datetime) -> PoolTroubles:
+    """Return what rows say is wrong with a pool. Pods of lost nodes are not among those that outlived."""
+    held = db.execute(
+        text("""
+            SELECT count(*) AS jobs, coalesce(nullif(hold_detail, ''), hold_reason) AS why FROM jobs
+            WHERE pool_id = :id AND state = 'queued' AND hold_reason = ANY(:holds)
+            GROUP BY why ORDER BY jobs DESC, why LIMIT 1
+        """),
+        {"id": pool_id, "holds": [str(each) for each in _TROUBLES]},
+    ).one_or_none()
+    outlived: int = db.execute(
+        text("""
+            SELECT count(*) FROM (
+                SELECT runner_pod_id, purpose, release_reason, created_at FROM claims
+                WHERE pool_id = :id ORDER BY id DESC LIMIT :latest
+            ) c JOIN runner_pods p ON p.id = c.runner_pod_id
+            WHERE c.purpose = 'retire' AND c.release_reason = :over AND c.created_at > :since
+              AND p.node_gone_at IS NULL
+        """),
+        {"id": pool_id, "latest": _LATEST, "over": OVER, "since": now - RECENT},
+    ).scalar_one()
+    return PoolTroubles(held=0 if held is None else held.jobs, held_because="" if held is None else held.why,
+                        outlived=outlived)  # fmt: skip
 
 
 def pool_names(db: Connection, name: str) -> list[int]:

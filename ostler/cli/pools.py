@@ -17,8 +17,11 @@ from ostler.clock import utcnow
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from models.browse.pools import PoolStory
+    from models.browse.pools import PoolStory, PoolTroubles
 
+
+OUTLIVED = 3
+"""Pods that outlive their runners within an hour from which they are told: one may just take a moment to end."""
 
 app = typer.Typer(no_args_is_help=True, help="The pools: what there is of them, and how many Pods they keep.")
 
@@ -33,22 +36,27 @@ def list_(
     output: Output = None,
 ) -> None:
     """List pools with their Pods and jobs in numbers."""
-    from models.browse.pools import PoolFilter, list_pools, pool_story  # noqa: PLC0415
+    from models.browse.pools import PoolFilter, list_pools, pool_story, pool_troubles  # noqa: PLC0415
 
     form = form_of(as_json=as_json, wide=wide, output=output)
     now = utcnow()
 
-    def body(db: Connection) -> list[PoolStory]:
+    def body(db: Connection) -> list[tuple[PoolStory, str]]:
         page = list_pools(db, PoolFilter(deleted=None if everything else False), limit=limit)
         stories = (pool_story(db, row.id, now=now) for row in page.rows)
-        return [story for story in stories if story is not None]
+        return [
+            (story, _trouble(story, pool_troubles(db, story.pool.id, now=now)))
+            for story in stories
+            if story is not None
+        ]
 
-    stories = query(body)
+    found = query(body)
+    stories = [story for story, _ in found]
     if form is Form.NAME:
         print_names(story.pool.name for story in stories)
         return
     if form is Form.JSON:
-        print_json([{**object_of(story.pool), "counts": story.counts} for story in stories])
+        print_json([{**object_of(story.pool), "counts": story.counts, "trouble": trouble} for story, trouble in found])
         return
     if why:
         _print_decisions(stories, wide=form is Form.WIDE)
@@ -63,8 +71,8 @@ def list_(
         (
             (story.pool.id, story.pool.name, ",".join(story.pool.labels), _scaling(story), story.pool.replicas,
              story.counts.pods, story.counts.warm, story.counts.reserved, story.counts.busy, story.counts.queued,
-             story.counts.held, age(story.counts.oldest_queued_at, now=now), _state(story), _trouble(story))
-            for story in stories
+             story.counts.held, age(story.counts.oldest_queued_at, now=now), _state(story), trouble)
+            for story, trouble in found
         ),
         empty="no pools", wide=form is Form.WIDE,
     )  # fmt: skip
@@ -92,14 +100,27 @@ def _starts(condition: Mapping[str, str]) -> bool:
     return (condition["type"], condition["reason"]) == ("Ready", "PodsStarting")
 
 
-def _trouble(story: PoolStory) -> str:
-    """Return what keeps a pool from what it is to be, or how far its drain is, in the words of its conditions."""
+def _trouble(story: PoolStory, rows: PoolTroubles) -> str:
+    """Return what keeps a pool from what it is to be, or how far its drain is.
+
+    Its conditions say it first, then the holds of its jobs, then Pods that outlive their runners.
+    """
     if story.pool.draining:
         return "".join(f"{each['reason']}: {each['message']}" for each in story.pool.conditions if _drains(each))
     wrong = {("Degraded", "True"), ("Ready", "False")}
     found = [each for each in story.pool.conditions if (each["type"], each["status"]) in wrong and not _starts(each)]
     worst = sorted(found, key=lambda each: each["type"])[:1]  # Degraded says why it is not Ready
-    return "".join(f"{each['reason']}: {each['message']}" for each in worst)
+    if worst:
+        return f"{worst[0]['reason']}: {worst[0]['message']}"
+    if rows.held:
+        waits = "1 job waits" if rows.held == 1 else f"{rows.held} jobs wait"
+        return f"JobsHeld: {waits}: {rows.held_because}"
+    if rows.outlived >= OUTLIVED:
+        return (
+            f"PodsOutliveRunners: {rows.outlived} Pods ended poller and runner in the last hour while another "
+            "container ran on; Ostler deletes them"
+        )
+    return ""
 
 
 def _drains(condition: Mapping[str, str]) -> bool:

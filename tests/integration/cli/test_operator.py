@@ -19,6 +19,7 @@ from sqlalchemy import text
 from lab.redis import Redis
 from models import api_tokens
 from models.engine import transaction
+from models.pod_rows import OVER
 from ostler.cli import main
 from ostler.clock import utcnow
 from ostler.secrets import Secret
@@ -195,6 +196,34 @@ def test_a_pool_says_how_it_stands_and_what_the_autoscaler_made_of_it(operator: 
     assert "paused" in operator.run("pool", "list").stdout
     operator.execute("UPDATE pools SET draining = true")
     assert "draining" in operator.run("pool", "list").stdout
+
+
+def test_pool_list_names_refused_mints_and_company_that_stays(operator: Operator) -> None:
+    operator.execute(
+        """
+        INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at, gone_at)
+        SELECT id, 'r', 'over-' || n, 'over-' || n, 'a', 'h', now(), now() FROM pools, generate_series(1, 3) n
+        """
+    )
+    operator.execute(
+        """
+        INSERT INTO claims (purpose, runner_pod_id, pod_uid, pool_id, vcpu, memory, state, release_reason, created_at,
+                            changed_at, ended_at)
+        SELECT 'retire', id, uid, pool_id, 0, 0, 'ended', :over, now(), now(), now()
+        FROM runner_pods WHERE name LIKE 'over-%'
+        """,
+        over=OVER,
+    )
+    words = " ".join(operator.run("pool", "list").stdout.split())
+    assert "PodsOutliveRunners: 3 Pods ended poller and runner in the last hour" in words
+    operator.execute(
+        "UPDATE jobs SET pool_id = (SELECT id FROM pools), state = 'queued', hold_reason = 'backoff', "
+        "hold_detail = 'group 7: GitHub answered 403: Resource not accessible' WHERE id = 12"
+    )
+    words = " ".join(operator.run("pool", "list").stdout.split())
+    assert "JobsHeld: 1 job waits: group 7: GitHub answered 403: Resource not accessible" in words
+    (pool,) = operator.json("pool", "list")
+    assert pool["trouble"].startswith("JobsHeld: 1 job waits")
 
 
 def test_a_process_needs_nothing_but_the_database(operator: Operator) -> None:
