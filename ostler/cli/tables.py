@@ -86,7 +86,8 @@ def print_table(
     sys.stdout.writelines(f"{line}\n" for line in body)
     if dropped:
         sys.stdout.flush()
-        typer.echo(f"left out for lack of room: {', '.join(dropped)}; --wide shows them", err=True)
+        told = wrap(f"left out for lack of room: {', '.join(dropped)}; --wide shows them", width or LEAST_TEXT)
+        typer.echo("\n".join(told), err=True)
 
 
 def lay_out(
