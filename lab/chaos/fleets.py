@@ -1,0 +1,401 @@
+"""A day of bad fleets beside two healthy pools: `python -m lab.chaos --scenario fleets`.
+
+All at once: a pool whose runners are too old, one whose image lacks the scripts, one whose node is lost, one with a
+sidecar that stays, one whose runner group GitHub refuses, and one whose runners have no way out. Ostler itself reaches
+GitHub by a forward proxy alone. All jobs of the bad pools belong to one account, which has jobs in the healthy pools,
+too. The verdict: no job of a healthy pool fails or waits for longer than a minute, `ostler pool list` names each cause
+on a terminal of 80 columns, the bad account's installation stays below a fifth of GitHub's hourly quota, and no law is
+seen broken.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sqlalchemy import Engine, create_engine, text
+from urllib3.exceptions import HTTPError
+
+from k8s_adapters.client import MERGE_PATCH
+from lab.chaos.laws import Broken, of_executions
+from lab.chaos.sampler import Sampler
+from lab.chaos.tenant import waits_of
+from lab.chaos.waits import scaled
+from lab.kubelet.pods import SERVED_BY, STAYS
+from lab.setup import ACCOUNTS, LabAccount, LabPool
+from lab.system import Options, System, read_log
+
+Say = Callable[[str], None]
+
+BAD = ACCOUNTS[0]
+"""The account of all jobs of the bad pools."""
+
+GROUP = 7
+"""The runner group that GitHub refuses."""
+
+NODE, SPARE = "doomed", "spare"
+
+WITHIN = 60.0
+"""Seconds that a job of a healthy pool may wait until it starts."""
+
+QUOTA = 5000
+SHARE = 0.2
+HOUR = 3600.0
+JUDGED_FROM = 240.0
+"""Seconds of a run from which it says something of an hour: a shorter one ends among the first waits of the brakes."""
+
+EVERY = 1.0
+"""Seconds between two jobs of one healthy pool."""
+
+BAD_EVERY = 60.0
+"""Seconds between two jobs of the bad account in each healthy pool."""
+
+WAVES, WAVES_APART = 12, 5.0
+"""Jobs of each bad pool, one in so many seconds."""
+
+LOST_AT = 45.0
+"""Seconds after the first job at which the node is lost."""
+
+NAMED_WITHIN = 180.0
+"""Seconds after the end of the healthy jobs within which every cause has to be named."""
+
+STALLED = 120.0
+LIST_EVERY = 20.0
+SAY_EVERY = 15.0
+COLUMNS, ROWS = 80, 200
+
+HEALTHY = (
+    LabPool("small", ("self-hosted", "linux", "small"), 8),
+    LabPool("large", ("self-hosted", "linux", "large"), 8, cpu="4", memory="8Gi"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """A bad pool. `told`: what `ostler pool list` has to say of it; `seconds`: of each of its jobs."""
+
+    name: str
+    told: str
+    spec: Mapping[str, object] = field(default_factory=dict)
+    replicas: int = 3
+    seconds: float = 0.5
+    waves: int = WAVES
+
+    @property
+    def pool(self) -> LabPool:
+        """The pool to put in place."""
+        return LabPool(self.name, ("self-hosted", "linux", self.name), self.replicas, cpu="1", memory="1Gi",
+                       spec=self.spec)  # fmt: skip
+
+
+SIDECAR = {"spec": {"containers": [{"name": "proxy", "image": f"proxy:{STAYS}"}]}}
+CAUSES = {
+    cause.name: cause
+    for cause in (
+        Cause(name="too-old", told=r"RunnersDoNotStart.*too old", spec={"image": "runner:too-old"}),
+        Cause(name="no-scripts", told=r"PodsDoNotStart.*127", spec={"image": "runner:no-scripts"}),
+        Cause(name="no-egress", told=r"RunnersDoNotStart", spec={"image": "runner:no-egress"}),
+        Cause(
+            name="lost-node", told=r"NodeLost", seconds=HOUR, waves=2,
+            spec={"podTemplate": {"spec": {"nodeSelector": {SERVED_BY: NODE}}}},
+        ),
+        Cause(name="sidecar", told=r"PodsOutliveRunners", spec={"podTemplate": SIDECAR}),
+        Cause(name="refused", told=r"403.*Resource not accessible", spec={"runnerGroup": GROUP}),
+    )
+}  # fmt: skip
+SHORT = ("too-old", "no-scripts", "sidecar", "refused")
+"""The causes that show within seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetsResult:
+    """What a run came to. `waits`: seconds from queue to start of each healthy job, in order of size.
+
+    `named`: by bad pool, the first row of `ostler pool list` that told its cause; `seen`: the last one where none did.
+    `calls`: by account, the calls that its installation is charged for in the run, and the bound for an hour.
+    """
+
+    healthy: int
+    seconds: float
+    waits: Sequence[float]
+    named: Mapping[str, str]
+    seen: Mapping[str, str]
+    calls: Mapping[str, tuple[int, float]]
+    by_proxy: int
+    samples: int
+    problems: tuple[str, ...]
+    broken: tuple[Broken, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Return whether nothing is wrong."""
+        return not self.problems and not self.broken
+
+    def lines(self) -> Iterable[str]:
+        """Return what a person reads at the end."""
+        median = self.waits[len(self.waits) // 2] if self.waits else 0.0
+        worst = self.waits[-1] if self.waits else 0.0
+        yield f"{self.healthy} jobs of healthy pools waited {median:.1f} s (median), {worst:.1f} s at most"
+        for pool, row in sorted(self.named.items()):
+            yield f"{pool} is told as: {row}"
+        for login, (made, hour) in sorted(self.calls.items()):
+            what = f"at most {hour:.0f} an hour" if self.seconds >= JUDGED_FROM else "too short a run to judge an hour"
+            yield f"GitHub calls of {login} in {self.seconds:.0f} s: {made}, {what}"
+        yield f"{self.by_proxy} calls by the forward proxy; {self.samples} samples of the rows"
+        yield from (f"problem: {each}" for each in self.problems)
+        yield from (f"law broken: {each}" for each in self.broken)
+        yield "nothing is wrong" if self.ok else "NOT OK"
+
+
+def run_fleets(
+    folder: Path, *, jobs: int, seed: int, cluster: str, say: Say, causes: Sequence[str] = tuple(CAUSES),
+    quick: bool = False,
+) -> FleetsResult:  # fmt: skip
+    """Start a system with these bad pools, send `jobs` to the healthy ones, and return what it came to.
+
+    `quick`: with the waits of the other scenarios, which are a twentieth, so that causes show soon. Then nothing is
+    said of an hour. Raises what `System` does.
+    """
+    bad = [CAUSES[name] for name in causes]
+    settings = {**(scaled() if quick else {}), "OSTLER_DEFAULT_BUDGET_COUNT": "60", "OSTLER_NODE_LOST_AFTER": "60"}
+    options = Options(
+        pools=(*HEALTHY, *(cause.pool for cause in bad)), real_pods=0, seed=seed, settings=settings, beats=1,
+        by_forward_proxy=True, nodes=(NODE,) if "lost-node" in causes else (),
+    )  # fmt: skip
+    with System(folder, options, say=say, cluster=cluster) as system:
+        system.lab("PUT", f"/accounts/{BAD.login}/groups/{GROUP}", {"name": "special"})
+        system.lab("PUT", f"/accounts/{BAD.login}/refusals", [{"group": GROUP, "because": "permission"}])
+        system.wait_for_warm_pods(sum(pool.replicas for pool in HEALTHY), timeout=180)
+        sampler = Sampler(system, vanished=frozenset())
+        sampler.start()
+        day = _Day(system, sampler, bad, cluster=cluster, quick=quick, say=say)
+        try:
+            problem = day.work(jobs)
+        finally:
+            sampler.stop()
+            day.close()
+        return _judge(system, sampler, day, problem=problem)
+
+
+class _Day:
+    """One run: it queues the jobs, loses the node, and reads the list of pools and the calls of each installation."""
+
+    def __init__(
+        self, system: System, sampler: Sampler, bad: Sequence[Cause], *, cluster: str, quick: bool, say: Say
+    ) -> None:
+        self.healthy: dict[int, str] = {}
+        self.named: dict[str, str] = {}
+        self.seen: dict[str, str] = {}
+        self.calls: list[tuple[float, Mapping[str, int]]] = []
+        self.bad = bad
+        self._system, self._sampler, self._say = system, sampler, say
+        self._embedded = cluster == "embedded"
+        self._apart = 0.5 if quick else WAVES_APART
+        self._engine: Engine = create_engine(system.postgres.url("ostler"), pool_pre_ping=True)
+        self._node_is_lost = not any(cause.name == "lost-node" for cause in bad)
+        self._conditions = ""
+        self._listed_at = 0.0
+        self._waves = 0
+
+    def close(self) -> None:
+        """Close what was opened."""
+        self._engine.dispose()
+
+    def work(self, jobs: int) -> str | None:
+        """Send until every healthy job is over and every cause named; return why it ended early, if it did."""
+        began = next_at = bad_at = moved_at = said_at = time.monotonic()
+        sent = over = 0
+        done_at: float | None = None
+        while True:
+            now = time.monotonic()
+            if sent < jobs and now >= next_at:
+                sent += self._send(sent, jobs, of_bad=now >= bad_at)
+                bad_at = now + BAD_EVERY if now >= bad_at else bad_at
+                next_at += EVERY
+            self._strike(now - began)
+            over, before = self._look(now - began), over
+            moved_at = now if over != before else moved_at
+            if sent == jobs and over == jobs:
+                done_at = now if done_at is None else done_at
+                if len(self.named) == len(self.bad) or now - done_at > NAMED_WITHIN:
+                    return None
+            elif now - moved_at > STALLED:
+                return f"no job of a healthy pool has ended for {STALLED:.0f} s; {sent - over} are open"
+            if now - said_at > SAY_EVERY:
+                said_at = now
+                self._say(f"{now - began:4.0f} s  healthy jobs {over} of {jobs} over, {len(self.named)} of "
+                          f"{len(self.bad)} causes named, laws broken {len(self._sampler.broken)}")  # fmt: skip
+            time.sleep(max(0.0, min(0.5, next_at - time.monotonic())) if sent < jobs else 0.5)
+
+    def _send(self, sent: int, jobs: int, *, of_bad: bool) -> int:
+        """Queue a job in each healthy pool, as the accounts come in turn; return how many."""
+        bodies = []
+        for number, pool in enumerate(HEALTHY[: jobs - sent]):
+            owner = BAD if of_bad else ACCOUNTS[1 + (sent // len(HEALTHY) + number) % 2]
+            bodies.append({**_job(owner, pool), "duration_seconds": 1.0, "name": "build"})
+        ids = self._system.lab("POST", "/jobs", bodies)["ids"]
+        self.healthy.update(zip(ids, (str(body["repository"]) for body in bodies), strict=True))
+        return len(bodies)
+
+    def _strike(self, elapsed: float) -> None:
+        """Queue the next wave of the bad pools' jobs, and lose the node, when they are due."""
+        if self._waves < WAVES and elapsed >= self._waves * self._apart:
+            self._waves += 1
+            self._system.lab("POST", "/jobs", [
+                {**_job(BAD, cause.pool), "duration_seconds": cause.seconds, "name": cause.name}
+                for cause in self.bad if self._waves <= cause.waves
+            ])  # fmt: skip
+        if not self._node_is_lost and elapsed >= LOST_AT:
+            self._node_is_lost = True
+            self._lose_node()
+
+    def _lose_node(self) -> None:
+        """Kill a kubelet, and start the node that replaces its own."""
+        self._say("a node is lost")
+        self._system.children[f"kubelet-{NODE}"].kill()
+        self._system.start_kubelet_of(NODE, node=SPARE)
+        if not self._embedded:
+            return  # the node controller finds it out
+        at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        unknown = [{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "lastTransitionTime": at}]
+        kube = self._system.kube()
+        path = f"/api/v1/nodes/{self._system.node_of(NODE)}"
+        kube.request("PATCH", f"{path}/status", body={"status": {"conditions": unknown}}, content_type=MERGE_PATCH)
+        kube.close()
+
+    def _look(self, elapsed: float) -> int:
+        """Read calls and jobs, and the list of pools where it may have changed; return the healthy jobs that ended."""
+        over = 0
+        with suppress(HTTPError):
+            self.calls.append((elapsed, self._system.lab("GET", "/stats")["calls_of_installations"]))
+            over = sum(each["id"] in self.healthy for each in self._system.lab("GET", "/jobs?status=completed")["jobs"])
+        with self._engine.connect() as db:
+            found = str(db.execute(text(_CONDITIONS)).scalars().all())
+        if found != self._conditions or elapsed - self._listed_at > LIST_EVERY:
+            self._conditions, self._listed_at = found, elapsed
+            self._read_list()
+        return over
+
+    def _read_list(self) -> None:
+        """Type `ostler pool list` and read what it says of the bad pools."""
+        rows = rows_of(on_a_terminal(self._system.operator_settings(), "pool", "list"))
+        for cause in self.bad:
+            row = rows.get(cause.name, "")
+            self.seen[cause.name] = row
+            if cause.name not in self.named and re.search(cause.told, row):
+                self.named[cause.name] = row
+                self._say(f"`ostler pool list`: {row}")
+
+
+_CONDITIONS = """
+    SELECT p.name || ':' || (c ->> 'reason') FROM pools p, jsonb_array_elements(p.status -> 'conditions') c
+    WHERE c ->> 'type' = 'Degraded' ORDER BY 1
+"""
+
+
+def _job(owner: LabAccount, pool: LabPool) -> dict[str, object]:
+    return {"repository": f"{owner.login}/{owner.repositories[0]}", "labels": list(pool.labels)}
+
+
+def on_a_terminal(environment: Mapping[str, str], *arguments: str) -> str:
+    """Run a command of Ostler's on a terminal of 80 columns; return what it wrote there."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    env = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
+    with subprocess.Popen(
+        [sys.executable, "-m", "ostler", *arguments], stdin=subprocess.DEVNULL, stdout=its, stderr=its,
+        env={**env, "PYTHONWARNINGS": "ignore", **environment},
+    ):  # fmt: skip
+        os.close(its)
+        written = b""
+        with suppress(OSError), open(ours, "rb", buffering=0) as terminal:  # noqa: PTH123  a terminal ends with EIO
+            while piece := terminal.read(65536):
+                written += piece
+    return re.sub(r"\x1b\[[0-9;]*m", "", written.decode(errors="replace")).replace("\r\n", "\n")
+
+
+def rows_of(table: str) -> dict[str, str]:
+    """Return each row of a table whose first column is a name as one line, by that name.
+
+    Wrapped lines of a row begin with a space. Raises AssertionError where a line is wider than the terminal.
+    """
+    found: dict[str, str] = {}
+    name = ""
+    for line in table.splitlines():
+        if len(line) > COLUMNS:
+            raise AssertionError(f"a line of {len(line)} columns: {line!r}")
+        if line[:1].strip():
+            name = line.split()[0]
+        found[name] = " ".join([*found.get(name, "").split(), *line.split()])
+    return found
+
+
+def bound_for_an_hour(series: Sequence[tuple[float, int]]) -> float:
+    """Return an upper bound of the calls of one hour that begins with the run.
+
+    `series` has seconds since the start and the calls until then. The run counts whole: the first minutes of a brake
+    cost most. For the rest of the hour its second half goes on at the same rate, though the waits still grow.
+    """
+    (began, first), (ended, last) = series[0], series[-1]
+    length = ended - began
+    if length <= 0:
+        return 0.0
+    middle_at, middle = next(each for each in series if each[0] >= began + length / 2)
+    rate = (last - middle) / max(ended - middle_at, 1e-9)
+    return (last - first) + max(0.0, HOUR - length) * rate
+
+
+def _judge(system: System, sampler: Sampler, day: _Day, *, problem: str | None) -> FleetsResult:
+    github = read_log(system.github_log)
+    healthy = set(day.healthy)
+    waits = sorted(waits_of(github, healthy).values())
+    seconds = day.calls[-1][0] - day.calls[0][0]
+    calls = {account.login: _calls_of(day.calls, account) for account in ACCOUNTS}
+    by_proxy = system.proxy_log.read_text().count("\n")
+    problems = [] if problem is None else [problem]
+    problems += list(problems_of(github, healthy, waits=waits))
+    problems += [
+        f"`ostler pool list` never told the cause of {cause.name}; its last row: {day.seen.get(cause.name, '')!r}"
+        for cause in day.bad if cause.name not in day.named
+    ]  # fmt: skip
+    if seconds >= JUDGED_FROM and calls[BAD.login][1] >= QUOTA * SHARE:
+        problems.append(f"{BAD.login} would make {calls[BAD.login][1]:.0f} calls an hour; "
+                        f"{QUOTA * SHARE:.0f} are allowed")  # fmt: skip
+    if not by_proxy:
+        problems.append("nothing went by the forward proxy")
+    if sampler.blind:
+        problems.append("the sampler ended before the run did")
+    return FleetsResult(
+        healthy=len(healthy), seconds=seconds, waits=waits, named=day.named, seen=day.seen, calls=calls,
+        by_proxy=by_proxy, samples=sampler.samples, problems=tuple(problems),
+        broken=(*sampler.broken, *of_executions(read_log(system.kubelet_log), vanished=frozenset())),
+    )  # fmt: skip
+
+
+def _calls_of(series: Sequence[tuple[float, Mapping[str, int]]], account: LabAccount) -> tuple[int, float]:
+    """Return the calls that an account's installation made in the run, and the bound for an hour."""
+    mine = [(at, int(calls.get(str(account.installation_id), 0))) for at, calls in series]
+    return mine[-1][1] - mine[0][1], bound_for_an_hour(mine)
+
+
+def problems_of(github: Iterable[Mapping[str, object]], jobs: set[int], *, waits: Sequence[float]) -> Iterable[str]:
+    """Judge the jobs of the healthy pools."""
+    ends = {event["job"]: event["conclusion"] for event in github if event["event"] == "job_completed"}
+    for job in sorted(jobs):
+        if ends.get(job) != "success":
+            yield f"job {job} of a healthy pool ended as {ends.get(job, 'nothing: it is open')}"
+    late = [wait for wait in waits if wait > WITHIN]
+    if late:
+        yield f"{len(late)} jobs of healthy pools waited for longer than {WITHIN:.0f} s, one {max(late):.0f} s"
