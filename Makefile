@@ -40,7 +40,7 @@ setup: $(STAMP) ## install everything into .venv
 demo: $(STAMP) ## run the whole system and real jobs through it: CLUSTER=embedded|real JOBS=20
 	@$(BIN)/ostler demo --cluster $(CLUSTER) $(if $(JOBS),--jobs $(JOBS))
 
-chaos: $(STAMP) ## break everything while jobs run, and judge: JOBS=2000 SEED=1 SCENARIO=faults|tenant CLUSTER=real|embedded
+chaos: $(STAMP) ## break everything while jobs run, and judge: JOBS=2000 SEED=1 SCENARIO=faults|tenant|fleets CLUSTER=real|embedded
 	@$(BIN)/python -m lab.chaos --scenario $(SCENARIO) --jobs $(or $(JOBS),2000) --seed $(SEED) \
 		--cluster $(if $(filter file,$(origin CLUSTER)),real,$(CLUSTER))
 

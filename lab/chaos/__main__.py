@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from lab.chaos.fleets import run_fleets
 from lab.chaos.plan import make_plan
 from lab.chaos.report import lines
 from lab.chaos.run import Scene, run_chaos
@@ -27,9 +28,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="the same seed breaks the same things")
     parser.add_argument(
         "--scenario",
-        choices=("faults", "tenant"),
+        choices=("faults", "tenant", "fleets"),
         default="faults",
-        help="faults: break everything (default); tenant: a malicious account beside honest ones",
+        help="faults: break everything (default); tenant: a malicious account beside honest ones; "
+        "fleets: pools of every kind that does not work beside two healthy ones",
     )
     parser.add_argument("--honest", type=int, default=60, help="jobs of each honest account beside a tenant (60)")
     parser.add_argument("--cluster", choices=CLUSTERS, default="real")
@@ -74,6 +76,9 @@ def _play(arguments: argparse.Namespace, folder: Path, say: Callable[[str], None
     if arguments.scenario == "tenant":
         attacked = run_tenant(folder, jobs=jobs, honest=arguments.honest, seed=seed, cluster=cluster, say=say)
         return attacked.ok, list(attacked.lines())
+    if arguments.scenario == "fleets":
+        endured = run_fleets(folder, jobs=jobs, seed=seed, cluster=cluster, say=say)
+        return endured.ok, list(endured.lines())
     struck = run_chaos(folder, make_plan(seed=seed, jobs=jobs), Scene(cluster=cluster), say=say)
     return struck.ok, list(lines(struck))
 

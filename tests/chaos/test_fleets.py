@@ -36,7 +36,11 @@ def test_job_that_fails_stays_open_or_waits_is_a_problem() -> None:
 
 
 def test_wrapped_row_of_a_table_is_one_line() -> None:
-    table = (
-        "pool   state     what is wrong\nsmall  ready     -\nold    degraded  Runners: do\n                 not start\n"
-    )
+    lines = [
+        "pool  state     what is wrong",
+        "new   ready     -",
+        "old   degraded  Runners: do",
+        16 * " " + "not start",
+    ]
+    table = "\n".join(lines)
     assert rows_of(table)["old"] == "old degraded Runners: do not start"
