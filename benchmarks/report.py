@@ -18,6 +18,7 @@ SUBJECTS = {
     "idle_pods": "Idle Pods",
     "idle_pods_tls": "Idle Pods by TLS",
     "sweeps": "Sweeps over the whole cluster",
+    "fleets": "Healthy pools beside bad fleets",
     "fleet": "A pool from 0 to many Pods and back",
 }
 """Subject → heading; the order of the document."""

@@ -1,0 +1,136 @@
+"""What bad fleets cost their healthy neighbours: queued → JIT beside pools that fail, and beside as many idle Pods.
+
+Pairs in turns on the embedded cluster with simulated Pods: the same jobs in the same two healthy pools, once beside the
+bad pools of `make chaos SCENARIO=fleets` with jobs of their own, once beside as many Pods that are well and idle. The
+lost node is not among them: it needs minutes to be found.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from sqlalchemy import create_engine, text
+
+from benchmarks.frame import Recorder, Target
+from benchmarks.proc import machine_cpu
+from lab.chaos.fleets import BAD, CAUSES, GROUP, HEALTHY
+from lab.setup import ACCOUNTS, LabAccount, LabPool
+from lab.system import Options, System, read_log
+
+RATE = 3.0
+"""Jobs a second in the healthy pools together."""
+
+BAD_EVERY = 5.0
+"""Seconds between two jobs of each bad pool."""
+
+SETTLES = 20.0
+"""Seconds in which the first failures happen, before anything is measured."""
+
+CORES = 2
+ILL, IDLE = "bad fleets", "idle Pods"
+_JOBS = "SELECT id, job_id FROM claims WHERE purpose = 'job' AND job_id = ANY(:ids)"
+
+
+def run(recorder: Recorder) -> None:
+    """Measure."""
+    bad = [cause.pool for name, cause in CAUSES.items() if name != "lost-node"]
+    for number in range(recorder.size(3, 1)):
+        p99 = {beside: _once(recorder, bad, beside=beside, number=number) for beside in (ILL, IDLE)}
+        with recorder.window() as window:
+            pass
+        recorder.add("healthy pools: p99 beside bad fleets to p99 beside idle Pods", "ratio", p99[ILL] / p99[IDLE],
+                     window, targets=(Target("median", "≤", 2),))  # fmt: skip
+    recorder.lab = {
+        "healthy": ", ".join(f"{pool.name}: {pool.replicas} Pods" for pool in HEALTHY) + f", {RATE:g} jobs/s",
+        "beside them": ", ".join(f"{pool.name}: {pool.replicas}" for pool in bad)
+        + f"; a job of each in {BAD_EVERY:g} s, none of the idle ones",
+        "Pods": "simulated, on the embedded API server",
+    }
+
+
+def _once(recorder: Recorder, bad: list[LabPool], *, beside: str, number: int) -> float:
+    """Run one half of a pair; return the p99 in milliseconds."""
+    pools = bad if beside == ILL else [replace(pool, spec={}) for pool in bad]
+    folder = Path(tempfile.mkdtemp(prefix="ostler-bench-"))
+    options = Options(
+        pools=(*HEALTHY, *pools), real_pods=0, beats=1, seed=number + 1,
+        settings={"OSTLER_DEFAULT_BUDGET_COUNT": "100", "OSTLER_LOG_LEVEL": "WARNING"},
+    )  # fmt: skip
+    with System(folder, options, say=recorder.say, cluster="embedded") as system:
+        system.lab("PUT", f"/accounts/{BAD.login}/groups/{GROUP}", {"name": "special"})
+        system.lab("PUT", f"/accounts/{BAD.login}/refusals", [{"group": GROUP, "because": "permission"}])
+        wanted = sum(pool.replicas for pool in (*HEALTHY, *(pools if beside == IDLE else ())))
+        system.wait_for_warm_pods(wanted, timeout=180)
+        load = _Load(system, pools if beside == ILL else [])
+        load.drive(recorder.size(int(SETTLES), 2))
+        before, load.ids = machine_cpu(), []
+        with recorder.window() as window:
+            load.drive(recorder.size(45, 4))
+        busy = (machine_cpu() - before) / window.seconds / CORES * 100
+        found = load.milliseconds()
+    shutil.rmtree(folder, ignore_errors=True)
+    recorder.add(f"beside {beside}: queued → JIT, healthy pools", "ms", found, window, is_bound=beside == IDLE,
+                 bounds=() if beside == IDLE else (f"beside {IDLE}: queued → JIT, healthy pools",))  # fmt: skip
+    recorder.add(f"beside {beside}: CPU of the machine", "%", busy, window, targets=(Target("median", "<", 70),))
+    p99 = sorted(found)[min(len(found) - 1, int(0.99 * len(found)))]
+    recorder.say(f"beside {beside}: p99 {p99:.0f} ms of {len(found)} jobs, CPU {busy:.0f} %")
+    return p99
+
+
+class _Load:
+    """Queues jobs in the healthy pools at a rate, and one in each bad pool now and then; `ids`: the healthy ones'."""
+
+    def __init__(self, system: System, bad: list[LabPool]) -> None:
+        self.ids: list[int] = []
+        self._system = system
+        self._bad = bad
+        self._bad_at = time.monotonic()
+        self._sent = 0
+
+    def drive(self, seconds: float) -> None:
+        """Send for so long."""
+        began = time.monotonic()
+        for turn in range(int(seconds * RATE)):
+            time.sleep(max(0.0, began + turn / RATE - time.monotonic()))
+            owner, pool = ACCOUNTS[self._sent % len(ACCOUNTS)], HEALTHY[self._sent % len(HEALTHY)]
+            self.ids += self._system.lab("POST", "/jobs", {**_job(owner, pool), "duration_seconds": 0.5})["ids"]
+            self._sent += 1
+            if self._bad and time.monotonic() >= self._bad_at:
+                self._bad_at += BAD_EVERY
+                self._system.lab("POST", "/jobs", [{**_job(BAD, each), "duration_seconds": 0.5} for each in self._bad])
+
+    def milliseconds(self, *, within: float = 60.0) -> list[float]:
+        """Return for each healthy job the time until a Pod had its JIT. Raises RuntimeError for one without."""
+        engine = create_engine(self._system.postgres.url("ostler"))
+        end = time.monotonic() + within
+        try:
+            while True:
+                with engine.connect() as db:
+                    jobs = {row.id: row.job_id for row in db.execute(text(_JOBS), {"ids": self.ids})}
+                got: dict[int, float] = {}
+                for event in read_log(self._system.kubelet_log):
+                    if event["event"] == "jit_received" and (job := jobs.get(int(event["claim"]))) is not None:
+                        got.setdefault(job, datetime.fromisoformat(event["at"]).timestamp())
+                if len(got) == len(self.ids):
+                    break
+                if time.monotonic() > end:
+                    raise RuntimeError(f"{len(self.ids) - len(got)} jobs of healthy pools got no Pod")
+                time.sleep(0.5)
+        finally:
+            engine.dispose()
+        queued = _queued(self._system)
+        return [(at - queued[job]) * 1000 for job, at in got.items()]
+
+
+def _queued(system: System) -> Mapping[int, float]:
+    return {event["job"]: event["at"] for event in read_log(system.github_log) if event["event"] == "job_queued"}
+
+
+def _job(owner: LabAccount, pool: LabPool) -> dict[str, object]:
+    return {"repository": f"{owner.login}/{owner.repositories[0]}", "labels": list(pool.labels)}
