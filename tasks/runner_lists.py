@@ -114,6 +114,7 @@ def _take(tick: Pace, wanted: Wanted) -> RunnerList:
             runner_lists.keep(db, wanted, taken, now=utcnow())
 
     transaction(rt.engine, keep)
-    note_versions(rt, seen, installation_id=wanted.installation_id, scope=wanted.scope)
+    if not tick.dry:
+        note_versions(rt, seen, installation_id=wanted.installation_id, scope=wanted.scope)
     log.info("runners.listed", installation=wanted.installation_id, scope=wanted.scope, runners=len(seen))
     return taken
