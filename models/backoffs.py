@@ -284,6 +284,22 @@ def standing(db: Connection, keys: Iterable[tuple[str, str]], *, now: datetime) 
     return {(row.kind, row.key): Standing(**row._mapping) for row in rows}  # noqa: SLF001  SQLAlchemy's public name
 
 
+QUIET_AFTER = timedelta(hours=1)
+"""After the end of its wait a backoff that nobody tried again is no news any more: its jobs are over."""
+
+
+def in_force(db: Connection, *, now: datetime) -> list[Standing]:
+    """Return the backoffs that failures or refusals made and no success ended, the latest first, 100 at most."""
+    rows = db.execute(
+        text("""
+            SELECT kind, key, not_before, reason, kind = ANY(:refusals) AS refused FROM backoffs
+            WHERE kind <> 'limit' AND failures > 0 AND not_before > :since ORDER BY changed_at DESC, kind, key LIMIT 100
+        """),
+        {"refusals": list(REFUSALS), "since": now - QUIET_AFTER},
+    )
+    return [Standing(**row._mapping) for row in rows]  # noqa: SLF001  SQLAlchemy's public name
+
+
 class WaitBook:
     """The backoffs that concern some jobs, read once; lets one job past each refusal whose wait is over."""
 

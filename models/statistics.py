@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,6 +10,7 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from models import (
+    backoffs,
     catch_up,
     epochs,
     gates,
@@ -35,7 +37,7 @@ class Statistics:
     `last_tick`: when a sweep last began, None when none ever did. `catch_up`: repositories. `deliveries_read`: by part,
     until when GitHub's list of deliveries has been read, None: never.
     `ending`: by account, the Pods that outlive their job; only accounts that have some.
-    `scaling`: of each autoscaled pool.
+    `scaling`: of each autoscaled pool. `backoffs`: by kind, those that no success ended.
     `braked`: pools whose runners never execute. `versions`: of the runners of pools.
     `epoch`: of Postgres, and whether that may be older than the cluster.
     """
@@ -56,6 +58,7 @@ class Statistics:
     ending: Mapping[int, int]
     braked: Sequence[runner_failures.Braked]
     versions: Sequence[runner_versions.PoolVersion]
+    backoffs: Mapping[str, int]
 
 
 _OLDEST_DISPATCHABLE = text(f"""
@@ -119,4 +122,5 @@ def read(db: Connection, *, now: datetime) -> Statistics:
         ending=usage.ending_pods(db),
         braked=runner_failures.brakes(db),
         versions=runner_versions.read(db),
+        backoffs=Counter(each.kind for each in backoffs.in_force(db, now=now)),
     )

@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from models import statistics
+from models.backoffs import BASE
 from models.statistics import Statistics
 from ostler import telemetry
 from ostler.clock import utcnow
@@ -164,6 +165,13 @@ class Rows(Collector):
                 oldest.add_metric((purpose, claim_state), found.claim_seconds.get((purpose, claim_state), 0))
         yield claims
         yield oldest
+        waits = GaugeMetricFamily(
+            "ostler_backoffs", "Backoffs of mints that GitHub refused or did not answer, until one succeeds",
+            labels=("kind",),
+        )  # fmt: skip
+        for kind in BASE:
+            waits.add_metric((kind,), found.backoffs.get(kind, 0))
+        yield waits
         gates = GaugeMetricFamily("ostler_gate_open", "Whether the gate of an upstream is open", labels=("upstream",))
         closed = GaugeMetricFamily(
             "ostler_gate_closed_seconds", "For how long it has been closed; 0 while it is open", labels=("upstream",)

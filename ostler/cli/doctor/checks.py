@@ -45,6 +45,7 @@ CHECKS: tuple[Check, ...] = (
     Check("strangers", "github", strangers.strangers),
     Check("events", "github", github.events),
     Check("deliveries", "github", github.deliveries),
+    Check("mints", "github", github.mints),
     Check("runner version", "github", runners.runner_version),
     Check("beat", "fleet", fleet.beats),
     Check("messages", "fleet", fleet.messages),

@@ -12,6 +12,7 @@ from ostler.cli.doctor.sight import CALL_WITHIN, Sight
 from ostler.cli.setup.ping import meaning
 from ostler.errors import ConfigurationError, Forbidden, Gone, Retryable, UpstreamError
 from ostler.reasons import endpoint
+from rules.mint_questions import cure_of_refusal
 
 SKEW = timedelta(seconds=60)
 """Our clock may be ahead of GitHub's by this: JWTs are dated back by as much."""
@@ -49,6 +50,18 @@ def app(sight: Sight) -> Verdict:
     except (Retryable, Gone) as error:
         return failed(f"GitHub does not answer: {error}", "see OSTLER_GITHUB_API_URL and https://www.githubstatus.com")
     return ok(f"{found.name} is known to GitHub")
+
+
+def mints(sight: Sight) -> Verdict:
+    """GitHub registers runners wherever jobs ask for them; what it refuses is told in its own words."""
+    found = sight.rows
+    if found.needed is not None:
+        return unknown("the database does not fit this version", "run `ostler migrate`")
+    if not found.backoffs:
+        return ok("GitHub refuses none")
+    latest = found.backoffs[0].wait().detail
+    more = "" if len(found.backoffs) == 1 else f"; {len(found.backoffs) - 1} more"
+    return warning(f"{latest}{more}", cure_of_refusal(latest))
 
 
 def clock(sight: Sight) -> Verdict:

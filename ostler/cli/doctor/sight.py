@@ -16,7 +16,8 @@ from redis.exceptions import RedisError
 from sqlalchemy.exc import DBAPIError
 
 from github_adapters.client import GitHub
-from models import epochs, health, migrate, runner_versions, sweep_runs
+from models import backoffs, epochs, health, migrate, runner_versions, sweep_runs
+from models.backoffs import Standing
 from models.browse.sweeps import list_sweeps
 from models.engine import make_engine, transaction, why_away
 from ostler import clock
@@ -75,6 +76,7 @@ class Rows:
     last_delivery: datetime | None = None
     images: Mapping[str, str] | None = None
     versions: Mapping[str, str] | None = None
+    backoffs: Sequence[Standing] = ()
     clock_ahead: float = 0.0
     """Seconds by which this machine's clock is ahead of that of Postgres."""
 
@@ -200,7 +202,7 @@ def _read(db: Connection) -> Rows:
     return replace(
         found, epoch=epochs.read(db, now=now), lost=epochs.lost(db), last_tick=sweep_runs.last_tick(db),
         sweeps=list_sweeps(db, now=now), web_beats=health.web_beats(db), last_delivery=health.last_delivery(db),
-        images=health.pool_images(db),
+        images=health.pool_images(db), backoffs=backoffs.in_force(db, now=now),
         versions={each.pool: each.version for each in runner_versions.read(db)},
     )  # fmt: skip
 

@@ -11,8 +11,9 @@ from cryptography.fernet import Fernet
 from sqlalchemy import Row
 
 from github_adapters.client import InstallationSeen, Jit
+from models import statistics
 from models.engine import transaction
-from models.rematch import rematch_page
+from models.rematch import accounts_to_rematch, rematch_page
 from ostler.clock import utcnow
 from ostler.encryption import Cipher
 from ostler.errors import Forbidden, Gone, Invalid, UpstreamError
@@ -121,7 +122,7 @@ def wait_over(stage: Stage) -> None:
 
 def rematch(stage: Stage) -> list[int]:
     """Match the held jobs again; return those that are let go on."""
-    found = transaction(stage.rt.engine, lambda db: rematch_page(db, after_id=0, limit=100, now=utcnow()))
+    found = transaction(stage.rt.engine, lambda db: rematch_page(db, accounts_to_rematch(db), limit=100, now=utcnow()))
     return [each.job_id for each in found.lifted]
 
 
@@ -208,6 +209,23 @@ def test_held_jobs_say_what_github_said(clusterless: Stage, github: RefusingGitH
     details = [row.hold_detail for row in clusterless.rows("SELECT hold_detail FROM jobs ORDER BY id")]
     assert details == [told, told]
     assert [row.reason for row in backoffs(clusterless)] == [f"GitHub answers 403 to a mint: {IP_LIST}"]
+
+
+def test_refusals_are_counted_until_a_mint_succeeds(clusterless: Stage, github: RefusingGitHub) -> None:
+    def counted() -> dict[str, int]:
+        found = transaction(clusterless.rt.engine, lambda db: statistics.read(db, now=utcnow()))
+        return dict(found.backoffs)
+
+    github.refuses = {2: said(Forbidden("no"), status=403)}
+    queue(clusterless, 1, pool="large")
+    assert counted() == {}
+    run_mint(clusterless, 1)
+    assert counted() == {"runner_group": 1}
+
+    github.refuses = {}
+    run_mint(clusterless, 1)
+
+    assert counted() == {}
 
 
 def test_one_job_is_let_past_a_wait_that_is_over(clusterless: Stage, github: RefusingGitHub) -> None:

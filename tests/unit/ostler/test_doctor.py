@@ -18,6 +18,7 @@ from github_adapters import permissions
 from github_adapters.app import AppInstallation, AppSeen
 from github_adapters.deliveries import DeliveryPage, DeliverySeen
 from k8s_adapters.admission import PolicyAnswer
+from models.backoffs import Standing
 from models.browse.sweeps import SweepSeen
 from models.epochs import Lost
 from models.health import Server
@@ -141,6 +142,8 @@ def installed(**changes: Any) -> list[AppInstallation]:
     return [replace(ACME, **changes)]
 
 
+IP_LIST = Standing("runner_group", "5/2", NOW, "GitHub answers 403: IP allow list", refused=True)
+
 OK, BAD, WARN, DUNNO = Outcome.OK, Outcome.FAILED, Outcome.WARNING, Outcome.UNKNOWN
 AWAY = StoreUnreachable("refused")
 CASES: list[tuple[Callable[..., Verdict], dict[str, Any], Outcome, str]] = [
@@ -211,6 +214,10 @@ CASES: list[tuple[Callable[..., Verdict], dict[str, Any], Outcome, str]] = [
     (runners.runner_version, {"rows": rows(images={"p": "ci:7"}, versions={"p": "2.331.0"})}, OK, "2.331.0 until"),
     (runners.runner_version, {"rows": rows(versions={"small": "2.3.4", "gone": "1.0.0"})}, OK, "runner 2.3.4 until"),
     (runners.runner_version, {"installations": installed(organization=False)}, DUNNO, "organisation"),
+    (github.mints, {}, OK, "refuses none"),
+    (github.mints, {"rows": rows(backoffs=(IP_LIST,))}, WARN, "installation 5: GitHub answers 403: IP allow list"),
+    (github.mints, {"rows": rows(backoffs=(IP_LIST, IP_LIST, IP_LIST))}, WARN, "; 2 more"),
+    (github.mints, {"rows": rows(needed="0020")}, DUNNO, "does not fit"),
     (fleet.beats, {}, OK, "ago"),
     (fleet.beats, {"rows": rows(last_tick=None)}, BAD, "though a beat holds its lock"),
     (fleet.beats, {"rows": rows(last_tick=None), "redis_info": REDIS | {"lock": False}}, BAD, "no beat"),
