@@ -69,7 +69,7 @@ def render(
         extra = [f"--kube-version={_KUBERNETES}", *(f"--api-versions={each}" for each in api_versions)]
         extra += ["--include-crds"] if crds else []
         extra += ["--is-upgrade"] if upgrade else []
-        extra += ["--dry-run=server"] if kubeconfig is not None else []
+        extra += ["--validate", "--dry-run=server"] if kubeconfig is not None else []
         command = ["template", release, str(chart), f"--namespace={namespace}", f"--values={file}"]
         said = _run([*command, *extra], kubeconfig=kubeconfig)
     return [each for each in yaml.safe_load_all(said) if each]
