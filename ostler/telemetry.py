@@ -91,6 +91,12 @@ REPAIR_OVERFLOW = Counter(
     "ostler_repair_overflow_total", "Repairs that a budget or a closed gate left to a later tick", ("sweep",),
     registry=_registry,
 )  # fmt: skip
+KUBERNETES_EVENTS = Counter(
+    "ostler_kubernetes_events_total", "Kubernetes Events about pools and Pods, by what became of them", ("outcome",),
+    registry=_registry,
+)  # fmt: skip
+for _became in ("written", "dropped", "failed"):
+    KUBERNETES_EVENTS.labels(_became)
 PODS_CREATED = Counter("ostler_pods_created_total", "Runner Pods created", registry=_registry)
 PODS_RETIRED = Counter(
     "ostler_pods_retired_total", "Retire claims that keepers made, by reason", ("why",), registry=_registry

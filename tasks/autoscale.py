@@ -20,6 +20,7 @@ import structlog
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from k8s_adapters.events import pool_of
 from k8s_adapters.nodes import needs_of
 from k8s_adapters.pools import PoolSeen, get_pool, list_pools, scale_pool
 from models import runner_failures, scaling
@@ -208,6 +209,9 @@ def carry_out(rt: Runtime, scaled: Scaled) -> None:
         return
     telemetry.SCALINGS.labels(decision.verdict).inc()
     log.info("pool.scaled", pool=scaled.pool.name, **{key: value for key, value in words.items() if key != "at"})
+    pool = pool_of(namespace=after.namespace, name=after.name, uid=after.uid)
+    change = f"replicas from {scaled.pool.replicas} to {decision.replicas}: {decision.why}"
+    rt.events.tell(pool, "Normal", "ScaledUp" if up else "ScaledDown", change)
     if mirror(rt, after):  # its row was older than its spec: nobody else will find what routes jobs changed
         rt.waker.send(REMATCH, queue="sweeps")
     rt.waker.send(KEEP, queue="pools", pool_id=row.id)

@@ -15,6 +15,7 @@ import structlog
 from sqlalchemy import Row
 
 from k8s_adapters.draining import hold_pool, let_pool_go
+from k8s_adapters.events import pool_of
 from k8s_adapters.pods import PodSeen
 from k8s_adapters.pools import PoolSeen
 from models import draining
@@ -73,6 +74,8 @@ def settle(rt: Runtime, pool_id: int, seen: Sequence[PodSeen]) -> None:
     if let_pool_go(rt.kube, namespace=pool.namespace, name=pool.name, uid=pool.uid, policy=calls(SWEEP)):
         halt("let_pool_go.after_call")
         log.info("pool.drained", pool=pool.name)
+        about = pool_of(namespace=pool.namespace, name=pool.name, uid=pool.uid)
+        rt.events.tell(about, "Normal", "Drained", "none of its Pods is left: the pool may go")
 
 
 def told(rt: Runtime, pool: Row[Any], plan: PoolPlan, *, now: datetime) -> DrainReport:

@@ -7,6 +7,7 @@ another keeper may do it as well, or do it again after us.
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +17,7 @@ import structlog
 from sqlalchemy import Connection, Row
 from sqlalchemy.exc import DBAPIError
 
+from k8s_adapters.events import pool_of
 from k8s_adapters.pods import PodSeen
 from k8s_adapters.pools import PoolSeen, get_pool
 from k8s_adapters.refusals import refusal_of
@@ -26,7 +28,7 @@ from models.pod_rows import PodRow
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Conflict, UpstreamError
-from rules.pool_plan import ObservedPool, PoolPlan
+from rules.pool_plan import ObservedPool, PoolPlan, Why
 from rules.starts import Trouble
 from tasks.base import SWEEP, calls, remaining
 from tasks.freed import wake_after_pods
@@ -101,9 +103,27 @@ def record_nodes(
     return gone
 
 
+def tell_of(rt: Runtime, decided: Decided) -> None:
+    """Tell in Events of the pool what was committed: how many Pods are retired and why, and starts that back off."""
+    row, starts = decided.pool, decided.plan.starts
+    pool = pool_of(namespace=row.namespace, name=row.name, uid=row.uid)
+    for why, many in sorted(Counter(decided.committed.retired.values()).items()):
+        rt.events.tell(pool, "Normal", "Draining" if why is Why.DRAINED else "Retired", f"{_pods(many)} retired: {why}")
+    if decided.committed.failed_starts:
+        next_at = "at once" if starts.create_after is None else f"not before {starts.create_after:%H:%M:%S} UTC"
+        failed = "1 failed start" if starts.failures == 1 else f"{starts.failures} failed starts"
+        note = f"{failed} in a row ({starts.detail}); the next Pod is made {next_at}"
+        rt.events.tell(pool, "Warning", "BackOff", note)
+
+
+def _pods(many: int) -> str:
+    return "1 Pod is" if many == 1 else f"{many} Pods are"
+
+
 def act(rt: Runtime, decided: Decided) -> None:
     """Send the retirements, and create the Pods whose rows wait for them."""
     committed, row = decided.committed, decided.pool
+    tell_of(rt, decided)
     wake_after_pods(rt, decided.freed)
     for claim_id, why in committed.retired.items():
         telemetry.PODS_RETIRED.labels(why.name.lower()).inc()
@@ -137,7 +157,7 @@ def create_all(rt: Runtime, decided: Decided, pool: PoolSeen) -> None:
         except UpstreamError as error:
             log.warning("pod.not_created", pod=pod_name, error=type(error).__name__)
             failures += 1
-            if note_refusal(rt, row.id, error) or failures == FAILURES:
+            if note_refusal(rt, row, error) or failures == FAILURES:
                 return
         except DBAPIError as error:  # its row is locked, say: the next round repeats the attempt (L14)
             log.warning("pod.not_recorded", pod=pod_name, error=type(error).__name__)
@@ -152,7 +172,7 @@ def create_alone(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, att
         return True
 
 
-def note_refusal(rt: Runtime, pool_id: int, error: UpstreamError) -> bool:
+def note_refusal(rt: Runtime, pool: Row[Any], error: UpstreamError) -> bool:
     """Write down that the API server would not take a Pod, where it was that; return whether it was."""
     refusal = refusal_of(error)
     if refusal is None:
@@ -161,9 +181,11 @@ def note_refusal(rt: Runtime, pool_id: int, error: UpstreamError) -> bool:
         telemetry.FAILED_STARTS.labels(Trouble.REFUSED).inc()
 
     def body(db: Connection) -> None:
-        pool_plans.record_refusal(db, pool_id, detail=refusal.text, quota=refusal.quota, now=utcnow())
+        pool_plans.record_refusal(db, pool.id, detail=refusal.text, quota=refusal.quota, now=utcnow())
 
     transaction(rt.engine, body)
+    about = pool_of(namespace=pool.namespace, name=pool.name, uid=pool.uid)
+    rt.events.tell(about, "Warning", "FailedCreate", f"the API server refused a Pod: {refusal.text}")
     return True
 
 

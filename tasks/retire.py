@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import structlog
 
+from k8s_adapters.events import pod_of
 from k8s_adapters.pods import PodSeen, get_pod
 from k8s_adapters.runners import delete_runner
 from models import releases
@@ -75,7 +76,7 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
         look_again(rt, work, "it may hold a JIT: " + ", ".join(verdict.reasons), after=OUT_OF_REACH)
         return
     if living is None or not living.terminating:
-        delete_runner(rt.kube, namespace=work.namespace, name=work.pod_name, uid=work.pod_uid, policy=calls(RETIRE))
+        delete(rt, work)
     seen = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RETIRE))
     if work.forced and seen is not None and seen.uid == work.pod_uid and force(rt, work, seen):
         seen = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RETIRE))
@@ -87,6 +88,13 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
         log.info("retire.done", reason=work.reason)
         rt.waker.send(KEEP, queue="pools", pool_id=work.pool_id)
         wake_after_pods(rt, [work.pod_uid])
+
+
+def delete(rt: Runtime, work: releases.ReleaseWork) -> None:
+    """Delete the Pod with its ServiceAccount, and tell why in an Event, which outlives it for an hour."""
+    pod = pod_of(namespace=work.namespace, name=work.pod_name, uid=work.pod_uid)
+    rt.events.tell(pod, "Normal", "Retired", work.reason or "it is retired")
+    delete_runner(rt.kube, namespace=work.namespace, name=work.pod_name, uid=work.pod_uid, policy=calls(RETIRE))
 
 
 def force(rt: Runtime, work: releases.ReleaseWork, pod: PodSeen) -> bool:

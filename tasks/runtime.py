@@ -19,6 +19,7 @@ from ostler.encryption import Cipher
 from ostler.settings import Settings, load
 from ostler.wakes import QUEUES, Waker
 from tasks.app import app
+from tasks.cluster_events import Recorder
 from tasks.limits import make_governor, make_left
 
 
@@ -43,6 +44,7 @@ class Runtime:
         self.cipher = Cipher(settings.encryption_keys)
         self._waker = Waker(settings.redis_url, app=app)
         self._kube = make_client(kubeconfig=settings.kubeconfig, pool_size=settings.worker_threads)
+        self.events = Recorder(self._kube, who=self.who)
         self._github = GitHub(
             api_url=settings.github_api_url,
             app_id=settings.github_app_id,

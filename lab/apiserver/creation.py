@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from lab.apiserver import pods, rules, schema
-from lab.apiserver.kinds import DEFINITION, NAMESPACE, NODE, POD, Json, Kind
+from lab.apiserver.kinds import DEFINITION, EVENT, NAMESPACE, NODE, POD, Json, Kind
 from lab.apiserver.refusals import invalid
 from lab.apiserver.store import Store
 
@@ -39,6 +39,8 @@ def prepare(kind: Kind, body: Json, *, namespace: str, store: Store) -> Json:
     elif kind == NAMESPACE:
         metadata["labels"] = {**metadata.get("labels", {}), "kubernetes.io/metadata.name": metadata["name"]}
         content |= {"spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
+    elif kind == EVENT:
+        content |= {"deprecatedSource": {}, "deprecatedFirstTimestamp": None, "deprecatedLastTimestamp": None}
     elif kind == DEFINITION:
         content["status"] = _accepted(content["spec"])
     if causes := [*rules.of_metadata(metadata), *problems(kind, content)]:

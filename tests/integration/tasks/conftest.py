@@ -16,6 +16,7 @@ from github_adapters.client import InstallationSeen, JobSeen, RunnerSeen
 from github_adapters.runs import ListPage, RunSeen
 from github_adapters.webhooks import WorkflowJobEvent
 from k8s_adapters.client import KubeClient, make_client
+from k8s_adapters.events import Regarding
 from k8s_adapters.pods import PodSeen, list_pods
 from k8s_adapters.pools import PoolSeen, create_pool
 from lab.control_plane import ClusterAccess
@@ -162,6 +163,17 @@ class StubSettings:
     gate_more_looks: int = 4
 
 
+class Telling:
+    """Keeps what would have become Kubernetes Events: (name of the object, type, reason, note)."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str, str, str]] = []
+
+    def tell(self, regarding: Regarding, kind: str, reason: str, note: str) -> None:
+        """Keep one."""
+        self.told.append((regarding.name, kind, reason, note))
+
+
 class StubRuntime:
     """The runtime of `tasks.runtime`, with a GitHub that the test brings."""
 
@@ -172,6 +184,7 @@ class StubRuntime:
         self.waker = Outbox()
         self.github: Any = None
         self._kube = kube
+        self.events = Telling()
 
     @property
     def kube(self) -> KubeClient:

@@ -117,7 +117,7 @@ def test_a_roll_takes_one_pod_at_least() -> None:
 
 @pytest.mark.parametrize("flag", ["stale", "cordoned"])
 def test_a_pool_of_one_warm_pod_is_never_without_while_it_rolls(flag: str) -> None:
-    old = pod(1, **{flag: True})
+    old = pod(1, stale=flag == "stale", cordoned=flag == "cordoned")
     first = look(pool(1), old)
     assert (first.create, first.retire) == (1, ())
     starting = look(pool(1), old, pod(2, PodState.STARTING))

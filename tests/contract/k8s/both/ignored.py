@@ -36,7 +36,9 @@ class Added:
 
 IGNORED = (
     Ignored(
-        "*", "metadata.managedFields", "server-side apply keeps books in it; neither Ostler nor the lab reads them"
+        "*",
+        "metadata.managedFields",
+        "server-side apply keeps books in it; Ostler reads who else owns spec.replicas, and no book says nobody",
     ),
     Ignored(
         "*List",

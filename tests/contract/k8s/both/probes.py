@@ -733,3 +733,20 @@ def collection(it: Recorder) -> None:
     }
     runner("late", owned_by(nobody))
     it.wait("pods/late", is_gone)
+
+
+@probe
+def events(recorder: Recorder) -> None:
+    """What a worker tells of a pool."""
+    path = f"/apis/events.k8s.io/v1/namespaces/{recorder.namespace}/events"
+    about = {"apiVersion": "ostler.dev/v1alpha1", "kind": "RunnerPool", "name": "pool", "uid": OTHER_UID}
+    event = {
+        "apiVersion": "events.k8s.io/v1", "kind": "Event", "eventTime": "2026-01-02T03:04:05.000006Z",
+        "metadata": {"name": "pool.1", "namespace": recorder.namespace},
+        "reportingController": "ostler.dev/worker", "reportingInstance": "worker:1", "action": "ScaledUp",
+        "reason": "ScaledUp", "regarding": {**about, "namespace": recorder.namespace}, "note": "1 to 2",
+        "type": "Normal",
+    }  # fmt: skip
+    recorder.ask("POST", path, event)
+    recorder.ask("POST", path, event)
+    recorder.ask("GET", path)

@@ -116,6 +116,8 @@ def test_queued_jobs_get_pods_at_once_and_the_keeper_is_told(stage: Stage) -> No
     assert row.scaled_up_at is not None
     assert stage.outbox.take("ostler.keep") == [{"pool_id": row.id}]
     assert decision(stage)["why"] == "0 with jobs + 4 queued + 1 warm = 5"
+    why = "replicas from 0 to 5: 0 with jobs + 4 queued + 1 warm = 5"
+    assert stage.rt.events.told == [("small", "Normal", "ScaledUp", why)]
 
 
 def test_what_holds_a_job_counts_and_what_is_being_retired_does_not(stage: Stage) -> None:

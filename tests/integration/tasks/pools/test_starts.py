@@ -57,6 +57,9 @@ def test_a_pod_that_does_not_poll_in_time_is_replaced_and_each_failure_in_a_row_
         kept(stage)
         new_tick(stage)
     assert pauses == [0, 5, 10, 20]
+    name, kind, _, note = next(each for each in stage.rt.events.told if each[2] == "BackOff")
+    assert (name, kind) == ("small", "Warning")
+    assert note.startswith("1 failed start in a row (it did not poll within 0 s); the next Pod is made not before")
     assert set(reasons(stage).values()) == {"it did not come to poll: it did not poll within 0 s"}
     assert condition(stage, "Degraded")["reason"] == "PodsDoNotStart"
     assert condition(stage, "Ready")["reason"] == "PodsMissing"
@@ -153,6 +156,9 @@ def test_a_used_up_quota_waits_and_is_no_failure(stage: Stage) -> None:
     kept(stage)
     row = the_pool(stage)
     assert (len(stage.pods()), row.failed_starts, row.start_trouble) == (1, 0, "quota")
+    name, kind, _, note = next(each for each in stage.rt.events.told if each[2] == "FailedCreate")
+    assert (name, kind) == ("small", "Warning")
+    assert "the API server refused a Pod: " in note
     polls(stage)
     found = condition(stage, "Ready")
     assert found["reason"] == "QuotaExceeded"

@@ -1,0 +1,78 @@
+"""Kubernetes Events about pools and Pods, for whoever looks with `kubectl describe`."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+from k8s_adapters.client import Json, KubeClient
+from k8s_adapters.names import API_VERSION, KIND
+from k8s_adapters.retry import RetryPolicy
+
+CONTROLLER = "ostler.dev/worker"
+_API = "events.k8s.io/v1"
+_LONGEST_NOTE = 1024
+_LONGEST_INSTANCE = 128
+
+Type = Literal["Normal", "Warning"]
+
+
+@dataclass(frozen=True, slots=True)
+class Regarding:
+    """The object that an Event is about."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+
+
+def pool_of(*, namespace: str, name: str, uid: str) -> Regarding:
+    """Return a RunnerPool as the subject of an Event."""
+    return Regarding(API_VERSION, KIND, namespace, name, uid)
+
+
+def pod_of(*, namespace: str, name: str, uid: str) -> Regarding:
+    """Return a Pod as the subject of an Event."""
+    return Regarding("v1", "Pod", namespace, name, uid)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One Event. `reason` is CamelCase, `note` a sentence of which the first 1,024 characters are written."""
+
+    regarding: Regarding
+    type: Type
+    reason: str
+    note: str
+    at: datetime
+
+
+def event_manifest(told: Told, *, instance: str) -> Json:
+    """Return an Event as JSON; `instance` names the process that tells it."""
+    about = told.regarding
+    return {
+        "apiVersion": _API,
+        "kind": "Event",
+        "metadata": {"name": f"{about.name}.{secrets.token_hex(8)}", "namespace": about.namespace},
+        "eventTime": told.at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "reportingController": CONTROLLER,
+        "reportingInstance": instance[:_LONGEST_INSTANCE],
+        "action": told.reason,
+        "reason": told.reason,
+        "regarding": {
+            "apiVersion": about.api_version, "kind": about.kind, "namespace": about.namespace, "name": about.name,
+            "uid": about.uid,
+        },
+        "note": told.note[:_LONGEST_NOTE],
+        "type": told.type,
+    }  # fmt: skip
+
+
+def write_event(client: KubeClient, told: Told, *, instance: str, policy: RetryPolicy | None = None) -> None:
+    """Create an Event. Raises what the client raises; whoever tells something must be able to do without."""
+    path = f"/apis/{_API}/namespaces/{told.regarding.namespace}/events"
+    client.request("POST", path, body=event_manifest(told, instance=instance), policy=policy)

@@ -1,0 +1,75 @@
+"""Kubernetes Events: told by tasks, written by a thread of their own, so that none fails or delays a task.
+
+Events are for people: nothing is decided by them. One that is too many, or that cannot be written, is dropped and
+counted (`ostler_kubernetes_events_total`).
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+import structlog
+
+from k8s_adapters.client import KubeClient
+from k8s_adapters.events import Regarding, Told, Type, write_event
+from k8s_adapters.retry import RetryPolicy
+from ostler import telemetry
+from ostler.clock import utcnow
+from ostler.errors import UpstreamError
+from rules.event_pace import Pace
+
+log = structlog.get_logger(__name__)
+
+MOST = 100
+"""Events that may wait to be written."""
+
+ONCE = RetryPolicy(attempts=1, deadline=5.0)
+
+
+class Recorder:
+    """Writes the Events of one process. Its methods never raise what an upstream does, and never wait for one."""
+
+    def __init__(self, client: KubeClient, *, who: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._who = who
+        self._clock = clock
+        self._pace = Pace()
+        self._waiting: queue.Queue[Told] = queue.Queue(maxsize=MOST)
+        self._guard = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def tell(self, regarding: Regarding, kind: Type, reason: str, note: str) -> None:
+        """Have an Event written soon, unless there were too many lately."""
+        told = Told(regarding, kind, reason, note, utcnow())
+        with self._guard:
+            if not self._pace.admits(regarding.uid, reason, note, now=self._clock()):
+                telemetry.KUBERNETES_EVENTS.labels("dropped").inc()
+                return
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._write_all, name="kubernetes-events", daemon=True)
+                self._thread.start()
+        try:
+            self._waiting.put_nowait(told)
+        except queue.Full:
+            telemetry.KUBERNETES_EVENTS.labels("dropped").inc()
+
+    def _write_all(self) -> None:
+        while True:
+            self._write(self._waiting.get())
+            self._waiting.task_done()
+
+    def _write(self, told: Told) -> None:
+        try:
+            write_event(self._client, told, instance=self._who, policy=ONCE)
+        except UpstreamError as error:
+            telemetry.KUBERNETES_EVENTS.labels("failed").inc()
+            log.info("event.not_written", reason=told.reason, subject=told.regarding.name, error=type(error).__name__)
+            return
+        telemetry.KUBERNETES_EVENTS.labels("written").inc()
+
+    def flush(self) -> None:
+        """Wait until everything that was told is written or given up. For tests."""
+        self._waiting.join()
