@@ -11,6 +11,7 @@ from rules.deploy_admission import judge_admission
 from rules.deploy_changes import Action, Change, changes_of, judge_changes
 from rules.deploy_network import WEB, Question, Row, judge_network
 from rules.deploy_polls import judge_polls
+from rules.deploy_secrets import note_secrets
 from rules.deploys import Danger, Refusal
 from rules.manifests import Manifests, Object, read_manifests
 from rules.selectors import Selector
@@ -44,7 +45,10 @@ class Deploy:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What comes of it: safe when nothing refuses it. `notes` say what was not looked at."""
+    """What comes of it: safe when nothing refuses it. `notes` say what was not looked at.
+
+    They also warn of pools whose Pods will be refused.
+    """
 
     refusals: tuple[Refusal, ...]
     changes: tuple[Change, ...]
@@ -141,6 +145,7 @@ def _notes(deploy: Deploy, after: Manifests, rows: Iterable[Row], changes: Itera
         found.append("no Pods of web are in these manifests: who reaches it was not looked at")
     if after.not_evaluated:
         found.append(f"not evaluated, though they rule traffic too: {', '.join(after.not_evaluated)}")
+    found.extend(note_secrets(after))
     if deploy.live is None:
         found.append("the cluster was not asked (--live): policies of others there, finalizers, admission in force")
         if any(each.key[0].startswith("RunnerPool.") and each.action is not Action.KEPT for each in changes):
