@@ -22,6 +22,7 @@ from celery.app.control import Control
 from flower.app import Flower
 from flower.options import options
 from flower.urls import settings as handlers
+from kombu.utils.url import parse_url
 from tornado.ioloop import IOLoop
 
 from ostler.errors import ConfigurationError
@@ -59,6 +60,12 @@ class View(Flower):  # type: ignore[misc]
         return done
 
 
+def tls_options(url: str) -> dict[str, Any] | None:
+    """Return the options of TLS in an address of Redis, which Flower's page of the broker reads nowhere else."""
+    found: dict[str, Any] | None = parse_url(url).get("ssl")
+    return found
+
+
 def run_flower(settings: FlowerSettings) -> None:
     """Serve Flower until SIGTERM or SIGINT. Raises ConfigurationError without a login, unless that is asked for."""
     if not settings.flower_basic_auth and not settings.flower_without_login:
@@ -66,7 +73,8 @@ def run_flower(settings: FlowerSettings) -> None:
             "OSTLER_FLOWER_BASIC_AUTH: it is not set; give `user:password`, or set OSTLER_FLOWER_WITHOUT_LOGIN=true "
             "where a proxy before Flower asks for a login"
         )
-    app.conf.update(broker_url=settings.redis_url.reveal(), **SETTINGS)
+    url = settings.redis_url.reveal()
+    app.conf.update(broker_url=url, broker_use_ssl=tls_options(url), **SETTINGS)
     assert_in_force(app)
     _set_options(settings)
     app.control = Silent(app)

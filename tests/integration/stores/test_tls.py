@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 from celery import Celery
+from flower.utils.broker import Broker
 from kombu.connection import Connection
 from kombu.exceptions import OperationalError
 from redbeat.schedulers import get_redis
@@ -21,6 +23,7 @@ from lab.redis import Redis
 from models.engine import make_engine, why_away
 from ostler.secrets import Secret
 from ostler.settings import Stores
+from tasks.flower import tls_options
 from tests.database import Database
 from tests.private_ca import PrivateCa
 from tests.tls_front import tls_front
@@ -68,7 +71,14 @@ def by_redbeat(url: str) -> None:
 
 
 Way = Callable[[str], None]
-WAYS: list[Way] = [by_celery, by_redis, by_redbeat]
+
+
+def by_flower(url: str) -> None:
+    broker = Broker(url, broker_options={}, broker_use_ssl=tls_options(url))
+    asyncio.run(broker.queues(["dispatch"]))
+
+
+WAYS: list[Way] = [by_celery, by_redis, by_redbeat, by_flower]
 
 
 def address(monkeypatch: pytest.MonkeyPatch, url: str) -> str:
