@@ -64,9 +64,14 @@ class Mutant:
         return f"{self.path}:{self.digest}:{self.before}"
 
     @property
+    def named(self) -> tuple[str, str, str]:
+        """Return what an entry of `sql.toml` names it by."""
+        return self.path, self.digest, " ".join(self.before.split())
+
+    @property
     def shown(self) -> str:
         """Return one line for a person."""
-        return f"{self.path}:{self.line}: {' '.join(self.before.split())}  =>  {self.after or '(nothing)'}"
+        return f"{self.path}:{self.line} ({self.digest}): {self.named[-1]}  =>  {self.after or '(nothing)'}"
 
 
 @dataclass(slots=True)
@@ -181,6 +186,11 @@ def read_table(path: Path = TABLE) -> Mapping[str, Any]:
     return tomllib.loads(path.read_text())
 
 
+def reasons(table: Mapping[str, Any]) -> set[tuple[str, str, str]]:
+    """Return the survivors that may stay, as `Mutant.named`; an entry lasts until its statement changes."""
+    return {(each["path"], each["statement"], each["before"]) for each in table.get("survivor", [])}
+
+
 def copy_tree(*, root: Path = ROOT, copy: Path = COPY) -> None:
     """Copy what the tests need to `copy`, without environments, results and caches."""
     shutil.rmtree(copy, ignore_errors=True)
@@ -234,13 +244,13 @@ def main() -> int:
         results[mutant.key] = judge(mutant, nearest(Path(mutant.path).stem, table["tests"]))
         RESULTS.write_text(json.dumps(results, indent=1))
         print(f"{number}/{len(left)} {results[mutant.key]:<8} {mutant.shown}", flush=True)  # noqa: T201
-    return _summarize(mutants, results, {(each["path"], each["before"]) for each in table.get("survivor", [])})
+    return _summarize(mutants, results, reasons(table))
 
 
-def _summarize(mutants: Sequence[Mutant], results: Mapping[str, str], reasons: set[tuple[str, str]]) -> int:
+def _summarize(mutants: Sequence[Mutant], results: Mapping[str, str], known: set[tuple[str, str, str]]) -> int:
     judged = [(mutant, results[mutant.key]) for mutant in mutants if mutant.key in results]
     alive = [(mutant, result) for mutant, result in judged if result != "killed"]
-    new = [each for each in alive if (each[0].path, " ".join(each[0].before.split())) not in reasons]
+    new = [each for each in alive if each[0].named not in known]
     print()  # noqa: T201
     print("\n".join(f"{result} {mutant.shown}" for mutant, result in new))  # noqa: T201
     print(  # noqa: T201

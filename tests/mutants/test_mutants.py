@@ -71,6 +71,13 @@ def test_every_module_that_has_mutants_of_sql_has_tests_that_exist() -> None:
     assert [file for file in files if not (of_sql.ROOT / file).exists()] == []
 
 
+def test_every_reason_for_a_survivor_of_sql_names_a_mutant_that_exists() -> None:
+    known = {each.named for path in (of_sql.ROOT / "models").glob("*.py") for each in of_sql.mutants_of(path)}
+    table = of_sql.read_table()
+    assert of_sql.reasons(table) - known == set()
+    assert all(each["reason"] for each in table["survivor"])
+
+
 def test_a_survivor_is_shown_with_its_line_in_the_module(tmp_path: Path) -> None:
     (tmp_path / "rules").mkdir()
     (tmp_path / "rules" / "ages.py").write_text("class Age:\n    def old(self):\n        a = 1\n        return a > 2\n")

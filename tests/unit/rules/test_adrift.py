@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from rules.adrift import Adrift, Move, judge_adrift, next_ask_after
-from rules.fates import Fate
+from rules.fates import Fate, OverRun
 from rules.machines import JobState
 
 _A, _J, _M = Adrift, JobState, Move
@@ -74,3 +74,12 @@ def test_what_is_not_over_stands_where_github_says(
 def test_a_job_is_asked_about_ever_more_seldom(stood: float, after: float) -> None:
     least, most = timedelta(minutes=2), timedelta(hours=1)
     assert next_ask_after(timedelta(minutes=stood), least=least, most=most) == timedelta(minutes=after)
+
+
+@pytest.mark.parametrize(("kind", "state"), EVERY)
+def test_a_job_that_waits_in_a_run_that_is_over_is_finished(kind: Adrift, state: JobState) -> None:
+    verdict = judge_adrift(
+        kind=kind, state=state, status="queued", conclusion=None, run=OverRun("startup_failure"), started=False,
+        age=timedelta(0),
+    )  # fmt: skip
+    assert (verdict.move, verdict.fate.fate, verdict.fate.conclusion) == (_M.FOLLOW, Fate.FINISH, "startup_failure")

@@ -58,3 +58,10 @@ def test_a_drain_without_a_job_names_none() -> None:
 def test_one_with_nothing_left_is_drained_and_late_for_nothing() -> None:
     told = report(replace(DRAIN, busy=0, left=0, oldest_job=None, timeout=1.0), now=SINCE + timedelta(days=1))
     assert (told.reason, told.overdue) == ("Drained", False)
+
+
+@pytest.mark.parametrize(("left", "overdue"), [(0, False), (1, True)])
+def test_a_drain_is_overdue_as_long_as_one_pod_is_left(left: int, *, overdue: bool) -> None:
+    drain = replace(DRAIN, timeout=60.0, left=left)
+    assert not report(drain, now=SINCE + timedelta(seconds=60)).overdue
+    assert report(drain, now=SINCE + timedelta(seconds=61)).overdue is overdue

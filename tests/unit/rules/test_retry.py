@@ -87,3 +87,37 @@ def test_a_status_decides_alone(status: int, network: Network | None) -> None:
         policy=RetryPolicy(), attempt=1, elapsed=0.0, failure=Failure(status=status, network=network), roll=0.5
     )
     assert decision.retry == (status in RETRIED_STATUSES)
+
+
+def test_waits_double_from_the_base_to_the_cap_within_their_jitter() -> None:
+    policy = RetryPolicy(base=1.0, cap=20.0, jitter=(0.5, 1.5))
+
+    def waits(roll: float) -> list[float]:
+        reset = Failure(network=Network.RESET)
+        return [wait_before_next(policy=policy, attempt=n, failure=reset, roll=roll) for n in (1, 2, 3, 4, 5, 6)]
+
+    assert waits(0.5) == [1, 2, 4, 8, 16, 20]
+    assert waits(0.0) == [0.5, 1, 2, 4, 8, 10]
+    assert waits(1.0) == [1.5, 3, 6, 12, 24, 30]
+
+
+@pytest.mark.parametrize("network", Network)
+def test_every_network_failure_is_repeated_and_named(network: Network) -> None:
+    decision = decide(policy=RetryPolicy(), attempt=1, elapsed=0.0, failure=Failure(network=network), roll=0.5)
+    assert (decision.retry, decision.reason) == (True, network.value)
+
+
+def test_a_final_answer_has_no_wait_and_a_repeated_one_names_its_status() -> None:
+    final = decide(policy=RetryPolicy(), attempt=1, elapsed=0.0, failure=Failure(status=404), roll=0.5)
+    assert (final.retry, final.wait) == (False, 0.0)
+    again = decide(policy=RetryPolicy(), attempt=1, elapsed=0.0, failure=Failure(status=503), roll=0.5)
+    assert (again.retry, again.reason) == (True, "status 503")
+
+
+@pytest.mark.parametrize(
+    ("attempt", "elapsed", "retry"), [(3, 0.0, True), (4, 0.0, False), (1, 9.0, False), (1, 8.9, True)]
+)
+def test_the_last_attempt_and_the_deadline_end_the_repetition(attempt: int, elapsed: float, *, retry: bool) -> None:
+    policy = RetryPolicy(attempts=4, base=1.0, growth=1.0, jitter=(1.0, 1.0), deadline=10.0)
+    decision = decide(policy=policy, attempt=attempt, elapsed=elapsed, failure=Failure(status=503), roll=0.5)
+    assert decision.retry is retry
