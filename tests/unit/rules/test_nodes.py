@@ -127,4 +127,7 @@ def test_a_pod_that_was_never_given_a_jit_is_forced() -> None:
     evidence = PodEvidence(
         any_delivered=False, poller_exit_code=None, runner_ever_ready=False, github_runner_seen="unknown"
     )
-    assert not judge_forced(evidence, Gone.UNREACHABLE, attachable_volumes=False).keep
+    verdict = judge_forced(evidence, Gone.UNREACHABLE, attachable_volumes=False)
+    assert not verdict.keep
+    assert verdict.reason == str(Gone.UNREACHABLE)
+    assert str(Gone.UNREACHABLE) in {witness.saw for witness in verdict.witnesses}
