@@ -17,7 +17,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from beat_schedule import QUEUES as BEAT_QUEUES
 from ostler.errors import ConfigurationError
-from ostler.secrets import Secret
+from ostler.secrets import LEAST, Secret
 from ostler.wakes import QUEUES, WATCH_QUEUES
 
 
@@ -105,10 +105,6 @@ def rules_of(user: RedisUser, *, database: int = 0) -> str:
 def acl_file(passwords: Mapping[RedisUser, Secret], *, database: int = 0) -> str:
     """Return the ACL file that makes every user."""
     return "".join(f"{acl_line(user, passwords[user], database=database)}\n" for user in RedisUser)
-
-
-LEAST = 16
-"""Characters of a password at least: Redis checks a million guesses a second."""
 
 
 def passwords_from(environment: Mapping[str, str]) -> dict[RedisUser, Secret]:

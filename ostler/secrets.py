@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+LEAST = 16
+"""Characters of a secret that a person chooses, at least: shorter ones can be guessed or tried out."""
+
 
 class Secret:
     """A string that shows itself only to `reveal()`.

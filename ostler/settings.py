@@ -20,7 +20,7 @@ from beat_schedule import SWEEPS
 from ostler import egress
 from ostler.errors import ConfigurationError
 from ostler.github_urls import api_url_of, misplaced
-from ostler.secrets import Secret
+from ostler.secrets import LEAST, Secret
 from ostler.variables import WATCH, Stranger, strangers, variable
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class Settings(Stores, App, Periods, Logs):
         default=180, ge=1, description="runners registered a minute for one installation, a third of them at once"
     )
     webhook_secrets: Annotated[tuple[Secret, ...], NoDecode] = Field(
-        description="webhook secrets, comma-separated; two while rotating"
+        description="webhook secrets of 16 characters or more, comma-separated; two while rotating"
     )
     webhook_max_bytes: int = Field(
         default=25 * 1024 * 1024, ge=1024, description="a larger webhook is refused while it is read"
@@ -452,6 +452,13 @@ class Settings(Stores, App, Periods, Logs):
             raise ValueError(f"there is no sweep {unknown[0]!r}; there are {', '.join(SWEEPS)}, and all")
         return value
 
+    @field_validator("webhook_secrets")
+    @classmethod
+    def _long_enough(cls, value: tuple[Secret, ...]) -> tuple[Secret, ...]:
+        for each in value:
+            check_length(each.reveal(), make="openssl rand -hex 32 makes one; give the App the same")
+        return value
+
     @field_validator("webhook_secrets", "encryption_keys")
     @classmethod
     def _at_least_one(cls, value: tuple[Secret, ...]) -> tuple[Secret, ...]:
@@ -490,7 +497,8 @@ class FlowerSettings(RedisAlone):
     flower_host: str = Field(default="0.0.0.0", description="address that `ostler flower` listens on")  # noqa: S104
     flower_port: int = Field(default=5555, ge=0, le=65535, description="port that `ostler flower` listens on")
     flower_basic_auth: Annotated[tuple[Secret, ...], NoDecode] = Field(
-        default=(), description="logins of Flower as `user:password`, comma-separated; required"
+        default=(),
+        description="logins of Flower as `user:password`, 16 characters or more, comma-separated; required",
     )
     flower_without_login: bool = Field(
         default=False, description="serve Flower without a login, where a proxy before it asks for one"
@@ -511,7 +519,14 @@ class FlowerSettings(RedisAlone):
             user, _, password = secret.reveal().partition(":")
             if not user or not password or not secret.reveal().isascii():
                 raise ValueError("must be user:password, in ASCII")
+            check_length(password, make="openssl rand -hex 24 makes one")
         return value
+
+
+def check_length(value: str, *, make: str) -> None:
+    """Raise ValueError, which does not show it, for a secret that is too short; `make` says how to get another."""
+    if len(value) < LEAST:
+        raise ValueError(f"must have {LEAST} characters or more, and one has {len(value)}: {make}")
 
 
 def secret(value: Any) -> Any:

@@ -62,10 +62,10 @@ VALUES = {
     "OSTLER_GITHUB_APP_ID": "ostler-lab",
     "OSTLER_GITHUB_PRIVATE_KEY": PEM.replace("\n", "\\n"),
     "OSTLER_GITHUB_API_URL": "http://127.0.0.1:9",
-    "OSTLER_WEBHOOK_SECRETS": "hook",
+    "OSTLER_WEBHOOK_SECRETS": "of-these-tests-alone",
     "OSTLER_ENCRYPTION_KEYS": Fernet.generate_key().decode(),
     "OSTLER_DISPATCH_URL": "http://127.0.0.1:9/runners/v1/dispatch",
-    "OSTLER_FLOWER_BASIC_AUTH": "ann:password",
+    "OSTLER_FLOWER_BASIC_AUTH": "ann:a-password-of-tests",
     "KUBECONFIG_FILE": "/dev/null",
 }
 _VARIABLE = re.compile(r"\$(?:\$|\{(?P<name>\w+)(?::(?P<kind>[-?])(?P<rest>[^}]*))?\})")

@@ -131,7 +131,7 @@ def fleet(lab: Lab, database: Database, redis: Redis, folder: Path, *, burst: in
         "OSTLER_GITHUB_API_URL": lab.url,
         "OSTLER_GITHUB_APP_ID": APP_ID,
         "OSTLER_GITHUB_PRIVATE_KEY": lab.private_key.reveal(),
-        "OSTLER_WEBHOOK_SECRETS": "hook",
+        "OSTLER_WEBHOOK_SECRETS": "of-these-tests-alone",
         "OSTLER_ENCRYPTION_KEYS": Fernet.generate_key().decode(),
         "OSTLER_KUBECONFIG": str(folder / "kubeconfig"),
         "OSTLER_DISPATCH_URL": "http://127.0.0.1:1/runners/v1/dispatch",

@@ -89,7 +89,7 @@ def whole(
             "OSTLER_GITHUB_API_URL": lab.url,
             "OSTLER_GITHUB_APP_ID": APP_ID,
             "OSTLER_GITHUB_PRIVATE_KEY": app[0].reveal(),
-            "OSTLER_WEBHOOK_SECRETS": "hush",
+            "OSTLER_WEBHOOK_SECRETS": "hush-of-these-tests",
             "OSTLER_ENCRYPTION_KEYS": Fernet.generate_key().decode(),
             "OSTLER_KUBECONFIG": str(control_plane.kubeconfig),
             "OSTLER_NAMESPACE": namespace,
@@ -134,7 +134,7 @@ def test_everything_is_looked_at_and_what_is_well_is_ok(whole: Patient, lab: Lab
     assert all(each["cure"] for each in found.values() if each["outcome"] != "ok")
     text_of = whole.operator.run("doctor", "--only", "postgres,redis", **whole.environment)
     assert text_of.returncode == 0
-    for value in (whole.environment["OSTLER_GITHUB_PRIVATE_KEY"], "hush"):
+    for value in (whole.environment["OSTLER_GITHUB_PRIVATE_KEY"], "hush-of-these-tests"):
         assert value not in text_of.stdout + json.dumps(found)
 
 

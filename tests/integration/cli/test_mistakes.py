@@ -54,7 +54,7 @@ def mistake(typed: str, status: int, *said: str, **env: str) -> Mistake:
 
 FULL = {
     "DATABASE_URL": "postgresql://u:hunter2@127.0.0.1:1/x", "REDIS_URL": "redis://:hunter2@127.0.0.1:1/0",
-    "GITHUB_APP_ID": "1", "GITHUB_PRIVATE_KEY": "hunter2", "WEBHOOK_SECRETS": "hunter2",
+    "GITHUB_APP_ID": "1", "GITHUB_PRIVATE_KEY": "hunter2", "WEBHOOK_SECRETS": "hunter2-hunter2-hunter2",
     "ENCRYPTION_KEYS": Fernet.generate_key().decode(),
 }  # fmt: skip
 DEAD = FULL["DATABASE_URL"]

@@ -93,7 +93,7 @@ def run(postgres: Postgres, database: Database, *arguments: str, **settings: str
         "OSTLER_REDIS_URL": "redis://127.0.0.1:1/0",
         "OSTLER_GITHUB_APP_ID": "1",
         "OSTLER_GITHUB_PRIVATE_KEY": "unused",
-        "OSTLER_WEBHOOK_SECRETS": "unused",
+        "OSTLER_WEBHOOK_SECRETS": "of-these-tests-alone",
         "OSTLER_ENCRYPTION_KEYS": Fernet.generate_key().decode(),
         "OSTLER_WEB_HOST": "127.0.0.1",
         "OSTLER_WEB_PORT": "0",

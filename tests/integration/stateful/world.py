@@ -288,7 +288,7 @@ def settings_of(url: Secret) -> Settings:
     """Return settings with short queues of everything."""
     return Settings(
         database_url=url, redis_url=Secret("redis://localhost/0"), github_app_id="1", github_private_key=Secret("k"),
-        webhook_secrets=(Secret("w"),), encryption_keys=(Secret("e"),),
+        webhook_secrets=(Secret("of-these-tests-alone"),), encryption_keys=(Secret("e"),),
         new_accounts="serve", namespace=NAMESPACE, match_batch=10,
     )  # fmt: skip
 

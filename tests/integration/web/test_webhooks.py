@@ -33,7 +33,7 @@ from web.webhooks import Intake
 
 T = TypeVar("T")
 
-OLD, NEW = "It's a Secret to Everybody", "the next one"
+OLD, NEW = "It's a Secret to Everybody", "the next one of these tests"
 _guids = itertools.count(1)
 
 

@@ -31,7 +31,7 @@ GOOD = {
     "OSTLER_REDIS_URL": "redis://localhost:6379/0",
     "OSTLER_GITHUB_APP_ID": "123",
     "OSTLER_GITHUB_PRIVATE_KEY": "not a key, and never shown",
-    "OSTLER_WEBHOOK_SECRETS": "one, two",
+    "OSTLER_WEBHOOK_SECRETS": "the first of these, the second of these",
     "OSTLER_ENCRYPTION_KEYS": Fernet.generate_key().decode(),
 }
 
@@ -48,7 +48,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_full_environment_is_read_once() -> None:
     settings = load()
-    assert [secret.reveal() for secret in settings.webhook_secrets] == ["one", "two"]
+    assert [secret.reveal() for secret in settings.webhook_secrets] == ["the first of these", "the second of these"]
     assert load() is settings
 
 
@@ -82,6 +82,9 @@ def test_a_missing_variable_is_named_with_what_would_be_right(name: str, monkeyp
         ("OSTLER_CA_BUNDLE", "/etc/hostname", "must be a file with certificates in PEM"),
         ("OSTLER_REDIS_URL", "http://:hunter2@host", "redis://"),
         ("OSTLER_WEBHOOK_SECRETS", " , ", "at least one"),
+        ("OSTLER_WEBHOOK_SECRETS", "hunter2", "16 characters or more, and one has 7: openssl rand -hex 32"),
+        ("OSTLER_WEBHOOK_SECRETS", "a secret of these tests, hunter2", "one has 7"),
+        ("OSTLER_WEBHOOK_SECRETS", "hunter2-hunter2", "one has 15"),
         ("OSTLER_WEB_PORT", "hunter2", "'hunter2'"),
         ("OSTLER_WEB_PORT", "70000", "'70000'"),
         ("OSTLER_WORKER_THREADS", "0", "'0'"),
@@ -223,8 +226,11 @@ def test_flower_needs_the_way_to_redis_and_no_other_secret(monkeypatch: pytest.M
     for name in GOOD:
         if name != "OSTLER_REDIS_URL":
             monkeypatch.delenv(name)
-    monkeypatch.setenv("OSTLER_FLOWER_BASIC_AUTH", "ann:hunter2, bob:hunter3")
-    assert [secret.reveal() for secret in load_flower().flower_basic_auth] == ["ann:hunter2", "bob:hunter3"]
+    monkeypatch.setenv("OSTLER_FLOWER_BASIC_AUTH", "ann:hunter2-hunter2-2, bob:hunter3-hunter3-3")
+    assert [secret.reveal() for secret in load_flower().flower_basic_auth] == [
+        "ann:hunter2-hunter2-2",
+        "bob:hunter3-hunter3-3",
+    ]
 
 
 def test_beat_needs_the_way_to_redis_and_no_other_secret(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,6 +252,19 @@ def test_the_watch_needs_the_way_to_redis_and_no_other_secret(monkeypatch: pytes
     monkeypatch.setenv("OSTLER_WATCH_LEASE", "1")
     with pytest.raises(ConfigurationError, match=r"^OSTLER_WATCH_LEASE: found '1'; "):
         load_watch()
+
+
+@pytest.mark.parametrize("password", ["hunter2", "hunter2-hunter2"])
+def test_password_of_flower_below_16_characters_is_refused_and_not_shown(
+    password: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OSTLER_FLOWER_BASIC_AUTH", f"ann:hunter2-hunter2-2,bob:{password}")
+    with pytest.raises(ConfigurationError) as error:
+        load_flower()
+    line = str(error.value)
+    assert line.startswith("OSTLER_FLOWER_BASIC_AUTH: ")
+    assert f"16 characters or more, and one has {len(password)}: openssl rand -hex 24 makes one" in line
+    assert "hunter2" not in line
 
 
 @pytest.mark.parametrize("login", ["hunter2", ":hunter2", "hunter2:", "ann:hunter2,hunter2", "ann:hünter2"])

@@ -21,7 +21,7 @@ def test_path_with_trailing_slash_is_not_redirected(path: str) -> None:
             redis_url=Secret("redis://unused"),
             github_app_id="1",
             github_private_key=Secret("unused"),
-            webhook_secrets=(Secret("hook"),),
+            webhook_secrets=(Secret("of-these-tests-alone"),),
             encryption_keys=(Secret(Fernet.generate_key().decode()),),
         )
     )

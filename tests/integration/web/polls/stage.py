@@ -290,7 +290,7 @@ def make_settings(*, database_url: Secret, redis_url: str) -> Settings:
         github_app_id="1",
         github_private_key=Secret("unused"),
         new_accounts="serve",
-        webhook_secrets=(Secret("hook"),),
+        webhook_secrets=(Secret("of-these-tests-alone"),),
         encryption_keys=(Secret(Fernet.generate_key().decode()),),
         namespace=NAMESPACE,
         web_host="127.0.0.1",
