@@ -336,7 +336,8 @@ def ask_installation(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: 
         leave(self, rt, work, attempt_id, gone)
         return
     except (UpstreamError, LeaseOver) as unknown:
-        log.warning("mint.installation_unknown", error=type(unknown).__name__)
+        why = meaning_of(unknown) if isinstance(unknown, UpstreamError) else "no time was left to ask"
+        log.warning("mint.installation_unknown", error=why)
         back_off(rt, work, attempt_id, error)
         return
     if seen.suspended:

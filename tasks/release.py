@@ -116,10 +116,10 @@ def go_on_without_github(rt: Runtime, work: releases.ReleaseWork, error: Upstrea
     """Let GitHub keep the job of a claim that was never delivered from the queue for `OSTLER_REQUEUE_AFTER` at most."""
     if isinstance(error, Forbidden | Gone):
         # The App may not, or not any more. Nobody has this JIT, so the job need not wait for that.
-        log.warning("release.runner_left", error=type(error).__name__)
+        log.warning("release.runner_left", error=meaning_of(error))
         end_never_delivered(rt, work)
     elif time_left(rt, work) <= 0:
-        log.warning("release.runner_left", error=type(error).__name__)
+        log.warning("release.runner_left", error=meaning_of(error))
         end_never_delivered(rt, work)
     elif isinstance(error, RateLimited):
         wait_for_token(rt, work, after=min(error.after, time_left(rt, work)))
@@ -191,7 +191,7 @@ def make_warm(rt: Runtime, work: releases.ReleaseWork) -> Warmth | None:
     try:
         result = write(rt, work, owner=None)
     except (Forbidden, Invalid) as error:
-        log.warning("release.stamp_stays", error=type(error).__name__)
+        log.warning("release.stamp_stays", error=meaning_of(error))
         return Warmth.UNKNOWN
     if result.outcome is StampOutcome.MOVED_ON and result.seen is not None:
         log.warning("release.annotation_moves")
