@@ -222,3 +222,9 @@ def test_a_pod_is_looked_at_again_when_its_job_ended_a_moment_ago() -> None:
     assert judge_finished(lingers, looks_apart=55, job_over_after=900, absent_after=90).keep
     gone = replace(lingers, absent_for_seconds=55)
     assert not judge_finished(gone, looks_apart=55, job_over_after=900, absent_after=90).keep
+
+
+def test_the_end_of_a_job_is_proof_after_the_time_that_the_caller_gives() -> None:
+    pod = FinishedPod(job_over=True, outlasts=False, job_over_seconds=100, runner="idle", free_for_seconds=60)
+    assert "the job it executed is over" in str(judge_finished(pod, looks_apart=60, job_over_after=100).proof)
+    assert "removed from GitHub first" in str(judge_finished(pod, looks_apart=60, job_over_after=101).proof)

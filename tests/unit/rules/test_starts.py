@@ -129,3 +129,8 @@ def test_trouble_of_a_pod_that_does_not_poll_is_the_nearest_cause(
     found, words = trouble_of(waiting=waiting, unschedulable=unschedulable, poller_exit_code=poller, seconds=30.0)
     assert found is trouble
     assert says in words
+
+
+def test_a_refusal_counts_when_the_clock_has_gone_back() -> None:
+    once = refused(NOTHING_YET, detail="no", now=NOW)
+    assert refused(once, detail="no", now=NOW - timedelta(seconds=9)).failures == 2
