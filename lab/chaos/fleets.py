@@ -203,6 +203,7 @@ class _Day:
         self._system, self._sampler, self._say = system, sampler, say
         self._embedded = cluster == "embedded"
         self._apart = 0.5 if quick else WAVES_APART
+        self._lost_at = 5.0 if quick else LOST_AT
         self._engine: Engine = create_engine(system.postgres.url("ostler"), pool_pre_ping=True)
         self._node_is_lost = not any(cause.name == "lost-node" for cause in bad)
         self._conditions = ""
@@ -257,7 +258,7 @@ class _Day:
                 {**_job(BAD, cause.pool), "duration_seconds": cause.seconds, "name": cause.name}
                 for cause in self.bad if self._waves <= cause.waves
             ])  # fmt: skip
-        if not self._node_is_lost and elapsed >= LOST_AT:
+        if not self._node_is_lost and elapsed >= self._lost_at:
             self._node_is_lost = True
             self._lose_node()
 

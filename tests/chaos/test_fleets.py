@@ -18,6 +18,17 @@ def test_healthy_pools_work_beside_bad_ones_and_each_cause_is_named(tmp_path: Pa
     assert result.by_proxy > 0
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_lost_node_and_runners_without_a_way_out_are_named(tmp_path: Path) -> None:
+    causes = ("lost-node", "no-egress")
+
+    result = run_fleets(tmp_path / "run", jobs=8, seed=1, cluster="embedded", causes=causes, quick=True, say=print)
+
+    assert result.ok, "\n".join(result.lines())
+    assert set(result.named) == set(causes)
+
+
 def test_an_hour_goes_on_at_the_rate_of_the_second_half() -> None:
     assert bound_for_an_hour([(0, 10), (200, 210), (400, 230)]) == 220 + 3200 * 0.1
 
