@@ -78,7 +78,8 @@ def agree(stage: Stage, *, examples: int) -> None:
                 skipped = []
                 if "cursor" in query:  # valid are only those that the API has given out
                     skipped.append(positive_data_acceptance)
-                if any(value in ([], {}) for value in query.values()):  # an invalid value that is not sent
+                # A list is sent as its items and may look like a valid value, an empty one is not sent at all.
+                if any(isinstance(value, list | dict) for value in query.values()):
                     skipped.append(negative_data_rejection)
                 answer = case.call_and_validate(headers={"Authorization": f"Bearer {token}"}, excluded_checks=skipped)
                 statuses.add(answer.status_code)
