@@ -158,7 +158,8 @@ def make_stage(database: Database, **changes: Any) -> Stage:
     """Return a stage whose web process beats; `changes` are settings."""
     settings = Settings(
         database_url=database.url, redis_url=Secret("redis://localhost/0"), github_app_id="1",
-        github_private_key=Secret("k"), webhook_secrets=(Secret("of-these-tests-alone"),), encryption_keys=(Secret("e"),), **changes,
+        github_private_key=Secret("k"), webhook_secrets=(Secret("of-these-tests-alone"),),
+        encryption_keys=(Secret("e"),), **changes,
     )  # fmt: skip
     stage = Stage(database.engine, settings)
     stage.beats(WEB)
