@@ -29,7 +29,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.drop_constraint("limited_reads", "api_tokens")
-    op.drop_constraint("accounts_named", "api_tokens")
+    op.drop_constraint("limited_reads", "api_tokens", type_="check")
+    op.drop_constraint("accounts_named", "api_tokens", type_="check")
     op.drop_column("api_tokens", "accounts")
     op.drop_index("ix_jobs_queued_account", "jobs")
