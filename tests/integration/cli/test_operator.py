@@ -389,7 +389,7 @@ def test_token_of_an_account_is_limited_to_it_and_the_list_says_so(operator: Ope
         operator.database.engine, lambda db: api_tokens.verify(db, Secret(made.stdout.strip()), now=utcnow())
     )
     assert isinstance(holder, api_tokens.Holder)
-    assert holder.accounts == {account_id}
+    assert holder.accounts == frozenset({account_id})
     assert login in operator.run("token", "list").stdout
     assert operator.json("token", "list")[0]["accounts"] == [login]
     assert operator.run("token", "create", "x", "--account", "nobody").returncode == 1

@@ -334,4 +334,5 @@ def test_installation_event_tells_when_it_was(written: object, at: datetime | No
 
     found = parse_installation(json.dumps({"action": "created", "installation": installation}).encode())
 
+    assert found is not None
     assert found.at == at
