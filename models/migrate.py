@@ -47,8 +47,11 @@ def revision_of(db: Connection) -> str | None:
 
 
 def upgrade(engine: Engine, revision: str = "head") -> None:
-    """Bring the database up to `revision`."""
-    with engine.begin() as connection:
+    """Bring the database up to `revision`, each revision in a transaction of its own.
+
+    In one transaction the locks of all revisions would add up, and block intake until the last one is through.
+    """
+    with engine.connect() as connection:
         command.upgrade(_config(connection), revision)
 
 
