@@ -48,13 +48,21 @@ class Recorder:
             if not self._pace.admits(regarding.uid, reason, note, now=self._clock()):
                 telemetry.KUBERNETES_EVENTS.labels("dropped").inc()
                 return
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._write_all, name="kubernetes-events", daemon=True)
-                self._thread.start()
+            try:
+                self._run()
+            except RuntimeError:  # no further thread can be started: an Event is not worth the work that it tells of
+                telemetry.KUBERNETES_EVENTS.labels("dropped").inc()
+                return
         try:
             self._waiting.put_nowait(told)
         except queue.Full:
             telemetry.KUBERNETES_EVENTS.labels("dropped").inc()
+
+    def _run(self) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            thread = threading.Thread(target=self._write_all, name="kubernetes-events", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def _write_all(self) -> None:
         while True:

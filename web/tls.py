@@ -103,10 +103,13 @@ class Certificate:
         return changed
 
     async def keep(self) -> None:
-        """Look for ever."""
+        """Look for ever; files that no check expected are logged, and the certificate before stays in force."""
         while True:
             await asyncio.sleep(LOOK_EVERY)
-            self.look()
+            try:
+                self.look()
+            except Exception:
+                log.exception("tls.look_failed", ends_at=self.ends_at.isoformat())
 
     def _read(self) -> tuple[bytes, bytes]:
         found: list[bytes] = []

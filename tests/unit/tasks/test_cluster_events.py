@@ -1,0 +1,24 @@
+"""An Event is never worth the work that it tells of."""
+
+from __future__ import annotations
+
+import threading
+from typing import cast
+from unittest.mock import patch
+
+from k8s_adapters.client import KubeClient
+from k8s_adapters.events import Regarding
+from ostler import telemetry
+from tasks.cluster_events import Recorder
+
+
+def test_event_is_dropped_when_no_thread_can_be_started() -> None:
+    dropped = telemetry.KUBERNETES_EVENTS.labels("dropped")
+    before = dropped._value.get()
+    recorder = Recorder(cast("KubeClient", None), who="here")
+    pod = Regarding(kind="Pod", api_version="v1", namespace="n", name="p", uid="u")
+
+    with patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
+        recorder.tell(pod, "Normal", "Retired", "it is surplus")
+
+    assert dropped._value.get() == before + 1
