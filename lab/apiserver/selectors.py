@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lab.apiserver.kinds import NODE, POD, Kind
+from lab.apiserver.kinds import EVENT, NODE, POD, Kind
 from lab.apiserver.refusals import bad_request
 from lab.apiserver.store import Stored
 
@@ -21,6 +21,15 @@ _EXISTS = re.compile(rf"\s*(!?)\s*({_KEY})\s*")
 _FIELDS = {
     POD: ("spec.nodeName", "spec.restartPolicy", "spec.serviceAccountName", "status.phase"),
     NODE: ("spec.unschedulable",),
+    EVENT: (
+        *(
+            f"regarding.{each}"
+            for each in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+        ),
+        "reason",
+        "reportingController",
+        "type",
+    ),
 }
 
 

@@ -750,3 +750,26 @@ def events(recorder: Recorder) -> None:
     recorder.ask("POST", path, event)
     recorder.ask("POST", path, event)
     recorder.ask("GET", path)
+
+
+@probe
+def events_about_a_pod(recorder: Recorder) -> None:
+    """What others tell of a Pod, selected as a worker does, and by fields that there are and are not."""
+    path = f"/apis/events.k8s.io/v1/namespaces/{recorder.namespace}/events"
+    names = (("a", OTHER_UID, "Killing"), ("a", None, "TaintManagerEviction"), ("b", OTHER_UID, "Killing"))
+    for number, (name, uid, reason) in enumerate(names):
+        about = {"apiVersion": "v1", "kind": "Pod", "name": name, "namespace": recorder.namespace}
+        event = {
+            "apiVersion": "events.k8s.io/v1", "kind": "Event", "eventTime": "2026-01-02T03:04:05.000006Z",
+            "metadata": {"name": f"{name}.{number}", "namespace": recorder.namespace},
+            "reportingController": "kubelet", "reportingInstance": "node-1", "action": reason, "reason": reason,
+            "regarding": about if uid is None else {**about, "uid": uid}, "note": "said", "type": "Normal",
+        }  # fmt: skip
+        recorder.ask("POST", path, event)
+    for selector in (
+        "regarding.kind=Pod,regarding.name=a", "regarding.kind=Node,regarding.name=a", "regarding.name!=a",
+        f"regarding.uid={OTHER_UID}", "regarding.uid=", "reason=Killing", "type=Warning",
+        "reportingController=kubelet", f"regarding.namespace={recorder.namespace}", "regarding.apiVersion=v1",
+        "regarding.resourceVersion=", "regarding.fieldPath=", "metadata.name=a.0", "involvedObject.name=a", "note=said",
+    ):  # fmt: skip
+        recorder.ask("GET", path, query={"fieldSelector": selector, "limit": "100"})
