@@ -1,0 +1,71 @@
+"""Choice of the Kubernetes Event that says best who ended a Pod, from those that were written about it.
+
+Its words are another component's: they are shown to people, and nothing is decided by them (law L6).
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+LONGEST_WORD = 100
+"""Characters of a reason or of a component's name that are kept."""
+LONGEST_NOTE = 200
+"""Characters of a message that are kept."""
+
+_ORDER = (
+    "Preempted",  # the scheduler, for another Pod
+    "Preempting",  # the kubelet, for a critical Pod
+    "Evicted",  # the kubelet, or Karpenter
+    "Descheduled",  # the descheduler's action; its reason is the name of a strategy
+    "ScaleDown",  # the cluster autoscaler
+    "TaintManagerEviction",
+    "NodeControllerEviction",
+    "DeadlineExceeded",  # the kubelet
+    "NodeNotReady",  # the node controller; the Pod may live on
+    "ExceededGracePeriod",  # the kubelet, after whoever asked for the deletion
+    "Killing",  # the same
+)
+_NAMES_NOBODY = frozenset({"NodeNotReady", "ExceededGracePeriod", "Killing"})
+_UNDONE = "Cancelling deletion"
+"""First words of the taint manager's Event that takes an eviction back; its reason is that of the eviction."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodEvent:
+    """One Event about a Pod; `action` and `at` are None where whoever wrote it said none."""
+
+    reason: str
+    component: str
+    note: str
+    action: str | None = None
+    at: datetime | None = None
+
+    @property
+    def kind(self) -> str:
+        """The reason, or the action where that says more."""
+        return self.action if self.action == "Descheduled" else self.reason
+
+    @property
+    def names_somebody(self) -> bool:
+        """Whether its component asked for the end of the Pod, and not merely carried it out or saw it."""
+        return self.kind not in _NAMES_NOBODY
+
+
+def choose(events: Iterable[PodEvent]) -> PodEvent | None:
+    """Return the Event that says best who ended the Pod, the latest of several; None where none says anything."""
+    found = [each for each in events if each.kind in _ORDER and not each.note.startswith(_UNDONE)]
+    if not found:
+        return None
+    first = min(_ORDER.index(each.kind) for each in found)
+    alike = [each for each in found if _ORDER.index(each.kind) == first]
+    return max(alike, key=lambda each: 0.0 if each.at is None else each.at.timestamp())
+
+
+def one_line(text: str, *, longest: int) -> str:
+    """Return text of others as one line of at most `longest` characters, without control and format characters."""
+    shown = (" " if each.isspace() or unicodedata.category(each).startswith("C") else each for each in text)
+    line = " ".join("".join(shown).split())
+    return line if len(line) <= longest else line[: longest - 1] + "…"
