@@ -36,6 +36,8 @@ class RunnerPod(Base):
             ),
         ),
         Index("ix_runner_pods_gone_at", "gone_at", postgresql_where=text("gone_at IS NOT NULL")),
+        # How many were read lately (models.pod_ends).
+        Index("ix_runner_pods_events_read_at", "events_read_at", postgresql_where=text("events_read_at IS NOT NULL")),
     )
 
     id: Mapped[Serial]
@@ -61,6 +63,14 @@ class RunnerPod(Base):
     deletion_at: Mapped[datetime | None] = mapped_column(
         comment="when its deletion was asked for, as the watch saw it; only shown"
     )
+    events_read_at: Mapped[datetime | None] = mapped_column(
+        comment="when Kubernetes was asked for Events about its end"
+    )
+    event_reason: Mapped[str | None] = mapped_column(
+        comment="of the Event that says best who ended it; only shown, as the next two"
+    )
+    event_by: Mapped[str | None] = mapped_column(comment="the component that wrote the Event")
+    event_note: Mapped[str | None] = mapped_column(comment="its message: one line, 200 characters at most")
     gone_at: Mapped[datetime | None] = mapped_column(comment="a GET or a delete proved that the UID is gone")
     node_gone_at: Mapped[datetime | None] = mapped_column(comment="its node was found gone; NULL again when it is back")
     charged_account_id: Mapped[int | None] = mapped_column(

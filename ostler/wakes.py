@@ -38,6 +38,7 @@ PODS_CHANGED = "ostler.pods_changed"
 POD_GONE = "ostler.pod_gone"
 POD_EXECUTES = "ostler.pod_executes"
 POLLER_ENDED = "ostler.poller_ended"
+POD_EVENTS = "ostler.pod_events"
 POOL_CHANGED = "ostler.pool_changed"
 PRUNE = "ostler.prune"
 
@@ -68,8 +69,9 @@ ALONE_MS = 5_000
 EXPIRES = 60
 HINTS = frozenset({
     KEEP, AUTOSCALE, POOLS, MISSING_PODS, PODS_CHANGED, POD_GONE, POD_EXECUTES, POLLER_ENDED, POOL_CHANGED,
+    POD_EVENTS,
 })  # fmt: skip
-"""Messages that are of no use after `EXPIRES` seconds: a sweep has found the same by then."""
+"""Messages that are of no use after `EXPIRES` seconds: a sweep has found the same by then, or it is only shown."""
 
 _TIMEOUT = 0.5
 _TIMEOUT_UNDER_LOCK = 0.2

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from rules.pod_events import PodEvent
+
 
 class How(StrEnum):
     """What took a Pod, as a label of a metric; `deleted` names nobody, `unknown` was not seen."""
@@ -44,7 +46,8 @@ _REASONS: dict[str, tuple[How, str]] = {
 }
 """The reasons that Kubernetes gives ("Pod disruption conditions", "Node-pressure eviction", "Node Shutdowns")."""
 
-_AUDIT = "by somebody other than Ostler; the audit log of the API server names who"
+_OTHERS = "by somebody other than Ostler"
+_AUDIT = f"{_OTHERS}; the audit log of the API server names who"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class PodEnd:
 
     `deletion_at` is when its deletion was asked for, `reason` what Kubernetes calls it, of the Pod or of its container
     `runner`. `ours`: a retire claim deleted it. `over`: its containers `poller` and `runner` were seen to have ended.
+    `event` is what another component wrote about its end.
     """
 
     deletion_at: datetime | None = None
@@ -62,6 +66,7 @@ class PodEnd:
     over: bool = False
     gone: bool = False
     ours: bool = False
+    event: PodEvent | None = None
 
     @property
     def how(self) -> How:
@@ -79,15 +84,18 @@ class PodEnd:
 def tell(end: PodEnd, *, pod: str = "its Pod") -> str | None:
     """Return a clause about the end of a Pod; None while nothing says that it ends."""
     named = _named(end.reason)
+    told = end.event is not None and end.event.names_somebody
     if end.deletion_at is not None:
-        by = "by Ostler, which retired it" if end.ours else _AUDIT if named is None else named[1]
+        others = _OTHERS if told else _AUDIT
+        by = "by Ostler, which retired it" if end.ours else others if named is None else named[1]
         said = f"{pod} was deleted at {end.deletion_at:%Y-%m-%d %H:%M:%S} UTC, {by}"
     elif named is not None:
         said = f"{pod} was {named[1]}"
     elif end.runner_exit_code is not None or end.over:
         said = f"{pod} has ended"
     elif end.gone:
-        said = f"{pod} is gone, " + ("retired by Ostler" if end.ours else "and nothing was seen of how it went")
+        how = ", retired by Ostler" if end.ours else "" if end.event else ", and nothing was seen of how it went"
+        said = f"{pod} is gone{how}"
     else:
         return None
     codes = [
@@ -96,7 +104,12 @@ def tell(end: PodEnd, *, pod: str = "its Pod") -> str | None:
         if code
     ]
     reason = [] if end.reason is None or end.reason == "Completed" else [f"reason {end.reason}"]
-    return "; ".join([said, *codes, *reason])
+    return "; ".join([said, *codes, *reason, *([] if end.event is None else [_quoted(end.event)])])
+
+
+def _quoted(event: PodEvent) -> str:
+    note = f": {event.note}" if event.note else ""
+    return f"event {event.kind} by {event.component}{note}"
 
 
 def _named(reason: str | None) -> tuple[How, str] | None:

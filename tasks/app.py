@@ -30,6 +30,7 @@ MODULES = (
     "tasks.autoscale",
     "tasks.epochs",
     "tasks.watched",
+    "tasks.pod_events",
     "tasks.origins",
     "tasks.owner",
     "tasks.sweeps.resume",

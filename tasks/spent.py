@@ -30,6 +30,7 @@ from tasks.base import SWEEP_ROW, calls, remaining
 from tasks.evidence import judge
 from tasks.freed import wake_after_pods
 from tasks.github import LookUps, ask_fate, deregister
+from tasks.pod_events import ask_for_events
 from tasks.release import send_release, wake_after
 from tasks.retire import send_retire
 from tasks.runtime import Runtime
@@ -160,7 +161,10 @@ def end_claim(
     if claim is None:
         return False
     with about(claim=claim_id, job=claim.job_id, pod=claim.pod_name, pod_uid=claim.pod_uid):
-        return _end(rt, claim_id, claim, spent=spent, silent=silent, also=also, look_ups=look_ups)
+        ended = _end(rt, claim_id, claim, spent=spent, silent=silent, also=also, look_ups=look_ups)
+        if ended:
+            ask_for_events(rt, [claim.pod_uid], live=True)
+        return ended
 
 
 def _end(

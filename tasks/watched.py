@@ -24,6 +24,7 @@ from ostler.wakes import KEEP, POD_EXECUTES, POD_GONE, POLLER_ENDED, STAMP
 from rules.machines import Purpose
 from rules.stranding import FoundBy
 from tasks.base import DISPATCH, SWEEP, calls, task
+from tasks.pod_events import ask_for_events
 from tasks.retire import send_retire
 from tasks.runtime import Runtime, runtime
 from tasks.spent import end_claim
@@ -97,6 +98,7 @@ def see_gone(rt: Runtime, uids: Sequence[str]) -> set[int]:
             send_retire(rt, pod.claim_id)
         else:
             rt.waker.send(POD_GONE, queue="dispatch", claim_id=pod.claim_id)
+    ask_for_events(rt, uids, live=False)
     return keep
 
 

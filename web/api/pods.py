@@ -62,6 +62,11 @@ class Pod(Shown):
     poller_exit_code: int | None
     runner_exit_code: int | None
     exit_reason: str | None = Field(description="in the words of Kubernetes", examples=["OOMKilled"])
+    event_reason: str | None = Field(
+        description="of the Kubernetes Event that says best who ended it, if a job lost it", examples=["ScaleDown"]
+    )
+    event_by: str | None = Field(description="the component that wrote the Event", examples=["cluster-autoscaler"])
+    event_note: str | None = Field(description="its message, 200 characters at most")
     end: str | None = Field(description="how it ended, as far as that was seen; null while it lives")
     claims: list[PodClaim]
     events: list[ClaimEvent]

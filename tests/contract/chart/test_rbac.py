@@ -32,7 +32,7 @@ IN_RUNNERS = [
     ("worker", "serviceaccounts/token", None, set()),
     ("worker", "configmaps", "ostler-epoch", {"get", "create", "patch"}),
     ("worker", "configmaps", "another", {"create"}),
-    ("worker", "events.k8s.io@events", None, {"create"}),
+    ("worker", "events.k8s.io@events", None, {"create", "list"}),
     ("worker", "secrets", None, set()),
     ("worker", POOLS, None, {"get", "list", "patch"}),
     ("worker", f"{POOLS}/status", None, {"patch"}),

@@ -28,6 +28,7 @@ TASKS: Mapping[str, str] = {
     "pod_gone": ONE_ROW,
     "pod_executes": ONE_ROW,
     "poller_ended": ONE_ROW,
+    "pod_events": ONE_ROW,
     "pool_changed": ONE_ROW,
     "ask_run": ONE_ROW,
     "ask_owner": "it skips accounts that are locked",

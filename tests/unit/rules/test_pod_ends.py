@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from rules.pod_ends import How, PodEnd, tell
+from rules.pod_events import PodEvent
 
 AT = datetime(2026, 11, 23, 12, 3, 4, tzinfo=UTC)
 
@@ -16,6 +17,9 @@ DELETED = "its Pod was deleted at 2026-11-23 12:03:04 UTC, "
 DRAINED = "evicted through the eviction API, as `kubectl drain` does; container `runner` exited 143; reason "
 KILLED = "its Pod was killed for want of memory: raise the memory limit of its pool; container `runner` exited 137; "
 TAINTED = "its Pod was evicted for a taint of its node; reason DeletionByTaintManager"
+SCALED = PodEvent("ScaleDown", "cluster-autoscaler", "deleting pod for node scale down")
+KILLED_BY = PodEvent("Killing", "kubelet", "")
+OTHERS = "by somebody other than Ostler; event ScaleDown by cluster-autoscaler: deleting pod for node scale down"
 TOO_LONG = (
     "its Pod was ended by the kubelet: its job took longer than maxJobDuration of its pool; "
     "container `runner` exited 143; reason DeadlineExceeded"
@@ -29,6 +33,9 @@ TOO_LONG = (
         (PodEnd(gone=True), How.UNKNOWN, "its Pod is gone, and nothing was seen of how it went"),
         (PodEnd(gone=True, ours=True), How.UNKNOWN, "its Pod is gone, retired by Ostler"),
         (PodEnd(deletion_at=AT, gone=True), How.DELETED, DELETED + AUDIT),
+        (PodEnd(deletion_at=AT, event=SCALED, gone=True), How.DELETED, DELETED + OTHERS),
+        (PodEnd(deletion_at=AT, event=KILLED_BY), How.DELETED, DELETED + AUDIT + "; event Killing by kubelet"),
+        (PodEnd(gone=True, event=KILLED_BY), How.UNKNOWN, "its Pod is gone; event Killing by kubelet"),
         (PodEnd(deletion_at=AT, ours=True, gone=True), How.DELETED, DELETED + "by Ostler, which retired it"),
         (
             PodEnd(deletion_at=AT, reason="EvictionByEvictionAPI", runner_exit_code=143),

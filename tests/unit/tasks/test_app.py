@@ -51,6 +51,7 @@ NAMES = {
     "ostler.pod_gone": "dispatch",
     "ostler.pod_executes": "dispatch",
     "ostler.poller_ended": "dispatch",
+    "ostler.pod_events": "sweeps",
     "ostler.pool_changed": "pools",
     "ostler.gates": "sweeps",
     "ostler.catch_up": "sweeps",

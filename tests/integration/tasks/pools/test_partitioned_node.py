@@ -11,11 +11,16 @@ import pytest
 from k8s_adapters.client import Json, make_client
 from k8s_adapters.pools import create_pool
 from lab.control_plane import ClusterAccess, NodeGrace
+from models import pod_ends
+from models.engine import transaction
 from rules.fleets import Taint, Toleration
+from rules.pod_ends import tell
 from tasks import runtime as current
+from tasks.app import app
+from tasks.watched import pod_gone, pods_changed
 from tests.cluster import delete_namespace, impatient
 from tests.database import Database
-from tests.integration.tasks.conftest import Stage, StubRuntime
+from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub, StubRuntime
 from tests.integration.tasks.pools.fleet import kept, polls, stamp
 from tests.nodes import LiveNode
 
@@ -189,3 +194,34 @@ def test_an_operators_own_taint_still_evicts_runner_pods(stage: Stage, nodes: tu
     tainted.taint("example.com/maintenance", "NoExecute")
     until(lambda: there not in left(stage))
     assert left(stage) == {elsewhere}
+
+
+def test_busy_pod_that_a_taint_evicts_is_told_with_who_did_it(
+    stage: Stage, github: StubGitHub, nodes: tuple[LiveNode, LiveNode]
+) -> None:
+    tainted, _ = nodes
+    github.job = ("queued", None, None)
+    stage.pool(replicas=1)
+    kept(stage)
+    (name,) = stage.pods()
+    uid = stage.pods()[name].uid
+    stage.job(7, state="running")
+    stage.claim(name, job_id=7, state="executing", runner=RUNNER)
+    tainted.bind(stage.namespace, name)
+    tainted.taint("example.com/maintenance", "NoExecute")
+    until(lambda: name not in left(stage))
+    stage.kube.request(  # be the kubelet
+        "DELETE", f"/api/v1/namespaces/{stage.namespace}/pods/{name}", query={"gracePeriodSeconds": 0}
+    )
+
+    pods_changed.run(namespace=stage.namespace, gone=[uid])
+    for message in stage.outbox.take("ostler.pod_gone"):
+        pod_gone.run(**message)
+    for message in stage.outbox.take("ostler.pod_events"):
+        app.tasks["ostler.pod_events"].run(**message)
+
+    told = tell(transaction(stage.rt.engine, lambda db: pod_ends.read(db, uid)))
+    assert told == (
+        f"its Pod is gone; event TaintManagerEviction by taint-eviction-controller: Marking for deletion Pod "
+        f"{stage.namespace}/{name}"
+    )

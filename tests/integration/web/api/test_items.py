@@ -236,7 +236,8 @@ def test_pod_shows_how_it_ended_and_its_claims_by_name_and_by_uid(stage: Stage) 
     (pod,) = stage.execute(
         """
         UPDATE runner_pods SET uid = 'uid-of-it', deletion_at = '2026-11-23 12:03:04+00', gone_at = now(),
-               exit_reason = 'EvictionByEvictionAPI', runner_exit_code = 143
+               exit_reason = 'EvictionByEvictionAPI', runner_exit_code = 143, event_reason = 'ScaleDown',
+               event_by = 'cluster-autoscaler', event_note = 'node scale down'
         RETURNING name
         """
     )
@@ -246,6 +247,9 @@ def test_pod_shows_how_it_ended_and_its_claims_by_name_and_by_uid(stage: Stage) 
         shown = stage.get(f"/pods/{name}").json()
         assert (shown["name"], shown["uid"], shown["runner_exit_code"]) == (pod.name, "uid-of-it", 143)
         assert shown["end"].startswith("it was deleted at 2026-11-23 12:03:04 UTC, evicted through the eviction API")
+        assert shown["end"].endswith("; event ScaleDown by cluster-autoscaler: node scale down")
+        event = (shown["event_reason"], shown["event_by"], shown["event_note"])
+        assert event == ("ScaleDown", "cluster-autoscaler", "node scale down")
         assert [(each["id"], each["job_id"], each["end_reason"]) for each in shown["claims"]] == [
             (claim, 1, "pod_gone")
         ]
@@ -255,6 +259,7 @@ def test_pod_shows_how_it_ended_and_its_claims_by_name_and_by_uid(stage: Stage) 
     assert item["pod_end"].startswith("its Pod was deleted at 2026-11-23 12:03:04 UTC")
     job = stage.get("/jobs/1").json()
     assert job["claims"][0]["pod_end"] == item["pod_end"]
+    assert item["pod_end"].endswith("; event ScaleDown by cluster-autoscaler: node scale down")
     assert "kubectl drain" in job["why"]["summary"]
     assert stage.get("/pods/nobody").status_code == 404
     assert stage.get("/claims", pod="nobody").json()["items"] == []
