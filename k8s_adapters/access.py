@@ -58,6 +58,7 @@ RIGHTS: Mapping[str, Sequence[Right]] = {
         *_rights("get list create delete", "serviceaccounts"),
         *_rights("get list patch", PLURAL, GROUP),
         *_rights("patch", f"{PLURAL}/status", GROUP),
+        *_rights("create list", "events", "events.k8s.io"),
         *_rights("create", "configmaps"),
         *_rights("get patch", "configmaps", name=EPOCH),
         *_rights("get list", "nodes", cluster=True),
