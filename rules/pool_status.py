@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from rules.draining import DrainReport
+from rules.held_mints import HeldMints
 from rules.pod_states import PodState
 from rules.pool_plan import PoolPlan
 from rules.runner_brakes import Brake
@@ -26,7 +27,7 @@ REPEATED = 2
 class PoolNow:
     """What a status is made of beside the plan. `problem`: why the spec cannot be used; `drain`: of one that leaves.
 
-    `brake`: its runners never execute.
+    `brake`: its runners never execute; `held`: mints of its jobs back off.
     `replicas_writer`: who else writes the replicas of an autoscaled pool.
     """
 
@@ -40,6 +41,7 @@ class PoolNow:
     scaled_up_at: datetime | None = None
     scaled_down_at: datetime | None = None
     brake: Brake | None = None
+    held: HeldMints | None = None
     version: str | None = None
     """What is to be said of the version of its runner, if anything."""
     replicas_writer: str | None = None
@@ -64,7 +66,7 @@ def status_of(pool: PoolNow, plan: PoolPlan, *, before: Mapping[str, Any] | None
         **{str(state): plan.counts.get(state, 0) for state in PodState},
         "stale": plan.stale,
         "lost": plan.lost,
-        "conditions": dated(conditions_of(pool, plan), before=before, generation=pool.generation, now=now),
+        "conditions": dated(conditions_of(pool, plan, now=now), before=before, generation=pool.generation, now=now),
     }
     for name, at in (("lastScaleUpTime", pool.scaled_up_at), ("lastScaleDownTime", pool.scaled_down_at)):
         if at is not None:
@@ -89,9 +91,9 @@ def dated(
     return found
 
 
-def conditions_of(pool: PoolNow, plan: PoolPlan) -> tuple[Condition, ...]:
+def conditions_of(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> tuple[Condition, ...]:
     """Return Ready, Draining and Degraded, and RunnerOutdated where GitHub refuses its runner or soon will."""
-    found = _ready(pool, plan), _draining(pool), _degraded(pool, plan)
+    found = _ready(pool, plan), _draining(pool), _degraded(pool, plan, now=now)
     if pool.version is None:
         return found
     return *found, Condition("RunnerOutdated", "True", "VersionExpires", pool.version)
@@ -123,23 +125,31 @@ def _draining(pool: PoolNow) -> Condition:
     return Condition("Draining", "True", pool.drain.reason, pool.drain.message)
 
 
-def _degraded(pool: PoolNow, plan: PoolPlan) -> Condition:
+def _degraded(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition:
     if pool.problem is not None:
         return Condition("Degraded", "True", "InvalidSpec", pool.problem)
     if plan.hopeless is not None:
         return Condition("Degraded", "True", plan.hopeless, f"the image of a Pod that starts: {plan.hopeless}")
     of_starts = _of_starts(plan.starts)
-    if of_starts.status == "False" and pool.brake is not None:
+    return of_starts if of_starts.status == "True" else _of_running(pool, plan, now=now) or of_starts
+
+
+def _of_running(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition | None:
+    """Return what is in the way of a pool whose Pods start, if anything."""
+    if pool.brake is not None:
         return _of_runners(pool.brake)
-    if of_starts.status == "False" and plan.lost:
+    if pool.held is not None:
+        told = pool.held.tell(busy=plan.counts.get(PodState.BUSY, 0), now=now)
+        return Condition("Degraded", "True", pool.held.reason, told)
+    if plan.lost:
         return Condition("Degraded", "True", "NodeLost", f"Pods on nodes that are gone: {plan.lost}")
-    if of_starts.status == "False" and pool.replicas_writer is not None:
+    if pool.replicas_writer is not None:
         return Condition(
             "Degraded", "True", "ReplicasConflict",
             f"autoscaling is enabled, and {pool.replicas_writer} also sets spec.replicas: "
             "remove replicas from its manifest",
         )  # fmt: skip
-    return of_starts
+    return None
 
 
 def _of_runners(brake: Brake) -> Condition:

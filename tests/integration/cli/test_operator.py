@@ -224,6 +224,10 @@ def test_pool_list_names_refused_mints_and_company_that_stays(operator: Operator
     assert "JobsHeld: 1 job waits: group 7: GitHub answered 403: Resource not accessible" in words
     (pool,) = operator.json("pool", "list")
     assert pool["trouble"].startswith("JobsHeld: 1 job waits")
+    refused = {"type": "Degraded", "status": "True", "reason": "MintsRefused", "message": "1 job of account acme waits"}
+    operator.execute("UPDATE pools SET status = CAST(:status AS jsonb)", status=json.dumps({"conditions": [refused]}))
+    (pool,) = operator.json("pool", "list")
+    assert pool["trouble"] == "MintsRefused: 1 job of account acme waits"
 
 
 def test_a_process_needs_nothing_but_the_database(operator: Operator) -> None:
