@@ -104,6 +104,14 @@ def test_ready_follows_the_pods_and_keeps_the_time_of_its_last_change(stage: Sta
     assert now["lastTransitionTime"] > first["lastTransitionTime"][:4]
 
 
+def test_api_server_takes_the_status_of_a_pool_with_an_outdated_runner(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.pool(replicas=1)
+    monkeypatch.setattr("tasks.pools.outdated", lambda *_: "GitHub will refuse its runner")
+    assert condition(stage, "RunnerOutdated")["message"] == "GitHub will refuse its runner"
+
+
 def test_a_pool_at_rest_costs_one_list_and_no_write(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.pool(replicas=2)
     kept(stage)
