@@ -22,6 +22,7 @@ from celery.signals import beat_init
 from redbeat.schedulers import RedBeatScheduler, get_redis  # registers its own beat_init receiver first
 from redis.exceptions import LockNotOwnedError, RedisError
 
+from ostler.reasons import reason_of
 from ostler.secrets import Secret
 from ostler.settings import BeatSettings
 from tasks.app import configure
@@ -72,7 +73,7 @@ def wait_for_redis(url: Secret, *, sleep: Callable[[float], None] = time.sleep) 
             try:
                 client.set("ostler:beat:writable", "1", ex=60)
             except RedisError as error:
-                log.warning("beat.waiting_for_redis", error=type(error).__name__)
+                log.warning("beat.waiting_for_redis", error=reason_of(error))
                 sleep(PAUSE)
             else:
                 return
@@ -110,6 +111,6 @@ def _beat(app: Celery) -> bool:
         log.warning("beat.lost_redis", error="the lock could not be had")
         return False
     except RedisError as error:
-        log.warning("beat.lost_redis", error=type(error).__name__)
+        log.warning("beat.lost_redis", error=reason_of(error))
         return False
     return True

@@ -19,6 +19,7 @@ from k8s_adapters.retry import RetryPolicy
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
+from ostler.reasons import meaning_of
 from rules.event_pace import Pace
 
 log = structlog.get_logger(__name__)
@@ -74,7 +75,7 @@ class Recorder:
             write_event(self._client, told, instance=self._who, policy=ONCE)
         except UpstreamError as error:
             telemetry.KUBERNETES_EVENTS.labels("failed").inc()
-            log.info("event.not_written", reason=told.reason, subject=told.regarding.name, error=type(error).__name__)
+            log.info("event.not_written", reason=told.reason, subject=told.regarding.name, error=meaning_of(error))
             return
         telemetry.KUBERNETES_EVENTS.labels("written").inc()
 

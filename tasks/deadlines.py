@@ -17,6 +17,7 @@ from models import pod_claims
 from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
+from ostler.reasons import meaning_of
 from rules.job_deadlines import active_deadline
 from tasks.base import SWEEP_ROW, calls, remaining
 from tasks.provision import RESERVE
@@ -48,7 +49,7 @@ def limit_jobs(rt: Runtime, pool_id: int, pods: Sequence[PodSeen], *, max_job_se
         try:
             limit(rt, pod, max_job_seconds=max_job_seconds)
         except UpstreamError as error:  # the API server's trouble, not this Pod's: the next reconcile goes on
-            log.warning("deadline.not_set", pod=pod.name, pod_uid=pod.uid, error=type(error).__name__)
+            log.warning("deadline.not_set", pod=pod.name, pod_uid=pod.uid, error=meaning_of(error))
             return
 
 

@@ -16,6 +16,7 @@ from models import backoffs, matching, runner_failures
 from models.engine import is_locked, transaction
 from models.heads import NOBODY, Heads, read_heads
 from ostler.clock import utcnow
+from ostler.reasons import reason_of
 from ostler.wakes import AUTOSCALE
 from rules.fairness import AccountView, BatchPlan, JobHead, plan_batch
 from tasks.base import DISPATCH, task
@@ -111,7 +112,7 @@ def forget_wake(rt: Runtime, pool_id: int) -> None:
     try:
         rt.wake_keys.taken(pool_id)
     except redis.RedisError as error:
-        log.warning("dispatch.wake_key_kept", error=type(error).__name__)
+        log.warning("dispatch.wake_key_kept", error=reason_of(error))
 
 
 def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetime) -> Matched:

@@ -23,6 +23,7 @@ from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.halt import halt
+from ostler.reasons import meaning_of
 from rules.draining import Drain, DrainReport, DrainSeen, judge_drain, report
 from rules.pod_states import PodState
 from rules.pool_plan import PoolPlan
@@ -40,7 +41,7 @@ def hold(rt: Runtime, pool: PoolSeen) -> None:
     try:
         held = hold_pool(rt.kube, namespace=pool.namespace, name=pool.name, uid=pool.uid, policy=calls(SWEEP_ROW))
     except UpstreamError as error:  # one pool stops no other (L14)
-        log.warning("pool.not_held", pool=pool.name, error=type(error).__name__)
+        log.warning("pool.not_held", pool=pool.name, error=meaning_of(error))
         return
     halt("hold_pool.after_call")
     log.info("pool.held" if held else "pool.went", pool=pool.name)

@@ -13,6 +13,7 @@ from models import accounts, releases, repositories
 from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import Gone, UpstreamError
+from ostler.reasons import meaning_of
 from rules.fates import NO_JOB, WAITS, JobFate, OverRun, from_github
 from rules.scopes import Scope
 from tasks.base import RELEASE, Policy, calls, remaining
@@ -63,7 +64,7 @@ def follow_owner(rt: Runtime, installation_id: int) -> bool:
     try:
         seen = rt.github.get_installation(installation_id=installation_id, deadline_seconds=remaining())
     except UpstreamError as error:
-        log.warning("github.installation_unknown", installation=installation_id, error=type(error).__name__)
+        log.warning("github.installation_unknown", installation=installation_id, error=meaning_of(error))
         return False
     renamed = transaction(rt.engine, lambda db: accounts.rename_owner(db, account_id=seen.account_id, login=seen.login))
     if renamed:

@@ -18,6 +18,7 @@ from k8s_adapters.client import KubeClient
 from k8s_adapters.nodes import NodeSeen, get_node, list_nodes
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
+from ostler.reasons import meaning_of
 from rules.nodes import Gone, judge_node, nothing_forced
 from tasks.base import SWEEP_ROW, calls
 from tasks.runtime import Runtime
@@ -73,7 +74,7 @@ def _listed(rt: Runtime) -> _Known:
     try:
         known.nodes = {node.name: node for node in list_nodes(kube, policy=calls(SWEEP_ROW))}
     except UpstreamError as error:
-        log.warning("nodes.not_listed", error=type(error).__name__)
+        log.warning("nodes.not_listed", error=meaning_of(error))
     return known
 
 
@@ -109,7 +110,7 @@ def _ask(rt: Runtime, known: _Known, name: str) -> bool:
     try:
         known.asked[name] = get_node(rt.kube, name=name, policy=calls(SWEEP_ROW))
     except UpstreamError as error:
-        log.warning("node.not_found_out", node=name, error=type(error).__name__)
+        log.warning("node.not_found_out", node=name, error=meaning_of(error))
         return False
     return True
 

@@ -12,6 +12,7 @@ from models.engine import transaction
 from models.rematch import rematch_run
 from ostler.clock import utcnow
 from ostler.errors import RateLimited, UpstreamError
+from ostler.reasons import meaning_of
 from ostler.wakes import ASK_RUN
 from tasks.base import Policy, calls, task
 from tasks.runtime import Runtime, runtime
@@ -55,7 +56,7 @@ def ask(rt: Runtime, question: origins.Question) -> bool:
             rt.waker.send(ASK_RUN, queue="github", after=wait + 1, run_id=question.run_id)
         return False
     except UpstreamError as error:
-        postpone(rt, question, why=f"{type(error).__name__}: {error}")
+        postpone(rt, question, why=str(error) or meaning_of(error))
         return False
     if run is None:
         postpone(rt, question, why="GitHub does not show it to the App")

@@ -12,6 +12,7 @@ from models import accounts
 from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
+from ostler.reasons import meaning_of
 from ostler.wakes import REMATCH
 from tasks.base import Policy, task
 from tasks.runtime import Runtime, runtime
@@ -41,7 +42,7 @@ def ask(rt: Runtime) -> None:
     try:
         owner = rt.github.get_app(deadline_seconds=ASK.call_seconds).owner_id
     except UpstreamError as error:
-        log.warning("owner.unknown", error=type(error).__name__)
+        log.warning("owner.unknown", error=meaning_of(error))
         return
     if owner is None:
         log.warning("owner.unknown", error="GitHub does not say whose the App is")

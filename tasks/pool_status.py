@@ -16,6 +16,7 @@ from models.engine import transaction
 from models.held_mints import held_mints
 from ostler.clock import utcnow
 from ostler.errors import Gone, UpstreamError
+from ostler.reasons import meaning_of
 from rules.pool_plan import ObservedPool, PoolPlan, share_of
 from rules.pool_status import PoolNow, status_of
 from rules.runner_brakes import Brake
@@ -62,7 +63,7 @@ def write_status(
     except Gone:
         return
     except UpstreamError as error:
-        log.warning("pool.status_not_written", pool=pool.name, error=type(error).__name__)
+        log.warning("pool.status_not_written", pool=pool.name, error=meaning_of(error))
         return
     text = orjson.dumps(status).decode()
     transaction(rt.engine, lambda db: pool_plans.record_status(db, pool.id, text, now=utcnow()))

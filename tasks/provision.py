@@ -28,6 +28,7 @@ from models.pod_rows import PodRow
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Conflict, UpstreamError
+from ostler.reasons import meaning_of
 from rules.pool_plan import ObservedPool, PoolPlan, Why
 from rules.starts import Trouble
 from tasks.base import SWEEP, calls, remaining
@@ -155,7 +156,7 @@ def create_all(rt: Runtime, decided: Decided, pool: PoolSeen) -> None:
                 transaction(rt.engine, lambda db: pool_plans.record_taken(db, row.id))
                 taken = True
         except UpstreamError as error:
-            log.warning("pod.not_created", pod=pod_name, error=type(error).__name__)
+            log.warning("pod.not_created", pod=pod_name, error=meaning_of(error))
             failures += 1
             if note_refusal(rt, row, error) or failures == FAILURES:
                 return

@@ -124,10 +124,10 @@ def remove_runners(rt: Runtime, work: releases.ReleaseWork, *, over: bool) -> No
     for registration in work.registrations:
         try:
             remove_runner(rt, registration, policy=RETIRE)
-        except Busy:
+        except Busy as busy:
             if not over:
                 raise
-            log.warning("retire.runner_left", runner=registration.runner_name, error="Busy")
+            log.warning("retire.runner_left", runner=registration.runner_name, error=meaning_of(busy))
         except (Forbidden, Gone) as error:
             if registration.delivered and not over:
                 scope_unknown = isinstance(error, Gone) and not isinstance(error, NotInstalled)
@@ -135,7 +135,7 @@ def remove_runners(rt: Runtime, work: releases.ReleaseWork, *, over: bool) -> No
                     raise OwnerRenamed from None
                 look_again(rt, work, meaning_of(error), after=OUT_OF_REACH)
                 raise
-            log.warning("retire.runner_left", runner=registration.runner_name, error=type(error).__name__)
+            log.warning("retire.runner_left", runner=registration.runner_name, error=meaning_of(error))
 
 
 def send_retire(rt: Runtime, claim_id: int) -> None:

@@ -21,6 +21,7 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Busy, RateLimited, Retryable, UpstreamError
 from ostler.logging import about
+from ostler.reasons import meaning_of
 from rules.fates import Fate, JobFate
 from rules.machines import Purpose
 from rules.pod_ends import tell
@@ -67,7 +68,7 @@ def forget_account(rt: Runtime, *, namespace: str, name: str, uid: str) -> None:
     try:
         delete_account_left(rt.kube, namespace=namespace, name=name, uid=uid, policy=calls(SWEEP_ROW))
     except UpstreamError as error:
-        log.warning("service_account.left", pod=name, error=type(error).__name__)
+        log.warning("service_account.left", pod=name, error=meaning_of(error))
 
 
 def see_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, silent: set[int | None], now: datetime) -> None:
@@ -253,7 +254,7 @@ def fate_of(
             silent.add(claim.installation_id)
         paced = isinstance(error, RateLimited) and error.paced
         if paced or (not spent and isinstance(error, Retryable | RateLimited)):
-            log.warning("claim.fate_unknown", error=type(error).__name__)
+            log.warning("claim.fate_unknown", error=meaning_of(error))
             return None
         # Its Pod is over and holds a place in the pool: `adrift_jobs` asks on.
         return JobFate(Fate.RUNNING, "GitHub cannot be asked")
@@ -270,8 +271,8 @@ def runner_removed(rt: Runtime, claim: pod_claims.ClaimFacts, *, silent: set[int
     except (Busy, Retryable, RateLimited) as error:
         if not isinstance(error, Busy):
             silent.add(claim.installation_id)
-        log.info("claim.runner_stays", error=type(error).__name__)
+        log.info("claim.runner_stays", error=meaning_of(error))
         return False
     except UpstreamError as error:  # the App was removed, or may not: the job need not wait for that
-        log.warning("claim.runner_left", error=type(error).__name__)
+        log.warning("claim.runner_left", error=meaning_of(error))
     return True

@@ -15,6 +15,7 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.logging import also_about
+from ostler.reasons import meaning_of
 from tasks.annotation import look_at, write
 from tasks.base import STAMP, task
 from tasks.evidence import ask
@@ -39,7 +40,7 @@ def stamp(*, claim_id: int, chain_no: int | None = None) -> None:
     try:
         outcome = write(rt, work, owner=work.account_id).outcome
     except UpstreamError as failure:
-        error = type(failure).__name__
+        error = meaning_of(failure)
         why = str(failure)
     if outcome is StampOutcome.POD_GONE:
         give_up_pod(rt, work, "its Pod is gone")

@@ -25,6 +25,7 @@ from ostler.errors import (
     Retryable,
     Suspended,
 )
+from ostler.reasons import meaning_of
 from rules.adrift import Adrift, Move, judge_adrift, next_ask_after
 from rules.fates import Fate
 from rules.reaping import Source, Witness
@@ -130,7 +131,7 @@ def remove_left(tick: Tick, job: adrift.AdriftJob) -> None:
     except (Suspended, NotInstalled):
         raise
     except (Forbidden, Gone) as error:  # its scope is out of reach: the job need not wait for that
-        log.warning("adrift_jobs.runner_left", job=job.id, error=type(error).__name__)
+        log.warning("adrift_jobs.runner_left", job=job.id, error=meaning_of(error))
 
 
 def ask_later(tick: Tick, job: adrift.AdriftJob) -> None:

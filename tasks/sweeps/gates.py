@@ -18,6 +18,7 @@ from models.reporter import report
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
+from ostler.reasons import meaning_of
 from ostler.settings import Settings
 from ostler.upstreams import Upstream
 from rules.gates import GateRule
@@ -55,7 +56,7 @@ def ask(rt: Runtime, upstream: Upstream) -> None:
             case Upstream.KUBERNETES:
                 probe(rt.kube, namespace=rt.settings.namespace)
     except UpstreamError as error:
-        log.info("gate.probe_failed", upstream=upstream, error=type(error).__name__)
+        log.info("gate.probe_failed", upstream=upstream, error=meaning_of(error))
 
 
 def look(rt: Runtime, upstream: Upstream, rule: GateRule) -> None:

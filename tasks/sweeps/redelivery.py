@@ -286,4 +286,4 @@ def _failed(error: UpstreamError) -> None:
     """Let a list that failed change nothing; a rate limit ends the execution."""
     if isinstance(error, RateLimited):
         raise error
-    log.warning("redelivery.list_failed", error=type(error).__name__)
+    log.warning("redelivery.list_failed", error=meaning_of(error))

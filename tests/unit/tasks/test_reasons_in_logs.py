@@ -1,0 +1,42 @@
+"""Where an error has a reason in words, no task tells the name of its class."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from ostler import errors
+
+TASKS = Path(__file__).parents[3] / "tasks"
+WITH_WORDS = {"RedisError"} | {
+    name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.UpstreamError)
+}
+
+
+def caught(handler: ast.ExceptHandler) -> set[str]:
+    """Return the names of what a handler catches, without their modules."""
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return {ast.unparse(kind).rpartition(".")[2] for kind in kinds if kind is not None}
+
+
+def told_classes(source: str) -> list[int]:
+    """Return the lines on which handlers of errors with words tell the name of a class."""
+    handlers = [each for each in ast.walk(ast.parse(source)) if isinstance(each, ast.ExceptHandler)]
+    return [
+        node.lineno
+        for handler in handlers
+        if caught(handler) and caught(handler) <= WITH_WORDS
+        for node in ast.walk(handler)
+        if isinstance(node, ast.Attribute) and node.attr == "__name__"
+    ]
+
+
+def test_handlers_of_errors_with_words_tell_no_class() -> None:
+    found = {path.relative_to(TASKS).as_posix(): told_classes(path.read_text()) for path in TASKS.rglob("*.py")}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_handler_of_an_error_with_words_that_tells_its_class_is_found() -> None:
+    source = "try:\n    pass\nexcept (Gone, Busy) as error:\n    log(type(error).__name__)\n"
+    assert told_classes(source) == [4]
+    assert told_classes(source.replace("Busy", "DBAPIError")) == []
