@@ -176,8 +176,12 @@ def _client(*, api_url: str, app_id: str, private_key: Secret) -> GitHub:
 def _see_ping(client: GitHub, *, within: float) -> None:
     from ostler.cli.setup.ping import see_ping  # noqa: PLC0415
 
-    problem = see_ping(client, within=within, say=typer.echo)
-    client.close()
+    try:
+        problem = see_ping(client, within=within, say=typer.echo)
+    except Retryable as error:
+        fail(str(error), status=AWAY)
+    finally:
+        client.close()
     if problem is not None:
         fail(problem)
     typer.echo("A webhook of GitHub arrives at web, signed with this secret. Next: docs/first-run.md, step 2.")

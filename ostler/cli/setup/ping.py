@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ostler.errors import Forbidden, RateLimited, Retryable, UpstreamError
+from rules.retry import ONCE
 
 if TYPE_CHECKING:
     from github_adapters.client import GitHub
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 LOOK_EVERY = 2.0
 SEND_EVERY = 12.0
 """Seconds between two requests to send it again: GitHub gives each ten to arrive."""
+CALL, LAST_CALL = 10.0, 2.0
+"""Seconds that a call may take, and that it has at least when time is nearly up."""
 
 
 def see_ping(
@@ -28,13 +32,17 @@ def see_ping(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> str | None:
-    """Return None when a webhook was answered with 2xx `within` seconds, else what is wrong and what to do."""
+    """Return None when a webhook was answered with 2xx `within` seconds, else what is wrong and what to do.
+
+    Raises Retryable, with the same in its message, when GitHub itself does not answer.
+    """
     began, sent_at, told = clock(), -SEND_EVERY, ""
     before: int | None = None
     problem = "GitHub has not been asked"
     while True:
+        away = False
         try:
-            newest = _newest(github)
+            newest = _newest(github, within=_call_within(within - (clock() - began)))
             if newest is None:
                 problem = "GitHub has sent no webhook: see on the App's page that its webhook is active and has the URL"
             elif newest.accepted and (before is None or newest.id != before):
@@ -43,24 +51,46 @@ def see_ping(
                 problem = meaning(newest.status_code)
                 if clock() - sent_at >= SEND_EVERY:
                     before, sent_at = newest.id, clock()
-                    github.redeliver(delivery_id=newest.id, deadline_seconds=10)
+                    github.redeliver(delivery_id=newest.id, deadline_seconds=_call_within(within - (clock() - began)))
         except Forbidden as error:
             return f"GitHub does not accept the App's id and key ({error}): see OSTLER_GITHUB_APP_ID and the clock"
-        except (Retryable, RateLimited) as error:
-            problem = f"GitHub does not answer: {error}"
         except UpstreamError as error:
-            problem = f"GitHub refuses to send the ping again: {error}"
+            away, problem = isinstance(error, Retryable), _trouble(error)
         if problem != told:
             say(f"   waiting: {problem}")
             told = problem
         if clock() - began >= within:
-            return f"no webhook arrived within {within:.0f} s: {problem}. Then `ostler setup ping`."
-        sleep(LOOK_EVERY)
+            return _late(problem, within=within, away=away)
+        sleep(max(0.0, min(LOOK_EVERY, within - (clock() - began))))
 
 
-def _newest(github: GitHub) -> DeliverySeen | None:
+def _trouble(error: UpstreamError) -> str:
+    """Return what a call to GitHub came to, in words."""
+    match error:
+        case RateLimited():
+            return f"GitHub asks to wait: {error}"
+        case Retryable():
+            return f"GitHub does not answer: {error}"
+        case _:
+            return f"GitHub refuses to send the ping again: {error}"
+
+
+def _late(problem: str, *, within: float, away: bool) -> str:
+    """Return what is said when time is up; raises it as Retryable where GitHub is `away`."""
+    cure = ". See OSTLER_GITHUB_API_URL, and that this machine reaches GitHub" if away else ""
+    told = f"no webhook arrived within {within:.0f} s: {problem}{cure}. Then `ostler setup ping`."
+    if away:
+        raise Retryable(told)
+    return told
+
+
+def _call_within(left: float) -> float:
+    return max(LAST_CALL, min(CALL, left))
+
+
+def _newest(github: GitHub, *, within: float) -> DeliverySeen | None:
     """Return the latest attempt of the ping, else of anything."""
-    listed = github.list_deliveries().deliveries
+    listed = github.list_deliveries(policy=replace(ONCE, deadline=within)).deliveries
     return next((each for each in listed if each.event == "ping"), next(iter(listed), None))
 
 

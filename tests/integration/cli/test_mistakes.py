@@ -8,16 +8,22 @@ from __future__ import annotations
 import logging
 import os
 import re
+import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
 import yaml
 from cryptography.fernet import Fernet
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from k8s_adapters import client as kube_client
+from k8s_adapters.client import KubeClient
 from k8s_adapters.retry import Timing
 from lab.processes import free_port
 from models import patience
@@ -228,18 +234,22 @@ class Files:
     dead: Path
 
 
+def kubeconfig_of(server: str) -> dict[str, object]:
+    """Return a kubeconfig of one cluster with a token."""
+    return {
+        "current-context": "c", "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
+        "users": [{"name": "c", "user": {"token": "hunter2"}}],
+    }  # fmt: skip
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> Files:
     made = Files(*(tmp_path / name for name in ("garbage", "binary", "empty", "dead")))
     made.garbage.write_text("127.0.0.1 localhost\n")
     made.binary.write_bytes(b"\x7fELF\xff\xfe")
     made.empty.touch()
-    cluster = {"name": "c", "cluster": {"server": f"https://127.0.0.1:{free_port()}"}}
-    context = {"name": "c", "context": {"cluster": "c", "user": "c"}}
-    users = [{"name": "c", "user": {"token": "hunter2"}}]
-    made.dead.write_text(
-        yaml.safe_dump({"current-context": "c", "clusters": [cluster], "contexts": [context], "users": users})
-    )
+    made.dead.write_text(yaml.safe_dump(kubeconfig_of(f"https://127.0.0.1:{free_port()}")))
     return made
 
 
@@ -273,6 +283,47 @@ def test_dead_api_server_is_one_line_for_every_command(bare: dict[str, str], fil
     mistakes = [mistake(command, 3, *said, KUBECONFIG=str(files.dead)) for command in COMMANDS[:3]]
     mistakes.append(mistake(COMMANDS[3], 3, "nothing was made yet", "connection refused", KUBECONFIG=str(files.dead)))
     mistakes.append(mistake("doctor --only cluster", 1, "kubernetes failed", *said, KUBECONFIG=str(files.dead)))
+    assert deviations(tuple(mistakes), bare) == {}
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The port of a server that accepts connections and never says anything, and little patience with it."""
+    monkeypatch.setattr(patience, "CONNECT", 0.5)
+    monkeypatch.setattr(import_module("ostler.cli.setup.ping"), "LAST_CALL", 0.3)  # the name is a command, too
+    make_client = kube_client.make_client
+
+    def impatient(**given: Any) -> KubeClient:
+        return make_client(**given | {"connect_timeout": 0.3, "read_timeout": 0.3})
+
+    monkeypatch.setattr(kube_client, "make_client", impatient)
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as server:  # the kernel accepts for it
+        yield server.getsockname()[1]
+
+
+def test_silent_server_is_said_with_host_port_and_cure_and_is_status_3(
+    bare: dict[str, str], silent: int, tmp_path: Path
+) -> None:
+    at = f"127.0.0.1:{silent}"
+    database, redis = f"postgresql://u:hunter2@{at}/x", f"redis://:hunter2@{at}/0"
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
+        Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()
+    )
+    postgres = (f"Postgres at {at} does not answer", "in time", "See OSTLER_DATABASE_URL, and that Postgres runs")
+    app = {"GITHUB_APP_ID": "1", "GITHUB_PRIVATE_KEY": key.decode()}
+    github = (f"GitHub at {at} did not answer: no answer in time", "See OSTLER_GITHUB_API_URL")
+    mistakes = [
+        mistake("jobs", 3, *postgres, DATABASE_URL=database),
+        mistake("migrate", 3, *postgres, DATABASE_URL=database),
+        mistake("sweep run adrift_jobs", 3, f"Redis at {at} does not answer: no answer in time",
+                "See OSTLER_REDIS_URL, and that Redis runs", DATABASE_URL=DEAD, REDIS_URL=redis),
+        mistake("setup ping --within 1", 3, *github, GITHUB_API_URL=f"http://{at}", **app),
+    ]  # fmt: skip
+    said = (f"the API server {at} does not answer: timed out", "See OSTLER_KUBECONFIG, and that the API server runs")
+    for scheme, commands in (("http", COMMANDS[:3]), ("https", COMMANDS[:1])):
+        path = tmp_path / scheme
+        path.write_text(yaml.safe_dump(kubeconfig_of(f"{scheme}://{at}")))
+        mistakes += [mistake(command, 3, *said, KUBECONFIG=str(path)) for command in commands]
     assert deviations(tuple(mistakes), bare) == {}
 
 
