@@ -16,8 +16,9 @@ from sqlalchemy.orm import Mapped, mapped_column
 from models.base import Base
 from models.sql import text
 from rules.holds import HoldReason
-from rules.mint_questions import ACCOUNT, REPOSITORY, RUNNER_GROUP, describe, group_key
+from rules.mint_questions import ACCOUNT, REPOSITORY, RUNNER_GROUP, describe, group_key, is_default
 from rules.routing import Wait
+from rules.runner_groups import DEFAULT, DEFAULT_NAME
 
 BASE = {"installation": 10.0, "account": 60.0, "repository": 60.0, "runner_group": 60.0}
 CAP = {"installation": 300.0, "account": 3600.0, "repository": 3600.0, "runner_group": 3600.0}
@@ -37,6 +38,12 @@ GROUP_OF_POOL = """
          ELSE chr(39) || p.runner_group_name || chr(39) END
 """
 """Of a pool `p`: its runner group as `rules.mint_questions.group_key` writes it."""
+
+IS_DEFAULT = f"""
+    CASE WHEN p.runner_group_name IS NULL THEN p.runner_group_id = {DEFAULT}
+         ELSE lower(p.runner_group_name) = '{DEFAULT_NAME}' END
+"""
+"""Of a pool `p`: it names the default group, as `rules.mint_questions.is_default` says."""
 
 
 class Backoff(Base):
@@ -114,7 +121,9 @@ def wait_until(db: Connection, *, kind: str, key: str, reason: str, not_before: 
     )
     column = {
         "installation": "installation_id::text",
-        ACCOUNT: "account_id::text",
+        ACCOUNT: f"""CASE WHEN starts_with(scope, 'orgs/')
+                          AND (SELECT {IS_DEFAULT} FROM pools p WHERE p.id = jobs.pool_id)
+                          THEN account_id::text END""",  # noqa: S608  a literal of this module
         REPOSITORY: "repository",
         RUNNER_GROUP: f"installation_id || '/' || (SELECT {GROUP_OF_POOL} FROM pools p WHERE p.id = jobs.pool_id)",  # noqa: S608  a literal of this module
     }[kind]
@@ -196,7 +205,8 @@ PROBE_DUE = """
 PROBE_JOB = f"""
     j.state = 'queued' AND j.hold_reason = 'backoff' AND j.installation_id::text = b.key
     AND NOT EXISTS (SELECT FROM backoffs o WHERE o.not_before > :now
-                    AND ((o.kind = 'account' AND o.key = j.account_id::text)
+                    AND ((o.kind = 'account' AND o.key = j.account_id::text AND starts_with(j.scope, 'orgs/')
+                          AND (SELECT {IS_DEFAULT} FROM pools p WHERE p.id = j.pool_id))
                       OR (o.kind = 'repository' AND o.key = j.repository)
                       OR (o.kind = 'runner_group'
                           AND o.key = j.installation_id || '/' || (SELECT {GROUP_OF_POOL} FROM pools p
@@ -258,10 +268,15 @@ class Standing:
 
 
 def keys_of(
-    *, account_id: int, repository: str, installation_id: int | None, group: int | str | None
+    *, account_id: int, organization: bool, repository: str, installation_id: int | None, group: int | str | None
 ) -> list[tuple[str, str]]:
-    """Return kind and key of every backoff that can hold a job; `group` is that of the pool it is routed to."""
-    keys = [(ACCOUNT, str(account_id)), (REPOSITORY, repository)]
+    """Return kind and key of every backoff that can hold a job; `group` is that of the pool it is routed to.
+
+    A refused account holds those jobs whose mints can end it: of an organisation's default group.
+    """
+    keys = [(REPOSITORY, repository)]
+    if organization and group is not None and is_default(group):
+        keys.append((ACCOUNT, str(account_id)))
     if installation_id is not None:
         keys.append(("installation", str(installation_id)))
         if group is not None:

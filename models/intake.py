@@ -202,6 +202,7 @@ class _Router:
         pool_id = self._choose(event).pool_id
         return keys_of(
             account_id=event.owner_id,
+            organization=event.owner_type == "Organization",
             repository=event.repository,
             installation_id=event.installation_id,
             group=None if pool_id is None else self._groups_wanted[pool_id],

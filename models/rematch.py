@@ -301,8 +301,9 @@ class _Router:
             access=Access(row.access),
         )
         keys = keys_of(
-            account_id=row.account_id, repository=row.repository, installation_id=row.installation_id, group=group
-        )
+            account_id=row.account_id, organization=row.scope.startswith("orgs/"), repository=row.repository,
+            installation_id=row.installation_id, group=group,
+        )  # fmt: skip
         return to, keys
 
 

@@ -1,7 +1,7 @@
 """What a refused mint asked GitHub for: the key under which the next ones back off.
 
 A refusal holds what was asked and nothing beside it: the repository where runners are registered in repositories (of a
-user account), the runner group of an organisation, and the whole account only where its default group was asked for.
+user account), and the runner group of an organisation. A refused default group is kept as a refusal of the account.
 """
 
 from __future__ import annotations
@@ -26,6 +26,11 @@ def group_key(installation_id: int | None, group: int | str) -> str:
     return f"{installation_id}/" + (str(group) if isinstance(group, int) else f"'{group}'")
 
 
+def is_default(group: int | str) -> bool:
+    """Return whether a pool names an organisation's default runner group."""
+    return group == DEFAULT or (isinstance(group, str) and group.lower() == DEFAULT_NAME)
+
+
 def asked_for(
     *,
     scope: str,
@@ -38,8 +43,7 @@ def asked_for(
     """Return kind and key of the backoff of a mint. `full`: its group is, so that only the group is concerned."""
     if Scope.parse(scope).repository_name is not None:
         return REPOSITORY, repository
-    default = group == DEFAULT or (isinstance(group, str) and group.lower() == DEFAULT_NAME)
-    if default and not full:
+    if is_default(group) and not full:
         return ACCOUNT, str(account_id)
     return RUNNER_GROUP, group_key(installation_id, group)
 

@@ -149,15 +149,33 @@ def test_refused_runner_group_holds_its_pools_and_no_other(
     assert holds(clusterless) == {1: "backoff", 2: "backoff", 3: None, 4: None}
 
 
-def test_refused_default_group_holds_the_account(clusterless: Stage, github: RefusingGitHub) -> None:
+def test_refused_default_group_holds_its_jobs_and_no_other(clusterless: Stage, github: RefusingGitHub) -> None:
     github.refuses = {1: said(Forbidden("no"), status=403)}
-    queue(clusterless, 1, pool="plain")
-    queue(clusterless, 2, pool="large")
+    for job, pool in enumerate(("plain", "plain", "large"), start=1):
+        queue(clusterless, job, pool=pool)
 
     run_mint(clusterless, 1)
 
     assert [(row.kind, row.key) for row in backoffs(clusterless)] == [("account", "1")]
-    assert holds(clusterless) == {1: "backoff", 2: "backoff"}
+    assert holds(clusterless) == {1: "backoff", 2: "backoff", 3: None}
+
+
+@pytest.mark.usefixtures("github")
+@pytest.mark.parametrize(
+    ("pool", "scope"), [("large", "orgs/acme"), ("gpu", "orgs/acme"), ("plain", "repos/acme/shop")]
+)
+def test_refused_account_holds_no_job_that_never_asks_for_its_default_group(
+    clusterless: Stage, pool: str, scope: str
+) -> None:
+    clusterless.rows(
+        "INSERT INTO backoffs (kind, key, not_before, failures, reason, changed_at, probed_at)"
+        " VALUES ('account', '1', now() + interval '1 hour', 7, 'GitHub answers 403 to a mint', now(), now())"
+    )
+    for job in (1, 2, 3):
+        queue(clusterless, job, pool=pool, scope=scope)
+    clusterless.rows("UPDATE jobs SET hold_reason = 'backoff', not_before = now() - interval '1 s'")
+
+    assert rematch(clusterless) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=["403", "451", "404"])
