@@ -31,11 +31,25 @@ def mark_left(db: Connection, installation_id: int, *, now: datetime) -> bool:
     return marked.rowcount > 0
 
 
-def mark_working(db: Connection, installation_id: int) -> None:
-    """Remember that GitHub knows an installation after all: a call in its name went through."""
-    db.execute(
-        text("UPDATE installations SET left_at = NULL WHERE id = :id AND left_at IS NOT NULL"), {"id": installation_id}
+def mark_working(db: Connection, installation_id: int) -> bool:
+    """Remember that GitHub knows an installation: a call in its name went through. Return whether that is news.
+
+    What its account has with installations that left goes over to one that works: it may have been moved there when
+    this one was taken for gone.
+    """
+    account_id = db.execute(
+        text("UPDATE installations SET left_at = NULL WHERE id = :id AND left_at IS NOT NULL RETURNING account_id"),
+        {"id": installation_id},
+    ).scalar()
+    if account_id is None:
+        return False
+    gone = db.execute(
+        text("SELECT id FROM installations WHERE account_id = :account AND left_at IS NOT NULL ORDER BY id"),
+        {"account": account_id},
     )
+    for former in gone.scalars().all():
+        succeed(db, former)
+    return True
 
 
 def succeed(db: Connection, installation_id: int) -> int | None:

@@ -416,7 +416,10 @@ def replace_attempt(db: Connection, work: MintWork, *, runner_name: str, now: da
 
 @dataclass(frozen=True, slots=True)
 class Minted:
-    """`moved`: the claim has the JIT. `recovered`: a backoff ended with it, whose other jobs may go on."""
+    """`moved`: the claim has the JIT. `recovered`: jobs that waited may go on.
+
+    A backoff ended with it, or its installation had been taken for gone.
+    """
 
     moved: bool
     recovered: bool
@@ -470,8 +473,8 @@ def commit_mint(
             *(work.asked_for(full=full) for full in (False, True)),
         ],
     )
-    if recovered and work.installation_id is not None:
-        mark_working(db, work.installation_id)
+    if work.installation_id is not None:
+        recovered |= mark_working(db, work.installation_id)
     if moved is not None:
         notify_minted(db, work.claim_id, work.pod_uid)
     return Minted(moved=moved is not None, recovered=recovered)

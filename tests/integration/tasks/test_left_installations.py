@@ -180,6 +180,36 @@ def test_mint_that_works_shows_that_its_installation_did_not_leave(stage: Stage)
     assert left(stage) == []
 
 
+def test_mint_that_works_after_a_sweep_met_a_false_404_brings_its_installation_back(stage: Stage) -> None:
+    claim = stage.claim("pod", job_id=1, state="claimed")
+    make_left(stage.rt.engine)(501)
+    stage.rt.github = GitHubWithout()
+
+    mint.run(claim_id=claim, chain_no=None)
+
+    assert left(stage) == []
+
+
+def test_jobs_that_went_over_to_a_dead_installation_return_with_the_mint_that_works(stage: Stage) -> None:
+    """A false 404 moved a job to an installation that left, and there it is held."""
+    claim = stage.claim("pod", job_id=1, state="claimed")
+    stage.job(2)
+    stage.rows("UPDATE jobs SET installation_id = :id, state = 'queued' WHERE id = 2", id=FORGED)
+    make_left(stage.rt.engine)(501)
+    transaction(
+        stage.rt.engine,
+        lambda db: installations.leave(db, installation_id=FORGED, reason="gone", gone=True, now=utcnow()),
+    )
+    stage.rt.github = GitHubWithout(FORGED)
+
+    mint.run(claim_id=claim, chain_no=None)
+
+    assert left(stage) == [FORGED]
+    (job,) = stage.rows("SELECT installation_id, not_before <= now() AS due FROM jobs WHERE id = 2")
+    assert (job.installation_id, job.due) == (501, True)
+    assert stage.outbox.take("ostler.rematch") == [{}]
+
+
 @pytest.mark.parametrize(("action", "marks"), [("deleted", [501]), ("suspend", [])])
 def test_only_a_removed_installation_left(stage: Stage, action: str, marks: list[int]) -> None:
     reason = installations.LEFT[action]
