@@ -176,6 +176,18 @@ def forget(db: Connection, keys: Sequence[tuple[str, str]]) -> bool:
     return gone.rowcount > 0
 
 
+def forget_account(db: Connection, *, installation_id: int, account_id: int, login: str) -> None:
+    """End every backoff of an account and its installation: whatever GitHub refused, it may grant now."""
+    forget(db, [("installation", str(installation_id)), (ACCOUNT, str(account_id))])
+    db.execute(
+        text("""
+            DELETE FROM backoffs WHERE (kind = 'runner_group' AND starts_with(key, :installation))
+                OR (kind = 'repository' AND starts_with(lower(key), lower(:login)))
+        """),
+        {"installation": f"{installation_id}/", "login": f"{login}/"},
+    )
+
+
 def end_waits(db: Connection, *, account_id: int, now: datetime) -> int:
     """Let `rematch` look at the backed-off jobs of an account at its next tick; return how many there are.
 

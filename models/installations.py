@@ -154,5 +154,5 @@ def come_back(
         """),
         {"installation": installation_id, "account": account_id},
     )
-    backoffs.forget(db, [("installation", str(installation_id)), ("account", str(account_id))])
+    backoffs.forget_account(db, installation_id=installation_id, account_id=account_id, login=login)
     backoffs.end_waits(db, account_id=account_id, now=now)

@@ -98,8 +98,8 @@ def unrouting(db: Connection, pool_id: int) -> Unrouting | None:
 _UNROUTE = """
     UPDATE jobs SET pool_id = NULL, changed_at = :now,
            hold_reason = CASE WHEN state <> 'queued' THEN hold_reason
-                              WHEN hold_reason = :group THEN :hold ELSE coalesce(hold_reason, :hold) END,
-           not_before = CASE WHEN state = 'queued' AND hold_reason = :group THEN NULL ELSE not_before END,
+                              WHEN hold_reason = ANY(:asked) THEN :hold ELSE coalesce(hold_reason, :hold) END,
+           not_before = CASE WHEN state = 'queued' AND hold_reason = ANY(:asked) THEN NULL ELSE not_before END,
            hold_detail = CASE WHEN state = 'queued' THEN 'its pool changed' ELSE hold_detail END
     WHERE id IN (SELECT id FROM jobs WHERE id = ANY(:ids) AND pool_id = :pool_id AND state IN ('queued', 'claimed')
                  ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
@@ -138,7 +138,8 @@ def unroute_jobs(db: Connection, pool_id: int, ids: Sequence[int], *, now: datet
         "pool_id": pool_id,
         "ids": list(ids),
         "hold": HoldReason.NO_POOL,
-        "group": HoldReason.RUNNER_GROUP,
+        # What GitHub said was about what the pool asked for; `rematch` holds again what still is in force.
+        "asked": [str(HoldReason.RUNNER_GROUP), str(HoldReason.BACKOFF)],
         "now": now,
     }
     moved = len(db.execute(text(_UNROUTE), values).all())

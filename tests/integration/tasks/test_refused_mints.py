@@ -11,13 +11,14 @@ from cryptography.fernet import Fernet
 from sqlalchemy import Row
 
 from github_adapters.client import InstallationSeen, Jit
-from models import statistics
+from models import installations, statistics
 from models.engine import transaction
-from models.rematch import accounts_to_rematch, rematch_page
+from models.rematch import accounts_to_rematch, rematch_page, unroute_page
 from ostler.clock import utcnow
 from ostler.encryption import Cipher
 from ostler.errors import Forbidden, Gone, Invalid, UpstreamError
 from ostler.secrets import Secret
+from rules.fairness import Budget
 from rules.runner_groups import GroupSeen
 from tasks.mint import mint
 from tests.integration.tasks.conftest import Stage
@@ -327,3 +328,57 @@ def test_job_that_moves_to_a_pool_of_another_group_goes_on(clusterless: Stage, g
     clusterless.rows("UPDATE jobs SET not_before = now() - interval '1 s', labels = '{gpu}'")
 
     assert rematch(clusterless) == [1]
+
+
+def test_jobs_of_a_pool_go_on_when_its_refused_runner_group_changes(clusterless: Stage, github: RefusingGitHub) -> None:
+    github.refuses = {2: said(Forbidden("no"), status=403)}
+    for job in (1, 2):
+        queue(clusterless, job, pool="large")
+    run_mint(clusterless, 1)
+    (pool,) = clusterless.rows("UPDATE pools SET runner_group_id = 7 WHERE name = 'large' RETURNING id")
+
+    transaction(clusterless.rt.engine, lambda db: unroute_page(db, pool.id, after_id=0, limit=100, now=utcnow()))
+
+    assert rematch(clusterless) == [1, 2]
+
+
+def test_refusal_still_holds_its_jobs_when_something_else_of_their_pool_changes(
+    clusterless: Stage, github: RefusingGitHub
+) -> None:
+    github.refuses = {2: said(Forbidden("no"), status=403)}
+    for job in (1, 2):
+        queue(clusterless, job, pool="large")
+    run_mint(clusterless, 1)
+    (pool,) = clusterless.rows("SELECT id FROM pools WHERE name = 'large'")
+
+    transaction(clusterless.rt.engine, lambda db: unroute_page(db, pool.id, after_id=0, limit=100, now=utcnow()))
+
+    assert rematch(clusterless) == []
+    assert holds(clusterless) == {1: "backoff", 2: "backoff"}
+
+
+@pytest.mark.parametrize(
+    ("pool", "scope"), [("large", "orgs/acme"), ("gpu", "orgs/acme"), ("plain", "repos/acme/shop")]
+)
+def test_new_permissions_end_every_refusal_of_their_account_and_no_other(
+    clusterless: Stage, github: RefusingGitHub, pool: str, scope: str
+) -> None:
+    github.refuses = dict.fromkeys((1, 2, 3), said(Forbidden("no"), status=403))
+    for job in (1, 2):
+        queue(clusterless, job, pool=pool, scope=scope)
+    run_mint(clusterless, 1)
+    clusterless.rows(
+        "INSERT INTO backoffs (kind, key, not_before, failures, reason, changed_at)"
+        " SELECT kind, key, now(), 1, '', now() FROM (VALUES ('runner_group', '5012/2'), ('repository', 'acme2/shop'))"
+        " AS other (kind, key)"
+    )
+
+    transaction(
+        clusterless.rt.engine,
+        lambda db: installations.come_back(
+            db, installation_id=501, account_id=1, login="acme", budget=Budget(1, 1000, 1024), now=utcnow()
+        ),
+    )
+
+    assert [row.key for row in backoffs(clusterless)] == ["acme2/shop", "5012/2"]
+    assert rematch(clusterless) == [1, 2]
