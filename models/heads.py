@@ -5,8 +5,8 @@ Nothing is locked here: what is chosen is locked and counted again (`models.matc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
@@ -25,6 +25,8 @@ class Heads:
     accounts: Mapping[int, AccountView]
     reservations: Mapping[int, Reservation]
     totals: Budget
+    last: Mapping[int, int] = field(default_factory=dict)
+    """Accounts that come after all others, with their places (from 1)."""
 
 
 _HEADS = Prepared(
@@ -61,7 +63,8 @@ _HEADS = Prepared(
                AND coalesce(u.memory, 0) + :memory <= a.budget_memory)
            OR EXISTS (SELECT FROM claims s WHERE s.ended_at IS NULL AND s.pool_id = :pool_id
                       AND s.account_id = a.id AND s.spare_since > :spare_before))
-        ORDER BY greatest(coalesce(u.count, 0) / nullif(t.count, 0)::float,
+        ORDER BY coalesce(array_position(:last, a.id), 0),
+                 greatest(coalesce(u.count, 0) / nullif(t.count, 0)::float,
                           coalesce(u.vcpu, 0) / nullif(t.vcpu, 0)::float,
                           coalesce(u.memory, 0) / nullif(t.memory, 0)::float) / a.weight NULLS FIRST,
                  head.queued_at, a.id
@@ -100,7 +103,7 @@ _HEADS = Prepared(
     ORDER BY job.priority DESC, job.queued_at, job.id
     """,  # noqa: S608
     pool_id="bigint", vcpu="bigint", memory="bigint", batch="bigint", now="timestamptz", spare_before="timestamptz",
-    reserve_before="timestamptz", braked="bigint",
+    reserve_before="timestamptz", braked="bigint", last="bigint[]",
 )  # fmt: skip
 
 
@@ -109,12 +112,13 @@ NOBODY = -1
 
 
 def read_heads(db: Connection, pool: PoolShape, *, batch: int, spare_after: float, reserve_after: float,
-               braked: int = NOBODY, now: datetime) -> Heads:  # fmt: skip
+               braked: int = NOBODY, last: Sequence[int] = (), now: datetime) -> Heads:  # fmt: skip
     """Return at most about twice `batch` jobs: the heads of the accounts that come first and have room.
 
     The index on dispatchable jobs is walked account by account, so held jobs and deep queues cost nothing. None is
     returned while jobs that the pool may not serve any more are still to be taken from it. Those of
     them that another session held locked are left out one by one. So are all jobs of the account that is `braked`.
+    Accounts in `last` come after all others, in that order.
     """
     rows = _HEADS.execute(
         db,
@@ -126,6 +130,7 @@ def read_heads(db: Connection, pool: PoolShape, *, batch: int, spare_after: floa
         spare_before=now - timedelta(seconds=spare_after),
         reserve_before=now - timedelta(seconds=reserve_after),
         braked=braked,
+        last=list(last),
     ).all()
     accounts: dict[int, AccountView] = {}
     reservations: dict[int, Reservation] = {}
@@ -156,4 +161,5 @@ def read_heads(db: Connection, pool: PoolShape, *, batch: int, spare_after: floa
         )
         for row in rows
     )  # fmt: skip
-    return Heads(jobs=jobs, accounts=accounts, reservations=reservations, totals=totals)
+    places = {account: place for place, account in enumerate(last, start=1)}
+    return Heads(jobs=jobs, accounts=accounts, reservations=reservations, totals=totals, last=places)

@@ -50,10 +50,14 @@ class RunnerFailure(Base):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a brake leaves to the matcher: `slots` claims of the pool, or of the account where one is named."""
+    """What a brake leaves to the matcher: `slots` claims of the pool, or of the account where one is named.
+
+    `last`: the accounts that a probe of the pool goes to only when no other account has a job, in this order.
+    """
 
     account_id: int | None
     slots: int
+    last: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +205,8 @@ def held(db: Connection, pool_id: int, template_hash: str, *, now: datetime) -> 
     brake = read(db, pool_id, template_hash)
     if brake is None:
         return None
-    return Held(brake.account_id, slots=1 if is_due(db, pool_id, brake, now=now) else 0)
+    last = brake.accounts if brake.account_id is None else ()
+    return Held(brake.account_id, slots=1 if is_due(db, pool_id, brake, now=now) else 0, last=last)
 
 
 def is_due(db: Connection, pool_id: int, brake: Brake, *, now: datetime) -> bool:

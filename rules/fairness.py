@@ -109,7 +109,7 @@ class BatchPlan:
     skipped: Mapping[int, SkipReason]
 
 
-_Rank = tuple[float, datetime, int, int]
+_Rank = tuple[int, float, datetime, int, int]
 
 
 def plan_batch(
@@ -119,19 +119,21 @@ def plan_batch(
     totals: Budget,
     slots: int,
     reservations: Mapping[int, Reservation] | None = None,
+    last: Mapping[int, int] | None = None,
 ) -> BatchPlan:
     """Return which of `heads`, at most `slots`, to claim, in O((n + slots) log n).
 
     `totals` is the sum of the budgets of all accounts, `reservations` at most one per account id. `heads`
-    may come in any order.
+    may come in any order. Accounts in `last` come after all others, whatever they use: the smallest number first.
     """
     reserved = reservations or {}
+    places = last or {}
     queues = _queues(heads)
     views = {account_id: accounts[account_id] for account_id in queues if account_id in accounts}
     skipped = {account_id: SkipReason.NOT_READ for account_id in queues if account_id not in accounts}
     blocked: dict[int, set[int]] = {account_id: set() for account_id in views}
     picks: list[JobHead] = []
-    order = [_rank(view, queues[account_id][0], totals) for account_id, view in views.items()]
+    order = [_rank(view, queues[account_id][0], totals, places) for account_id, view in views.items()]
     heapify(order)
     while order and len(picks) < slots:
         account_id = heappop(order)[-1]
@@ -147,7 +149,7 @@ def plan_batch(
         while queue and queue[0].pool_id in blocked[account_id]:
             queue.popleft()
         if queue:
-            heappush(order, _rank(views[account_id], queue[0], totals))
+            heappush(order, _rank(views[account_id], queue[0], totals, places))
     return BatchPlan(picks=tuple(picks), skipped=skipped)
 
 
@@ -198,8 +200,9 @@ def _queues(heads: Sequence[JobHead]) -> dict[int, deque[JobHead]]:
     return queues
 
 
-def _rank(account: AccountView, head: JobHead, totals: Budget) -> _Rank:
-    return weighted_share(account, totals), head.queued_at, head.job_id, head.account_id
+def _rank(account: AccountView, head: JobHead, totals: Budget, places: Mapping[int, int]) -> _Rank:
+    place = places.get(head.account_id, 0)
+    return place, weighted_share(account, totals), head.queued_at, head.job_id, head.account_id
 
 
 def _charged(account: AccountView, head: JobHead) -> AccountView:

@@ -55,6 +55,7 @@ class Brake:
     """Dispatch that is held back, of a whole pool or of one account in it (`account_id`).
 
     `since`: when it was braked; `last_at`: the last failure that counted; `probe_at`: when one claim may be made.
+    `accounts`: the accounts that have failures, the one with the latest failure last.
     """
 
     account_id: int | None
@@ -65,6 +66,7 @@ class Brake:
     pods: int
     exit_code: int | None
     why: str
+    accounts: tuple[int, ...] = ()
 
     @property
     def too_old(self) -> bool:
@@ -94,29 +96,35 @@ def brake_of(failures: Sequence[Failure]) -> Brake | None:
     """Return the brake that the failures in a row of a pool amount to, or None.
 
     Failures of one account alone brake that account, unless the version of the runner is refused. What was claimed
-    before the last failure that counted doubles nothing: it was under way already.
+    before the last failure that counted doubles nothing: it was under way already. When the brake of an account becomes
+    that of the pool, it begins anew: the other accounts do not inherit a long wait.
     """
     jobs: set[int] = set()
     pods: set[str] = set()
-    old = False
+    latest: dict[int, datetime] = {}
+    old = pool_wide = False
     since = last_at = None
     step = 0
     ordered = sorted(failures, key=lambda failure: failure.at)
     for failure in ordered:
         jobs.add(failure.job_id)
         pods.add(failure.pod_uid)
+        latest[failure.account_id] = failure.at
         old |= failure.exit_code == TOO_OLD
+        widened = not pool_wide and (old or len(latest) > 1)
+        pool_wide |= widened
         if since is None or last_at is None:
             if old or (len(jobs) >= FEWEST_JOBS and len(pods) >= FEWEST_PODS):
                 since, last_at, step = failure.at, failure.at, 1
+        elif widened:
+            since, last_at, step = failure.at, failure.at, 1
         elif failure.claimed_at > last_at:
             last_at, step = failure.at, step + 1
     if since is None or last_at is None:
         return None
-    accounts = {failure.account_id for failure in ordered}
     newest = ordered[-1]
     return Brake(
-        account_id=None if old or len(accounts) > 1 else newest.account_id,
+        account_id=None if pool_wide else newest.account_id,
         since=since,
         last_at=last_at,
         probe_at=last_at + timedelta(seconds=wait_seconds(step)),
@@ -124,4 +132,5 @@ def brake_of(failures: Sequence[Failure]) -> Brake | None:
         pods=len(pods),
         exit_code=newest.exit_code,
         why=newest.why,
+        accounts=tuple(sorted(latest, key=lambda account: (latest[account], account == newest.account_id))),
     )

@@ -126,7 +126,8 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
     held = runner_failures.held(db, pool.id, pool.template_hash, now=now) if free and seen.failures else None
     heads = read_heads(
         db, pool, batch=batch, spare_after=settings.spare_after, reserve_after=settings.reserve_after,
-        braked=NOBODY if held is None or held.slots or held.account_id is None else held.account_id, now=now,
+        braked=NOBODY if held is None or held.slots or held.account_id is None else held.account_id,
+        last=() if held is None else held.last, now=now,
     )  # fmt: skip
     probed = None if held is None or not held.slots else held.account_id
     jobs_left_out = False
@@ -138,7 +139,9 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
         matching.set_wants_pods(db, pool, wants=False)
         return Matched((), 0, again=False)
     # Jobs that spares may take are locked with the rest; those without a Pod are simply left again.
-    first = plan_batch(heads.jobs, heads.accounts, totals=heads.totals, slots=free, reservations=heads.reservations)
+    first = plan_batch(
+        heads.jobs, heads.accounts, totals=heads.totals, slots=free, reservations=heads.reservations, last=heads.last
+    )
     spares: frozenset[int] = frozenset()
     if seen.spares:
         spares = matching.spare_candidates(db, pool, heads.jobs, spare_after=settings.spare_after, now=now)
@@ -216,6 +219,7 @@ class _Rows:
             totals=self._heads.totals,
             slots=slots,
             reservations=self._heads.reservations,
+            last=self._heads.last,
         )
 
     def _lock_every_job(self) -> None:

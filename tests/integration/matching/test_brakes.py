@@ -287,3 +287,68 @@ def test_a_braked_pool_keeps_no_budget_from_another_pool_of_its_account(stage: S
 
     assert len(claims) == 1
     assert job in stage.claimed()
+
+
+@pytest.mark.parametrize("batch", [20, 1])
+def test_pool_probe_goes_to_an_account_without_failures_first(database: Database, batch: int) -> None:
+    stage = make_stage(database, match_batch=batch)
+    pool = fleet(stage, 1, 2)
+    failed = [claim for second in range(6) for claim in match(stage, pool, now=at(second))]
+    fail(stage, failed, now=at(40))
+    stage.account(3)
+    stage.job(3, pool, age=0)
+
+    (probe,) = match(stage, pool, now=at(51))
+
+    assert account_of(stage, probe) == 3
+
+
+def test_pool_probes_rotate_over_the_accounts_that_fail(stage: Stage) -> None:
+    pool = fleet(stage, 1, 2, 3, jobs=2, pods=30)
+    fail(stage, match(stage, pool, now=NOW), now=at(40))
+    probed = []
+    for _ in range(6):
+        found = brake(stage, pool)
+        assert found is not None
+        claims = match(stage, pool, now=found.probe_at)
+        probed += [account_of(stage, claim) for claim in claims]
+        fail(stage, claims, now=found.probe_at + timedelta(seconds=20))
+        with stage.engine.begin() as db:
+            db.execute(text("UPDATE jobs SET hold_reason = NULL, not_before = NULL WHERE state = 'queued'"))
+
+    assert sorted(probed[:3]) == [1, 2, 3]
+    assert probed[3:] == probed[:3]
+
+
+def test_pool_probe_goes_to_another_account_when_the_first_has_no_room(stage: Stage) -> None:
+    pool = fleet(stage, 1, 2)
+    fail(stage, match(stage, pool, now=NOW), now=at(40))
+    stage.account(3, count=1)
+    stage.spare(3, pool, age=-50)
+    stage.job(3, pool, age=0)
+
+    (probe,) = match(stage, pool, now=at(52))
+
+    assert account_of(stage, probe) in {1, 2}
+
+
+def test_a_failure_of_another_account_does_not_pass_on_a_long_wait(stage: Stage) -> None:
+    pool = fleet(stage, 1, jobs=20, pods=60)
+    fail(stage, match(stage, pool, now=NOW), now=at(40))
+    for _ in range(6):
+        found = brake(stage, pool)
+        assert found is not None
+        fail(stage, match(stage, pool, now=found.probe_at), now=found.probe_at + timedelta(seconds=20))
+    found = brake(stage, pool)
+    assert found is not None
+    begun = found.last_at + timedelta(seconds=30)
+    stage.account(2)
+    stage.job(2, pool)
+    claims = match(stage, pool, now=begun)
+    assert [account_of(stage, claim) for claim in claims] == [2]
+
+    fail(stage, claims, now=begun + timedelta(seconds=40))
+
+    found = brake(stage, pool)
+    assert found is not None
+    assert (found.account_id, found.probe_at) == (None, begun + timedelta(seconds=50))

@@ -105,5 +105,23 @@ def test_the_message_names_the_exit_code_and_the_reason() -> None:
     assert said == "3 runners in a row ended without a job; of the last one: exit code 134, its Pod has ended"
 
 
+@pytest.mark.parametrize("failure", [
+    _failure(20, account=2, at=2000), _failure(20, account=1, at=2000, code=TOO_OLD),
+], ids=["another account", "too old"])  # fmt: skip
+def test_a_brake_that_becomes_that_of_the_pool_begins_anew(failure: Failure) -> None:
+    failures = _three(1, 1, 1)
+    for number in range(3, 9):
+        probed = (_brake(failures).probe_at - START).total_seconds()
+        failures.append(_failure(number, claimed=probed, at=probed + 40))
+
+    brake = _brake([*failures, failure])
+
+    assert (brake.account_id, brake.since, brake.probe_at) == (None, failure.at, failure.at + timedelta(seconds=10))
+
+
+def test_accounts_are_ordered_by_their_latest_failure() -> None:
+    assert _brake(_three(1, 2, 3, 1)).accounts == (2, 3, 1)
+
+
 def test_waits_never_fall_below_the_first() -> None:
     assert [wait_seconds(step) for step in (-1, 0, 1, 2, 10**9)] == [10, 10, 10, 20, 300]
