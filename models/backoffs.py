@@ -6,7 +6,7 @@ What a refused mint holds is decided in `rules.mint_questions`. When its wait is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -44,6 +44,17 @@ IS_DEFAULT = f"""
          ELSE lower(p.runner_group_name) = '{DEFAULT_NAME}' END
 """
 """Of a pool `p`: it names the default group, as `rules.mint_questions.is_default` says."""
+
+
+_HELD_BY = {
+    "installation": "installation_id::text",
+    ACCOUNT: f"""CASE WHEN starts_with(scope, 'orgs/')
+                      AND (SELECT {IS_DEFAULT} FROM pools p WHERE p.id = jobs.pool_id)
+                      THEN account_id::text END""",  # noqa: S608  a literal of this module
+    REPOSITORY: "repository",
+    RUNNER_GROUP: f"installation_id || '/' || (SELECT {GROUP_OF_POOL} FROM pools p WHERE p.id = jobs.pool_id)",  # noqa: S608  a literal of this module
+}
+"""By kind: the column or expression of a row of `jobs` that is compared with the key."""
 
 
 class Backoff(Base):
@@ -119,14 +130,7 @@ def wait_until(db: Connection, *, kind: str, key: str, reason: str, not_before: 
         """),
         {"kind": kind, "key": key, "not_before": not_before, "reason": reason, "now": now},
     )
-    column = {
-        "installation": "installation_id::text",
-        ACCOUNT: f"""CASE WHEN starts_with(scope, 'orgs/')
-                          AND (SELECT {IS_DEFAULT} FROM pools p WHERE p.id = jobs.pool_id)
-                          THEN account_id::text END""",  # noqa: S608  a literal of this module
-        REPOSITORY: "repository",
-        RUNNER_GROUP: f"installation_id || '/' || (SELECT {GROUP_OF_POOL} FROM pools p WHERE p.id = jobs.pool_id)",  # noqa: S608  a literal of this module
-    }[kind]
+    column = _HELD_BY[kind]
     db.execute(
         text(f"""
             UPDATE jobs SET hold_reason = :hold, hold_detail = :detail, not_before = :not_before, changed_at = :now
@@ -334,6 +338,8 @@ class WaitBook:
         self._db = db
         self._now = now
         self._standing = standing(db, keys, now=now)
+        self._passed_on: set[tuple[str, str]] = set()
+        """Refusals whose probe is to be a job of a pool that can run it."""
 
     def in_force(self, keys: Sequence[tuple[str, str]]) -> Wait | None:
         """Return the longest wait that is not over; None when there is none."""
@@ -348,15 +354,38 @@ class WaitBook:
     def _met(self, keys: Sequence[tuple[str, str]]) -> list[Standing]:
         return [self._standing[key] for key in keys if key in self._standing]
 
-    def wait(self, keys: Sequence[tuple[str, str]], *, job_id: int) -> Wait | None:
-        """Return what a job that could go on has to wait for; None when there is nothing, or it is the probe."""
+    def wait(
+        self, keys: Sequence[tuple[str, str]], *, job_id: int, pool_id: int | None, ready: Collection[int]
+    ) -> Wait | None:
+        """Return what a job that could go on has to wait for; None when there is nothing, or it is the probe.
+
+        `ready`: pools that can run a job now. Where one of them has a job for a probe, that of another pool is none:
+        without a Pod it would be given up only after `PROBE_LOST`, one after the other.
+        """
         if (wait := self.in_force(keys)) is not None:
             return wait
         for each in self._met(keys):
+            if pool_id not in ready and self._is_for(each, ready):
+                return each.wait(until=self._now + PROBE_WITHIN)
             refusal = self._probe(each, job_id)
             if refusal is not None:
                 return refusal
         return None
+
+    def _is_for(self, refusal: Standing, pools: Collection[int]) -> bool:
+        """Return whether a job of one of these pools waits for nothing but to be the probe of a refusal."""
+        key = (refusal.kind, refusal.key)
+        if pools and key not in self._passed_on:
+            found = self._db.execute(
+                text(f"""
+                    SELECT EXISTS (SELECT FROM jobs WHERE state = 'queued' AND hold_reason = :hold
+                                   AND not_before <= :now AND pool_id = ANY(:pools) AND {_HELD_BY[refusal.kind]} = :key)
+                """),  # noqa: S608  the expressions are literals of this module
+                {"hold": HoldReason.BACKOFF, "now": self._now, "pools": sorted(pools), "key": refusal.key},
+            ).scalar_one()
+            if found:
+                self._passed_on.add(key)
+        return key in self._passed_on
 
     def _probe(self, refusal: Standing, job_id: int) -> Wait | None:
         """Make the job the probe of a refusal; return the wait when another job is, or just becomes it."""

@@ -378,3 +378,12 @@ def adopt_pod(
         },
     ).one()
     return bool(row.adopted) if row.pools else None
+
+
+def offering(db: Connection, *, now: datetime) -> frozenset[int]:
+    """Return the pools of which a Pod polls."""
+    found = db.execute(
+        text("SELECT id FROM pools p WHERE EXISTS (SELECT FROM offers o WHERE o.pool_id = p.id AND o.until > :now)"),
+        {"now": now},
+    )
+    return frozenset(found.scalars())

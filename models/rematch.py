@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from models import runner_failures
 from models.backoffs import WaitBook, keys_of
+from models.offers import offering
 from models.pools import routes
 from models.runner_groups import GroupBook, Wanted
 from models.sql import text
@@ -253,11 +256,19 @@ class _Router:
     """Routes the jobs of one transaction; jobs of one kind are routed once."""
 
     def __init__(self, db: Connection, rows: Sequence[Row[Any]], *, now: datetime) -> None:
+        self._db = db
+        self._now = now
         self._pools = routes(db)
         self._groups = {pool.id: pool.runner_group for pool in self._pools}
         self._book = GroupBook(db, now=now)
         self._kinds: dict[tuple[Any, ...], tuple[Route, Sequence[tuple[str, str]]]] = {}
         self._waits = WaitBook(db, (key for row in rows for key in self._kind(row)[1]), now=now)
+
+    @functools.cached_property
+    def _ready(self) -> frozenset[int]:
+        """Pools of which a Pod polls, and that have no brake."""
+        braked = {each.pool_id for each in runner_failures.brakes(self._db)}
+        return offering(self._db, now=self._now) - braked
 
     def route(self, row: Row[Any]) -> Route:
         """Return the pool of a job and its hold, as of now, without making it the probe of a refusal."""
@@ -267,7 +278,10 @@ class _Router:
     def route_locked(self, row: Row[Any]) -> Route:
         """Like `route`, for a job whose row is locked: where a refusal lets one job past, this one might be it."""
         to, keys = self._kind(row)
-        return to if to.hold is not None else _waiting(to, self._waits.wait(keys, job_id=row.id))
+        if to.hold is not None:
+            return to
+        ready = self._ready if self._waits.lets_one_past(keys) else frozenset()
+        return _waiting(to, self._waits.wait(keys, job_id=row.id, pool_id=to.pool_id, ready=ready))
 
     def changes(self, row: Row[Any]) -> bool:
         """Return whether a job is to be locked: it is written, or might be the probe of a refusal."""

@@ -382,3 +382,60 @@ def test_new_permissions_end_every_refusal_of_their_account_and_no_other(
 
     assert [row.key for row in backoffs(clusterless)] == ["acme2/shop", "5012/2"]
     assert rematch(clusterless) == [1, 2]
+
+
+def offer(stage: Stage, pool: str) -> None:
+    stage.rows("INSERT INTO web_instances (id, started_at, beat_at) VALUES ('w', now(), now()) ON CONFLICT DO NOTHING")
+    stage.rows(
+        "INSERT INTO offers (pod_uid, pool_id, web_id, poll_id, until)"
+        " SELECT 'offer-' || name, id, 'w', 'p', now() + interval '1 minute' FROM pools WHERE name = :pool",
+        pool=pool,
+    )
+
+
+def brake(stage: Stage, pool: str) -> None:
+    stage.rows(
+        """
+        INSERT INTO runner_failures (claim_id, pool_id, template_hash, account_id, job_id, pod_uid, claimed_at, at, why)
+        SELECT n, id, 'h', n, n, 'pod-' || n, now(), now(), 'it ended' FROM pools, generate_series(91, 99) n
+        WHERE name = :pool
+        """,
+        pool=pool,
+    )
+
+
+@pytest.mark.parametrize("dead", ["without Pods", "braked"])
+def test_probe_is_a_job_whose_pool_has_a_pod_for_it(clusterless: Stage, github: RefusingGitHub, dead: str) -> None:
+    github.refuses = {2: said(Forbidden("no"), status=403)}
+    clusterless.rows("UPDATE pools SET runner_group_id = 2, runner_group_name = NULL WHERE name = 'gpu'")
+    for job, pool in enumerate(("large", "large", "large", "gpu", "gpu"), start=1):
+        queue(clusterless, job, pool=pool)
+    run_mint(clusterless, 1)
+    wait_over(clusterless)
+    offer(clusterless, "gpu")
+    if dead == "braked":
+        offer(clusterless, "large")
+        brake(clusterless, "large")
+
+    pages = transaction(
+        clusterless.rt.engine, lambda db: rematch_page(db, accounts_to_rematch(db), limit=2, now=utcnow())
+    )
+    assert pages.lifted == ()  # the other pool's jobs stand on a later page
+
+    assert rematch(clusterless) == [4]
+    assert holds(clusterless) == {1: "backoff", 2: "backoff", 3: "backoff", 4: None, 5: "backoff"}
+
+
+def test_probe_of_a_pool_without_pods_goes_when_no_other_job_waits_now(
+    clusterless: Stage, github: RefusingGitHub
+) -> None:
+    github.refuses = {2: said(Forbidden("no"), status=403)}
+    clusterless.rows("UPDATE pools SET runner_group_id = 2, runner_group_name = NULL WHERE name = 'gpu'")
+    queue(clusterless, 1, pool="large")
+    queue(clusterless, 2, pool="gpu")
+    run_mint(clusterless, 1)
+    wait_over(clusterless)
+    offer(clusterless, "gpu")
+    clusterless.rows("UPDATE jobs SET not_before = now() + interval '1 hour' WHERE id = 2")
+
+    assert rematch(clusterless) == [1]
