@@ -277,6 +277,7 @@ class Standing:
     not_before: datetime
     reason: str
     refused: bool
+    probe_job_id: int | None = None
 
     def wait(self, *, until: datetime | None = None) -> Wait:
         """Return what it holds a job for, until its end or another time."""
@@ -305,7 +306,8 @@ def standing(db: Connection, keys: Iterable[tuple[str, str]], *, now: datetime) 
     wanted = sorted(set(keys))
     rows = db.execute(
         text("""
-            SELECT kind, key, not_before, reason, failures > 0 AND kind = ANY(:refusals) AS refused FROM backoffs
+            SELECT kind, key, not_before, reason, failures > 0 AND kind = ANY(:refusals) AS refused, probe_job_id
+            FROM backoffs
             WHERE (not_before > :now OR (failures > 0 AND kind = ANY(:refusals)))
               AND (kind, key) IN (SELECT * FROM unnest(CAST(:kinds AS text[]), CAST(:keys AS text[])))
         """),
@@ -341,30 +343,40 @@ class WaitBook:
         self._passed_on: set[tuple[str, str]] = set()
         """Refusals whose probe is to be a job of a pool that can run it."""
 
-    def in_force(self, keys: Sequence[tuple[str, str]]) -> Wait | None:
-        """Return the longest wait that is not over; None when there is none."""
-        waits = [each for each in self._met(keys) if each.not_before > self._now]
+    def in_force(self, keys: Sequence[tuple[str, str]], *, free: int | None) -> Wait | None:
+        """Return the longest wait that is not over; None when there is none.
+
+        `free`: the id of the job, if nothing holds it now. What it is the probe of does not take it back.
+        """
+        waits = [each for each in self._met(keys, free) if each.not_before > self._now]
         return max(waits, key=lambda each: each.not_before).wait() if waits else None
 
-    def lets_one_past(self, keys: Sequence[tuple[str, str]]) -> bool:
+    def lets_one_past(self, keys: Sequence[tuple[str, str]], *, free: int | None) -> bool:
         """Return whether there is a refusal that lets a probe past, and nothing else to wait for."""
-        met = self._met(keys)
+        met = self._met(keys, free)
         return bool(met) and all(each.not_before <= self._now for each in met)
 
-    def _met(self, keys: Sequence[tuple[str, str]]) -> list[Standing]:
-        return [self._standing[key] for key in keys if key in self._standing]
+    def _met(self, keys: Sequence[tuple[str, str]], free: int | None) -> list[Standing]:
+        met = [self._standing[key] for key in keys if key in self._standing]
+        return [each for each in met if free is None or each.probe_job_id != free]
 
     def wait(
-        self, keys: Sequence[tuple[str, str]], *, job_id: int, pool_id: int | None, ready: Collection[int]
+        self,
+        keys: Sequence[tuple[str, str]],
+        *,
+        job_id: int,
+        free: int | None,
+        pool_id: int | None,
+        ready: Collection[int],
     ) -> Wait | None:
         """Return what a job that could go on has to wait for; None when there is nothing, or it is the probe.
 
         `ready`: pools that can run a job now. Where one of them has a job for a probe, that of another pool is none:
         without a Pod it would be given up only after `PROBE_LOST`, one after the other.
         """
-        if (wait := self.in_force(keys)) is not None:
+        if (wait := self.in_force(keys, free=free)) is not None:
             return wait
-        for each in self._met(keys):
+        for each in self._met(keys, free):
             if pool_id not in ready and self._is_for(each, ready):
                 return each.wait(until=self._now + PROBE_WITHIN)
             refusal = self._probe(each, job_id)
@@ -405,7 +417,9 @@ class WaitBook:
             {"kind": refusal.kind, "key": refusal.key, "job": job_id, "now": self._now, "until": until,
              "lost": self._now - PROBE_LOST},
         )  # fmt: skip
-        self._standing[refusal.kind, refusal.key] = replace(refusal, not_before=until)
+        self._standing[refusal.kind, refusal.key] = replace(
+            refusal, not_before=until, probe_job_id=job_id if taken.rowcount else refusal.probe_job_id
+        )
         return None if taken.rowcount else refusal.wait(until=until)
 
 

@@ -273,20 +273,21 @@ class _Router:
     def route(self, row: Row[Any]) -> Route:
         """Return the pool of a job and its hold, as of now, without making it the probe of a refusal."""
         to, keys = self._kind(row)
-        return to if to.hold is not None else _waiting(to, self._waits.in_force(keys))
+        return to if to.hold is not None else _waiting(to, self._waits.in_force(keys, free=_free(row)))
 
     def route_locked(self, row: Row[Any]) -> Route:
         """Like `route`, for a job whose row is locked: where a refusal lets one job past, this one might be it."""
         to, keys = self._kind(row)
         if to.hold is not None:
             return to
-        ready = self._ready if self._waits.lets_one_past(keys) else frozenset()
-        return _waiting(to, self._waits.wait(keys, job_id=row.id, pool_id=to.pool_id, ready=ready))
+        free = _free(row)
+        ready = self._ready if self._waits.lets_one_past(keys, free=free) else frozenset()
+        return _waiting(to, self._waits.wait(keys, job_id=row.id, free=free, pool_id=to.pool_id, ready=ready))
 
     def changes(self, row: Row[Any]) -> bool:
         """Return whether a job is to be locked: it is written, or might be the probe of a refusal."""
         to, keys = self._kind(row)
-        return _differs(row, self.route(row)) or (to.hold is None and self._waits.lets_one_past(keys))
+        return _differs(row, self.route(row)) or (to.hold is None and self._waits.lets_one_past(keys, free=_free(row)))
 
     def asks(self, row: Row[Any]) -> bool:
         """Return whether GitHub is to be asked whether the run of a job comes from a fork."""
@@ -320,6 +321,11 @@ class _Router:
             installation_id=row.installation_id, group=group,
         )  # fmt: skip
         return to, keys
+
+
+def _free(row: Row[Any]) -> int | None:
+    """Return the id of a job that nothing holds."""
+    return None if row.hold_reason is not None else int(row.id)
 
 
 def _waiting(to: Route, wait: Wait | None) -> Route:

@@ -439,3 +439,32 @@ def test_probe_of_a_pool_without_pods_goes_when_no_other_job_waits_now(
     clusterless.rows("UPDATE jobs SET not_before = now() + interval '1 hour' WHERE id = 2")
 
     assert rematch(clusterless) == [1]
+
+
+def test_probe_stays_one_while_its_pool_was_routed_lately(clusterless: Stage, github: RefusingGitHub) -> None:
+    github.refuses = {2: said(Forbidden("no"), status=403)}
+    for job in (1, 2):
+        queue(clusterless, job, pool="large")
+    run_mint(clusterless, 1)
+    wait_over(clusterless)
+    assert rematch(clusterless) == [1]
+    clusterless.rows("UPDATE pools SET routed_at = now()")
+
+    assert rematch(clusterless) == []
+    assert holds(clusterless) == {1: None, 2: "backoff"}
+
+
+def test_refused_probe_waits_with_the_others_when_its_hold_is_looked_at_early(
+    clusterless: Stage, github: RefusingGitHub
+) -> None:
+    github.refuses = {2: said(Forbidden("no"), status=403)}
+    for job in (1, 2):
+        queue(clusterless, job, pool="large")
+    run_mint(clusterless, 1)
+    wait_over(clusterless)
+    assert rematch(clusterless) == [1]
+    run_mint(clusterless, 1)
+    clusterless.rows("UPDATE jobs SET not_before = NULL")
+
+    assert rematch(clusterless) == []
+    assert holds(clusterless) == {1: "backoff", 2: "backoff"}
