@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from models import backoffs
 from models.accounts import NewAccount, ensure_accounts
@@ -52,12 +53,13 @@ def mark_working(db: Connection, installation_id: int) -> bool:
     return True
 
 
-def succeed(db: Connection, installation_id: int) -> int | None:
-    """Move what an installation that left has to the one of its account that works; None when there is no such one.
+def has_successor(db: Connection, installation_id: int) -> bool:
+    """Return whether the account of an installation has another one that works."""
+    return _successor(db, installation_id) is not None
 
-    Jobs and claims that others hold locked are left: their own mints find out.
-    """
-    row = db.execute(
+
+def _successor(db: Connection, installation_id: int) -> Row[Any] | None:
+    return db.execute(
         text("""
             SELECT own.id, own.account_id FROM installations gone JOIN installations own
                 ON own.account_id = gone.account_id AND own.id <> gone.id AND own.left_at IS NULL
@@ -65,6 +67,14 @@ def succeed(db: Connection, installation_id: int) -> int | None:
         """),
         {"id": installation_id},
     ).one_or_none()
+
+
+def succeed(db: Connection, installation_id: int) -> int | None:
+    """Move what an installation that left has to the one of its account that works; None when there is no such one.
+
+    Jobs and claims that others hold locked are left: their own mints find out.
+    """
+    row = _successor(db, installation_id)
     if row is None:
         return None
     for statement in (
@@ -89,10 +99,10 @@ def leave(db: Connection, *, installation_id: int, reason: str, gone: bool, now:
 
     `gone`: GitHub does not know it any more, rather than that it is suspended.
     """
-    if gone:
-        mark_left(db, installation_id, now=now)
     until = now + OUT_OF_REACH
     backoffs.wait_until(db, kind="installation", key=str(installation_id), reason=reason, not_before=until, now=now)
+    if gone:  # after the backoff, as in the commit of a mint
+        mark_left(db, installation_id, now=now)
     return until
 
 
@@ -133,13 +143,6 @@ def come_back(
     )
     db.execute(
         text("""
-            UPDATE installations SET left_at = NULL, told_at = greatest(told_at, :at)
-            WHERE id = :installation AND account_id = :account
-        """),
-        {"installation": installation_id, "account": account_id, "at": at or now},
-    )
-    db.execute(
-        text("""
             UPDATE jobs SET installation_id = :installation
             WHERE id IN (SELECT id FROM jobs WHERE account_id = :account AND state <> 'completed'
                            AND installation_id IS DISTINCT FROM :installation ORDER BY id FOR NO KEY UPDATE)
@@ -155,4 +158,12 @@ def come_back(
         {"installation": installation_id, "account": account_id},
     )
     backoffs.forget_account(db, installation_id=installation_id, account_id=account_id, login=login)
+    # After claims and backoffs, as the commit of a mint does: else the two could wait for each other.
+    db.execute(
+        text("""
+            UPDATE installations SET left_at = NULL, told_at = greatest(told_at, :at)
+            WHERE id = :installation AND account_id = :account
+        """),
+        {"installation": installation_id, "account": account_id, "at": at or now},
+    )
     backoffs.end_waits(db, account_id=account_id, now=now)

@@ -307,13 +307,14 @@ def leave(
     reason, key, gone = str(error), int(work.installation_id or 0), isinstance(error, NotInstalled)
 
     def go_over(db: Connection) -> int | None:
+        if not installations.has_successor(db, key):
+            return None
+        # The claim before its installation, as `steps.commit_mint` does: else the two could wait for each other.
+        steps.give_back(db, work, due_at=utcnow() + timedelta(seconds=2), error="its installation left")
+        if attempt_id is not None:
+            steps.close_mint_attempt(db, attempt_id, outcome="refused", now=utcnow())
         installations.mark_left(db, key, now=utcnow())
-        successor = installations.succeed(db, key)
-        if successor is not None:
-            if attempt_id is not None:
-                steps.close_mint_attempt(db, attempt_id, outcome="refused", now=utcnow())
-            steps.give_back(db, work, due_at=utcnow() + timedelta(seconds=2), error="its installation left")
-        return successor
+        return installations.succeed(db, key)
 
     if gone and (successor := transaction(rt.engine, go_over)) is not None:
         log.info("mint.installation_replaced", installation=key, successor=successor)

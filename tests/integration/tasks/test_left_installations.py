@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -266,3 +269,69 @@ def test_catching_up_asks_the_installation_that_works(stage: Stage) -> None:
     assert places() == [501]
     make_left(stage.rt.engine)(501)
     assert places() == []
+
+
+LOCK_CLAIM = text("SELECT id FROM claims FOR NO KEY UPDATE")
+LOCK_INSTALLATIONS = text("SELECT id FROM installations FOR NO KEY UPDATE NOWAIT")
+
+
+def until_blocked(stage: Stage) -> None:
+    """Wait until somebody waits for a lock. Raises TimeoutError after 10 seconds."""
+    deadline = time.monotonic() + 10
+    waits = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    while not stage.rows(waits):
+        if time.monotonic() > deadline:
+            raise TimeoutError("nobody waits for a lock")
+        time.sleep(0.02)
+
+
+def lock_installations_of_locked_claim(stage: Stage, other: threading.Thread, begin: Callable[[], None]) -> None:
+    """Lock the claim as the commit of a mint does and, while another thread waits for it, the installations.
+
+    Raises what the database does when the other thread has those locked: the two would wait for each other.
+    """
+    with stage.rt.engine.connect() as db:
+        db.execute(LOCK_CLAIM)
+        begin()
+        try:
+            until_blocked(stage)
+            db.execute(LOCK_INSTALLATIONS)
+        finally:
+            db.rollback()
+            other.join(10)
+
+
+def test_event_of_an_installation_locks_it_after_the_claims(stage: Stage) -> None:
+    stage.claim("pod", job_id=1, state="claimed")
+    stage.rows("UPDATE claims SET installation_id = :id", id=FORGED)
+    make_left(stage.rt.engine)(501)
+
+    other = threading.Thread(target=lambda: told(stage, 501, at=utcnow()))
+    lock_installations_of_locked_claim(stage, other, other.start)
+
+    assert left(stage) == []
+
+
+def test_mint_of_a_left_installation_locks_it_after_its_claim(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim = stage.claim("pod", job_id=1, state="claimed")
+    stage.rows("UPDATE claims SET installation_id = :id", id=FORGED)
+    called, locked = threading.Event(), threading.Event()
+
+    class Slow(GitHubWithout):
+        def mint(self, *, installation_id: int, name: str, **rest: Any) -> Jit:
+            called.set()
+            locked.wait(10)
+            return super().mint(installation_id=installation_id, name=name, **rest)
+
+    def minting() -> None:
+        with pytest.raises(Retry):
+            mint.run(claim_id=claim, chain_no=None)
+
+    stage.rt.github = Slow(FORGED)
+    monkeypatch.setattr(mint, "retry", _retry)
+    other = threading.Thread(target=minting)
+    other.start()
+    assert called.wait(10)
+    lock_installations_of_locked_claim(stage, other, locked.set)
+
+    assert left(stage) == [FORGED]
