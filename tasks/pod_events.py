@@ -17,6 +17,7 @@ from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.logging import also_about
+from ostler.reasons import meaning_of
 from ostler.wakes import POD_EVENTS
 from rules.pod_events import choose
 from rules.retry import RetryPolicy
@@ -50,7 +51,7 @@ def pod_events(*, pod_uid: str) -> None:
     try:
         found = list_pod_events(rt.kube, namespace=pod.namespace, name=pod.name, uid=pod_uid, policy=ONCE)
     except UpstreamError as error:
-        log.info("pod.events_not_read", error=type(error).__name__)
+        log.info("pod.events_not_read", error=meaning_of(error))
         return
     event = choose(found)
     if not transaction(rt.engine, lambda db: pod_ends.record_event(db, pod_uid, event, now=utcnow())):

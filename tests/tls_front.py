@@ -23,6 +23,7 @@ def tls_front(context: ssl.SSLContext, dial: Dial, *, postgres: bool = False) ->
     """Serve TLS on a port of the loopback, and pass on what it carries to what `dial` connects to."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         ends: list[socket.socket] = []
+        serving: list[threading.Thread] = []
 
         def accept() -> None:
             while True:
@@ -31,21 +32,21 @@ def tls_front(context: ssl.SSLContext, dial: Dial, *, postgres: bool = False) ->
                 except OSError:  # closed: the block is over
                     return
                 ends.append(link)
-                threading.Thread(target=serve, args=(link,), daemon=True).start()
+                server_of = threading.Thread(target=serve, args=(link,), daemon=True)
+                server_of.start()
+                serving.append(server_of)
 
         def serve(link: socket.socket) -> None:
             # A client that refuses the certificate goes away in the middle.
             with contextlib.suppress(OSError):
                 if postgres:
                     _agree(link)
-                secure = context.wrap_socket(link, server_side=True)
-                ends.append(secure)
-                plain = dial()
-                ends.append(plain)
-                back = threading.Thread(target=_pass_on, args=(plain, secure), daemon=True)
-                back.start()
-                _pass_on(secure, plain)
-                back.join()
+                with context.wrap_socket(link, server_side=True) as secure, dial() as plain:
+                    ends.extend((secure, plain))
+                    back = threading.Thread(target=_pass_on, args=(plain, secure), daemon=True)
+                    back.start()
+                    _pass_on(secure, plain)
+                    back.join()
 
         threading.Thread(target=accept, daemon=True).start()
         try:
@@ -56,6 +57,8 @@ def tls_front(context: ssl.SSLContext, dial: Dial, *, postgres: bool = False) ->
                 with contextlib.suppress(OSError):
                     each.shutdown(socket.SHUT_RDWR)
                 each.close()
+            for thread in serving:
+                thread.join(timeout=5)
 
 
 def _agree(link: socket.socket) -> None:

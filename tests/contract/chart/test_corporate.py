@@ -192,12 +192,15 @@ def test_good_pools_are_taken_as_they_are_written() -> None:
         "allowedRepositories": ["acme/app"], "assignedUser": True, "replicas": 0, "paused": False,
         "resources": {"cpu": "500m", "memory": "1.5Gi", "ephemeralStorage": 10, "ephemeralStorageLimit": "12Gi"},
         "podTemplate": {"metadata": {"labels": {"team": "ci"}}, "spec": {"nodeSelector": {"a": "b"}}},
-        "drainTimeout": "1h30m", "maxJobDuration": "2h", "rollout": {"maxUnavailablePercent": 100},
+        "drainTimeout": "1h30m", "maxJobDuration": "2h", "rollout": {"maxUnavailablePercent": 100, "maxSurge": 1},
         "autoscaling": {"enabled": True, "minWarm": 0, "maxReplicas": 5, "scaleDownDelay": "90s"},
         "provisioning": {"startTimeout": "10m", "maxConcurrent": 1},
     }  # fmt: skip
-    (pool,) = (each for each in helm.render(values={"pools": {"small": full}}) if each["kind"] == "RunnerPool")
-    assert pool["spec"] == full
+    fixed = {name: value for name, value in full.items() if name != "autoscaling"}
+    scaled = {name: value for name, value in full.items() if name != "replicas"}
+    for spec in (fixed, scaled):  # the chart refuses replicas beside autoscaling
+        (pool,) = (each for each in helm.render(values={"pools": {"small": spec}}) if each["kind"] == "RunnerPool")
+        assert pool["spec"] == spec
     schema = crd_manifest()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     assert set(full) == set(schema["properties"]), "a field of the definition is missing in values.schema.json"
 

@@ -276,7 +276,7 @@ def test_no_deadlock_reaches_a_caller(database: Database, seconds: int) -> None:
     cipher = Cipher([Secret(Fernet.generate_key().decode())])
     runtime = SimpleNamespace(
         engine=stage.engine, settings=stage.settings, who="worker", cipher=cipher, wake_keys=stage.wake_keys,
-        waker=_Waker(), kube=_Cluster(), github=_GitHub(),
+        waker=_Waker(), events=SimpleNamespace(tell=lambda *_told: None), kube=_Cluster(), github=_GitHub(),
     )  # fmt: skip
     install(cast("Any", runtime))
     traffic = Traffic(stage, pools, time.monotonic() + seconds)

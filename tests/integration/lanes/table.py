@@ -66,11 +66,15 @@ LOOPS: Mapping[str, str] = {
     "Polls._hold": "one for each held poll, which waits for its own client and its own claim",
     "api": "an operator's change waits for its own row; no data path uses these threads",
     "upstreams": "it writes down counts of calls; nothing waits for it, and a count that is not written is lost",
+    "Server._listen_by_tls": "it reads the files of the certificate again, and no row",
+    "Gate.start": NO_DATABASE,
+    "Gate._accept": "one for each connection: its handshake",
     # watch
     "sender": NO_DATABASE,
     "Follower": NO_DATABASE,
     # worker
     "alive": NO_DATABASE,
+    "kubernetes-events": NO_DATABASE,
 }
 """By the name of a thread or of an asyncio task, else by the function or class that starts it."""
 

@@ -89,6 +89,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.cluster = Cluster()
+        self.events = SimpleNamespace(tell=lambda *_told: None)
         self.github = GitHub(late=self.cluster.late.append, clock=lambda: self.now)
         self.handover = Handover(
             threads=cast("Any", _Threads(self.engine)),
@@ -320,7 +321,7 @@ def install(monkeypatch: pytest.MonkeyPatch, current: Callable[[], World]) -> No
     monkeypatch.setattr(tasks.mint, "new_suffix", lambda: f"{next(numbers):08x}")
     monkeypatch.setattr(tasks.base, "time", SimpleNamespace(monotonic=lambda: 0.0))
     monkeypatch.setattr(tasks.runner_lists, "LONGEST_WAIT", 0.0)  # who has the turn was killed
-    for creates in ("act", "decide", "write_status"):  # Pods come by a rule
+    for creates in ("act", "decide", "see_brake", "write_status"):  # Pods come by a rule
         monkeypatch.setattr(tasks.pools, creates, lambda *_arguments, **_named: SimpleNamespace(
             pool=SimpleNamespace(max_job_seconds=None), rows=(), observed=None,
             plan=SimpleNamespace(goes_on=False)))  # fmt: skip

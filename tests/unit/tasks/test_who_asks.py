@@ -40,7 +40,7 @@ ASKS = {
     ("tasks/retire.py", "carry_out"): {"ask"},
     ("tasks/retire.py", "force"): {"ask", "gone_now", "may_force"},
     ("tasks/spent.py", "see_spent"): {"judge", "remove", "retire_over"},
-    ("tasks/pools.py", "keep"): {"decide"},
+    ("tasks/pools.py", "reconcile"): {"decide"},
     ("tasks/provision.py", "decide"): {"make_plan", "commit_plan"},
     ("tasks/observing.py", "make_plan"): {"observe_pod", "plan"},
     ("tasks/observing.py", "observe_pod"): {"judge"},
@@ -81,7 +81,7 @@ CALLERS = {
     "make_warm": {("tasks/release.py", "end_never_delivered")},
     "reopen": {("tasks/stamp.py", "unstamp")},
     "remove": {("tasks/spent.py", "see_spent")},
-    "decide": {("tasks/pools.py", "keep")},
+    "decide": {("tasks/pools.py", "reconcile")},
 }
 
 

@@ -162,7 +162,7 @@ def test_warm_pods_are_rolled_when_the_dispatch_url_changes(stage: Stage) -> Non
     polls(stage)
     old = set(stage.pods())
     other_settings(stage, after="3 min")
-    rounds(stage, 3)
+    rounds(stage, 6)  # one Pod at a time is replaced, each after its successor polled
     assert not old & set(stage.pods())
 
 
