@@ -116,7 +116,7 @@ def record(db: Connection, claim_id: int, *, reason: str, now: datetime) -> bool
 def executed(db: Connection, claim_ids: Iterable[int], *, now: datetime) -> Sequence[int]:
     """Clear the failures of the pools in which these claims execute; return the pools that are to be woken.
 
-    Where the failures are of several accounts all are cleared, else those of the claim's own account. Claims on Pods of
+    Where the failures are of several accounts, or brake the whole pool, all are cleared, else those of the claim's own account. Claims on Pods of
     an old template clear nothing. Rows that another session has locked are being cleared by it.
     """
     ids = sorted(set(claim_ids))
@@ -140,12 +140,12 @@ def executed(db: Connection, claim_ids: Iterable[int], *, now: datetime) -> Sequ
                 UPDATE runner_failures SET cleared_at = :now WHERE claim_id IN (
                     SELECT claim_id FROM runner_failures f
                     WHERE pool_id = :pool AND template_hash = :hash AND cleared_at IS NULL
-                      AND (account_id = :account
+                      AND (:whole OR account_id = :account
                            OR (SELECT count(DISTINCT account_id) > 1 FROM runner_failures o
                                WHERE o.pool_id = :pool AND o.template_hash = :hash AND o.cleared_at IS NULL))
                     ORDER BY claim_id FOR NO KEY UPDATE SKIP LOCKED)
             """),
-            where,
+            {**where, "whole": brake is not None and brake.account_id is None},
         )
         if brake is not None and cleared.rowcount and brake.account_id in {None, row.account_id}:
             lift(db, row.pool_id, account_id=brake.account_id, now=now)

@@ -352,3 +352,16 @@ def test_a_failure_of_another_account_does_not_pass_on_a_long_wait(stage: Stage)
     found = brake(stage, pool)
     assert found is not None
     assert (found.account_id, found.probe_at) == (None, begun + timedelta(seconds=50))
+
+
+def test_an_execution_of_any_account_opens_a_pool_whose_version_was_refused(stage: Stage) -> None:
+    pool = fleet(stage, 1, jobs=1)
+    fail(stage, match(stage, pool, now=NOW), now=at(5), code=7)
+    stage.account(2)
+    stage.job(2, pool)
+    (probe,) = match(stage, pool, now=at(20))
+    assert account_of(stage, probe) == 2
+
+    assert execute(stage, probe, now=at(25)) == [pool]
+
+    assert brake(stage, pool) is None
