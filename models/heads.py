@@ -15,6 +15,7 @@ from models.matching import QUEUED, PoolShape
 from models.prepared import Prepared
 from models.usage import used_pods
 from rules.fairness import AccountView, Budget, JobHead, Reservation, Usage
+from rules.runner_brakes import FEWEST_JOBS, FEWEST_PODS, TOO_OLD
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +70,19 @@ _HEADS = Prepared(
                           coalesce(u.memory, 0) / nullif(t.memory, 0)::float) / a.weight NULLS FIRST,
                  head.queued_at, a.id
         LIMIT :batch
+    ), braked AS MATERIALIZED (
+        -- As `rules.runner_brakes.brake_of` has it; `account_id` is NULL where the whole pool is braked.
+        SELECT f.pool_id, CASE WHEN bool_or(f.exit_code IS NOT DISTINCT FROM {TOO_OLD})
+                                 OR count(DISTINCT f.account_id) > 1 THEN NULL ELSE min(f.account_id) END AS account_id
+        FROM runner_failures f JOIN pools p ON p.id = f.pool_id AND p.template_hash = f.template_hash
+        WHERE f.cleared_at IS NULL
+        GROUP BY f.pool_id
+        HAVING bool_or(f.exit_code IS NOT DISTINCT FROM {TOO_OLD})
+            OR (count(DISTINCT f.job_id) >= {FEWEST_JOBS} AND count(DISTINCT f.pod_uid) >= {FEWEST_PODS})
     ), other AS MATERIALIZED (
         SELECT p.id, p.vcpu, p.memory FROM pools p
         CROSS JOIN LATERAL (SELECT FROM offers o WHERE o.pool_id = p.id AND o.until > :now LIMIT 1) offered
-        -- Nothing is kept for jobs whose runners do not start: they may wait for hours.
         WHERE p.id <> :pool_id
-          AND NOT EXISTS (SELECT FROM runner_failures f WHERE f.pool_id = p.id AND f.cleared_at IS NULL)
     ), reserved AS MATERIALIZED (
         -- One look at the index per account and pool: none walks a queue, however deep.
         SELECT DISTINCT ON (ranked.account_id) ranked.account_id, other.id AS other_pool_id, other.vcpu AS other_vcpu,
@@ -85,6 +93,9 @@ _HEADS = Prepared(
             WHERE j.account_id = ranked.account_id AND j.pool_id = other.id AND j.state = 'queued'
               AND j.hold_reason IS NULL AND j.queued_at < :reserve_before
             ORDER BY j.queued_at, j.id LIMIT 1) oldest
+        -- Nothing is kept for jobs whose runners do not start: they may wait for hours.
+        WHERE NOT EXISTS (SELECT FROM braked b WHERE b.pool_id = other.id
+                          AND (b.account_id IS NULL OR b.account_id = ranked.account_id))
         ORDER BY ranked.account_id, oldest.queued_at, oldest.id
     )
     SELECT ranked.account_id, ranked.weight, ranked.budget_count, ranked.budget_vcpu, ranked.budget_memory,

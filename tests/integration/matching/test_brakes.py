@@ -365,3 +365,15 @@ def test_an_execution_of_any_account_opens_a_pool_whose_version_was_refused(stag
     assert execute(stage, probe, now=at(25)) == [pool]
 
     assert brake(stage, pool) is None
+
+
+def test_one_failure_of_another_account_ends_no_reservation(stage: Stage) -> None:
+    big = fleet(stage, 9, jobs=1)
+    fail(stage, match(stage, big, now=NOW), now=at(10))
+    stage.account(1, count=1)
+    small = stage.pool()
+    stage.pod(small)
+    stage.job(1, big, age=4000)
+    stage.job(1, small, age=1)
+
+    assert match(stage, small, now=at(20)) == ()
