@@ -6,6 +6,7 @@ back is read from the rows each time, so nothing has to be undone when they are.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -116,8 +117,9 @@ def record(db: Connection, claim_id: int, *, reason: str, now: datetime) -> bool
 def executed(db: Connection, claim_ids: Iterable[int], *, now: datetime) -> Sequence[int]:
     """Clear the failures of the pools in which these claims execute; return the pools that are to be woken.
 
-    Where the failures are of several accounts, or brake the whole pool, all are cleared, else those of the claim's own account. Claims on Pods of
-    an old template clear nothing. Rows that another session has locked are being cleared by it.
+    Where the failures are of several accounts, or brake the whole pool, all are cleared, else those of the claim's own
+    account. Claims on Pods of an old template clear nothing. Rows that another session has locked are being cleared by
+    it.
     """
     ids = sorted(set(claim_ids))
     if not ids:
@@ -144,16 +146,21 @@ def executed(db: Connection, claim_ids: Iterable[int], *, now: datetime) -> Sequ
                            OR (SELECT count(DISTINCT account_id) > 1 FROM runner_failures o
                                WHERE o.pool_id = :pool AND o.template_hash = :hash AND o.cleared_at IS NULL))
                     ORDER BY claim_id FOR NO KEY UPDATE SKIP LOCKED)
+                RETURNING job_id
             """),
             {**where, "whole": brake is not None and brake.account_id is None},
         )
         if brake is not None and cleared.rowcount and brake.account_id in {None, row.account_id}:
             lift(db, row.pool_id, account_id=brake.account_id, now=now)
             pools.add(row.pool_id)
+        elif alone := [job for job, failed in Counter(cleared.scalars()).items() if failed >= JOB_TRIES]:
+            # Nothing executed between its tries. A job that fails beside others that execute keeps its hour.
+            lift(db, row.pool_id, jobs=alone, now=now)
     return sorted(pools)
 
 
-def lift(db: Connection, pool_id: int, *, account_id: int | None = None, now: datetime) -> int:
+def lift(db: Connection, pool_id: int, *, account_id: int | None = None, jobs: Sequence[int] | None = None,
+         now: datetime) -> int:  # fmt: skip
     """Let `rematch` look at once at the jobs of a pool that were set aside for their runners; return how many.
 
     Those that others hold locked keep their wait.
@@ -164,10 +171,11 @@ def lift(db: Connection, pool_id: int, *, account_id: int | None = None, now: da
                 SELECT id FROM jobs j
                 WHERE pool_id = :pool AND state = 'queued' AND hold_reason = :hold AND not_before > :now
                   AND (CAST(:account AS bigint) IS NULL OR account_id = :account)
+                  AND (CAST(:jobs AS bigint[]) IS NULL OR id = ANY(CAST(:jobs AS bigint[])))
                   AND EXISTS (SELECT FROM runner_failures f WHERE f.job_id = j.id)
                 ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
         """),
-        {"pool": pool_id, "account": account_id, "hold": HoldReason.SET_ASIDE, "now": now},
+        {"pool": pool_id, "account": account_id, "jobs": jobs, "hold": HoldReason.SET_ASIDE, "now": now},
     )
     return lifted.rowcount
 

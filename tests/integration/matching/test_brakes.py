@@ -377,3 +377,17 @@ def test_one_failure_of_another_account_ends_no_reservation(stage: Stage) -> Non
     stage.job(1, small, age=1)
 
     assert match(stage, small, now=at(20)) == ()
+
+
+def test_an_execution_lifts_a_job_set_aside_without_a_brake_once(stage: Stage) -> None:
+    pool = fleet(stage, 1, jobs=1)
+    for number in range(3):
+        fail(stage, match(stage, pool, now=at(100 * number)), now=at(100 * number + 40))
+    assert brake(stage, pool) is None
+    stage.job(1, pool, age=0)
+    (other,) = match(stage, pool, now=at(400))
+
+    execute(stage, other, now=at(410))
+
+    (aside,) = stage.rows("SELECT not_before FROM jobs WHERE hold_reason = 'set_aside'")
+    assert aside.not_before == at(410)
