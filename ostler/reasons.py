@@ -37,6 +37,7 @@ _REDIS = {
     "BusyLoadingError": "it is still loading its data",
     "ReadOnlyError": "it is a replica, which takes no writes",
     "OutOfMemoryError": "its memory is full",
+    "ResponseError": "it refuses the command, as without the replicas that it must have: see its log",
 }
 _UNKNOWN_AUTHORITY = {2, 18, 19, 20, 21}
 """OpenSSL's codes of verification: an issuer is missing, or a certificate has signed itself."""

@@ -31,8 +31,13 @@ def configure(server: Redis, name: str, value: str) -> None:
 @pytest.mark.parametrize(
     ("name", "broken", "whole", "error"),
     [
-        ("maxmemory", "1", "0", "OutOfMemoryError"),
-        ("min-replicas-to-write", "1", "0", "ResponseError"),
+        ("maxmemory", "1", "0", "its memory is full"),
+        (
+            "min-replicas-to-write",
+            "1",
+            "0",
+            "it refuses the command, as without the replicas that it must have: see its log",
+        ),
     ],
     ids=["out of memory", "without its replicas"],
 )
