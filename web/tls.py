@@ -11,7 +11,6 @@ client without TLS does.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import socket
 import ssl
 from collections.abc import Callable
@@ -40,10 +39,6 @@ _PAUSE = 0.1
 
 _CERTIFICATE, _KEY = "OSTLER_WEB_POLLS_TLS_CERT", "OSTLER_WEB_POLLS_TLS_KEY"
 
-_M_MMAP_THRESHOLD = -3
-_OWN_PAGES_FROM = 128 * 1024
-"""Bytes from which memory comes in pages of its own: glibc's default, before it adapts."""
-
 log = get_logger(__name__)
 _failed = RefusedLog(log, "tls.handshake_failed")
 _refused = RefusedLog(log, "tls.not_accepted")
@@ -54,17 +49,6 @@ class _Loaded:
     files: tuple[bytes, bytes]
     context: ssl.SSLContext
     ends_at: datetime
-
-
-def keep_large_buffers_apart() -> bool:
-    """Have glibc give every large buffer pages of its own; return whether it will. Other C libraries are left alone.
-
-    uvloop allocates 256 KiB for each TLS connection, of which a poll touches two or three pages. glibc stops to map
-    such buffers by themselves as soon as the first one was freed. From then on they are cut from the heap, where other
-    buffers have touched every page: held polls would take several times the memory.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return mallopt is not None and mallopt(_M_MMAP_THRESHOLD, _OWN_PAGES_FROM) == 1
 
 
 class Certificate:
