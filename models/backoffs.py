@@ -230,21 +230,31 @@ PROBE_JOB = f"""
 """  # noqa: S608  a literal of this module
 """Of a job `j`: it is held by the backoff `b` and by no other."""
 
+_PROBE_HERE = f"""
+    j.pool_id = :pool_id AND j.account_id IS DISTINCT FROM CAST(:without AS bigint) AND {PROBE_JOB}
+"""
+"""Of a job `j` of a pool: it may be the probe of the backoff `b`, and is not of an account that is left out."""
 
-def let_one_through(db: Connection, *, pool_id: int, probe_every: float, now: datetime) -> int | None:
+
+def let_one_through(
+    db: Connection, *, pool_id: int, probe_every: float, without: int | None = None, now: datetime
+) -> int | None:
     """Lift the hold of one job of this pool, to find out whether its installation answers again; return the job.
 
+    Jobs of the account `without` are left out: the caller would not match them.
     At most one probe of an installation is under way, whichever pool sends it: its backoff is locked, and skipped by
     who finds it locked. So nothing is waited for here, whatever else is held.
     """
-    times = {"now": now, "probed_before": now - timedelta(seconds=probe_every), "pool_id": pool_id}
+    values = {
+        "now": now, "probed_before": now - timedelta(seconds=probe_every), "pool_id": pool_id, "without": without,
+    }  # fmt: skip
     key = db.execute(
         text(f"""
             SELECT b.key FROM backoffs b
-            WHERE {PROBE_DUE} AND EXISTS (SELECT FROM jobs j WHERE j.pool_id = :pool_id AND {PROBE_JOB})
+            WHERE {PROBE_DUE} AND EXISTS (SELECT FROM jobs j WHERE {_PROBE_HERE})
             ORDER BY b.probed_at, b.key LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
         """),  # noqa: S608  the parts stand above
-        times,
+        values,
     ).scalar()
     if key is None:
         return None
@@ -252,11 +262,11 @@ def let_one_through(db: Connection, *, pool_id: int, probe_every: float, now: da
         text(f"""
             UPDATE jobs SET hold_reason = NULL, hold_detail = NULL, not_before = NULL, changed_at = :now
             WHERE id = (SELECT j.id FROM jobs j JOIN backoffs b ON b.kind = 'installation' AND b.key = :key
-                        WHERE j.pool_id = :pool_id AND {PROBE_JOB}
+                        WHERE {_PROBE_HERE}
                         ORDER BY j.priority DESC, j.queued_at, j.id LIMIT 1 FOR NO KEY UPDATE OF j SKIP LOCKED)
             RETURNING id
         """),  # noqa: S608  as above
-        {"now": now, "pool_id": pool_id, "key": key},
+        values | {"key": key},
     ).scalar()
     if job_id is not None:
         db.execute(

@@ -17,6 +17,7 @@ from models.engine import is_locked, transaction
 from models.heads import NOBODY, Heads, read_heads
 from ostler.clock import utcnow
 from ostler.reasons import reason_of
+from ostler.settings import Settings
 from ostler.wakes import AUTOSCALE
 from rules.fairness import AccountView, BatchPlan, JobHead, plan_batch
 from tasks.base import DISPATCH, task
@@ -121,14 +122,10 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
     batch = settings.match_batch
     seen = matching.outlook(db, pool, batch=batch, spare_after=settings.spare_after, now=now)
     free = seen.free
-    if free and seen.probes:
-        backoffs.let_one_through(db, pool_id=pool.id, probe_every=settings.probe_every, now=now)
     held = runner_failures.held(db, pool.id, pool.template_hash, now=now) if free and seen.failures else None
-    heads = read_heads(
-        db, pool, batch=batch, spare_after=settings.spare_after, reserve_after=settings.reserve_after,
-        braked=NOBODY if held is None or held.slots or held.account_id is None else held.account_id,
-        last=() if held is None else held.last, now=now,
-    )  # fmt: skip
+    heads = heads_beside(settings, db, pool, held, now=now)
+    if free and seen.probes and probe_mints(settings, db, pool, held, heads, now=now):
+        heads = heads_beside(settings, db, pool, held, now=now)
     probed = None if held is None or not held.slots else held.account_id
     jobs_left_out = False
     if probed is not None:
@@ -166,6 +163,36 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
     again = full or ((skipped or jobs_left_out) and bool(claims)) or (news and left_without_pods)
     short = left_without_pods and pool.autoscaled
     return Matched(claims, len(given), again=again, skipped=skipped, short=short)
+
+
+def heads_beside(
+    settings: Settings, db: Connection, pool: matching.PoolShape, held: runner_failures.Held | None, *, now: datetime
+) -> Heads:
+    """Read the heads of a pool, without those of an account that its brake holds back."""
+    return read_heads(
+        db, pool, batch=settings.match_batch, spare_after=settings.spare_after, reserve_after=settings.reserve_after,
+        braked=NOBODY if held is None or held.slots or held.account_id is None else held.account_id,
+        last=() if held is None else held.last, now=now,
+    )  # fmt: skip
+
+
+def probe_mints(
+    settings: Settings, db: Connection, pool: matching.PoolShape, held: runner_failures.Held | None, heads: Heads, *,
+    now: datetime,
+) -> bool:  # fmt: skip
+    """Let one job past the backoff of an installation whose mints fail; return whether one was.
+
+    At most one such probe is under way in all pools, so it must not be a job that the brake of this pool holds back.
+    The one job that a brake lets go is any of the heads first, and a probe of the mints where there is none.
+    """
+    braked = None if held is None else held.account_id
+    holds = held is not None and (not held.slots or any(braked in {None, job.account_id} for job in heads.jobs))
+    if holds and braked is None:
+        return False
+    let = backoffs.let_one_through(
+        db, pool_id=pool.id, probe_every=settings.probe_every, without=braked if holds else None, now=now
+    )
+    return let is not None
 
 
 def one_of(heads: Heads, account_id: int) -> tuple[Heads, bool]:
