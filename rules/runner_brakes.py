@@ -7,8 +7,8 @@ pool's present template, since the last execution.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from rules.pod_ends import How
@@ -55,7 +55,8 @@ class Brake:
     """Dispatch that is held back, of a whole pool or of one account in it (`account_id`).
 
     `since`: when it was braked; `last_at`: the last failure that counted; `probe_at`: when one claim may be made.
-    `accounts`: the accounts that have failures, the one with the latest failure last.
+    `accounts`: the accounts that have failures, the one with the latest failure last. `tells_last`: whoever reads it
+    may see how the latest failure ended.
     """
 
     account_id: int | None
@@ -67,6 +68,16 @@ class Brake:
     exit_code: int | None
     why: str
     accounts: tuple[int, ...] = ()
+    tells_last: bool = True
+
+    def seen_by(self, accounts: Collection[int] | None) -> Brake:
+        """Return the brake as somebody may read it who sees these accounts alone (None: all).
+
+        How a runner of another account ended is not theirs. That the pool's runners do not start is.
+        """
+        if accounts is None or (self.accounts and self.accounts[-1] in accounts):
+            return self
+        return replace(self, tells_last=False)
 
     @property
     def too_old(self) -> bool:
@@ -77,7 +88,10 @@ class Brake:
         """Return what is wrong, in one clause."""
         ended = f"{self.pods} {'runner' if self.pods == 1 else 'runners'} in a row ended without a job"
         if self.too_old:
-            return f"GitHub refuses the version of its runner as too old (exit code {TOO_OLD}); {ended}"
+            code = f" (exit code {TOO_OLD})" if self.tells_last else ""
+            return f"GitHub refuses the version of its runner as too old{code}; {ended}"
+        if not self.tells_last:
+            return ended
         code = "" if self.exit_code is None else f"exit code {self.exit_code}, "
         return f"{ended}; of the last one: {code}{self.why}"
 

@@ -103,10 +103,12 @@ def job_story(
         """),  # noqa: S608  a constant of this package
         {"id": job_id, "most": MOST_EVENTS},
     ).all()
-    return JobStory(job, events, claims, _facts(db, job, claims, now=now))
+    return JobStory(job, events, claims, _facts(db, job, claims, accounts=accounts, now=now))
 
 
-def _facts(db: Connection, job: Row[Any], claims: Sequence[Row[Any]], *, now: datetime) -> JobFacts:
+def _facts(
+    db: Connection, job: Row[Any], claims: Sequence[Row[Any]], *, accounts: Collection[int] | None, now: datetime
+) -> JobFacts:
     account = db.execute(
         text("SELECT login, budget_count, budget_vcpu, budget_memory FROM accounts WHERE id = :id"),
         {"id": job.account_id},
@@ -131,7 +133,7 @@ def _facts(db: Connection, job: Row[Any], claims: Sequence[Row[Any]], *, now: da
             memory_mib=account.budget_memory,
         ),
         usage=usage_of(db, [job.account_id])[job.account_id],
-        pool=None if job.pool_id is None else _pool_facts(db, job.pool_id, job_id=job.id, now=now),
+        pool=None if job.pool_id is None else _pool_facts(db, job, accounts=accounts, now=now),
         ahead=_ahead(db, job) if queued and job.hold_reason is None and job.pool_id is not None else None,
         claim=None
         if live is None
@@ -163,7 +165,8 @@ def _lost(claims: Sequence[Row[Any]], *, over_at: datetime | None) -> LostPod | 
     return None
 
 
-def _pool_facts(db: Connection, pool_id: int, *, job_id: int, now: datetime) -> PoolFacts:
+def _pool_facts(db: Connection, job: Row[Any], *, accounts: Collection[int] | None, now: datetime) -> PoolFacts:
+    """Return what is known of the pool of a job; of its brake only what a caller of these accounts may see."""
     row = db.execute(
         text("""
             SELECT p.id, p.name, p.vcpu, p.memory, p.replicas, p.draining, p.deleted_at IS NOT NULL AS deleted,
@@ -179,8 +182,9 @@ def _pool_facts(db: Connection, pool_id: int, *, job_id: int, now: datetime) -> 
                                       AND (c.ended_at IS NULL OR c.delivered_at IS NOT NULL))) AS warm
             FROM pools p WHERE p.id = :id
         """),
-        {"id": pool_id, "job": job_id, "now": now, "alive": now - WEB_ALIVE},
+        {"id": job.pool_id, "job": job.id, "now": now, "alive": now - WEB_ALIVE},
     ).one()
+    brake = runner_failures.read(db, row.id, row.template_hash)
     return PoolFacts(
         id=row.id,
         name=row.name,
@@ -199,7 +203,7 @@ def _pool_facts(db: Connection, pool_id: int, *, job_id: int, now: datetime) -> 
         trouble=None if row.start_trouble is None else Trouble(row.start_trouble),
         trouble_detail=row.start_detail or "",
         create_after=row.create_after if row.create_after is not None and row.create_after > now else None,
-        brake=runner_failures.read(db, row.id, row.template_hash),
+        brake=None if brake is None else brake.seen_by(accounts),
         cluster_gate=next((each.why or "its calls fail" for each in gates.shut(db, Upstream.KUBERNETES)), None),
     )
 

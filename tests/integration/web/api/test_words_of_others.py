@@ -1,0 +1,75 @@
+"""A token that is limited to accounts reads nothing of how a job of another account failed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from ostler.clock import utcnow
+from rules.token_scopes import TokenScope
+from tests.integration.web.api.conftest import Stage
+
+OURS, THEIRS = 7, 8
+WORDS = "container `runner` exited 134 after a line of globex"
+
+
+@pytest.fixture
+def pool_id(stage: Stage) -> int:
+    stage.account(OURS, "acme")
+    stage.account(THEIRS, "globex")
+    pool_id = stage.pool()
+    stage.job(100, pool_id=pool_id)
+    return pool_id
+
+
+def fail(stage: Stage, pool_id: int, number: int, *, account: int, ago: float, why: str, code: int | None) -> None:
+    """Let a runner of the pool have ended without an execution."""
+    stage.execute(
+        """
+        INSERT INTO runner_failures (claim_id, pool_id, template_hash, account_id, job_id, pod_uid, claimed_at, at,
+                                     exit_code, why)
+        VALUES (:id, :pool, 'h', :account, :id, :uid, :at, :at, :code, :why)
+        """,
+        id=number, pool=pool_id, account=account, uid=f"failed-{number}", why=why, code=code,
+        at=utcnow() - timedelta(seconds=ago),
+    )  # fmt: skip
+
+
+def why(stage: Stage, *accounts: int) -> Any:
+    """Return why the job of our account waits, as a token sees it that is limited to accounts, if any are given."""
+    token = stage.token(TokenScope.READ, accounts=list(accounts)) if accounts else stage.reader
+    return stage.client.call("GET", "/api/v1/jobs/100", token=token).json()["why"]["summary"]
+
+
+def test_limited_token_reads_no_words_of_the_failure_of_another_account(stage: Stage, pool_id: int) -> None:
+    fail(stage, pool_id, 1, account=OURS, ago=30, why="ours", code=1)
+    for number in (2, 3):
+        fail(stage, pool_id, number, account=THEIRS, ago=20 - number, why=WORDS, code=134)
+
+    ours = why(stage, OURS)
+
+    assert "The runners of pool small do not start: 3 runners in a row ended without a job. One job" in ours
+    assert "134" not in ours
+    assert WORDS in why(stage)
+    assert WORDS in why(stage, OURS, THEIRS)
+
+
+def test_limited_token_reads_the_words_of_its_own_failure_under_a_brake_of_the_pool(stage: Stage, pool_id: int) -> None:
+    for number in (1, 2):
+        fail(stage, pool_id, number, account=THEIRS, ago=30 - number, why=WORDS, code=134)
+    fail(stage, pool_id, 3, account=OURS, ago=10, why="ours", code=5)
+
+    assert "of the last one: exit code 5, ours." in why(stage, OURS)
+
+
+def test_limited_token_reads_that_the_runner_of_a_pool_is_too_old_and_not_whose_failed(
+    stage: Stage, pool_id: int
+) -> None:
+    fail(stage, pool_id, 1, account=THEIRS, ago=10, why=WORDS, code=7)
+
+    ours = why(stage, OURS)
+
+    assert "GitHub refuses the version of its runner as too old; 1 runner in a row ended" in ours
+    assert "exit code" not in ours
