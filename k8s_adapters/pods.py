@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -121,20 +121,34 @@ def list_pods_at(
     client: KubeClient, *, namespace: str, pool: str | None = None, policy: RetryPolicy | None = None
 ) -> tuple[list[PodSeen], str]:
     """Return what `list_pods` does, and the version from which a watch goes on."""
+    pods: list[PodSeen] = []
+    version = ""
+    for page in _pages(client, namespace=namespace, pool=pool, policy=policy):
+        pods.extend(read_pod(item) for item in page["items"] or ())
+        version = str((page.get("metadata") or {}).get("resourceVersion") or "")
+    return pods, version
+
+
+def pod_pages(client: KubeClient, *, namespace: str, policy: RetryPolicy | None = None) -> Iterator[list[PodSeen]]:
+    """Yield all runner Pods of a namespace, page by page; only the whole of them says which are missing.
+
+    Raises `Retryable` when a page could not be had or the list expired between two pages.
+    """
+    for page in _pages(client, namespace=namespace, pool=None, policy=policy):
+        yield [read_pod(item) for item in page["items"] or ()]
+
+
+def _pages(client: KubeClient, *, namespace: str, pool: str | None, policy: RetryPolicy | None) -> Iterator[Json]:
     selector = POOL_LABEL if pool is None else f"{POOL_LABEL}={pool}"
     query: dict[str, str | int] = {"limit": _PAGE, "labelSelector": selector}
-    pods: list[PodSeen] = []
     while True:
         page = client.request("GET", object_path("pods", namespace=namespace), query=query, policy=policy)
-        items = page.get("items")
-        if items is None:  # null is how an empty list may be written; a missing key is no list at all
-            if "items" not in page:
-                raise Retryable(f"the list of Pods in {namespace} came without its items")
-            items = []
-        pods.extend(read_pod(item) for item in items)
+        if "items" not in page:  # null is how an empty list may be written; a missing key is no list at all
+            raise Retryable(f"the list of Pods in {namespace} came without its items")
+        yield page
         following = (page.get("metadata") or {}).get("continue")
         if not following:
-            return pods, str((page.get("metadata") or {}).get("resourceVersion") or "")
+            return
         query = {**query, "continue": following}
 
 
