@@ -211,16 +211,16 @@ def end_pool(db: Connection, pool_id: int, *, now: datetime) -> None:
 
 
 def kept_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
-    """Return (id, name) of the pools that have Pods, want some, or may get one that was being made when they went.
+    """Return (id, name, leaving) of the pools that have Pods, want some, or may get one that is still being made.
 
-    And of those whose jobs are still to be moved.
+    And of those whose jobs are still to be moved. `leaving`: the pool drains, or its object is gone.
 
     So a pool that is gone is looked at until a list that began `MADE_WITHIN` later has shown what there is of it.
     """
     return list(
         db.execute(
             text("""
-                SELECT id, name FROM pools p
+                SELECT id, name, draining OR deleted_at IS NOT NULL AS leaving FROM pools p
                 WHERE namespace = :namespace
                   AND (deleted_at IS NULL OR rerouting_since IS NOT NULL OR rerouting_jobs <> '{}'
                        OR listed_at IS NULL OR listed_at < deleted_at + :made_within
@@ -232,9 +232,18 @@ def kept_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
     )
 
 
-def record_listed(db: Connection, *, pool_id: int, at: datetime) -> None:
-    """Note down that all Pods that a list of that time did not show were dealt with, or are known to be stranded."""
-    db.execute(text("UPDATE pools SET listed_at = :at WHERE id = :id"), {"id": pool_id, "at": at})
+def record_listed(db: Connection, *, pool_id: int, at: datetime, now: datetime) -> None:
+    """Note down that all Pods that a list of that time did not show were dealt with, or are known to be stranded.
+
+    A newer list that was noted down before stays, unless it is of the future.
+    """
+    db.execute(
+        text("""
+            UPDATE pools SET listed_at = :at
+            WHERE id = :id AND (listed_at IS NULL OR listed_at < :at OR listed_at > :now)
+        """),
+        {"id": pool_id, "at": at, "now": now},
+    )
 
 
 def pool_name(db: Connection, pool_id: int) -> tuple[str, str] | None:

@@ -15,6 +15,7 @@ from models import (
     jobs,
     offers,
     origins,
+    pod_lists,
     pools,
     redelivery,
     repairs,
@@ -32,7 +33,7 @@ metadata = Base.metadata
 
 MODULES = (
     accounts, api_tokens, backoffs, catch_up, claims, deliveries, epochs, executions, gates, jobs, offers, origins,
-    pools, redelivery, repairs, runner_failures, runner_groups, runner_lists, runner_pods,
+    pod_lists, pools, redelivery, repairs, runner_failures, runner_groups, runner_lists, runner_pods,
     runner_versions, stranded, sweep_runs,
 )  # fmt: skip
 """The modules that hold tables; the list keeps their imports from looking unused."""

@@ -87,6 +87,11 @@ def keep_key(pool_id: int) -> str:
     return f"ostler:keep:{pool_id}"
 
 
+def tick_key(pool_id: int) -> str:
+    """Return the Redis key that says that a reconcile of this pool by the list of a tick waits."""
+    return f"ostler:tick:{pool_id}"
+
+
 def rest_key(pool_id: int) -> str:
     """Return the Redis key that lives until the next reconcile of this pool may begin."""
     return f"ostler:rest:{pool_id}"
@@ -153,9 +158,12 @@ class Waker:
         """Delete the wake key; the matcher calls it under the pool's lock, and a failure only costs a run."""
         self._redis_under_lock.delete(wake_key(pool_id))
 
-    def kept(self, pool_id: int) -> None:
-        """Delete the key that says that a reconcile of this pool waits; its task calls it before it looks."""
-        self._redis.delete(keep_key(pool_id))
+    def kept(self, pool_id: int, *, shared: bool = False) -> None:
+        """Delete the key that says that a reconcile of this pool waits; its task calls it before it looks.
+
+        `shared`: it is one by the list of a tick, which has a key of its own.
+        """
+        self._redis.delete(tick_key(pool_id) if shared else keep_key(pool_id))
 
     def counted(self, pool_id: int, *, pods: int) -> None:
         """Note down how many Pods a pool has, by which its next reconciles keep a distance."""
@@ -205,10 +213,14 @@ class Waker:
     def send(self, name: str, *, queue: str, after: float = 0, **kwargs: Any) -> None:
         """Send a task by name, to run in `after` seconds; arguments are ids only (law L13).
 
-        A reconcile is not sent while one of its pool waits; that of a large pool waits for its rest. Of looks at all
-        pools one is sent at once, the next for a second later, and none while that one waits.
+        A reconcile is not sent while one of its pool waits; that of a large pool waits for its rest. One by the list of
+        a tick (`shared`) is only held back by another one of its kind: its list is older than what a wake tells of. Of
+        looks at all pools one is sent at once, the next for a second later, and none while that one waits.
         """
-        if name == KEEP:
+        if name == KEEP and kwargs.get("shared"):
+            if not self._redis.set(tick_key(kwargs["pool_id"]), "1", nx=True, px=KEEP_MS):
+                return
+        elif name == KEEP:
             if not self._redis.set(keep_key(kwargs["pool_id"]), "1", nx=True, px=KEEP_MS):
                 return
             after = max(after, self._redis.pttl(rest_key(kwargs["pool_id"])) / 1000)

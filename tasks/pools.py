@@ -27,13 +27,14 @@ from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.wakes import KEEP, REMATCH
 from rules.machines import Purpose
-from tasks import draining
+from tasks import draining, pod_lists
 from tasks.base import SWEEP, begin_page, calls, remaining, task
 from tasks.braking import see_brake
 from tasks.deadlines import limit_jobs
 from tasks.freed import wake_after_pods
 from tasks.mirror import mark_unusable, mirror, pod_facts
 from tasks.named_pools import pools_meant
+from tasks.pod_lists import Listed
 from tasks.pool_status import write_status
 from tasks.provision import RESERVE, act, decide
 from tasks.rerouting import move_jobs_away
@@ -52,14 +53,20 @@ ENDING = 15.0
 
 @task("pools", queue="pools", policy=SWEEP)
 def pools() -> None:
-    """Mirror the pools of the cluster into their rows, then have each reconciled in a task of its own."""
+    """Mirror the pools of the cluster into their rows, then have each reconciled in a task of its own.
+
+    One list of their Pods serves all of them. A pool that leaves is listed by itself: it goes by what is there now.
+    """
     rt = runtime()
     namespace = rt.settings.namespace
     try:
         mirror_all(rt, namespace)
     finally:  # what there is of pools is kept also while the pools themselves cannot be read
-        for row in transaction(rt.engine, lambda db: keeper.kept_pools(db, namespace=namespace)):
-            rt.waker.send(KEEP, queue="pools", pool_id=row.id)
+        kept = transaction(rt.engine, lambda db: keeper.kept_pools(db, namespace=namespace))
+        shared = pod_lists.take(rt, namespace=namespace, pools={row.name for row in kept if not row.leaving})
+        for row in kept:
+            how = {"shared": True} if shared and not row.leaving else {}
+            rt.waker.send(KEEP, queue="pools", pool_id=row.id, **how)
 
 
 def mirror_all(rt: Runtime, namespace: str) -> None:
@@ -145,17 +152,21 @@ def see_missing_pool(rt: Runtime, row: Row[Any], *, namespace: str) -> bool:
 
 
 @task("keep", queue="pools", policy=SWEEP)
-def keep(*, pool_id: int | None = None, pool: str | None = None) -> None:
-    """Reconcile the pool of this id, or of this name in the runners' namespace where no id is given."""
+def keep(*, pool_id: int | None = None, pool: str | None = None, shared: bool = False) -> None:
+    """Reconcile the pool of this id, or of this name in the runners' namespace where no id is given.
+
+    `shared`: the list of the last tick may serve. A wake tells of something that is newer than that.
+    """
     rt = runtime()
     for each in pools_meant(rt, pool_id=pool_id, pool=pool):
-        reconcile(rt, each)
+        keep_pool(rt, each, shared=shared is True)
 
 
-def reconcile(rt: Runtime, pool_id: int) -> None:
-    """Reconcile one pool: look at its Pods first, at its rows second (L8)."""
-    rt.waker.kept(pool_id)
-    if not rt.waker.has_rested(pool_id):
+def keep_pool(rt: Runtime, pool_id: int, *, shared: bool) -> None:
+    """Reconcile one pool, by the list of the last tick if it may be `shared` and serves, else by one of now."""
+    rt.waker.kept(pool_id, shared=shared)
+    listed = pod_lists.find(rt, pool_id) if shared else None
+    if listed is None and not rt.waker.has_rested(pool_id):
         rt.waker.send(KEEP, queue="pools", pool_id=pool_id)
         return
     pool = transaction(rt.engine, lambda db: keeper.pool_name(db, pool_id))
@@ -163,9 +174,18 @@ def reconcile(rt: Runtime, pool_id: int) -> None:
         return
     namespace, name = pool
     move_jobs_away(rt, pool_id)
-    began = utcnow()
-    seen = list_pods(rt.kube, namespace=namespace, pool=name, policy=calls(SWEEP))
-    begin_page()  # each page of a list may take as long as a task, and the work begins only now
+    if listed is None:
+        began = utcnow()
+        pods = list_pods(rt.kube, namespace=namespace, pool=name, policy=calls(SWEEP))
+        begin_page()  # each page of a list may take as long as a task, and the work begins only now
+        listed = Listed(pods, began)
+    if not listed.dealt:
+        reconcile(rt, pool_id, listed, namespace=namespace, name=name)
+
+
+def reconcile(rt: Runtime, pool_id: int, listed: Listed, *, namespace: str, name: str) -> None:
+    """Reconcile one pool: its Pods were looked at first, its rows are second (L8)."""
+    seen = listed.pods
     for pod in seen:
         if not pod.is_ours:
             report_stranger(pod.uid, pod.name, name)
@@ -176,6 +196,7 @@ def reconcile(rt: Runtime, pool_id: int) -> None:
     over = transaction(rt.engine, lambda db: pod_rows.record_pods(db, pool_id=pool_id, pods=facts, now=now))
     wake_after_pods(rt, over)
     rows = transaction(rt.engine, lambda db: pod_rows.over_rows(db, pool_id=pool_id, listed=list(by_uid), now=now))
+    rows = [row for row in rows if not is_younger(row, by_uid, than=listed)]
     asking = [row for row in rows if asks_github(row, by_uid)]
     others = [row for row in rows if not asks_github(row, by_uid)]
     complete = see_all(rt, others, by_uid, namespace=namespace, now=now)
@@ -190,12 +211,13 @@ def reconcile(rt: Runtime, pool_id: int) -> None:
     random.shuffle(asking)
     complete &= see_all(rt, asking, by_uid, namespace=namespace, now=now)
     if complete:
-        transaction(rt.engine, lambda db: keeper.record_listed(db, pool_id=pool_id, at=began))
+        transaction(rt.engine, lambda db: keeper.record_listed(db, pool_id=pool_id, at=listed.began, now=utcnow()))
     # While the Pods are watched, the end of this one wakes us.
     awaited = any(is_ending(row, now=now) for row in decided.rows) and not rt.waker.watched(namespace)
     if awaited or decided.plan.goes_on:
         rt.waker.send(KEEP, queue="pools", after=LOOK_AGAIN, pool_id=pool_id)
-    draining.settle(rt, pool_id, [pod for pod in seen if pod.is_ours])
+    if not listed.shared:  # a pool goes by a list that began after it was asked to
+        draining.settle(rt, pool_id, [pod for pod in seen if pod.is_ours])
 
 
 @lru_cache(maxsize=1000)
@@ -203,6 +225,11 @@ def report_stranger(uid: str, name: str, pool: str) -> None:
     """Say once in this process that a Pod has the label of a pool and was not made by Ostler. It is left alone."""
     cure = f"remove the label {POOL_LABEL} from it, or ignore this: it is neither counted nor deleted"
     log.warning("pod.not_adopted", pod=name, pod_uid=uid, pool=pool, cure=cure)
+
+
+def is_younger(row: PodRow, by_uid: Mapping[str, PodSeen], *, than: Listed) -> bool:
+    """Return whether a Pod is missing from a shared list only as its row was made after that had begun."""
+    return than.shared and row.terminal_at is None and row.uid not in by_uid and row.created_at > than.began
 
 
 def asks_github(row: PodRow, by_uid: Mapping[str, PodSeen]) -> bool:

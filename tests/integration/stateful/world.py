@@ -128,7 +128,7 @@ class World:
         """Nobody watches the Pods."""
         return False
 
-    def kept(self, _pool_id: int) -> None:
+    def kept(self, _pool_id: int, *, shared: bool = False) -> None:
         """The keeper has begun."""
 
     def counted(self, _pool_id: int, *, pods: int) -> None:

@@ -83,7 +83,7 @@ class Outbox:
         del queue
         self.sent.append((name, kwargs))
 
-    def kept(self, pool_id: int) -> None:
+    def kept(self, pool_id: int, *, shared: bool = False) -> None:
         """There is no key to delete."""
 
     @contextmanager

@@ -161,6 +161,24 @@ def test_reconciles_of_a_large_pool_keep_a_distance_and_those_of_a_small_one_do_
     assert 0 < wait <= 2
 
 
+def test_a_wake_is_sent_beside_a_reconcile_by_the_list_of_a_tick(waker: Waker, redis_server: Redis) -> None:
+    def waiting() -> int:
+        with redis_server.client() as client:
+            return int(client.llen("pools"))
+
+    for _ in range(2):
+        waker.send(KEEP, queue="pools", pool_id=1, shared=True)
+    assert waiting() == 1
+    for _ in range(2):
+        waker.send(KEEP, queue="pools", pool_id=1)
+    assert waiting() == 2, "that list is older than what the wake tells of"
+    waker.kept(1, shared=True)
+    waker.send(KEEP, queue="pools", pool_id=1)
+    assert waiting() == 2
+    waker.send(KEEP, queue="pools", pool_id=1, shared=True)
+    assert waiting() == 3
+
+
 def test_a_reconcile_that_comes_too_soon_is_sent_again_and_looks_at_nothing(
     stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

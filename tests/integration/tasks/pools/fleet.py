@@ -22,7 +22,7 @@ def kept(stage: Stage) -> None:
     nodes.forget()
     pools.run()
     for message in stage.outbox.take("ostler.keep"):
-        keep.run(pool_id=message["pool_id"])
+        keep.run(pool_id=message["pool_id"], shared=message.get("shared", False))
 
 
 def retired(stage: Stage) -> None:

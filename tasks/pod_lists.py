@@ -1,0 +1,130 @@
+"""One list of the namespace's Pods per tick: taken once, kept in Postgres, used by the reconcile of each pool.
+
+A list shows the Pods of the moment at which it began. The rows are read after it (L8), so they have what came later: a
+claim, a Pod that was created, a Pod that went. What an older list cannot prove is left to one of now: a Pod that has no
+row, one whose row says that it was gone, and whether a pool that drains may go. A wake never uses it.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from operator import attrgetter
+
+import orjson
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
+from k8s_adapters.pods import PodSeen, pod_pages
+from models import pod_lists
+from models.engine import transaction
+from ostler.clock import utcnow
+from ostler.errors import UpstreamError
+from ostler.halt import halt
+from ostler.reasons import meaning_of, reason_of
+from tasks.base import SWEEP_LIST, begin_page, calls, stopping
+from tasks.runtime import Runtime
+
+log = structlog.get_logger(__name__)
+
+LEAST = 2
+"""Pools; the list of a single one is its own."""
+
+WITHIN = 10.0
+"""Seconds that the list of a tick may take: the period of the ticks. One that takes longer is given up, and each pool
+lists for itself, so that no pool waits for the many Pods of another."""
+
+_FIELDS = tuple(field.name for field in fields(PodSeen))
+_values = attrgetter(*_FIELDS)
+_TIMES = tuple(_FIELDS.index(name) for name in ("created_at", "deletion_at", "started_at"))
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The Pods of one pool, by a list that began then.
+
+    `shared`: it is that of a tick, and `dealt`: nothing is left to be done by it.
+    """
+
+    pods: Sequence[PodSeen]
+    began: datetime
+    shared: bool = False
+    dealt: bool = False
+
+
+def take(rt: Runtime, *, namespace: str, pools: Collection[str]) -> bool:
+    """List the namespace's Pods for these pools, by name, and keep the share of each; return whether that was done.
+
+    Whole or not at all (L8). Where it was not done each pool lists for itself.
+    """
+    if len(pools) < LEAST:
+        return False
+    begin_page()
+    began, until = utcnow(), time.monotonic() + WITHIN
+    shares: dict[str, list[PodSeen]] = {name: [] for name in pools}
+    try:
+        for page in pod_pages(rt.kube, namespace=namespace, policy=calls(SWEEP_LIST)):
+            for pod in page:
+                if pod.pool in shares:
+                    shares[pod.pool].append(pod)
+            if stopping() or time.monotonic() > until:
+                log.warning("pods.list_not_shared", why=f"it took more than {WITHIN:.0f} s, or its process stops")
+                return False
+        packed = {name: pack(pods) for name, pods in shares.items()}
+        whole_at = utcnow()
+        halt("pod_lists.before_commit")
+        transaction(
+            rt.engine,
+            lambda db: pod_lists.keep(db, namespace=namespace, shares=packed, taken_at=began, whole_at=whole_at),
+        )
+        halt("pod_lists.after_commit")
+    except UpstreamError as error:
+        log.warning("pods.list_not_shared", why=meaning_of(error))
+        return False
+    except SQLAlchemyError as error:
+        log.warning("pods.list_not_shared", why=reason_of(error))
+        return False
+    return True
+
+
+def find(rt: Runtime, pool_id: int) -> Listed | None:
+    """Return the share of a pool in the list of the last tick; None when the pool has to be listed now.
+
+    Pods that went since then are not in it.
+    """
+    row = transaction(rt.engine, lambda db: pod_lists.find(db, pool_id=pool_id, now=utcnow()))
+    if row is None:
+        return None
+    if row.dealt:
+        return Listed((), row.taken_at, shared=True, dealt=True)
+    try:
+        pods = unpack(row.pods)
+    except (ValueError, zlib.error) as error:
+        log.warning("pods.share_unreadable", error=type(error).__name__)
+        return None
+    uids = [pod.uid for pod in pods if pod.is_ours]
+    gone = transaction(rt.engine, lambda db: pod_lists.gone_since(db, uids=uids, taken_at=row.taken_at))
+    if gone is None:
+        return None
+    return Listed([pod for pod in pods if pod.uid not in gone], row.taken_at, shared=True)
+
+
+def pack(pods: Sequence[PodSeen]) -> bytes:
+    """Return Pods as `unpack` takes them."""
+    content = {"fields": _FIELDS, "pods": [_values(pod) for pod in pods]}
+    return zlib.compress(orjson.dumps(content), level=1)
+
+
+def unpack(packed: bytes) -> list[PodSeen]:
+    """Return what was packed. Raises `ValueError` when another version of Ostler did, which knows other fields."""
+    content = orjson.loads(zlib.decompress(packed))
+    if tuple(content["fields"]) != _FIELDS:
+        raise ValueError("the Pods of a list have other fields")
+    for values in content["pods"]:
+        for at in _TIMES:
+            if values[at] is not None:
+                values[at] = datetime.fromisoformat(values[at])
+    return [PodSeen(**dict(zip(_FIELDS, values, strict=True))) for values in content["pods"]]

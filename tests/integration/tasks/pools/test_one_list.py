@@ -1,0 +1,301 @@
+"""One list of the namespace per tick serves all pools, and a list that has grown old decides nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from k8s_adapters.client import KubeClient, object_path
+from models.engine import make_engine
+from ostler.errors import Retryable
+from tasks import nodes
+from tasks.pools import keep, pool_changed, pools
+from tests.database import Database
+from tests.integration.tasks.conftest import Stage
+from tests.integration.tasks.pools.drains import delete
+from tests.integration.tasks.pools.fleet import kept, polls, reasons, retired, spec
+
+POOLS = 20
+ONE = ["ostler.dev/pool"]
+"""The selectors of a tick that lists once."""
+
+
+@pytest.fixture
+def lists(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Note the selector of every request for a page of a list of Pods."""
+    found: list[str] = []
+    request = KubeClient.request
+
+    def counted(self: KubeClient, method: str, path: str, **named: Any) -> Any:
+        if method == "GET" and path.endswith("/pods"):
+            found.append(str(named["query"]["labelSelector"]))
+        return request(self, method, path, **named)
+
+    monkeypatch.setattr(KubeClient, "request", counted)
+    return found
+
+
+def fleet(stage: Stage, *, pools: int = POOLS) -> list[str]:
+    """Have so many pools of one warm Pod each; return their names."""
+    names = [f"pool-{number}" for number in range(pools)]
+    for name in names:
+        stage.pool(name, replicas=1)
+    kept(stage)
+    polls(stage)
+    stage.outbox.sent.clear()
+    return names
+
+
+def ticked(stage: Stage) -> list[dict[str, Any]]:
+    """Mirror the pools and list their Pods; return the messages, which are left to the test."""
+    nodes.forget()
+    pools.run()
+    return stage.outbox.take("ostler.keep")
+
+
+def served(messages: list[dict[str, Any]]) -> list[DBAPIError]:
+    """Run the reconciles as workers would, each in a task of its own; return those that the database refused."""
+    refused = []
+    for message in messages:
+        try:
+            keep.run(**message)
+        except DBAPIError as error:
+            refused.append(error)
+    return refused
+
+
+def remove(stage: Stage, name: str) -> None:
+    """Delete a Pod as somebody else would, at once."""
+    path = object_path("pods", namespace=stage.namespace, name=name)
+    stage.kube.request("DELETE", path, body={"gracePeriodSeconds": 0})
+
+
+def undone(stage: Stage) -> None:
+    """Have no reconcile come to its end, so that the next one has to look at what its list shows."""
+    stage.rows("UPDATE pools SET listed_at = NULL")
+
+
+def pods_of(stage: Stage, pool: str) -> list[str]:
+    """Return the names of the Pods of a pool."""
+    return [name for name, pod in stage.pods().items() if pod.pool == pool]
+
+
+def test_a_tick_of_twenty_pools_makes_one_list(stage: Stage, lists: list[str]) -> None:
+    fleet(stage)
+    lists.clear()
+    kept(stage)
+    assert lists == ONE
+
+
+def test_a_tick_makes_one_request_per_page(stage: Stage, lists: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet(stage, pools=5)
+    monkeypatch.setattr("k8s_adapters.pods._PAGE", 2)
+    lists.clear()
+    kept(stage)
+    assert lists == ONE * 3
+
+
+def test_the_list_of_a_single_pool_is_its_own(stage: Stage, lists: list[str]) -> None:
+    fleet(stage, pools=1)
+    lists.clear()
+    kept(stage)
+    assert lists == ["ostler.dev/pool=pool-0"]
+
+
+def test_a_locked_and_a_broken_pool_keep_no_other_from_the_list(
+    stage: Stage, database: Database, lists: list[str]
+) -> None:
+    locked, broken, *others = fleet(stage, pools=4)
+    stage.rt.engine = make_engine(database.url, pool_size=2, application="as in production")
+    for name in list(stage.pods()):
+        remove(stage, name)
+    lists.clear()
+    messages = ticked(stage)
+    stage.rows("UPDATE pod_lists SET pods = 'torn' WHERE pool = :name", name=broken)
+    (pool,) = stage.rows("SELECT id FROM pools WHERE name = :name", name=locked)
+    with database.engine.begin() as holder:
+        holder.execute(text("SELECT pg_advisory_xact_lock(:pool)"), {"pool": pool.id})
+        assert len(served(messages)) == 1
+    assert lists == [*ONE, f"ostler.dev/pool={broken}"]
+    assert [len(pods_of(stage, name)) for name in (locked, broken, *others)] == [0, 1, 1, 1]
+
+    assert served(ticked(stage)) == []
+    assert len(pods_of(stage, locked)) == 1
+    stage.rt.engine.dispose()
+
+
+def test_a_pool_whose_reconcile_raises_keeps_no_other_from_the_list(
+    stage: Stage, lists: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = fleet(stage, pools=3)
+    for name in list(stage.pods()):
+        remove(stage, name)
+    lists.clear()
+    messages = ticked(stage)
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("a bug of this pool alone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tasks.pools.decide", broken)
+        with pytest.raises(RuntimeError):
+            served(messages[:1])
+    assert served(messages[1:]) == []
+    assert lists == ONE
+    assert [len(pods_of(stage, name)) for name in names] == [0, 1, 1]
+    kept(stage)
+    assert [len(pods_of(stage, name)) for name in names] == [1, 1, 1]
+
+
+def test_a_list_that_is_cut_off_is_shared_with_nobody(
+    stage: Stage, lists: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet(stage, pools=3)
+    stage.rows("DELETE FROM pod_lists")
+    monkeypatch.setattr("k8s_adapters.pods._PAGE", 2)
+    request = KubeClient.request
+
+    def cut(self: KubeClient, method: str, path: str, **named: Any) -> Any:
+        query = named.get("query") or {}
+        if query.get("labelSelector") == "ostler.dev/pool" and "continue" in query:
+            raise Retryable("cut off")
+        return request(self, method, path, **named)
+
+    monkeypatch.setattr(KubeClient, "request", cut)
+    lists.clear()
+    messages = ticked(stage)
+    assert [message for message in messages if "shared" in message] == []
+    assert stage.rows("SELECT * FROM pod_lists") == []
+    served(messages)
+    assert lists == [*ONE, *(f"ostler.dev/pool=pool-{number}" for number in range(3))]
+
+
+def test_a_list_that_takes_longer_than_a_tick_is_given_up(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet(stage, pools=3)
+    monkeypatch.setattr("tasks.pod_lists.WITHIN", -1)
+    messages = ticked(stage)
+    assert len(messages) == 3
+    assert [message for message in messages if "shared" in message] == []
+
+
+@pytest.mark.parametrize("shift", ["- interval '11 s'", "+ interval '1 min'"], ids=["old", "of the future"])
+def test_a_list_that_is_old_or_of_the_future_is_not_used(stage: Stage, lists: list[str], *, shift: str) -> None:
+    names = fleet(stage, pools=2)
+    messages = ticked(stage)
+    stage.rows(f"UPDATE pod_lists SET taken_at = taken_at {shift}, whole_at = whole_at {shift}")  # noqa: S608
+    lists.clear()
+    served(messages)
+    assert lists == [f"ostler.dev/pool={name}" for name in names]
+
+
+def test_a_pool_that_a_newer_list_has_served_is_left_alone(
+    stage: Stage, lists: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet(stage, pools=2)
+    messages = ticked(stage)
+    for message in messages:
+        keep.run(pool_id=message["pool_id"])
+    lists.clear()
+    monkeypatch.setattr("tasks.pools.decide", lambda *_, **__: pytest.fail("there was nothing to decide"))
+    served([*messages, *messages])
+    assert lists == []
+
+
+def test_a_pod_that_went_after_the_list_is_neither_adopted_nor_made_twice(stage: Stage, lists: list[str]) -> None:
+    name, _ = fleet(stage, pools=2)
+    (old,) = pods_of(stage, name)
+    messages = ticked(stage)
+    remove(stage, old)
+    for message in messages:
+        keep.run(pool_id=message["pool_id"])  # a wake: it finds the Pod gone and makes another
+    (new,) = pods_of(stage, name)
+    assert new != old
+    undone(stage)
+    lists.clear()
+    served(messages)
+    assert lists == []
+    assert pods_of(stage, name) == [new]
+    rows = stage.rows("SELECT name, gone_at FROM runner_pods WHERE name = ANY(:names)", names=[old, new])
+    assert {row.name: row.gone_at is None for row in rows} == {old: False, new: True}
+
+
+def test_a_pod_that_was_made_after_the_list_is_neither_missed_nor_made_twice(
+    stage: Stage, lists: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, _ = fleet(stage, pools=2)
+    messages = ticked(stage)
+    spec(stage, name, replicas=3)
+    stage.rows("UPDATE pools SET replicas = 3 WHERE name = :name", name=name)
+    for message in messages:
+        keep.run(pool_id=message["pool_id"])
+    assert len(pods_of(stage, name)) == 3
+    undone(stage)
+    lists.clear()
+    monkeypatch.setattr("tasks.spent.get_pod", lambda *_, **__: pytest.fail("the list cannot show it"))
+    served(messages)
+    assert lists == []
+    assert len(pods_of(stage, name)) == 3
+
+
+def test_a_pod_that_was_claimed_after_the_list_survives(stage: Stage) -> None:
+    name, _ = fleet(stage, pools=2)
+    (pod,) = pods_of(stage, name)
+    spec(stage, name, replicas=0)
+    messages = ticked(stage)
+    stage.job(7)
+    claim = stage.claim(pod, job_id=7, state="claimed")
+    served(messages)
+    retired(stage)
+    assert pod in stage.pods()
+    assert reasons(stage) == {}
+    assert stage.see(claim).ended_at is None
+
+
+def test_a_pod_that_began_a_job_of_which_no_row_tells_after_the_list_survives(stage: Stage) -> None:
+    name, _ = fleet(stage, pools=2)
+    (pod,) = pods_of(stage, name)
+    spec(stage, name, replicas=0)
+    messages = ticked(stage)
+    stage.execute_job(pod)
+    served(messages)
+    retired(stage)
+    assert pod in stage.pods()
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "DELETE FROM runner_pods WHERE name = :name",
+        "UPDATE runner_pods SET uid = NULL WHERE name = :name",
+        "UPDATE runner_pods SET gone_at = now() - interval '1 min' WHERE name = :name",
+    ],
+    ids=["no row", "no UID", "gone before"],
+)
+def test_a_pod_that_its_row_does_not_have_is_listed_now(stage: Stage, lists: list[str], *, lost: str) -> None:
+    name, _ = fleet(stage, pools=2)
+    (pod,) = pods_of(stage, name)
+    stage.rows(lost, name=pod)
+    messages = ticked(stage)
+    lists.clear()
+    served(messages)
+    assert lists == [f"ostler.dev/pool={name}"]
+
+
+def test_a_pool_that_leaves_goes_by_a_list_of_its_own(stage: Stage, lists: list[str]) -> None:
+    name, other = fleet(stage, pools=2)
+    third = stage.pool("third", replicas=0).name
+    messages = ticked(stage)
+    delete(stage, third)
+    pool_changed.run(namespace=stage.namespace, pool=third)
+    lists.clear()
+    served(messages)
+    assert lists == [f"ostler.dev/pool={third}"]
+    assert {message.get("shared") for message in messages} == {True}
+    lists.clear()
+    delete(stage, name)
+    delete(stage, other)
+    kept(stage)
+    assert ONE[0] not in lists

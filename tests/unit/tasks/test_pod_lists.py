@@ -1,0 +1,40 @@
+"""The share of a pool in the list of a tick is what was listed, whatever the Pods show."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import fields
+from datetime import UTC, datetime
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from k8s_adapters.pods import PodSeen
+from tasks.pod_lists import pack, unpack
+
+NUMBERS = st.integers(0, 2**53)
+TIMES = st.datetimes(datetime(2020, 1, 1), datetime(2040, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
+OF_TYPE = {"str": st.text(), "int": NUMBERS, "bool": st.booleans(), "datetime": TIMES}
+
+
+def values_of(annotation: str) -> st.SearchStrategy[object]:
+    """Return the values of a field by its annotation, such as `datetime | None`."""
+    known, _, nothing = annotation.partition(" | ")
+    return OF_TYPE[known] | st.none() if nothing else OF_TYPE[known]
+
+
+PODS = st.lists(st.builds(PodSeen, **{each.name: values_of(str(each.type)) for each in fields(PodSeen)}), max_size=5)
+
+
+@given(PODS)
+def test_unpack_returns_the_pods_that_were_packed(pods: list[PodSeen]) -> None:
+    assert unpack(pack(pods)) == pods
+
+
+def test_a_list_of_a_release_with_other_fields_is_refused() -> None:
+    content = orjson.loads(zlib.decompress(pack([])))
+    content["fields"].append("colour")
+    with pytest.raises(ValueError, match="other fields"):
+        unpack(zlib.compress(orjson.dumps(content)))
