@@ -55,39 +55,56 @@ class Listed:
     dealt: bool = False
 
 
-def take(rt: Runtime, *, namespace: str, pools: Collection[str]) -> bool:
-    """List the namespace's Pods for these pools, by name, and keep the share of each; return whether that was done.
+def take(rt: Runtime, *, namespace: str, pools: Collection[str]) -> Collection[str]:
+    """List the namespace's Pods for these pools, by name, and keep the share of each; return those that have one now.
 
-    Whole or not at all (L8). Where it was not done each pool lists for itself.
+    Whole or not at all (L8). A pool that has no share lists for itself.
     """
     if len(pools) < LEAST:
-        return False
+        return ()
     begin_page()
-    began, until = utcnow(), time.monotonic() + WITHIN
-    shares: dict[str, list[PodSeen]] = {name: [] for name in pools}
+    began = utcnow()
     try:
-        for page in pod_pages(rt.kube, namespace=namespace, policy=calls(SWEEP_LIST)):
-            for pod in page:
-                if pod.pool in shares:
-                    shares[pod.pool].append(pod)
-            if stopping() or time.monotonic() > until:
-                log.warning("pods.list_not_shared", why=f"it took more than {WITHIN:.0f} s, or its process stops")
-                return False
-        packed = {name: pack(pods) for name, pods in shares.items()}
+        shares = _listed(rt, namespace=namespace, pools=pools)
+        if shares is None:
+            log.warning("pods.list_not_shared", why=f"it took more than {WITHIN:.0f} s, or its process stops")
+            return ()
         whole_at = utcnow()
         halt("pod_lists.before_commit")
         transaction(
             rt.engine,
-            lambda db: pod_lists.keep(db, namespace=namespace, shares=packed, taken_at=began, whole_at=whole_at),
+            lambda db: pod_lists.keep(db, namespace=namespace, shares=shares, taken_at=began, whole_at=whole_at),
         )
         halt("pod_lists.after_commit")
     except UpstreamError as error:
         log.warning("pods.list_not_shared", why=meaning_of(error))
-        return False
+        return ()
     except SQLAlchemyError as error:
         log.warning("pods.list_not_shared", why=reason_of(error))
-        return False
-    return True
+        return ()
+    except Exception:  # a Pod that cannot be read stops its own pool alone, which meets it in its own list (L14)
+        log.exception("pods.list_not_shared")
+        return ()
+    return shares.keys()
+
+
+def _listed(rt: Runtime, *, namespace: str, pools: Collection[str]) -> dict[str, bytes] | None:
+    """Return the packed share of each pool whose Pods can be packed; None when time is up before the list is whole."""
+    until = time.monotonic() + WITHIN
+    found: dict[str, list[PodSeen]] = {name: [] for name in pools}
+    for page in pod_pages(rt.kube, namespace=namespace, policy=calls(SWEEP_LIST)):
+        for pod in page:
+            if pod.pool in found:
+                found[pod.pool].append(pod)
+        if stopping() or time.monotonic() > until:
+            return None
+    shares = {}
+    for name, pods in found.items():
+        try:
+            shares[name] = pack(pods)
+        except TypeError as error:  # an owner label of thirty digits, say, which anybody may write
+            log.warning("pods.share_not_packed", pool=name, why=str(error))
+    return shares
 
 
 def find(rt: Runtime, pool_id: int) -> Listed | None:
@@ -113,7 +130,7 @@ def find(rt: Runtime, pool_id: int) -> Listed | None:
 
 
 def pack(pods: Sequence[PodSeen]) -> bytes:
-    """Return Pods as `unpack` takes them."""
+    """Return Pods as `unpack` takes them. Raises `TypeError` for a number that JSON does not take."""
     content = {"fields": _FIELDS, "pods": [_values(pod) for pod in pods]}
     return zlib.compress(orjson.dumps(content), level=1)
 

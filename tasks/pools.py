@@ -65,7 +65,7 @@ def pools() -> None:
         kept = transaction(rt.engine, lambda db: keeper.kept_pools(db, namespace=namespace))
         shared = pod_lists.take(rt, namespace=namespace, pools={row.name for row in kept if not row.leaving})
         for row in kept:
-            how = {"shared": True} if shared and not row.leaving else {}
+            how = {"shared": True} if row.name in shared and not row.leaving else {}
             rt.waker.send(KEEP, queue="pools", pool_id=row.id, **how)
 
 

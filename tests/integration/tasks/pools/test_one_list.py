@@ -8,7 +8,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from k8s_adapters.client import KubeClient, object_path
+from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, object_path
+from k8s_adapters.pods import PodSeen, read_pod
 from models.engine import make_engine
 from ostler.errors import Retryable
 from tasks import nodes
@@ -148,6 +149,42 @@ def test_a_pool_whose_reconcile_raises_keeps_no_other_from_the_list(
     assert [len(pods_of(stage, name)) for name in names] == [0, 1, 1]
     kept(stage)
     assert [len(pods_of(stage, name)) for name in names] == [1, 1, 1]
+
+
+def test_a_pod_that_nobody_can_pack_concerns_its_own_pool_alone(stage: Stage, lists: list[str]) -> None:
+    odd, *others = fleet(stage, pools=3)
+    (name,) = pods_of(stage, odd)
+    path = object_path("pods", namespace=stage.namespace, name=name)
+    body = {"metadata": {"labels": {"ostler.dev/runner-pool-owner": "9" * 30}}}
+    stage.kube.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+    for other in others:
+        remove(stage, *pods_of(stage, other))
+    lists.clear()
+    kept(stage)
+    assert lists == [*ONE, f"ostler.dev/pool={odd}"]
+    assert [len(pods_of(stage, other)) for other in others] == [1, 1]
+
+
+def test_a_pod_that_nobody_can_read_keeps_no_other_pool_from_its_own_list(
+    stage: Stage, lists: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd, *others = fleet(stage, pools=3)
+    (name,) = pods_of(stage, odd)
+    read = read_pod
+
+    def refusing(item: Json) -> PodSeen:
+        if item["metadata"]["name"] == name:
+            raise KeyError("status")
+        return read(item)
+
+    monkeypatch.setattr("k8s_adapters.pods.read_pod", refusing)
+    lists.clear()
+    messages = ticked(stage)
+    assert {"shared" in message for message in messages} == {False}
+    with pytest.raises(KeyError):
+        served(messages[:1])
+    assert served(messages[1:]) == []
+    assert lists == [*ONE, *(f"ostler.dev/pool={each}" for each in (odd, *others))]
 
 
 def test_a_list_that_is_cut_off_is_shared_with_nobody(
