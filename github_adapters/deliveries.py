@@ -25,7 +25,7 @@ _LINK = re.compile(r"<([^<>]*)>\s*;[^<]*\brel=\"?next\b")
 class DeliverySeen:
     """One attempt to deliver a webhook; `delivered_at` in UTC, `accepted` when it was answered with 2xx.
 
-    `status_code` is 0 where nothing answered.
+    `status_code` is 0 where nothing answered. `installation_id` is None for what is about no installation, as a ping.
     """
 
     id: int
@@ -35,6 +35,7 @@ class DeliverySeen:
     event: str
     action: str | None
     status_code: int = 0
+    installation_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,7 @@ def _delivery(source: Any) -> DeliverySeen:
         event=fields.word(source, "event"),
         action=fields.optional_word(source, "action"),
         status_code=status if isinstance(status, int) else 0,
+        installation_id=fields.optional_number(source, "installation_id"),
     )
 
 

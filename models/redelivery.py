@@ -52,6 +52,10 @@ class Redelivery(Base):
     first_failed_at: Mapped[datetime]
     asks: Mapped[int] = mapped_column(server_default="0")
     due_at: Mapped[datetime]
+    installation_id: Mapped[int | None] = mapped_column(comment="installations take turns; NULL: none, or not known")
+    malformed: Mapped[bool] = mapped_column(
+        server_default="false", comment="web refused its payload: sent again it would be refused again"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,7 @@ class Failed:
     guid: str
     delivery_id: int
     delivered_at: datetime
+    installation_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,22 +129,46 @@ def remember(db: Connection, failed: Sequence[Failed], *, now: datetime) -> None
             WITH free AS MATERIALIZED (
                 SELECT guid FROM redeliveries WHERE guid = ANY(:guids) ORDER BY guid FOR NO KEY UPDATE SKIP LOCKED
             )
-            INSERT INTO redeliveries AS r (guid, delivery_id, first_failed_at, due_at)
-            SELECT f.guid, f.delivery_id, f.at, :now
-            FROM unnest(CAST(:guids AS text[]), CAST(:ids AS bigint[]), CAST(:times AS timestamptz[]))
-                 AS f (guid, delivery_id, at)
+            INSERT INTO redeliveries AS r (guid, delivery_id, first_failed_at, due_at, installation_id)
+            SELECT f.guid, f.delivery_id, f.at, :now, f.installation_id
+            FROM unnest(CAST(:guids AS text[]), CAST(:ids AS bigint[]), CAST(:times AS timestamptz[]),
+                        CAST(:installations AS bigint[])) AS f (guid, delivery_id, at, installation_id)
             WHERE NOT EXISTS (SELECT FROM deliveries d WHERE d.guid = f.guid)
               AND (EXISTS (SELECT FROM free WHERE free.guid = f.guid)
                    OR NOT EXISTS (SELECT FROM redeliveries known WHERE known.guid = f.guid))
             ON CONFLICT (guid) DO UPDATE SET delivery_id = greatest(r.delivery_id, excluded.delivery_id),
-                   first_failed_at = least(r.first_failed_at, excluded.first_failed_at)
+                   first_failed_at = least(r.first_failed_at, excluded.first_failed_at),
+                   installation_id = coalesce(excluded.installation_id, r.installation_id)
         """),
         {
             "now": now,
             "guids": [each.guid for each in failed],
             "ids": [each.delivery_id for each in failed],
             "times": [each.delivered_at for each in failed],
+            "installations": [each.installation_id for each in failed],
         },
+    )
+
+
+def note_malformed(db: Connection, guids: Sequence[str], *, now: datetime) -> None:
+    """Write down that web refused the payloads of these deliveries: nothing is gained by sending them again.
+
+    They are asked for no more, whether or not the list has shown them yet. A row that others hold is not waited for:
+    its delivery is asked for once more, and refused and noted again.
+    """
+    db.execute(
+        text("""
+            WITH free AS MATERIALIZED (
+                SELECT guid FROM redeliveries WHERE guid = ANY(:guids) ORDER BY guid FOR NO KEY UPDATE SKIP LOCKED
+            )
+            INSERT INTO redeliveries (guid, delivery_id, first_failed_at, due_at, malformed)
+            SELECT guid, 0, :now, :now, true FROM unnest(CAST(:guids AS text[])) AS told (guid)
+            WHERE EXISTS (SELECT FROM free WHERE free.guid = told.guid)
+               OR NOT EXISTS (SELECT FROM redeliveries known WHERE known.guid = told.guid)
+            ORDER BY guid
+            ON CONFLICT (guid) DO UPDATE SET malformed = true
+        """),
+        {"guids": list(guids), "now": now},
     )
 
 
@@ -210,7 +239,10 @@ def _forget(db: Connection, guids: Sequence[str]) -> int:
 
 
 def settle(db: Connection, *, kept: timedelta, now: datetime) -> tuple[int, Sequence[str]]:
-    """Forget what was accepted, and what GitHub keeps no more; return how many were accepted, and the lost GUIDs."""
+    """Forget what was accepted, and what GitHub keeps no more; return how many were accepted, and the lost GUIDs.
+
+    What web refused as malformed is not lost: it came.
+    """
     come = db.execute(
         text("SELECT guid FROM redeliveries JOIN deliveries USING (guid) LIMIT :limit"), {"limit": LIMIT}
     ).scalars()
@@ -220,11 +252,11 @@ def settle(db: Connection, *, kept: timedelta, now: datetime) -> tuple[int, Sequ
             DELETE FROM redeliveries
             WHERE guid IN (SELECT guid FROM redeliveries WHERE first_failed_at < :before LIMIT :limit
                            FOR UPDATE SKIP LOCKED)
-            RETURNING guid
+            RETURNING guid, malformed
         """),
         {"before": now - kept, "limit": LIMIT},
-    ).scalars()
-    return accepted, lost.all()
+    )
+    return accepted, [row.guid for row in lost if not row.malformed]
 
 
 def web_beats(db: Connection, *, now: datetime) -> bool:
@@ -236,17 +268,24 @@ def web_beats(db: Connection, *, now: datetime) -> bool:
 
 
 def due(db: Connection, *, limit: int, now: datetime) -> Sequence[Due]:
-    """Return what is to be asked for; what was never asked for comes first, then the older.
+    """Return what is to be asked for, one delivery of each installation in turn.
 
-    Of what was accepted by a Postgres that was put back since the newest comes first: that a job is over tells more
-    than that it was queued.
+    So an installation with many failed deliveries waits behind itself, and nobody else does. Of one installation, what
+    was never asked for comes first, then the older. Of what was accepted by a Postgres that was put back since the
+    newest comes first: that a job is over tells more than that it was queued.
     """
     rows = db.execute(
         text("""
-            SELECT r.guid, r.delivery_id, r.asks + 1 FROM redeliveries r CROSS JOIN epochs e WHERE r.due_at <= :now
-            ORDER BY r.asks, extract(epoch FROM r.first_failed_at)
-                             * CASE WHEN r.first_failed_at BETWEEN e.lost_from AND e.lost_until THEN -1 ELSE 1 END,
-                     r.delivery_id LIMIT :limit
+            WITH waiting AS (
+                SELECT r.guid, r.delivery_id, r.asks, r.installation_id,
+                       extract(epoch FROM r.first_failed_at)
+                       * CASE WHEN r.first_failed_at BETWEEN e.lost_from AND e.lost_until THEN -1 ELSE 1 END AS age
+                FROM redeliveries r CROSS JOIN epochs e WHERE r.due_at <= :now AND NOT r.malformed
+            ), turns AS (
+                SELECT guid, delivery_id, asks, age,
+                       row_number() OVER (PARTITION BY installation_id ORDER BY asks, age, delivery_id) AS turn
+                FROM waiting)
+            SELECT guid, delivery_id, asks + 1 FROM turns ORDER BY turn, asks, age, delivery_id LIMIT :limit
         """),
         {"now": now, "limit": limit},
     )

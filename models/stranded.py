@@ -137,7 +137,8 @@ def oldest(db: Connection, *, now: datetime) -> Mapping[Cause, float]:
                    min(coalesce(c.spare_since, c.delivered_at))
                        FILTER (WHERE c.state = 'delivered' OR c.stranded_cause = 'runner_unused') AS runner_unused,
                    (SELECT min(r.first_failed_at) FROM redeliveries r
-                    WHERE NOT EXISTS (SELECT FROM deliveries d WHERE d.guid = r.guid)) AS webhook_lost
+                    WHERE NOT r.malformed
+                      AND NOT EXISTS (SELECT FROM deliveries d WHERE d.guid = r.guid)) AS webhook_lost
             FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
             WHERE c.ended_at IS NULL AND c.purpose = 'job'
         """),  # noqa: S608  the parts stand above

@@ -37,6 +37,7 @@ from ostler.wakes import ASK_OWNER, ASK_RUN, KEEP, RELEASE, REMATCH
 from web import announcements
 from web.batches import CONTENDED_FOR, TRY_AGAIN_AFTER, Batches, NotStored, is_contended
 from web.limits import BODY_WITHIN, proven
+from web.malformed import MalformedNotes
 from web.refused_log import RefusedLog
 
 ANSWER_WITHIN = 8.0
@@ -117,6 +118,7 @@ class Intake:
         self._access = access_of_new(settings)
         self._batches = Batches(apply=self._apply, applied=self._publish, monotonic=monotonic)
         self._announcer: ThreadPoolExecutor | None = None
+        self._malformed: MalformedNotes | None = None
         self._unsigned = RefusedLog(log, "webhook.unsigned")
         self._reading = 0
         self._keeps: dict[int, asyncio.TimerHandle] = {}
@@ -129,12 +131,16 @@ class Intake:
     def start(self) -> None:
         """Begin to take webhooks; call it inside the event loop."""
         self._announcer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="announcements")
+        self._malformed = MalformedNotes(engine=self._engine, executor=self._announcer, clock=self._clock)
         self._batches.start()
 
     async def stop(self) -> None:
         """Take nothing new, answer what was taken, and return."""
         announcer, self._announcer = self._announcer, None
+        malformed, self._malformed = self._malformed, None
         await self._batches.stop()
+        if malformed is not None:
+            malformed.stop()
         if announcer is not None:
             await asyncio.to_thread(announcer.shutdown)
         for pool_id in list(self._keeps):
@@ -200,8 +206,7 @@ class Intake:
         try:
             event: WorkflowJobEvent = await _near(body, parse_workflow_job, body)
         except MalformedPayload as error:
-            log.warning("webhook.malformed", delivery=guid, reason=error.reason)
-            raise _Refused(HTTPStatus.BAD_REQUEST, f"The payload is malformed: {error.reason}") from None
+            raise self._is_malformed(guid, error) from None
         if event.action not in intake.ACTIONS:
             return _Accepted("ignored", "this action is not known")
         return await self._enqueue(intake.Received(guid=guid, event=event))
@@ -211,8 +216,7 @@ class Intake:
         try:
             announced = await _near(body, announcements.parse, kind, body)
         except MalformedPayload as error:
-            log.warning("webhook.malformed", delivery=guid, reason=error.reason)
-            raise _Refused(HTTPStatus.BAD_REQUEST, f"The payload is malformed: {error.reason}") from None
+            raise self._is_malformed(guid, error) from None
         if announced is None:
             return _Accepted("ignored", "this action is not used")
         apply = functools.partial(
@@ -260,6 +264,13 @@ class Intake:
             if error.later:
                 raise _unavailable() from None
             raise _Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "The delivery could not be applied") from None
+
+    def _is_malformed(self, guid: str, error: MalformedPayload) -> _Refused:
+        """Return the answer to a payload that nobody can use, whoever sends it again."""
+        log.warning("webhook.malformed", delivery=guid, reason=error.reason)
+        if self._malformed is not None:
+            self._malformed.add(guid)
+        return _Refused(HTTPStatus.BAD_REQUEST, f"The payload is malformed: {error.reason}")
 
     # Behind it
 

@@ -1,8 +1,9 @@
 """`ostler.redelivery`: finds the webhooks that did not reach us in GitHub's list, and asks GitHub to send them again.
 
 GitHub never repeats a webhook by itself: one that met a killed `web`, a 503 or a cut connection is back only
-by this. What was accepted (its GUID is in `deliveries`) is never asked for. A list that fails or ends in doubt
-moves no checkpoint (L8). `docs/decisions/0009-redelivery-in-two-looks.md` says why it reads the list as it does.
+by this. What was accepted (its GUID is in `deliveries`) is never asked for, and what web refused as malformed no more.
+The installations take turns. A list that fails or ends in doubt moves no checkpoint (L8).
+`docs/decisions/0009-redelivery-in-two-looks.md` says why it reads the list as it does.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from models.announcements import TAKEN
 from models.engine import transaction
 from models.repairs import Case
 from ostler.clock import utcnow
-from ostler.errors import Forbidden, Invalid, RateLimited, UpstreamError
+from ostler.errors import Forbidden, Gone, Invalid, RateLimited, UpstreamError
 from ostler.reasons import meaning_of
 from rules.reaping import Expect, Repaired, Source, Witness
 from rules.redelivery import PageEnd, Progress, look_floor, next_ask_after, page_end, scan_floor, scan_is_due
@@ -165,7 +166,7 @@ class _Sweep:
             except RateLimited:
                 raise
             except (UpstreamError, DBAPIError) as error:  # one that fails stops no other (L14)
-                failures += 1
+                failures = 0 if isinstance(error, (Gone, Invalid)) else failures + 1  # these are answers
                 self._counts["ask_failed"] += 1
                 self._tick.skipped(error, guid=each.guid, asks=each.asks)
                 if isinstance(error, Forbidden):
@@ -267,6 +268,7 @@ def group(failed: Iterable[DeliverySeen]) -> list[asks.Failed]:
             guid=each.guid,
             delivery_id=max(each.id, before.delivery_id if before else 0),
             delivered_at=min(each.delivered_at, before.delivered_at if before else each.delivered_at),
+            installation_id=each.installation_id,
         )
     return list(found.values())
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Row, text
+from structlog.testing import capture_logs
 
 from github_adapters.deliveries import DeliveryPage, DeliverySeen
 from models import epochs, sweep_runs
@@ -45,12 +46,19 @@ class StubGitHub:
     _ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def add(
-        self, guid: str, *, status: str = "failed", ago: float = 10, event: str = "workflow_job", action: str = "queued"
+        self,
+        guid: str,
+        *,
+        status: str = "failed",
+        ago: float = 10,
+        event: str = "workflow_job",
+        action: str = "queued",
+        installation: int | None = None,
     ) -> int:
         """List an attempt that ended `ago` seconds ago; return its id."""
         seen = DeliverySeen(
             id=next(self._ids), guid=guid, delivered_at=utcnow() - timedelta(seconds=ago), accepted=status == "OK",
-            event=event, action=action,
+            event=event, action=action, installation_id=installation,
         )  # fmt: skip
         self.attempts.append(seen)
         return seen.id
@@ -376,6 +384,50 @@ def test_what_was_never_asked_for_comes_first_and_a_tick_has_its_budget(stage: S
     young = stage.github.add("young", ago=1)
     assert stage.tick() == [old[2], young]
     assert stage.tick() == old[:2]
+
+
+def test_installation_with_many_lost_webhooks_delays_no_other(stage: Stage) -> None:
+    stage.rt.settings = dataclasses.replace(stage.rt.settings, redelivery_batch=4)
+    flood = [stage.github.add(f"flood-{number}", ago=100 - number, installation=1) for number in range(20)]
+    honest = [stage.github.add(f"honest-{number}", ago=10 - number, installation=2) for number in range(2)]
+    other = stage.github.add("other", ago=5, installation=3)
+    assert stage.tick() == [flood[0], honest[0], other, flood[1]]
+    assert stage.tick() == [flood[2], honest[1], flood[3], flood[4]]
+    stage.later(121)
+    again = stage.tick()
+    assert {honest[0], other} < set(again)
+
+
+def test_installation_whose_asks_are_refused_ends_no_tick_of_others(stage: Stage) -> None:
+    gone = [stage.github.add(f"gone-{number}", ago=100, installation=number) for number in range(1, 6)]
+    honest = stage.github.add("honest", installation=9)
+    stage.github.refuses = dict.fromkeys(gone, Gone("404"))
+    assert stage.tick() == [*gone, honest]
+
+
+def test_malformed_webhook_is_not_asked_for_until_github_forgets_it(stage: Stage) -> None:
+    listed = stage.github.add("listed-first", ago=20)
+    stage.github.add("noted-first", ago=10)
+    transaction(stage.rt.engine, lambda db: asks.note_malformed(db, ["noted-first"], now=utcnow()))
+    assert stage.tick() == [listed]
+    transaction(stage.rt.engine, lambda db: asks.note_malformed(db, ["listed-first"], now=utcnow()))
+    for _ in range(12):
+        stage.later(3600)
+        assert stage.tick() == []
+    assert {row.guid for row in stage.rows("SELECT guid FROM redeliveries")} == {"listed-first", "noted-first"}
+    stage.later(3 * 24 * 3600)
+    stage.github.attempts.clear()
+    with capture_logs() as lines:
+        assert stage.tick() == []
+    assert "redelivery.lost" not in {line["event"] for line in lines}
+    assert stage.rows("SELECT * FROM redeliveries") == []
+
+
+def test_malformed_webhook_that_is_accepted_later_is_forgotten(stage: Stage) -> None:
+    transaction(stage.rt.engine, lambda db: asks.note_malformed(db, ["a"], now=utcnow()))
+    stage.accept("a")
+    stage.tick()
+    assert stage.rows("SELECT * FROM redeliveries") == []
 
 
 @pytest.mark.parametrize("error", [Gone("404"), Invalid("422"), Retryable("500", status=500)], ids=str)

@@ -207,6 +207,10 @@ def test_a_webhook_that_came_late_had_been_stranded_from_its_failure_on(stage: S
             ('job', 1, now() - interval '100 s', now()), ('ping', 2, now() - interval '100 s', now()),
             ('lost', 3, now() - interval '70 s', now())
     """)
+    stage.rows("""
+        INSERT INTO redeliveries (guid, delivery_id, first_failed_at, due_at, malformed)
+        VALUES ('malformed', 4, now() - interval '900 s', now(), true)
+    """)
     assert 100 <= oldest(stage, Cause.WEBHOOK_LOST) < 200
     stage.rows("""
         INSERT INTO deliveries (guid, event, action, job_id, outcome, received_at) VALUES

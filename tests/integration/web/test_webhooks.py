@@ -329,6 +329,28 @@ def test_a_malformed_payload_is_refused_with_its_reason(database: Database, body
     on(database, act)
 
 
+@pytest.mark.parametrize("event", ["workflow_job", "installation", "repository"])
+def test_malformed_delivery_is_noted_so_that_it_is_not_asked_for(database: Database, event: str) -> None:
+    async def act(stage: Stage) -> None:
+        for guid in ("bad", "worse", "bad"):
+            answer = await stage.send(b"{", x_github_delivery=guid, x_github_event=event)
+            assert answer.status_code == 400
+        await stage.send(b"{", secret="a stranger's", x_github_delivery="unsigned", x_github_event=event)
+
+    on(database, act)
+    with database.engine.begin() as db:
+        rows = db.execute(text("SELECT guid, malformed FROM redeliveries ORDER BY guid")).all()
+    assert [tuple(row) for row in rows] == [("bad", True), ("worse", True)]
+
+
+def test_notes_of_malformed_deliveries_are_written_within_seconds(database: Database) -> None:
+    async def act(stage: Stage) -> None:
+        await stage.send(b"{", x_github_delivery="bad")
+        await until(lambda: count(database.engine, "redeliveries") == 1)
+
+    on(database, act)
+
+
 @pytest.mark.parametrize("guid", [None, "", "x" * 129])
 def test_a_delivery_without_its_guid_is_refused(database: Database, guid: str | None) -> None:
     async def act(stage: Stage) -> None:

@@ -48,6 +48,7 @@ def test_an_attempt_is_read_and_asked_for_in_the_name_of_the_app(
             accepted=False,
             event="workflow_job",
             action="queued",
+            installation_id=123,
         ),
     )
     assert (page.next_cursor, page.malformed) == (None, 0)
@@ -76,7 +77,7 @@ def test_only_the_cursor_of_the_next_page_is_taken_from_a_link(github: GitHub, u
     "wrong",
     [
         {"guid": None}, {"guid": ""}, {"guid": "x" * 129}, {"guid": "a\x00b"}, {"id": "5"}, {"delivered_at": None},
-        {"event": None}, {"action": 7},
+        {"event": None}, {"action": 7}, {"installation_id": "123"},
     ],
     ids=str,
 )  # fmt: skip

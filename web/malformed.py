@@ -1,0 +1,72 @@
+"""Notes of webhooks with a malformed payload, so that the sweep `redelivery` does not have them sent again.
+
+The notes of a second are written in one statement, in the thread of the announcements. A note that cannot be written
+is dropped: its webhook is asked for once more, and refused and noted again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from datetime import datetime
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from models import redelivery
+from models.engine import transaction
+from models.sql import text
+from ostler.logging import get_logger
+from ostler.reasons import reason_of
+from web.announcements import LOCK_MS
+
+WRITE_AFTER = 1.0
+"""Seconds from the first note to the statement that writes it and all that came meanwhile."""
+
+MOST_NOTES = 1000
+"""Notes that wait for their statement; further ones are dropped."""
+
+log = get_logger(__name__)
+
+
+class MalformedNotes:
+    """Take GUIDs in the event loop, and write them by `executor` until `stop`."""
+
+    def __init__(self, *, engine: Engine, executor: Executor, clock: Callable[[], datetime]) -> None:
+        self._engine = engine
+        self._executor = executor
+        self._clock = clock
+        self._guids: set[str] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, guid: str) -> None:
+        """Note a delivery; it returns at once."""
+        if len(self._guids) >= MOST_NOTES:
+            return
+        self._guids.add(guid)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(WRITE_AFTER, self._submit)
+
+    def stop(self) -> None:
+        """Hand the last notes to the executor."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._submit()
+
+    def _submit(self) -> None:
+        self._timer = None
+        guids, self._guids = sorted(self._guids), set()
+        if guids:
+            self._executor.submit(self._write, guids)
+
+    def _write(self, guids: list[str]) -> None:
+        def note(db: Connection) -> None:
+            db.execute(text("SELECT set_config('lock_timeout', :most, true)"), {"most": str(LOCK_MS)})
+            redelivery.note_malformed(db, guids, now=self._clock())
+
+        try:
+            transaction(self._engine, note)
+        except (DBAPIError, PoolTimeoutError) as error:
+            log.warning("webhook.malformed_not_noted", deliveries=len(guids), error=reason_of(error))
