@@ -1,8 +1,9 @@
 """The calls of GitHub's REST API that Ostler makes.
 
-A call takes a policy that says how often it is repeated; without one it is one attempt, and the task around it
-decides (DESIGN: one retry layer). What is not idempotent (a mint, a redelivery) is never repeated here. A refused
-installation token is renewed and tried once more. Why this is not a library: `docs/decisions/0002-github-client.md`.
+A call takes a policy that says how often it is repeated. Without one it is one attempt, and the task around it decides:
+two layers of retries would multiply. A call that is not idempotent (a mint, a redelivery) is never repeated here. A
+refused installation token is renewed and tried once more. Why this is not a library:
+`docs/decisions/0002-github-client.md`.
 """
 
 from __future__ import annotations

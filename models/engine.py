@@ -38,7 +38,7 @@ class StartOver(Exception):
 
 
 ATTEMPTS = 4
-"""Runs of a transaction at most: the first and three retries (DESIGN section 4, Locks)."""
+"""Greatest number of runs of a transaction: the first one, and three after a deadlock or serialization failure."""
 
 PING_AFTER = 1.0
 """Seconds in the pool after which a connection is asked whether it lives, before it is used again."""

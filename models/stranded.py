@@ -34,7 +34,7 @@ OVERDUE_SINCE = """
     greatest(c.changed_at, c.due_at - make_interval(secs =>
         CASE WHEN c.state = 'releasing' AND c.leased_until IS NOT NULL THEN 20 ELSE 10 END))
 """
-"""Since its last transition, or the beginning of the step that was lost (DESIGN section 4, Leases of steps)."""
+"""Since its last transition, or the beginning of the step that was lost: 20 and 10 are the seconds of its lease."""
 
 
 class Stranding(Base):

@@ -1,4 +1,4 @@
-"""Which one state a runner Pod is in, in the words of the design: every Pod is in exactly one of them."""
+"""States of a runner Pod, as docs/glossary.md defines them: every Pod is in exactly one of them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What a runner Pod's poll is answered, from what the rows say of the Pod.
 
-The table is that of `POST /runners/v1/dispatch` in the design. 410 makes a Pod exit for ever, so it is
+The answers are those of `POST /runners/v1/dispatch`. 410 makes a Pod exit for ever, so it is
 said only where the Pod is to be deleted under a retire claim or its JIT cannot be handed out any more:
 an old template, a deleted pool or a drain alone is never a reason.
 """
