@@ -49,6 +49,22 @@ def test_one_tick_retires_five_however_often_the_pool_is_looked_at(stage: Stage)
     assert len(reasons(stage)) == 7
 
 
+def test_tick_ends_nine_seconds_after_its_first_retirement(stage: Stage) -> None:
+    stage.pool(replicas=9)
+    kept(stage)
+    polls(stage)
+    spec(stage, replicas=7)
+    kept(stage)
+    stage.rows("UPDATE pools SET tick_at = now() - interval '1 s'")
+    spec(stage, replicas=4)
+    kept(stage)
+    assert len(reasons(stage)) == 5
+    stage.rows("UPDATE pools SET tick_at = tick_at - interval '8 s'")
+    spec(stage, replicas=0)
+    kept(stage)
+    assert len(reasons(stage)) == 9
+
+
 def test_a_roll_replaces_warm_pods_a_share_at_a_time_and_waits_for_the_polls_of_the_new_ones(stage: Stage) -> None:
     stage.pool(replicas=4)
     kept(stage)
