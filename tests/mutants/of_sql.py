@@ -32,7 +32,12 @@ TABLE = Path(__file__).with_name("sql.toml")
 MOST = 150
 """Mutants of one run."""
 PATIENCE = 300
-"""Seconds for the tests of one mutant; more counts as killed."""
+"""Seconds for the tests of one mutant. A run that takes longer has the result `timeout`, which counts as survived."""
+FIRST = {
+    "deliver", "offers", "releases", "matching", "bindings", "steps", "resume", "rematch", "pod_rows", "pool_plans",
+    "stuck_pods", "adrift", "cuts", "sweeps", "transitions", "repairs", "scaling", "keeper", "usage", "stranded",
+}  # fmt: skip
+"""Modules whose mutants run before the others: claims, offers, deliveries, releases, retirements and repairs."""
 
 _GUARDED = re.compile(r"\b(UPDATE|DELETE FROM|INSERT INTO)\b.*\bWHERE\b|\bWHERE\b.*\bUPDATE\b", re.DOTALL)
 """A statement that changes rows under a condition, or that locks rows for one that will."""
@@ -199,23 +204,28 @@ def copy_tree(*, root: Path = ROOT, copy: Path = COPY) -> None:
     (copy / ".venv").symlink_to(root / ".venv")
 
 
-def judge(mutant: Mutant, tests: Sequence[str], *, root: Path = ROOT, copy: Path = COPY) -> str:
-    """Run the tests on the copy with the mutant in it: `killed`, `survived`, or `untested` without tests."""
+def judge(mutant: Mutant, tests: Sequence[str], *, root: Path = ROOT, copy: Path = COPY) -> tuple[str, str]:
+    """Run the tests on the copy with the mutant in it.
+
+    Returns `killed`, `survived`, `timeout`, or `untested` without tests, and pytest's line about the test that failed.
+    """
     if not tests:
-        return "untested"
+        return "untested", ""
     raw = (root / mutant.path).read_bytes()
     target = copy / mutant.path
     target.write_bytes(raw[: mutant.start] + mutant.after.encode() + raw[mutant.end :])
     try:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", "--hypothesis-profile=mutants", *tests],
-            cwd=copy, env=os.environ | {"PYTHONPATH": str(copy)}, capture_output=True, timeout=PATIENCE, check=False,
+            cwd=copy, env=os.environ | {"PYTHONPATH": str(copy)}, capture_output=True, text=True, timeout=PATIENCE,
+            check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return "killed"
+        return "timeout", ""
     finally:
         target.write_bytes(raw)
-    return "survived" if done.returncode == 0 else "killed"
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return ("survived" if done.returncode == 0 else "killed"), "".join(failed[:1])
 
 
 def main() -> int:
@@ -231,8 +241,9 @@ def main() -> int:
     paths = [path for path in sorted((ROOT / "models").glob("*.py")) if not wanted or path.stem in wanted]
     mutants = chosen(mutants_of(path) for path in paths)
     results: dict[str, str] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    redo = {"survived", "untested"} if options.again else set()
+    redo = {"survived", "timeout", "untested"} if options.again else set()
     left = [mutant for mutant in mutants if results.get(mutant.key) in {None, *redo}]
+    left.sort(key=lambda mutant: Path(mutant.path).stem not in FIRST)
     if options.list:
         print("\n".join(f"{each.shown}  {nearest(Path(each.path).stem, table['tests'])}" for each in mutants))  # noqa: T201
         return 0
@@ -241,9 +252,10 @@ def main() -> int:
     for number, mutant in enumerate(left, start=1):
         if time.monotonic() > stop:
             break
-        results[mutant.key] = judge(mutant, nearest(Path(mutant.path).stem, table["tests"]))
+        result, failed = judge(mutant, nearest(Path(mutant.path).stem, table["tests"]))
+        results[mutant.key] = result
         RESULTS.write_text(json.dumps(results, indent=1))
-        print(f"{number}/{len(left)} {results[mutant.key]:<8} {mutant.shown}", flush=True)  # noqa: T201
+        print(f"{number}/{len(left)} {result:<8} {mutant.shown}  {failed}".rstrip(), flush=True)  # noqa: T201
     return _summarize(mutants, results, reasons(table))
 
 
