@@ -18,13 +18,32 @@ from k8s_adapters.client import make_client
 from models.engine import make_engine
 from ostler.secrets import Secret
 from tasks import runtime as current
-from tasks.pools import keep
+from tasks.pools import keep, pools
 from tasks.retire import retire
 from tests.integration.tasks.conftest import StubRuntime
 
 
 def live(url: str, kubeconfig: str, namespace: str, pool_id: int, step: int) -> None:
     """Reconcile a pool, retire what that retires and reconcile it again, and die at that step on the way."""
+    rt = die_at(step, url=url, kubeconfig=kubeconfig, namespace=namespace)
+    keep.run(pool_id=pool_id)
+    for message in rt.waker.take("ostler.retire"):
+        retire.run(**message)
+    keep.run(pool_id=pool_id)
+
+
+def tick(url: str, kubeconfig: str, namespace: str, step: int) -> None:
+    """List the Pods of all pools once and reconcile each by its share, and die at that step on the way."""
+    rt = die_at(step, url=url, kubeconfig=kubeconfig, namespace=namespace)
+    pools.run()
+    messages = rt.waker.take("ostler.keep")
+    assert {message.get("shared") for message in messages} == {True}
+    for message in messages:
+        keep.run(**message)
+
+
+def die_at(step: int, *, url: str, kubeconfig: str, namespace: str) -> StubRuntime:
+    """Install a runtime in which this process dies at that step, and return it."""
     steps = iter(range(1, step))
 
     def count() -> None:
@@ -45,7 +64,4 @@ def live(url: str, kubeconfig: str, namespace: str, pool_id: int, step: int) -> 
     database: Any = SimpleNamespace(engine=engine)
     rt = StubRuntime(database, make_client(kubeconfig=kubeconfig), namespace)
     current.install(rt)  # type: ignore[arg-type]
-    keep.run(pool_id=pool_id)
-    for message in rt.waker.take("ostler.retire"):
-        retire.run(**message)
-    keep.run(pool_id=pool_id)
+    return rt

@@ -77,6 +77,42 @@ def test_whatever_a_killed_keeper_leaves_the_next_one_brings_to_its_end(
     assert killed > 20
 
 
+def test_whatever_a_killed_tick_leaves_the_next_one_brings_to_its_end(
+    stage: Stage, control_plane: ClusterAccess, database: Database
+) -> None:
+    for name in ("large", "small"):
+        stage.pool(name, replicas=2)
+    heal(stage)
+    busy = min(stage.pods())
+    stage.job(7)
+    claim = stage.claim(busy, job_id=7, state="executing")
+    context = get_context("forkserver")
+    context.set_forkserver_preload([mortal.__name__])
+    killed = 0
+    for step in range(1, 2 * MOST):
+        for name in ("large", "small"):
+            stage.finish(max(each for each, pod in stage.pods().items() if pod.pool == name and each != busy))
+        process = context.Process(
+            target=mortal.tick, args=(database.url.reveal(), str(control_plane.kubeconfig), stage.namespace, step)
+        )
+        process.start()
+        process.join(120)
+        heal(stage)
+
+        pods = stage.pods()
+        assert sorted(str(pod.pool) for pod in pods.values()) == ["large"] * 2 + ["small"] * 2, f"killed at step {step}"
+        assert busy in pods
+        rows = stage.rows("SELECT name, uid FROM runner_pods WHERE gone_at IS NULL")
+        assert {(row.name, row.uid) for row in rows} == {(pod.name, pod.uid) for pod in pods.values()}
+        assert [row.id for row in stage.rows("SELECT id FROM claims WHERE ended_at IS NULL")] == [claim]
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+        killed += 1
+    assert process.exitcode == 0
+    assert killed > 20
+
+
 def heal(stage: Stage) -> None:
     """Let others go on until nothing is left to do: keepers, retirements that `resume` sends, Pods that poll."""
     for _ in range(12):
