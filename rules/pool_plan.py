@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from rules.pod_states import AVAILABLE, PodState
-from rules.starts import IMAGE_REFUSED, NOTHING_YET, Starts, Trouble, failed, trouble_of
+from rules.starts import IMAGE_REFUSED, NOTHING_YET, Starts, Trouble, failed, trouble_of, without_room
 
 
 class Why(StrEnum):
@@ -153,11 +153,17 @@ def share_of(pool: ObservedPool) -> int:
 NO_ROOM = frozenset({Trouble.UNSCHEDULABLE, Trouble.QUOTA})
 """Troubles of a Pod for which there is no room beside those that are there."""
 
+ROOM_WITHIN = 90.0
+"""Seconds that a roll waits for a node that takes a Pod in advance, while more than its share of the Pods are warm."""
+
+SURGE_AGAIN = timedelta(minutes=10)
+"""After this time a roll that found no room for one more Pod tries whether there is room now."""
+
 
 def surge_of(pool: ObservedPool) -> int:
     """Return how many Pods above the replicas a roll may make: by default 1 if the share is 1, else none.
 
-    None where the last one found no room: then an old Pod goes first, and its successor has the room of it.
+    None where there was no room for one in this roll: then an old Pod goes first, and its successor has the room of it.
     """
     if pool.wanted == 0 or pool.starts.trouble in NO_ROOM:
         return 0
@@ -173,12 +179,45 @@ def unavailable_of(pool: ObservedPool) -> int:
 
 def _extra(pool: ObservedPool, kept: Iterable[ObservedPod]) -> int:
     """Return how many Pods above the replicas there may be now: no more than there are warm Pods to replace."""
-    return min(surge_of(pool), sum(pod.state is PodState.WARM and (pod.stale or pod.cordoned) for pod in kept))
+    return min(surge_of(pool), sum(_is_replaced(pod) for pod in kept))
+
+
+def _is_replaced(pod: ObservedPod) -> bool:
+    """Return whether a warm Pod goes for its template or its node."""
+    return pod.state is PodState.WARM and (pod.stale or pod.cordoned)
+
+
+def rolls(pods: Iterable[ObservedPod]) -> bool:
+    """Return whether there are warm Pods left to replace, for a template or a cordoned node."""
+    return any(_is_replaced(pod) and not _leaves(pod) for pod in pods)
+
+
+def _room(pool: ObservedPool, kept: Sequence[ObservedPod], *, now: datetime) -> Starts:
+    """Return how starts stand with what a Pod in advance says of the room on the nodes.
+
+    The last warm Pods of a pool wait for the whole `start_timeout`, after which that Pod is a failed start. Where more
+    are warm than a roll may replace at a time, it goes on earlier.
+    """
+    starts = pool.starts
+    if starts.without_surge and starts.failed_at is not None and now - starts.failed_at >= SURGE_AGAIN:
+        return NOTHING_YET
+    waits = any(
+        pod.state is PodState.STARTING and pod.unschedulable and pod.seen and not pod.stale
+        and (now - pod.created_at).total_seconds() >= ROOM_WITHIN
+        for pod in kept
+    )  # fmt: skip
+    beyond = len(kept) > pool.wanted and surge_of(pool) > 0 and rolls(kept)
+    warm = sum(pod.state is PodState.WARM for pod in kept)
+    if waits and beyond and warm > share_of(pool) and starts.trouble is None:
+        return without_room(since=now)
+    return starts
 
 
 def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: datetime) -> PoolPlan:
     """Return the plan of one reconcile, which creates `most` Pods at most."""
     kept = [pod for pod in pods if not _leaves(pod)]
+    if not pool.held and not pool.leaving:
+        pool = replace(pool, starts=_room(pool, kept, now=now))
     overdue = _overdue(pool, kept, now=now)
     starts, troubles = _count(pool, overdue, now=now)
     seen = PoolPlan(
@@ -269,7 +308,8 @@ def _retirements(
 ) -> list[Retirement]:
     """Return who goes, most dispensable first: failed starts, what is too many, stale starts, then what still serves.
 
-    Of the surplus, silent Pods go first and starting ones next, so that those that serve stay. Of the warm ones, those
+    Of the surplus, silent Pods go first and starting ones next, those without a node before others, so that those that
+    serve stay. Of the warm ones, those
     go first that would be replaced anyway (cordoned, then stale), then those that have been idle longest.
     """
     gone = {pod.id: Retirement(pod.id, Why.NOT_STARTED, detail) for pod, _, detail in overdue}
@@ -278,7 +318,8 @@ def _retirements(
     silent = sorted((pod for pod in seen if pod.state is PodState.SILENT), key=_dispensable)
     warm = sorted((pod for pod in seen if pod.state is PodState.WARM), key=_dispensable)
     why = Why.DRAINED if pool.leaving else Why.SURPLUS
-    surplus = [*silent, *sorted(starting, key=_dispensable), *warm][: max(0, too_many - len(gone))]
+    starting_first = sorted(starting, key=lambda pod: (not pod.unschedulable, _dispensable(pod)))
+    surplus = [*silent, *starting_first, *warm][: max(0, too_many - len(gone))]
     gone |= {pod.id: Retirement(pod.id, why) for pod in surplus}
     gone |= {pod.id: Retirement(pod.id, Why.TEMPLATE) for pod in starting if pod.stale and pod.id not in gone}
     available = sum(pod.state in AVAILABLE and pod.id not in gone for pod in kept)

@@ -114,7 +114,7 @@ def _ready(pool: PoolNow, plan: PoolPlan) -> Condition:
         return Condition("Ready", _word(holds), "Paused", "the pool is paused: its Pods stay as they are")
     if holds:
         return Condition("Ready", "True", "PodsAvailable", "Pods serve or can serve")
-    if pool.problem is None and plan.hopeless is None and plan.starts.trouble is None:
+    if pool.problem is None and plan.hopeless is None and (plan.starts.trouble is None or plan.starts.without_surge):
         return Condition("Ready", "False", "PodsStarting", "Pods start, for more than may be missing at once")
     return Condition("Ready", "False", "PodsMissing", "fewer Pods than wanted serve or can serve")
 
@@ -160,6 +160,11 @@ def _of_runners(brake: Brake) -> Condition:
 
 
 def _of_starts(starts: Starts) -> Condition:
+    if starts.without_surge:
+        return Condition(
+            "Degraded", "False", "NoRoomToSurge",
+            f"{starts.detail}: the roll retires an old Pod before it makes a new one",
+        )  # fmt: skip
     match starts.trouble:
         case Trouble.REFUSED:
             return Condition("Degraded", "True", "PodRefused", f"the API server refuses its Pods: {starts.detail}")

@@ -47,7 +47,8 @@ class Trouble(StrEnum):
 class Starts:
     """How the starts of a pool go: failures in a row, and until when no Pod is created.
 
-    `trouble` and `detail` stay until a Pod polls, or for those of the API server until it takes one.
+    `trouble` and `detail` stay until a Pod polls, or for those of the API server until it takes one. `unschedulable`
+    without a failure is what a roll found out: there is no room for a Pod above the replicas (`without_room`).
     """
 
     failures: int = 0
@@ -55,6 +56,11 @@ class Starts:
     create_after: datetime | None = None
     trouble: Trouble | None = None
     detail: str = ""
+
+    @property
+    def without_surge(self) -> bool:
+        """Whether a roll goes on without Pods above the replicas, as there was no room for one."""
+        return self.trouble is Trouble.UNSCHEDULABLE and self.failures == 0
 
     def waits(self, now: datetime) -> bool:
         """Return whether no Pod is to be created yet."""
@@ -74,7 +80,7 @@ def backoff_seconds(failures: int) -> float:
 
 def failed(starts: Starts, *, trouble: Trouble, detail: str, made_at: datetime, now: datetime) -> Starts:
     """Return how starts stand after one that was made then has failed; one of a round that is counted adds nothing."""
-    if starts.failed_at is not None and made_at < starts.failed_at:
+    if starts.failures and starts.failed_at is not None and made_at < starts.failed_at:
         return starts
     failures = starts.failures + 1
     return Starts(
@@ -129,9 +135,20 @@ def trouble_of_ended(*, reason: str | None, poller_exit_code: int | None) -> tup
     return Trouble.CONTAINER, "it ended before its poller ran"
 
 
-def recovered(starts: Starts, *, first_polls: Iterable[datetime]) -> Starts:
-    """Return how starts stand when these are the first polls of Pods of the present template: one ends the story."""
+def without_room(*, since: datetime) -> Starts:
+    """Return how starts stand in a roll that found no room for a Pod above the replicas; it is no failure."""
+    return Starts(trouble=Trouble.UNSCHEDULABLE, failed_at=since, detail="no node has room for one more Pod")
+
+
+def recovered(starts: Starts, *, first_polls: Iterable[datetime], rolls: bool = False) -> Starts:
+    """Return how starts stand when these are the first polls of Pods of the present template: one ends the story.
+
+    `rolls`: there are warm Pods left to replace. That there was no room for one more is not forgotten until they are
+    gone: a successor that polls has the room of an old Pod.
+    """
     failed_at = starts.failed_at
-    if failed_at is None:
+    if starts.without_surge and not rolls:
+        return NOTHING_YET
+    if failed_at is None or starts.without_surge or not any(at > failed_at for at in first_polls):
         return starts
-    return NOTHING_YET if any(at > failed_at for at in first_polls) else starts
+    return without_room(since=failed_at) if rolls and starts.trouble is Trouble.UNSCHEDULABLE else NOTHING_YET

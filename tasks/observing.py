@@ -15,7 +15,7 @@ from models.pod_rows import PodRow
 from ostler.upstreams import Upstream
 from rules.machines import Purpose
 from rules.pod_states import PodSight, PodState, state_of
-from rules.pool_plan import ObservedPod, ObservedPool, PoolPlan, plan
+from rules.pool_plan import ObservedPod, ObservedPool, PoolPlan, plan, rolls
 from rules.starts import recovered
 from tasks.evidence import judge
 from tasks.nodes import Sight
@@ -91,7 +91,7 @@ def make_plan(
         max_surge=pool.max_surge,
         start_timeout=pool.start_timeout,
         max_concurrent=pool.max_concurrent,
-        starts=recovered(pool_plans.starts_of(pool), first_polls=polls),
+        starts=recovered(pool_plans.starts_of(pool), first_polls=polls, rolls=rolls(pods)),
         retired=pool_plans.retired_in_tick(pool, now=now),
         web_beats=starting and silence.web_beats(db, since=heard_from, now=now),
     )

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Row
 from models import epochs, gates, pod_ends, runner_failures
 from models.browse.page import OF_ACCOUNTS, Order, Page, read
 from models.matching import WEB_ALIVE
+from models.pool_plans import starts_of
 from models.pools import routes
 from models.sql import text
 from models.usage import usage_of
@@ -19,7 +20,6 @@ from ostler.upstreams import Upstream
 from rules.fairness import Budget
 from rules.holds import HoldReason
 from rules.machines import ClaimState, EndReason, JobState, Stamp
-from rules.starts import Trouble
 from rules.waiting import ClaimFacts, JobFacts, LostPod, PoolFacts, closest_pool
 
 MOST_EVENTS = 500
@@ -171,8 +171,8 @@ def _pool_facts(db: Connection, job: Row[Any], *, accounts: Collection[int] | No
         text("""
             SELECT p.id, p.name, p.vcpu, p.memory, p.replicas, p.draining, p.deleted_at IS NOT NULL AS deleted,
                    p.rerouting_since IS NOT NULL OR :job = ANY(p.rerouting_jobs) AS rerouting, p.autoscaled,
-                   p.max_replicas, p.paused, p.problem, p.template_hash, p.start_trouble, p.start_detail,
-                   p.create_after,
+                   p.max_replicas, p.paused, p.problem, p.template_hash, p.failed_starts, p.failed_at,
+                   p.start_trouble, p.start_detail, p.create_after,
                    (SELECT count(*) FROM claims c
                     WHERE c.pool_id = p.id AND c.ended_at IS NULL AND c.purpose = 'job') AS taken,
                    (SELECT count(*) FROM offers o
@@ -185,6 +185,7 @@ def _pool_facts(db: Connection, job: Row[Any], *, accounts: Collection[int] | No
         {"id": job.pool_id, "job": job.id, "now": now, "alive": now - WEB_ALIVE},
     ).one()
     brake = runner_failures.read(db, row.id, row.template_hash)
+    starts = starts_of(row)
     return PoolFacts(
         id=row.id,
         name=row.name,
@@ -200,9 +201,10 @@ def _pool_facts(db: Connection, job: Row[Any], *, accounts: Collection[int] | No
         max_replicas=row.max_replicas,
         paused=row.paused,
         problem=row.problem,
-        trouble=None if row.start_trouble is None else Trouble(row.start_trouble),
-        trouble_detail=row.start_detail or "",
-        create_after=row.create_after if row.create_after is not None and row.create_after > now else None,
+        trouble=None if starts.without_surge else starts.trouble,
+        trouble_detail=starts.detail,
+        without_surge=starts.without_surge,
+        create_after=starts.create_after if starts.waits(now) else None,
         brake=None if brake is None else brake.seen_by(accounts),
         cluster_gate=next((each.why or "its calls fail" for each in gates.shut(db, Upstream.KUBERNETES)), None),
     )

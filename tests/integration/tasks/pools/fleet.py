@@ -125,3 +125,10 @@ def kubelet_says(stage: Stage, name: str, *, waiting: str) -> None:
     body = {"status": {"phase": "Pending", "containerStatuses": [container]}}
     path = f"/api/v1/namespaces/{stage.namespace}/pods/{name}/status"
     stage.kube.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+
+
+def no_node_takes(stage: Stage, name: str) -> None:
+    """Have the scheduler say that no node has room for a Pod."""
+    told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}
+    path = f"/api/v1/namespaces/{stage.namespace}/pods/{name}/status"
+    stage.kube.request("PATCH", path, body={"status": {"conditions": [told]}}, content_type=MERGE_PATCH)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from ostler.errors import Forbidden
+from rules import pool_plan
 from tasks import nodes
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import (
@@ -16,11 +17,13 @@ from tests.integration.tasks.pools.fleet import (
     images,
     kept,
     new_tick,
+    no_node_takes,
     polls,
     reasons,
     retired,
     rounds,
     spec,
+    the_pool,
 )
 from tests.nodes import LiveNode
 
@@ -171,3 +174,37 @@ def test_the_retirements_of_a_roll_end_with_their_pods(stage: Stage) -> None:
     rows = stage.rows("SELECT why FROM claim_events WHERE transition = 'retire'")
     assert [row.why for row in rows] == ["the pool's template has changed"]
     assert stage.rows("SELECT 1 FROM claims WHERE ended_at IS NULL") == []
+
+
+def test_roll_on_full_nodes_goes_on_without_surge_until_it_is_over(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.pool(replicas=3)
+    kept(stage)
+    polls(stage)
+    spec(stage, image=NEW)
+    kept(stage)
+    (ahead,) = images(stage)[NEW]
+    no_node_takes(stage, ahead)
+    kept(stage)
+    assert reasons(stage) == {}, "a node may come"
+
+    monkeypatch.setattr(pool_plan, "ROOM_WITHIN", 0.0)
+    kept(stage)
+    assert sorted(reasons(stage).values()) == ["the pool has too many Pods", "the pool's template has changed"]
+    assert reasons(stage)[ahead] == "the pool has too many Pods"
+    retired(stage)
+
+    most = 0
+    for _ in range(8):
+        rounds(stage, 1)
+        if not images(stage)[OLD]:
+            break
+        most = max(most, sum(len(names) for names in images(stage).values()))
+        assert the_pool(stage).start_trouble == "unschedulable"
+        assert the_pool(stage).failed_starts == 0
+    rounds(stage, 2)
+
+    assert most == 3, "no Pod above the replicas"
+    assert (images(stage)[OLD], len(images(stage)[NEW])) == ([], 3)
+    assert the_pool(stage).start_trouble is None
