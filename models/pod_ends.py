@@ -37,6 +37,19 @@ class Ending:
     runner_exit_code: int | None
 
 
+SEEN = f"""
+    LEFT JOIN LATERAL (
+        SELECT {COLUMNS}
+        WHERE CAST(:seen AS bigint[]) IS NULL OR NOT EXISTS (
+            SELECT FROM claims o WHERE o.pod_uid = p.uid AND o.delivered_at IS NOT NULL
+                                   AND o.account_id <> ALL (CAST(:seen AS bigint[])))) pod_end ON true
+"""  # noqa: S608  a literal of this module
+"""Joins `COLUMNS` as `pod_end` for a caller who may see the accounts `:seen` alone (NULL: all).
+
+They are NULL where a job of another account had the Pod: how it ended is part of how that job went.
+"""
+
+
 def record(db: Connection, endings: Mapping[str, Ending]) -> int:
     """Record how these Pods ended, by UID, where nothing better is known; return how many rows were there and free.
 

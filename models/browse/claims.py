@@ -15,16 +15,16 @@ from rules.machines import ClaimState, Purpose
 
 MOST_EVENTS = 500
 
-_COLUMNS = f"""
+_COLUMNS = """
     t.id, t.purpose, t.state, t.stamp, t.job_id, t.account_id,
     (SELECT login FROM accounts WHERE id = t.account_id) AS account, t.pool_id,
     (SELECT name FROM pools WHERE id = t.pool_id) AS pool,
     p.name AS pod, t.pod_uid, t.vcpu, t.memory, t.runner_name,
     t.release_reason, t.last_error, t.created_at, t.changed_at, t.minted_at, t.delivered_at, t.spare_since,
     t.ended_at, t.end_reason,
-    {pod_ends.COLUMNS}
-"""  # noqa: S608  a constant of this package
-_JOINED = "JOIN runner_pods p ON p.id = t.runner_pod_id"
+    pod_end.*
+"""
+_JOINED = f"JOIN runner_pods p ON p.id = t.runner_pod_id {pod_ends.SEEN}"
 
 _OF_POD = "t.runner_pod_id = ANY(ARRAY(SELECT id FROM runner_pods WHERE name = :value OR uid = :value))"
 
@@ -71,7 +71,7 @@ def list_claims(db: Connection, wanted: ClaimFilter, *, after: int | None = None
     table_conditions = {"t.ended_at IS NULL": True if live else None, "t.ended_at IS NOT NULL": live is False or None}
     return read(
         db, _COLUMNS, table="claims", joined=_JOINED, conditions=conditions | table_conditions, order=Order.NEWEST,
-        after=after, limit=limit,
+        after=after, limit=limit, joins={"seen": None if wanted.accounts is None else list(wanted.accounts)},
     )  # fmt: skip
 
 
@@ -81,7 +81,9 @@ def claim_story(db: Connection, claim_id: int, *, accounts: Collection[int] | No
     With `accounts` there is none of another account, nor one that retires a Pod.
     """
     select = f"SELECT {_COLUMNS} FROM claims t {_JOINED} WHERE t.id = :id"  # noqa: S608  constants of this module
-    claim = db.execute(text(select), {"id": claim_id}).one_or_none()
+    claim = db.execute(
+        text(select), {"id": claim_id, "seen": None if accounts is None else list(accounts)}
+    ).one_or_none()
     if claim is None or (accounts is not None and claim.account_id not in accounts):
         return None
     attempts = db.execute(

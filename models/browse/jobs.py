@@ -97,11 +97,11 @@ def job_story(
             SELECT c.id, c.state, c.stamp, c.created_at, c.minted_at, c.delivered_at, c.ended_at, c.end_reason,
                    c.runner_name, c.last_error, p.name AS pod, c.pod_uid,
                    p.terminal_at AS pod_over_at, p.gone_at AS pod_gone_at,
-                   {pod_ends.COLUMNS}
-            FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
+                   pod_end.*
+            FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id {pod_ends.SEEN}
             WHERE c.job_id = :id ORDER BY c.id LIMIT :most
         """),  # noqa: S608  a constant of this package
-        {"id": job_id, "most": MOST_EVENTS},
+        {"id": job_id, "most": MOST_EVENTS, "seen": None if accounts is None else list(accounts)},
     ).all()
     return JobStory(job, events, claims, _facts(db, job, claims, accounts=accounts, now=now))
 

@@ -47,10 +47,12 @@ def read(
     order: Order,
     after: int | None,
     limit: int,
+    joins: Mapping[str, Any] | None = None,
 ) -> Page:
     """Return one page of `table`, called `t` in `select`, in `joined` and in the conditions.
 
-    `conditions` maps SQL with the parameter `:value` to its value; those whose value is None are left out.
+    `conditions` maps SQL with the parameter `:value` to its value; those whose value is None are left out. `joins` are
+    the parameters of `joined`.
     """
     chosen = {sql: value for sql, value in conditions.items() if value is not None}
     clauses = [sql.replace(":value", f":value{number}") for number, sql in enumerate(chosen)]
@@ -61,6 +63,6 @@ def read(
     where = f"WHERE {' AND '.join(clauses)}" if clauses else ""
     rows = db.execute(
         text(f"SELECT {select} FROM {table} t {joined} {where} ORDER BY t.id {order} LIMIT :limit"),  # noqa: S608
-        values | {"limit": limit + 1},
+        values | {"limit": limit + 1, **(joins or {})},
     ).all()
     return Page(rows[:limit], rows[limit - 1].id if len(rows) > limit else None)

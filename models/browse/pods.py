@@ -14,11 +14,11 @@ from models.sql import text
 MOST_CLAIMS = 100
 MOST_EVENTS = 500
 
-_COLUMNS = f"""
+_COLUMNS = """
     p.id, p.namespace, p.name, p.uid, p.pool_id, (SELECT name FROM pools WHERE id = p.pool_id) AS pool, p.created_at,
     p.first_polled_at, p.polled_at, p.poller_ended_at, p.terminal_at AS over_at, p.node_gone_at, p.gone_at,
-    {pod_ends.COLUMNS}
-"""  # noqa: S608  a constant of this package
+    pod_end.*
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ def pod_story(db: Connection, name_or_uid: str, *, accounts: Collection[int] | N
     """
     pod = db.execute(
         text(f"""
-            SELECT {_COLUMNS} FROM runner_pods p WHERE p.uid = :it OR p.name = :it
+            SELECT {_COLUMNS} FROM runner_pods p {pod_ends.SEEN} WHERE p.uid = :it OR p.name = :it
             ORDER BY (p.uid = :it) IS TRUE DESC, p.id DESC LIMIT 1
         """),  # noqa: S608  constants of this package
-        {"it": name_or_uid},
+        {"it": name_or_uid, "seen": None if accounts is None else list(accounts)},
     ).one_or_none()
     if pod is None:
         return None

@@ -73,3 +73,53 @@ def test_limited_token_reads_that_the_runner_of_a_pool_is_too_old_and_not_whose_
 
     assert "GitHub refuses the version of its runner as too old; 1 runner in a row ended" in ours
     assert "exit code" not in ours
+
+
+def shared_pod(stage: Stage, pool_id: int) -> int:
+    """Put a Pod in place that a claim of ours gave back, and on which a job of theirs failed; return our claim."""
+    stage.execute(
+        """
+        INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at, terminal_at,
+                                 poller_exit_code, runner_exit_code, exit_reason, event_reason, event_by, event_note)
+        VALUES (:pool, 'runners', 'shared', 'shared', 'a', 'h', now(), now(), 0, 987654321, 'OOMKilled', 'Evicted',
+                'kubelet', 'a note of globex')
+        """,
+        pool=pool_id,
+    )  # fmt: skip
+    stage.job(200, pool_id=pool_id, account_id=THEIRS, repository="globex/app")
+    made = [
+        stage.execute(
+            """
+            INSERT INTO claims (purpose, job_id, runner_pod_id, pod_uid, pool_id, account_id, scope, vcpu, memory,
+                                state, created_at, changed_at, due_at, delivered_at, ended_at, end_reason)
+            SELECT 'job', CAST(:job AS bigint), id, uid, pool_id, CAST(:account AS bigint), 'orgs/x', 1, 1, 'ended',
+                   now(), now(), now(), CASE WHEN :delivered THEN now() END, now(), :end
+            FROM runner_pods RETURNING id
+            """,
+            job=job, account=account, delivered=delivered, end="pod_spent" if delivered else "released",
+        )[0].id
+        for job, account, delivered in ((100, OURS, False), (200, THEIRS, True))
+    ]  # fmt: skip
+    claim: int = made[0]
+    return claim
+
+
+@pytest.mark.parametrize("path", ["/pods/shared", "/jobs/100", "/claims", "/claims/{claim}"])
+def test_limited_token_reads_not_how_a_pod_ended_that_a_job_of_another_account_had(
+    stage: Stage, pool_id: int, path: str
+) -> None:
+    url = f"/api/v1{path.format(claim=shared_pod(stage, pool_id))}"
+
+    def read(*accounts: int) -> str:
+        token = stage.token(TokenScope.READ, accounts=list(accounts)) if accounts else stage.reader
+        answer = stage.client.call("GET", url, token=token)
+        assert answer.status_code == 200
+        assert "shared" in answer.text
+        return answer.text
+
+    words = ["987654321", "OOMKilled"] + (["a note of globex", "Evicted"] if path.startswith("/pods") else [])
+    assert [word for word in words if word in read(OURS)] == []
+    assert [word for word in words if word not in read()] == []
+    assert [word for word in words if word not in read(OURS, THEIRS)] == []
+    stage.execute("UPDATE claims SET delivered_at = NULL WHERE account_id = :theirs", theirs=THEIRS)
+    assert [word for word in words if word not in read(OURS)] == [], "how it ended is nobody else's"
