@@ -1,0 +1,201 @@
+"""The status of a pool: its counts, and which condition says what is wrong with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from rules.draining import DrainReport
+from rules.held_mints import HeldMints
+from rules.pod_states import PodState
+from rules.pool_plan import PoolPlan
+from rules.pool_status import Condition, PoolNow, conditions_of, dated, status_of, written
+from rules.runner_brakes import TOO_OLD, Brake
+from rules.starts import Starts, Trouble
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+POOL = PoolNow(generation=3, selector="a=b", paused=False, leaving=False, problem=None, allowed_unavailable=0)
+BRAKE = Brake(
+    account_id=None, since=NOW, last_at=NOW, probe_at=NOW, jobs=1, pods=3, exit_code=1, why="the runner failed"
+)
+HELD = HeldMints(
+    kind="account", key="7", words="no", failures=1, not_before=NOW, jobs=1, oldest=NOW, account="ada", others=0, more=0
+)
+
+
+def plan(warm: int = 2, *, wanted: int = 2, starts: Starts | None = None, **more: Any) -> PoolPlan:
+    counts = {PodState.WARM: warm, **more.pop("counts", {})}
+    return PoolPlan(counts=counts, wanted=wanted, starts=starts or Starts(), **more)
+
+
+def of_type(kind: str, pool: PoolNow, made: PoolPlan) -> Condition:
+    return next(each for each in conditions_of(pool, made, now=NOW) if each.type == kind)
+
+
+def ready(pool: PoolNow, made: PoolPlan) -> tuple[str, str]:
+    found = of_type("Ready", pool, made)
+    assert found.message
+    return found.status, found.reason
+
+
+def degraded(pool: PoolNow, made: PoolPlan) -> tuple[str, str, str]:
+    found = of_type("Degraded", pool, made)
+    return found.status, found.reason, found.message
+
+
+def test_the_status_has_every_count() -> None:
+    counts = {PodState.BUSY: 3, PodState.SPENT: 4}
+    status = status_of(POOL, plan(counts=counts, stale=5, lost=6), before=None, now=NOW)
+    conditions = status.pop("conditions")
+    assert status == {
+        "observedGeneration": 3, "replicas": 5, "selector": "a=b", "starting": 0, "warm": 2, "reserved": 0, "busy": 3,
+        "ending": 0, "retiring": 0, "silent": 0, "spent": 4, "stale": 5, "lost": 6,
+    }  # fmt: skip
+    assert [each["type"] for each in conditions] == ["Ready", "Draining", "Degraded"]
+    assert {each["observedGeneration"] for each in conditions} == {3}
+    assert {each["lastTransitionTime"] for each in conditions} == {"2026-01-01T12:00:00Z"}
+
+
+def test_the_times_of_scaling_are_written_when_there_are_any() -> None:
+    up, down = NOW - timedelta(hours=1), NOW - timedelta(hours=2)
+    status = status_of(replace(POOL, scaled_up_at=up, scaled_down_at=down), plan(), before=None, now=NOW)
+    assert status["lastScaleUpTime"] == "2026-01-01T11:00:00Z"
+    assert status["lastScaleDownTime"] == "2026-01-01T10:00:00Z"
+    assert "lastScaleDownTime" not in status_of(replace(POOL, scaled_up_at=up), plan(), before=None, now=NOW)
+
+
+def test_a_time_is_written_in_utc() -> None:
+    assert written(NOW.astimezone(timezone(timedelta(hours=5)))) == "2026-01-01T12:00:00Z"
+
+
+def test_a_condition_keeps_its_time_while_its_status_stays() -> None:
+    first = status_of(POOL, plan(), before=None, now=NOW)
+    later = NOW + timedelta(hours=1)
+    second = status_of(replace(POOL, generation=4), plan(0), before=first, now=later)
+    times = {each["type"]: each["lastTransitionTime"] for each in second["conditions"]}
+    assert times == {
+        "Ready": "2026-01-01T13:00:00Z", "Draining": "2026-01-01T12:00:00Z", "Degraded": "2026-01-01T12:00:00Z",
+    }  # fmt: skip
+    assert {each["observedGeneration"] for each in second["conditions"]} == {4}
+
+
+def test_a_dated_condition_has_all_that_it_says() -> None:
+    (found,) = dated([Condition("Ready", "True", "Because", "of this")], before={}, generation=9, now=NOW)
+    assert found == {
+        "type": "Ready", "status": "True", "reason": "Because", "message": "of this", "observedGeneration": 9,
+        "lastTransitionTime": "2026-01-01T12:00:00Z",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("warm", "wanted", "allowed", "expected"),
+    [
+        (2, 2, 0, ("True", "PodsAvailable")),
+        (1, 2, 0, ("False", "PodsStarting")),
+        (1, 2, 1, ("True", "PodsAvailable")),
+        (1, 3, 1, ("False", "PodsStarting")),
+        (0, 1, 1, ("False", "PodsStarting")),
+        (0, 0, 0, ("True", "PodsAvailable")),
+        (2, 2, -1, ("True", "PodsAvailable")),
+    ],
+)
+def test_a_pool_is_ready_with_enough_pods(warm: int, wanted: int, allowed: int, expected: tuple[str, str]) -> None:
+    assert ready(replace(POOL, allowed_unavailable=allowed), plan(warm, wanted=wanted)) == expected
+
+
+def test_a_pool_that_wants_no_pods_is_not_ready_when_its_spec_is_wrong() -> None:
+    assert ready(replace(POOL, problem="no image"), plan(0, wanted=0)) == ("False", "PodsMissing")
+    assert ready(replace(POOL, problem="no image"), plan(1, wanted=1)) == ("True", "PodsAvailable")
+
+
+def test_pods_are_missing_when_something_keeps_them_from_starting() -> None:
+    assert ready(POOL, plan(0, hopeless="ErrImagePull")) == ("False", "PodsMissing")
+    assert ready(POOL, plan(0, starts=Starts(trouble=Trouble.SILENT))) == ("False", "PodsMissing")
+
+
+def test_a_pool_that_is_deleted_or_paused_says_so() -> None:
+    assert ready(replace(POOL, leaving=True), plan()) == ("False", "Deleted")
+    assert ready(replace(POOL, paused=True), plan()) == ("True", "Paused")
+    assert ready(replace(POOL, paused=True), plan(0)) == ("False", "Paused")
+
+
+def test_a_used_up_quota_is_told_while_pods_are_missing() -> None:
+    short = Starts(trouble=Trouble.QUOTA, detail="10 of 10 cores")
+    assert ready(POOL, plan(1, starts=short)) == ("False", "QuotaExceeded")
+    assert of_type("Ready", POOL, plan(1, starts=short)).message == "10 of 10 cores"
+    assert ready(replace(POOL, allowed_unavailable=1), plan(1, starts=short)) == ("True", "QuotaExceeded")
+    assert ready(POOL, plan(2, starts=short)) == ("True", "PodsAvailable")
+
+
+def test_a_drain_is_told_in_its_own_words() -> None:
+    told = replace(POOL, drain=DrainReport(overdue=False, reason="Waiting", message="for one Pod"))
+    assert of_type("Draining", told, plan()) == Condition("Draining", "True", "Waiting", "for one Pod")
+    idle = of_type("Draining", POOL, plan())
+    assert (idle.status, idle.reason) == ("False", "NotDeleted")
+
+
+def test_an_outdated_runner_has_a_condition_of_its_own() -> None:
+    found = conditions_of(replace(POOL, version="2.1 expires"), plan(), now=NOW)
+    assert found[3:] == (Condition("RunnerOutdated", "True", "VersionExpires", "2.1 expires"),)
+
+
+def test_a_pool_without_problems_is_not_degraded() -> None:
+    assert degraded(POOL, plan())[0] == "False"
+    waiting = Starts(trouble=Trouble.QUOTA, failures=9, detail="10 of 10 cores")
+    assert degraded(POOL, plan(starts=waiting))[0] == "False"
+
+
+def test_the_problem_of_the_spec_is_told_first_and_then_that_of_the_image() -> None:
+    everything = plan(hopeless="ErrImagePull", starts=Starts(trouble=Trouble.REFUSED, detail="no"), lost=1)
+    assert degraded(replace(POOL, problem="no image"), everything) == ("True", "InvalidSpec", "no image")
+    status, reason, message = degraded(POOL, everything)
+    assert (status, reason) == ("True", "ErrImagePull")
+    assert "ErrImagePull" in message
+
+
+@pytest.mark.parametrize(
+    ("starts", "reason"),
+    [
+        (Starts(trouble=Trouble.REFUSED, detail="why"), "PodRefused"),
+        (Starts(trouble=Trouble.IMAGE, detail="why"), "why"),
+        (Starts(trouble=Trouble.SILENT, detail="why", failures=2), "PodsDoNotStart"),
+    ],
+)
+def test_pods_that_do_not_start_degrade_their_pool_before_pods_that_run(starts: Starts, reason: str) -> None:
+    found = degraded(replace(POOL, brake=BRAKE), plan(starts=starts, lost=1))
+    assert found[:2] == ("True", reason)
+    assert "why" in found[2]
+
+
+def test_one_failed_start_degrades_nothing() -> None:
+    assert degraded(POOL, plan(starts=Starts(trouble=Trouble.SILENT, detail="why", failures=1)))[0] == "False"
+
+
+def test_a_brake_is_told_with_its_account_and_its_cure() -> None:
+    everything = replace(POOL, held=HELD, replicas_writer="argo")
+    status, reason, message = degraded(replace(everything, brake=BRAKE), plan(lost=1))
+    assert (status, reason) == ("True", "RunnersDoNotStart")
+    assert message == f"Runners do not start: {BRAKE.tell()}"
+    of_account = replace(BRAKE, account_id=7, exit_code=TOO_OLD)
+    told = degraded(replace(POOL, brake=of_account), plan())[2]
+    assert told.startswith(f"Runners do not start for jobs of account 7: {of_account.tell()}; ")
+    assert told.endswith("newer runner")
+
+
+def test_held_mints_are_told_with_the_pods_that_work() -> None:
+    status, reason, message = degraded(replace(POOL, held=HELD), plan(counts={PodState.BUSY: 4}, lost=1))
+    assert (status, reason) == ("True", "MintsRefused")
+    assert message == HELD.tell(busy=4, now=NOW)
+    assert degraded(replace(POOL, held=HELD), plan())[2] == HELD.tell(busy=0, now=NOW)
+
+
+def test_lost_nodes_are_told_before_a_second_writer_of_replicas() -> None:
+    found = degraded(replace(POOL, replicas_writer="argo"), plan(lost=2))
+    assert found[:2] == ("True", "NodeLost")
+    assert "2" in found[2]
+    found = degraded(replace(POOL, replicas_writer="argo"), plan())
+    assert found[:2] == ("True", "ReplicasConflict")
+    assert "argo" in found[2]
