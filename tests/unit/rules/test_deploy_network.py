@@ -1,0 +1,367 @@
+"""The rule of deploys about network policies, on a release that is written out here.
+
+The tests of charts judge what Helm renders; these judge what the rule says of single policies.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rules.addresses import PRIVATE_V4, block
+from rules.deploy_network import ANY_OTHER, NetworkVerdict, Question, Row, judge_network
+from rules.deploys import Danger
+from rules.manifests import OWNER_LABEL, POOL_LABEL, Manifests, read_manifests
+
+Json = dict[str, Any]
+
+RUNNERS = frozenset({"runners"})
+IS_RUNNER = {"key": POOL_LABEL, "operator": "Exists"}
+IS_IDLE = {"key": OWNER_LABEL, "operator": "DoesNotExist"}
+WEB_LABELS = {"app.kubernetes.io/component": "web"}
+TO_WEB = {
+    "to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ostler"}},
+            "podSelector": {"matchLabels": WEB_LABELS}}],
+    "ports": [{"port": 8080}],
+}  # fmt: skip
+TO_DNS = {
+    "to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}],
+    "ports": [{"port": 53, "protocol": "UDP"}, {"port": 53}],
+}
+TO_PUBLIC = {"to": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": list(PRIVATE_V4)}}]}
+
+
+def policy(name: str, selected: list[Json], namespace: str = "runners", **spec: Any) -> Json:
+    return {
+        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"podSelector": {"matchExpressions": selected}, **spec},
+    }  # fmt: skip
+
+
+def base(*egress: Json, ingress: list[Json] | None = None, labels: dict[str, str] | None = None) -> Json:
+    """Return the policy of all runner Pods."""
+    made = policy(
+        "base", [IS_RUNNER], policyTypes=["Ingress", "Egress"], ingress=ingress or [],
+        egress=list(egress or (TO_DNS, TO_PUBLIC)),
+    )  # fmt: skip
+    made["metadata"]["labels"] = labels or {}
+    return made
+
+
+def idle(*egress: Json) -> Json:
+    """Return the policy of runner Pods without an owner."""
+    return policy("idle", [IS_RUNNER, IS_IDLE], policyTypes=["Egress"], egress=list(egress or (TO_WEB,)))
+
+
+def of_web(port: int = 8080) -> Json:
+    """Return the policy that lets runner Pods connect to web."""
+    own = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "runners"}}}
+    selected = [{"key": "app.kubernetes.io/component", "operator": "In", "values": ["web"]}]
+    rules = [{"from": [own], "ports": [{"port": port}]}]
+    return policy("web", selected, "ostler", policyTypes=["Ingress"], ingress=rules)
+
+
+def web(tag: str = "1", labels: dict[str, str] | None = None) -> Json:
+    """Return the Deployment of web."""
+    container = {"name": "web", "image": f"ostler:{tag}", "ports": [{"name": "http", "containerPort": 8080}]}
+    template = {"metadata": {"labels": WEB_LABELS | (labels or {})}, "spec": {"containers": [container]}}
+    return {
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", "namespace": "ostler"},
+        "spec": {"template": template},
+    }  # fmt: skip
+
+
+def pool(name: str = "linux", labels: dict[str, str] | None = None) -> Json:
+    spec = {"podTemplate": {"metadata": {"labels": labels or {}}}}
+    metadata = {"name": name, "namespace": "runners"}
+    return {"apiVersion": "ostler.dev/v1alpha1", "kind": "RunnerPool", "metadata": metadata, "spec": spec}
+
+
+def read(*bodies: Json) -> Manifests:
+    return read_manifests(bodies, namespace="ostler")
+
+
+def sound(*more: Json) -> Manifests:
+    return read(base(), idle(), of_web(), web(), pool(), *more)
+
+
+def judged(before: Manifests | None, after: Manifests, **question: Any) -> NetworkVerdict:
+    return judge_network(Question(before, after, RUNNERS, **question))
+
+
+def dangers(verdict: NetworkVerdict) -> list[Danger]:
+    return [each.danger for each in verdict.refusals]
+
+
+def only(verdict: NetworkVerdict) -> str:
+    """Return the reason of the one refusal, which is about both kinds of pools and says what to do."""
+    (found,) = verdict.refusals
+    assert found.subjects == ("runners/linux", f"runners/{ANY_OTHER}")
+    assert found.cure
+    return found.reason
+
+
+def test_a_sound_release_is_told_with_a_row_for_each_pool_and_state() -> None:
+    verdict = judged(sound(), sound())
+    assert verdict.refusals == ()
+    assert verdict.rows == tuple(
+        row
+        for name in ("runners/linux", f"runners/{ANY_OTHER}")
+        for row in (
+            Row(name, "idle", ("base", "idle"), None, reaches_web=True),
+            Row(name, "stamped", ("base",), same=True, reaches_web=False),
+        )
+    )
+
+
+def test_a_first_installation_has_nothing_to_compare_with() -> None:
+    verdict = judged(None, sound())
+    assert verdict.refusals == ()
+    assert {row.same for row in verdict.rows} == {None}
+
+
+def test_a_new_pool_has_nothing_to_compare_with() -> None:
+    verdict = judged(sound(), sound(pool("arm")))
+    assert [row.same for row in verdict.rows if row.pool == "runners/arm"] == [None, None]
+    assert [row.same for row in verdict.rows if row.pool == "runners/linux"] == [None, True]
+
+
+def test_a_pool_that_goes_is_still_judged() -> None:
+    assert "runners/arm" in {row.pool for row in judged(sound(pool("arm")), sound()).rows}
+
+
+def test_without_pods_of_web_nothing_is_said_of_who_reaches_it() -> None:
+    verdict = judged(None, read(base(), idle(), pool()))
+    assert verdict.refusals == ()
+    assert {row.reaches_web for row in verdict.rows} == {None}
+
+
+def test_a_direction_without_a_policy_is_told() -> None:
+    only_ingress = policy("base", [IS_RUNNER], policyTypes=["Ingress"])
+    verdict = judged(None, read(only_ingress, web(), pool()))
+    assert "egress" in only(verdict)
+    assert {row.reaches_web for row in verdict.rows if row.state == "stamped"} == {True}
+    only_egress = policy("base", [IS_RUNNER], policyTypes=["Egress"], egress=[TO_PUBLIC])
+    assert "ingress" in only(judged(None, read(only_egress, idle(), of_web(), web(), pool())))
+    assert dangers(judged(None, read(pool()))) == [Danger.NOT_RULED, Danger.NOT_RULED]
+
+
+def test_any_rule_of_ingress_is_told_with_its_policy() -> None:
+    opened = base(ingress=[{"from": [{"podSelector": {"matchLabels": {"app": "debug"}}}]}])
+    verdict = judged(None, read(opened, idle(), of_web(), web(), pool()))
+    assert dangers(verdict) == [Danger.OPEN_INGRESS]
+    assert only(verdict).startswith("Policy base let")
+
+
+def test_private_addresses_are_told_unless_they_are_allowed() -> None:
+    private = {"to": [{"ipBlock": {"cidr": "10.1.0.0/16"}}], "ports": [{"port": 443}]}
+    after = read(base(TO_DNS, private), idle(), of_web(), web(), pool())
+    assert dangers(judged(None, after)) == [Danger.PRIVATE_EGRESS]
+    assert "10.1.0.0/16." in only(judged(None, after))
+    assert dangers(judged(None, after, allowed=block("10.0.0.0/8"))) == []
+    assert "10.1.128.0/17." in only(judged(None, after, allowed=block("10.1.0.0/17")))
+
+
+def test_private_addresses_may_answer_for_names() -> None:
+    for port in (53, 5353):
+        names = {"to": [{"ipBlock": {"cidr": "10.0.0.10/32"}}], "ports": [{"port": port, "protocol": "UDP"}]}
+        assert dangers(judged(None, read(base(names), idle(), of_web(), web(), pool()))) == []
+    other = {"to": [{"ipBlock": {"cidr": "10.0.0.10/32"}}], "ports": [{"port": 54, "protocol": "UDP"}]}
+    assert dangers(judged(None, read(base(other), idle(), of_web(), web(), pool()))) == [Danger.PRIVATE_EGRESS]
+
+
+def test_of_many_blocks_four_are_named() -> None:
+    private = {"to": [{"ipBlock": {"cidr": f"10.{n}.0.0/16"}} for n in (1, 3, 5, 7, 9)]}
+    told = only(judged(None, read(base(private), idle(), of_web(), web(), pool())))
+    assert told.endswith("10.1.0.0/16, 10.3.0.0/16, 10.5.0.0/16, 10.7.0.0/16 and 1 more.")
+    private["to"].pop()
+    told = only(judged(None, read(base(private), idle(), of_web(), web(), pool())))
+    assert told.endswith("10.5.0.0/16, 10.7.0.0/16.")
+
+
+def test_a_stamped_pod_that_reaches_web_is_told_by_pods_and_addresses() -> None:
+    verdict = judged(None, read(base(TO_DNS, TO_WEB), idle(), of_web(), web(), pool()))
+    assert dangers(verdict) == [Danger.ROLLING_PEER, Danger.BUSY_REACHES_WEB]
+    rolling, reaching = verdict.refusals
+    assert "Policy base" in rolling.reason
+    assert "Deployment ostler/web." in rolling.reason
+    assert OWNER_LABEL in rolling.cure
+    assert "as Deployment ostler/web." in reaching.reason
+    assert [row.reaches_web for row in verdict.rows if row.state == "stamped"] == [True, True]
+
+
+def test_a_policy_of_idle_pods_may_have_peers_that_roll() -> None:
+    assert Danger.ROLLING_PEER not in dangers(judged(None, sound()))
+
+
+def test_runner_pods_roll_too() -> None:
+    each_other = {"to": [{"podSelector": {"matchExpressions": [IS_RUNNER]}}]}
+    verdict = judged(None, read(base(TO_DNS, each_other), idle(), of_web(), web(), pool()))
+    assert dangers(verdict) == [Danger.ROLLING_PEER]
+    assert "Pods of pool runners/linux" in verdict.refusals[0].reason
+
+
+def test_an_address_of_web_is_told_wherever_it_comes_from() -> None:
+    service = {
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "ostler"},
+        "spec": {"selector": WEB_LABELS, "externalIPs": ["203.0.113.7"]},
+    }  # fmt: skip
+    for verdict in (
+        judged(None, sound(service)),
+        judged(sound(service), sound()),
+        judged(None, sound(), web_addresses=block("203.0.113.7")),
+    ):
+        assert dangers(verdict) == [Danger.BUSY_REACHES_WEB]
+        assert "at 203.0.113.7/32." in verdict.refusals[0].reason
+
+
+def test_idle_pods_need_both_ends_of_the_way_to_web() -> None:
+    for after in (
+        read(base(), of_web(), web(), pool()),
+        read(base(), idle(), of_web(port=9090), web(), pool()),
+        read(base(), idle(TO_WEB | {"ports": [{"port": 9090}]}), of_web(), web(), pool()),
+    ):
+        verdict = judged(None, after)
+        assert dangers(verdict) == [Danger.IDLE_MISSES_WEB]
+        assert "Deployment ostler/web:" in only(verdict)
+        assert [row.reaches_web for row in verdict.rows if row.state == "idle"] == [False, False]
+
+
+def test_idle_pods_reach_web_of_before_and_of_after() -> None:
+    by_version = {"to": [{"namespaceSelector": {}, "podSelector": {"matchLabels": {"version": "2"}}}]}
+    before = read(base(), idle(), of_web(), web(labels={"version": "1"}), pool())
+    after = read(base(), idle(by_version), of_web(), web(labels={"version": "2"}), pool())
+    verdict = judged(before, after)
+    assert dangers(verdict) == [Danger.IDLE_MISSES_WEB]
+    assert "Deployment ostler/web (before)" in only(verdict)
+
+
+def test_peers_that_are_gained_or_lost_are_told() -> None:
+    wider = read(
+        base(TO_DNS, TO_PUBLIC, {"to": [{"ipBlock": {"cidr": "10.1.0.0/16"}}]}), idle(), of_web(), web(), pool()
+    )
+    told = only(judged(sound(), wider, allowed=block("10.0.0.0/8")))
+    assert "Egress of stamped Pods changes: gained 10.1.0.0/16." in told
+    verdict = judged(wider, sound())
+    assert dangers(verdict) == [Danger.PEERS_CHANGE]
+    assert "Egress of stamped Pods changes: lost 10.1.0.0/16." in only(verdict)
+    assert [row.same for row in verdict.rows if row.state == "stamped"] == [False, False]
+
+
+def test_pods_that_are_gained_or_lost_are_told() -> None:
+    opened = read(base(TO_DNS, TO_PUBLIC, TO_WEB), idle(), of_web(), web(), pool())
+    gained = judged(sound(), opened)
+    assert dangers(gained) == [Danger.PEERS_CHANGE, Danger.ROLLING_PEER, Danger.BUSY_REACHES_WEB]
+    assert "changes: gained Deployment ostler/web." in gained.refusals[0].reason
+    assert "changes: lost Deployment ostler/web." in only(judged(opened, sound()))
+
+
+def test_other_ports_at_the_same_addresses_are_told() -> None:
+    def at(port: int) -> Manifests:
+        return read(base(TO_DNS, TO_PUBLIC | {"ports": [{"port": port}]}), idle(), of_web(), web(), pool())
+
+    assert "other ports at the same addresses" in only(judged(at(80), at(443)))
+
+
+def test_a_direction_that_is_ruled_first_or_last_is_told() -> None:
+    open_out = policy("base", [IS_RUNNER], policyTypes=["Ingress"])
+    unruled = read(open_out, idle(), of_web(), web(), pool())
+    assert "Egress of stamped Pods changes: no policy ruled it, now one does." in only(judged(unruled, sound()))
+    lost = judged(sound(), unruled).refusals
+    assert [each.danger for each in lost] == [Danger.NOT_RULED, Danger.PEERS_CHANGE]
+    assert "Egress of stamped Pods changes: a policy ruled it, now none does." in lost[1].reason
+
+
+def test_labels_of_peers_that_no_manifest_has_are_compared() -> None:
+    other = {"to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "dns"}}}]}
+    changed = read(base(TO_DNS | other, TO_PUBLIC), idle(), of_web(), web(), pool())
+    verdict = judged(sound(), changed)
+    assert dangers(verdict) == [Danger.PEERS_CHANGE]
+    assert "other labels select their peers" in only(verdict)
+
+
+def test_a_policy_that_is_written_again_with_the_same_peers_is_told() -> None:
+    again = read(base(labels={"version": "2"}), idle(), of_web(), web("2"), pool())
+    verdict = judged(sound(), again)
+    assert dangers(verdict) == [Danger.POLICY_REWRITTEN]
+    assert "Policy base, which selects stamped Pods, is written anew." in only(verdict)
+
+
+def test_a_policy_that_comes_or_goes_with_the_same_peers_is_told() -> None:
+    second = base()
+    second["metadata"]["name"] = "second"
+    assert "Policy second, which selects stamped Pods, is new." in only(judged(sound(), sound(second)))
+    assert "Policy second, which selects stamped Pods, goes." in only(judged(sound(second), sound()))
+
+
+def test_a_policy_of_idle_pods_may_be_written_again() -> None:
+    before = read(base(), idle(TO_WEB, TO_DNS), of_web(), web(), pool())
+    assert judged(before, sound()).refusals == ()
+
+
+def test_an_owner_that_a_policy_names_is_judged_too() -> None:
+    named = {"key": OWNER_LABEL, "operator": "In", "values": ["42"]}
+    own = policy("own", [IS_RUNNER, named], policyTypes=["Egress"], egress=[TO_WEB])
+    verdict = judged(None, sound(own))
+    assert dangers(verdict) == [Danger.ROLLING_PEER, Danger.BUSY_REACHES_WEB]
+    assert "Policy own selects" in verdict.refusals[0].reason
+    assert [row.reaches_web for row in verdict.rows] == [True, True, True, True]
+    assert {row.policies for row in verdict.rows if row.state == "stamped"} == {("base", "own")}
+    changed = judged(sound(), sound(own))
+    assert changed.refusals[0].danger is Danger.PEERS_CHANGE
+    assert [row.same for row in changed.rows if row.state == "stamped"] == [False, False]
+
+
+def test_labels_of_a_pools_template_count() -> None:
+    selected = [{"key": "team", "operator": "In", "values": ["red"]}]
+    red = policy("red", selected, policyTypes=["Egress"], egress=[TO_WEB])
+    of_red = read(base(), idle(), of_web(), web(), red, pool(labels={"team": "red", OWNER_LABEL: "1"}))
+    verdict = judged(None, of_red)
+    assert {each.subjects for each in verdict.refusals} == {("runners/linux",)}
+    assert dangers(verdict) == [Danger.ROLLING_PEER, Danger.BUSY_REACHES_WEB]
+    assert ("runners/linux", "idle") in {(row.pool, row.state) for row in verdict.rows}
+    # Pods of both templates are there while the pool rolls.
+    both = judged(of_red, read(base(), idle(), of_web(), web(), red, pool(labels={"team": "blue"})))
+    assert dangers(both) == [Danger.ROLLING_PEER, Danger.BUSY_REACHES_WEB]
+
+
+def test_pods_that_were_seen_are_judged_by_their_own_labels() -> None:
+    selected = [{"key": "team", "operator": "In", "values": ["red"]}]
+    red = policy("red", selected, policyTypes=["Egress"], egress=[TO_WEB])
+    seen = {POOL_LABEL: "old", "team": "red"}
+    busy = judged(None, sound(red), seen=(("runners", seen | {OWNER_LABEL: "77"}),))
+    assert {each.subjects for each in busy.refusals} == {("runners/old",)}
+    assert ("runners/old", "stamped") in {(row.pool, row.state) for row in busy.rows}
+    warm = judged(None, sound(red), seen=(("runners", seen),))
+    assert warm.refusals == ()
+    assert ("runners/old", "idle") in {(row.pool, row.state) for row in warm.rows}
+
+
+def test_a_seen_pod_makes_its_pool_one_of_before() -> None:
+    seen = (("runners", {POOL_LABEL: "arm", OWNER_LABEL: "77", "app.kubernetes.io/managed-by": "ostler"}),)
+    rows = judged(sound(), sound(pool("arm")), seen=seen).rows
+    assert [row.same for row in rows if (row.pool, row.state) == ("runners/arm", "stamped")] == [True]
+
+
+def test_a_namespace_that_runners_did_not_have_is_new() -> None:
+    moved = {"kind": "NetworkPolicy", "apiVersion": "networking.k8s.io/v1"}
+    other = base() | moved
+    other["metadata"] = {"name": "base", "namespace": "more"}
+    verdict = judge_network(Question(sound(), sound(other), frozenset({"runners", "more"})))
+    assert [row.same for row in verdict.rows if row.pool == f"more/{ANY_OTHER}"] == [None, None]
+    assert [row.same for row in verdict.rows if row.pool == f"runners/{ANY_OTHER}"] == [None, True]
+
+
+@pytest.mark.parametrize("what", ["policyTypes", "egress"])
+def test_the_same_policy_written_otherwise_changes_nothing(what: str) -> None:
+    before = policy("base", [IS_RUNNER], policyTypes=["Ingress", "Egress"], egress=[TO_DNS, TO_PUBLIC])
+    after = base()
+    if what == "egress":
+        after["spec"]["egress"] = [TO_PUBLIC, TO_DNS]
+        expected = [Danger.POLICY_REWRITTEN]
+    else:
+        expected = []
+    old = read(before, idle(), of_web(), web(), pool())
+    assert dangers(judged(old, read(after, idle(), of_web(), web(), pool()))) == expected
