@@ -16,8 +16,9 @@ import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
@@ -54,13 +55,34 @@ class Survivor:
         return f"{self.place} {self.function}: {self.before or '(nothing)'}  =>  {self.after or '(nothing)'}{why}"
 
 
-def ask_mypy_about(names: Sequence[str]) -> None:
+def ask_mypy_about(names: Sequence[str], mutmut: Any) -> None:
     """Have mutmut ask mypy first about the mutants of these modules; it refuses more than a third."""
     from mutmut.configuration import config  # noqa: PLC0415 - reads the configuration of mutmut
 
+    # mutmut's own parses files of megabytes with libcst, which takes minutes.
+    mutmut.filter_mutants_with_type_checker = lambda: refused_by(config().type_check_command)
     # Not an argument: mutmut forgets what mypy refused when the command is another one.
     os.environ["MUTANTS_OF"] = " ".join(names)
     config().type_check_command = [sys.executable, str(Path(__file__).with_name("refused.py")), "mypy"]
+
+
+def refused_by(command: Sequence[str], *, made: Path = RESULTS.parent) -> dict[str, SimpleNamespace]:
+    """Return the mutants that this type checker refuses, as mutmut has them: each with an error and its description."""
+    done = subprocess.run(command, cwd=made, capture_output=True, text=True, check=True)
+    messages: dict[str, dict[int, str]] = {}
+    for line in done.stdout.splitlines():
+        error = json.loads(line)
+        messages.setdefault(error["file"], {})[error["line"]] = error["message"]
+    return {
+        f"{file.removesuffix('.py').replace('/', '.')}.{node.name}": SimpleNamespace(
+            error=SimpleNamespace(error_description=lines[at])
+        )
+        for file, lines in messages.items()
+        for node in ast.walk(ast.parse((made / file).read_text()))
+        if isinstance(node, ast.FunctionDef) and "__mutmut_" in node.name
+        for at in sorted(lines)
+        if node.lineno <= at <= (node.end_lineno or at)
+    }
 
 
 def leave_prose_alone() -> None:
@@ -75,6 +97,18 @@ def leave_prose_alone() -> None:
         return () if isinstance(node, libcst.SimpleString) and " " in node.value else seeded(node)
 
     operators[operators.index((libcst.BaseString, seeded))] = (libcst.BaseString, of_names)
+
+
+def fork_from_one_session(mutmut: Any, *, laws_first: bool) -> None:
+    """Have mutmut run the tests by the runner beside this file, and the mutants of the laws before the others."""
+    # Not imported by its full name: the package `tests` of this process is the copy in `mutants`.
+    mutmut.get_mutant_runner = import_module("forked").ForkedSessions
+    seconds = mutmut.estimated_worst_case_time
+
+    def rank(mutant: str) -> tuple[bool, float]:
+        return laws_first and mutant.split(".")[1] not in LAWS, seconds(mutant)
+
+    mutmut.estimated_worst_case_time = rank
 
 
 def modules(results: Path) -> list[str]:
@@ -230,7 +264,7 @@ def main() -> int:
     """Run the mutants that have no result yet, and print the summary; exit 1 if one survived without a reason."""
     options = _arguments()
     leave_prose_alone()
-    from mutmut.__main__ import cli  # noqa: PLC0415 - reads the configuration of mutmut on import
+    mutmut: Any = import_module("mutmut.__main__")  # reads the configuration of mutmut on import
 
     wanted = [Path(each).stem for each in options.files]
     if not wanted and not options.all:
@@ -242,11 +276,12 @@ def main() -> int:
         if options.minutes:
             signal.signal(signal.SIGALRM, _stop)
             signal.setitimer(signal.ITIMER_REAL, 60 * options.minutes)
-        for part in [wanted] if wanted else [LAWS, others()]:
-            patterns = to_run(part, again=options.again)
-            if patterns:
-                ask_mypy_about(part)
-                cli(["run", "--max-children", str(options.children), *patterns], standalone_mode=False)
+        parts = wanted or [*LAWS, *others()]
+        patterns = to_run(parts, again=options.again)
+        if patterns:
+            ask_mypy_about(parts, mutmut)
+            fork_from_one_session(mutmut, laws_first=not wanted)
+            mutmut.cli(["run", "--max-children", str(options.children), *patterns], standalone_mode=False)
         signal.setitimer(signal.ITIMER_REAL, 0)
     lines = list(report(wanted or modules(RESULTS)))
     print("\n".join(lines))  # noqa: T201

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,27 @@ def test_mypy_refuses_what_stands_in_a_mutant_and_is_about_types(tmp_path: Path)
         (3, "arg-type")
     ]
     assert not list(refused.refusals(iter(lines), {"others"}))
+
+
+def test_mutant_is_refused_when_an_error_stands_inside_of_it(tmp_path: Path) -> None:
+    (tmp_path / "rules").mkdir()
+    module = "def x_old__mutmut_orig():\n    return 1\ndef x_old__mutmut_1():\n    return None\nclass A:\n"
+    method = "    def xǁAǁold__mutmut_2(self):\n        return None\n"
+    (tmp_path / "rules" / "ages.py").write_text(module + method)
+    errors = [{"file": "rules/ages.py", "line": line, "message": f"of line {line}"} for line in (4, 7)]
+    command = [sys.executable, "-c", f"print({chr(10).join(map(json.dumps, errors))!r})"]
+    found = of_rules.refused_by(command, made=tmp_path)
+    assert {name: each.error.error_description for name, each in found.items()} == {
+        "rules.ages.x_old__mutmut_1": "of line 4",
+        "rules.ages.xǁAǁold__mutmut_2": "of line 7",
+    }
+
+
+def test_tests_of_the_module_run_before_others_that_are_little_faster() -> None:
+    forked = pytest.importorskip("tests.mutants.forked", reason="needs mutmut", exc_type=ModuleNotFoundError)
+    own, fast, slow = "unit/test_ages.py::a", "unit/test_b.py::fast", "unit/test_b.py::slow"
+    assert forked.in_order("ages", [slow, own, fast], {own: 1.0, fast: 0.1, slow: 0.3}) == [fast, own, slow]
+    assert forked.in_order("ages", [own, fast], {own: forked.SLOW, fast: 0.1}) == [fast]
 
 
 def test_every_reason_for_a_survivor_names_a_line_that_exists() -> None:
