@@ -27,11 +27,11 @@ help: ## list the commands
 
 $(STAMP): requirements/dev.txt requirements/bootstrap.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Ostler needs Python 3.11 or newer; set PYTHON=")'
-	@echo "Setting up $(VENV): locked, hashed dependencies"
+	@echo "Setting up $(VENV): locked, hashed dependencies (this takes about a minute)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install --quiet --no-deps --require-hashes -r requirements/bootstrap.txt
-	@$(UV) install --no-deps --require-hashes -r requirements/dev.txt \
-		|| { echo "uv cannot fetch them here; pip can take minutes"; $(PIP) install --no-deps --require-hashes -r requirements/dev.txt; }
+	@$(UV) install --quiet --no-deps --require-hashes -r requirements/dev.txt \
+		|| { echo "uv cannot fetch them here; pip can take minutes"; $(PIP) install --quiet --no-deps --require-hashes -r requirements/dev.txt; }
 	@$(PIP) install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
