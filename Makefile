@@ -19,6 +19,7 @@ MINUTES ?=
 # Without caches each of the many processes of a demo or a test compiles what it imports anew: twice the CPU of a start.
 unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := beat_schedule.py poller ostler tasks models k8s_adapters github_adapters rules web lab tests benchmarks
+SPELLED := $(PACKAGES) docs charts compose .ci Makefile pyproject.toml README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md
 
 .PHONY: help demo chaos bench test test-slow test-seeds mutants mutants-all mutants-sql lint fmt control-plane toxiproxy helm kubectl setup
 
@@ -65,12 +66,14 @@ mutants-all: $(STAMP) ## seed mistakes in all of rules (up to 3 hours; goes on w
 mutants-sql: $(STAMP) ## drop conditions of guarded statements, at most 150 (about an hour; goes on where it stopped): FILES= MINUTES=
 	@$(BIN)/python tests/mutants/of_sql.py --minutes $(or $(MINUTES),120) $(FILES)
 
-lint: $(STAMP) ## ruff, format, mypy, import-linter, shellcheck
+lint: $(STAMP) ## ruff, format, mypy, import-linter, shellcheck, codespell, prose
 	@$(BIN)/ruff check $(PACKAGES)
 	@$(BIN)/ruff format --check $(PACKAGES)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/shellcheck poller/*.sh lab/kubelet/runner/*.sh .ci/run
+	@$(BIN)/codespell $(SPELLED)
+	@$(BIN)/python -m tests.prose
 
 fmt: $(STAMP) ## format the code
 	@$(BIN)/ruff check --fix --exit-zero --quiet $(PACKAGES)

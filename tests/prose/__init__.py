@@ -1,0 +1,1 @@
+"""Prose linter: idioms that make a reader start a sentence twice."""
