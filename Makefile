@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := beat_schedule.py poller ostler tasks models k8s_adapters github_adapters rules web lab tests benchmarks
 SPELLED := $(PACKAGES) docs charts compose .ci Makefile pyproject.toml README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md
 
-.PHONY: help demo chaos bench test test-slow test-seeds mutants mutants-all mutants-sql lint fmt control-plane toxiproxy helm kubectl setup
+.PHONY: help demo chaos bench test test-slow test-seeds check mutants mutants-all mutants-sql lint fmt control-plane toxiproxy helm kubectl setup
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ mutants-all: $(STAMP) ## seed mistakes in all of rules (up to 3 hours; goes on w
 
 mutants-sql: $(STAMP) ## drop conditions of guarded statements, at most 150 (about an hour; goes on where it stopped): FILES= MINUTES=
 	@$(BIN)/python tests/mutants/of_sql.py --minutes $(or $(MINUTES),120) $(FILES)
+
+check: lint ## lint, types and unit tests: under two minutes once warm, needs no cluster
+	@$(BIN)/pytest -n 2 --dist loadfile tests/unit
 
 lint: $(STAMP) ## ruff, format, mypy, import-linter, shellcheck, codespell, prose
 	@$(BIN)/ruff check $(PACKAGES)
