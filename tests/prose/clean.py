@@ -8,6 +8,7 @@ from __future__ import annotations
 
 CLEAN = (
     "CONTRIBUTING.md",
+    "README.md",
     "SECURITY.md",
     "docs/decisions/0001-lock-file.md",
     "docs/decisions/0002-github-client.md",

@@ -19,6 +19,7 @@ PAGES = sorted(
     path
     for path in (
         ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
         *(ROOT / "docs").rglob("*.md"),
         *(ROOT / "compose").glob("*.md"),
         *(ROOT / "charts").rglob("*.md"),

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[3]
 PAGES = sorted(
     [
         ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
         *(ROOT / "docs").rglob("*.md"),
         *(ROOT / "compose").glob("*.md"),
         *(ROOT / "charts").rglob("*.md"),
