@@ -9,6 +9,7 @@ client may take to send a request or to read an answer.
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -95,11 +96,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self._connections.waits(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the timers of the connection."""
+        """Cancel the timers of the connection, and end its reference cycles."""
         self._connections.forget(self)
         self._expect(None)
         self._expect_reader(None)
         super().connection_lost(exc)
+        if self._early is not None:
+            self._early.release()
+            self._early = None
 
     def proven(self) -> None:
         """Take the connection out of the cap until its request is answered."""
@@ -151,7 +155,8 @@ class BoundedProtocol(HttpToolsProtocol):
             raise _Stopped
         super().on_message_begin()
         scope: dict[str, Any] = self.scope  # type: ignore[assignment]
-        scope[_CONNECTION] = self
+        # The protocol has the scope: a strong reference would be a cycle, which keeps a closed connection for minutes.
+        scope[_CONNECTION] = weakref.ref(self)
         scope[PORT] = self._port
         self._in_message = True
         self._reported = True
@@ -311,9 +316,13 @@ class _Early:
         self._cycle.keep_alive = False
         self._cycle.transport = self  # type: ignore[assignment]
 
-    def came_whole(self) -> None:
+    def release(self) -> None:
         """Give the connection back to its request."""
         self._cycle.transport = self._protocol.transport
+
+    def came_whole(self) -> None:
+        """Give the connection back to its request, whose client may send another one."""
+        self.release()
         if not self._cycle.response_started:  # else its answer said that the connection ends
             self._cycle.keep_alive = self.keep_alive
 
@@ -332,7 +341,8 @@ class _Early:
 
 def proven(scope: Scope) -> None:
     """Take the connection of a request out of the cap: its token was verified, and it is held."""
-    connection = scope.get(_CONNECTION)
+    reference = scope.get(_CONNECTION)
+    connection = None if reference is None else reference()
     if isinstance(connection, BoundedProtocol):
         connection.proven()
 
