@@ -26,7 +26,7 @@ from web.app import Web, build_app
 from web.collector import settle
 from web.limits import BoundedProtocol
 from web.ports import Audience, Ports, wanted
-from web.tls import Certificate, Gate
+from web.tls import Certificate, Gate, keep_large_buffers_apart
 
 _GRACE = 20
 _BACKLOG = 4096
@@ -93,6 +93,7 @@ class Server(uvicorn.Server):
             )
             return made
 
+        keep_large_buffers_apart()
         connections = self.ports.caps[secured.getsockname()[1]]
         self._gate = Gate(secured, certificate, connections=connections, make=served)
         self._gate.start(backlog=self.config.backlog)

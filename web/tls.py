@@ -11,6 +11,7 @@ client without TLS does.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import socket
 import ssl
 from collections.abc import Callable
@@ -39,6 +40,10 @@ _PAUSE = 0.1
 
 _CERTIFICATE, _KEY = "OSTLER_WEB_POLLS_TLS_CERT", "OSTLER_WEB_POLLS_TLS_KEY"
 
+_M_MMAP_THRESHOLD = -3
+_OWN_PAGES_FROM = 128 * 1024
+"""Bytes from which a buffer is mapped separately: glibc's initial value, which it raises unless it is set."""
+
 log = get_logger(__name__)
 _failed = RefusedLog(log, "tls.handshake_failed")
 _refused = RefusedLog(log, "tls.not_accepted")
@@ -49,6 +54,17 @@ class _Loaded:
     files: tuple[bytes, bytes]
     context: ssl.SSLContext
     ends_at: datetime
+
+
+def keep_large_buffers_apart() -> bool:
+    """Have glibc map each large buffer separately; return whether it does. Other C libraries are left as they are.
+
+    uvloop allocates 256 KiB for each connection with TLS, and a poll touches two or three pages of it. By default glibc
+    maps such a buffer only until the first one is freed. Later buffers are cut from the heap, among pages that earlier
+    objects have touched, so a held poll takes more memory.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    return mallopt is not None and mallopt(_M_MMAP_THRESHOLD, _OWN_PAGES_FROM) == 1
 
 
 class Certificate:
