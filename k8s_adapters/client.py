@@ -64,7 +64,9 @@ class KubeClient:
         connect_timeout: float,
         read_timeout: float,
         timing: Timing | None = None,
+        policy: RetryPolicy = _DEFAULT_POLICY,
     ) -> None:
+        self._policy = policy
         self.timing = timing or Timing()
         self._load = load
         self._api = load()
@@ -93,7 +95,7 @@ class KubeClient:
     ) -> Json:
         """Return the JSON object that answers one call.
 
-        `timeout` bounds each attempt from first byte sent to answer read; `policy` (4 attempts by default)
+        `timeout` bounds each attempt from first byte sent to answer read; `policy` (the client's by default)
         says how often and how long it is repeated. A repeated POST may meet what its first attempt made.
         `impersonate`: the user as whom it is asked, which takes the right to.
         Raises `Gone`, `Conflict`, `Invalid`, `Forbidden`, `RateLimited` or `Retryable`.
@@ -144,7 +146,7 @@ class KubeClient:
             return self._as_us(send)
 
         try:
-            return call(attempt, what=what, policy=policy or _DEFAULT_POLICY, timing=self.timing)
+            return call(attempt, what=what, policy=policy or self._policy, timing=self.timing)
         except Answer as answer:
             raise _by_meaning(what, answer) from answer
 
@@ -270,11 +272,13 @@ def make_client(
     pool_size: int = 16,
     timing: Timing | None = None,
     named: str = "OSTLER_KUBECONFIG",
+    policy: RetryPolicy = _DEFAULT_POLICY,
 ) -> KubeClient:
     """Return a client for the cluster that `kubeconfig` names, or the one we run in when it is None or empty.
 
     `kubeconfig` may be several files, as in KUBECONFIG. `pool_size` is how many connections are kept; as many threads
-    can call without opening new ones. `named`: the option or variable that the message of an error names.
+    can call without opening new ones. `named`: the option or variable that the message of an error names. `policy`: of
+    calls that bring none; 4 attempts without a deadline by default.
     Raises `ConfigurationError` when the credentials cannot be read.
     """
 
@@ -285,7 +289,9 @@ def make_client(
         configuration.keep_alive = True
         return ApiClient(configuration)
 
-    return KubeClient(load=load, connect_timeout=connect_timeout, read_timeout=read_timeout, timing=timing)
+    return KubeClient(
+        load=load, connect_timeout=connect_timeout, read_timeout=read_timeout, timing=timing, policy=policy
+    )
 
 
 def _bare() -> Configuration:

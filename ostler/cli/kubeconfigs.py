@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 USUAL = "~/.kube/config"
 
+ANSWER_WITHIN = 6.0
+"""Seconds after which a command that waits for an answer of the API server says so and ends."""
+
 Kubeconfig = Annotated[
     str | None,
     typer.Option(
@@ -52,9 +55,16 @@ def choose(given: str | None = None) -> Chosen:
     return Chosen(str(usual), USUAL) if usual.exists() else Chosen(None, "the Pod's ServiceAccount")
 
 
-def client_for(given: str | None = None, *, read_timeout: float = 10.0, pool_size: int = 16) -> KubeClient:
-    """Return a client for the operator's cluster. Raises ConfigurationError when its credentials cannot be read."""
+def client_for(given: str | None = None, *, pool_size: int = 16) -> KubeClient:
+    """Return a client for the operator's cluster, whose calls take `ANSWER_WITHIN` with all their attempts.
+
+    Raises ConfigurationError when its credentials cannot be read.
+    """
     from k8s_adapters.client import make_client  # noqa: PLC0415
+    from k8s_adapters.retry import RetryPolicy  # noqa: PLC0415
 
     chosen = choose(given)
-    return make_client(kubeconfig=chosen.path, read_timeout=read_timeout, pool_size=pool_size, named=chosen.named)
+    return make_client(
+        kubeconfig=chosen.path, read_timeout=ANSWER_WITHIN, pool_size=pool_size, named=chosen.named,
+        policy=RetryPolicy(base=0.5, deadline=ANSWER_WITHIN),
+    )  # fmt: skip

@@ -25,6 +25,8 @@ MOST_PODS = 10_000
 TRIES = 5
 LOOK_EVERY = 2.0
 """Seconds between two looks at a pool that drains."""
+OUTAGE = 60.0
+"""Seconds without an answer of the API server after which the command no longer waits for a drain."""
 
 Name = Annotated[str, typer.Argument(help="the pool's name, as `ostler pool list` shows it")]
 
@@ -110,13 +112,28 @@ def drain(
 
 
 def _watch(cluster: InCluster, pool: PoolSeen, *, quiet: bool) -> bool:
-    """Return True when the pool is gone; tell on stderr how far it is whenever that changes."""
+    """Return True when the pool is gone; tell on stderr how far it is whenever that changes.
+
+    Raises Retryable when the API server has not answered for `OUTAGE`.
+    """
+    from ostler.errors import Retryable  # noqa: PLC0415
+
     interrupted = []
     # A KeyboardInterrupt can be lost in the middle of a call; this one is seen after it.
     before = signal.signal(signal.SIGINT, lambda *_: interrupted.append(True))
     said = ""
     try:
-        while (left := _left(cluster, pool)) is not None:
+        answered = time.monotonic()
+        while True:
+            try:
+                left = _left(cluster, pool)
+                answered = time.monotonic()
+            except Retryable:
+                if time.monotonic() - answered > OUTAGE:
+                    raise
+                left = f"{pool.name} drains; the API server does not answer now"
+            if left is None:
+                break
             if left != said and not quiet:
                 typer.echo(left, err=True)
             said = left

@@ -111,10 +111,11 @@ def _absent(value: Any, place: str, key: str) -> list[str]:
 
 def admission(sight: Sight) -> Verdict:
     """The policy is in force that keeps the garbage collector from Pods that are not over."""
+    lab = sight.lab_cluster  # raises where the API server does not answer; the probe waits for it once more
     answer = refuses_the_collector(sight.kube, sight.place.namespace)
     if answer.refused:
         return ok("the garbage collector is refused a runner Pod that is not over")
-    if sight.lab_cluster:
+    if lab:
         return ok("the lab's API server has no admission policies and no garbage collector; a cluster gets the chart's")
     if answer.refused is False:
         return failed(answer.why, answer.cure or "apply the admission policy of the chart")
@@ -123,10 +124,11 @@ def admission(sight: Sight) -> Verdict:
 
 def pod_creation(sight: Sight) -> Verdict:
     """The policy is in force that keeps workers from creating other Pods than runners."""
+    lab = sight.lab_cluster  # raises where the API server does not answer; the probe waits for it once more
     answer = refuses_other_pods(sight.kube, sight.place.namespace)
     if answer.refused:
         return ok("workers are refused every Pod that is no runner's")
-    if sight.lab_cluster:
+    if lab:
         return ok("the lab's API server has no admission policies; a cluster gets the chart's")
     if answer.refused is False:
         return warning(answer.why, answer.cure or "apply the admission policy of the chart")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ostler.cli.doctor.sight import Sight
 
-WITHIN = 12.0
+WITHIN = 10.0
 """Seconds that a check may take, unless it says otherwise."""
 
 

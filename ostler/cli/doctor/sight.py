@@ -149,7 +149,7 @@ class Sight:
         return self._once("installations", lambda: self.github.list_installations(deadline_seconds=CALL_WITHIN))
 
     def _make_kube(self) -> KubeClient:
-        return client_for(read_timeout=CALL_WITHIN, pool_size=4)
+        return client_for(pool_size=4)
 
     def _make_github(self) -> GitHub:
         return GitHub(

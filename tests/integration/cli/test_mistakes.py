@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import socket
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 import structlog
+import urllib3
 import yaml
 from cryptography.fernet import Fernet
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -325,6 +327,35 @@ def test_silent_server_is_said_with_host_port_and_cure_and_is_status_3(
         path.write_text(yaml.safe_dump(kubeconfig_of(f"{scheme}://{at}")))
         mistakes += [mistake(command, 3, *said, KUBECONFIG=str(path)) for command in commands]
     assert deviations(tuple(mistakes), bare) == {}
+
+
+class Waits(threading.local):
+    """A clock of each thread that only waiting moves: as long as the client would, and between two attempts."""
+
+    def __init__(self, longest: list[float]) -> None:
+        self.longest = longest
+        self.now = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.longest.append(self.now)
+
+    def urlopen(self, *_: Any, timeout: urllib3.Timeout, **__: Any) -> None:
+        limits = (timeout.total, timeout.read_timeout)
+        self.sleep(min(each for each in limits if isinstance(each, float)))
+        raise TimeoutError
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "doctor --only cluster"])
+def test_command_waits_less_than_ten_seconds_for_an_api_server_that_is_silent(
+    bare: dict[str, str], files: Files, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    waits = Waits([])
+    monkeypatch.setattr(kube_client, "Timing", lambda: Timing(sleep=waits.sleep, clock=lambda: waits.now))
+    monkeypatch.setattr(urllib3.PoolManager, "urlopen", lambda _, *given, **named: waits.urlopen(*given, **named))
+    done = run_command(bare | {"OSTLER_KUBECONFIG": str(files.dead)}, *command.split())
+    assert "timed out" in done.stdout + done.stderr
+    assert 1 < max(waits.longest) < 10
 
 
 def test_doctor_without_settings_blames_the_variable_of_each_line(bare: dict[str, str]) -> None:
