@@ -199,13 +199,13 @@ def _room(pool: ObservedPool, kept: Sequence[ObservedPod], *, now: datetime) -> 
     are warm than a roll may replace at a time, it goes on earlier.
     """
     starts = pool.starts
-    if starts.without_surge and starts.failed_at is not None and now - starts.failed_at >= SURGE_AGAIN:
+    refused = [
+        pod for pod in kept
+        if pod.state is PodState.STARTING and pod.unschedulable and pod.seen and not pod.stale
+    ]  # fmt: skip
+    if starts.without_surge and starts.failed_at is not None and now - starts.failed_at >= SURGE_AGAIN and not refused:
         return NOTHING_YET
-    waits = any(
-        pod.state is PodState.STARTING and pod.unschedulable and pod.seen and not pod.stale
-        and (now - pod.created_at).total_seconds() >= ROOM_WITHIN
-        for pod in kept
-    )  # fmt: skip
+    waits = any((now - pod.created_at).total_seconds() >= ROOM_WITHIN for pod in refused)
     beyond = len(kept) > pool.wanted and surge_of(pool) > 0 and rolls(kept)
     warm = sum(pod.state is PodState.WARM for pod in kept)
     if waits and beyond and warm > share_of(pool) and starts.trouble is None:

@@ -137,7 +137,7 @@ def trouble_of_ended(*, reason: str | None, poller_exit_code: int | None) -> tup
 
 def without_room(*, since: datetime) -> Starts:
     """Return how starts stand in a roll that found no room for a Pod above the replicas; it is no failure."""
-    return Starts(trouble=Trouble.UNSCHEDULABLE, failed_at=since, detail="no node has room for one more Pod")
+    return Starts(trouble=Trouble.UNSCHEDULABLE, failed_at=since, detail="no node takes one more Pod")
 
 
 def recovered(starts: Starts, *, first_polls: Iterable[datetime], rolls: bool = False) -> Starts:

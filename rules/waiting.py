@@ -71,7 +71,7 @@ class PoolFacts:
     trouble: Trouble | None = None
     trouble_detail: str = ""
     without_surge: bool = False
-    """It rolls on nodes that have no room for one more Pod, so that old Pods go before new ones are made."""
+    """It rolls, and no node takes one more Pod, so that old Pods go before new ones are made."""
     create_after: datetime | None = None
     """When the next Pod is made at the earliest, after starts that failed."""
     brake: Brake | None = None
@@ -346,7 +346,7 @@ def _no_pod(pool: PoolFacts) -> tuple[str, str]:  # noqa: PLR0911  a table, one 
         return f"{why}{detail}{later}", cure
     counts = f"{pool.taken} of {pool.replicas} have a job"
     if pool.taken < pool.replicas:
-        why = ", without a Pod in advance as the nodes are full" if pool.without_surge else ""
+        why = ", without a Pod in advance as no node takes one more" if pool.without_surge else ""
         return f"{counts}, and the others start, end or are replaced{why}", (
             f"Wait for one to start. If none does within a few minutes: kubectl describe rpool {pool.name}."
         )

@@ -49,6 +49,7 @@ class Cluster:
     percent: int = 10
     quota: bool = False
     busy: int = 0
+    start_timeout: float = 300.0
     starts: Starts = NOTHING_YET
     made: PoolPlan | None = None
     seconds: int = 0
@@ -94,7 +95,7 @@ class Cluster:
         going = rolls(observed)
         pool = ObservedPool(
             replicas=self.replicas, max_surge=self.surge, max_unavailable_percent=self.percent, web_beats=True,
-            starts=recovered(self.starts, first_polls=polls, rolls=going),
+            start_timeout=self.start_timeout, starts=recovered(self.starts, first_polls=polls, rolls=going),
         )  # fmt: skip
         made = plan(pool, observed, most=50, now=now)
         self.made, self.starts = made, made.starts
@@ -154,6 +155,13 @@ def test_pool_on_nodes_with_room_misses_no_pod_while_it_rolls(replicas: int) -> 
     assert min(cluster.fewest_warm) == replicas
 
 
+def test_surge_above_the_share_rolls_as_many_at_a_time_and_misses_no_pod() -> None:
+    by_default, larger = Cluster(10, full(100)), Cluster(10, full(100), surge=5)
+
+    assert larger.roll() * 4 < by_default.roll()
+    assert min(larger.fewest_warm) == 10
+
+
 def test_last_warm_pod_goes_first_only_after_the_whole_start_timeout() -> None:
     cluster = Cluster(10, full(10), busy=9)
     while cluster.seconds <= 300:
@@ -198,7 +206,7 @@ def test_conditions_say_that_a_roll_on_full_nodes_goes_on_without_surge() -> Non
     assert told(cluster, "Degraded") == (
         "False",
         "NoRoomToSurge",
-        "no node has room for one more Pod: the roll retires an old Pod before it makes a new one",
+        "no node takes one more Pod: the roll retires an old Pod before it makes a new one",
     )
     assert told(cluster, "Ready")[:2] == ("True", "PodsAvailable")
 
@@ -214,3 +222,13 @@ def told(cluster: Cluster, kind: str) -> tuple[str, str, str]:
     pool = PoolNow(generation=1, selector="", paused=False, leaving=False, problem=None, allowed_unavailable=1)
     found = conditions_of(pool, cluster.made, now=BEGUN)
     return next((each.status, each.reason, each.message) for each in found if each.type == kind)
+
+
+def test_roll_makes_no_pod_in_advance_while_a_successor_finds_no_node() -> None:
+    """A template that no node takes: its Pod must grow old enough to be counted as a failed start."""
+    cluster = Cluster(10, lambda _: 0, start_timeout=3600)
+    for _ in range(400):
+        cluster.tick()
+
+    assert cluster.starts.failures == 1
+    assert min(cluster.fewest_warm) == 9

@@ -109,7 +109,7 @@ def no_pod(**changes: Any) -> Explanation:
         ({"replicas": 0, "taken": 0}, "its replicas is 0", "`ostler pool scale small 1`"),
         ({"replicas": 3, "taken": 3}, "3 of 3 have a job", "`ostler pool scale small 4`"),
         ({"replicas": 3, "taken": 1}, "the others start", "Wait for one to start"),
-        ({"replicas": 3, "taken": 1, "without_surge": True}, "as the nodes are full", "Wait for one to start"),
+        ({"replicas": 3, "taken": 1, "without_surge": True}, "as no node takes one more", "Wait for one to start"),
         ({"paused": True}, "paused", "`ostler pool resume small`"),
         ({"problem": "image: it is empty"}, "image: it is empty", "Correct the spec"),
         ({"autoscaled": True, "max_replicas": 9, "replicas": 3, "taken": 3}, "up to 9", "it adds Pods within seconds"),
