@@ -27,7 +27,7 @@ def test_what_is_over_is_finished(kind: Adrift, state: JobState) -> None:
 
 @pytest.mark.parametrize(("kind", "state"), EVERY)
 @pytest.mark.parametrize("started", [False, True])
-@pytest.mark.parametrize("hours", [0, 24, 47, 49, 24 * 36])
+@pytest.mark.parametrize("hours", [0, 24, 48, 49, 24 * 35, 24 * 36])
 def test_a_404_finishes_only_what_started_or_cannot_be_queued_any_more(
     kind: Adrift, state: JobState, started: bool, hours: int
 ) -> None:

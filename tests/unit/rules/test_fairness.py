@@ -332,3 +332,56 @@ def test_jobs_are_shared_in_proportion_to_the_weights(weights: list[int], slots:
     for (one, grain), (other, other_grain) in combinations(per_weight, 2):
         assert one - other <= grain + 1e-9
         assert other - one <= other_grain + 1e-9
+
+
+def test_a_job_does_not_wait_for_the_room_that_is_reserved_for_itself() -> None:
+    one = Budget(count=1, vcpu_millicores=8000, memory_mib=90_000)
+    head = job(1, pool_id=2)
+    own = Reservation(1000, 1000, 1, 1, head.queued_at, head.job_id)
+    assert refusal(head, account(1, budget=one), own) is None
+
+
+@pytest.mark.parametrize("short", [(3, 3000, 3000), (4, 2999, 3000), (4, 3000, 2999)])
+def test_a_job_is_admitted_when_just_what_is_reserved_is_left(short: tuple[int, int, int]) -> None:
+    head = job(1, pool_id=2)
+    kept = Reservation(vcpu_millicores=2000, memory_mib=2000, count=3, pool_id=1, queued_at=LONG_AGO, job_id=0)
+    assert refusal(head, account(1, budget=Budget(4, 3000, 3000)), kept) is None
+    assert refusal(head, account(1, budget=Budget(*short)), kept) is SkipReason.RESERVED
+
+
+@pytest.mark.parametrize(
+    ("usage", "totals", "share"),
+    [
+        (Usage(5, 0, 0), Budget(10, 100, 100), 0.5),
+        (Usage(0, 50, 0), Budget(10, 100, 100), 0.5),
+        (Usage(0, 0, 50), Budget(10, 100, 100), 0.5),
+        (Usage(1, 0, 0), Budget(1, 100, 100), 1.0),
+        (Usage(0, 1, 0), Budget(10, 1, 100), 1.0),
+        (Usage(0, 0, 1), Budget(10, 100, 1), 1.0),
+        (Usage(5, 10, 10), Budget(0, 100, 100), 0.1),
+        (Usage(1, 50, 10), Budget(10, 0, 100), 0.1),
+        (Usage(1, 10, 50), Budget(10, 100, 0), 0.1),
+        (Usage(0, 0, 0), Budget(0, 0, 0), 0.0),
+    ],
+)
+def test_the_share_is_the_largest_of_what_there_is_a_budget_for(usage: Usage, totals: Budget, share: float) -> None:
+    assert dominant_share(usage, totals) == pytest.approx(share)
+
+
+def test_a_weight_below_one_makes_a_share_larger() -> None:
+    used = Usage(count=10, vcpu_millicores=0, memory_mib=0)
+    assert weighted_share(account(1, weight=0.5, usage=used), TOTALS) == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("size", [(50_000, 0), (0, 50_000)])
+def test_what_was_picked_is_charged_in_full(size: tuple[int, int]) -> None:
+    used = Usage(count=5, vcpu_millicores=0, memory_mib=0)
+    heads = [job(1, 1, size=size), job(2, 1, size=size), job(3, 2)]
+    assert ids(plan(heads, account(1), account(2, usage=used), slots=2)) == [1, 3]
+
+
+def test_accounts_that_come_last_come_after_those_that_use_more() -> None:
+    used = {2: Usage(count=50, vcpu_millicores=0, memory_mib=0)}
+    views = {n: account(n, usage=used.get(n, NOTHING)) for n in (1, 2, 3)}
+    planned = plan_batch([job(1, 1), job(2, 2), job(3, 3)], views, totals=TOTALS, slots=3, last={1: 1, 3: 2})
+    assert ids(planned) == [2, 1, 3]

@@ -307,3 +307,46 @@ def test_repeated_it_comes_to_the_wanted_number_of_fresh_pods_and_rests(
     busy = sum(each.state is PodState.BUSY for each in world.values())
     assert len(world) == max(of.wanted, busy)
     assert not any((each.stale or each.cordoned) and each.state is PodState.WARM for each in world.values())
+
+
+def test_a_retirement_is_told_with_its_detail_if_it_has_one() -> None:
+    (failed,) = look(pool(1), pod(1, PodState.STARTING, age=400, waiting="ImagePullBackOff")).retire
+    assert str(failed) == f"{Why.NOT_STARTED}: {failed.detail}"
+    assert "ImagePullBackOff" in failed.detail
+    (surplus,) = look(pool(0), pod(1)).retire
+    assert str(surplus) == str(Why.SURPLUS)
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_plan_says_how_the_pool_stands(*, held: bool) -> None:
+    starts = Starts(failures=2, failed_at=NOW, create_after=NOW, trouble=Trouble.SILENT)
+    made = look(
+        pool(3, held=held, starts=starts), pod(1, stale=True), pod(2, PodState.STARTING, unborn=True),
+        pod(3, node_gone=True), pod(4, PodState.SPENT, node_gone=True), pod(5, PodState.BUSY),
+    )  # fmt: skip
+    assert made.counts == {PodState.WARM: 1, PodState.SPENT: 1, PodState.BUSY: 1}
+    assert (made.stale, made.lost, made.wanted) == (1, 1, 3)
+    assert made.starts == starts
+    assert made.creates is not held
+
+
+def test_plans_of_one_tick_share_their_budget() -> None:
+    warm = [pod(n) for n in range(20)]
+    assert len(look(pool(0, retired=3), *warm).retire) == 2
+    assert look(pool(0, retired=5), *warm).retire == ()
+    assert look(pool(0, retired=9), *warm).retire == ()
+
+
+def test_a_failed_start_that_could_not_be_retired_is_not_counted() -> None:
+    made = look(pool(1, retired=5), pod(1, PodState.STARTING, age=400))
+    assert (made.retire, made.failed_starts, made.starts) == ((), (), Starts())
+
+
+def test_a_start_has_failed_at_the_end_of_its_timeout_whoever_else_starts() -> None:
+    made = look(pool(2), pod(1, PodState.STARTING, age=1), pod(2, PodState.STARTING, age=300))
+    assert retired(made) == [(2, Why.NOT_STARTED)]
+
+
+def test_an_image_is_hopeless_only_for_a_pod_of_this_template_that_starts() -> None:
+    assert look(pool(1), pod(1, waiting="ErrImageNeverPull")).hopeless is None
+    assert look(pool(1), pod(1, PodState.STARTING, stale=True, waiting="ErrImageNeverPull")).hopeless is None
