@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
-from rules.autoscaler import Doubts, PoolView, plan
+from rules.autoscaler import Doubts, Outcome, PoolView, plan
 from rules.fleets import Fleet, Node, Size, Taint
-from rules.scaling import Decision, Demand, Limits, Verdict
+from rules.scaling import Decision, Demand, Limits, Parts, Verdict
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DELAY = 600.0
@@ -67,3 +69,51 @@ def test_a_lost_node_that_no_pod_may_use_does_not_count() -> None:
 @pytest.mark.parametrize("lost", [1, 9999])
 def test_all_nodes_lost_change_nothing(lost: float) -> None:
     assert decided(node(lost=lost), node(lost=lost)).verdict is Verdict.STEADY
+
+
+def view(pool_id: int = 1, **changed: Any) -> PoolView:
+    made = PoolView(
+        pool_id=pool_id, replicas=3, limits=Limits(0, 100, DELAY), demand=Demand(5, 0, 0), size=Size(1000, 1024),
+        fleet=Fleet(), tolerations=(), scaled_up_at=None, holds=3,
+    )  # fmt: skip
+    return replace(made, **changed)
+
+
+def test_a_pool_that_is_not_scaled_stays_and_is_granted_nothing() -> None:
+    found = plan([view(hands_off="paused")], nodes=None, doubts=Doubts(), now=NOW)[1]
+    assert found == Outcome(Decision(3, Verdict.LEFT, "paused"), Parts(0, 0, 0))
+
+
+def test_what_other_pools_hold_is_not_granted() -> None:
+    views = [view(1, demand=Demand(0, 0, 0), limits=Limits(9, 100, DELAY)), view(2, hands_off="paused", holds=4)]
+    found = plan(views, nodes=[node()], doubts=Doubts(), now=NOW)[1]
+    assert found.decision.replicas == 5
+    assert found.decision.why == "0 with jobs + 0 queued + 9 warm = 9; 5 fit (all nodes: 9 vCPU, 87.9 GiB)"
+    lost = plan([replace(views[0], replicas=18, limits=Limits(18, 100, DELAY)), views[1]],
+                nodes=[node(), node(lost=1)], doubts=Doubts(), now=NOW)[1]  # fmt: skip
+    assert lost.decision.replicas == 14, "those of the lost node are hoped for, without what others hold"
+
+
+def test_a_scale_up_that_was_lately_delays_a_scale_down() -> None:
+    lately = view(replicas=9, scaled_up_at=NOW - timedelta(seconds=1))
+    assert plan([lately], nodes=None, doubts=Doubts(), now=NOW)[1].decision.verdict is Verdict.COOLING
+    few = replace(lately, limits=Limits(0, 100, 10.0), scaled_up_at=NOW - timedelta(seconds=11))
+    assert plan([few], nodes=None, doubts=Doubts(), now=NOW)[1].decision.verdict is Verdict.DOWN
+
+
+def test_a_pool_whose_queue_says_nothing_does_not_grow_and_may_shrink() -> None:
+    grows, shrinks = view(1, stuck="its Pods do not start"), view(2, stuck="its Pods do not start", replicas=9)
+    found = plan([grows, shrinks], nodes=None, doubts=Doubts(), now=NOW)
+    assert found[1].decision.verdict is Verdict.LEFT
+    assert found[1].decision.why.endswith("; but its Pods do not start")
+    assert found[2].decision.verdict is Verdict.DOWN
+
+
+def test_doubts_stop_what_they_are_about() -> None:
+    views = [view(1), view(2, replicas=9)]
+    barred = plan(views, nodes=None, doubts=Doubts(barred="the gate is closed"), now=NOW)
+    assert {each.decision.verdict for each in barred.values()} == {Verdict.LEFT}
+    assert barred[1].granted == Parts(5, 0, 0)
+    shrinking = plan(views, nodes=None, doubts=Doubts(shrinking="rows are old"), now=NOW)
+    assert [shrinking[n].decision.verdict for n in (1, 2)] == [Verdict.UP, Verdict.LEFT]
+    assert shrinking[2].decision.why.endswith("; but rows are old")

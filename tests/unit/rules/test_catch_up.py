@@ -73,3 +73,19 @@ def test_a_repository_that_fails_is_left_alone_for_an_hour_at_most() -> None:
     least = timedelta(minutes=5)
     waits = [wait_after(failures, least=least).total_seconds() / 60 for failures in (0, 1, 2, 3, 4, 5, 100)]
     assert waits == [5, 5, 10, 20, 40, 60, 60]
+
+
+def test_a_new_purse_holds_a_quarter_of_the_share_of_the_base_quota() -> None:
+    assert Purse.new(percent=8, now=NOW) == Purse(100.0, NOW, 5000)
+    assert Purse.new(percent=0.01, now=NOW).calls == 1.0
+
+
+def test_a_call_is_taken_out_and_the_rest_comes_evenly() -> None:
+    assert spend(Purse(1.0, NOW, 5000), percent=8, now=NOW) == Purse(0.0, NOW, 5000)
+    assert spend(Purse(0.9, NOW, 5000), percent=8, now=NOW) is None
+    # Three quarters of 8 % of 5000 calls an hour are 300: one in 12 seconds.
+    later = NOW + timedelta(seconds=24)
+    assert spend(Purse(0.0, NOW, 5000), percent=8, now=later) == Purse(1.0, later, 5000)
+    assert spend(Purse(99.5, NOW, 5000), percent=8, now=later) == Purse(99.0, later, 5000)
+    back = NOW - timedelta(days=1)
+    assert spend(Purse(1.0, NOW, 5000), percent=8, now=back) == Purse(0.0, back, 5000)

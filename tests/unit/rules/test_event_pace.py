@@ -41,3 +41,37 @@ def test_what_is_remembered_is_bounded() -> None:
     for number in range(REMEMBERED + 100):
         pace.admits(str(number), "Retired", "surplus", now=float(number))
     assert len(pace.seen) <= REMEMBERED
+
+
+def test_a_burst_is_followed_by_one_event_a_second() -> None:
+    pace = Pace()
+    admitted = [pace.admits(str(number), "Retired", "surplus", now=0) for number in range(30)]
+    assert admitted == [True] * 25 + [False] * 5
+    assert not pace.admits("a", "Retired", "surplus", now=0.9)
+    assert pace.admits("a", "Retired", "surplus", now=1)
+    assert not pace.admits("b", "Retired", "surplus", now=1.9)
+    assert sum(pace.admits(f"c{number}", "Retired", "surplus", now=9999) for number in range(30)) == 25
+
+
+def test_a_clock_that_goes_back_gives_no_events() -> None:
+    pace = Pace(tokens=1.0)
+    assert pace.admits("a", "Retired", "surplus", now=100)
+    assert not pace.admits("b", "Retired", "surplus", now=0)
+
+
+def test_an_event_that_was_refused_is_not_remembered_as_written() -> None:
+    pace = Pace()
+    assert pace.admits("u", "ScaledUp", "1 to 2", now=0)
+    assert not pace.admits("u", "ScaledUp", "2 to 3", now=29)
+    assert pace.admits("u", "ScaledUp", "2 to 3", now=30)
+
+
+def test_the_events_written_longest_ago_are_forgotten_first() -> None:
+    pace = Pace()
+    for number in range(REMEMBERED // 2):
+        assert pace.admits(str(number), "Retired", "surplus", now=float(number))
+    assert len(pace.seen) == REMEMBERED
+    assert pace.admits("0", "Retired", "other", now=REMEMBERED)
+    assert ("0", "Retired") in pace.seen
+    assert ("0", "Retired", "surplus") not in pace.seen
+    assert len(pace.seen) == REMEMBERED
