@@ -99,3 +99,16 @@ def test_no_demand_is_beyond_a_budget_a_queue_or_the_places(
     for pool_id, jobs in found.items():
         waiting_here = sum(each.jobs for each in unique.values() if each.pool_id == pool_id)
         assert 0 <= jobs <= min(waiting_here, max(0, pools[pool_id].count))
+
+
+def test_a_pool_without_places_has_no_demand_and_keeps_nobody_from_the_others() -> None:
+    pools = {1: Places(0, 2000, 4096), 2: SMALL}
+    assert demand(queue(1, 5, age=60), queue(2, 5), accounts=(account(count=3),), pools=pools) == {1: 0, 2: 3}
+    below = {1: Places(-1, 2000, 4096), 2: SMALL}
+    assert demand(queue(1, 5, age=60), accounts=(account(),), pools=below) == {1: 0, 2: 0}
+
+
+def test_a_pool_whose_queue_is_empty_stops_no_other() -> None:
+    pools = {1: SMALL, 2: SMALL, 3: SMALL}
+    found = demand(queue(1, 1, age=60), queue(2, 4), queue(3, 4), accounts=(account(count=7),), pools=pools)
+    assert found == {1: 1, 2: 3, 3: 3}

@@ -27,3 +27,7 @@ def test_a_job_gets_its_time_where_the_clock_of_its_node_is_within_the_margin(
     reported = start + timedelta(seconds=ahead)
     left = active_deadline(started_at=reported, now=now, max_job_seconds=longest) - (now - start).total_seconds()
     assert longest - 1e-5 <= left <= longest + 2 * MARGIN + 2
+
+
+def test_a_start_beyond_the_margin_ahead_adds_nothing() -> None:
+    assert active_deadline(started_at=AT, now=AT - timedelta(days=1), max_job_seconds=HOUR) == HOUR

@@ -166,3 +166,14 @@ def test_a_choice_is_allowed_covers_the_job_and_does_not_depend_on_the_order(
         for candidate in set(choice.candidates) - {choice.pool_id}:
             other = by_id[candidate]
             assert (len(best.labels), -best.routing_priority) < (len(other.labels), -other.routing_priority)
+
+
+def test_what_is_known_of_a_hold_is_told() -> None:
+    assert detail_of(PoolChoice(1, None, (1,)), labels=[], account_id=ACME, repository="Acme/App") is None
+    assert told(PoolChoice(None, HoldReason.TWO_POOLS, (1, 2))) == "pools 1, 2"
+    assert "a fork of Acme/App" in told(PoolChoice(None, HoldReason.ORIGIN_UNKNOWN, ()))
+
+
+def test_a_repository_is_compared_without_case_where_the_origin_is_not_known() -> None:
+    only = [pool(1, "linux", repositories=["acme/app"], forks=True)]
+    assert choose(only, "linux", origin=Origin.UNKNOWN).pool_id == 1

@@ -21,3 +21,8 @@ def test_what_came_after_a_list_is_younger_than_nothing_in_it() -> None:
 def test_one_list_read_twice_is_one_look_and_two_lists_are_two(ago: float | None, *, second: bool) -> None:
     first = None if ago is None else NOW - timedelta(seconds=ago)
     assert LIST.is_second_look(first) is second
+
+
+@pytest.mark.parametrize(("took", "used"), [(0, FRESH), (20, FRESH), (30, 60), (300, 600)])
+def test_a_list_that_took_long_is_used_for_twice_as_long(took: float, used: float) -> None:
+    assert LIST.used_for(whole_at=NOW + timedelta(seconds=took)) == used

@@ -101,3 +101,13 @@ def test_only_a_live_claim_for_a_job_is_ever_delivered(facts: PollFacts) -> None
 def test_a_pod_without_claims_is_never_told_to_go_for_good(facts: PollFacts) -> None:
     if facts.claim is None and not facts.used:
         assert answer(facts).verdict is not Verdict.REPLACE
+
+
+def test_a_poll_that_arrived_under_an_unstamp_gets_its_jit_and_cancels_that() -> None:
+    removing = replace(WARM, claim=claimed(C.MINTED, stamp=Stamp.REMOVING))
+    arrived = answer(replace(removing, arrived=True))
+    assert (arrived.verdict, arrived.claim_id, arrived.cancels_unstamp) == (Verdict.DELIVER, 5, True)
+    assert not answer(removing).cancels_unstamp
+    stamped = answer(replace(WARM, claim=claimed(C.MINTED), arrived=True))
+    assert (stamped.verdict, stamped.claim_id, stamped.cancels_unstamp) == (Verdict.DELIVER, 5, False)
+    assert answer(replace(WARM, claim=claimed(C.DELIVERED, delivered=True))).claim_id == 5

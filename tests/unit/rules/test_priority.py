@@ -68,3 +68,10 @@ def test_a_priority_too_large_for_its_row_is_cut() -> None:
 def test_no_rule_and_no_name_makes_it_fail(rules: list[dict[str, Any]], text: str) -> None:
     found = priority_of(rules, repository=text, workflow=text, branch=None)
     assert -LIMIT <= found <= LIMIT
+
+
+def test_a_pattern_of_workflows_is_held_against_the_workflow() -> None:
+    assert priority({"workflow": "Dep*", "priority": 3}) == 3
+    assert priority({"workflow": "Test", "priority": 3}) == 0
+    assert priority_of([{"workflow": "?*", "priority": 3}], repository="a/b", workflow=None, branch="main") == 0
+    assert priority_of([{"branch": "?*", "priority": 3}], repository="a/b", workflow="Deploy", branch=None) == 0

@@ -125,3 +125,29 @@ def test_accounts_are_ordered_by_their_latest_failure() -> None:
 
 def test_waits_never_fall_below_the_first() -> None:
     assert [wait_seconds(step) for step in (-1, 0, 1, 2, 10**9)] == [10, 10, 10, 20, 300]
+
+
+def test_the_words_of_a_brake_have_its_exit_code_if_there_is_one() -> None:
+    told = _brake(_three(1, 2, 1)).tell()
+    assert told == "3 runners in a row ended without a job; of the last one: exit code 0, its Pod has ended"
+    silent = _brake([_failure(number, at=number, code=None) for number in range(3)]).tell()
+    assert silent == "3 runners in a row ended without a job; of the last one: its Pod has ended"
+
+
+def test_a_version_that_was_refused_once_brakes_the_pool_whatever_followed() -> None:
+    later = [_failure(1, account=1, at=1, code=TOO_OLD), _failure(2, account=1, at=2, code=0)]
+    assert _brake(later).account_id is None
+
+
+def test_a_failure_that_was_claimed_with_the_last_one_doubles_nothing() -> None:
+    three = _three(7, 7, 7)
+    together = _failure(4, account=7, at=9, claimed=2)
+    after = _failure(4, account=7, at=9, claimed=3)
+    assert _brake([*three, together]).probe_at == _brake(three).probe_at
+    assert _brake([*three, after]).probe_at == START + timedelta(seconds=9 + wait_seconds(2))
+
+
+def test_the_account_of_the_latest_failure_is_named_last() -> None:
+    same = [_failure(1, account=5, at=1), _failure(2, account=9, at=2), _failure(3, account=3, at=2)]
+    assert _brake(same).accounts == (5, 9, 3)
+    assert _brake([same[0], same[2], same[1]]).accounts == (5, 3, 9)

@@ -73,3 +73,8 @@ def test_of_two_names_that_differ_in_case_the_exact_one_counts() -> None:
              GroupSeen(id=7, name="CI", visibility="all", public=False)]  # fmt: skip
     assert judge("CI", groups=twins).group_id == 7
     assert judge("Ci", groups=twins).refusal is not None
+
+
+def test_a_group_is_told_by_its_number_or_its_name() -> None:
+    assert str(judge(9).refusal).startswith("runner group 9 ")
+    assert str(judge("gone").refusal).startswith("runner group 'gone' ")

@@ -50,3 +50,8 @@ def test_every_name_is_valid_and_ends_with_its_suffix(pod_name: str, random: byt
 def test_too_few_random_bytes_are_refused() -> None:
     with pytest.raises(ValueError, match="4 random bytes"):
         random_suffix(b"abc")
+
+
+@pytest.mark.parametrize(("pod", "stem"), [("XpodX", "XpodX"), ("-._pod-._", "pod"), ("", "runner"), ("---", "runner")])
+def test_only_separators_are_cut_off_and_a_name_without_a_rest_is_runner(pod: str, stem: str) -> None:
+    assert make_runner_name(pod, SUFFIX) == f"{stem}-{SUFFIX}"

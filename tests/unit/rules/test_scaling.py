@@ -111,3 +111,28 @@ def test_a_decision_is_told_in_numbers() -> None:
         "3 with jobs + 4 queued, usually 9 + 2 warm = 11; 8 fit (disk=ssd)"
     )
     assert "at most 20" in explain(Demand(30, 0, 0), LIMITS, wanted(Demand(30, 0, 0), LIMITS), short_of=None)
+
+
+def explained(demand: Demand, granted: int, limits: Limits = LIMITS) -> str:
+    return explain(demand, limits, Parts(granted, 0, 0), short_of=None)
+
+
+def test_the_numbers_of_a_decision_are_told() -> None:
+    assert explained(Demand(3, 4, 0), 9) == "3 with jobs + 4 queued + 2 warm = 9"
+    assert explained(Demand(3, 4, 7), 9) == "3 with jobs + 4 queued + 2 warm = 9"
+    assert explained(Demand(3, 4, 8), 10) == "3 with jobs + 4 queued, usually 8 + 2 warm = 10"
+    assert explained(Demand(10, 8, 0), 20) == "10 with jobs + 8 queued + 2 warm = 20"
+    assert explained(Demand(10, 9, 0), 20) == "10 with jobs + 9 queued + 2 warm, at most 20 = 20"
+    assert explained(Demand(3, 4, 0), 8) == "3 with jobs + 4 queued + 2 warm = 9; 8 fit (the nodes)"
+
+
+def test_a_pool_without_warm_pods_or_replicas_wants_none() -> None:
+    assert wanted(Demand(0, 0, 0), Limits(0, 20, 600)) == Parts(0, 0, 0)
+    assert wanted(Demand(1, 1, 5), Limits(-3, 20, 600)) == Parts(2, 0, 3)
+    none = decide(0, Parts(1, 0, 0), limits=Limits(0, 0, 600), scaled_up_at=None, why="", now=NOON)
+    assert (none.replicas, none.verdict) == (0, Verdict.STEADY)
+
+
+def test_a_pool_at_its_ceiling_cools_down_like_any_other() -> None:
+    assert decided(20, Demand(0, 0, 0), up=1).verdict is Verdict.COOLING
+    assert decided(21, Demand(0, 0, 0), up=1).replicas == 20

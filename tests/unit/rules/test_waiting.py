@@ -12,9 +12,10 @@ from rules.fairness import Budget, Usage
 from rules.holds import HoldReason
 from rules.labels import PoolLabels
 from rules.machines import ClaimState, JobState, Stamp
+from rules.pod_ends import PodEnd
 from rules.runner_brakes import ENDED_BEFORE_IT, Brake
 from rules.starts import Trouble
-from rules.waiting import ClaimFacts, Explanation, JobFacts, PoolFacts, WaitsFor, closest_pool, explain
+from rules.waiting import ClaimFacts, Explanation, JobFacts, LostPod, PoolFacts, WaitsFor, closest_pool, explain
 
 POOL = PoolFacts(
     id=1,
@@ -233,3 +234,112 @@ def test_a_job_that_was_set_aside_for_its_runners_names_them() -> None:
     found = explain(replace(JOB, hold_reason=HoldReason.SET_ASIDE, hold_detail=detail))
     assert "3 runners of pool small ended before it began" in found.summary
     assert "runnerGroup" not in (found.cure or "")
+
+
+LOST = LostPod("small-1", PodEnd(runner_exit_code=137, reason="OOMKilled"))
+
+
+@pytest.mark.parametrize("state", [JobState.COMPLETED, JobState.RUNNING])
+def test_a_job_that_lost_its_pod_is_told_how_that_ended(state: JobState) -> None:
+    failed = replace(JOB, state=state, conclusion="failure", lost=LOST)
+    before = explain(replace(failed, lost=None)).summary
+    assert explain(failed).summary.startswith(f"{before} Its Pod small-1 was killed for want of memory")
+    unseen = replace(failed, lost=LostPod("small-1", PodEnd()))
+    assert explain(unseen).summary == before
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        replace(JOB, state=JobState.COMPLETED, conclusion="success", lost=LOST),
+        replace(JOB, state=JobState.COMPLETED, conclusion="skipped", lost=LOST),
+        replace(JOB, state=JobState.QUEUED, lost=LOST),
+    ],
+)
+def test_the_end_of_a_pod_is_not_told_where_it_explains_nothing(job: JobFacts) -> None:
+    assert explain(job) == explain(replace(job, lost=None))
+
+
+def test_what_is_known_of_a_job_is_named() -> None:
+    assert explain(replace(JOB, state=JobState.COMPLETED, conclusion="failure")).summary.endswith("over: failure.")
+    assert explain(replace(JOB, state=JobState.COMPLETED)).summary.endswith("over: no conclusion.")
+    assert explain(replace(JOB, state=JobState.RUNNING, runner="small-1-r")).summary == "It runs on small-1-r."
+    no_pool = replace(JOB, hold_reason=HoldReason.NO_POOL)
+    assert "its labels are linux, x64." in explain(replace(no_pool, labels=("linux", "x64"))).summary
+    assert "its labels are none." in explain(replace(no_pool, labels=())).summary
+    assert "There is no pool at all." in explain(no_pool).summary
+    assert "The closest is small." in explain(replace(no_pool, near="The closest is small.")).summary
+
+
+def test_a_waiting_job_is_sent_to_its_environment() -> None:
+    found = explain(replace(JOB, state=JobState.WAITING))
+    assert found.waits_for is WaitsFor.ENVIRONMENT
+    assert "environment" in found.summary
+    assert "environment" in (found.cure or "")
+
+
+def test_nothing_is_said_of_rows_that_may_be_old() -> None:
+    for state in (JobState.QUEUED, JobState.CLAIMED):
+        found = explain(replace(JOB, state=state, database_older=True, hold_reason=HoldReason.NO_POOL))
+        assert found.waits_for is WaitsFor.RESTORE
+        assert "earlier state" in found.summary
+        assert "ostler restore" in (found.cure or "")
+    assert explain(replace(JOB, state=JobState.RUNNING, database_older=True)).waits_for is WaitsFor.END
+    assert explain(replace(JOB, state=JobState.COMPLETED, database_older=True)).waits_for is WaitsFor.NOTHING
+
+
+def test_a_release_that_nothing_failed_says_no_more() -> None:
+    found = claimed(ClaimState.RELEASING)
+    assert found.summary.endswith("then it is queued again.")
+
+
+def test_a_job_without_a_pool_is_told_apart_from_one_whose_pool_goes() -> None:
+    assert explain(replace(JOB, pool=None)).summary.startswith("It has no pool;")
+    for going in (replace(POOL, deleted=True), replace(POOL, draining=True)):
+        assert explain(replace(JOB, pool=going)).summary.startswith("Its pool small takes no new jobs;")
+
+
+def test_a_brake_of_an_account_is_told_as_one() -> None:
+    assert "The runners of its account in pool small do not start" in braked(7, code=0).summary
+
+
+@pytest.mark.parametrize(("ahead", "told"), [(0, "It is the next"), (None, "It is the next"), (2, "2 jobs of its")])
+def test_the_place_of_a_job_is_told(ahead: int | None, told: str) -> None:
+    assert explain(replace(JOB, ahead=ahead)).summary.startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("budget", "cure"),
+    [
+        (Budget(count=0, vcpu_millicores=2000, memory_mib=4096), "--count 1`."),
+        (Budget(count=1, vcpu_millicores=1999, memory_mib=4096), "--vcpu 2`."),
+        (Budget(count=1, vcpu_millicores=2000, memory_mib=4095), "--memory 4`."),
+        (Budget(count=0, vcpu_millicores=0, memory_mib=0), "--count 1 --vcpu 2 --memory 4`."),
+    ],
+)
+def test_only_what_is_too_small_of_a_budget_is_to_be_raised(budget: Budget, cure: str) -> None:
+    assert (explain(replace(JOB, budget=budget)).cure or "").endswith(f"`ostler account set 7 {cure}")
+
+
+def test_a_budget_that_admits_just_one_job_is_waited_for() -> None:
+    just = replace(JOB, budget=Budget(1, 2000, 4096), usage=Usage(1, 2000, 4096))
+    assert "Wait for one of its Pods" in (explain(just).cure or "")
+    assert "uses 1 of 1 jobs, 2 of 2 vCPU and 4 of 4 GiB, and this one needs 2 vCPU and 4 GiB" in explain(just).summary
+
+
+def test_a_pool_of_one_pod_is_no_pool_of_none() -> None:
+    assert "1 of 1 have a job" in no_pod(replicas=1, taken=1).summary
+    assert "1 of 1 have a job" in no_pod(autoscaled=True, max_replicas=1, replicas=1, taken=1).summary
+
+
+def test_a_trouble_without_a_detail_or_a_time_is_told_without() -> None:
+    assert no_pod(trouble=Trouble.UNSCHEDULABLE).summary.endswith("is warm: no node takes its Pods.")
+
+
+def test_the_closest_pool_lacks_fewest_labels_and_the_first_name_wins() -> None:
+    def nearest(*pools: tuple[str, PoolLabels]) -> str:
+        return closest_pool(pools, labels=["linux", "gpu", "big"], account_id=7, repository="a/b") or ""
+
+    gpu = pool(labels=frozenset({"linux", "gpu"}))
+    assert nearest(("a", pool()), ("z", gpu)) == "The closest is z, which lacks big."
+    assert nearest(("z", gpu), ("y", gpu)) == "The closest is y, which lacks big."

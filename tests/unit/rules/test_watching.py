@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rules.watching import Hint, Sight, hints_of
+from rules.watching import Hint, PoolSight, Sight, hints_of, pool_changed
 
 WARM = Sight("small", terminal=False, ready=False)
 RUNS = Sight("small", terminal=False, ready=True)
+UNSTAMPED = Sight("small", terminal=False, ready=False, unstamped=True)
 ENDED = Sight("small", terminal=True, ready=False)
 
 
@@ -25,7 +26,19 @@ ENDED = Sight("small", terminal=True, ready=False)
         (RUNS, None, {Hint.GONE}),
         (ENDED, None, {Hint.GONE}),
         (None, None, {Hint.GONE}),
+        (WARM, UNSTAMPED, {Hint.UNSTAMPED}),
+        (None, UNSTAMPED, {Hint.UNSTAMPED}),
+        (UNSTAMPED, UNSTAMPED, set()),
+        (UNSTAMPED, WARM, set()),
     ],
 )
 def test_each_thing_is_told_once(before: Sight | None, after: Sight | None, told: set[Hint]) -> None:
     assert hints_of(before, after) == told
+
+
+def test_a_pool_is_looked_at_when_it_comes_changes_or_goes() -> None:
+    one = PoolSight("small", 1, terminating=False)
+    assert not pool_changed(one, PoolSight("small", 1, terminating=False))
+    for other in (None, PoolSight("small", 2, terminating=False), PoolSight("small", 1, terminating=True)):
+        assert pool_changed(one, other)
+        assert pool_changed(other, one)
