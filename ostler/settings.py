@@ -86,8 +86,12 @@ class Logs(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="least level logged")
-    log_style: Literal["json", "console"] = Field(default="json", description="how log lines look")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        default="INFO", description="Lowest level that is logged"
+    )
+    log_style: Literal["json", "console"] = Field(
+        default="json", description="Format of log lines: JSON, or text for a console"
+    )
 
 
 class Periods(BaseSettings):
@@ -95,17 +99,21 @@ class Periods(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
-    resume_every: float = Field(default=5, gt=0, description="period of `resume`")
-    pools_every: float = Field(default=10, gt=0, description="period of `pools`, the keeper")
+    resume_every: float = Field(default=5, gt=0, description="Interval of `resume` in seconds")
+    pools_every: float = Field(default=10, gt=0, description="Interval of `pools`, the keeper, in seconds")
     autoscale_every: float = Field(
-        default=10, gt=0, description="period of `autoscale`, which jobs without Pods wake too"
+        default=10, gt=0, description="Interval of `autoscale` in seconds. Jobs without Pods wake it too"
     )
-    sweep_every: float = Field(default=60, gt=0, description="period of the sweeps that run once a minute")
-    catch_up_every: float = Field(default=300, gt=0, description="period of `catch_up`")
-    slow_sweep_every: float = Field(default=600, gt=0, description="period of the sweeps over what merely lies about")
-    prune_every: float = Field(default=86400, gt=0, description="period of `prune`")
-    epoch_every: float = Field(default=10, gt=0, description="period in which Postgres is compared with the cluster")
-    gates_every: float = Field(default=15, gt=0, description="period of `gates`")
+    sweep_every: float = Field(default=60, gt=0, description="Interval in seconds of the regular sweeps")
+    catch_up_every: float = Field(default=300, gt=0, description="Interval of `catch_up` in seconds")
+    slow_sweep_every: float = Field(
+        default=600, gt=0, description="Interval in seconds of the low-priority cleanup sweeps"
+    )
+    prune_every: float = Field(default=86400, gt=0, description="Interval of `prune` in seconds")
+    epoch_every: float = Field(
+        default=10, gt=0, description="Interval in seconds at which Postgres is compared with the cluster"
+    )
+    gates_every: float = Field(default=15, gt=0, description="Interval of `gates` in seconds")
 
 
 class App(BaseSettings):
@@ -163,7 +171,7 @@ class Settings(Stores, App, Periods, Logs):
     alive_file: str | None = Field(
         default=None, description="a file that a worker touches with each heartbeat, for `ostler healthy worker`"
     )
-    worker_threads: int = Field(default=16, ge=1, le=200, description="threads of one worker process")
+    worker_threads: int = Field(default=16, ge=1, le=200, description="Number of threads of one worker process")
 
     # GitHub
     github_mints_per_minute: int = Field(
@@ -173,7 +181,9 @@ class Settings(Stores, App, Periods, Logs):
         description="webhook secrets of 16 characters or more, comma-separated; two while rotating"
     )
     webhook_max_bytes: int = Field(
-        default=25 * 1024 * 1024, ge=1024, description="a larger webhook is refused while it is read"
+        default=25 * 1024 * 1024,
+        ge=1024,
+        description="Greatest size of a webhook in bytes. A larger one is refused while it is read",
     )
 
     # Secrets at rest
@@ -194,7 +204,13 @@ class Settings(Stores, App, Periods, Logs):
     )
     token_audience: str = Field(default="ostler-dispatch", description="audience of the runner Pods' tokens")
     token_review_timeout: float = Field(
-        default=0.3, gt=0, le=5, description="how long a delivery waits for the token review before it goes on"
+        default=0.3,
+        gt=0,
+        le=5,
+        description=(
+            "Seconds that a delivery waits for the token review. Afterwards it goes on without. "
+            "Larger values delay deliveries while the API server is slow"
+        ),
     )
 
     # Web
@@ -229,9 +245,19 @@ class Settings(Stores, App, Periods, Logs):
         description="serve the polls on the public port too, for Pods that were made with its address. "
         "Switch it off when no such Pod is left",
     )
-    intake_queue: int = Field(default=5000, ge=1, description="webhooks waiting for their commit; more get 503")
-    poll_hold_min: float = Field(default=40, gt=0, description="shortest hold of a Pod's poll")
-    poll_hold_max: float = Field(default=55, gt=0, description="longest hold of a Pod's poll")
+    intake_queue: int = Field(
+        default=5000,
+        ge=1,
+        description="Webhooks that can wait for their commit. Further ones get 503 and are redelivered",
+    )
+    poll_hold_min: float = Field(
+        default=40, gt=0, description="Shortest time in seconds for which a Pod's poll is held"
+    )
+    poll_hold_max: float = Field(
+        default=55,
+        gt=0,
+        description="Longest time in seconds for which a Pod's poll is held. Longer holds mean fewer polls",
+    )
 
     # Accounts
     new_accounts: Literal["hold", "serve"] = Field(
@@ -239,23 +265,65 @@ class Settings(Stores, App, Periods, Logs):
         description="jobs of accounts seen for the first time: `hold` keeps them until `ostler account allow`, except"
         " those of the owner of the GitHub App; `serve` serves everybody who installs the App, within the budget below",
     )
-    default_budget_count: int = Field(default=20, ge=0, description="claims of a new account at the same time")
-    default_budget_vcpu: int = Field(default=80, ge=0, description="vCPU of a new account at the same time")
-    default_budget_memory_gib: int = Field(default=320, ge=0, description="GiB of a new account at the same time")
+    default_budget_count: int = Field(
+        default=20, ge=0, description="Greatest number of simultaneous claims of a new account"
+    )
+    default_budget_vcpu: int = Field(
+        default=80, ge=0, description="Greatest sum of vCPU that a new account uses at the same time"
+    )
+    default_budget_memory_gib: int = Field(
+        default=320, ge=0, description="Greatest sum of memory in GiB that a new account uses at the same time"
+    )
 
     # Waits for something that should have happened
     due_after: float = Field(
         default=10,
         gt=0,
-        description="`resume` repeats a step that has not moved on for this long, unless its message may still wait",
+        description=(
+            "Seconds without progress after which `resume` repeats a step, unless its message might "
+            "still wait in a queue. Larger values recover lost steps later"
+        ),
     )
-    stale_claim_after: float = Field(default=300, gt=0, description="a claim that was never delivered is released")
-    unused_after: float = Field(default=60, gt=0, description="a delivered runner without an execution is looked up")
-    spare_after: float = Field(default=60, gt=0, description="a spare is deregistered; younger ones may serve a job")
+    stale_claim_after: float = Field(
+        default=300,
+        gt=0,
+        description=(
+            "Seconds after which a claim that was never delivered is released. Larger values wait "
+            "longer for the Pod's poll"
+        ),
+    )
+    unused_after: float = Field(
+        default=60,
+        gt=0,
+        description=(
+            "Seconds without an execution after which a delivered runner is looked up at GitHub. "
+            "Larger values find unused runners later"
+        ),
+    )
+    spare_after: float = Field(
+        default=60,
+        gt=0,
+        description=(
+            "Seconds after which a spare is deregistered. Until then it might serve another job, so "
+            "larger values save mints and keep Pods longer"
+        ),
+    )
     unstamp_after: float = Field(
-        default=15, gt=0, description="a stamped, minted Pod that stopped polling is un-stamped"
+        default=15,
+        gt=0,
+        description=(
+            "Seconds without a poll after which a stamped and minted Pod is un-stamped. Larger values"
+            " leave a Pod cut off for longer"
+        ),
     )
-    missing_stamp_after: float = Field(default=30, gt=0, description="a delivered claim without its stamp is stamped")
+    missing_stamp_after: float = Field(
+        default=30,
+        gt=0,
+        description=(
+            "Seconds after a delivery without a stamp until the Pod is stamped. Larger values leave "
+            "the Pod without its network policy for longer"
+        ),
+    )
     stamp_returns_after: float = Field(
         default=5,
         gt=0,
@@ -278,130 +346,224 @@ class Settings(Stores, App, Periods, Logs):
     unused_polling_after: float = Field(
         default=150,
         gt=0,
-        description="Seconds after a delivery from which OSTLER_UNUSED_AFTER counts while the poller still runs. "
-        "Larger values leave the Pod more polls to fetch its JIT",
+        description=(
+            "Seconds after a delivery during which a polling Pod might still fetch its JIT; "
+            "OSTLER_UNUSED_AFTER counts from their end. Larger values leave the Pod more polls"
+        ),
     )
-    spent_after: float = Field(default=30, gt=0, description="a spent Pod waits this long for its `completed` webhook")
+    spent_after: float = Field(
+        default=30,
+        gt=0,
+        description=("Seconds that a spent Pod waits for its `completed` webhook. Then GitHub is asked for the job"),
+    )
     adrift_after: float = Field(
-        default=120, gt=0, description="a job that nothing moves any more is asked about; again at growing distances"
+        default=120,
+        gt=0,
+        description=(
+            "Seconds without progress after which GitHub is asked about a job that needs a claim and "
+            "has none. The interval grows with each question"
+        ),
     )
     adrift_late_after: float = Field(
-        default=3600, gt=0, description="the same for one that waits, is set aside, or runs on a runner of others"
+        default=3600,
+        gt=0,
+        description=(
+            "Seconds until GitHub is asked about a job that waits, is set aside, or runs on a runner "
+            "that is not Ostler's"
+        ),
     )
     start_timeout: float = Field(
         default=300,
         gt=0,
-        description="a Pod that does not poll is replaced; before its first poll a pool may say otherwise "
-        "(`provisioning.startTimeout`)",
+        description=(
+            "Seconds without a poll after which a Pod is replaced. A pool can set its own limit for "
+            "the first poll (`provisioning.startTimeout`)"
+        ),
     )
     node_lost_after: float = Field(
         default=600,
         ge=60,
-        description="a node that has been unreachable for this long is gone; larger values wait longer before its Pods "
-        "are replaced and deleted without their kubelet",
+        description=(
+            "Seconds for which a node must be unreachable before it counts as gone. Larger values "
+            "wait longer before its Pods are replaced and deleted without their kubelet"
+        ),
     )
     probe_every: float = Field(
-        default=10, gt=0, description="while an installation fails, one job of it is let through to try again"
+        default=10,
+        gt=0,
+        description=(
+            "Interval in seconds at which one job of a failing installation is tried. Larger values "
+            "notice its recovery later"
+        ),
     )
     reserve_after: float = Field(
-        default=300, gt=0, description="a job that waited this long for budget reserves its size"
+        default=300,
+        gt=0,
+        description=(
+            "Seconds that a job waits for budget before it reserves its size. Larger values let small"
+            " jobs pass a large one for longer"
+        ),
     )
 
     # Webhooks that failed
     redelivery_again_after: float = Field(
-        default=120, gt=0, description="a failed webhook that GitHub was asked for is asked for again; doubles"
+        default=120,
+        gt=0,
+        description=(
+            "Seconds before GitHub is asked again for a failed webhook. The interval doubles with each request"
+        ),
     )
     redelivery_overlap: float = Field(
-        default=900, gt=0, description="how late GitHub may list a delivery; the list is read again that far back"
+        default=900,
+        gt=0,
+        description="Seconds by which GitHub might list a delivery late. The list is read again that far back",
     )
     redelivery_kept: float = Field(
-        default=259200, gt=0, description="how long GitHub keeps deliveries: 3 days; 7 days on Enterprise Server"
+        default=259200,
+        gt=0,
+        description="Seconds for which GitHub keeps deliveries: 3 days, and 7 days on Enterprise Server",
     )
     redelivery_batch: int = Field(
-        default=100, ge=1, le=1000, description="webhooks that GitHub is asked for in one tick at most"
+        default=100, ge=1, le=1000, description="Greatest number of webhooks that one tick requests again"
     )
 
     # Webhooks that never came
     catch_up_after: float = Field(
-        default=120, gt=0, description="age at which a job that GitHub lists as queued is taken in without its webhook"
+        default=120,
+        gt=0,
+        description=("Age in seconds at which a job that GitHub lists as queued is accepted without its webhook"),
     )
     catch_up_over_after: float = Field(
-        default=3600, gt=0, description="since GitHub ended a job, before it is finished here without its webhook"
+        default=3600,
+        gt=0,
+        description="Seconds since GitHub ended a job, before it is finished here without its webhook",
     )
     catch_up_seen_within: float = Field(
-        default=86400, gt=0, description="repositories that had a job in this time are looked at"
+        default=86400,
+        gt=0,
+        description="Greatest age in seconds of a repository's last job at which `catch_up` lists its runs. "
+        "Larger values list more repositories",
     )
     catch_up_percent: float = Field(
-        default=5, gt=0, le=50, description="part of an installation's hourly quota that this may use up"
+        default=5, gt=0, le=50, description="Percentage of an installation's hourly quota that `catch_up` can use"
     )
 
     # What nothing leads to any more
     orphaned_stamp_after: float = Field(
-        default=300, ge=0, description="since its last claim ended, before a stamped Pod without one is looked at"
+        default=300,
+        ge=0,
+        description=(
+            "Seconds since the last claim of a stamped Pod ended, before the stamp is checked. Larger"
+            " values remove stamps later"
+        ),
     )
     finished_job_after: float = Field(
-        default=900, ge=0, description="since its job ended, before a Pod that lives on is looked at"
+        default=900,
+        ge=0,
+        description=(
+            "Seconds since a job ended, before its Pod is checked if it still runs. Larger values "
+            "leave longer for steps after the job"
+        ),
     )
     lingering_after: float = Field(
         default=90,
         ge=0,
-        description="since the job ended that its runner executed, before a Pod is retired whose runner was absent"
-        " from GitHub in two lists",
+        description=(
+            "Seconds since the executed job ended, before a Pod is retired whose runner was absent "
+            "from two of GitHub's lists. Larger values keep such a Pod longer"
+        ),
     )
     orphaned_runner_after: float = Field(
-        default=900, ge=0, description="since its claim ended, before an offline runner is deregistered"
+        default=900, ge=0, description="Seconds since its claim ended, before an offline runner is deregistered"
     )
     orphaned_account_after: float = Field(
-        default=600, ge=0, description="age of a ServiceAccount without a Pod before it is deleted"
+        default=600, ge=0, description="Age in seconds at which a ServiceAccount without a Pod is deleted"
     )
 
     # What is forgotten, counted from when it was over
     keep_deliveries: float = Field(
-        default=604800, gt=259200, description="GUIDs of webhooks; longer than GitHub keeps deliveries"
+        default=604800,
+        gt=259200,
+        description=("Seconds for which GUIDs of webhooks are kept. It must be longer than GitHub keeps deliveries"),
     )
     keep_events: float = Field(
-        default=2592000, gt=0, description="events of jobs and claims, runs of sweeps, what was stranded"
+        default=2592000,
+        gt=0,
+        description=(
+            "Seconds for which events of jobs and claims, runs of sweeps and records of stranded rows are kept"
+        ),
     )
     keep_jobs: float = Field(
-        default=7776000, ge=1209600, description="completed jobs, ended claims, Pods that are gone; at least 14 days"
+        default=7776000,
+        ge=1209600,
+        description=(
+            "Seconds for which completed jobs, ended claims and Pods that are gone are kept; at least 14 days"
+        ),
     )
-    keep_repairs: float = Field(default=7776000, gt=0, description="repairs whose outcome is known")
+    keep_repairs: float = Field(
+        default=7776000, gt=0, description="Seconds for which repairs with a known outcome are kept"
+    )
 
     # Bounds of repairs
     sweeps_paused: Annotated[tuple[str, ...], NoDecode] = Field(
-        default=(), description="sweeps that may not run, comma-separated, or `all`; or use `ostler sweep pause`"
+        default=(),
+        description=(
+            "Sweeps that must not run, comma-separated, or `all`. `ostler sweep pause` does the same without a restart"
+        ),
     )
     repair_budget_least: int = Field(
-        default=5, ge=1, description="repairs that kill which one tick of a sweep may make, however few it listed"
+        default=5,
+        ge=1,
+        description=("Minimum number of destructive repairs that one sweep run is allowed, however little it listed"),
     )
     repair_budget_percent: float = Field(
-        default=10, ge=0, le=100, description="the same as a part of the Pods or runners that the tick listed"
+        default=10,
+        ge=0,
+        le=100,
+        description=(
+            "Destructive repairs that one sweep run is allowed, as a percentage of the Pods or runners that it listed"
+        ),
     )
     repair_settle_after: float = Field(
-        default=600, gt=0, description="a repair that was not seen to come to what it was for has failed"
+        default=600, gt=0, description="Seconds to wait for the effect of a repair before it is marked failed"
     )
 
     # The epoch, by which a Postgres that was put back to an earlier state is told
     epoch_trusted_for: float = Field(
         default=60,
         gt=0,
-        description="how long after that a claim may be undone or a Pod retired on the word of Postgres",
+        description=(
+            "Seconds after the last successful epoch check during which claims can be released and "
+            "Pods deleted. Larger values continue for longer while the cluster cannot be reached"
+        ),
     )
 
     # Gates
-    gate_window: float = Field(default=60, gt=0, description="the calls of so long ago count at a look")
-    gate_least_errors: int = Field(default=5, ge=1, description="fewer failed calls close no gate")
+    gate_window: float = Field(
+        default=60, gt=0, description="Seconds over which upstream calls are counted when a gate is evaluated"
+    )
+    gate_least_errors: int = Field(default=5, ge=1, description="Number of failed calls below which no gate closes")
     gate_closes_at: float = Field(
-        default=0.5, ge=0.5, le=1, description="a gate closes when this part of the calls failed"
+        default=0.5, ge=0.5, le=1, description="Fraction of failed calls at which a gate closes"
     )
     gate_opens_at: float = Field(
-        default=0.2, ge=0, lt=0.5, description="a look at a closed gate is good when no larger part failed"
+        default=0.2,
+        ge=0,
+        lt=0.5,
+        description="Largest fraction of failed calls at which an evaluation of a closed gate is healthy",
     )
-    gate_good_looks: int = Field(default=4, ge=1, description="good looks in a row that open a gate")
-    gate_more_looks: int = Field(default=4, ge=0, description="up to so many more, drawn when it closes")
+    gate_good_looks: int = Field(default=4, ge=1, description="Healthy evaluations in a row that reopen a gate")
+    gate_more_looks: int = Field(
+        default=4,
+        ge=0,
+        description=(
+            "Random extra healthy evaluations (0 to N) before a gate reopens, so that deployments do "
+            "not reopen together"
+        ),
+    )
 
     # Matching
-    match_batch: int = Field(default=100, ge=1, le=1000, description="claims of one matcher run at most")
+    match_batch: int = Field(default=100, ge=1, le=1000, description="Greatest number of claims of one matcher run")
 
     # What it tells
     metrics_port: int = Field(

@@ -16,13 +16,24 @@ class WatchSettings(RedisAlone):
     metrics_port: int = Field(default=0, ge=0, le=65535, description="port where `/metrics` is served; 0 serves none")
 
     watch_lease: float = Field(
-        default=10, ge=2, le=300, description="a standby takes over from a watch that was silent for so long"
+        default=10,
+        ge=2,
+        le=300,
+        description="Seconds of silence from the active watch after which a standby takes over. "
+        "Larger values make a take-over later",
     )
     watch_timeout: int = Field(
-        default=30, ge=2, le=3600, description="longest life of one connection; one that is silent 5 s longer is dead"
+        default=30,
+        ge=2,
+        le=3600,
+        description="Longest life of one watch connection in seconds. "
+        "A connection that is silent for 5 seconds longer is closed",
     )
     watch_executing_after: float = Field(
-        default=5, ge=0, description="a job that began is told of when its webhook had so much time to come first"
+        default=5,
+        ge=0,
+        description="Seconds that the watch leaves to the webhook of a job that began, before it reports the job "
+        "itself. Larger values send fewer tasks",
     )
 
 

@@ -13,6 +13,7 @@ CLEAN = (
     "docs/architecture.md",
     "docs/glossary.md",
     "docs/laws.md",
+    "docs/configuration.md",
     "docs/decisions/0001-lock-file.md",
     "docs/decisions/0002-github-client.md",
     "docs/decisions/0003-plain-sql-in-models.md",

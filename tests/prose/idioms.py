@@ -26,7 +26,7 @@ _AMOUNT = "give the number with its unit, or name the setting that has it"
 _IDIOMS = tuple(
     (re.compile(pattern, re.IGNORECASE), advice)
     for pattern, advice in (
-        (r"\b(?:of|for|from|with|by|to|on|behind|without) which\b", _RELATIVE),
+        (r"(?<!seconds )\b(?:of|for|from|with|by|to|on|behind|without) which\b", _RELATIVE),
         (r"\b(?:of|for|by|with|to|on|from) (?:what|whom)\b", _RELATIVE),
         (r"\b(?:of|in|for|by|with|on) whose\b", _RELATIVE),
         (r"\bwho(?:so)?ever\b|\bthat which\b|\bthose of which\b", "name the person or the process"),

@@ -36,6 +36,7 @@ def test_an_idiom_is_found(sentence: str, words: str) -> None:
         "The reconciler deletes spent Pods, which frees their budget.",
         "A task must not delete a busy Pod; GitHub might not answer.",
         "Each pool has 20 Pods, and its queue is empty for 30 seconds.",
+        "Seconds for which rows are kept.",
         "Newer entries are renewed. Nobody asks what the row says.",
     ],
 )
