@@ -61,8 +61,8 @@ def _start_secured(stage: Stage, port: int) -> Child:
 
 
 def _held(recorder: Recorder, stage: Stage, webs: dict[str, Child], empty: dict[str, float], count: int) -> None:
-    """Watch for as long as every Pod needs to poll again at least once."""
-    for _ in range(recorder.size(3, 1)):
+    """Measure for five minutes, in which each Pod polls at least five times, so that growth shows."""
+    for _ in range(recorder.size(5, 1)):
         time.sleep(recorder.size(2, 1))
         answered = {name: _answered(stage, name) for name in webs}
         with recorder.window() as window:
@@ -73,6 +73,8 @@ def _held(recorder: Recorder, stage: Stage, webs: dict[str, Child], empty: dict[
         resident = {name: memory(each.pid)[0] for name, each in webs.items()}
         polls = {name: _answered(stage, name) - answered[name] for name in webs}
         recorder.say(f"answered {polls} in {seconds:.0f} s; cores {cores}; MiB {resident}")
+        answers = {name: _answers(stage, name) for name in webs}
+        recorder.say(f"statuses since the start, 0 for no answer: {answers}")
         recorder.add(
             "memory of web, 10,000 Pods held by TLS", "MiB", resident["TLS"], window,
             targets=(Target("median", "≤", _MOST_MEMORY),), bounds=("memory of web, 10,000 Pods held without TLS",),
@@ -97,5 +99,11 @@ def _held(recorder: Recorder, stage: Stage, webs: dict[str, Child], empty: dict[
 
 
 def _answered(stage: Stage, name: str) -> int:
+    return sum(_answers(stage, name).values())
+
+
+def _answers(stage: Stage, name: str) -> dict[str, int]:
+    """Return how often each status was answered, 0 for a poll without an answer."""
     states = stage.said(f"polls-{name.lower()}", "state")
-    return sum(states[-1]["answers"].values()) if states else 0
+    found: dict[str, int] = states[-1]["answers"] if states else {}
+    return found
