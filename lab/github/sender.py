@@ -255,7 +255,8 @@ class Sender:
 
     def _drops(self, action: str) -> bool:
         by_chance = self._rng.random() < self.weather.drop_rate
-        return self._url is None or by_chance or action == self.weather.drop_action
+        by_name = bool(action) and action == self.weather.drop_action  # a ping has no action
+        return self._url is None or by_chance or by_name
 
     def _next_id(self) -> int:
         self._last_id += 1

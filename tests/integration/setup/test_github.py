@@ -42,11 +42,15 @@ class Web:
     url: str = ""
     answers: list[int] = field(default_factory=list)
     broken: int | None = None
+    late: bool = False
+    """Its secret is not there yet when the first webhook comes."""
 
     def status_of(self, body: bytes, signature: str | None) -> int:
         """Return the answer to a webhook."""
         if self.broken is not None:
             return self.broken
+        if self.late and not self.answers:
+            return 503
         secret = read(self.file).get("OSTLER_WEBHOOK_SECRETS") if self.file.exists() else None
         if secret is None:  # GitHub pings as soon as the App is made
             return 503
@@ -138,6 +142,18 @@ def test_the_app_is_made_its_secrets_are_kept_and_its_webhooks_arrive(lab: Lab, 
         assert kept[name].reveal() not in output
         assert kept[name].reveal().splitlines()[-1] not in output
     assert "BEGIN" not in output
+
+
+def test_ping_that_came_before_the_secret_was_kept_is_sent_again(lab: Lab, tmp_path: Path) -> None:
+    file, browser = tmp_path / "ostler.env", Browser()
+    with serving(Web(file, late=True)) as web:
+        with setup(lab, web.url, "--organization", "acme", "--env-file", str(file)) as process:
+            browser.open(page_of(process))
+            browser.submit()
+            browser.submit()
+            output = rest_of(process)
+            assert process.returncode == 0, output
+    assert (web.answers[0], web.answers[-1]) == (503, 202)
 
 
 def made(lab: Lab, file: Path, owner: list[str]) -> GitHub:
