@@ -146,13 +146,15 @@ def test_the_app_is_made_its_secrets_are_kept_and_its_webhooks_arrive(lab: Lab, 
 
 def test_ping_that_came_before_the_secret_was_kept_is_sent_again(lab: Lab, tmp_path: Path) -> None:
     file, browser = tmp_path / "ostler.env", Browser()
-    with serving(Web(file, late=True)) as web:
-        with setup(lab, web.url, "--organization", "acme", "--env-file", str(file)) as process:
-            browser.open(page_of(process))
-            browser.submit()
-            browser.submit()
-            output = rest_of(process)
-            assert process.returncode == 0, output
+    with (
+        serving(Web(file, late=True)) as web,
+        setup(lab, web.url, "--organization", "acme", "--env-file", str(file)) as process,
+    ):
+        browser.open(page_of(process))
+        browser.submit()
+        browser.submit()
+        output = rest_of(process)
+        assert process.returncode == 0, output
     assert (web.answers[0], web.answers[-1]) == (503, 202)
 
 
