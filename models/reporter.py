@@ -15,6 +15,7 @@ from models import gates
 from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.logging import get_logger
+from ostler.reasons import words_of
 from ostler.upstreams import TALLY, Tally
 
 EVERY = 5.0
@@ -31,7 +32,7 @@ def report(engine: Engine, *, tally: Tally = TALLY) -> None:
     try:
         transaction(engine, lambda db: gates.report(db, counts, now=utcnow()))
     except SQLAlchemyError as error:
-        log.warning("upstreams.not_reported", error=type(error).__name__)
+        log.warning("upstreams.not_reported", error=words_of(error))
 
 
 class Reporter:

@@ -39,6 +39,19 @@ _REDIS = {
     "OutOfMemoryError": "its memory is full",
     "ResponseError": "it refuses the command, as without the replicas that it must have: see its log",
 }
+_POSTGRES = {
+    "55P03": "another session has its rows locked",
+    "40P01": "two sessions waited for each other's rows",
+    "40001": "another session changed its rows at the same time",
+    "57014": "Postgres stopped a statement that took too long",
+    "25006": "Postgres only reads: it is a standby",
+    "08": "the connection to Postgres was lost",
+    "23": "Postgres refuses the row: it breaks a constraint",
+    "42": "Postgres does not know what is asked for: its schema is of another version",
+    "53": "Postgres has no more connections, memory or disk",
+    "57": "Postgres shuts down or starts",
+}
+"""SQLSTATE or its class, after "Appendix A. PostgreSQL Error Codes"."""
 _UNKNOWN_AUTHORITY = {2, 18, 19, 20, 21}
 """OpenSSL's codes of verification: an issuer is missing, or a certificate has signed itself."""
 _MEANINGS: dict[type[UpstreamError], str] = {
@@ -81,6 +94,11 @@ def meaning_of(error: UpstreamError) -> str:
     return next((words for kind, words in _MEANINGS.items() if isinstance(error, kind)), UNKNOWN)
 
 
+def words_of(error: BaseException) -> str:
+    """Return in words why a call to an upstream or a store failed."""
+    return meaning_of(error) if isinstance(error, UpstreamError) else reason_of(error)
+
+
 def reason_and_cure(error: BaseException) -> str:
     """Return in words why a call failed, and what helps where the certificate is of an authority unknown here."""
     cure = "; set OSTLER_CA_BUNDLE to a file with the authority that signed it" if unknown_authority(error) else ""
@@ -97,12 +115,22 @@ def unknown_authority(error: BaseException) -> bool:
 
 def _words(link: BaseException) -> str | None:
     names = {kind.__name__ for kind in type(link).__mro__}
+    if hasattr(link, "pgcode"):  # psycopg2's; it has no code where Postgres said nothing
+        return _of_postgres(link.pgcode)
+    if "DBAPIError" in names:  # its cause knows better
+        return None
     for name, words in _REDIS.items():
         if name in names:
             return words
     if names & _TIMEOUTS and "NewConnectionError" not in names:  # a time-out by class; its cause knows better
         return "no answer in time"
     return _of_the_network(link) if isinstance(link, OSError) else None
+
+
+def _of_postgres(code: str | None) -> str:
+    if code is None:
+        return "Postgres does not answer"
+    return _POSTGRES.get(code) or _POSTGRES.get(code[:2]) or f"Postgres refuses it (SQLSTATE {code})"
 
 
 def _of_the_network(link: OSError) -> str | None:

@@ -29,6 +29,7 @@ from models.scaling import PoolRow, Trust
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Conflict, UpstreamError
+from ostler.reasons import words_of
 from ostler.wakes import KEEP, REMATCH
 from rules.autoscaler import Doubts, Outcome, PoolView, plan, stuck
 from rules.demand import Places, Queue, dispatchable
@@ -86,7 +87,12 @@ def autoscale() -> None:
             carry_out(rt, scaled)
         except (UpstreamError, DBAPIError) as error:  # one bad pool stops no other (L14)
             telemetry.SCALINGS.labels("failed").inc()
-            log.warning("pool.not_scaled", pool=scaled.pool.name, error=type(error).__name__, detail=str(error)[:300])
+            log.warning("pool.not_scaled", pool=scaled.pool.name, error=words_of(error), detail=_detail(error))
+
+
+def _detail(error: Exception) -> str | None:
+    """Return what an upstream said; the text of an error of Postgres may hold the row (law L13)."""
+    return str(error)[:300] if isinstance(error, UpstreamError) else None
 
 
 def nodes_of(rt: Runtime) -> list[Node] | None:

@@ -25,6 +25,7 @@ from models.engine import transaction
 from models.pod_rows import PodRow
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
+from ostler.reasons import words_of
 from ostler.wakes import KEEP, REMATCH
 from rules.machines import Purpose
 from tasks import draining, pod_lists
@@ -77,7 +78,7 @@ def mirror_all(rt: Runtime, namespace: str) -> None:
         try:
             changed |= see_pool(rt, pool)
         except DBAPIError as error:  # one bad pool stops no other (L14)
-            log.warning("pool.not_mirrored", pool=pool.name, error=type(error).__name__)
+            log.warning("pool.not_mirrored", pool=pool.name, error=words_of(error))
     uids = {pool.uid for pool in seen}
     for row in transaction(rt.engine, lambda db: keeper.live_pools(db, namespace=namespace)):
         if row.uid in uids:
@@ -85,7 +86,7 @@ def mirror_all(rt: Runtime, namespace: str) -> None:
         try:
             changed |= see_missing_pool(rt, row, namespace=namespace)
         except (UpstreamError, DBAPIError) as error:
-            log.warning("pool.not_asked_for", pool=row.name, error=type(error).__name__)
+            log.warning("pool.not_asked_for", pool=row.name, error=words_of(error))
     if changed:
         rt.waker.send(REMATCH, queue="sweeps")
 
@@ -251,7 +252,7 @@ def see_all(
         try:
             see(rt, row, pod, namespace=namespace, silent=silent, now=now)
         except (UpstreamError, DBAPIError) as error:  # one Pod that cannot be dealt with stops no other (L14)
-            log.warning("keep.pod_skipped", pod=row.name, error=type(error).__name__)
+            log.warning("keep.pod_skipped", pod=row.name, error=words_of(error))
             complete = False
     return complete
 

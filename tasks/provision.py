@@ -28,7 +28,7 @@ from models.pod_rows import PodRow
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Conflict, UpstreamError
-from ostler.reasons import meaning_of
+from ostler.reasons import meaning_of, words_of
 from rules.pool_plan import ObservedPool, PoolPlan, Why
 from rules.starts import Trouble
 from tasks.base import SWEEP, calls, remaining
@@ -161,7 +161,7 @@ def create_all(rt: Runtime, decided: Decided, pool: PoolSeen) -> None:
             if note_refusal(rt, row, error) or failures == FAILURES:
                 return
         except DBAPIError as error:  # its row is locked, say: the next round repeats the attempt (L14)
-            log.warning("pod.not_recorded", pod=pod_name, error=type(error).__name__)
+            log.warning("pod.not_recorded", pod=pod_name, error=words_of(error))
 
 
 def create_alone(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: str) -> bool:

@@ -38,7 +38,7 @@ from ostler.errors import (
     Suspended,
     UpstreamError,
 )
-from ostler.reasons import meaning_of
+from ostler.reasons import meaning_of, words_of
 from rules.adrift import Adrift, Move, judge_adrift
 from rules.epochs import CLUSTER_LOST_IT
 from rules.restoring import Act, PodVerdict, Registered, RestoredPod, judge_pod, stem_of, stem_of_runner
@@ -299,7 +299,7 @@ class _Restore:
                 if why_away(error) is not None:
                     raise
                 log.exception("restore.pod.failed", pod=look.pod.name)
-                failed.append(f"{look.pod.name} ({type(error.orig).__name__})")
+                failed.append(f"{look.pod.name} ({words_of(error)})")
         if failed:
             more = len(failed) - NAMED
             named = ", ".join(failed[:NAMED]) + (f" and {more} more" if more > 0 else "")

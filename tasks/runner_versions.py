@@ -12,6 +12,7 @@ from models import runner_versions
 from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
+from ostler.reasons import words_of
 from rules.runner_versions import warn
 from rules.scopes import Scope
 from tasks.base import remaining
@@ -35,7 +36,7 @@ def note_versions(rt: Runtime, seen: Sequence[RunnerSeen], *, installation_id: i
         transaction(rt.engine, lambda db: runner_versions.record(db, versions, now=utcnow()))
         ask_end(rt, installation_id=installation_id, scope=Scope.parse(scope))
     except (DBAPIError, UpstreamError) as error:
-        log.warning("runner_versions.not_known", scope=scope, error=type(error).__name__)
+        log.warning("runner_versions.not_known", scope=scope, error=words_of(error))
 
 
 def ask_end(rt: Runtime, *, installation_id: int, scope: Scope) -> None:

@@ -20,6 +20,7 @@ from models import cuts, pod_ends, sweeps, watched
 from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.logging import also_about
+from ostler.reasons import words_of
 from ostler.wakes import KEEP, POD_EXECUTES, POD_GONE, POLLER_ENDED, STAMP
 from rules.machines import Purpose
 from rules.stranding import FoundBy
@@ -135,7 +136,7 @@ def pod_executes(*, claim_id: int) -> None:
     try:
         moved = transaction(rt.engine, body)
     except DBAPIError as error:
-        log.warning("claim.not_marked", claim=claim_id, error=type(error).__name__)
+        log.warning("claim.not_marked", claim=claim_id, error=words_of(error))
         return
     if moved:
         log.info("claim.executes_unbound", claim=claim_id)

@@ -17,6 +17,7 @@ from models import offers
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.logging import get_logger
+from ostler.reasons import words_of
 from ostler.secrets import Secret
 from web.cluster import Cluster
 from web.replies import Refusal
@@ -167,4 +168,4 @@ class Admission:
         try:
             return await self._threads.cluster(call)
         except UpstreamError as error:
-            raise Refusal(503, f"the API server did not answer: {type(error).__name__}") from None
+            raise Refusal(503, f"the API server did not answer: {words_of(error)}") from None

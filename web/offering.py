@@ -22,6 +22,7 @@ from models import offers
 from models.engine import is_locked
 from ostler.clock import utcnow
 from ostler.logging import get_logger
+from ostler.reasons import words_of
 from rules.poll_answers import Answer, PollFacts, Verdict, answer
 from web.held import Poll
 from web.publisher import Publisher
@@ -77,7 +78,7 @@ class Offering:
             await self._threads.offer(lambda db: offers.leave(db, web_id=self._web_id))
         except SQLAlchemyError as error:
             # They run out by themselves, and without a heartbeat nobody takes them.
-            log.warning("offers.not_withdrawn", error=type(error).__name__)
+            log.warning("offers.not_withdrawn", error=words_of(error))
 
     def add(self, poll: Poll) -> None:
         """Have a poll offered and judged with the next batch."""
@@ -139,7 +140,7 @@ class Offering:
             await part()
         except SQLAlchemyError as error:
             self._counts["offers.failed"] += 1
-            log.warning("offers.failed", part=part.__name__, error=type(error).__name__, held=len(self.held))
+            log.warning("offers.failed", part=part.__name__, error=words_of(error), held=len(self.held))
         except Exception:
             # Every poll of this process waits for this task: it outlives whatever one row makes of it.
             self._counts["offers.failed"] += 1

@@ -22,6 +22,7 @@ from k8s_adapters.identity import PodIdentity
 from models.channel import Minted, Superseded
 from ostler.clock import utcnow
 from ostler.logging import get_logger
+from ostler.reasons import words_of
 from ostler.secrets import Secret
 from ostler.settings import Settings
 from rules.poll_answers import Answer, Verdict
@@ -116,7 +117,7 @@ class Polls:
         except SQLAlchemyError as error:
             # Also when the commit of a delivery was not answered: the next poll finds what became of it.
             self.counts["poll.database_away"] += 1
-            log.warning("poll.database_away", error=type(error).__name__)
+            log.warning("poll.database_away", error=words_of(error))
             response = bare(503)
         self.counts[f"poll.{response.status_code}"] += 1
         return response

@@ -32,6 +32,7 @@ from models.engine import transaction
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.logging import get_logger
+from ostler.reasons import words_of
 from ostler.settings import Settings
 from ostler.wakes import ASK_OWNER, ASK_RUN, KEEP, RELEASE, REMATCH
 from web import announcements
@@ -231,7 +232,7 @@ class Intake:
         try:
             outcome, rematch = await self._try_announcement(lambda: transaction(self._engine, apply))
         except (DBAPIError, PoolTimeoutError) as error:
-            log.warning("webhook.announcement_failed", delivery=guid, kind=kind, error=type(error).__name__)
+            log.warning("webhook.announcement_failed", delivery=guid, kind=kind, error=words_of(error))
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "The delivery cannot be stored now") from None
         log.info("webhook.announced", kind=kind, action=announced.action, account=announced.owner_id, outcome=outcome)
         if rematch:

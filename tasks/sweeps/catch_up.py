@@ -32,6 +32,7 @@ from models.repairs import Case
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
+from ostler.reasons import words_of
 from ostler.wakes import ASK_RUN, KEEP
 from rules.adrift import LONGEST_QUEUED, next_ask_after
 from rules.catch_up import Catch, judge_listed, wait_after
@@ -399,7 +400,7 @@ class _Look:
             try:
                 message()
             except EXPECTED as error:  # `resume` sends it again (L6); the others go on (L14)
-                log.warning("catch_up.not_told", repository=self._place.repository, error=type(error).__name__)
+                log.warning("catch_up.not_told", repository=self._place.repository, error=words_of(error))
 
     # Asking
 

@@ -18,7 +18,7 @@ from models.repairs import Case
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
-from ostler.reasons import meaning_of
+from ostler.reasons import meaning_of, words_of
 from rules.reaping import SUCCESSES, Outcome, Repaired, allowance, enough
 from tasks.runtime import Runtime
 from tasks.sweeps.obstacles import closed_gate, earlier_state
@@ -307,7 +307,7 @@ class Tick(Pace):
         try:
             again = transaction(self.rt.engine, body)
         except (DBAPIError, PoolTimeoutError) as error:  # the lease runs out by itself
-            log.warning("sweep.not_closed", sweep=self._spec.name, outcome=outcome, error=type(error).__name__)
+            log.warning("sweep.not_closed", sweep=self._spec.name, outcome=outcome, error=words_of(error))
             return
         if outcome in SUCCESSES and not self.dry:
             telemetry.SWEEP_SUCCESS.labels(self._spec.name).set_to_current_time()

@@ -10,10 +10,12 @@ import pytest
 import urllib3
 from kombu.exceptions import OperationalError
 from redis import Redis
+from sqlalchemy import create_engine
+from sqlalchemy.exc import DBAPIError
 
 from lab.processes import free_port
 from ostler.errors import Conflict, Forbidden, NotInstalled, Retryable, UpstreamError
-from ostler.reasons import UNKNOWN, endpoint, meaning_of, reason_of
+from ostler.reasons import UNKNOWN, endpoint, meaning_of, reason_of, words_of
 
 
 @pytest.mark.parametrize(
@@ -102,3 +104,32 @@ def test_failure_of_a_repair_is_not_explained_by_what_it_repairs() -> None:
 )
 def test_meaning_of_a_refusal_is_words(error: UpstreamError, words: str) -> None:
     assert meaning_of(error) == words
+
+
+class Refusal(Exception):
+    """An error of psycopg2, of which only the server makes one with a code."""
+
+    def __init__(self, pgcode: str) -> None:
+        self.pgcode = pgcode
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("55P03", "another session has its rows locked"),
+        ("57P01", "Postgres shuts down or starts"),
+        ("23505", "Postgres refuses the row: it breaks a constraint"),
+        ("22012", "Postgres refuses it (SQLSTATE 22012)"),
+    ],
+)
+def test_refusal_of_postgres_is_words(code: str, words: str) -> None:
+    error = DBAPIError("SELECT 1", {}, Refusal(code))
+    error.__cause__ = error.orig
+    assert words_of(error) == words
+
+
+def test_silence_of_postgres_is_words() -> None:
+    with pytest.raises(DBAPIError) as caught:
+        create_engine(f"postgresql+psycopg2://u:p@127.0.0.1:{free_port()}/x").connect()
+    assert words_of(caught.value) == "Postgres does not answer"
+    assert words_of(Conflict("x")) == meaning_of(Conflict("x"))
