@@ -12,11 +12,14 @@ from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, object_path
 from k8s_adapters.pods import PodSeen, read_pod
 from models.engine import make_engine
 from ostler.errors import Retryable
+from rules.nodes import Gone
 from tasks import nodes
+from tasks.pool_status import write_status
 from tasks.pools import keep, pool_changed, pools
 from tests.database import Database
 from tests.integration.tasks.conftest import Stage
-from tests.integration.tasks.pools.drains import delete
+from tests.integration.tasks.pools.dead_nodes import bind
+from tests.integration.tasks.pools.drains import delete, seen
 from tests.integration.tasks.pools.fleet import kept, polls, reasons, retired, spec
 
 POOLS = 20
@@ -259,6 +262,24 @@ def test_a_pod_that_went_after_the_list_is_neither_adopted_nor_made_twice(stage:
     assert {row.name: row.gone_at is None for row in rows} == {old: False, new: True}
 
 
+def test_a_pod_of_a_lost_node_that_went_after_the_list_gets_no_row_back(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, _ = fleet(stage, pools=2)
+    (old,) = pods_of(stage, name)
+    bind(stage, old, "lost")
+    messages = ticked(stage)
+    remove(stage, old)
+    for message in messages:
+        keep.run(pool_id=message["pool_id"])
+    undone(stage)
+    lost = nodes.Sight(known=frozenset({"lost"}), gone={"lost": Gone.DELETED})
+    monkeypatch.setattr("tasks.provision.look_at", lambda *_: lost)
+    served(messages)
+    (row,) = stage.rows("SELECT gone_at FROM runner_pods WHERE name = :name", name=old)
+    assert row.gone_at is not None
+
+
 def test_a_pod_that_was_made_after_the_list_is_neither_missed_nor_made_twice(
     stage: Stage, lists: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,3 +357,24 @@ def test_a_pool_that_leaves_goes_by_a_list_of_its_own(stage: Stage, lists: list[
     delete(stage, other)
     kept(stage)
     assert ONE[0] not in lists
+
+
+def test_a_pool_that_is_deleted_during_its_reconcile_goes_by_a_later_list(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet(stage, pools=2)
+    stage.pool("third", replicas=0)
+    messages = ticked(stage)
+    write = write_status
+
+    def late(*args: Any, **named: Any) -> None:
+        monkeypatch.setattr("tasks.pools.write_status", write)
+        delete(stage, "third")
+        pool_changed.run(namespace=stage.namespace, pool="third")
+        write(*args, **named)
+
+    monkeypatch.setattr("tasks.pools.write_status", late)
+    served(messages[-1:])
+    assert seen(stage, "third") is not None
+    served(stage.outbox.take("ostler.keep"))
+    assert seen(stage, "third") is None
