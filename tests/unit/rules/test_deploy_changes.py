@@ -8,9 +8,9 @@ import pytest
 
 from rules.deploy_admission import judge_admission
 from rules.deploy_changes import DRAIN_FINALIZER, Action, changes_of, judge_changes
-from rules.deploy_plan import Deploy, judge
+from rules.deploy_plan import Deploy, Live, Verdict, judge
 from rules.deploys import Danger
-from rules.manifests import Manifests, read_manifests, told
+from rules.manifests import POOL_LABEL, Manifests, read_manifests, told
 
 RUNNERS = frozenset({"runners"})
 KEPT = {"helm.sh/resource-policy": "keep"}
@@ -140,3 +140,156 @@ def test_what_helm_keeps_is_in_force_after_the_deploy() -> None:
     assert found(read(base, pool("a"))) == {Danger.NOT_RULED, Danger.PEERS_CHANGE} | without_guard
     base["metadata"]["annotations"] = KEPT
     assert found(read(base, pool("a"))) == without_guard
+
+
+def test_a_pool_with_other_labels_is_no_renamed_one() -> None:
+    assert changes(read(pool("a")), read(pool("b", label="windows"))) == [
+        (Action.DELETED, "RunnerPool runners/a", None)
+    ]
+    bare = pool("c")
+    del bare["spec"]
+    assert changes(read(pool("a")), read(bare)) == [(Action.DELETED, "RunnerPool runners/a", None)]
+
+
+def test_one_object_is_the_heir_of_one_only() -> None:
+    old, new = read(pool("a"), pool("b")), read(pool("c"))
+    assert changes(old, new) == [
+        (Action.RENAMED, "RunnerPool runners/a", "RunnerPool runners/c"),
+        (Action.DELETED, "RunnerPool runners/b", None),
+    ]
+    other_kind = read(thing("Secret", "b", spec={"same": 1}))
+    assert changes(read(thing("ConfigMap", "a", spec={"same": 1})), other_kind) == [
+        (Action.DELETED, "ConfigMap ostler/a", None)
+    ]
+
+
+def test_the_definition_of_pools_must_stay() -> None:
+    definition = thing("CustomResourceDefinition", "runnerpools.ostler.dev", group="apiextensions.k8s.io/v1")
+    assert dangers(read(definition), read()) == [Danger.DEFINITION_DELETED]
+    kept = thing(
+        "CustomResourceDefinition", "runnerpools.ostler.dev", group="apiextensions.k8s.io/v1", annotations=KEPT
+    )
+    assert dangers(read(kept), read()) == []
+    assert dangers(read(thing("Namespace", "runners", annotations=KEPT)), read()) == []
+
+
+def test_a_refusal_names_its_object_and_what_becomes_of_it() -> None:
+    old, new = read(pool("a")), read()
+    (found,) = judge_changes(changes_of(old.objects, new.objects), live=old.objects, namespaces=RUNNERS)
+    assert found.subjects == ("RunnerPool runners/a",)
+    assert "is deleted" in found.reason
+    assert DRAIN_FINALIZER in found.reason
+
+
+def test_only_what_guards_pods_from_the_collector_is_a_guard() -> None:
+    others = [{"operations": ["DELETE"], "resources": ["secrets"]}]
+    assert list(judge_admission(guard(spec={"matchConstraints": {"resourceRules": others}}), RUNNERS))
+    anything = [{"operations": ["DELETE"], "resources": ["*/*"]}]
+    assert not list(judge_admission(guard(spec={"matchConstraints": {"resourceRules": anything}}), RUNNERS))
+    for half in ("'generic-garbage-collector'", "'ostler.dev/pool'"):
+        assert list(judge_admission(guard(spec={"validations": [{"expression": half}]}), RUNNERS))
+
+
+def test_a_guard_is_wanted_for_every_namespace_and_the_missing_ones_are_named() -> None:
+    manifests = guard(binding={"matchResources": of("runners")})
+    (found,) = judge_admission(manifests, frozenset({"runners", "z", "a"}))
+    assert found.subjects == ("a", "z")
+    assert "to a, z." in found.reason
+    (none,) = judge_admission(read(), RUNNERS)
+    assert none.reason.startswith("No ValidatingAdmissionPolicy keeps")
+    assert none.subjects == ("runners",)
+
+
+def test_a_binding_without_actions_denies_nothing() -> None:
+    group = "admissionregistration.k8s.io/v1"
+    bare = thing("ValidatingAdmissionPolicyBinding", "bare", group=group, spec={"policyName": "guard"})
+    assert list(judge_admission(read(bare), RUNNERS))
+
+
+def labelled(name: str, release: str | None, *, by: str = "labels", image: str = "r:1") -> dict[str, Any]:
+    key = "app.kubernetes.io/instance" if by == "labels" else "meta.helm.sh/release-name"
+    return pool(name, label=name, image=image, **({by: {key: release}} if release else {}))
+
+
+@pytest.mark.parametrize("by", ["labels", "annotations"])
+def test_what_of_a_cluster_is_of_the_release_goes_with_it(by: str) -> None:
+    live = Live(read(labelled("a", "ci", by=by), labelled("b", "ci", by=by), labelled("c", "other", by=by),
+                     labelled("d", None)))  # fmt: skip
+    verdict = judge(Deploy(old=None, new=read(labelled("a", "ci", by=by)), live=live))
+    assert [told(each.key) for each in verdict.changes] == ["RunnerPool runners/b"]
+    assert {row.pool for row in verdict.rows} >= {"runners/a", "runners/b", "runners/c", "runners/d"}
+    assert verdict.namespaces == RUNNERS
+
+
+def test_a_release_without_a_name_takes_nothing_with_it() -> None:
+    live = Live(read(labelled("a", None), labelled("b", None)))
+    assert judge(Deploy(old=None, new=read(labelled("c", None)), live=live)).changes == ()
+
+
+def compared(verdict: Verdict) -> set[bool | None]:
+    return {row.same for row in verdict.rows if row.state == "stamped"}
+
+
+def test_a_first_installation_into_a_cluster_has_nothing_to_compare_with() -> None:
+    live = read(labelled("b", "other"))
+    new = read(labelled("a", "ci"))
+    assert compared(judge(Deploy(old=None, new=new, live=Live(live)))) == {None}
+    assert compared(judge(Deploy(old=None, new=new, live=Live(live, (("runners", {POOL_LABEL: "b"}),))))) != {None}
+    assert compared(judge(Deploy(old=None, new=new, live=Live(new)))) != {None}
+
+
+def test_what_others_wrote_on_a_live_object_stays_and_what_was_ours_goes() -> None:
+    def policy(labels: dict[str, str], annotations: dict[str, str]) -> dict[str, Any]:
+        spec = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+        return thing("NetworkPolicy", "base", group="networking.k8s.io/v1", spec=spec, namespace="runners",
+                     labels=labels, annotations=annotations)  # fmt: skip
+
+    old, new = (read(pool("a"), policy(*each)) for each in (({"ours": "1"}, {}), ({"ours": "2"}, {"new": "1"})))
+    same = read(pool("a"), policy({"ours": "1", "theirs": "x"}, {"theirs": "y"}))
+    kept = judge(Deploy(old=old, new=old, live=Live(same)))
+    assert Danger.POLICY_REWRITTEN not in {each.danger for each in kept.refusals}
+    changed = judge(Deploy(old=old, new=new, live=Live(same)))
+    assert Danger.POLICY_REWRITTEN in {each.danger for each in changed.refusals}
+    gone = judge(Deploy(old=old, new=read(pool("a"), policy({}, {})), live=Live(same)))
+    assert Danger.POLICY_REWRITTEN in {each.danger for each in gone.refusals}
+
+
+def test_an_address_that_a_live_load_balancer_has_stays() -> None:
+    labels = {"app.kubernetes.io/component": "web"}
+    web = thing("Deployment", "web", spec={"template": {"metadata": {"labels": labels}, "spec": {"containers": []}}})
+    service = thing("Service", "web", spec={"selector": labels})
+    live = service | {"status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.7"}]}}}
+    everywhere = [{"to": [{"ipBlock": {"cidr": "203.0.113.0/24"}}]}]
+    spec = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"], "egress": everywhere}
+    policy = thing("NetworkPolicy", "base", group="networking.k8s.io/v1", spec=spec, namespace="runners")
+    new = read(web, service, policy, pool("a"))
+    asked = Deploy(old=new, new=new, live=Live(read(web, live, policy, pool("a"))))
+    assert Danger.BUSY_REACHES_WEB in {each.danger for each in judge(asked).refusals}
+    assert Danger.BUSY_REACHES_WEB not in {each.danger for each in judge(Deploy(old=new, new=new)).refusals}
+
+
+def test_the_notes_of_a_verdict_say_what_was_not_looked_at() -> None:
+    other = thing("CiliumNetworkPolicy", "c", group="cilium.io/v2")
+    notes = judge(Deploy(old=read(pool("a")), new=read(other))).notes
+    assert [note.partition(" ")[0] for note in notes] == ["no", "not", "the", "pools"]
+    assert notes[1].endswith(": CiliumNetworkPolicy ostler/c")
+    asked = judge(Deploy(old=read(pool("a")), new=read(other), live=Live(read(pool("a"))))).notes
+    assert [note.partition(" ")[0] for note in asked] == ["no", "not"]
+    kept = judge(Deploy(old=read(pool("a", annotations=KEPT)), new=read())).notes
+    assert [note.partition(" ")[0] for note in kept] == ["no", "the"]
+
+
+def test_the_runners_are_where_the_caller_or_the_objects_say() -> None:
+    assert judge(Deploy(old=None, new=read())).namespaces == {"ostler-runners"}
+    assert judge(Deploy(old=None, new=read(pool("a")))).namespaces == RUNNERS
+    assert judge(Deploy(old=None, new=read(pool("a")), runners=frozenset({"mine"}))).namespaces == {"mine"}
+    moved = pool("b")
+    moved["metadata"] = {"name": "b", "namespace": "more"}
+    assert judge(Deploy(old=read(pool("a")), new=read(moved))).namespaces == {"runners", "more"}
+
+
+def test_the_worst_danger_is_told_first() -> None:
+    old = read(pool("a"), thing("Namespace", "runners"))
+    found = [each.danger for each in judge(Deploy(old=old, new=read(pool("a")))).refusals]
+    assert found == sorted(found, key=list(Danger).index)
+    assert {Danger.NOT_RULED, Danger.NAMESPACE_DELETED, Danger.ADMISSION_MISSING} <= set(found)
