@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import hashlib
 import json
 import os
 import signal
@@ -216,7 +217,7 @@ def report(names: Sequence[str], *, results: Path = RESULTS) -> Iterator[str]:
     from mutmut.stats import status_by_exit_code  # noqa: PLC0415
 
     reasons = accepted()
-    all_killed = all_judged = all_left = 0
+    all_killed = all_judged = all_left = all_refused = 0
     survivors: list[Survivor] = []
     yield f"{'module':<20} {'mutants':>8} {'killed':>7} {'score':>6}  not run"
     for module in names:
@@ -225,6 +226,7 @@ def report(names: Sequence[str], *, results: Path = RESULTS) -> Iterator[str]:
         statuses = {name: status for name, status in ran.items() if status != REFUSED}
         killed = sum(status in KILLED for status in statuses.values())
         left = len(codes) - len(ran)
+        all_refused += len(ran) - len(statuses)
         all_killed, all_judged, all_left = all_killed + killed, all_judged + len(statuses), all_left + left
         score = f"{100 * killed / len(statuses):.0f} %" if statuses else "-"
         yield f"{module:<20} {len(statuses):>8} {killed:>7} {score:>6}  {left or ''}".rstrip()
@@ -236,12 +238,53 @@ def report(names: Sequence[str], *, results: Path = RESULTS) -> Iterator[str]:
     new = [each for each in survivors if (each.function, each.before, each.after) not in reasons]
     yield ""
     yield from (each.line for each in new)
-    total = f"{100 * all_killed / all_judged:.1f} %" if all_judged else "-"
     yield ""
     yield (
-        f"score {total}: {all_killed} of {all_judged} killed, {len(new)} survived, "
+        f"left out: {prose(names, results=results)} of prose, {all_refused} that mypy refuses; with those that mypy "
+        f"refuses counted as killed the score is {_percent(all_killed + all_refused, all_judged + all_refused)}"
+    )
+    yield (
+        f"score {_percent(all_killed, all_judged)}: {all_killed} of {all_judged} killed, {len(new)} survived, "
         f"{len(survivors) - len(new)} survived with a reason, {all_left} not run"
     )
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+def prose(names: Iterable[str], *, results: Path = RESULTS, root: Path = ROOT) -> int:
+    """Return how many mutants of texts with a space these modules would have; counted once for each version."""
+    known_at = results / "prose.json"
+    known: dict[str, int] = json.loads(known_at.read_text()) if known_at.exists() else {}
+    total = 0
+    for name in names:
+        source = (root / "rules" / f"{name}.py").read_text()
+        key = f"{name} {hashlib.sha256(source.encode()).hexdigest()[:12]}"
+        if key not in known:
+            known[key] = sum(1 for _ in _prose_of(source))
+            known_at.write_text(json.dumps(known, indent=1))
+        total += known[key]
+    return total
+
+
+def _prose_of(source: str) -> Iterator[object]:
+    """Yield the mutants that mutmut would make of texts with a space."""
+    from libcst import BaseString, SimpleString  # noqa: PLC0415
+    from mutmut.mutation.mutators import operator_string  # noqa: PLC0415
+
+    file_mutation: Any = import_module("mutmut.mutation.file_mutation")
+
+    def of_prose(node: BaseString) -> Iterable[BaseString]:
+        return operator_string(node) if isinstance(node, SimpleString) and " " in node.value else ()
+
+    usual = file_mutation.mutation_operators
+    file_mutation.mutation_operators = [(BaseString, of_prose)]
+    try:
+        found = file_mutation.create_mutations("rules", source)[1]
+    finally:
+        file_mutation.mutation_operators = usual
+    yield from (each for each in found if each.contained_by_top_level_function is not None)
 
 
 def _stop(_number: int, _frame: FrameType | None) -> None:

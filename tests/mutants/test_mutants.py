@@ -146,6 +146,15 @@ def test_mypy_refuses_what_stands_in_a_mutant_and_is_about_types(tmp_path: Path)
     assert not list(refused.refusals(iter(lines), {"others"}))
 
 
+def test_mutants_of_prose_are_counted_apart(tmp_path: Path) -> None:
+    pytest.importorskip("mutmut", exc_type=ModuleNotFoundError)
+    (tmp_path / "rules").mkdir()
+    source = 'A = "outside of functions"\ndef old():\n    """What it does."""\n    return "Very old", "word"\n'
+    (tmp_path / "rules" / "ages.py").write_text(source)
+    assert of_rules.prose(["ages"], results=tmp_path, root=tmp_path) == 3
+    assert of_rules.prose(["ages"], results=tmp_path, root=tmp_path) == 3
+
+
 def test_mutant_is_refused_when_an_error_stands_inside_of_it(tmp_path: Path) -> None:
     (tmp_path / "rules").mkdir()
     module = "def x_old__mutmut_orig():\n    return 1\ndef x_old__mutmut_1():\n    return None\nclass A:\n"
