@@ -1,4 +1,4 @@
-"""Kubernetes Events about pools and Pods, for whoever looks with `kubectl describe`."""
+"""Kubernetes Events about pools and Pods, for operators who run `kubectl describe`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pod_of(*, namespace: str, name: str, uid: str) -> Regarding:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One Event. `reason` is CamelCase, `note` a sentence of which the first 1,024 characters are written."""
+    """One Event. `reason` is CamelCase, `note` a sentence; its first 1,024 characters are written."""
 
     regarding: Regarding
     type: Type
@@ -73,6 +73,6 @@ def event_manifest(told: Told, *, instance: str) -> Json:
 
 
 def write_event(client: KubeClient, told: Told, *, instance: str, policy: RetryPolicy | None = None) -> None:
-    """Create an Event. Raises what the client raises; whoever tells something must be able to do without."""
+    """Create an Event. Raises what the client raises. No caller must depend on its Event."""
     path = f"/apis/{_API}/namespaces/{told.regarding.namespace}/events"
     client.request("POST", path, body=event_manifest(told, instance=instance), policy=policy)
