@@ -66,7 +66,7 @@ mutants-all: $(STAMP) ## seed mistakes in all of rules (up to 3 hours; goes on w
 mutants-sql: $(STAMP) ## drop conditions of guarded statements, at most 150 (about an hour; goes on where it stopped): FILES= MINUTES=
 	@$(BIN)/python tests/mutants/of_sql.py --minutes $(or $(MINUTES),120) $(FILES)
 
-check: lint ## lint, types and unit tests: under two minutes once warm, needs no cluster
+check: lint ## linters, types and unit tests: about two minutes once warm, needs no cluster
 	@$(BIN)/pytest -n 2 --dist loadfile tests/unit
 
 lint: $(STAMP) ## ruff, format, mypy, import-linter, shellcheck, codespell, prose
