@@ -56,6 +56,9 @@ def test_a_lost_node_brings_no_growth() -> None:
 def test_a_pool_shrinks_for_its_demand_while_a_node_is_lost() -> None:
     found = decided(node(), node(lost=1), warm=12)
     assert (found.verdict, found.replicas) == (Verdict.DOWN, 12)
+    for_its_demand = decided(node(), node(lost=1), warm=9)
+    assert for_its_demand.replicas == 9
+    assert "not Ready" not in for_its_demand.why
 
 
 def test_a_lost_node_whose_time_is_not_known_is_doubt() -> None:
@@ -117,3 +120,11 @@ def test_doubts_stop_what_they_are_about() -> None:
     shrinking = plan(views, nodes=None, doubts=Doubts(shrinking="rows are old"), now=NOW)
     assert [shrinking[n].decision.verdict for n in (1, 2)] == [Verdict.UP, Verdict.LEFT]
     assert shrinking[2].decision.why.endswith("; but rows are old")
+
+
+def test_the_ceiling_binds_a_pool_that_cools_down_while_a_node_is_lost() -> None:
+    lately = view(
+        replicas=25, demand=Demand(0, 0, 0), limits=Limits(12, 20, DELAY), scaled_up_at=NOW - timedelta(seconds=1)
+    )
+    found = plan([lately], nodes=[node(), node(lost=1)], doubts=Doubts(), now=NOW)[1].decision
+    assert (found.replicas, found.verdict) == (20, Verdict.DOWN)

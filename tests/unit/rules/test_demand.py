@@ -112,3 +112,9 @@ def test_a_pool_whose_queue_is_empty_stops_no_other() -> None:
     pools = {1: SMALL, 2: SMALL, 3: SMALL}
     found = demand(queue(1, 1, age=60), queue(2, 4), queue(3, 4), accounts=(account(count=7),), pools=pools)
     assert found == {1: 1, 2: 3, 3: 3}
+
+
+def test_a_queue_that_has_run_out_gives_nobody_an_extra_turn() -> None:
+    pools = {1: SMALL, 2: SMALL, 3: SMALL}
+    queues = queue(1, 5, age=60), queue(2, 1, age=50), queue(3, 5)
+    assert demand(*queues, accounts=(account(count=5),), pools=pools) == {1: 2, 2: 1, 3: 2}

@@ -11,6 +11,7 @@ from rules.deploy_changes import DRAIN_FINALIZER, Action, changes_of, judge_chan
 from rules.deploy_plan import Deploy, Live, Verdict, judge
 from rules.deploys import Danger
 from rules.manifests import POOL_LABEL, Manifests, read_manifests, told
+from rules.selectors import Malformed
 
 RUNNERS = frozenset({"runners"})
 KEPT = {"helm.sh/resource-policy": "keep"}
@@ -293,3 +294,20 @@ def test_the_worst_danger_is_told_first() -> None:
     found = [each.danger for each in judge(Deploy(old=old, new=read(pool("a")))).refusals]
     assert found == sorted(found, key=list(Danger).index)
     assert {Danger.NOT_RULED, Danger.NAMESPACE_DELETED, Danger.ADMISSION_MISSING} <= set(found)
+
+
+def test_what_was_there_before_or_comes_by_a_hook_is_no_heir() -> None:
+    one, two = thing("ConfigMap", "a", spec={"same": 1}), thing("ConfigMap", "b", spec={"same": 1})
+    hook = thing("ConfigMap", "c", spec={"same": 1}, annotations=HOOK)
+    assert changes(read(one, two), read(two, hook)) == [(Action.DELETED, "ConfigMap ostler/a", None)]
+
+
+def test_what_is_kept_hides_nothing_that_goes() -> None:
+    old = read(thing("ConfigMap", "a", annotations=KEPT), thing("Namespace", "runners"))
+    assert dangers(old, read()) == [Danger.NAMESPACE_DELETED]
+
+
+@pytest.mark.parametrize("field", ["namespaceSelector", "objectSelector"])
+def test_a_selector_that_is_malformed_is_named(field: str) -> None:
+    with pytest.raises(Malformed, match=f"^{field}: "):
+        list(judge_admission(guard(binding={"matchResources": {field: {"matchLabels": ["a"]}}}), RUNNERS))

@@ -11,8 +11,10 @@ import pytest
 
 from rules.addresses import PRIVATE_V4, block
 from rules.deploy_network import ANY_OTHER, NetworkVerdict, Question, Row, judge_network
+from rules.deploy_plan import Deploy, Live, judge
 from rules.deploys import Danger
 from rules.manifests import OWNER_LABEL, POOL_LABEL, Manifests, read_manifests
+from rules.selectors import Operator, Requirement, Selector
 
 Json = dict[str, Any]
 
@@ -365,3 +367,127 @@ def test_the_same_policy_written_otherwise_changes_nothing(what: str) -> None:
         expected = []
     old = read(before, idle(), of_web(), web(), pool())
     assert dangers(judged(old, read(after, idle(), of_web(), web(), pool()))) == expected
+
+
+def at_owner(owner: str) -> Json:
+    named = {"key": OWNER_LABEL, "operator": "In", "values": [owner]}
+    return policy("own", [IS_RUNNER, named], policyTypes=["Egress"], egress=[TO_WEB])
+
+
+@pytest.mark.parametrize("owner", ["0", "42"])
+def test_the_row_of_a_pool_is_that_of_the_owner_for_which_most_is_wrong(owner: str) -> None:
+    for before, after, reaches_web in (
+        (sound(), sound(at_owner(owner)), True),
+        (sound(at_owner(owner)), sound(), False),
+    ):
+        verdict = judged(before, after)
+        assert verdict.refusals[0].danger is Danger.PEERS_CHANGE
+        assert [(row.same, row.reaches_web) for row in verdict.rows if row.state == "stamped"] == [
+            (False, reaches_web), (False, reaches_web),
+        ]  # fmt: skip
+    installed = judged(None, sound(at_owner(owner)))
+    assert [row.reaches_web for row in installed.rows if row.state == "stamped"] == [True, True]
+
+
+def test_a_danger_of_another_kind_says_nothing_of_web() -> None:
+    private = {"to": [{"ipBlock": {"cidr": "10.1.0.0/16"}}], "ports": [{"port": 443}]}
+    verdict = judged(None, read(base(TO_DNS, private), idle(), of_web(), web(), pool()))
+    assert [row.reaches_web for row in verdict.rows if row.state == "stamped"] == [False, False]
+
+
+def test_pods_that_look_different_have_names_of_their_own() -> None:
+    each_other = {"to": [{"podSelector": {"matchExpressions": [IS_RUNNER]}}]}
+    rest = base(TO_DNS, each_other), idle(), of_web(), web()
+    verdict = judged(read(*rest, pool(labels={"team": "red"})), read(*rest, pool(labels={"team": "blue"})))
+    assert dangers(verdict) == [Danger.ROLLING_PEER]
+    assert (
+        "idle Pods of pool runners/(any other), idle Pods of pool runners/linux, "
+        "idle Pods of pool runners/linux (2), stamped Pods of pool runners/(any other) and 2 more."
+    ) in verdict.refusals[0].reason
+
+
+def test_labels_that_a_template_gets_are_judged() -> None:
+    selected = [{"key": "team", "operator": "In", "values": ["red"]}]
+    red = policy("red", selected, policyTypes=["Egress"], egress=[TO_WEB])
+    rest = base(), idle(), of_web(), web(), red
+    verdict = judged(read(*rest, pool(labels={"team": "blue"})), read(*rest, pool(labels={"team": "red"})))
+    assert dangers(verdict) == [Danger.ROLLING_PEER, Danger.BUSY_REACHES_WEB]
+
+
+def test_labels_of_a_namespace_that_only_before_has_still_count() -> None:
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ostler", "labels": {"team": "web"}}}
+    by_label = {"to": [{"namespaceSelector": {"matchLabels": {"team": "web"}}}]}
+    rest = base(), idle(by_label), of_web(), web(), pool()
+    assert judged(read(*rest, namespace), read(*rest)).refusals == ()
+
+
+def test_web_without_declared_ports_is_reached_at_any() -> None:
+    bare = web()
+    del bare["spec"]["template"]["spec"]["containers"][0]["ports"]
+    sound_one = judged(None, read(base(), idle(), of_web(), bare, pool()))
+    assert sound_one.refusals == ()
+    opened = judged(None, read(base(TO_DNS, TO_WEB), idle(), of_web(), bare, pool()))
+    assert dangers(opened) == [Danger.ROLLING_PEER, Danger.BUSY_REACHES_WEB]
+
+
+def test_idle_pods_need_a_way_to_the_ports_that_web_declares() -> None:
+    elsewhere = read(base(), idle(TO_WEB | {"ports": [{"port": 9090}]}), of_web(port=9090), web(), pool())
+    assert dangers(judged(None, elsewhere)) == [Danger.IDLE_MISSES_WEB]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ports": [{"port": 54}]},
+        {"ports": None},
+        {"to": [{**TO_DNS["to"][0], "podSelector": {"matchLabels": {"k8s-app": "dns"}}}]},
+    ],
+)
+def test_ports_and_labels_of_peers_that_no_manifest_has_are_compared(change: Json) -> None:
+    assert dangers(judged(sound(), read(base(TO_DNS | change, TO_PUBLIC), idle(), of_web(), web(), pool()))) == [
+        Danger.PEERS_CHANGE
+    ]
+
+
+def test_several_policies_are_named_together() -> None:
+    second = base(TO_DNS, {"to": [{"ipBlock": {"cidr": "10.1.0.0/16"}}]})
+    second["metadata"]["name"] = "second"
+    assert only(judged(None, sound(second))).startswith("Policies base and second let")
+
+
+def test_a_deploy_asks_the_rule_with_all_that_it_was_given() -> None:
+    private = {"to": [{"ipBlock": {"cidr": "10.1.0.0/16"}}]}
+    opened = read(base(TO_DNS, private), idle(), of_web(), web(), pool())
+
+    def found(**given: Any) -> set[Danger]:
+        return {each.danger for each in judge(Deploy(None, opened, **given)).refusals}
+
+    assert Danger.PRIVATE_EGRESS in found()
+    assert Danger.PRIVATE_EGRESS not in found(allowed=block("10.0.0.0/8"))
+    assert Danger.BUSY_REACHES_WEB not in found()
+    assert Danger.BUSY_REACHES_WEB in found(web_addresses=block("10.1.2.3"))
+    nobody = Selector((Requirement("app", Operator.IN, frozenset({"nobody"})),))
+    assert {row.reaches_web for row in judge(Deploy(None, opened, web=nobody)).rows} == {None}
+    live = Live(opened, (("runners", {POOL_LABEL: "old"}),))
+    assert "runners/old" in {row.pool for row in judge(Deploy(None, opened, live=live)).rows}
+
+
+def test_what_a_release_drops_is_gone_and_what_others_have_stays() -> None:
+    def of(release: str, body: Json) -> Json:
+        return body | {"metadata": body["metadata"] | {"labels": {"app.kubernetes.io/instance": release}}}
+
+    ours = [of("ci", each) for each in (base(), idle(), of_web(), web(), pool())]
+    live = Live(read(*ours, of("ci", at_owner("42")), of("other", pool("arm"))))
+    verdict = judge(Deploy(None, read(*ours), live=live))
+    assert {each.danger for each in verdict.refusals} == {Danger.PEERS_CHANGE, Danger.ADMISSION_MISSING}
+    assert "runners/arm" in {row.pool for row in verdict.rows}
+    theirs = judge(Deploy(None, read(*ours), live=Live(read(*ours, of("other", at_owner("42"))))))
+    assert Danger.BUSY_REACHES_WEB in {each.danger for each in theirs.refusals}
+
+
+def test_a_pool_that_goes_without_its_finalizer_refuses_the_deploy() -> None:
+    gone = judge(Deploy(sound(pool("arm")), sound(), live=Live(sound(pool("arm")))))
+    assert Danger.POOL_WITHOUT_FINALIZER in {each.danger for each in gone.refusals}
+    assert Danger.POOL_WITHOUT_FINALIZER not in {
+        each.danger for each in judge(Deploy(sound(pool("arm")), sound())).refusals
+    }

@@ -115,3 +115,64 @@ def test_check_of_a_deploy_names_the_address() -> None:
     verdict = judge(Deploy(old=release(OLD, public_polls=None), new=release(NEW, public_polls=False)))
     (found,) = (each for each in verdict.refusals if each.danger is Danger.IDLE_STRANDS)
     assert OLD in found.reason
+
+
+def stranded(before: Manifests, after: Manifests) -> bool:
+    return bool(list(judge_polls(before, after)))
+
+
+def one(body: dict[str, Any], service_body: dict[str, Any], address: str, *more: dict[str, Any]) -> Manifests:
+    worker = deployment("worker", {"app": "worker"}, {"OSTLER_DISPATCH_URL": address}, {})
+    return read_manifests([body, service_body, worker, *more], namespace="ostler")
+
+
+PLAIN = deployment("web", LABELS, {"OSTLER_WEB_PORT": "8080"}, {"http": 8080})
+GONE = read_manifests([], namespace="ostler")
+
+
+def test_an_address_is_followed_by_the_full_name_of_its_service() -> None:
+    full = one(PLAIN, service("ostler-web", "http"), "http://ostler-web.ostler.svc.cluster.local/x")
+    assert stranded(full, GONE)
+
+
+def test_a_service_without_a_target_leads_to_its_own_port() -> None:
+    bare = service("ostler-web", "http")
+    bare["spec"]["ports"] = [{"port": 8080}]
+    assert stranded(one(PLAIN, bare, "http://ostler-web.ostler.svc:8080/x"), GONE)
+    assert not stranded(one(PLAIN, bare, "http://ostler-web.ostler.svc/x"), GONE)
+
+
+@pytest.mark.parametrize(("kind", "serves"), [("Deployment", True), ("StatefulSet", True), ("Job", False)])
+def test_polls_are_served_by_pods_that_stay(kind: str, *, serves: bool) -> None:
+    assert stranded(one(PLAIN | {"kind": kind}, service("ostler-web", "http"), OLD), GONE) is serves
+
+
+def test_pods_of_another_namespace_or_of_no_selector_serve_nothing() -> None:
+    elsewhere = PLAIN | {"metadata": {"name": "web", "namespace": "other"}}
+    assert not stranded(one(elsewhere, service("ostler-web", "http"), OLD), GONE)
+    selects_nothing = service("ostler-web", "http")
+    selects_nothing["spec"]["selector"] = {}
+    assert not stranded(one(PLAIN, selects_nothing, OLD), GONE)
+
+
+def test_tls_without_a_certificate_serves_nothing() -> None:
+    polls = service("ostler-web-polls", "polls")
+    polls["spec"]["ports"] = [{"port": 443, "targetPort": "tls"}]
+    env = {"OSTLER_WEB_POLLS_TLS_PORT": "8443", "OSTLER_WEB_POLLS_TLS_CERT": "/tls.crt"}
+    served = one(deployment("web", LABELS, env, {"tls": 8443}), polls, SECURE)
+    assert stranded(served, GONE)
+    assert not stranded(one(deployment("web", LABELS, env, {"tls": 8444}), polls, SECURE), GONE)
+    del env["OSTLER_WEB_POLLS_TLS_CERT"]
+    assert not stranded(one(deployment("web", LABELS, env, {"tls": 8443}), polls, SECURE), GONE)
+
+
+def test_an_object_without_the_annotation_names_no_authority() -> None:
+    other = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "other", "annotations": {"a": "b"}}}
+    signed = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "tls", "annotations": {"ostler.dev/signer": "1"}},
+    }
+    assert not stranded(
+        read_manifests([other], namespace="ostler"), read_manifests([other, signed], namespace="ostler")
+    )

@@ -135,3 +135,9 @@ def test_more_load_of_a_pool_never_means_fewer_pods_of_it(
         return share(members, room=room)[0].total
 
     assert of_the_first(pools[0][0] + 1) >= of_the_first(pools[0][0])
+
+
+def test_what_needs_one_unit_gets_nothing_of_none() -> None:
+    small = Member(1, Parts(real=0, floor=1, headroom=0), Size(1, 1))
+    assert share([small], room=Size(5, 5), taken=Size(5, 5))[1].floor == 0
+    assert share([small], room=Size(5, 5), taken=Size(4, 4))[1].floor == 1

@@ -97,3 +97,10 @@ def test_how_many_good_looks_open_it_is_drawn_when_it_closes(roll: float, needs:
 def test_a_total_outage_closes_it_though_few_calls_are_made() -> None:
     assert judge(Gate(), Look(5, 5), rule=RULE, roll=0).closed
     assert not judge(Gate(), Look(4, 4), rule=RULE, roll=0).closed
+
+
+def test_a_share_at_a_threshold_closes_and_opens() -> None:
+    closed = judge(Gate(), Look(calls=10, errors=5), rule=RULE, roll=0)
+    assert closed == Gate(closed=True, needs=RULE.good_looks)
+    assert judge(closed, Look(calls=10, errors=2), rule=RULE, roll=0).good_looks == 1
+    assert judge(closed, Look(calls=100, errors=21), rule=RULE, roll=0).good_looks == 0

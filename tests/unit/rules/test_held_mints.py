@@ -67,3 +67,7 @@ def test_further_backoffs_are_counted(more: int, expected: str) -> None:
 )
 def test_what_goes_on_beside_the_held_jobs_is_counted(busy: int, others: int, expected: str) -> None:
     assert replace(HELD, others=others).tell(busy=busy, now=NOW).endswith(f"; beside them {expected}")
+
+
+def test_only_the_full_stop_is_taken_off_the_words() -> None:
+    assert "account 7: No API for X; " in replace(HELD, words="No API for X.").tell(busy=0, now=NOW)

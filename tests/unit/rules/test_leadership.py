@@ -46,3 +46,7 @@ def test_nobody_takes_a_lease_while_its_holder_leads(renewed: float, looked_afte
 
 def test_a_leader_has_several_tries_before_it_must_stop() -> None:
     assert GIVE_UP / RENEW >= 3
+
+
+def test_a_leader_stops_at_the_end_of_its_time() -> None:
+    assert not leads(renewed_before=GIVE_UP * 10, duration=10)

@@ -65,3 +65,8 @@ def test_full_group_is_known_by_github_words(words: str | None, full: bool) -> N
 )
 def test_cure_follows_github_words(words: str, cure: str) -> None:
     assert cure in cure_of_refusal(f"account 7: GitHub answers 403 to a mint: {words}")
+
+
+def test_a_default_group_is_no_full_one_unless_that_is_said() -> None:
+    asked = asked_for(scope="orgs/acme", repository="acme/app", account_id=7, installation_id=5, group=1)
+    assert asked == ("account", "7")

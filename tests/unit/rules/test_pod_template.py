@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -143,3 +144,58 @@ def test_lost_nodes_are_tolerated_without_end_whatever_an_overlay_says(
 ) -> None:
     # In front of all others: the first toleration that matches a taint decides.
     assert outlive_lost_nodes(given) == [*NEVER_EVICTED, *kept]
+
+
+@pytest.mark.parametrize(
+    ("overlay", "field"),
+    [
+        ({"status": {}}, "podTemplate.status"),
+        ({"metadata": {"name": "x"}}, "podTemplate.metadata.name"),
+        ({"spec": {"hostPID": True}}, "podTemplate.spec.hostPID"),
+        ({"spec": None}, "podTemplate.spec:"),
+        (runner(volumeMounts=[{"name": "x", "mountPath": "/opt/ostler/"}]), "podTemplate.spec.containers[runner].volu"),
+        (
+            runner(volumeMounts=[{"name": "x", "mountPath": "/var/run/ostler/x"}]),
+            "podTemplate.spec.containers[runner].",
+        ),
+    ],
+)
+def test_a_refusal_begins_with_its_field(overlay: Any, field: str) -> None:
+    (reason,) = refusals(overlay)
+    assert reason.startswith(field)
+
+
+def test_labels_and_annotations_of_ones_own_are_let_in() -> None:
+    assert refusals({"metadata": {"labels": {"a": "b"}, "annotations": {"a": "b"}}}) == ()
+
+
+def test_neither_the_pod_nor_the_overlay_is_changed_by_what_is_laid_over() -> None:
+    overlay = {
+        "spec": {
+            "affinity": {"nodeAffinity": {"x": [1]}}, "tolerations": [{"key": "a"}],
+            "containers": [{"name": "sidecar", "args": ["a"]}],
+        },
+    }  # fmt: skip
+    pod, given = copy.deepcopy(POD), copy.deepcopy(overlay)
+    merged = lay_over(POD, overlay)
+    merged["metadata"]["labels"]["new"] = "x"
+    merged["spec"]["containers"][0]["env"].append({})
+    merged["spec"]["containers"][-1]["args"].append("b")
+    merged["spec"]["affinity"]["nodeAffinity"]["x"].append(2)
+    merged["spec"]["tolerations"][0]["key"] = "b"
+    assert (POD, overlay) == (pod, given)
+
+
+def test_lists_without_names_are_replaced_and_new_ones_are_taken() -> None:
+    overlay = {"spec": {"tolerations": [{"key": "b"}], "initContainers": [{"name": "i"}]}}
+    below = copy.deepcopy(POD)
+    below["spec"]["tolerations"] = [{"key": "a"}]
+    merged = lay_over(below, overlay)["spec"]
+    assert merged["tolerations"] == [{"key": "b"}]
+    assert merged["initContainers"] == [{"name": "i"}]
+
+
+def test_a_null_takes_away_what_is_below_if_there_is_any() -> None:
+    merged = lay_over(POD, {"spec": {"restartPolicy": None, "hostname": None}})
+    assert "restartPolicy" not in merged["spec"]
+    assert "hostname" not in merged["spec"]

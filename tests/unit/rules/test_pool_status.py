@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -199,3 +201,18 @@ def test_lost_nodes_are_told_before_a_second_writer_of_replicas() -> None:
     found = degraded(replace(POOL, replicas_writer="argo"), plan())
     assert found[:2] == ("True", "ReplicasConflict")
     assert "argo" in found[2]
+
+
+def test_the_reason_of_a_healthy_pool_has_the_form_of_reasons() -> None:
+    assert re.fullmatch("([A-Z][a-z]+)+", degraded(POOL, plan())[1])
+
+
+def test_times_do_not_depend_on_the_zone_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert written(NOW) == "2026-01-01T12:00:00Z"
+        assert "2026-01-01T12:00:00Z" in HELD.tell(busy=0, now=NOW)
+    finally:
+        monkeypatch.undo()
+        time.tzset()

@@ -90,3 +90,7 @@ def test_the_distance_of_asks_doubles_and_ends_with_what_github_keeps() -> None:
     while (at := at + next_ask_after(asks, again_after=again, kept=KEPT)) < KEPT:
         asks += 1
     assert asks == 12
+
+
+def test_a_page_that_ends_at_the_floor_is_not_the_last() -> None:
+    assert page_end(oldest=NOW, is_first=True, is_full=True, has_next=True, floor=NOW) is PageEnd.MORE

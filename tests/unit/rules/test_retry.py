@@ -121,3 +121,21 @@ def test_the_last_attempt_and_the_deadline_end_the_repetition(attempt: int, elap
     policy = RetryPolicy(attempts=4, base=1.0, growth=1.0, jitter=(1.0, 1.0), deadline=10.0)
     decision = decide(policy=policy, attempt=attempt, elapsed=elapsed, failure=Failure(status=503), roll=0.5)
     assert decision.retry is retry
+
+
+@pytest.mark.parametrize(
+    ("failure", "honour", "wait"),
+    [
+        (Failure(status=429, retry_after=7.0), True, 7.0),
+        (Failure(status=503, retry_after=7.0), True, 7.0),
+        (Failure(status=503, retry_after=99.0), True, 30.0),
+        (Failure(status=503, retry_after=7.0), False, 1.0),
+        (Failure(status=500, retry_after=7.0), True, 1.0),
+        (Failure(status=503), True, 1.0),
+    ],
+)
+def test_a_wait_that_was_asked_for_is_kept_where_the_status_has_one(
+    failure: Failure, wait: float, *, honour: bool
+) -> None:
+    policy = RetryPolicy(jitter=(1.0, 1.0), honour_retry_after=honour)
+    assert wait_before_next(policy=policy, attempt=1, failure=failure, roll=0.5) == wait

@@ -151,3 +151,8 @@ def test_the_account_of_the_latest_failure_is_named_last() -> None:
     same = [_failure(1, account=5, at=1), _failure(2, account=9, at=2), _failure(3, account=3, at=2)]
     assert _brake(same).accounts == (5, 9, 3)
     assert _brake([same[0], same[2], same[1]]).accounts == (5, 3, 9)
+
+
+def test_three_jobs_on_two_pods_brake() -> None:
+    failures = [_failure(number % 2, job=number, at=number) for number in range(3)]
+    assert (_brake(failures).jobs, _brake(failures).pods) == (3, 2)

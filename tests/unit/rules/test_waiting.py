@@ -234,6 +234,7 @@ def test_a_job_that_was_set_aside_for_its_runners_names_them() -> None:
     found = explain(replace(JOB, hold_reason=HoldReason.SET_ASIDE, hold_detail=detail))
     assert "3 runners of pool small ended before it began" in found.summary
     assert "runnerGroup" not in (found.cure or "")
+    assert "log of container `runner`" in (found.cure or "")
 
 
 LOST = LostPod("small-1", PodEnd(runner_exit_code=137, reason="OOMKilled"))
