@@ -27,8 +27,9 @@ TO_WEB = {
             "podSelector": {"matchLabels": WEB_LABELS}}],
     "ports": [{"port": 8080}],
 }  # fmt: skip
+OF_DNS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}
 TO_DNS = {
-    "to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}],
+    "to": [OF_DNS],
     "ports": [{"port": 53, "protocol": "UDP"}, {"port": 53}],
 }
 TO_PUBLIC = {"to": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": list(PRIVATE_V4)}}]}
@@ -422,7 +423,7 @@ def test_labels_of_a_namespace_that_only_before_has_still_count() -> None:
 
 
 def test_web_without_declared_ports_is_reached_at_any() -> None:
-    bare = web()
+    bare: Any = web()
     del bare["spec"]["template"]["spec"]["containers"][0]["ports"]
     sound_one = judged(None, read(base(), idle(), of_web(), bare, pool()))
     assert sound_one.refusals == ()
@@ -440,7 +441,7 @@ def test_idle_pods_need_a_way_to_the_ports_that_web_declares() -> None:
     [
         {"ports": [{"port": 54}]},
         {"ports": None},
-        {"to": [{**TO_DNS["to"][0], "podSelector": {"matchLabels": {"k8s-app": "dns"}}}]},
+        {"to": [{**OF_DNS, "podSelector": {"matchLabels": {"k8s-app": "dns"}}}]},
     ],
 )
 def test_ports_and_labels_of_peers_that_no_manifest_has_are_compared(change: Json) -> None:

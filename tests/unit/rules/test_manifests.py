@@ -203,7 +203,7 @@ def test_a_service_of_others_or_without_an_address_adds_none(body: Json) -> None
 
 def test_addresses_of_web_are_read_from_the_annotation_of_a_policy() -> None:
     def policy(text: str) -> Json:
-        spec = {"podSelector": {}}
+        spec: Json = {"podSelector": {}}
         metadata = {"annotations": {WEB_ADDRESSES: text}, "labels": {OWNER_LABEL: "1"}}
         return thing("NetworkPolicy", group="networking.k8s.io/v1", spec=spec, metadata=metadata)
 
@@ -211,3 +211,14 @@ def test_addresses_of_web_are_read_from_the_annotation_of_a_policy() -> None:
     assert read(policy("")).web_addresses == Addresses()
     with pytest.raises(Malformed, match=f"NetworkPolicy home/a: annotation {WEB_ADDRESSES}: 'here'"):
         read(policy("here"))
+
+
+def test_an_item_of_a_list_is_told_from_an_object_with_items() -> None:
+    assert [key[2] for key in read(thing("Odd", "a", items=[thing("Secret", "b")])).objects] == ["a"]
+    assert [key[2] for key in read(thing("OddList", "a", items={})).objects] == ["a"]
+
+
+def test_runners_of_several_settings_of_one_object_are_all_known() -> None:
+    env = [[{"name": "OSTLER_NAMESPACE", "value": name}] for name in ("one", "two")]
+    found = read(thing("Deployment", spec={"template": template([{"env": each} for each in env])}))
+    assert found.runner_namespaces == {"one", "two"}
