@@ -211,6 +211,12 @@ def test_a_runner_is_given_a_minute_from_the_end_of_its_poller(stage: Stage, pod
     assert stage.see(cut).state == "delivered"
 
 
+def test_the_end_of_a_poller_returns_the_stamp_of_its_own_pod_alone(stage: Stage, pod: str, cut: int) -> None:
+    stage.rows("UPDATE claims SET stamp = 'off' WHERE id = :id", id=cut)
+    assert transaction(stage.rt.engine, lambda db: pollers_ended(db, ["another"], now=utcnow())) == []
+    assert transaction(stage.rt.engine, lambda db: pollers_ended(db, [stage.pods()[pod].uid], now=utcnow())) == [cut]
+
+
 def test_a_retirement_deregisters_a_runner_that_was_never_delivered(stage: Stage, pod: str, github: StubGitHub) -> None:
     stage.job(7)
     claim = stage.claim(pod, job_id=7, state="minted", runner=RUNNER)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
-from models.usage import usage_of
+from models.usage import charge, usage_of
 from tasks.retire import retire
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 from tests.integration.tasks.pools.fleet import kept, polls
@@ -45,6 +45,21 @@ def test_the_keeper_charges_a_pod_whose_delivery_did_not(stage: Stage) -> None:
     (row,) = stage.rows("SELECT * FROM runner_pods WHERE gone_at IS NULL AND charged_account_id IS NOT NULL")
     assert (row.charged_account_id, row.charged_vcpu, row.charged_memory) == (ACME, 2000, 4096)
     assert used(stage) == 1
+
+
+def test_each_pod_is_charged_to_the_account_of_its_own_latest_claim(stage: Stage) -> None:
+    stage.pool(replicas=2)
+    kept(stage)
+    one, other = sorted(stage.pods())
+    stage.claim_without_job(one, state="executing")
+    later = stage.claim_without_job(other, state="executing")
+    stage.rows("INSERT INTO accounts VALUES (2, 'ada', 1, 10, 100000, 100000, '[]', now())")
+    stage.rows("UPDATE claims SET account_id = 2, vcpu = 500, memory = 512 WHERE id = :id", id=later)
+    ids = [row.id for row in stage.rows("SELECT id FROM runner_pods")]
+    with stage.rt.engine.begin() as db:
+        assert charge(db, ids) == 2
+    rows = stage.rows("SELECT name, charged_account_id, charged_vcpu, charged_memory FROM runner_pods ORDER BY name")
+    assert [tuple(row) for row in rows] == [(one, 1, 2000, 4096), (other, 2, 500, 512)]
 
 
 def test_a_pod_row_that_is_locked_is_charged_by_the_next_look(stage: Stage, lingers: str) -> None:
