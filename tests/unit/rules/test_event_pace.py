@@ -75,3 +75,9 @@ def test_the_events_written_longest_ago_are_forgotten_first() -> None:
     assert ("0", "Retired") in pace.seen
     assert ("0", "Retired", "surplus") not in pace.seen
     assert len(pace.seen) == REMEMBERED
+
+
+def test_the_same_event_is_young_at_any_hour() -> None:
+    pace = Pace()
+    assert pace.admits("u", "Retired", "surplus", now=1e6)
+    assert not pace.admits("u", "Retired", "surplus", now=1e6 + 1)

@@ -128,6 +128,7 @@ def test_a_pod_is_a_workload_of_its_own_and_runner_pods_are_none() -> None:
     pod["metadata"]["labels"] = {POOL_LABEL: "linux"}
     assert read(pod).workloads == ()
     assert read(thing("Deployment", spec={"template": None}), thing("ConfigMap")).workloads == ()
+    assert read(thing("Deployment", spec={"template": 7})).workloads == ()
 
 
 def test_pools_namespaces_and_hooks_are_told_apart() -> None:

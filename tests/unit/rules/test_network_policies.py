@@ -147,3 +147,4 @@ def test_neighbouring_ports_with_the_same_addresses_are_one_span() -> None:
     assert reached(to(one, (1, 4), (6, 9))) != reached(to(one, (1, 9)))
     assert reached(to(one, (1, 4)), to(two, (5, 9))) != reached(to(one, (1, 9)))
     assert reached(to(one, (1, 9)), to(two, (4, 4))) != reached(to(one, (1, 9)), to(two, (4, 5)))
+    assert reached(to(one, (1, 4), (6, 9))) != reached(to(one, (1, 4)))

@@ -174,3 +174,8 @@ def test_a_claim_that_was_delivered_since_executes_on_the_runner_that_shows_it()
 @pytest.mark.parametrize("claim", [None, CLAIMED])
 def test_a_terminal_pod_is_left_to_the_reconciler(claim: RowClaim | None) -> None:
     assert judge_pod(replace(WARM, terminal=True, owner=7, claim=claim)).act is Act.LEAVE
+
+
+@pytest.mark.parametrize("runner", ["small-1_0123abcd", "small-1.0123abcd", "small-1-0123ABCD"])
+def test_a_name_that_ostler_does_not_make_is_of_no_pod(runner: str) -> None:
+    assert stem_of_runner(runner) is None
