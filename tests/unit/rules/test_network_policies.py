@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any
 
 import pytest
@@ -70,6 +71,10 @@ def test_a_text_does_not_depend_on_the_order_of_fields() -> None:
     one = {"ingress": [{"from": [{"podSelector": {}}], "ports": [{"port": 1, "endPort": 2}]}]}
     other = {"ingress": [{"ports": [{"endPort": 2, "port": 1}], "from": [{"podSelector": {}}]}]}
     assert text(one, labels={"a": "1", "b": "2"}) == text(other, labels={"b": "2", "a": "1"})
+
+
+def test_a_date_in_a_label_is_text() -> None:
+    assert text({}, labels={"since": date(2026, 1, 1)}) == text({}, labels={"since": "2026-01-01"})
 
 
 @pytest.mark.parametrize(
