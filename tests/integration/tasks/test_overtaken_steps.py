@@ -198,3 +198,25 @@ def test_late_answer_about_a_running_job_holds_no_job_that_has_ended(clusterless
     transaction(stage.rt.engine, lambda db: releases.move_fate(db, 1, running, now=utcnow(), who="late"))
     (job,) = stage.rows("SELECT state, hold_reason FROM jobs")
     assert (job.state, job.hold_reason) == ("completed", None)
+
+
+@pytest.mark.parametrize("fate", [Fate.REQUEUE, Fate.FINISH, Fate.RUNNING])
+def test_fate_of_one_job_leaves_the_executions_of_others(clusterless: Stage, fate: Fate) -> None:
+    stage = clusterless
+    for number in (1, 2):
+        stage.add_pod(f"pod-{number}")
+        stage.job(number, state="running")
+        claim = stage.claim(f"pod-{number}", job_id=number, state="executing", runner=f"runner-{number}")
+        stage.rows(
+            "INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at) "
+            "VALUES (:id, :runner, :claim, 1, 2000, 4096, now())",
+            id=number, runner=f"runner-{number}", claim=claim,
+        )  # fmt: skip
+    (before,) = stage.rows("SELECT * FROM executions WHERE job_id = 2")
+    told = JobFate(fate, "GitHub says so", conclusion="success" if fate is Fate.FINISH else None)
+    transaction(stage.rt.engine, lambda db: releases.move_fate(db, 1, told, now=utcnow(), who="test"))
+    assert stage.rows("SELECT * FROM executions WHERE job_id = 2") == [before]
+    own = stage.rows("SELECT claim_id, ended_at FROM executions WHERE job_id = 1")
+    assert [(row.claim_id is None, row.ended_at is None) for row in own] == {
+        Fate.REQUEUE: [], Fate.FINISH: [(False, False)], Fate.RUNNING: [(True, True)],
+    }[fate]  # fmt: skip
