@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
+from deploys.manifests import Manifests, read_manifests
+from deploys.selectors import Malformed
 from ostler.errors import ConfigurationError
-from rules.manifests import Manifests, read_manifests
-from rules.selectors import Malformed
 
 STDIN = "-"
 _SUFFIXES = {".yaml", ".yml", ".json"}

@@ -24,7 +24,10 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 ACCEPTED = Path(__file__).with_name("accepted.toml")
-RESULTS = Path("mutants/rules")
+RESULTS = Path("mutants")
+SOURCES = ("rules", "deploys")
+"""The folders of pure decisions; no two of their modules have the same name."""
+
 LAWS = (
     "reaping", "unused", "orphans", "stamps", "nodes", "restoring", "epochs", "draining", "fairness", "retry",
     "pool_plan", "starts", "stranding", "busy", "bindings", "machines", "fates", "pod_ends", "adrift",
@@ -114,19 +117,25 @@ def fork_from_one_session(mutmut: Any, *, laws_first: bool) -> None:
 
 def modules(results: Path) -> list[str]:
     """Return the modules that have mutants, those about laws first."""
-    names = sorted(path.name.removesuffix(".py.meta") for path in results.glob("*.py.meta"))
+    names = sorted(path.name.removesuffix(".py.meta") for path in results.rglob("*.py.meta"))
     return [name for name in LAWS if name in names] + [name for name in names if name not in LAWS]
 
 
 def judged(results: Path, module: str) -> dict[str, int | None]:
     """Return the exit code of each mutant's tests; None where they did not run yet."""
-    found: dict[str, int | None] = json.loads((results / f"{module}.py.meta").read_text())["exit_code_by_key"]
+    found: dict[str, int | None] = json.loads(next(results.rglob(f"{module}.py.meta")).read_text())["exit_code_by_key"]
     return found
+
+
+def sources(root: Path = ROOT) -> dict[str, Path]:
+    """Return the file of each module, by its name."""
+    found = (path for folder in SOURCES for path in sorted((root / folder).rglob("*.py")))
+    return {path.stem: path for path in found if path.stem != "__init__"}
 
 
 def others(root: Path = ROOT) -> list[str]:
     """Return the modules of `rules` that are not among `LAWS`."""
-    return sorted({path.stem for path in (root / "rules").glob("*.py")} - {"__init__", *LAWS})
+    return sorted(set(sources(root)) - set(LAWS))
 
 
 def to_run(names: Iterable[str], *, again: bool = False, results: Path = RESULTS, root: Path = ROOT) -> list[str]:
@@ -135,10 +144,11 @@ def to_run(names: Iterable[str], *, again: bool = False, results: Path = RESULTS
     Of a module that changed since its mutants were made it is a pattern: mutmut makes them anew first.
     """
     patterns: list[str] = []
+    found = sources(root)
     for name in names:
-        source, made = root / "rules" / f"{name}.py", results / f"{name}.py"
-        if not made.exists() or source.stat().st_mtime > made.stat().st_mtime:
-            patterns.append(f"rules.{name}.*")
+        source, made = found[name], next(results.rglob(f"{name}.py.meta"), None)
+        if made is None or source.stat().st_mtime > made.with_suffix("").stat().st_mtime:
+            patterns.append(".".join((*source.relative_to(root).with_suffix("").parts, "*")))
             continue
         codes = judged(results, name)
         patterns += [each for each, code in codes.items() if code is None or (again and code in UNNOTICED)]
@@ -148,19 +158,21 @@ def to_run(names: Iterable[str], *, again: bool = False, results: Path = RESULTS
 def changed_modules(base: str, root: Path = ROOT) -> list[str]:
     """Return the modules of `rules` that differ from where this branch left `base`, in the work tree or in commits."""
     found = subprocess.run(
-        ["git", "diff", "--name-only", "--diff-filter=d", "--merge-base", base, "--", "rules"],
+        ["git", "diff", "--name-only", "--diff-filter=d", "--merge-base", base, "--", *SOURCES],
         cwd=root, capture_output=True, text=True, check=True,
     )  # fmt: skip
     new = subprocess.run(
-        ["git", "ls-files", "--others", "--exclude-standard", "--", "rules"],
+        ["git", "ls-files", "--others", "--exclude-standard", "--", *SOURCES],
         cwd=root, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    return sorted({Path(line).stem for line in (found.stdout + new.stdout).split() if line.endswith(".py")})
+    return sorted(
+        {Path(line).stem for line in (found.stdout + new.stdout).split() if line.endswith(".py")} - {"__init__"}
+    )
 
 
 def survivor(name: str, difference: str, *, tested: bool, root: Path = ROOT) -> Survivor:
     """Read one difference as mutmut shows it, whose lines count from the first line of the function."""
-    module = name.split(".")[1]
+    path = sources(root)[name.split(".")[-2]]
     before: list[str] = []
     after: list[str] = []
     at, first = 0, None
@@ -178,9 +190,14 @@ def survivor(name: str, difference: str, *, tested: bool, root: Path = ROOT) -> 
             first = at
         at += not line.startswith("+")
     function = readable(name)
-    start = _first_line(root / "rules" / f"{module}.py", function)
+    start = _first_line(path, function)
     return Survivor(
-        name, function, f"rules/{module}.py:{start + (first or 1) - 1}", " ".join(before), " ".join(after), tested
+        name,
+        function,
+        f"{path.relative_to(root)}:{start + (first or 1) - 1}",
+        " ".join(before),
+        " ".join(after),
+        tested,
     )
 
 

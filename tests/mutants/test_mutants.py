@@ -177,7 +177,7 @@ def test_tests_of_the_module_run_before_others_that_are_little_faster() -> None:
 
 
 def test_every_reason_for_a_survivor_names_a_line_that_exists() -> None:
-    sources = {path.stem: path.read_text() for path in (of_rules.ROOT / "rules").glob("*.py")}
+    sources = {name: path.read_text() for name, path in of_rules.sources().items()}
     for (function, before, _), reason in of_rules.accepted().items():
         assert reason
         shown = " ".join(before.split())

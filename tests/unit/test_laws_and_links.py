@@ -26,6 +26,7 @@ FOLDERS = (
     "ostler",
     "poller",
     "rules",
+    "deploys",
     "tasks",
     "tests",
     "web",

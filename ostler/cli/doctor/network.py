@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from deploys.addresses import PRIVATE, Addresses, block
+from deploys.network_policies import Direction, parse_policy
+from deploys.network_reach import Network, Pod, Ports, reach
+from deploys.selectors import Malformed
 from k8s_adapters.names import OWNER_LABEL, POOL_LABEL
 from k8s_adapters.own_addresses import OwnAddresses, list_policies, own_addresses
 from ostler.cli.doctor.findings import Verdict, ok, unknown, warning
 from ostler.cli.doctor.sight import Sight
 from ostler.errors import Forbidden
-from rules.addresses import PRIVATE, Addresses, block
-from rules.network_policies import Direction, parse_policy
-from rules.network_reach import Network, Pod, Ports, reach
-from rules.selectors import Malformed
 
 SHOWN = 5
 """Addresses that a line names at most."""

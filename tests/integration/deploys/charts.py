@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from deploys.manifests import Manifests, read_manifests
 from lab.helm import render
-from rules.manifests import Manifests, read_manifests
 
 HERE = Path(__file__).parent
 SMALL = HERE / "small_chart"

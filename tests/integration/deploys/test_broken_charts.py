@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rules.deploy_network import Question, judge_network
-from rules.deploys import Danger
+from deploys.deploy_network import Question, judge_network
+from deploys.deploys import Danger
 from tests.integration.deploys.charts import BROKEN, SMALL, broken_chart, rendered
 
 RUNNERS = frozenset({"ostler-runners"})

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from deploys.addresses import blocks
+from deploys.deploy_network import ANY_OTHER, Question, judge_network
+from deploys.deploy_plan import Deploy, judge
+from deploys.deploys import Danger
+from deploys.manifests import Manifests, read_manifests
 from lab.helm import CHART, render
-from rules.addresses import blocks
-from rules.deploy_network import ANY_OTHER, Question, judge_network
-from rules.deploy_plan import Deploy, judge
-from rules.deploys import Danger
-from rules.manifests import Manifests, read_manifests
 
 RUNNERS = frozenset({"ostler-runners"})
 

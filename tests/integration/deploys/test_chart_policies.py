@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from deploys.addresses import PRIVATE, PRIVATE_V4, PRIVATE_V6, behind_nat64, block
+from deploys.manifests import POLICY_KIND
+from deploys.network_policies import Direction
+from deploys.network_reach import Network, Pod, Ports, reach
 from k8s_adapters.client import KubeClient
 from lab.helm import CHART, HelmRefused, render
-from rules.addresses import PRIVATE, PRIVATE_V4, PRIVATE_V6, behind_nat64, block
-from rules.manifests import POLICY_KIND
-from rules.network_policies import Direction
-from rules.network_reach import Network, Pod, Ports, reach
 from tests.integration.deploys.charts import rendered
 
 BUSY = {"ostler.dev/pool": "linux", "ostler.dev/runner-pool-owner": "7"}

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 STARTS = {"Thread", "ThreadPoolExecutor", "Timer", "ProcessPoolExecutor", "create_task", "ensure_future", "TaskGroup"}
 """What starts a thread or a loop."""
 
-PACKAGES = ("web", "tasks", "models", "ostler", "k8s_adapters", "github_adapters", "rules")
+PACKAGES = ("web", "tasks", "models", "ostler", "k8s_adapters", "github_adapters", "rules", "deploys")
 COMMANDS = ROOT / "ostler" / "cli"
 """Commands that a person runs serve nobody else."""
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from deploys.addresses import PRIVATE_V4
 from github_adapters import permissions
 from github_adapters.app import AppInstallation, AppSeen
 from github_adapters.deliveries import DeliveryPage, DeliverySeen
@@ -42,7 +43,6 @@ from ostler.cli.doctor.runner import is_bad, run
 from ostler.cli.doctor.sight import Rows
 from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, Forbidden, Gone, Retryable, StoreUnreachable
-from rules.addresses import PRIVATE_V4
 
 NOW = datetime(2026, 11, 22, 10, tzinfo=UTC)
 SERVER = Server(version="18.1", most_connections=100, connections=20, isolation="read committed", standby=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rules.addresses import PRIVATE, PRIVATE_V4, PRIVATE_V6, Addresses, behind_nat64, block, blocks
+from deploys.addresses import PRIVATE, PRIVATE_V4, PRIVATE_V6, Addresses, behind_nat64, block, blocks
 
 
 def test_a_block_is_known_by_what_it_is_behind_nat64() -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from rules.deploy_admission import judge_admission
-from rules.deploy_changes import DRAIN_FINALIZER, Action, changes_of, judge_changes
-from rules.deploy_plan import Deploy, Live, Verdict, judge
-from rules.deploys import Danger
-from rules.manifests import POOL_LABEL, Manifests, read_manifests, told
-from rules.selectors import Malformed
+from deploys.deploy_admission import judge_admission
+from deploys.deploy_changes import DRAIN_FINALIZER, Action, changes_of, judge_changes
+from deploys.deploy_plan import Deploy, Live, Verdict, judge
+from deploys.deploys import Danger
+from deploys.manifests import POOL_LABEL, Manifests, read_manifests, told
+from deploys.selectors import Malformed
 
 RUNNERS = frozenset({"runners"})
 KEPT = {"helm.sh/resource-policy": "keep"}

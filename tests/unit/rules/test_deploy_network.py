@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from rules.addresses import PRIVATE_V4, block
-from rules.deploy_network import ANY_OTHER, NetworkVerdict, Question, Row, judge_network
-from rules.deploy_plan import Deploy, Live, judge
-from rules.deploys import Danger
-from rules.manifests import OWNER_LABEL, POOL_LABEL, Manifests, read_manifests
-from rules.selectors import Operator, Requirement, Selector
+from deploys.addresses import PRIVATE_V4, block
+from deploys.deploy_network import ANY_OTHER, NetworkVerdict, Question, Row, judge_network
+from deploys.deploy_plan import Deploy, Live, judge
+from deploys.deploys import Danger
+from deploys.manifests import OWNER_LABEL, POOL_LABEL, Manifests, read_manifests
+from deploys.selectors import Operator, Requirement, Selector
 
 Json = dict[str, Any]
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from rules.deploy_plan import Deploy, judge
-from rules.deploy_polls import judge_polls
-from rules.deploys import Danger
-from rules.manifests import Manifests, read_manifests
+from deploys.deploy_plan import Deploy, judge
+from deploys.deploy_polls import judge_polls
+from deploys.deploys import Danger
+from deploys.manifests import Manifests, read_manifests
 
 OLD = "http://ostler-web.ostler.svc/runners/v1/dispatch"
 NEW = "http://ostler-web-polls.ostler.svc/runners/v1/dispatch"

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from deploys.deploy_plan import Deploy, judge
+from deploys.deploy_secrets import note_secrets
+from deploys.manifests import read_manifests
 from lab import helm
-from rules.deploy_plan import Deploy, judge
-from rules.deploy_secrets import note_secrets
-from rules.manifests import read_manifests
 
 SECRETS: list[tuple[dict[str, Any], str]] = [
     ({"volumes": [{"name": "certs", "secret": {"secretName": "s"}}]}, "volume certs"),

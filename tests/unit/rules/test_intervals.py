@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rules.intervals import Intervals
+from deploys.intervals import Intervals
 
 
 def of(*ranges: tuple[int, int]) -> Intervals:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from rules.addresses import Addresses, blocks
-from rules.intervals import Intervals
-from rules.manifests import OWNER_LABEL, POOL_LABEL, WEB_ADDRESSES, Manifests, addresses_of, read_manifests, told
-from rules.network_reach import Pod, Ports
-from rules.selectors import Malformed
+from deploys.addresses import Addresses, blocks
+from deploys.intervals import Intervals
+from deploys.manifests import OWNER_LABEL, POOL_LABEL, WEB_ADDRESSES, Manifests, addresses_of, read_manifests, told
+from deploys.network_reach import Pod, Ports
+from deploys.selectors import Malformed
 
 Json = dict[str, Any]
 

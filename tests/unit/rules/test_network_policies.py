@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rules.network_policies import Direction, Policy, parse_policy
-from rules.network_reach import Network, Pod, reach
-from rules.selectors import Malformed
+from deploys.network_policies import Direction, Policy, parse_policy
+from deploys.network_reach import Network, Pod, reach
+from deploys.selectors import Malformed
 
 Json = dict[str, Any]
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rules.addresses import EVERYWHERE, Addresses, block, blocks
-from rules.intervals import Intervals
-from rules.network_policies import Direction, parse_policy
-from rules.network_reach import ALL_PORTS, Network, Pod, Ports, Reach, may_connect, reach
-from rules.selectors import Malformed
+from deploys.addresses import EVERYWHERE, Addresses, block, blocks
+from deploys.intervals import Intervals
+from deploys.network_policies import Direction, parse_policy
+from deploys.network_reach import ALL_PORTS, Network, Pod, Ports, Reach, may_connect, reach
+from deploys.selectors import Malformed
 from tests.unit.rules import naive_network
 
 Json = dict[str, Any]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rules.selectors import Malformed, Operator, Requirement, Selector, parse_selector
+from deploys.selectors import Malformed, Operator, Requirement, Selector, parse_selector
 
 
 def parsed(given: Any) -> Selector:

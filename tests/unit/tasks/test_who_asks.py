@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PACKAGES = ("tasks", "models", "web", "ostler", "rules", "github_adapters", "k8s_adapters")
+PACKAGES = ("tasks", "models", "web", "ostler", "rules", "deploys", "github_adapters", "k8s_adapters")
 
 ENDS = {
     # The ways to delete a Pod: under its retire claim, also when its node is gone, or once it is terminal.

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rules.addresses import Addresses
-from rules.deploy_admission import judge_admission
-from rules.deploy_changes import Action, Change, changes_of, judge_changes
-from rules.deploy_network import WEB, Question, Row, judge_network
-from rules.deploy_polls import judge_polls
-from rules.deploy_secrets import note_secrets
-from rules.deploys import Danger, Refusal
-from rules.manifests import Manifests, Object, read_manifests
-from rules.selectors import Selector
+from deploys.addresses import Addresses
+from deploys.deploy_admission import judge_admission
+from deploys.deploy_changes import Action, Change, changes_of, judge_changes
+from deploys.deploy_network import WEB, Question, Row, judge_network
+from deploys.deploy_polls import judge_polls
+from deploys.deploy_secrets import note_secrets
+from deploys.deploys import Danger, Refusal
+from deploys.manifests import Manifests, Object, read_manifests
+from deploys.selectors import Selector
 
 DEFAULT_RUNNERS = "ostler-runners"
 

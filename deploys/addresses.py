@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Self
 
-from rules.intervals import Intervals
+from deploys.intervals import Intervals
 
 _V4 = 4
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rules.addresses import PRIVATE, Addresses
-from rules.deploys import WAIT_FOR_JOBS, Danger, Refusal
-from rules.intervals import Intervals
-from rules.manifests import OWNER_LABEL, POOL_LABEL, Manifests, Workload
-from rules.network_policies import Direction, Policy
-from rules.network_reach import ALL_PORTS, Network, Pod, Ports, Reach, may_connect, peer_names_pod, reach, ruled_by
+from deploys.addresses import PRIVATE, Addresses
+from deploys.deploys import WAIT_FOR_JOBS, Danger, Refusal
+from deploys.intervals import Intervals
+from deploys.manifests import OWNER_LABEL, POOL_LABEL, Manifests, Workload
+from deploys.network_policies import Direction, Policy
+from deploys.network_reach import ALL_PORTS, Network, Pod, Ports, Reach, may_connect, peer_names_pod, reach, ruled_by
 
 _DNS = Ports(tuple((each, Intervals.of([(53, 53), (5353, 5353)])) for each in ("TCP", "UDP")))
 _SHOWN = 4  # things that one sentence names

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rules.deploys import Danger, Refusal
-from rules.manifests import DEFINITION, POOL_KIND, Key, Object, told
+from deploys.deploys import Danger, Refusal
+from deploys.manifests import DEFINITION, POOL_KIND, Key, Object, told
 
 DRAIN_FINALIZER = "ostler.dev/drain"
 

@@ -12,13 +12,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rules import deploy_dangers as dangers
-from rules.addresses import Addresses
-from rules.deploys import Danger, Refusal
-from rules.manifests import OWNER_LABEL, POOL_LABEL, Manifests, Pool, Workload, addresses_of
-from rules.network_policies import Policy
-from rules.network_reach import Network, Pod
-from rules.selectors import Operator, Requirement, Selector
+from deploys import deploy_dangers as dangers
+from deploys.addresses import Addresses
+from deploys.deploys import Danger, Refusal
+from deploys.manifests import OWNER_LABEL, POOL_LABEL, Manifests, Pool, Workload, addresses_of
+from deploys.network_policies import Policy
+from deploys.network_reach import Network, Pod
+from deploys.selectors import Operator, Requirement, Selector
 
 WEB = Selector((Requirement("app.kubernetes.io/component", Operator.IN, frozenset({"web"})),))
 ANY_OTHER = "(any other)"

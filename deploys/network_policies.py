@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from rules.addresses import Addresses, block
-from rules.selectors import Malformed, Selector, parse_selector
+from deploys.addresses import Addresses, block
+from deploys.selectors import Malformed, Selector, parse_selector
 
 PROTOCOLS = ("TCP", "UDP", "SCTP")
 LAST_PORT = 65535

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from rules.addresses import Addresses, blocks
-from rules.intervals import Intervals
-from rules.network_policies import Policy, parse_policy
-from rules.network_reach import Pod, Ports
-from rules.selectors import Malformed
+from deploys.addresses import Addresses, blocks
+from deploys.intervals import Intervals
+from deploys.network_policies import Policy, parse_policy
+from deploys.network_reach import Pod, Ports
+from deploys.selectors import Malformed
 
 T = TypeVar("T")
 

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from rules.addresses import EVERYWHERE, Addresses
-from rules.intervals import Intervals
-from rules.network_policies import LAST_PORT, PROTOCOLS, Direction, Peer, Policy, PortRule, Rule
+from deploys.addresses import EVERYWHERE, Addresses
+from deploys.intervals import Intervals
+from deploys.network_policies import LAST_PORT, PROTOCOLS, Direction, Peer, Policy, PortRule, Rule
 
 _ALL = Intervals.of([(1, LAST_PORT)])
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from rules.deploys import Danger, Refusal
-from rules.manifests import Manifests
+from deploys.deploys import Danger, Refusal
+from deploys.manifests import Manifests
 
 _ADDRESS = "OSTLER_DISPATCH_URL"
 _PUBLIC, _POLLS, _BOTH = "OSTLER_WEB_PORT", "OSTLER_WEB_POLLS_PORT", "OSTLER_WEB_PUBLIC_POLLS"

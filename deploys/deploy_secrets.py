@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rules.manifests import Manifests
+from deploys.manifests import Manifests
 
 _POLICY = "ValidatingAdmissionPolicy.admissionregistration.k8s.io"
 _POOL = "RunnerPool.ostler.dev"

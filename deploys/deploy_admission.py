@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rules.deploys import Danger, Refusal
-from rules.manifests import OWNER_LABEL, POOL_LABEL, Manifests, Object
-from rules.network_reach import Network, labels_of_namespace
-from rules.selectors import parse_selector
+from deploys.deploys import Danger, Refusal
+from deploys.manifests import OWNER_LABEL, POOL_LABEL, Manifests, Object
+from deploys.network_reach import Network, labels_of_namespace
+from deploys.selectors import parse_selector
 
 COLLECTOR = "generic-garbage-collector"
 _GROUP = "admissionregistration.k8s.io"
