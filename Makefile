@@ -57,7 +57,7 @@ test-slow: $(STAMP) ## run the tests that take minutes each
 test-seeds: $(STAMP) ## run the tests against every seeded bug
 	@$(BIN)/pytest -m seeds
 
-mutants: $(STAMP) ## seed mistakes in changed modules of rules, at most 10 minutes: BASE=origin/main or FILES=rules/nodes.py
+mutants: $(STAMP) ## seed mistakes in changed modules of rules, at most 10 minutes: BASE=origin/main or FILES=rules/sweeps/nodes.py
 	@$(BIN)/python tests/mutants/of_rules.py --minutes $(or $(MINUTES),10) --base $(BASE) $(FILES)
 
 mutants-all: $(STAMP) ## seed mistakes in all of rules (up to an hour; goes on where it stopped): MINUTES=60

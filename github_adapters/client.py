@@ -32,9 +32,9 @@ from github_adapters.webhooks import WorkflowJobEvent
 from ostler.clock import machine_now
 from ostler.errors import Busy, NotInstalled, Retryable
 from ostler.secrets import Secret
-from rules.retry import ONCE, RetryPolicy
-from rules.runner_groups import GroupSeen
-from rules.scopes import Scope
+from rules.routing.runner_groups import GroupSeen
+from rules.routing.scopes import Scope
+from rules.upstream.retry import ONCE, RetryPolicy
 
 T = TypeVar("T")
 

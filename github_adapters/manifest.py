@@ -21,7 +21,7 @@ from github_adapters.permissions import WANTED_EVENTS, wanted
 from ostler.clock import utcnow
 from ostler.errors import Gone, Invalid, Retryable
 from ostler.secrets import Secret
-from rules.scopes import Scope
+from rules.routing.scopes import Scope
 
 LONGEST_NAME = 34
 """Characters of an App's name."""

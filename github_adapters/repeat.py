@@ -1,4 +1,4 @@
-"""The one retry layer of calls to GitHub: what `rules.retry` decides, within the deadline of the call.
+"""The one retry layer of calls to GitHub: what `rules.upstream.retry` decides, within the deadline of the call.
 
 Only what leaves as `Retryable` is repeated. A rate limit is not: the governor, or the task, waits for it.
 """
@@ -14,7 +14,7 @@ from typing import TypeVar
 from github_adapters.http import Deadline
 from ostler.errors import Retryable
 from ostler.upstreams import SUCCESS
-from rules.retry import Failure, Network, RetryPolicy, decide
+from rules.upstream.retry import Failure, Network, RetryPolicy, decide
 
 T = TypeVar("T")
 

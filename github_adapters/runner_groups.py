@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from github_adapters import fields
-from rules.runner_groups import GroupSeen
+from rules.routing.runner_groups import GroupSeen
 
 
 def read_group(source: Any) -> GroupSeen:

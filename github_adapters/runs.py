@@ -14,7 +14,7 @@ from github_adapters import fields
 from github_adapters.answers import quota_of
 from github_adapters.http import Answer
 from github_adapters.webhooks import Home, WorkflowJobEvent, read_home, read_job
-from rules.forks import Origin, origin_of
+from rules.routing.forks import Origin, origin_of
 
 T = TypeVar("T")
 

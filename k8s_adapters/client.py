@@ -31,7 +31,7 @@ from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, Conflict, Forbidden, Gone, Invalid, Retryable, UpstreamError
 from ostler.reasons import endpoint
 from ostler.upstreams import PATIENCE, SERVER_ERROR, SUCCESS, TALLY, Upstream
-from rules.retry import parse_retry_after
+from rules.upstream.retry import parse_retry_after
 
 Json = dict[str, Any]
 T = TypeVar("T")

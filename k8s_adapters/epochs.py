@@ -11,7 +11,7 @@ from urllib.parse import quote
 from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
 from k8s_adapters.retry import RetryPolicy
 from ostler.errors import Conflict, Gone, Invalid
-from rules.epochs import Epoch
+from rules.restore.epochs import Epoch
 
 NAME = "ostler-epoch"
 

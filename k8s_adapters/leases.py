@@ -11,7 +11,7 @@ from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
 from k8s_adapters.retry import RetryPolicy
 from ostler.clock import utcnow
 from ostler.errors import Conflict, Gone
-from rules.leadership import LeaseSeen
+from rules.upstream.leadership import LeaseSeen
 
 
 def read_lease(client: KubeClient, *, namespace: str, name: str, policy: RetryPolicy) -> LeaseSeen | None:

@@ -21,8 +21,8 @@ from k8s_adapters.pools import PoolSeen
 from k8s_adapters.retry import RetryPolicy
 from k8s_adapters.runners import build_pod
 from ostler.errors import Gone, Retryable
-from rules.fleets import NOTHING, Fleet, Node, Size, Taint, Toleration
-from rules.nodes import NodeHealth, Ready
+from rules.pools.fleets import NOTHING, Fleet, Node, Size, Taint, Toleration
+from rules.sweeps.nodes import NodeHealth, Ready
 
 _MIB = 1024 * 1024
 _KEEPS_AWAY = frozenset({"NoSchedule", "NoExecute"})

@@ -24,7 +24,7 @@ from k8s_adapters.crd import DEFAULT_CPU, DEFAULT_EPHEMERAL_STORAGE, DEFAULT_MEM
 from k8s_adapters.names import API_VERSION, ATTEMPT_ANNOTATION, DRAIN_FINALIZER, FIELD_MANAGER, KIND, PLURAL
 from k8s_adapters.retry import RetryPolicy
 from ostler.errors import Conflict, Gone
-from rules import pod_template
+from rules.pools import pod_template
 
 _PAGE = 500
 _TEMPLATE_VERSION = 3  # raise it when the Pod that is built from the same spec changes

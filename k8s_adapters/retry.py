@@ -1,4 +1,4 @@
-"""The one retry layer of calls to Kubernetes: find out what failed, ask `rules.retry`, wait, repeat.
+"""The one retry layer of calls to Kubernetes: find out what failed, ask `rules.upstream.retry`, wait, repeat.
 
 Nothing below it repeats a call (urllib3's own retries are off) and nothing above it may multiply its
 attempts. Sleep, clock and randomness are brought by the caller in tests. Times are in seconds.
@@ -21,7 +21,7 @@ import urllib3.exceptions
 
 from ostler.errors import RateLimited, Retryable
 from ostler.upstreams import SERVER_ERROR
-from rules.retry import ONCE, Failure, Network, RetryPolicy, decide
+from rules.upstream.retry import ONCE, Failure, Network, RetryPolicy, decide
 
 __all__ = ["ONCE", "Answer", "RetryPolicy", "Timing", "TruncatedAnswer", "answer_of", "call", "find_failure"]
 

@@ -21,7 +21,7 @@ from k8s_adapters.pods import PodSeen, read_pod
 from k8s_adapters.pools import PoolSeen, pool_path, read_pool
 from k8s_adapters.retry import find_failure
 from ostler.errors import Retryable
-from rules.retry import Network
+from rules.upstream.retry import Network
 
 GRACE = 5.0
 """Seconds after the server's own time-out for which nothing need come before a connection counts as dead."""

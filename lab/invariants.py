@@ -18,8 +18,8 @@ from sqlalchemy import Connection, Engine, text
 
 from k8s_adapters.client import KubeClient
 from k8s_adapters.pods import PodSeen, list_pods
-from rules.machines import TRANSITIONS, ClaimState, Machine
-from rules.stamps import INITIAL
+from rules.claims.machines import TRANSITIONS, ClaimState, Machine
+from rules.claims.stamps import INITIAL
 
 BEGINS = frozenset({"claim", "retire"})
 ENDS = frozenset(

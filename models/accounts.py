@@ -14,8 +14,8 @@ from sqlalchemy.orm import Mapped, mapped_column
 from models.base import Base, GitHubId
 from models.sql import text
 from ostler.settings import Settings
-from rules.access import Access
-from rules.fairness import Budget
+from rules.claims.fairness import Budget
+from rules.routing.access import Access
 
 
 class Account(Base):

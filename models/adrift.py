@@ -12,9 +12,9 @@ from models.names import SCOPE_NOW
 from models.releases import Registration, lock_job, move_fate
 from models.sql import text
 from models.transitions import move_jobs
-from rules.adrift import Adrift, AdriftVerdict, Move
-from rules.holds import HoldReason
-from rules.machines import EndReason, JobState
+from rules.claims.machines import EndReason, JobState
+from rules.routing.holds import HoldReason
+from rules.sweeps.adrift import Adrift, AdriftVerdict, Move
 
 LIMIT = 200
 

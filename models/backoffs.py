@@ -1,6 +1,6 @@
 """Backoffs of installations, accounts, repositories and runner groups, persisted so that no restart forgets them.
 
-What a refused mint holds is decided in `rules.mint_questions`. When its wait is over one job is let past it
+What a refused mint holds is decided in `rules.claims.mint_questions`. When its wait is over one job is let past it
 (`WaitBook`); the others go on with the first mint that succeeds, or wait twice as long.
 """
 
@@ -15,10 +15,10 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from models.base import Base
 from models.sql import text
-from rules.holds import HoldReason
-from rules.mint_questions import ACCOUNT, REPOSITORY, RUNNER_GROUP, describe, group_key, is_default
-from rules.routing import Wait
-from rules.runner_groups import DEFAULT, DEFAULT_NAME
+from rules.claims.mint_questions import ACCOUNT, REPOSITORY, RUNNER_GROUP, describe, group_key, is_default
+from rules.routing.holds import HoldReason
+from rules.routing.routing import Wait
+from rules.routing.runner_groups import DEFAULT, DEFAULT_NAME
 
 BASE = {"installation": 10.0, "account": 60.0, "repository": 60.0, "runner_group": 60.0}
 CAP = {"installation": 300.0, "account": 3600.0, "repository": 3600.0, "runner_group": 3600.0}
@@ -37,13 +37,13 @@ GROUP_OF_POOL = """
     CASE WHEN p.runner_group_name IS NULL THEN p.runner_group_id::text
          ELSE chr(39) || p.runner_group_name || chr(39) END
 """
-"""Of a pool `p`: its runner group as `rules.mint_questions.group_key` writes it."""
+"""Of a pool `p`: its runner group as `rules.claims.mint_questions.group_key` writes it."""
 
 IS_DEFAULT = f"""
     CASE WHEN p.runner_group_name IS NULL THEN p.runner_group_id = {DEFAULT}
          ELSE lower(p.runner_group_name) = '{DEFAULT_NAME}' END
 """
-"""Of a pool `p`: it names the default group, as `rules.mint_questions.is_default` says."""
+"""Of a pool `p`: it names the default group, as `rules.claims.mint_questions.is_default` says."""
 
 
 _HELD_BY = {

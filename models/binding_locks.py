@@ -15,8 +15,8 @@ from sqlalchemy import Connection, Row, TextClause
 
 from models.engine import StartOver
 from models.sql import text
-from rules.bindings import ClaimView, JobEvent, JobView
-from rules.machines import ClaimState
+from rules.claims.machines import ClaimState
+from rules.intake.bindings import ClaimView, JobEvent, JobView
 
 
 class Contended(Exception):

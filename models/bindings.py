@@ -20,8 +20,8 @@ from models.sql import text
 from models.transitions import move_claim, move_jobs
 from models.usage import pools_with_work
 from ostler.logging import get_logger
-from rules.bindings import ClaimView, JobEvent, JobView, Loss, Runner, judge_runner, loss_of, may_swap
-from rules.machines import ClaimState, JobState
+from rules.claims.machines import ClaimState, JobState
+from rules.intake.bindings import ClaimView, JobEvent, JobView, Loss, Runner, judge_runner, loss_of, may_swap
 
 _NO_HOLD = {"hold_reason": "NULL", "hold_detail": "NULL", "not_before": "NULL"}
 log = get_logger(__name__)

@@ -1,6 +1,7 @@
 """What Postgres has written down of a Pod that somebody wants to delete, un-stamp or scale away.
 
-Its part of the evidence of `rules.busy`. Of a Pod without a row nothing is known, and that is doubt, not innocence.
+Its part of the evidence of `rules.claims.busy`. Of a Pod without a row nothing is known, and that is doubt, not
+innocence.
 """
 
 from __future__ import annotations

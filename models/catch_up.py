@@ -19,10 +19,10 @@ from sqlalchemy.orm import Mapped, mapped_column
 from models.base import Base
 from models.releases import lock_job, move_fate
 from models.sql import text
-from rules.catch_up import Purse, spend
-from rules.fates import NO_SUCH_JOB
-from rules.holds import HoldReason
-from rules.machines import JobState
+from rules.claims.fates import NO_SUCH_JOB
+from rules.claims.machines import JobState
+from rules.routing.holds import HoldReason
+from rules.sweeps.catch_up import Purse, spend
 
 LIMIT = 500
 """Jobs of one repository that one look asks about at most."""

@@ -11,7 +11,7 @@ from sqlalchemy import CheckConstraint, ForeignKey, Index, LargeBinary, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.base import Base, Serial
-from rules.machines import ClaimState, EndReason, Purpose, Stamp
+from rules.claims.machines import ClaimState, EndReason, Purpose, Stamp
 
 _LIVE = text("ended_at IS NULL")
 

@@ -1,4 +1,4 @@
-"""Delivered claims whose Pod may be cut off by its own stamp, and stamps that return (`rules.cuts`)."""
+"""Delivered claims whose Pod may be cut off by its own stamp, and stamps that return (`rules.claims.cuts`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from models.names import INSTALLATION_NOW, SCOPE_NOW
 from models.sql import text
 from models.steps import UNSTAMP_LEASE, StampWork, lease, stamp_work
 from models.transitions import move_claim
-from rules.machines import Stamp
+from rules.claims.machines import Stamp
 
 LOOKS = 50
 """Pods that one tick of `resume` has looked at, at most."""

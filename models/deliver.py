@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row
 from models import epochs
 from models.sql import text
 from models.transitions import move_claim
-from rules.machines import Stamp
+from rules.claims.machines import Stamp
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from models.base import Base
 from models.sql import text
-from rules.epochs import Epoch
+from rules.restore.epochs import Epoch
 
 CURRENT = "NOT EXISTS (SELECT FROM epochs WHERE id = 1 AND older_since IS NOT NULL)"
 """SQL: Postgres is not known to be older than the cluster."""

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from models.base import Base
 from ostler.upstreams import Counts, Upstream
-from rules.gates import Gate, GateRule, Look, judge, why_closed
+from rules.upstream.gates import Gate, GateRule, Look, judge, why_closed
 
 BUCKET = 5
 """Seconds of one row of counts."""

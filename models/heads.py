@@ -14,8 +14,8 @@ from sqlalchemy import Connection
 from models.matching import QUEUED, PoolShape
 from models.prepared import Prepared
 from models.usage import used_pods
-from rules.fairness import AccountView, Budget, JobHead, Reservation, Usage
-from rules.runner_brakes import FEWEST_JOBS, FEWEST_PODS, TOO_OLD
+from rules.claims.fairness import AccountView, Budget, JobHead, Reservation, Usage
+from rules.claims.runner_brakes import FEWEST_JOBS, FEWEST_PODS, TOO_OLD
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ _HEADS = Prepared(
                  head.queued_at, a.id
         LIMIT :batch
     ), braked AS MATERIALIZED (
-        -- As `rules.runner_brakes.brake_of` has it; `account_id` is NULL where the whole pool is braked.
+        -- As `rules.claims.runner_brakes.brake_of` has it; `account_id` is NULL where the whole pool is braked.
         SELECT f.pool_id, CASE WHEN bool_or(f.exit_code IS NOT DISTINCT FROM {TOO_OLD})
                                  OR count(DISTINCT f.account_id) > 1 THEN NULL ELSE min(f.account_id) END AS account_id
         FROM runner_failures f JOIN pools p ON p.id = f.pool_id AND p.template_hash = f.template_hash

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from models.backoffs import GROUP_OF_POOL, QUIET_AFTER
 from models.sql import text
-from rules.held_mints import HeldMints
+from rules.pools.held_mints import HeldMints
 
 _HELD = text(f"""
     WITH b AS MATERIALIZED (

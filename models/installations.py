@@ -10,8 +10,8 @@ from sqlalchemy import Connection, Row
 from models import backoffs
 from models.accounts import NewAccount, ensure_accounts
 from models.sql import text
-from rules.access import Access
-from rules.fairness import Budget
+from rules.claims.fairness import Budget
+from rules.routing.access import Access
 
 OUT_OF_REACH = timedelta(hours=1)
 """How long nothing is tried for an installation that is suspended or gone, unless a webhook says otherwise."""

@@ -27,16 +27,16 @@ from models.pools import routes
 from models.runner_groups import GroupBook, Wanted
 from models.sql import text
 from models.transitions import move_jobs
-from rules.access import Access
-from rules.bindings import JobEvent
-from rules.fairness import Budget
-from rules.forks import Origin
-from rules.holds import HoldReason
-from rules.labels import PoolChoice, PoolLabels, choose_pool, detail_of
-from rules.machines import JobState, Machine
-from rules.priority import priority_of
-from rules.routing import Route, Wait, route
-from rules.scopes import Scope
+from rules.claims.fairness import Budget
+from rules.claims.machines import JobState, Machine
+from rules.intake.bindings import JobEvent
+from rules.routing.access import Access
+from rules.routing.forks import Origin
+from rules.routing.holds import HoldReason
+from rules.routing.labels import PoolChoice, PoolLabels, choose_pool, detail_of
+from rules.routing.priority import priority_of
+from rules.routing.routing import Route, Wait, route
+from rules.routing.scopes import Scope
 
 ACTIONS = ("waiting", "queued", "in_progress", "completed")
 """The actions that are applied, in the order in which a job goes through them."""

@@ -8,7 +8,7 @@ from sqlalchemy import CheckConstraint, ForeignKey, Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.base import Base, GitHubId, Serial
-from rules.machines import JobState
+from rules.claims.machines import JobState
 
 
 class Job(Base):

@@ -21,8 +21,8 @@ from models.prepared import Prepared
 from models.sql import text
 from models.transitions import move_jobs, move_many_jobs
 from models.usage import usage_of
-from rules.fairness import AccountView, Budget, JobHead
-from rules.machines import ClaimState, allowed
+from rules.claims.fairness import AccountView, Budget, JobHead
+from rules.claims.machines import ClaimState, allowed
 
 WHO = "dispatch"
 

@@ -14,8 +14,8 @@ from models.base import Base
 from models.channel import CHANNEL
 from models.pod_rows import POOL_OF_NAME
 from models.sql import text
-from rules.machines import ClaimState, Purpose, Stamp
-from rules.poll_answers import PolledClaim, PollFacts
+from rules.claims.machines import ClaimState, Purpose, Stamp
+from rules.claims.poll_answers import PolledClaim, PollFacts
 
 POLLED_AT_EVERY = timedelta(minutes=1)
 DEAD_AFTER = timedelta(hours=1)

@@ -14,8 +14,8 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from models.base import Base, GitHubId
 from models.sql import text
-from rules.forks import Origin
-from rules.holds import HoldReason
+from rules.routing.forks import Origin
+from rules.routing.holds import HoldReason
 
 LEASE = timedelta(seconds=25)
 """For how long one that asks is left alone: longer than a task may take."""

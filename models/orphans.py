@@ -12,8 +12,8 @@ from models.names import INSTALLATION_NOW, REPOSITORY_ID, SCOPE_NOW
 from models.releases import Registration, insert_retire, lock_claim, move_fate, request_release
 from models.sql import text
 from models.transitions import move_claim
-from rules.fates import JobFate
-from rules.machines import ClaimState, EndReason
+from rules.claims.fates import JobFate
+from rules.claims.machines import ClaimState, EndReason
 
 LIMIT = 1000
 """Rows that one tick takes at most; the rest is the next one's."""

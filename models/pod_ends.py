@@ -13,8 +13,8 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from models.sql import text
-from rules.pod_ends import PodEnd
-from rules.pod_events import PodEvent
+from rules.claims.pod_ends import PodEnd
+from rules.claims.pod_events import PodEvent
 
 LONGEST_REASON = 200
 """Characters of a reason that are kept."""

@@ -16,8 +16,8 @@ from sqlalchemy import Connection, Row
 from models.matching import POOL_LOCK_WITHIN
 from models.releases import insert_retire
 from models.sql import text
-from rules.pool_plan import TICK, PoolPlan, Why
-from rules.starts import Starts, Trouble, failed, over_quota, refused, taken
+from rules.pools.pool_plan import TICK, PoolPlan, Why
+from rules.pools.starts import Starts, Trouble, failed, over_quota, refused, taken
 
 
 @dataclass(frozen=True, slots=True)

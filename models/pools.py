@@ -11,7 +11,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from models.base import Base, Serial
 from models.sql import text
-from rules.labels import PoolLabels
+from rules.routing.labels import PoolLabels
 
 
 class Pool(Base):

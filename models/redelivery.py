@@ -18,14 +18,14 @@ from models import stranded, sweep_runs
 from models.base import Base
 from models.matching import WEB_ALIVE
 from models.sql import text
-from rules.redelivery import Progress
-from rules.stranding import Cause, FoundBy
+from rules.claims.stranding import Cause, FoundBy
+from rules.sweeps.redelivery import Progress
 
 LIMIT = 1000
 
 
 class RedeliveryProgress(Base):
-    """The one row of the sweep: what has been read. See `rules.redelivery.Progress`."""
+    """The one row of the sweep: what has been read. See `rules.sweeps.redelivery.Progress`."""
 
     __tablename__ = "redelivery_progress"
     __table_args__ = (CheckConstraint("id = 1", name="one_row"),)

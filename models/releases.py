@@ -20,10 +20,10 @@ from models.sql import text
 from models.steps import RELEASE_LEASE, RETIRE_LEASE, lease, record_annotation
 from models.transitions import insert_events, move_claim, move_jobs
 from models.usage import pools_with_work
-from rules.fates import Fate, JobFate
-from rules.holds import HoldReason
-from rules.machines import ClaimState, EndReason, Purpose
-from rules.pod_ends import tell
+from rules.claims.fates import Fate, JobFate
+from rules.claims.machines import ClaimState, EndReason, Purpose
+from rules.claims.pod_ends import tell
+from rules.routing.holds import HoldReason
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ from models.offers import offering
 from models.pools import routes
 from models.runner_groups import GroupBook, Wanted
 from models.sql import text
-from rules.access import Access
-from rules.forks import Origin
-from rules.holds import HoldReason
-from rules.labels import choose_pool, detail_of
-from rules.routing import Route, Wait, route
+from rules.routing.access import Access
+from rules.routing.forks import Origin
+from rules.routing.holds import HoldReason
+from rules.routing.labels import choose_pool, detail_of
+from rules.routing.routing import Route, Wait, route
 
 _LIFTED_HERE = [
     HoldReason.UNKNOWN_ACCOUNT, HoldReason.NO_POOL, HoldReason.NOT_ALLOWED, HoldReason.ORIGIN_UNKNOWN,

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from models.base import Base, Serial
 from models.sql import text
-from rules.reaping import Expect, Repaired, Witness
+from rules.sweeps.reaping import Expect, Repaired, Witness
 
 LIMIT = 2000
 """Repairs that one tick looks at again at most."""

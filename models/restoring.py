@@ -17,10 +17,10 @@ from models.names import REPOSITORY_ID
 from models.releases import lock_claim, request_release
 from models.sql import text
 from models.transitions import insert_events, move_claim, move_jobs
-from rules.fairness import Budget
-from rules.holds import HoldReason
-from rules.machines import ClaimState, EndReason, Purpose, Stamp
-from rules.restoring import Act, PodVerdict, Registered, RowClaim
+from rules.claims.fairness import Budget
+from rules.claims.machines import ClaimState, EndReason, Purpose, Stamp
+from rules.restore.restoring import Act, PodVerdict, Registered, RowClaim
+from rules.routing.holds import HoldReason
 
 WHO = "restore"
 HELD = "Postgres was put back, and GitHub is asked what became of it"

@@ -1,4 +1,4 @@
-"""Delivered Pods that never executed, of which `rules.runner_brakes` makes the brake of a pool.
+"""Delivered Pods that never executed, of which `rules.claims.runner_brakes` makes the brake of a pool.
 
 Rows are only ever inserted and marked as cleared: whoever counts a failure waits for nobody else. What holds a pool
 back is read from the rows each time, so nothing has to be undone when they are.
@@ -18,9 +18,9 @@ from sqlalchemy.sql import text as clause
 from models import backoffs, pod_ends
 from models.base import Base, GitHubId
 from models.sql import text
-from rules.holds import HoldReason
-from rules.pod_ends import tell
-from rules.runner_brakes import ASIDE, ENDED_BEFORE_IT, JOB_TRIES, PROBE_LASTS, Brake, Failure, brake_of, counts
+from rules.claims.pod_ends import tell
+from rules.claims.runner_brakes import ASIDE, ENDED_BEFORE_IT, JOB_TRIES, PROBE_LASTS, Brake, Failure, brake_of, counts
+from rules.routing.holds import HoldReason
 
 MOST_READ = 200
 """Failures of a pool that are read, the latest: a brake in full force needs no more."""

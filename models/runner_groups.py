@@ -18,9 +18,9 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from models.base import Base
 from models.sql import text
-from rules.holds import HoldReason
-from rules.routing import Wait
-from rules.runner_groups import GroupSeen, GroupVerdict, judge_group
+from rules.routing.holds import HoldReason
+from rules.routing.routing import Wait
+from rules.routing.runner_groups import GroupSeen, GroupVerdict, judge_group
 
 KNOWN_FOR = timedelta(hours=1)
 """For how long it is believed that a group is there and admits a repository. A mint that GitHub refuses ends it."""
@@ -35,7 +35,7 @@ EVERY = 0
 
 
 class RunnerGroupList(Base):
-    """What GitHub listed, in whole: groups as `rules.runner_groups.GroupSeen`. Older than a day they go."""
+    """What GitHub listed, in whole: groups as `rules.routing.runner_groups.GroupSeen`. Older than a day they go."""
 
     __tablename__ = "runner_group_lists"
 

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from models.base import Base
 from models.names import INSTALLATION_NOW, SCOPE_NOW
 from models.sql import text
-from rules.looks import ListedRunner, RunnerList
+from rules.sweeps.looks import ListedRunner, RunnerList
 
 KEPT = timedelta(hours=1)
 """For how long the list of a scope that nobody asks for any more is kept."""

@@ -18,8 +18,8 @@ from models import epochs, gates
 from models.matching import DISPATCHABLE, WEB_ALIVE
 from models.sql import text
 from models.usage import usage_of
-from rules.demand import Places, Queue
-from rules.fairness import AccountView, Budget
+from rules.claims.fairness import AccountView, Budget
+from rules.pools.demand import Places, Queue
 
 USUAL_EVERY = timedelta(seconds=60)
 """For how long what is usual is used again: it is made of minutes."""

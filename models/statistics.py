@@ -24,7 +24,7 @@ from models import (
 )
 from models.matching import DISPATCHABLE, WEB_ALIVE
 from models.sql import text
-from rules.stranding import Cause
+from rules.claims.stranding import Cause
 
 
 @dataclass(frozen=True, slots=True)

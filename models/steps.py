@@ -19,9 +19,9 @@ from models.engine import note
 from models.installations import mark_working
 from models.sql import text
 from models.transitions import move_claim
-from rules.machines import allowed
-from rules.mint_questions import REPOSITORY, asked_for
-from rules.runner_names import make_runner_name
+from rules.claims.machines import allowed
+from rules.claims.mint_questions import REPOSITORY, asked_for
+from rules.claims.runner_names import make_runner_name
 
 STAMP_LEASE = 2.0
 UNSTAMP_LEASE = 5.0

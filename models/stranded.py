@@ -1,4 +1,4 @@
-"""What is stranded now, and for how long what was served had been. See `rules.stranding`.
+"""What is stranded now, and for how long what was served had been. See `rules.claims.stranding`.
 
 A claim that somebody found stranded says so in its own row until the transition that serves it, which also writes the
 row here; what has no claim (a lost webhook) is written by who found it. The rows outlive every process, so that a
@@ -19,7 +19,7 @@ from models.base import Base, Serial
 from models.engine import after_commit
 from models.sql import text
 from ostler import telemetry
-from rules.stranding import PATHS, After, Cause, FoundBy, after
+from rules.claims.stranding import PATHS, After, Cause, FoundBy, after
 
 for _cause, _found_by in PATHS:
     telemetry.STRANDED_SECONDS.labels(_cause, _found_by)

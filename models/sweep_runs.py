@@ -14,7 +14,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from models.base import Base, Serial
 from models.sql import text
-from rules.reaping import SUCCESSES, Outcome
+from rules.sweeps.reaping import SUCCESSES, Outcome
 
 DRY_LASTS = timedelta(minutes=10)
 """After which a dry run that has not ended was killed: longer than all pages of any tick."""

@@ -14,7 +14,7 @@ from models.names import INSTALLATION_NOW, SCOPE_NOW
 from models.releases import lock_job, move_fate
 from models.sql import text
 from models.transitions import move_claim, move_jobs
-from rules.fates import JobFate
+from rules.claims.fates import JobFate
 
 
 @dataclass(frozen=True, slots=True)

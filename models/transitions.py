@@ -1,4 +1,4 @@
-"""How a row moves: one guarded UPDATE that also writes its event, from the table in `rules.machines`."""
+"""How a row moves: one guarded UPDATE that also writes its event, from the table in `rules.claims.machines`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from models.engine import note
 from models.prepared import Prepared
 from models.sql import text
 from ostler import telemetry
-from rules.machines import TRANSITIONS, Machine, allowed
+from rules.claims.machines import TRANSITIONS, Machine, allowed
 
 for _transition in TRANSITIONS.values():
     telemetry.TRANSITIONS.labels(_transition.machine, _transition.name)

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from models.prepared import Prepared
 from models.sql import text
-from rules.fairness import Usage
+from rules.claims.fairness import Usage
 
 CHARGED = """
     charged_account_id IS NOT NULL AND gone_at IS NULL AND terminal_at IS NULL AND node_gone_at IS NULL

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, text
 
 from models.releases import lock_job, move_fate
 from models.transitions import move_claim, move_jobs
-from rules.fates import JobFate
+from rules.claims.fates import JobFate
 
 
 def pools_named(db: Connection, *, namespace: str, names: Sequence[str]) -> list[int]:

@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-from rules.access import cure_of
-from rules.fairness import AccountView, Budget, JobHead, SkipReason, Usage, refusal
-from rules.holds import HoldReason
-from rules.labels import PoolLabels, refusing_rule, tell_rule
-from rules.machines import ClaimState, JobState, Stamp
-from rules.mint_questions import cure_of_refusal
-from rules.pod_ends import PodEnd, tell
-from rules.runner_brakes import ENDED_BEFORE_IT, Brake
-from rules.starts import Trouble
+from rules.claims.fairness import AccountView, Budget, JobHead, SkipReason, Usage, refusal
+from rules.claims.machines import ClaimState, JobState, Stamp
+from rules.claims.mint_questions import cure_of_refusal
+from rules.claims.pod_ends import PodEnd, tell
+from rules.claims.runner_brakes import ENDED_BEFORE_IT, Brake
+from rules.pools.starts import Trouble
+from rules.routing.access import cure_of
+from rules.routing.holds import HoldReason
+from rules.routing.labels import PoolLabels, refusing_rule, tell_rule
 
 _WELL = frozenset({"success", "skipped", "neutral"})
 """Conclusions of jobs that came to their end: how their Pod went explains nothing."""

@@ -14,8 +14,8 @@ from models import steps
 from models.engine import transaction
 from models.steps import STAMP_LEASE
 from ostler.clock import utcnow
-from rules.retry import RetryPolicy
-from rules.stamps import parse
+from rules.claims.stamps import parse
+from rules.upstream.retry import RetryPolicy
 from tasks.runtime import Runtime
 
 LOOKS = 2

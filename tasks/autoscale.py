@@ -31,11 +31,11 @@ from ostler.clock import utcnow
 from ostler.errors import Conflict, UpstreamError
 from ostler.reasons import words_of
 from ostler.wakes import KEEP, REMATCH
-from rules.autoscaler import Doubts, Outcome, PoolView, plan, stuck
-from rules.demand import Places, Queue, dispatchable
-from rules.fleets import Node
-from rules.runner_brakes import Brake
-from rules.scaling import Demand, Limits, Verdict
+from rules.claims.runner_brakes import Brake
+from rules.pools.autoscaler import Doubts, Outcome, PoolView, plan, stuck
+from rules.pools.demand import Places, Queue, dispatchable
+from rules.pools.fleets import Node
+from rules.pools.scaling import Demand, Limits, Verdict
 from tasks.base import SWEEP, SWEEP_LIST, SWEEP_ROW, calls, remaining, task
 from tasks.mirror import mirror
 from tasks.nodes import listed_nodes

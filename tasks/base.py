@@ -25,7 +25,7 @@ from models import patience
 from ostler import telemetry
 from ostler.errors import Retryable
 from ostler.logging import about, ids_of
-from rules.retry import RetryPolicy
+from rules.upstream.retry import RetryPolicy
 from tasks.app import ROUTES, app
 
 RECONCILES = frozenset({"pools", "pool_changed", "keep", "autoscale"})

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row
 
 from models import runner_failures
 from models.engine import transaction
-from rules.runner_brakes import Brake
+from rules.claims.runner_brakes import Brake
 from tasks.runtime import Runtime
 
 log = structlog.get_logger(__name__)

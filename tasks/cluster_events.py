@@ -20,7 +20,7 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
-from rules.event_pace import Pace
+from rules.upstream.event_pace import Pace
 
 log = structlog.get_logger(__name__)
 

@@ -18,7 +18,7 @@ from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
-from rules.job_deadlines import active_deadline
+from rules.pools.job_deadlines import active_deadline
 from tasks.base import SWEEP_ROW, calls, remaining
 from tasks.provision import RESERVE
 from tasks.runtime import Runtime

@@ -19,7 +19,7 @@ from ostler.clock import utcnow
 from ostler.reasons import reason_of
 from ostler.settings import Settings
 from ostler.wakes import AUTOSCALE
-from rules.fairness import AccountView, BatchPlan, JobHead, plan_batch
+from rules.claims.fairness import AccountView, BatchPlan, JobHead, plan_batch
 from tasks.base import DISPATCH, task
 from tasks.mint import mint
 from tasks.named_pools import pools_meant

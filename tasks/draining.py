@@ -24,9 +24,9 @@ from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.halt import halt
 from ostler.reasons import meaning_of
-from rules.draining import Drain, DrainReport, DrainSeen, judge_drain, report
-from rules.pod_states import PodState
-from rules.pool_plan import PoolPlan
+from rules.pools.draining import Drain, DrainReport, DrainSeen, judge_drain, report
+from rules.pools.pod_states import PodState
+from rules.pools.pool_plan import PoolPlan
 from tasks.base import SWEEP, SWEEP_ROW, calls
 from tasks.runtime import Runtime
 

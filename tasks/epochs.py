@@ -22,8 +22,8 @@ from ostler import clock
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
-from rules.epochs import Epoch, EpochVerdict, Standing, judge_epoch
-from rules.stamps import parse
+from rules.claims.stamps import parse
+from rules.restore.epochs import Epoch, EpochVerdict, Standing, judge_epoch
 from tasks.base import SWEEP, calls, task
 from tasks.runtime import Runtime, runtime
 

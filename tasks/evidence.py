@@ -10,7 +10,7 @@ from k8s_adapters.pods import PodSeen
 from models import busy
 from models.busy import Recorded
 from models.engine import transaction
-from rules.busy import BusyVerdict, PodEvidence, may_hold_jit
+from rules.claims.busy import BusyVerdict, PodEvidence, may_hold_jit
 from tasks.runtime import Runtime
 
 

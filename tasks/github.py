@@ -14,8 +14,8 @@ from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import Gone, UpstreamError
 from ostler.reasons import meaning_of
-from rules.fates import NO_JOB, WAITS, JobFate, OverRun, from_github
-from rules.scopes import Scope
+from rules.claims.fates import NO_JOB, WAITS, JobFate, OverRun, from_github
+from rules.routing.scopes import Scope
 from tasks.base import RELEASE, Policy, calls, remaining
 from tasks.runtime import Runtime
 

@@ -33,11 +33,11 @@ from ostler.errors import (
 from ostler.logging import also_about
 from ostler.reasons import meaning_of
 from ostler.wakes import REMATCH
-from rules.holds import HoldReason
-from rules.mint_questions import describe, is_full
-from rules.runner_groups import DEFAULT
-from rules.runner_names import make_runner_name, random_suffix
-from rules.scopes import Scope
+from rules.claims.mint_questions import describe, is_full
+from rules.claims.runner_names import make_runner_name, random_suffix
+from rules.routing.holds import HoldReason
+from rules.routing.runner_groups import DEFAULT
+from rules.routing.scopes import Scope
 from tasks.app import VISIBILITY_TIMEOUT
 from tasks.base import MINT, remaining, task
 from tasks.release import send_release
@@ -362,7 +362,7 @@ def ask_installation(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: 
 def back_off(
     rt: Runtime, work: steps.MintWork, attempt_id: int | None, error: Forbidden | Gone | Invalid, *, full: bool = False
 ) -> None:
-    """GitHub registers no runner there: hold the jobs that would ask for the same (`rules.mint_questions`)."""
+    """GitHub registers no runner there: hold the jobs that would ask for the same (`rules.claims.mint_questions`)."""
     kind, key = work.asked_for(full=full)
     status = error.status or (404 if isinstance(error, Gone) else 403)
     reason = with_words(f"GitHub answers {status} to a mint", error)

@@ -8,7 +8,7 @@ from models import keeper
 from models.engine import transaction
 from models.pod_rows import PodFacts
 from ostler.clock import utcnow
-from rules.stamps import INITIAL
+from rules.claims.stamps import INITIAL
 from tasks.runtime import Runtime
 
 

@@ -19,7 +19,7 @@ from k8s_adapters.nodes import NodeSeen, get_node, list_nodes
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
-from rules.nodes import Gone, judge_node, nothing_forced
+from rules.sweeps.nodes import Gone, judge_node, nothing_forced
 from tasks.base import SWEEP_ROW, calls
 from tasks.runtime import Runtime
 

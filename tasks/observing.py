@@ -13,10 +13,10 @@ from k8s_adapters.pods import PodSeen
 from models import gates, pool_plans, silence
 from models.pod_rows import PodRow
 from ostler.upstreams import Upstream
-from rules.machines import Purpose
-from rules.pod_states import PodSight, PodState, state_of
-from rules.pool_plan import ObservedPod, ObservedPool, PoolPlan, plan, rolls
-from rules.starts import recovered
+from rules.claims.machines import Purpose
+from rules.pools.pod_states import PodSight, PodState, state_of
+from rules.pools.pool_plan import ObservedPod, ObservedPool, PoolPlan, plan, rolls
+from rules.pools.starts import recovered
 from tasks.evidence import judge
 from tasks.nodes import Sight
 

@@ -19,8 +19,8 @@ from ostler.errors import UpstreamError
 from ostler.logging import also_about
 from ostler.reasons import meaning_of
 from ostler.wakes import POD_EVENTS
-from rules.pod_events import choose
-from rules.retry import RetryPolicy
+from rules.claims.pod_events import choose
+from rules.upstream.retry import RetryPolicy
 from tasks.base import DISPATCH, task
 from tasks.runtime import Runtime, runtime
 

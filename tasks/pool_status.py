@@ -17,9 +17,9 @@ from models.held_mints import held_mints
 from ostler.clock import utcnow
 from ostler.errors import Gone, UpstreamError
 from ostler.reasons import meaning_of
-from rules.pool_plan import ObservedPool, PoolPlan, share_of
-from rules.pool_status import PoolNow, status_of
-from rules.runner_brakes import Brake
+from rules.claims.runner_brakes import Brake
+from rules.pools.pool_plan import ObservedPool, PoolPlan, share_of
+from rules.pools.pool_status import PoolNow, status_of
 from tasks.base import SWEEP_ROW, calls
 from tasks.draining import told
 from tasks.runtime import Runtime

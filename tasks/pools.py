@@ -27,7 +27,7 @@ from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import words_of
 from ostler.wakes import KEEP, REMATCH
-from rules.machines import Purpose
+from rules.claims.machines import Purpose
 from tasks import draining, pod_lists
 from tasks.base import SWEEP, begin_page, calls, remaining, task
 from tasks.braking import see_brake

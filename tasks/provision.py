@@ -29,8 +29,8 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Conflict, UpstreamError
 from ostler.reasons import meaning_of, words_of
-from rules.pool_plan import ObservedPool, PoolPlan, Why
-from rules.starts import Trouble
+from rules.pools.pool_plan import ObservedPool, PoolPlan, Why
+from rules.pools.starts import Trouble
 from tasks.base import SWEEP, calls, remaining
 from tasks.freed import wake_after_pods
 from tasks.mirror import pod_hash_of

@@ -39,11 +39,11 @@ from ostler.errors import (
     UpstreamError,
 )
 from ostler.reasons import meaning_of, words_of
-from rules.adrift import Adrift, Move, judge_adrift
-from rules.epochs import CLUSTER_LOST_IT
-from rules.restoring import Act, PodVerdict, Registered, RestoredPod, judge_pod, stem_of, stem_of_runner
-from rules.scopes import Scope
-from rules.stamps import parse
+from rules.claims.stamps import parse
+from rules.restore.epochs import CLUSTER_LOST_IT
+from rules.restore.restoring import Act, PodVerdict, Registered, RestoredPod, judge_pod, stem_of, stem_of_runner
+from rules.routing.scopes import Scope
+from rules.sweeps.adrift import Adrift, Move, judge_adrift
 from tasks.base import SWEEP, SWEEP_LIST, SWEEP_ROW, Policy, calls
 from tasks.epochs import compare, judge_only, read
 from tasks.github import ask_job

@@ -28,7 +28,7 @@ from ostler.logging import also_about
 from ostler.reasons import meaning_of
 from ostler.wakes import KEEP
 from ostler.wakes import RETIRE as NAME
-from rules.nodes import may_force
+from rules.sweeps.nodes import may_force
 from tasks.again import OUT_OF_REACH, after_a_failure, longer, look_again, wait_for_token
 from tasks.base import RETIRE, calls, task
 from tasks.evidence import ask

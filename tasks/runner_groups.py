@@ -14,8 +14,8 @@ from models.engine import transaction
 from models.runner_groups import EVERY, GroupBook, Judged, Wanted, judge_blank
 from models.steps import MintWork
 from ostler.clock import utcnow
-from rules.runner_groups import Ask, GroupVerdict
-from rules.scopes import Scope
+from rules.routing.runner_groups import Ask, GroupVerdict
+from rules.routing.scopes import Scope
 from tasks.runtime import Runtime
 
 QUESTIONS = len(Ask)

@@ -19,9 +19,9 @@ from models.engine import is_locked, transaction
 from models.runner_lists import Wanted
 from ostler.clock import utcnow
 from ostler.errors import Conflict, Gone, NotInstalled, Retryable
-from rules.looks import ListedRunner, RunnerList
-from rules.retry import RetryPolicy
-from rules.scopes import Scope
+from rules.routing.scopes import Scope
+from rules.sweeps.looks import ListedRunner, RunnerList
+from rules.upstream.retry import RetryPolicy
 from tasks.base import SWEEP_LIST, calls, remaining
 from tasks.github import follow_owner
 from tasks.runner_versions import note_versions

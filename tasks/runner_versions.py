@@ -13,8 +13,8 @@ from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import words_of
-from rules.runner_versions import warn
-from rules.scopes import Scope
+from rules.pools.runner_versions import warn
+from rules.routing.scopes import Scope
 from tasks.base import remaining
 from tasks.runtime import Runtime
 

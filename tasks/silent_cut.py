@@ -1,4 +1,4 @@
-"""Un-stamp of a Pod that had a delivery: the one exception, for a JIT that never arrived (`rules.cuts`).
+"""Un-stamp of a Pod that had a delivery: the one exception, for a JIT that never arrived (`rules.claims.cuts`).
 
 The claim stays `delivered`, so that the next poll of this Pod gets the same JIT (L11). The Pod and its runner are
 looked up first, and the un-stamp runs under the claim's lease, as a compare-and-swap. A JIT that arrives after that
@@ -18,10 +18,10 @@ from models import cuts, steps
 from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.wakes import STAMP
-from rules.busy import RunnerSeen
-from rules.cuts import CutEvidence, CutVerdict, judge_cut
-from rules.machines import Stamp
-from rules.scopes import Scope
+from rules.claims.busy import RunnerSeen
+from rules.claims.cuts import CutEvidence, CutVerdict, judge_cut
+from rules.claims.machines import Stamp
+from rules.routing.scopes import Scope
 from tasks.annotation import write
 from tasks.base import SWEEP_ROW, calls
 from tasks.runtime import Runtime

@@ -22,11 +22,11 @@ from ostler.clock import utcnow
 from ostler.errors import Busy, RateLimited, Retryable, UpstreamError
 from ostler.logging import about
 from ostler.reasons import meaning_of
-from rules.fates import Fate, JobFate
-from rules.machines import Purpose
-from rules.pod_ends import tell
-from rules.starts import trouble_of_ended
-from rules.stranding import Cause, FoundBy
+from rules.claims.fates import Fate, JobFate
+from rules.claims.machines import Purpose
+from rules.claims.pod_ends import tell
+from rules.claims.stranding import Cause, FoundBy
+from rules.pools.starts import trouble_of_ended
 from tasks.base import SWEEP_ROW, calls, remaining
 from tasks.evidence import judge
 from tasks.freed import wake_after_pods

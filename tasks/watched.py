@@ -22,8 +22,8 @@ from ostler.clock import utcnow
 from ostler.logging import also_about
 from ostler.reasons import words_of
 from ostler.wakes import KEEP, POD_EXECUTES, POD_GONE, POLLER_ENDED, STAMP
-from rules.machines import Purpose
-from rules.stranding import FoundBy
+from rules.claims.machines import Purpose
+from rules.claims.stranding import FoundBy
 from tasks.base import DISPATCH, SWEEP, calls, task
 from tasks.pod_events import ask_for_events
 from tasks.retire import send_retire

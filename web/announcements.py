@@ -20,8 +20,8 @@ from github_adapters.webhooks import (
 )
 from models import announcements, installations
 from models.intake import Outcome
-from rules.access import Access
-from rules.fairness import Budget
+from rules.claims.fairness import Budget
+from rules.routing.access import Access
 
 Announcement = InstallationEvent | OwnerRenamed | RepositoryRenamed
 

@@ -21,7 +21,7 @@ from ostler.encryption import Cipher, Undecryptable
 from ostler.logging import get_logger
 from ostler.secrets import Secret
 from ostler.wakes import STAMP
-from rules.machines import Stamp
+from rules.claims.machines import Stamp
 from web.cluster import Cluster
 from web.publisher import Publisher
 from web.replies import Refusal, work

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from k8s_adapters.identity import PodIdentity
 from models.offers import Polling
-from rules.poll_answers import Answer, Verdict
+from rules.claims.poll_answers import Answer, Verdict
 
 
 class Poll:

@@ -24,8 +24,8 @@ from models.backoffs import BASE
 from models.statistics import Statistics
 from ostler import telemetry
 from ostler.clock import utcnow
-from rules.holds import HoldReason
-from rules.machines import ClaimState, JobState, Purpose
+from rules.claims.machines import ClaimState, JobState, Purpose
+from rules.routing.holds import HoldReason
 from web.api.database import Database
 from web.api.problems import Refusal
 from web.health import Kept

@@ -23,7 +23,7 @@ from models.engine import is_locked
 from ostler.clock import utcnow
 from ostler.logging import get_logger
 from ostler.reasons import words_of
-from rules.poll_answers import Answer, PollFacts, Verdict, answer
+from rules.claims.poll_answers import Answer, PollFacts, Verdict, answer
 from web.held import Poll
 from web.publisher import Publisher
 from web.threads import Threads

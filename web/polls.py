@@ -25,7 +25,7 @@ from ostler.logging import get_logger
 from ostler.reasons import words_of
 from ostler.secrets import Secret
 from ostler.settings import Settings
-from rules.poll_answers import Answer, Verdict
+from rules.claims.poll_answers import Answer, Verdict
 from web.admission import Admission
 from web.handover import Handover, Missed, Recipient
 from web.held import Poll

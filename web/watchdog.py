@@ -16,7 +16,7 @@ from models import epochs
 from models.browse.sweeps import list_sweeps
 from ostler.clock import utcnow
 from ostler.logging import get_logger
-from rules.reaping import is_late
+from rules.sweeps.reaping import is_late
 
 log = get_logger(__name__)
 

@@ -44,7 +44,7 @@ from lab.traffic import Traffic
 from lab.verdict import Verdict, judge
 from ostler.errors import UpstreamError
 from ostler.settings import Settings
-from rules.reaping import SUCCESSES, allowance
+from rules.sweeps.reaping import SUCCESSES, allowance
 
 Say = Callable[[str], None]
 

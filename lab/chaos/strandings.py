@@ -15,7 +15,7 @@ from math import ceil
 from sqlalchemy import Connection, text
 
 from lab.chaos.freezer import Freeze
-from rules.stranding import Cause, FoundBy
+from rules.claims.stranding import Cause, FoundBy
 
 TO_HOLD = {
     (Cause.MESSAGE_LOST, FoundBy.RESUME): 20.0,

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row
 from models.browse.page import Order, Page, read
 from models.sql import text
 from models.usage import ending_pods, usage_of
-from rules.fairness import Usage
+from rules.claims.fairness import Usage
 
 _COLUMNS = "t.id, t.login, t.weight, t.budget_count, t.budget_vcpu, t.budget_memory, t.access, t.created_at"
 

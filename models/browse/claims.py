@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row
 from models import pod_ends
 from models.browse.page import OF_ACCOUNTS, Order, Page, read
 from models.sql import text
-from rules.machines import ClaimState, Purpose
+from rules.claims.machines import ClaimState, Purpose
 
 MOST_EVENTS = 500
 

@@ -17,9 +17,9 @@ from models.pools import routes
 from models.sql import text
 from models.usage import usage_of
 from ostler.upstreams import Upstream
-from rules.fairness import Budget
-from rules.holds import HoldReason
-from rules.machines import ClaimState, EndReason, JobState, Stamp
+from rules.claims.fairness import Budget
+from rules.claims.machines import ClaimState, EndReason, JobState, Stamp
+from rules.routing.holds import HoldReason
 from rules.waiting import ClaimFacts, JobFacts, LostPod, PoolFacts, closest_pool
 
 MOST_EVENTS = 500

@@ -12,7 +12,7 @@ from models.browse.page import Order, Page, read
 from models.matching import WEB_ALIVE
 from models.pod_rows import OVER
 from models.sql import text
-from rules.holds import HoldReason
+from rules.routing.holds import HoldReason
 
 _COLUMNS = """
     t.id, t.namespace, t.name, t.image, t.labels, t.vcpu, t.memory, t.replicas, t.allowed_accounts,

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from models.browse.page import Order, Page, read
-from rules.reaping import Repaired
+from rules.sweeps.reaping import Repaired
 
 _COLUMNS = """
     t.id, t.sweep, t.run_id, t.at, t.what, t.why, t.witnesses, t.kills, t.dry, t.pod_uid,

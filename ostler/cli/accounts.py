@@ -12,7 +12,7 @@ from ostler.cli.output import Json, Limit, fail, given_id, print_json, query, te
 from ostler.cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
 from ostler.reasons import endpoint, reason_of
 from ostler.settings import load_stores
-from rules.fairness import Budget, Usage
+from rules.claims.fairness import Budget, Usage
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row
@@ -125,7 +125,7 @@ def allow(
     """Let an account in: its jobs that are held as `unknown_account` go on at once, within its budget."""
     from models.accounts import set_access  # noqa: PLC0415
     from models.browse.accounts import account_story  # noqa: PLC0415
-    from rules.access import Access  # noqa: PLC0415
+    from rules.routing.access import Access  # noqa: PLC0415
 
     def body(db: Connection) -> AccountStory | None:
         found = account_id(db, account)

@@ -11,8 +11,8 @@ from ostler.cli.output import BIGGEST_ID, Json, Limit, age, object_of, print_jso
 from ostler.cli.pools import pool_id
 from ostler.cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
 from ostler.clock import utcnow
-from rules.machines import ClaimState, EndReason, Purpose
-from rules.pod_ends import tell
+from rules.claims.machines import ClaimState, EndReason, Purpose
+from rules.claims.pod_ends import tell
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row

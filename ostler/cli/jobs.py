@@ -25,9 +25,9 @@ from ostler.cli.pools import pool_id
 from ostler.cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
 from ostler.cli.timeline import moment, print_timeline
 from ostler.clock import utcnow
-from rules.holds import HoldReason
-from rules.machines import JobState
-from rules.pod_ends import tell
+from rules.claims.machines import JobState
+from rules.claims.pod_ends import tell
+from rules.routing.holds import HoldReason
 from rules.waiting import explain
 
 if TYPE_CHECKING:

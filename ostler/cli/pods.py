@@ -11,7 +11,7 @@ from rich.markup import escape
 from ostler.cli.output import Json, age, fail, object_of, print_json, query
 from ostler.cli.timeline import moment, print_timeline
 from ostler.clock import utcnow
-from rules.pod_ends import tell
+from rules.claims.pod_ends import tell
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -17,7 +17,7 @@ from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, StoreUnreachable
 from ostler.reasons import reason_of
 from ostler.settings import load_stores
-from rules.reaping import SUCCESSES, Outcome, Repaired
+from rules.sweeps.reaping import SUCCESSES, Outcome, Repaired
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row

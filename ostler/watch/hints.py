@@ -16,7 +16,7 @@ from typing import TypedDict
 from ostler import telemetry
 from ostler.logging import get_logger
 from ostler.wakes import MISSING_PODS, PODS_CHANGED, POOL_CHANGED, POOLS, Waker
-from rules.watching import Hint
+from rules.upstream.watching import Hint
 
 GATHER = 0.1
 """Seconds between two messages at least."""

@@ -23,7 +23,7 @@ from ostler.watch.hints import Hints, send_all
 from ostler.watch.leader import Candidate
 from ostler.watch.settings import WatchSettings
 from ostler.watch.subjects import Pods, Pools
-from rules.leadership import RENEW
+from rules.upstream.leadership import RENEW
 
 log = get_logger(__name__)
 

@@ -10,7 +10,7 @@ from k8s_adapters.pools import PoolSeen, list_pools_at
 from k8s_adapters.retry import RetryPolicy
 from k8s_adapters.watching import PodWatch, PoolWatch, Watch
 from ostler.watch.hints import Ending, Hints
-from rules.watching import PoolSight, Sight, hints_of, pool_changed
+from rules.upstream.watching import PoolSight, Sight, hints_of, pool_changed
 
 _ONE_LIST = RetryPolicy(attempts=1, deadline=20.0)
 

@@ -26,9 +26,9 @@ from ostler.errors import (
     Suspended,
 )
 from ostler.reasons import meaning_of
-from rules.adrift import Adrift, Move, judge_adrift, next_ask_after
-from rules.fates import Fate
-from rules.reaping import Source, Witness
+from rules.claims.fates import Fate
+from rules.sweeps.adrift import Adrift, Move, judge_adrift, next_ask_after
+from rules.sweeps.reaping import Source, Witness
 from tasks.base import SWEEP
 from tasks.github import ask_job, deregister
 from tasks.sweeps.frame import sweep

@@ -34,11 +34,11 @@ from ostler.clock import utcnow
 from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
 from ostler.reasons import words_of
 from ostler.wakes import ASK_RUN, KEEP
-from rules.adrift import LONGEST_QUEUED, next_ask_after
-from rules.catch_up import Catch, judge_listed, wait_after
-from rules.machines import JobState
-from rules.reaping import Source, Witness
-from rules.stranding import Cause, FoundBy
+from rules.claims.machines import JobState
+from rules.claims.stranding import Cause, FoundBy
+from rules.sweeps.adrift import LONGEST_QUEUED, next_ask_after
+from rules.sweeps.catch_up import Catch, judge_listed, wait_after
+from rules.sweeps.reaping import Source, Witness
 from tasks.base import Policy, calls, remaining
 from tasks.release import send_release
 from tasks.sweeps.frame import sweep

@@ -26,11 +26,11 @@ from models.releases import registrations_of
 from models.repairs import Case
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
-from rules.adrift import LONGEST_EXECUTING
-from rules.looks import LOOKS_APART, RunnerList
-from rules.machines import ClaimState
-from rules.orphans import FinishedPod, RunnerLook, judge_finished
-from rules.reaping import Expect
+from rules.claims.machines import ClaimState
+from rules.sweeps.adrift import LONGEST_EXECUTING
+from rules.sweeps.looks import LOOKS_APART, RunnerList
+from rules.sweeps.orphans import FinishedPod, RunnerLook, judge_finished
+from rules.sweeps.reaping import Expect
 from tasks.base import SWEEP_ROW, calls
 from tasks.github import ask_fate, deregister
 from tasks.nodes import gone_now

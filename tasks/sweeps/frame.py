@@ -3,8 +3,8 @@
 A new sweep in ten minutes
 --------------------------
 1. Select: a query beside its table in `models/`, with `now` and every threshold as arguments.
-2. Judge: a pure function in `rules/reaping.py` (or a module of its own), from what was seen to a verdict with reason.
-3. Act, in `tasks/sweeps/<name>.py`::
+2. Judge: a pure function in `rules/sweeps/reaping.py` (or a module of its own), from what was seen to a verdict with
+reason. 3. Act, in `tasks/sweeps/<name>.py`::
 
        @sweep("orphaned_things")
        def orphaned_things(tick: Tick) -> None:
@@ -36,7 +36,8 @@ What the frame does for it
 - **Dry run.** `repair` runs its transaction, rolls it back, and writes what it would have done; a `call` is not made.
   It needs no lease, and so keeps no tick from running beside it. A sweep must therefore only read outside `repair`,
   `repair_all` and `repair_by` (or must ask `tick.dry`).
-- **Budget.** Repairs with `kills` are bounded by what the tick listed (`rules.reaping.allowance`); the rest is counted
+- **Budget.** Repairs with `kills` are bounded by what the tick listed (`rules.sweeps.reaping.allowance`); the rest is
+counted
   as overflow, logged, and left to later ticks. Without two witnesses, or a proof, they are refused.
 - **Time.** `each` and `page` end the tick when its deadline is near or the worker was told to stop; the next goes on.
   Each page of a `whole` list has its own. A tick that came to no row does not count as one that ran.
@@ -70,7 +71,7 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
-from rules.reaping import Outcome, Repaired, switched_off
+from rules.sweeps.reaping import Outcome, Repaired, switched_off
 from tasks.base import DEADLINE, SWEEP, begin_page, task
 from tasks.runtime import Runtime, runtime
 from tasks.sweeps.pace import Aborted, Overtaken, Paused, Sweep

@@ -21,7 +21,7 @@ from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
 from ostler.settings import Settings
 from ostler.upstreams import Upstream
-from rules.gates import GateRule
+from rules.upstream.gates import GateRule
 from tasks.runtime import Runtime
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick

@@ -13,8 +13,8 @@ from k8s_adapters.pods import get_pod
 from models import busy, stuck_pods
 from models.repairs import Case
 from ostler.clock import utcnow
-from rules.nodes import Gone, judge_forced
-from rules.reaping import Expect
+from rules.sweeps.nodes import Gone, judge_forced
+from rules.sweeps.reaping import Expect
 from tasks.base import SWEEP_LIST, SWEEP_ROW, calls
 from tasks.evidence import evidence_of
 from tasks.nodes import gone_now

@@ -8,8 +8,8 @@ from k8s_adapters.metadata import OF_POOLS, metadata_pages
 from k8s_adapters.pods import get_pod
 from models import sweeps
 from models.repairs import Case
-from rules.reaping import Expect, Source, Witness
-from rules.stranding import FoundBy
+from rules.claims.stranding import FoundBy
+from rules.sweeps.reaping import Expect, Source, Witness
 from tasks.base import SWEEP_LIST, SWEEP_ROW, calls
 from tasks.spent import end_claim
 from tasks.sweeps.frame import sweep

@@ -11,8 +11,8 @@ from models import sweeps
 from models.repairs import Case
 from ostler.clock import utcnow
 from ostler.wakes import STAMP
-from rules.reaping import Expect, Source, Witness
-from rules.stamps import owned_by
+from rules.claims.stamps import owned_by
+from rules.sweeps.reaping import Expect, Source, Witness
 from tasks.base import SWEEP_LIST, SWEEP_ROW, calls
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import LONGEST

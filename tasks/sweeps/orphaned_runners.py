@@ -15,9 +15,9 @@ from models import orphans, releases
 from models.repairs import Case
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
-from rules.looks import ListedRunner, RunnerList
-from rules.orphans import judge_runner
-from rules.reaping import Repaired
+from rules.sweeps.looks import ListedRunner, RunnerList
+from rules.sweeps.orphans import judge_runner
+from rules.sweeps.reaping import Repaired
 from tasks.base import SWEEP_ROW
 from tasks.github import remove_runner, take_away
 from tasks.runner_lists import runners_of

@@ -10,7 +10,7 @@ from k8s_adapters.runners import delete_service_account
 from models import orphans
 from models.repairs import Case
 from ostler.clock import utcnow
-from rules.orphans import judge_service_account
+from rules.sweeps.orphans import judge_service_account
 from tasks.base import SWEEP_LIST, SWEEP_ROW, calls
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import LONGEST

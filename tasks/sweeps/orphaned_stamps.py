@@ -17,8 +17,8 @@ from k8s_adapters.pods import get_pod
 from models import busy, orphans
 from models.repairs import Case
 from ostler.clock import utcnow
-from rules.orphans import StampedPod, judge_orphaned_stamp, judge_stamped
-from rules.reaping import Expect
+from rules.sweeps.orphans import StampedPod, judge_orphaned_stamp, judge_stamped
+from rules.sweeps.reaping import Expect
 from tasks.base import SWEEP_LIST, SWEEP_ROW, calls
 from tasks.evidence import evidence_of
 from tasks.retire import send_retire

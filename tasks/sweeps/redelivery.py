@@ -28,8 +28,8 @@ from models.repairs import Case
 from ostler.clock import utcnow
 from ostler.errors import Forbidden, Gone, Invalid, RateLimited, UpstreamError
 from ostler.reasons import meaning_of
-from rules.reaping import Expect, Repaired, Source, Witness
-from rules.redelivery import PageEnd, Progress, look_floor, next_ask_after, page_end, scan_floor, scan_is_due
+from rules.sweeps.reaping import Expect, Repaired, Source, Witness
+from rules.sweeps.redelivery import PageEnd, Progress, look_floor, next_ask_after, page_end, scan_floor, scan_is_due
 from tasks.base import SWEEP, calls, remaining
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import Overtaken

@@ -14,8 +14,8 @@ from models.engine import transaction
 from models.repairs import Case
 from ostler.clock import utcnow
 from ostler.wakes import RELEASE, RETIRE, STAMP, UNSTAMP
-from rules.machines import ClaimState, Purpose, Stamp
-from rules.reaping import Expect
+from rules.claims.machines import ClaimState, Purpose, Stamp
+from rules.sweeps.reaping import Expect
 from tasks.dispatch import start_chains
 from tasks.runtime import Runtime
 from tasks.sweeps.frame import sweep

@@ -14,8 +14,8 @@ from k8s_adapters.pods import get_pod
 from models import busy, silence
 from models.repairs import Case
 from ostler.clock import utcnow
-from rules.orphans import QuietPod, judge_silent
-from rules.reaping import Expect
+from rules.sweeps.orphans import QuietPod, judge_silent
+from rules.sweeps.reaping import Expect
 from tasks.base import SWEEP_LIST, SWEEP_ROW, calls
 from tasks.evidence import evidence_of
 from tasks.retire import send_retire

@@ -5,7 +5,7 @@ from __future__ import annotations
 from models import releases, sweeps
 from models.repairs import Case
 from ostler.clock import utcnow
-from rules.reaping import Expect
+from rules.sweeps.reaping import Expect
 from tasks.release import send_release
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick

@@ -19,7 +19,7 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of, words_of
-from rules.reaping import SUCCESSES, Outcome, Repaired, allowance, enough
+from rules.sweeps.reaping import SUCCESSES, Outcome, Repaired, allowance, enough
 from tasks.runtime import Runtime
 from tasks.sweeps.obstacles import closed_gate, earlier_state
 from tasks.sweeps.pace import Pace, Sweep

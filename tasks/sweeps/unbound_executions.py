@@ -15,8 +15,8 @@ from sqlalchemy import Connection, Row
 from models import watched
 from models.repairs import Case
 from ostler.clock import utcnow
-from rules.reaping import Source, Witness
-from rules.unused import ClaimedJob
+from rules.sweeps.reaping import Source, Witness
+from rules.sweeps.unused import ClaimedJob
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import SILENT
 from tasks.sweeps.tick import Tick

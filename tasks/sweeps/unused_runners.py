@@ -1,6 +1,6 @@
 """`ostler.unused_runners`: delivered claims of which no execution was seen, and spares that got no job.
 
-GitHub's runner list says whether the runner is busy, idle, offline or absent; `rules.unused` says what follows.
+GitHub's runner list says whether the runner is busy, idle, offline or absent; `rules.sweeps.unused` says what follows.
 A failed list changes nothing (L8), and every release obeys GitHub's refusal to delete a busy runner (L3).
 """
 
@@ -20,12 +20,12 @@ from models.repairs import Case
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
-from rules.fates import NO_JOB, Fate, JobFate
-from rules.looks import RunnerList
-from rules.reaping import Expect, Source, Witness
-from rules.scopes import Scope
-from rules.stranding import Cause, FoundBy
-from rules.unused import (
+from rules.claims.fates import NO_JOB, Fate, JobFate
+from rules.claims.stranding import Cause, FoundBy
+from rules.routing.scopes import Scope
+from rules.sweeps.looks import RunnerList
+from rules.sweeps.reaping import Expect, Source, Witness
+from rules.sweeps.unused import (
     UPDATE_SECONDS,
     UPDATES,
     ClaimedJob,

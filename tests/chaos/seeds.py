@@ -28,7 +28,7 @@ from models.engine import transaction
 from models.orphans import KnownRunner, PodClaims
 from models.transitions import move_jobs
 from ostler.errors import UpstreamError
-from rules.unused import UnusedClaim, UnusedVerdict, judge_unused
+from rules.sweeps.unused import UnusedClaim, UnusedVerdict, judge_unused
 from tasks.runtime import runtime
 from tasks.sweeps import orphaned_stamps, unused_runners
 

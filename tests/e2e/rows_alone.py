@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rules.busy import PodEvidence
+from rules.claims.busy import PodEvidence
 from tasks import evidence
 from tests.chaos.seeds import put
 

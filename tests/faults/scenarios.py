@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
 from lab.faults import Fault
-from rules.machines import TRANSITIONS
+from rules.claims.machines import TRANSITIONS
 from tests.faults.stage import POOL, Stage
 
 SIDES = ("before_commit", "after_commit")

@@ -18,7 +18,7 @@ import pytest
 from lab.control_plane import ClusterAccess
 from lab.invariants import INVARIANTS, History
 from lab.verdict import Verdict
-from rules.machines import TRANSITIONS
+from rules.claims.machines import TRANSITIONS
 from tests.faults.scenarios import POINTS, SCENARIOS, Scenario
 from tests.faults.stage import Kill, Stage, TooLate, running
 

@@ -19,8 +19,8 @@ from models import runner_lists
 from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import Retryable
-from rules.looks import RunnerList
-from rules.scopes import Scope
+from rules.routing.scopes import Scope
+from rules.sweeps.looks import RunnerList
 from tasks import runner_lists as listing
 from tasks import runtime as current
 from tasks.runner_lists import runners_of

@@ -88,8 +88,8 @@ def test_a_survivor_is_shown_with_its_line_in_the_module(tmp_path: Path) -> None
 
 
 def test_a_function_keeps_its_underscore_when_its_mutant_is_named() -> None:
-    assert of_rules.readable("rules.orphans.x__keep__mutmut_1") == "_keep"
-    assert of_rules.readable("rules.stamps.xǁStampValueǁ__post_init____mutmut_10") == "StampValue.__post_init__"
+    assert of_rules.readable("rules.sweeps.orphans.x__keep__mutmut_1") == "_keep"
+    assert of_rules.readable("rules.claims.stamps.xǁStampValueǁ__post_init____mutmut_10") == "StampValue.__post_init__"
 
 
 def test_changed_modules_are_those_that_differ_from_the_base_committed_or_not(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from models.browse.accounts import AccountFilter, account_story, list_accounts
 from models.usage import pools_with_work
 from ostler.logging import get_logger
 from ostler.wakes import REMATCH
-from rules.access import Access
-from rules.fairness import Budget, Usage
+from rules.claims.fairness import Budget, Usage
+from rules.routing.access import Access
 from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.gate import HOLDER

@@ -12,8 +12,8 @@ from sqlalchemy import Row
 
 from models.browse.claims import ClaimFilter, claim_story, list_claims
 from models.pod_ends import end_of
-from rules.machines import ClaimState, EndReason, Purpose, Stamp
-from rules.pod_ends import tell
+from rules.claims.machines import ClaimState, EndReason, Purpose, Stamp
+from rules.claims.pod_ends import tell
 from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.limited import Visible

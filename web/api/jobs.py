@@ -14,9 +14,9 @@ from sqlalchemy import Row
 from models.browse.jobs import JobFilter, job_story, list_jobs
 from models.pod_ends import end_of
 from ostler.clock import utcnow
-from rules.holds import HoldReason
-from rules.machines import JobState
-from rules.pod_ends import tell
+from rules.claims.machines import JobState
+from rules.claims.pod_ends import tell
+from rules.routing.holds import HoldReason
 from rules.waiting import WaitsFor, explain
 from web.api.cursors import Cursors
 from web.api.database import Database

@@ -11,8 +11,8 @@ from pydantic import Field
 
 from models.browse.pods import pod_story
 from models.pod_ends import end_of
-from rules.machines import ClaimState, EndReason, Purpose
-from rules.pod_ends import tell
+from rules.claims.machines import ClaimState, EndReason, Purpose
+from rules.claims.pod_ends import tell
 from web.api.database import Database
 from web.api.limited import Visible
 from web.api.problems import not_found

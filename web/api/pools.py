@@ -12,7 +12,7 @@ from sqlalchemy import Row
 
 from models.browse.pools import PoolFilter, list_pools, pool_story
 from ostler.clock import utcnow
-from rules.scaling import Verdict
+from rules.pools.scaling import Verdict
 from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.problems import not_found

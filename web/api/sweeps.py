@@ -16,7 +16,7 @@ from models.browse.repairs import RepairFilter, list_repairs
 from models.browse.sweeps import SweepSeen, list_sweeps, one_sweep
 from ostler.clock import utcnow
 from ostler.logging import get_logger
-from rules.reaping import Expect, Outcome, Repaired
+from rules.sweeps.reaping import Expect, Outcome, Repaired
 from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.gate import HOLDER

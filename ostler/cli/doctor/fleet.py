@@ -10,7 +10,7 @@ from ostler.cli.doctor.sight import Sight
 from ostler.cli.output import age
 from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, StoreUnreachable
-from rules.reaping import is_late
+from rules.sweeps.reaping import is_late
 
 TICK_WITHIN = timedelta(seconds=60)
 """Within which some sweep begins wherever beat and a worker run: `resume` comes every five seconds."""

@@ -12,7 +12,7 @@ from ostler.cli.doctor.sight import CALL_WITHIN, Sight
 from ostler.cli.setup.ping import meaning
 from ostler.errors import ConfigurationError, Forbidden, Gone, Retryable, UpstreamError
 from ostler.reasons import endpoint
-from rules.mint_questions import cure_of_refusal
+from rules.claims.mint_questions import cure_of_refusal
 
 SKEW = timedelta(seconds=60)
 """Our clock may be ahead of GitHub's by this: JWTs are dated back by as much."""

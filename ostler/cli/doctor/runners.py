@@ -11,7 +11,7 @@ from datetime import datetime
 
 from ostler.cli.doctor.findings import Verdict, failed, ok, unknown, warning
 from ostler.cli.doctor.sight import CALL_WITHIN, Sight
-from rules.runner_versions import SOON
+from rules.pools.runner_versions import SOON
 
 RELEASES = "compare with https://github.com/actions/runner/releases"
 

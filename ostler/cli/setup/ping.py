@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ostler.errors import Forbidden, RateLimited, Retryable, UpstreamError
-from rules.retry import ONCE
+from rules.upstream.retry import ONCE
 
 if TYPE_CHECKING:
     from github_adapters.client import GitHub

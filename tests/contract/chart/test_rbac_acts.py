@@ -25,7 +25,7 @@ from k8s_adapters.watching import PodWatch
 from lab.control_plane import ClusterAccess, write_kubeconfig
 from ostler.errors import Forbidden
 from ostler.watch.leader import LEASE
-from rules.epochs import Epoch
+from rules.restore.epochs import Epoch
 from tests.contract.chart.cast import ALL, POOLS, Cast, allowed
 from tests.e2e.waiting import eventually
 

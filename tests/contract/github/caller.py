@@ -25,7 +25,7 @@ from github_adapters.governor import CallClass, Governor, Pace
 from ostler.clock import utcnow
 from ostler.errors import RateLimited, UpstreamError
 from ostler.secrets import Secret
-from rules.scopes import Scope
+from rules.routing.scopes import Scope
 
 THREADS = 4
 PROCESSES = 2

@@ -25,8 +25,8 @@ from ostler.errors import (
     UpstreamError,
 )
 from ostler.secrets import Secret
-from rules.forks import Origin
-from rules.scopes import Scope
+from rules.routing.forks import Origin
+from rules.routing.scopes import Scope
 from tests.contract.github.conftest import ORG_INSTALLATION, USER_INSTALLATION, Lab, eventually
 
 ACME = Scope.organization("acme")

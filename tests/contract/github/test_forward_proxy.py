@@ -9,7 +9,7 @@ import pytest
 
 from github_adapters.client import GitHub
 from ostler.errors import Retryable
-from rules.scopes import Scope
+from rules.routing.scopes import Scope
 from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, Lab
 from tests.unit.lab.test_forward_proxy import forward_proxy
 

@@ -27,7 +27,7 @@ from github_adapters.runs import ListPage, RunSeen
 from lab.redis import Redis
 from ostler.errors import Forbidden, RateLimited
 from ostler.secrets import Secret
-from rules.scopes import Scope
+from rules.routing.scopes import Scope
 from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, Lab, eventually
 
 ACME = Scope.organization("acme")

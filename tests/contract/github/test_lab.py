@@ -14,7 +14,7 @@ from github_adapters.client import GitHub
 from github_adapters.webhooks import parse_workflow_job, verify_signature
 from lab.verdict import judge
 from ostler.secrets import Secret
-from rules.scopes import Scope
+from rules.routing.scopes import Scope
 from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, USER_INSTALLATION, Lab, eventually, running
 
 ACME = Scope.organization("acme")

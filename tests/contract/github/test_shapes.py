@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from github_adapters.client import GitHub
 from github_adapters.webhooks import RepositoryRenamed, parse_installation, parse_owner, parse_repository
 from ostler.clock import utcnow
-from rules.scopes import Scope
+from rules.routing.scopes import Scope
 from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, Lab, eventually
 
 ACME = Scope.organization("acme")

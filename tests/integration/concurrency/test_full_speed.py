@@ -25,8 +25,8 @@ from ostler.clock import utcnow
 from ostler.encryption import Cipher
 from ostler.errors import Busy, Gone
 from ostler.secrets import Secret
-from rules.fairness import Budget
-from rules.fates import Fate, JobFate
+from rules.claims.fairness import Budget
+from rules.claims.fates import Fate, JobFate
 from tasks.mint import mint
 from tasks.release import release
 from tasks.retire import retire

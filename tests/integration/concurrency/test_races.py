@@ -20,7 +20,7 @@ from models import keeper, matching, releases
 from models.engine import transaction
 from models.keeper import PoolFacts
 from models.usage import usage_of
-from rules.fairness import AccountView, Budget, Usage
+from rules.claims.fairness import AccountView, Budget, Usage
 from tests.database import Database
 from tests.integration.concurrency.points import DEADLINE, hook, start, stopped, until, waiting_for_locks
 from tests.integration.matching.stage import Stage, make_stage

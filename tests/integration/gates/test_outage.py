@@ -22,7 +22,7 @@ from models.gates import is_open, shut
 from models.repairs import Case
 from ostler.errors import Retryable
 from ostler.upstreams import TALLY, Upstream
-from rules.reaping import Source, Witness
+from rules.sweeps.reaping import Source, Witness
 from tasks import runtime as current
 from tasks.sweeps import gates as sweep
 from tasks.sweeps.frame import LEASE, run_tick

@@ -12,7 +12,7 @@ from models import gates, reporter
 from models.engine import transaction
 from models.gates import Looked, Shut
 from ostler.upstreams import Counts, Tally, Upstream
-from rules.gates import GateRule
+from rules.upstream.gates import GateRule
 from tests.database import Database
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

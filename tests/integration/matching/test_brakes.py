@@ -10,8 +10,8 @@ from sqlalchemy import text
 
 from models import releases, runner_failures
 from models.engine import transaction
-from rules.fates import Fate, JobFate
-from rules.runner_brakes import Brake
+from rules.claims.fates import Fate, JobFate
+from rules.claims.runner_brakes import Brake
 from tests.database import Database
 from tests.integration.matching.stage import Stage, make_stage
 from tests.integration.models.webhook_rows import NOW

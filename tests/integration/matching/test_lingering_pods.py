@@ -10,7 +10,7 @@ from sqlalchemy import text
 from models.deliver import ClaimLocked, deliver
 from models.transitions import move_claim, move_jobs
 from models.usage import ending_pods, usage_of
-from rules.fairness import Usage
+from rules.claims.fairness import Usage
 from tests.database import Database
 from tests.integration.matching.stage import Stage, make_stage
 from tests.integration.models.webhook_rows import NOW

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, event, text
 from models import backoffs
 from models.engine import transaction
 from models.resume import pools_with_work
-from rules.holds import HoldReason
+from rules.routing.holds import HoldReason
 from tests.database import Database
 from tests.integration.concurrency.points import DEADLINE, start, stopped
 from tests.integration.matching.stage import Stage, make_stage

@@ -8,7 +8,7 @@ from sqlalchemy import text
 from models import intake
 from models.engine import transaction
 from models.rematch import Rematched, accounts_to_rematch, rematch_page
-from rules.holds import HoldReason
+from rules.routing.holds import HoldReason
 from tests.database import Database
 from tests.integration.models.webhook_rows import BUDGET, NOW, add_pool, job_row, queued
 

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, Row, text
 from github_adapters.webhooks import WorkflowJobEvent
 from models import intake
 from models.engine import transaction
-from rules.fairness import Budget
+from rules.claims.fairness import Budget
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 BUDGET = Budget(count=20, vcpu_millicores=80_000, memory_mib=327_680)

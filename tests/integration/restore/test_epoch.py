@@ -15,7 +15,7 @@ from models.engine import transaction
 from ostler import clock
 from ostler.clock import Clock, utcnow
 from ostler.errors import Forbidden, Invalid, Retryable
-from rules.epochs import Epoch, Standing
+from rules.restore.epochs import Epoch, Standing
 from tasks import epochs as tasks
 from tasks.base import SWEEP, calls
 from tasks.epochs import compare, epoch

@@ -13,8 +13,8 @@ from lab.postgres import Postgres
 from models import epochs
 from models import restoring as models_restoring
 from ostler.errors import Retryable, StoreUnreachable
-from rules.restoring import Act
-from rules.scopes import Scope
+from rules.restore.restoring import Act
+from rules.routing.scopes import Scope
 from tasks import restoring
 from tasks.epochs import compare, epoch
 from tasks.pools import keep

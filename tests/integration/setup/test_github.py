@@ -21,7 +21,7 @@ from github_adapters.client import GitHub
 from github_adapters.webhooks import verify_signature
 from ostler.errors import Forbidden
 from ostler.secrets import Secret
-from rules.scopes import Scope
+from rules.routing.scopes import Scope
 from tests.contract.github.conftest import ORG_INSTALLATION, USER_INSTALLATION, Lab, make_app_key, running
 from tests.integration.setup.browser import Browser
 

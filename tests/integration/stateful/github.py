@@ -11,7 +11,7 @@ from github_adapters.client import InstallationSeen, Jit, JobSeen, RunnerSeen
 from github_adapters.webhooks import WorkflowJobEvent
 from ostler.errors import Busy, Conflict, Forbidden, Gone, Invalid, RateLimited
 from ostler.secrets import Secret
-from rules.scopes import Scope
+from rules.routing.scopes import Scope
 from tests.integration.models.webhook_rows import QUEUED
 from tests.integration.stateful.steps import outside
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from rules.machines import Machine, allowed
+from rules.claims.machines import Machine, allowed
 from tests.integration.stateful.cluster import Pod
 from tests.integration.stateful.world import World
 

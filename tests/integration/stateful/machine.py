@@ -21,8 +21,8 @@ from models import accounts, intake, keeper, offers, releases
 from models.accounts import NewAccount
 from models.engine import transaction
 from ostler.settings import Settings
-from rules.fairness import Budget
-from rules.poll_answers import Verdict, answer
+from rules.claims.fairness import Budget
+from rules.claims.poll_answers import Verdict, answer
 from tests.integration.stateful.cluster import NAMESPACE, Pod
 from tests.integration.stateful.github import ACCOUNTS, MOODS
 from tests.integration.stateful.invariants import Laws

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, text
 
 from models import bindings, releases, steps
 from ostler.errors import Retryable
-from rules.bindings import ClaimView
+from rules.intake.bindings import ClaimView
 from tests.integration.stateful.world import World
 from web.handover import Handover, Missed, Recipient
 

@@ -27,7 +27,7 @@ from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, NotInstalled, Retryable
 from ostler.secrets import Secret
 from ostler.wakes import Waker
-from rules.scopes import Scope
+from rules.routing.scopes import Scope
 from tasks import runtime as current
 from tasks.pools import keep, pools
 from tasks.release import release

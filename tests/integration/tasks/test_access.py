@@ -16,9 +16,9 @@ from models.engine import transaction
 from models.restoring import hold_open_jobs
 from ostler.clock import utcnow
 from ostler.errors import Retryable
-from rules.access import Access
-from rules.adrift import Adrift, AdriftVerdict, Move
-from rules.fates import Fate, JobFate
+from rules.claims.fates import Fate, JobFate
+from rules.routing.access import Access
+from rules.sweeps.adrift import Adrift, AdriftVerdict, Move
 from tasks.owner import ask_owner
 from tasks.sweeps.rematch import rematch
 from tests.integration.models.webhook_rows import BUDGET, queued

@@ -16,7 +16,7 @@ from models import adrift, installations
 from models.engine import in_transaction
 from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, Invalid, NotInstalled, RateLimited, Retryable, Suspended
-from rules.fairness import Budget
+from rules.claims.fairness import Budget
 from tasks.sweeps.adrift_jobs import adrift_jobs
 from tests.integration.tasks.conftest import Stage, run_seen
 

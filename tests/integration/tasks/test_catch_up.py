@@ -20,7 +20,7 @@ from models.engine import transaction
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Forbidden, Gone, NotInstalled, RateLimited, Retryable, Suspended
-from rules.fairness import Budget
+from rules.claims.fairness import Budget
 from tasks.sweeps.catch_up import catch_up
 from tasks.sweeps.tick import Tick
 from tests.integration.tasks.conftest import RUNNER, Stage

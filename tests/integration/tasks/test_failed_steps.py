@@ -18,7 +18,7 @@ from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import Conflict, Forbidden, RateLimited, Retryable, UpstreamError
 from ostler.reasons import meaning_of
-from rules.stranding import Cause
+from rules.claims.stranding import Cause
 from tasks import annotation
 from tasks import release as of_release
 from tasks import retire as of_retire

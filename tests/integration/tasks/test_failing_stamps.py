@@ -15,7 +15,7 @@ from models.watched import execute_unbound
 from ostler import clock
 from ostler.clock import Clock, utcnow
 from ostler.errors import RateLimited, Retryable
-from rules.poll_answers import Verdict, answer
+from rules.claims.poll_answers import Verdict, answer
 from tasks import release as of_release
 from tasks import stamp as of_stamp
 from tasks.release import release

@@ -22,7 +22,7 @@ from ostler.clock import utcnow
 from ostler.encryption import Cipher
 from ostler.errors import NotInstalled
 from ostler.secrets import Secret
-from rules.fairness import Budget
+from rules.claims.fairness import Budget
 from tasks.limits import make_left
 from tasks.mint import mint
 from tests.integration.tasks.conftest import Stage

@@ -15,7 +15,7 @@ from ostler.clock import utcnow
 from ostler.encryption import Cipher
 from ostler.errors import Gone, RateLimited, Retryable, UpstreamError
 from ostler.secrets import Secret
-from rules.scopes import Scope
+from rules.routing.scopes import Scope
 from tasks import mint as module
 from tasks.mint import COMMIT, mint
 from tests.integration.tasks.conftest import Stage

@@ -11,7 +11,7 @@ import pytest
 from github_adapters.client import JobSeen, RunnerSeen
 from k8s_adapters.pools import patch_pool_replicas
 from ostler.errors import Retryable
-from rules.retry import RetryPolicy
+from rules.upstream.retry import RetryPolicy
 from tasks.pools import keep, pools
 from tasks.sweeps.missing_pods import missing_pods
 from tasks.sweeps.unused_runners import unused_runners

@@ -12,7 +12,7 @@ from k8s_adapters import metadata
 from k8s_adapters.metadata import metadata_pages
 from k8s_adapters.names import OWNER_LABEL
 from ostler.errors import Gone, NotInstalled, Retryable
-from rules.scopes import Scope
+from rules.routing.scopes import Scope
 from tasks.pools import keep, pools
 from tasks.release import release
 from tasks.retire import retire

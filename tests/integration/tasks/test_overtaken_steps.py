@@ -20,7 +20,7 @@ from ostler.clock import utcnow
 from ostler.encryption import Cipher
 from ostler.errors import Forbidden, Invalid, UpstreamError
 from ostler.secrets import Secret
-from rules.fates import Fate, JobFate
+from rules.claims.fates import Fate, JobFate
 from tasks import stamp as of_stamp
 from tasks.mint import mint
 from tasks.stamp import stamp

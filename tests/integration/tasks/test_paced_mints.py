@@ -15,7 +15,7 @@ from ostler.encryption import Cipher
 from ostler.errors import RateLimited
 from ostler.secrets import Secret
 from ostler.wakes import QUEUES
-from rules.scopes import Scope
+from rules.routing.scopes import Scope
 from tasks.app import SETTINGS, app
 from tasks.base import MINT
 from tasks.mint import LONGEST_MESSAGE, mint

@@ -11,7 +11,7 @@ from k8s_adapters.client import Json
 from models import pod_ends
 from models.engine import transaction
 from ostler.errors import Forbidden, Retryable
-from rules.pod_ends import tell
+from rules.claims.pod_ends import tell
 from tasks.pod_events import MOST_A_MINUTE, pod_events
 from tasks.watched import pod_gone, pods_changed
 from tests.integration.tasks.conftest import RUNNER, Stage

@@ -19,9 +19,9 @@ from models import redelivery as asks
 from models.engine import in_transaction, transaction
 from ostler.clock import utcnow
 from ostler.errors import Forbidden, Gone, Invalid, RateLimited, Retryable
-from rules.epochs import Epoch
-from rules.reaping import Outcome
-from rules.retry import RetryPolicy
+from rules.restore.epochs import Epoch
+from rules.sweeps.reaping import Outcome
+from rules.upstream.retry import RetryPolicy
 from tasks import runtime as current
 from tasks.sweeps import redelivery as module
 from tasks.sweeps.frame import LEASE

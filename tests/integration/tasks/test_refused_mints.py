@@ -18,8 +18,8 @@ from ostler.clock import utcnow
 from ostler.encryption import Cipher
 from ostler.errors import Forbidden, Gone, Invalid, UpstreamError
 from ostler.secrets import Secret
-from rules.fairness import Budget
-from rules.runner_groups import GroupSeen
+from rules.claims.fairness import Budget
+from rules.routing.runner_groups import GroupSeen
 from tasks.mint import mint
 from tests.integration.tasks.conftest import Stage
 

@@ -13,7 +13,7 @@ from models.releases import refuse_release
 from models.steps import begin_mint, commit_mint
 from ostler import telemetry
 from ostler.clock import utcnow
-from rules.stranding import PATHS, Cause, FoundBy
+from rules.claims.stranding import PATHS, Cause, FoundBy
 from tasks.pools import keep
 from tasks.sweeps import resume as of_resume
 from tasks.sweeps.missing_pods import missing_pods

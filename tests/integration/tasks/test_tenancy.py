@@ -15,7 +15,7 @@ from ostler.clock import utcnow
 from ostler.encryption import Cipher
 from ostler.errors import Forbidden, Gone, RateLimited, Retryable, UpstreamError
 from ostler.secrets import Secret
-from rules.runner_groups import GroupSeen
+from rules.routing.runner_groups import GroupSeen
 from tasks.mint import mint
 from tasks.origins import ask_run
 from tasks.sweeps.rematch import rematch

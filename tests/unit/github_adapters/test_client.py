@@ -11,8 +11,8 @@ import pytest
 from github_adapters.client import GitHub, JobSeen
 from ostler.errors import Busy, Conflict, Forbidden, Gone, Invalid, RateLimited, Retryable, UpstreamError
 from ostler.secrets import Secret
-from rules.retry import ONCE
-from rules.scopes import Scope
+from rules.routing.scopes import Scope
+from rules.upstream.retry import ONCE
 from tests.unit.github_adapters.conftest import Clock
 from tests.unit.github_adapters.upstream import Call, Reply, Upstream
 

@@ -13,9 +13,9 @@ from github_adapters.client import GitHub
 from github_adapters.repeat import Timing
 from ostler.errors import Busy, Conflict, Forbidden, Gone, Invalid, RateLimited, Retryable, UpstreamError
 from ostler.secrets import Secret
-from rules.fates import Fate
-from rules.retry import RetryPolicy
-from rules.scopes import Scope
+from rules.claims.fates import Fate
+from rules.routing.scopes import Scope
+from rules.upstream.retry import RetryPolicy
 from tasks.github import ask_fate
 from tests.unit.github_adapters.conftest import Clock
 from tests.unit.github_adapters.upstream import Call, Reply, Upstream

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ostler.errors import Invalid
-from rules.scopes import Scope
+from rules.routing.scopes import Scope
 
 
 def test_a_scope_is_written_and_has_a_path() -> None:

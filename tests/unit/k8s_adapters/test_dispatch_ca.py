@@ -8,7 +8,7 @@ import pytest
 
 from k8s_adapters.pools import PoolSeen, pod_hash, read_pool
 from k8s_adapters.runners import build_pod
-from rules.pod_template import refusals
+from rules.pools.pod_template import refusals
 
 PLAIN, BY_TLS = "http://web/runners/v1/dispatch", "https://web/runners/v1/dispatch"
 CA = "ostler-polls-ca"

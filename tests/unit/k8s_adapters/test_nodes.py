@@ -11,8 +11,8 @@ import pytest
 from k8s_adapters.nodes import _ITEMS, _PAGES, _read, list_nodes, needs_of
 from k8s_adapters.pools import PoolSeen, read_pool
 from ostler.errors import Retryable
-from rules.fleets import Fleet, Size, Taint, Toleration
-from rules.nodes import NodeHealth, Ready
+from rules.pools.fleets import Fleet, Size, Taint, Toleration
+from rules.sweeps.nodes import NodeHealth, Ready
 
 POLLER = Size(50, 64)
 LOST = (

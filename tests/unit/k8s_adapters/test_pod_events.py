@@ -9,7 +9,7 @@ import pytest
 
 from k8s_adapters.client import Json, KubeClient
 from k8s_adapters.pod_events import MOST, list_pod_events
-from rules.pod_events import LONGEST_NOTE, LONGEST_WORD, PodEvent
+from rules.claims.pod_events import LONGEST_NOTE, LONGEST_WORD, PodEvent
 
 AT = datetime(2026, 11, 23, 12, 3, 4, tzinfo=UTC)
 

@@ -24,7 +24,7 @@ from urllib3.exceptions import (
 from k8s_adapters.retry import ONCE, Answer, RetryPolicy, Timing, TruncatedAnswer, answer_of, call, find_failure
 from k8s_adapters.stamps import STAMP_POLICY
 from ostler.errors import Conflict, RateLimited, Retryable
-from rules.retry import Failure, Network
+from rules.upstream.retry import Failure, Network
 
 STEADY = RetryPolicy(jitter=(1.0, 1.0))
 POOL = urllib3.HTTPConnectionPool("kubernetes")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lab.chaos.freezer import Freeze
 from lab.chaos.strandings import Circumstance, Stranded, paths
-from rules.stranding import Cause, FoundBy
+from rules.claims.stranding import Cause, FoundBy
 
 
 def stranded(

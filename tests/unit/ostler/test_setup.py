@@ -19,7 +19,7 @@ from ostler.cli.setup.ping import meaning, see_ping
 from ostler.cli.setup.store import store_of
 from ostler.errors import ConfigurationError, Forbidden, Invalid, Retryable
 from ostler.github_urls import api_url_of
-from rules.retry import RetryPolicy
+from rules.upstream.retry import RetryPolicy
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from beat_schedule import SWEEPS
 from ostler import telemetry
 from ostler.errors import ConfigurationError
-from rules.reaping import Repaired
+from rules.sweeps.reaping import Repaired
 from tasks.app import MODULES
 
 ROOT = Path(__file__).parents[3]

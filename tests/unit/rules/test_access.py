@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rules.access import cure_of
+from rules.routing.access import cure_of
 from rules.token_scopes import TokenScope, needed_for
 
 

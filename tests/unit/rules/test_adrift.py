@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from rules.adrift import Adrift, Move, judge_adrift, next_ask_after
-from rules.fates import Fate, OverRun
-from rules.machines import JobState
+from rules.claims.fates import Fate, OverRun
+from rules.claims.machines import JobState
+from rules.sweeps.adrift import Adrift, Move, judge_adrift, next_ask_after
 
 _A, _J, _M = Adrift, JobState, Move
 HELD, SET_ASIDE, WAITING = (_A.UNKNOWN, _J.RUNNING), (_A.SET_ASIDE, _J.QUEUED), (_A.WAITING, _J.WAITING)

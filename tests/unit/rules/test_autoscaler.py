@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from rules.autoscaler import Doubts, Outcome, PoolView, plan
-from rules.fleets import Fleet, Node, Size, Taint
-from rules.scaling import Decision, Demand, Limits, Parts, Verdict
+from rules.pools.autoscaler import Doubts, Outcome, PoolView, plan
+from rules.pools.fleets import Fleet, Node, Size, Taint
+from rules.pools.scaling import Decision, Demand, Limits, Parts, Verdict
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DELAY = 600.0

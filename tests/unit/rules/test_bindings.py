@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rules.bindings import ClaimView, JobView, Loss, Runner, judge_runner, loss_of, may_swap
+from rules.intake.bindings import ClaimView, JobView, Loss, Runner, judge_runner, loss_of, may_swap
 
 CLAIM = ClaimView(
     id=1, state="delivered", job_id=10, pool_id=1, account_id=7, scope="orgs/acme", vcpu=1, memory=1, runner_name="r"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.busy import PodEvidence, RunnerSeen, may_hold_jit
+from rules.claims.busy import PodEvidence, RunnerSeen, may_hold_jit
 
 WARM = PodEvidence(any_delivered=False, poller_exit_code=None, runner_ever_ready=False, github_runner_seen="absent")
 DELIVERED = replace(WARM, any_delivered=True, poller_exit_code=0, github_runner_seen="unknown")

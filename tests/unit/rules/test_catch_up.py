@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.catch_up import Catch, Purse, judge_listed, spend, wait_after
-from rules.machines import JobState
+from rules.claims.machines import JobState
+from rules.sweeps.catch_up import Catch, Purse, judge_listed, spend, wait_after
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 

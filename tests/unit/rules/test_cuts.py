@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rules.cuts import CUT_OFF_AFTER, CutEvidence, judge_cut
+from rules.claims.cuts import CUT_OFF_AFTER, CutEvidence, judge_cut
 
 CUT_OFF = CutEvidence(
     delivered_seconds=CUT_OFF_AFTER, stamped=True, poller_running=True, runner_began=False, github_runner_seen="offline"

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.demand import Places, Queue, dispatchable
-from rules.fairness import AccountView, Budget, Usage
+from rules.claims.fairness import AccountView, Budget, Usage
+from rules.pools.demand import Places, Queue, dispatchable
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SMALL = Places(count=100, vcpu_millicores=2000, memory_mib=4096)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.draining import Drain, DrainSeen, judge_drain, report
+from rules.pools.draining import Drain, DrainSeen, judge_drain, report
 
 SINCE = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
 DRAIN = Drain(since=SINCE, timeout=None, busy=2, left=3, oldest_job=77, oldest_since=SINCE - timedelta(hours=1))

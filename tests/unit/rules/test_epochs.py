@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.epochs import CLUSTER_LOST_IT, Epoch, Standing, judge_epoch
+from rules.restore.epochs import CLUSTER_LOST_IT, Epoch, Standing, judge_epoch
 
 numbers = st.integers(0, 100)
 

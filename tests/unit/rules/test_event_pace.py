@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.event_pace import BURST, KIND_EVERY, PER_SECOND, REMEMBERED, SAME_EVERY, Pace
+from rules.upstream.event_pace import BURST, KIND_EVERY, PER_SECOND, REMEMBERED, SAME_EVERY, Pace
 
 
 def test_same_event_is_written_again_after_ten_minutes() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.fairness import (
+from rules.claims.fairness import (
     AccountView,
     BatchPlan,
     Budget,

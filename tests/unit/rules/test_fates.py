@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rules.fates import WAITS, Fate, OverRun, from_github
+from rules.claims.fates import WAITS, Fate, OverRun, from_github
 
 
 @pytest.mark.parametrize("status", sorted(WAITS))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.fleets import Fleet, Member, Node, Size, Taint, Toleration, capacity, share
-from rules.scaling import Demand, Limits, Parts, wanted
+from rules.pools.fleets import Fleet, Member, Node, Size, Taint, Toleration, capacity, share
+from rules.pools.scaling import Demand, Limits, Parts, wanted
 
 ONE = Size(1000, 1024)
 

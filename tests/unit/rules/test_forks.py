@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rules.forks import Origin, origin_of
+from rules.routing.forks import Origin, origin_of
 
 HERE, ELSEWHERE = 5, 6
 

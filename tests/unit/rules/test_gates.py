@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.gates import Gate, GateRule, Look, judge
+from rules.upstream.gates import Gate, GateRule, Look, judge
 
 RULE = GateRule()
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from rules.held_mints import HeldMints
+from rules.pools.held_mints import HeldMints
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HELD = HeldMints(

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.job_deadlines import MARGIN, active_deadline
+from rules.pools.job_deadlines import MARGIN, active_deadline
 
 AT = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
 HOUR = 3600.0

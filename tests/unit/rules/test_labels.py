@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.forks import Origin
-from rules.holds import HoldReason
-from rules.labels import PoolChoice, PoolLabels, choose_pool, detail_of
+from rules.routing.forks import Origin
+from rules.routing.holds import HoldReason
+from rules.routing.labels import PoolChoice, PoolLabels, choose_pool, detail_of
 
 ACME, OTHER = 7, 8
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rules.leadership import GIVE_UP, RENEW, LeaseSeen, LeaseStep, leads, next_step
+from rules.upstream.leadership import GIVE_UP, RENEW, LeaseSeen, LeaseStep, leads, next_step
 
 HELD = LeaseSeen(holder="other", duration=10, version="7", transitions=2)
 

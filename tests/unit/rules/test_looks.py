@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rules.looks import FRESH, RunnerList
+from rules.sweeps.looks import FRESH, RunnerList
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 LIST = RunnerList(NOW)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rules.mint_questions import asked_for, cure_of_refusal, describe, group_key, is_full
+from rules.claims.mint_questions import asked_for, cure_of_refusal, describe, group_key, is_full
 
 
 @pytest.mark.parametrize(

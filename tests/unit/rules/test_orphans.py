@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.busy import PodEvidence
-from rules.orphans import (
+from rules.claims.busy import PodEvidence
+from rules.sweeps.orphans import (
     FinishedPod,
     QuietPod,
     StampedPod,
@@ -21,7 +21,7 @@ from rules.orphans import (
     judge_silent,
     judge_stamped,
 )
-from rules.reaping import Source, enough
+from rules.sweeps.reaping import Source, enough
 
 ORPHAN = StampedPod(has_row=True, has_live_claim=False, ever_delivered=False, idle_seconds=301)
 WAITING = PodEvidence(any_delivered=False, poller_exit_code=None, runner_ever_ready=False, github_runner_seen="unknown")

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rules.pod_ends import How, PodEnd, tell
-from rules.pod_events import PodEvent
+from rules.claims.pod_ends import How, PodEnd, tell
+from rules.claims.pod_events import PodEvent
 
 AT = datetime(2026, 11, 23, 12, 3, 4, tzinfo=UTC)
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rules.pod_events import LONGEST_NOTE, PodEvent, choose, one_line
+from rules.claims.pod_events import LONGEST_NOTE, PodEvent, choose, one_line
 
 AT, LATER = datetime(2026, 11, 23, 12, tzinfo=UTC), datetime(2026, 11, 23, 13, tzinfo=UTC)
 STARTED = PodEvent("Started", "kubelet", "Started container runner")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rules.pod_states import PodSight, PodState, state_of
+from rules.pools.pod_states import PodSight, PodState, state_of
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rules.pod_template import lay_over, outlive_lost_nodes, refusals
+from rules.pools.pod_template import lay_over, outlive_lost_nodes, refusals
 
 POD: dict[str, Any] = {
     "metadata": {"name": "p-1", "labels": {"ostler.dev/pool": "p"}, "annotations": {}},

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.machines import ClaimState, Purpose, Stamp
-from rules.poll_answers import PolledClaim, PollFacts, Verdict, answer
+from rules.claims.machines import ClaimState, Purpose, Stamp
+from rules.claims.poll_answers import PolledClaim, PollFacts, Verdict, answer
 
 WARM = PollFacts(known=True, bound=True, gone=False, offered=True, used=False, claim=None)
 

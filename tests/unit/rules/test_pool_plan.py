@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rules.pod_states import AVAILABLE, PodState
-from rules.pool_plan import ObservedPod, ObservedPool, PoolPlan, Why, budget_of, plan, surge_of, unavailable_of
-from rules.starts import Starts, Trouble
+from rules.pools.pod_states import AVAILABLE, PodState
+from rules.pools.pool_plan import ObservedPod, ObservedPool, PoolPlan, Why, budget_of, plan, surge_of, unavailable_of
+from rules.pools.starts import Starts, Trouble
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MOST = 50

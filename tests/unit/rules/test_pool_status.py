@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from rules.draining import DrainReport
-from rules.held_mints import HeldMints
-from rules.pod_states import PodState
-from rules.pool_plan import PoolPlan
-from rules.pool_status import Condition, PoolNow, conditions_of, dated, status_of, written
-from rules.runner_brakes import TOO_OLD, Brake
-from rules.starts import Starts, Trouble
+from rules.claims.runner_brakes import TOO_OLD, Brake
+from rules.pools.draining import DrainReport
+from rules.pools.held_mints import HeldMints
+from rules.pools.pod_states import PodState
+from rules.pools.pool_plan import PoolPlan
+from rules.pools.pool_status import Condition, PoolNow, conditions_of, dated, status_of, written
+from rules.pools.starts import Starts, Trouble
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 POOL = PoolNow(generation=3, selector="a=b", paused=False, leaving=False, problem=None, allowed_unavailable=0)

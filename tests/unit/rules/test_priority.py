@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.priority import LIMIT, priority_of
+from rules.routing.priority import LIMIT, priority_of
 
 
 def priority(*rules: dict[str, Any], repository: str = "acme/app", branch: str | None = "main") -> int:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.redelivery import PageEnd, Progress, look_floor, next_ask_after, page_end, scan_floor, scan_is_due
+from rules.sweeps.redelivery import PageEnd, Progress, look_floor, next_ask_after, page_end, scan_floor, scan_is_due
 
 NOW = datetime(2026, 3, 1, 10, tzinfo=UTC)
 OVERLAP = timedelta(minutes=15)

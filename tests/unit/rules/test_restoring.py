@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.machines import ClaimState, Purpose
-from rules.restoring import Act, Registered, RestoredPod, RowClaim, judge_pod, stem_of, stem_of_runner
+from rules.claims.machines import ClaimState, Purpose
+from rules.restore.restoring import Act, Registered, RestoredPod, RowClaim, judge_pod, stem_of, stem_of_runner
 
 BUSY = Registered(id=1, name="p-0123abcd", online=True, busy=True, installation_id=1, scope="orgs/acme")
 WARM = RestoredPod(

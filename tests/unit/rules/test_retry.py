@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.retry import RETRIED_STATUSES, Failure, Network, RetryPolicy, decide, parse_retry_after, wait_before_next
+from rules.upstream.retry import (
+    RETRIED_STATUSES,
+    Failure,
+    Network,
+    RetryPolicy,
+    decide,
+    parse_retry_after,
+    wait_before_next,
+)
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 

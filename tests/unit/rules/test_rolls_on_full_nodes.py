@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rules.pod_states import PodState
-from rules.pool_plan import ObservedPod, ObservedPool, PoolPlan, plan, rolls
-from rules.pool_status import PoolNow, conditions_of
-from rules.starts import NOTHING_YET, Starts, Trouble, over_quota, recovered, taken
+from rules.pools.pod_states import PodState
+from rules.pools.pool_plan import ObservedPod, ObservedPool, PoolPlan, plan, rolls
+from rules.pools.pool_status import PoolNow, conditions_of
+from rules.pools.starts import NOTHING_YET, Starts, Trouble, over_quota, recovered, taken
 
 BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
 TICK, STARTS_IN, ENDS_IN = 10, 20, 10

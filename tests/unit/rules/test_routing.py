@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from rules.access import Access
-from rules.holds import HoldReason
-from rules.labels import PoolChoice
-from rules.routing import Route, Wait, route
+from rules.routing.access import Access
+from rules.routing.holds import HoldReason
+from rules.routing.labels import PoolChoice
+from rules.routing.routing import Route, Wait, route
 
 UNTIL = datetime(2026, 1, 1, tzinfo=UTC)
 GROUP, BACKOFF = Wait("the group refuses it", UNTIL), Wait("GitHub is down", UNTIL)

@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rules.pod_ends import How
-from rules.runner_brakes import TOO_OLD, Brake, Failure, brake_of, counts, wait_seconds
+from rules.claims.pod_ends import How
+from rules.claims.runner_brakes import TOO_OLD, Brake, Failure, brake_of, counts, wait_seconds
 
 START = datetime(2026, 11, 23, 12, tzinfo=UTC)
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 import pytest
 
-from rules.runner_groups import Ask, GroupSeen, GroupVerdict, judge_group
+from rules.routing.runner_groups import Ask, GroupSeen, GroupVerdict, judge_group
 
 GROUPS = [
     GroupSeen(id=1, name="Default", visibility="all", public=False),

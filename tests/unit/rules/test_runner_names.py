@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.runner_names import MAX_LENGTH, make_runner_name, random_suffix
+from rules.claims.runner_names import MAX_LENGTH, make_runner_name, random_suffix
 
 SUFFIX = "0123abcd"
 

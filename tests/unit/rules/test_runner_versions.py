@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rules.runner_versions import SOON, warn
+from rules.pools.runner_versions import SOON, warn
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.autoscaler import stuck
-from rules.scaling import Decision, Demand, Limits, Parts, Verdict, decide, explain, growth_only, wanted
+from rules.pools.autoscaler import stuck
+from rules.pools.scaling import Decision, Demand, Limits, Parts, Verdict, decide, explain, growth_only, wanted
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LIMITS = Limits(min_warm=2, max_replicas=20, scale_down_delay=600)

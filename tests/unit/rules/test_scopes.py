@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ostler.errors import Invalid
-from rules.scopes import Scope
+from rules.routing.scopes import Scope
 
 
 def test_a_scope_is_written_and_read_with_its_id() -> None:

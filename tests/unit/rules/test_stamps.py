@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.stamps import INITIAL, MAX_NUMBER, StampValue, format_stamp, owned_by, parse
+from rules.claims.stamps import INITIAL, MAX_NUMBER, StampValue, format_stamp, owned_by, parse
 
 NUMBERS = st.integers(0, MAX_NUMBER)
 VALUES = st.builds(StampValue, claim_id=NUMBERS, n=NUMBERS)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rules.starts import (
+from rules.pools.starts import (
     IMAGE_MISSED,
     IMAGE_REFUSED,
     NOTHING_YET,

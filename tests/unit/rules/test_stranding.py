@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rules.machines import TRANSITIONS, ClaimState, Machine
-from rules.stranding import PATHS, After, Cause, after
+from rules.claims.machines import TRANSITIONS, ClaimState, Machine
+from rules.claims.stranding import PATHS, After, Cause, after
 
 ENDS = [t.name for t in TRANSITIONS.values() if t.machine is Machine.CLAIM and t.target == ClaimState.ENDED]
 

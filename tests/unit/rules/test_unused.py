@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.unused import ClaimedJob, RunnerNow, UnusedAction, UnusedClaim, judge_unused
+from rules.sweeps.unused import ClaimedJob, RunnerNow, UnusedAction, UnusedClaim, judge_unused
 
 OLD = 61.0
 

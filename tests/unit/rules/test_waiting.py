@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from rules.fairness import Budget, Usage
-from rules.holds import HoldReason
-from rules.labels import PoolLabels
-from rules.machines import ClaimState, JobState, Stamp
-from rules.pod_ends import PodEnd
-from rules.runner_brakes import ENDED_BEFORE_IT, Brake
-from rules.starts import Trouble
+from rules.claims.fairness import Budget, Usage
+from rules.claims.machines import ClaimState, JobState, Stamp
+from rules.claims.pod_ends import PodEnd
+from rules.claims.runner_brakes import ENDED_BEFORE_IT, Brake
+from rules.pools.starts import Trouble
+from rules.routing.holds import HoldReason
+from rules.routing.labels import PoolLabels
 from rules.waiting import ClaimFacts, Explanation, JobFacts, LostPod, PoolFacts, WaitsFor, closest_pool, explain
 
 POOL = PoolFacts(

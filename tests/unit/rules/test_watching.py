@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rules.watching import Hint, PoolSight, Sight, hints_of, pool_changed
+from rules.upstream.watching import Hint, PoolSight, Sight, hints_of, pool_changed
 
 WARM = Sight("small", terminal=False, ready=False)
 RUNS = Sight("small", terminal=False, ready=True)

@@ -54,10 +54,10 @@ ASKS = {
     ("tasks/sweeps/orphaned_stamps.py", "look"): {"evidence_of", "judge_orphaned_stamp", "retire_stamped"},
     ("tasks/sweeps/finished_jobs.py", "look"): {"judge_finished", "reap_finished"},
     ("tasks/sweeps/gone_nodes.py", "look"): {"evidence_of", "gone_now", "judge_forced", "allow_force"},
-    ("rules/nodes.py", "judge_forced"): {"may_force", "may_hold_jit"},
+    ("rules/sweeps/nodes.py", "judge_forced"): {"may_force", "may_hold_jit"},
     ("tasks/evidence.py", "judge"): {"may_hold_jit"},
-    ("rules/orphans.py", "judge_finished"): {"may_hold_jit"},
-    ("rules/orphans.py", "_never_given"): {"may_hold_jit"},
+    ("rules/sweeps/orphans.py", "judge_finished"): {"may_hold_jit"},
+    ("rules/sweeps/orphans.py", "_never_given"): {"may_hold_jit"},
 }
 
 CALLERS = {

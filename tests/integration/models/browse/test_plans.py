@@ -17,9 +17,9 @@ from models.browse.pools import PoolFilter, list_pools
 from models.browse.repairs import RepairFilter, list_repairs
 from models.engine import make_engine
 from ostler.secrets import Secret
-from rules.holds import HoldReason
-from rules.machines import ClaimState, JobState, Purpose
-from rules.reaping import Repaired
+from rules.claims.machines import ClaimState, JobState, Purpose
+from rules.routing.holds import HoldReason
+from rules.sweeps.reaping import Repaired
 
 ROWS = 100_000
 FEW = 1000

@@ -14,7 +14,7 @@ from k8s_adapters.nodes import NodeSeen
 from k8s_adapters.pods import PodSeen, list_pods
 from ostler.clock import utcnow
 from ostler.errors import Gone
-from rules.nodes import NodeHealth, Ready
+from rules.sweeps.nodes import NodeHealth, Ready
 from tasks import nodes as of_nodes
 from tests.integration.tasks.conftest import Stage
 

@@ -12,7 +12,7 @@ from models import backoffs
 from models.engine import transaction
 from models.held_mints import held_mints
 from ostler.clock import utcnow
-from rules.mint_questions import group_key
+from rules.claims.mint_questions import group_key
 from tasks.pools import keep
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import condition, kept, polls, the_pool

@@ -12,7 +12,7 @@ from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, object_path
 from k8s_adapters.pods import PodSeen, read_pod
 from models.engine import make_engine
 from ostler.errors import Retryable
-from rules.nodes import Gone
+from rules.sweeps.nodes import Gone
 from tasks import nodes
 from tasks.pool_status import write_status
 from tasks.pools import keep, pool_changed, pools

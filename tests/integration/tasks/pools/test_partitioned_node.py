@@ -13,8 +13,8 @@ from k8s_adapters.pools import create_pool
 from lab.control_plane import ClusterAccess, NodeGrace
 from models import pod_ends
 from models.engine import transaction
-from rules.fleets import Taint, Toleration
-from rules.pod_ends import tell
+from rules.claims.pod_ends import tell
+from rules.pools.fleets import Taint, Toleration
 from tasks import runtime as current
 from tasks.app import app
 from tasks.watched import pod_gone, pods_changed

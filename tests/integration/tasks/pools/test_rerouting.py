@@ -16,7 +16,7 @@ from models import draining, keeper, rematch, scaling
 from models.browse.jobs import job_story
 from models.engine import transaction
 from models.keeper import PoolFacts
-from rules.demand import Places
+from rules.pools.demand import Places
 from rules.waiting import WaitsFor, explain
 from tasks import rerouting
 from tasks.runtime import Runtime

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from ostler.errors import Forbidden
-from rules import pool_plan
+from rules.pools import pool_plan
 from tasks import nodes
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import (

@@ -29,8 +29,8 @@ from models.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import Gone, Retryable
 from ostler.upstreams import TALLY
-from rules.fleets import NOTHING, Node
-from rules.nodes import NodeHealth, Ready
+from rules.pools.fleets import NOTHING, Node
+from rules.sweeps.nodes import NodeHealth, Ready
 from tasks import nodes
 from tasks import runtime as current
 from tasks.app import app

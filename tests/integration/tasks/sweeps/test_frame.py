@@ -26,7 +26,7 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Gone, Retryable
 from ostler.secrets import Secret
-from rules.reaping import Expect, Source, Witness
+from rules.sweeps.reaping import Expect, Source, Witness
 from tasks import base
 from tasks import runtime as current
 from tasks.sweeps.frame import LEASE, run_tick

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rules.orphans import judge_silent
+from rules.sweeps.orphans import judge_silent
 from tasks.pools import keep, pools
 from tasks.sweeps import silent_pods as of_silence
 from tasks.sweeps.silent_pods import silent_pods

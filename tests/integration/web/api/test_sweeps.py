@@ -11,7 +11,7 @@ from models import repairs, sweep_runs
 from models.engine import transaction
 from models.repairs import Case, Page
 from ostler.clock import utcnow
-from rules.reaping import Repaired, Source, Witness
+from rules.sweeps.reaping import Repaired, Source, Witness
 from tests.integration.web.api.conftest import Stage
 
 

@@ -6,7 +6,7 @@ import threading
 
 from ostler.watch import hints as module
 from ostler.watch.hints import BATCH, EVERYTHING_EVERY, KEEPER_EVERY, Batch, Ending, Hints, send_all
-from rules.watching import Hint
+from rules.upstream.watching import Hint
 
 
 class Clock:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from rules.draining import DrainReport
-from rules.held_mints import HeldMints
-from rules.pod_states import PodState
-from rules.pool_plan import PoolPlan
-from rules.runner_brakes import Brake
-from rules.starts import Starts, Trouble
+from rules.claims.runner_brakes import Brake
+from rules.pools.draining import DrainReport
+from rules.pools.held_mints import HeldMints
+from rules.pools.pod_states import PodState
+from rules.pools.pool_plan import PoolPlan
+from rules.pools.starts import Starts, Trouble
 
 Json = dict[str, Any]
 

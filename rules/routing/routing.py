@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from rules.access import Access
-from rules.holds import HoldReason
-from rules.labels import PoolChoice
+from rules.routing.access import Access
+from rules.routing.holds import HoldReason
+from rules.routing.labels import PoolChoice
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """How many Pods an autoscaled pool is to keep: the formula, the cool-down, and the verdict with its reason.
 
 `clamp(max(load + queue, usual) + minWarm, 0, maxReplicas)`: `load` are the Pods that have a job or had one and are not
-over yet, `queue` the jobs that budgets allow to run (`rules.demand`), `usual` what was needed at a time in all but 5 %
-of the last hour's minutes. Up at once; down when the last scale-up is `scaleDownDelay` old. Above `maxReplicas` nothing
-stays: that is a bound, not a wish.
+over yet, `queue` the jobs that budgets allow to run (`rules.pools.demand`), `usual` what was needed at a time in all
+but 5 % of the last hour's minutes. Up at once; down when the last scale-up is `scaleDownDelay` old. Above `maxReplicas`
+nothing stays: that is a bound, not a wish.
 
 Pods that are kept beyond what is needed cost money, Pods that are missing cost waiting. So whatever is not known leaves
 the replicas as they are (law L8), and every verdict says in numbers what it was made from.

@@ -37,8 +37,8 @@ AVAILABLE = frozenset({PodState.WARM, PodState.RESERVED, PodState.BUSY, PodState
 class PodSight:
     """What rows, evidence and the cluster say of one Pod.
 
-    `may_hold_jit` is the verdict of `rules.busy`. `delivered`: by its live claim; `ever_delivered`: by any of its
-    claims. `heard`: it is offered, or polled a moment ago.
+    `may_hold_jit` is the verdict of `rules.claims.busy`. `delivered`: by its live claim; `ever_delivered`: by any of
+    its claims. `heard`: it is offered, or polled a moment ago.
     """
 
     terminal: bool = False

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from rules.fleets import NOTHING, Fleet, Member, Node, Size, Toleration, capacity, share
-from rules.scaling import Decision, Demand, Limits, Parts, Verdict, decide, explain, growth_only, left, wanted
+from rules.pools.fleets import NOTHING, Fleet, Member, Node, Size, Toleration, capacity, share
+from rules.pools.scaling import Decision, Demand, Limits, Parts, Verdict, decide, explain, growth_only, left, wanted
 
 STUCK_AFTER = timedelta(seconds=60)
 """A job that waited so long beside an idle Pod does not wait for a Pod: the matcher takes milliseconds."""

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rules.forks import Origin
-from rules.holds import HoldReason
+from rules.routing.forks import Origin
+from rules.routing.holds import HoldReason
 
 MOST_REFUSALS = 3
 """Pools of which a hold's detail tells the rule; there may be hundreds."""

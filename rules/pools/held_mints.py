@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from rules.mint_questions import describe
+from rules.claims.mint_questions import describe
 
 INSTALLATION = "installation"
 """The kind of backoff that says that GitHub did not answer or asked to wait. The other kinds are refusals."""

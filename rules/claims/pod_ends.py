@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from rules.pod_events import PodEvent
+from rules.claims.pod_events import PodEvent
 
 
 class How(StrEnum):

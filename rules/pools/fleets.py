@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
 
-from rules.scaling import Parts
+from rules.pools.scaling import Parts
 
 USABLE = Fraction(9, 10)
 """Of what nodes can allocate: the rest is for what else runs on every node."""

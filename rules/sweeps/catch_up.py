@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from rules.machines import JobState
+from rules.claims.machines import JobState
 
 BASE_QUOTA = 5000
 """Calls an hour of an installation whose quota no answer has told yet ("Rate limits for GitHub Apps")."""

@@ -5,7 +5,7 @@ share nodes it would take that one from a pool whose jobs could run.
 
 What is left of a budget is given to the account's pools in turn, the one with the more urgent head first. So an account
 whose jobs wait in several pools fills none of them beyond its budget, and none of them gets nothing for ever. (Which
-job the matcher takes is `rules.fairness`; here only numbers count.)
+job the matcher takes is `rules.claims.fairness`; here only numbers count.)
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from rules.fairness import AccountView, JobHead, refusal
+from rules.claims.fairness import AccountView, JobHead, refusal
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from rules.machines import ClaimState, Machine, allowed
+from rules.claims.machines import ClaimState, Machine, allowed
 
 
 class Cause(StrEnum):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rules.busy import RunnerSeen
+from rules.claims.busy import RunnerSeen
 
 CUT_OFF_AFTER = 15.0
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from rules.busy import PodEvidence, RunnerSeen, may_hold_jit
-from rules.machines import ClaimState, Purpose
-from rules.runner_names import make_runner_name
-from rules.scopes import Scope
+from rules.claims.busy import PodEvidence, RunnerSeen, may_hold_jit
+from rules.claims.machines import ClaimState, Purpose
+from rules.claims.runner_names import make_runner_name
+from rules.routing.scopes import Scope
 
 _SUFFIX_LENGTH = 8
 

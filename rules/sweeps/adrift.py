@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
-from rules.fates import NO_SUCH_JOB, Fate, JobFate, OverRun, from_github
-from rules.machines import JobState
+from rules.claims.fates import NO_SUCH_JOB, Fate, JobFate, OverRun, from_github
+from rules.claims.machines import JobState
 
 LONGEST_QUEUED = timedelta(hours=48)
 """Twice what GitHub lets a job wait for a self-hosted runner ("Usage limits for self-hosted runners")."""

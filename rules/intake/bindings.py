@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from rules.machines import ClaimState, JobState
+from rules.claims.machines import ClaimState, JobState
 
 
 class JobEvent(Protocol):

@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from rules.busy import PodEvidence, may_hold_jit
-from rules.reaping import Source, Witness
+from rules.claims.busy import PodEvidence, may_hold_jit
+from rules.sweeps.reaping import Source, Witness
 
 
 @dataclass(frozen=True, slots=True)

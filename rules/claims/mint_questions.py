@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from rules.runner_groups import DEFAULT, DEFAULT_NAME
-from rules.scopes import Scope
+from rules.routing.runner_groups import DEFAULT, DEFAULT_NAME
+from rules.routing.scopes import Scope
 
 ACCOUNT, REPOSITORY, RUNNER_GROUP = "account", "repository", "runner_group"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rules.machines import ClaimState, Purpose, Stamp
+from rules.claims.machines import ClaimState, Purpose, Stamp
 
 
 class Verdict(StrEnum):

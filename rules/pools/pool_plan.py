@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from rules.pod_states import AVAILABLE, PodState
-from rules.starts import IMAGE_REFUSED, NOTHING_YET, Starts, Trouble, failed, trouble_of, without_room
+from rules.pools.pod_states import AVAILABLE, PodState
+from rules.pools.starts import IMAGE_REFUSED, NOTHING_YET, Starts, Trouble, failed, trouble_of, without_room
 
 
 class Why(StrEnum):

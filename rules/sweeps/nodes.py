@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-from rules.busy import PodEvidence, may_hold_jit
-from rules.orphans import Verdict
-from rules.reaping import Source, Witness
+from rules.claims.busy import PodEvidence, may_hold_jit
+from rules.sweeps.orphans import Verdict
+from rules.sweeps.reaping import Source, Witness
 
 
 class Ready(StrEnum):

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from rules.pod_ends import How
+from rules.claims.pod_ends import How
 
 FEWEST_JOBS = 3
 FEWEST_PODS = 2

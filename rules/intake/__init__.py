@@ -1,0 +1,1 @@
+"""Intake: binding of jobs that GitHub started to claims."""

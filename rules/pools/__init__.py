@@ -1,0 +1,1 @@
+"""Pools: plan, status, scaling and template of the fleet."""

@@ -1,0 +1,1 @@
+"""Calls to GitHub and Kubernetes: retries, gates, watches and leadership."""
