@@ -29,7 +29,7 @@ from lab.faults import FaultPlan
 from lab.setup import ACCOUNTS, LabPool, spec_of
 from lab.system import Options, System, read_log
 from lab.verdict import judge
-from models.engine import make_engine
+from models.db.engine import make_engine
 from ostler.secrets import Secret
 
 POOL = LabPool("fleet", ("self-hosted", "linux", "fleet"), 0, cpu="1", memory="1Gi")

@@ -31,8 +31,9 @@ from starlette.routing import Route
 
 from lab.postgres import Postgres
 from lab.processes import free_port
-from models import api_tokens, engine, migrate
-from models.engine import make_engine, transaction
+from models.browse import api_tokens
+from models.db import engine, migrate
+from models.db.engine import make_engine, transaction
 from ostler.clock import utcnow
 from ostler.secrets import Secret
 from ostler.settings import Settings

@@ -30,8 +30,8 @@ from benchmarks.load.tokens import NAMESPACE, BenchPod
 from lab.postgres import Postgres
 from lab.processes import Child, StartError, free_port
 from lab.redis import Redis
-from models import epochs, migrate
-from models.engine import make_engine
+from models.db import epochs, migrate
+from models.db.engine import make_engine
 from ostler.clock import utcnow
 from ostler.secrets import Secret
 

@@ -37,8 +37,8 @@ from lab.postgres import Postgres
 from lab.processes import Child, StartError, free_port
 from lab.redis import Redis
 from lab.setup import ACCOUNTS, POOLS, LabAccount, LabPool, add_accounts, put_pools_in_place
-from models import migrate
-from models.connections import WEB
+from models.db import migrate
+from models.db.connections import WEB
 from ostler.errors import UpstreamError
 
 Say = Callable[[str], None]

@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-from models import (
-    accounts,
-    api_tokens,
-    backoffs,
-    catch_up,
-    claims,
-    deliveries,
-    epochs,
-    executions,
-    gates,
-    jobs,
-    offers,
-    origins,
-    pod_lists,
-    pools,
-    redelivery,
-    repairs,
-    runner_failures,
-    runner_groups,
-    runner_lists,
-    runner_pods,
-    runner_versions,
-    stranded,
-    sweep_runs,
-)
-from models.base import Base
+from models.browse import api_tokens
+from models.claims import runner_failures
+from models.db import epochs, stranded
+from models.db.base import Base
+from models.pools import offers, pod_lists, pools, runner_versions
+from models.routing import accounts, origins, runner_groups
+from models.sweeps import catch_up, redelivery, repairs, runner_lists, sweep_runs
+from models.tables import claims, deliveries, executions, jobs, runner_pods
+from models.upstream import backoffs, gates
 
 metadata = Base.metadata
 

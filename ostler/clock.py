@@ -1,9 +1,9 @@
 """The clocks, in one place so that tests can bring their own.
 
 `utcnow` is this machine's clock, corrected by its measured offset to the clock of Postgres, so that processes whose
-machines' clocks differ agree on what has expired. `models.engine` measures at a new connection and every ten seconds.
-Functions that compare times take `now`; only the outermost callers ask this module. What is compared with the clock
-of another system (the `iat` of a JWT for GitHub) uses `machine_now`.
+machines' clocks differ agree on what has expired. `models.db.engine` measures at a new connection and every ten
+seconds. Functions that compare times take `now`; only the outermost callers ask this module. What is compared with the
+clock of another system (the `iat` of a JWT for GitHub) uses `machine_now`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 `OSTLER_HALT_DIR` names a folder. A file `armed/<point>` in it makes the first process that
 reaches `<point>` take the file (an atomic rename to `halted/<point>.<pid>`) and stop itself with
 SIGSTOP; the test then kills it. Without the variable this costs one comparison.
-The points of the claim path are made from `rules.claims.machines` by `models.engine`; nothing is listed here.
+The points of the claim path are made from `rules.claims.machines` by `models.db.engine`; nothing is listed here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What this process saw of GitHub and Kubernetes since it last wrote it down: calls, and how many of them failed.
 
-Adapters note every attempt here; `models.gates` adds the counts of all processes up. A failure is an upstream that
-cannot serve: 5xx, overload, no answer. A refusal is an answer, and so is a limit of GitHub's, which says nothing about
-its health. An attempt that was given less than `PATIENCE` and ran out of it says nothing either.
+Adapters note every attempt here; `models.upstream.gates` adds the counts of all processes up. A failure is an upstream
+that cannot serve: 5xx, overload, no answer. A refusal is an answer, and so is a limit of GitHub's, which says nothing
+about its health. An attempt that was given less than `PATIENCE` and ran out of it says nothing either.
 """
 
 from __future__ import annotations

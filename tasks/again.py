@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
-from models import steps
-from models.engine import transaction
-from models.releases import ReleaseWork
+from models.claims import steps
+from models.claims.releases import ReleaseWork
+from models.db.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import Conflict, RateLimited, Retryable, UpstreamError
 from ostler.reasons import meaning_of

@@ -10,9 +10,9 @@ from k8s_adapters.pods import PodSeen, get_pod
 from k8s_adapters.stamps import STAMP_POLICY, StampOutcome, StampResult
 from k8s_adapters.stamps import stamp as put_on
 from k8s_adapters.stamps import unstamp as take_off
-from models import steps
-from models.engine import transaction
-from models.steps import STAMP_LEASE
+from models.claims import steps
+from models.claims.steps import STAMP_LEASE
+from models.db.engine import transaction
 from ostler.clock import utcnow
 from rules.claims.stamps import parse
 from rules.upstream.retry import RetryPolicy

@@ -23,9 +23,10 @@ from sqlalchemy.exc import DBAPIError
 from k8s_adapters.events import pool_of
 from k8s_adapters.nodes import needs_of
 from k8s_adapters.pools import PoolSeen, get_pool, list_pools, scale_pool
-from models import runner_failures, scaling
-from models.engine import transaction
-from models.scaling import PoolRow, Trust
+from models.claims import runner_failures
+from models.db.engine import transaction
+from models.pools import scaling
+from models.pools.scaling import PoolRow, Trust
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Conflict, UpstreamError

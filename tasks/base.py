@@ -21,7 +21,7 @@ from celery import Task
 from celery.exceptions import Retry
 from celery.worker import state
 
-from models import patience
+from models.db import patience
 from ostler import telemetry
 from ostler.errors import Retryable
 from ostler.logging import about, ids_of
@@ -44,7 +44,7 @@ class Policy:
 
     `adapter_attempts` is how often the calls inside repeat; one of the two layers is always 1 or 0, so
     that attempts never multiply. `call_seconds` is what one call may take of the task's deadline. `brief_waits`: the
-    task serves many rows one after the other, so a locked row is skipped soon (`models.patience`).
+    task serves many rows one after the other, so a locked row is skipped soon (`models.db.patience`).
     """
 
     adapter_attempts: int

@@ -8,8 +8,8 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection, Row
 
-from models import runner_failures
-from models.engine import transaction
+from models.claims import runner_failures
+from models.db.engine import transaction
 from rules.claims.runner_brakes import Brake
 from tasks.runtime import Runtime
 

@@ -13,8 +13,8 @@ import structlog
 
 from k8s_adapters.deadlines import set_deadline
 from k8s_adapters.pods import PodSeen
-from models import pod_claims
-from models.engine import transaction
+from models.claims import pod_claims
+from models.db.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of

@@ -12,9 +12,10 @@ from celery import chain
 from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
-from models import backoffs, matching, runner_failures
-from models.engine import is_locked, transaction
-from models.heads import NOBODY, Heads, read_heads
+from models.claims import matching, runner_failures
+from models.claims.heads import NOBODY, Heads, read_heads
+from models.db.engine import is_locked, transaction
+from models.upstream import backoffs
 from ostler.clock import utcnow
 from ostler.reasons import reason_of
 from ostler.settings import Settings

@@ -18,8 +18,8 @@ from k8s_adapters.draining import hold_pool, let_pool_go
 from k8s_adapters.events import pool_of
 from k8s_adapters.pods import PodSeen
 from k8s_adapters.pools import PoolSeen
-from models import draining
-from models.engine import transaction
+from models.db.engine import transaction
+from models.pools import draining
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.halt import halt

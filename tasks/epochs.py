@@ -16,8 +16,8 @@ from sqlalchemy import Connection
 
 from k8s_adapters.epochs import EpochSeen, read_epoch, write_epoch
 from k8s_adapters.pods import list_pods
-from models import epochs
-from models.engine import transaction
+from models.db import epochs
+from models.db.engine import transaction
 from ostler import clock
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError

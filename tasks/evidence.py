@@ -7,9 +7,9 @@ at it, GitHub's removals as they are recorded. `tests/unit/tasks/test_who_asks.p
 from __future__ import annotations
 
 from k8s_adapters.pods import PodSeen
-from models import busy
-from models.busy import Recorded
-from models.engine import transaction
+from models.claims import busy
+from models.claims.busy import Recorded
+from models.db.engine import transaction
 from rules.claims.busy import BusyVerdict, PodEvidence, may_hold_jit
 from tasks.runtime import Runtime
 

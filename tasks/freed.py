@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from models import usage
-from models.engine import transaction
+from models.db.engine import transaction
+from models.routing import usage
 from tasks.runtime import Runtime
 
 

@@ -9,8 +9,10 @@ import structlog
 
 from github_adapters.client import JobSeen
 from github_adapters.runs import RunSeen
-from models import accounts, releases, repositories
-from models.engine import transaction
+from models.claims import releases
+from models.db.engine import transaction
+from models.intake import repositories
+from models.routing import accounts
 from ostler.clock import utcnow
 from ostler.errors import Gone, UpstreamError
 from ostler.reasons import meaning_of

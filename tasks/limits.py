@@ -9,8 +9,9 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from github_adapters.governor import Governor, paces
-from models import backoffs, installations
-from models.engine import transaction
+from models.db.engine import transaction
+from models.routing import installations
+from models.upstream import backoffs
 from ostler.clock import utcnow
 from ostler.reasons import reason_of
 from ostler.settings import Settings

@@ -15,8 +15,10 @@ from celery import Task
 from sqlalchemy import Connection
 
 from github_adapters.client import Jit
-from models import accounts, backoffs, installations, releases, runner_groups, steps
-from models.engine import transaction
+from models.claims import releases, steps
+from models.db.engine import transaction
+from models.routing import accounts, installations, runner_groups
+from models.upstream import backoffs
 from ostler.clock import utcnow
 from ostler.errors import (
     Busy,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from k8s_adapters.pods import PodSeen
 from k8s_adapters.pools import PoolSeen, pod_hash
-from models import keeper
-from models.engine import transaction
-from models.pod_rows import PodFacts
+from models.db.engine import transaction
+from models.pools import keeper
+from models.pools.pod_rows import PodFacts
 from ostler.clock import utcnow
 from rules.claims.stamps import INITIAL
 from tasks.runtime import Runtime

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import structlog
 
-from models import watched
-from models.engine import transaction
+from models.claims import watched
+from models.db.engine import transaction
 from tasks.runtime import Runtime
 
 log = structlog.get_logger(__name__)

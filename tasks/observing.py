@@ -10,8 +10,10 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from k8s_adapters.pods import PodSeen
-from models import gates, pool_plans, silence
-from models.pod_rows import PodRow
+from models.pools import pool_plans
+from models.pools.pod_rows import PodRow
+from models.sweeps import silence
+from models.upstream import gates
 from ostler.upstreams import Upstream
 from rules.claims.machines import Purpose
 from rules.pools.pod_states import PodSight, PodState, state_of

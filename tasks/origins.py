@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import structlog
 
-from models import origins
-from models.engine import transaction
-from models.rematch import rematch_run
+from models.db.engine import transaction
+from models.routing import origins
+from models.sweeps.rematch import rematch_run
 from ostler.clock import utcnow
 from ostler.errors import RateLimited, UpstreamError
 from ostler.reasons import meaning_of

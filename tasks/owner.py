@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import structlog
 
-from models import accounts
-from models.engine import transaction
+from models.db.engine import transaction
+from models.routing import accounts
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of

@@ -12,8 +12,8 @@ from datetime import timedelta
 import structlog
 
 from k8s_adapters.pod_events import list_pod_events
-from models import pod_ends
-from models.engine import transaction
+from models.claims import pod_ends
+from models.db.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.logging import also_about

@@ -19,8 +19,8 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from k8s_adapters.pods import PodSeen, pod_pages
-from models import pod_lists
-from models.engine import transaction
+from models.db.engine import transaction
+from models.pools import pod_lists
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.halt import halt

@@ -11,9 +11,9 @@ from sqlalchemy import Row
 
 from k8s_adapters.names import POOL_LABEL
 from k8s_adapters.pools import patch_pool_status
-from models import pool_plans
-from models.engine import transaction
-from models.held_mints import held_mints
+from models.db.engine import transaction
+from models.pools import pool_plans
+from models.pools.held_mints import held_mints
 from ostler.clock import utcnow
 from ostler.errors import Gone, UpstreamError
 from ostler.reasons import meaning_of

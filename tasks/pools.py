@@ -20,9 +20,10 @@ from sqlalchemy.exc import DBAPIError
 from k8s_adapters.names import POOL_LABEL
 from k8s_adapters.pods import PodSeen, list_pods
 from k8s_adapters.pools import PoolSeen, get_pool, list_pools
-from models import keeper, pod_rows, watched
-from models.engine import transaction
-from models.pod_rows import PodRow
+from models.claims import watched
+from models.db.engine import transaction
+from models.pools import keeper, pod_rows
+from models.pools.pod_rows import PodRow
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import words_of

@@ -10,7 +10,7 @@ from typing import Any
 
 from celery.signals import heartbeat_sent, worker_ready
 
-from models.reporter import Reporter
+from models.upstream.reporter import Reporter
 from ostler import telemetry
 from ostler.settings import Settings
 from ostler.transport import reading
@@ -27,7 +27,7 @@ After a cut of the network that nobody announced it reads again within 21 second
 def run_worker(settings: Settings, *, queues: Sequence[str] = QUEUES) -> None:
     """Run a worker of threads until SIGTERM; what it had begun is finished.
 
-    Raises what `models.connections.admit` raises, before a message is taken.
+    Raises what `models.db.connections.admit` raises, before a message is taken.
     """
     app = configure(settings)
     telemetry.serve(settings.metrics_port)

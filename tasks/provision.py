@@ -22,9 +22,10 @@ from k8s_adapters.pods import PodSeen
 from k8s_adapters.pools import PoolSeen, get_pool
 from k8s_adapters.refusals import refusal_of
 from k8s_adapters.runners import create_runner
-from models import pod_rows, pool_plans, usage
-from models.engine import transaction
-from models.pod_rows import PodRow
+from models.db.engine import transaction
+from models.pools import pod_rows, pool_plans
+from models.pools.pod_rows import PodRow
+from models.routing import usage
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Conflict, UpstreamError

@@ -13,9 +13,9 @@ import structlog
 
 from k8s_adapters.pods import get_pod
 from k8s_adapters.stamps import StampOutcome
-from models import releases
-from models.engine import transaction
-from models.releases import Warmth
+from models.claims import releases
+from models.claims.releases import Warmth
+from models.db.engine import transaction
 from ostler import clock
 from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, Invalid, NotInstalled, RateLimited, UpstreamError

@@ -1,9 +1,10 @@
 """Rerouting: take the queued jobs of a pool from it, after its routing changed or it went.
 
-The change itself only marks the pool (`models.keeper`, `models.draining`), which the matcher obeys. Its reconcile then
-moves the jobs, in pages and transactions of their own. A process that dies between pages leaves the mark, and the next
-reconcile goes on. A job that another session holds locked is not waited for. Its id is kept in the pool's row: that job
-is not matched until a later run has moved it, and all other jobs of the pool are matched meanwhile.
+The change itself only marks the pool (`models.pools.keeper`, `models.pools.draining`), which the matcher obeys. Its
+reconcile then moves the jobs, in pages and transactions of their own. A process that dies between pages leaves the
+mark, and the next reconcile goes on. A job that another session holds locked is not waited for. Its id is kept in the
+pool's row: that job is not matched until a later run has moved it, and all other jobs of the pool are matched
+meanwhile.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from functools import partial
 
 import structlog
 
-from models import rematch
-from models.engine import transaction
+from models.db.engine import transaction
+from models.sweeps import rematch
 from ostler.clock import utcnow
 from ostler.halt import halt
 from ostler.wakes import KEEP, REMATCH

@@ -24,9 +24,12 @@ from k8s_adapters.epochs import write_epoch
 from k8s_adapters.pods import PodSeen, list_pods
 from k8s_adapters.pools import list_pools
 from k8s_adapters.probe_pods import PROBE_POOL
-from models import adrift, epochs, keeper, pod_rows, restoring
-from models.accounts import default_budget
-from models.engine import transaction, why_away
+from models.db import epochs
+from models.db.engine import transaction, why_away
+from models.pools import keeper, pod_rows
+from models.restore import restoring
+from models.routing.accounts import default_budget
+from models.sweeps import adrift
 from ostler.clock import utcnow
 from ostler.errors import (
     Forbidden,

@@ -20,8 +20,8 @@ import structlog
 from k8s_adapters.events import pod_of
 from k8s_adapters.pods import PodSeen, get_pod
 from k8s_adapters.runners import delete_runner
-from models import releases
-from models.engine import transaction
+from models.claims import releases
+from models.db.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, NotInstalled, RateLimited
 from ostler.logging import also_about

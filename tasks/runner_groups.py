@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from models import runner_groups
-from models.engine import transaction
-from models.runner_groups import EVERY, GroupBook, Judged, Wanted, judge_blank
-from models.steps import MintWork
+from models.claims.steps import MintWork
+from models.db.engine import transaction
+from models.routing import runner_groups
+from models.routing.runner_groups import EVERY, GroupBook, Judged, Wanted, judge_blank
 from ostler.clock import utcnow
 from rules.routing.runner_groups import Ask, GroupVerdict
 from rules.routing.scopes import Scope

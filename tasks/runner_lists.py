@@ -14,9 +14,9 @@ import structlog
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from models import runner_lists
-from models.engine import is_locked, transaction
-from models.runner_lists import Wanted
+from models.db.engine import is_locked, transaction
+from models.sweeps import runner_lists
+from models.sweeps.runner_lists import Wanted
 from ostler.clock import utcnow
 from ostler.errors import Conflict, Gone, NotInstalled, Retryable
 from rules.routing.scopes import Scope

@@ -8,8 +8,8 @@ import structlog
 from sqlalchemy.exc import DBAPIError
 
 from github_adapters.client import RunnerSeen
-from models import runner_versions
-from models.engine import transaction
+from models.db.engine import transaction
+from models.pools import runner_versions
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import words_of

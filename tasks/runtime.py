@@ -13,8 +13,8 @@ from sqlalchemy import Engine
 
 from github_adapters.client import GitHub
 from k8s_adapters.client import KubeClient, make_client
-from models.connections import admit, worker_pool
-from models.engine import in_transaction, make_engine
+from models.db.connections import admit, worker_pool
+from models.db.engine import in_transaction, make_engine
 from ostler.encryption import Cipher
 from ostler.settings import Settings, load
 from ostler.wakes import QUEUES, Waker
@@ -33,7 +33,7 @@ def _outside() -> None:
 
 
 class Runtime:
-    """The clients of one worker process. Raises what `models.connections.admit` raises."""
+    """The clients of one worker process. Raises what `models.db.connections.admit` raises."""
 
     def __init__(self, settings: Settings, *, queues: Sequence[str] = QUEUES) -> None:
         self.settings = settings

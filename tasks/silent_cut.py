@@ -14,8 +14,8 @@ from sqlalchemy import Connection
 
 from k8s_adapters.pods import get_pod
 from k8s_adapters.stamps import StampOutcome
-from models import cuts, steps
-from models.engine import transaction
+from models.claims import cuts, steps
+from models.db.engine import transaction
 from ostler.clock import utcnow
 from ostler.wakes import STAMP
 from rules.claims.busy import RunnerSeen

@@ -9,8 +9,8 @@ import structlog
 from sqlalchemy import Connection
 
 from k8s_adapters.stamps import StampOutcome
-from models import releases, steps
-from models.engine import transaction
+from models.claims import releases, steps
+from models.db.engine import transaction
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError

@@ -16,8 +16,9 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.pods import PodSeen, get_pod
-from models import cuts, pod_ends, sweeps, watched
-from models.engine import transaction
+from models.claims import cuts, pod_ends, watched
+from models.db.engine import transaction
+from models.sweeps import sweeps
 from ostler.clock import utcnow
 from ostler.logging import also_about
 from ostler.reasons import words_of

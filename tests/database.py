@@ -14,8 +14,8 @@ from sqlalchemy import Engine, event
 
 from lab.postgres import Postgres
 from lab.redis import Redis
-from models import epochs, migrate, patience
-from models.engine import make_engine
+from models.db import epochs, migrate, patience
+from models.db.engine import make_engine
 from ostler.clock import utcnow
 from ostler.secrets import Secret
 

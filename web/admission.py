@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from k8s_adapters.identity import LARGEST_TOKEN, KeyUnknown, PodIdentity, TokenRejected, Unjudged
-from models import offers
+from models.pools import offers
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.logging import get_logger

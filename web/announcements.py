@@ -18,8 +18,9 @@ from github_adapters.webhooks import (
     parse_owner,
     parse_repository,
 )
-from models import announcements, installations
-from models.intake import Outcome
+from models.intake import announcements
+from models.intake.intake import Outcome
+from models.routing import installations
 from rules.claims.fairness import Budget
 from rules.routing.access import Access
 

@@ -17,9 +17,9 @@ from starlette.types import Receive, Scope, Send
 from beat_schedule import periods, settings_of
 from k8s_adapters.client import make_client
 from k8s_adapters.identity import TokenVerifier
-from models.connections import WEB_POOL
-from models.engine import assert_isolation, make_engine
-from models.reporter import Reporter
+from models.db.connections import WEB_POOL
+from models.db.engine import assert_isolation, make_engine
+from models.upstream.reporter import Reporter
 from ostler.encryption import Cipher
 from ostler.settings import Settings
 from web.admission import Admission

@@ -20,9 +20,9 @@ from enum import Enum, auto
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from models import intake
-from models.binding_locks import Contended
-from models.engine import StartOver
+from models.db.engine import StartOver
+from models.intake import intake
+from models.intake.binding_locks import Contended
 from ostler.logging import get_logger
 from web.turns import Turns
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from starlette.background import BackgroundTask
 from starlette.responses import Response
 
-from models.deliver import ClaimLocked, Delivery, deliver, delivered_before
+from models.claims.deliver import ClaimLocked, Delivery, deliver, delivered_before
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.encryption import Cipher, Undecryptable
@@ -84,8 +84,8 @@ class Handover:
         """Return the 200 after its commit, or why the claim was not delivered.
 
         `again`: the claim is delivered already and its reply was lost; at most the return of its stamp is put off.
-        `reviewed`: the token was reviewed for this poll before. `cancels_unstamp` as for `models.deliver.deliver`.
-        Raises Refusal when the token is refused or the JIT cannot be read.
+        `reviewed`: the token was reviewed for this poll before. `cancels_unstamp` as for
+        `models.claims.deliver.deliver`. Raises Refusal when the token is refused or the JIT cannot be read.
         """
         if not reviewed:
             await self._review(to)

@@ -26,8 +26,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from models import epochs, gates, migrate, sweep_runs
-from models.engine import transaction
+from models.db import epochs, migrate
+from models.db.engine import transaction
+from models.sweeps import sweep_runs
+from models.upstream import gates
 from ostler.clock import utcnow
 from ostler.secrets import Secret
 from ostler.transport import HEAD, head_of

@@ -19,8 +19,9 @@ import psycopg2
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from models import channel, offers
-from models.engine import transaction
+from models.db import channel
+from models.db.engine import transaction
+from models.pools import offers
 from ostler.clock import utcnow
 from ostler.logging import get_logger
 from ostler.secrets import Secret

@@ -15,9 +15,9 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from models import redelivery
-from models.engine import transaction
-from models.sql import text
+from models.db.engine import transaction
+from models.db.sql import text
+from models.sweeps import redelivery
 from ostler.logging import get_logger
 from ostler.reasons import reason_of
 from web.announcements import LOCK_MS

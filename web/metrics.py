@@ -19,9 +19,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from models import statistics
-from models.backoffs import BASE
-from models.statistics import Statistics
+from models.browse import statistics
+from models.browse.statistics import Statistics
+from models.upstream.backoffs import BASE
 from ostler import telemetry
 from ostler.clock import utcnow
 from rules.claims.machines import ClaimState, JobState, Purpose

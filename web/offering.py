@@ -18,8 +18,8 @@ from dataclasses import replace
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from models import offers
-from models.engine import is_locked
+from models.db.engine import is_locked
+from models.pools import offers
 from ostler.clock import utcnow
 from ostler.logging import get_logger
 from ostler.reasons import words_of

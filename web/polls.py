@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from k8s_adapters.identity import PodIdentity
-from models.channel import Minted, Superseded
+from models.db.channel import Minted, Superseded
 from ostler.clock import utcnow
 from ostler.logging import get_logger
 from ostler.reasons import words_of

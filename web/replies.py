@@ -7,7 +7,7 @@ from hashlib import sha256
 from starlette.background import BackgroundTask
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from models.deliver import Delivery
+from models.claims.deliver import Delivery
 from ostler.secrets import Secret
 
 RETRY_AFTER = 1

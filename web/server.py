@@ -17,8 +17,8 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from models.connections import WEB, admit
-from models.engine import make_engine
+from models.db.connections import WEB, admit
+from models.db.engine import make_engine
 from ostler.errors import ConfigurationError
 from ostler.logging import get_logger
 from ostler.settings import Settings
@@ -136,7 +136,7 @@ def make_server(settings: Settings, *, app: FastAPI | None = None) -> Server:
 
 
 def run(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT. Raises what `models.connections.admit` raises, before it listens."""
+    """Serve until SIGTERM or SIGINT. Raises what `models.db.connections.admit` raises, before it listens."""
     _allow_open_files()
     engine = make_engine(settings.database_url, pool_size=1, application="ostler-web")
     admit(engine, needs=WEB, share=settings.connection_share, budget=settings.connection_budget)

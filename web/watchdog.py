@@ -12,8 +12,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from models import epochs
 from models.browse.sweeps import list_sweeps
+from models.db import epochs
 from ostler.clock import utcnow
 from ostler.logging import get_logger
 from rules.sweeps.reaping import is_late

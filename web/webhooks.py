@@ -26,9 +26,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from github_adapters.webhooks import MalformedPayload, WorkflowJobEvent, parse_workflow_job, verify_signature
-from models import intake
-from models.accounts import access_of_new, default_budget
-from models.engine import transaction
+from models.db.engine import transaction
+from models.intake import intake
+from models.routing.accounts import access_of_new, default_budget
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.logging import get_logger

@@ -16,7 +16,7 @@ from sqlalchemy import Engine, event, text
 
 from k8s_adapters.client import make_client, object_path
 from k8s_adapters.metadata import METADATA_LIST, OF_POOLS, PAGE
-from models.engine import transaction
+from models.db.engine import transaction
 from ostler import logging
 from ostler.settings import load
 from ostler.upstreams import TALLY, Upstream

@@ -1,6 +1,6 @@
 """Strandings of a run, apart by what made them long, each judged by the time that is to hold for it.
 
-`models.stranded` tells causes apart. What a run struck meanwhile it knows itself: a lease that had to expire, a beat
+`models.db.stranded` tells causes apart. What a run struck meanwhile it knows itself: a lease that had to expire, a beat
 that was killed, GitHub's word that a runner is busy, a row that a frozen process held.
 """
 

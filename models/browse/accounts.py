@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from models.browse.page import Order, Page, read
-from models.sql import text
-from models.usage import ending_pods, usage_of
+from models.db.sql import text
+from models.routing.usage import ending_pods, usage_of
 from rules.claims.fairness import Usage
 
 _COLUMNS = "t.id, t.login, t.weight, t.budget_count, t.budget_vcpu, t.budget_memory, t.access, t.created_at"

@@ -8,9 +8,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from models import pod_ends
 from models.browse.page import OF_ACCOUNTS, Order, Page, read
-from models.sql import text
+from models.claims import pod_ends
+from models.db.sql import text
 from rules.claims.machines import ClaimState, Purpose
 
 MOST_EVENTS = 500

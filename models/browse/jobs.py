@@ -9,13 +9,15 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from models import epochs, gates, pod_ends, runner_failures
 from models.browse.page import OF_ACCOUNTS, Order, Page, read
-from models.matching import WEB_ALIVE
-from models.pool_plans import starts_of
-from models.pools import routes
-from models.sql import text
-from models.usage import usage_of
+from models.claims import pod_ends, runner_failures
+from models.claims.matching import WEB_ALIVE
+from models.db import epochs
+from models.db.sql import text
+from models.pools.pool_plans import starts_of
+from models.pools.pools import routes
+from models.routing.usage import usage_of
+from models.upstream import gates
 from ostler.upstreams import Upstream
 from rules.claims.fairness import Budget
 from rules.claims.machines import ClaimState, EndReason, JobState, Stamp

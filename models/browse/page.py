@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from models.sql import text
+from models.db.sql import text
 
 OF_ACCOUNTS = "t.account_id = ANY(CAST(:value AS bigint[]))"
 """The condition of a caller that may see only some accounts."""

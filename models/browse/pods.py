@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from models import pod_ends
-from models.sql import text
+from models.claims import pod_ends
+from models.db.sql import text
 
 MOST_CLAIMS = 100
 MOST_EVENTS = 500

@@ -9,9 +9,9 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from models.browse.page import Order, Page, read
-from models.matching import WEB_ALIVE
-from models.pod_rows import OVER
-from models.sql import text
+from models.claims.matching import WEB_ALIVE
+from models.db.sql import text
+from models.pools.pod_rows import OVER
 from rules.routing.holds import HoldReason
 
 _COLUMNS = """

@@ -1,4 +1,4 @@
-"""Alembic's environment: online only, on the connection that `models.migrate` hands over."""
+"""Alembic's environment: online only, on the connection that `models.db.migrate` hands over."""
 
 from __future__ import annotations
 

@@ -75,9 +75,9 @@ def set_(
     as_json: Json = False,
 ) -> None:
     """Change the budget or the weight of an account; what is not given stays. A lower budget ends nothing."""
-    from models.accounts import set_budget, set_weight  # noqa: PLC0415
     from models.browse.accounts import account_story  # noqa: PLC0415
-    from models.usage import pools_with_work  # noqa: PLC0415
+    from models.routing.accounts import set_budget, set_weight  # noqa: PLC0415
+    from models.routing.usage import pools_with_work  # noqa: PLC0415
 
     if (count, vcpu, memory, weight) == (None, None, None, None):
         raise typer.BadParameter("give at least one of --count, --vcpu, --memory and --weight")
@@ -123,8 +123,8 @@ def allow(
     as_json: Json = False,
 ) -> None:
     """Let an account in: its jobs that are held as `unknown_account` go on at once, within its budget."""
-    from models.accounts import set_access  # noqa: PLC0415
     from models.browse.accounts import account_story  # noqa: PLC0415
+    from models.routing.accounts import set_access  # noqa: PLC0415
     from rules.routing.access import Access  # noqa: PLC0415
 
     def body(db: Connection) -> AccountStory | None:

@@ -164,8 +164,8 @@ def migrate() -> None:
     # Not all the settings: who migrates needs the way to Postgres, and is given no other secret.
     settings = load_stores()
     logging.configure(process="migrate")
-    from models import migrate as migrations  # noqa: PLC0415
-    from models.engine import assert_isolation, make_engine  # noqa: PLC0415
+    from models.db import migrate as migrations  # noqa: PLC0415
+    from models.db.engine import assert_isolation, make_engine  # noqa: PLC0415
 
     engine = make_engine(settings.database_url, pool_size=1, application="ostler-migrate")
     with speaking_to_postgres(settings.database_url):

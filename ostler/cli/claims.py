@@ -35,7 +35,7 @@ def claims(
 ) -> None:
     """List live claims, newest first."""
     from models.browse.claims import ClaimFilter, list_claims  # noqa: PLC0415
-    from models.pod_ends import end_of  # noqa: PLC0415
+    from models.claims.pod_ends import end_of  # noqa: PLC0415
 
     def body(db: Connection) -> Page:
         wanted = ClaimFilter(

@@ -11,8 +11,8 @@ from rich.markup import escape
 from sqlalchemy import Engine
 
 from lab.system import System
-from models import api_tokens
-from models.engine import transaction
+from models.browse import api_tokens
+from models.db.engine import transaction
 from ostler.clock import utcnow
 from rules.token_scopes import TokenScope
 

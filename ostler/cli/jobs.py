@@ -95,7 +95,7 @@ def job(
     """Explain one job: where it stands, why, what would help, and how it came there."""
     from models.browse.claims import claim_events  # noqa: PLC0415
     from models.browse.jobs import job_story  # noqa: PLC0415
-    from models.pod_ends import end_of  # noqa: PLC0415
+    from models.claims.pod_ends import end_of  # noqa: PLC0415
 
     now = utcnow()
 

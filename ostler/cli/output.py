@@ -53,7 +53,7 @@ def query(body: Callable[[Connection], T]) -> T:
 
     Raises in one line StoreUnreachable when the database does not answer, ConfigurationError when it cannot be used.
     """
-    from models.engine import make_engine, transaction  # noqa: PLC0415
+    from models.db.engine import make_engine, transaction  # noqa: PLC0415
 
     url = load_stores().database_url
     engine = make_engine(url, pool_size=1, application="ostler-cli")
@@ -69,7 +69,7 @@ def speaking_to_postgres(url: Secret) -> Iterator[None]:
     """Translate what a statement raises when the database cannot be used; raises as `query` does."""
     from sqlalchemy.exc import DBAPIError  # noqa: PLC0415
 
-    from models.engine import why_away  # noqa: PLC0415
+    from models.db.engine import why_away  # noqa: PLC0415
 
     try:
         yield

@@ -25,7 +25,7 @@ def pod(
 ) -> None:
     """Explain one runner Pod: how it ended, which jobs it had, and why."""
     from models.browse.pods import pod_story  # noqa: PLC0415
-    from models.pod_ends import end_of  # noqa: PLC0415
+    from models.claims.pod_ends import end_of  # noqa: PLC0415
 
     def body(db: Connection) -> PodStory | None:
         return pod_story(db, pod)

@@ -68,7 +68,7 @@ def pause(name: Name, why: Why = "", as_json: Json = False) -> None:
     """Let a sweep (or `all`) repair nothing until it is resumed; one that runs stops before its next repair."""
     from getpass import getuser  # noqa: PLC0415
 
-    from models import sweep_runs  # noqa: PLC0415
+    from models.sweeps import sweep_runs  # noqa: PLC0415
 
     who, reason = f"{getuser()} (shell)", why[:LONGEST_WHY]
     _change(name, lambda db, each: sweep_runs.pause(db, each, who=who, why=reason, now=utcnow()), as_json=as_json)
@@ -77,7 +77,7 @@ def pause(name: Name, why: Why = "", as_json: Json = False) -> None:
 @app.command("resume")
 def resume(name: Name, as_json: Json = False) -> None:
     """Let a paused sweep (or `all`) run again, from its next tick on."""
-    from models import sweep_runs  # noqa: PLC0415
+    from models.sweeps import sweep_runs  # noqa: PLC0415
 
     _change(name, sweep_runs.resume, as_json=as_json)
 
@@ -166,7 +166,8 @@ def _print_repairs(rows: Any, *, wide: bool = False) -> None:
 
 def _obstacle(db: Connection) -> str | None:
     """Return why no sweep may kill anything now, whatever it finds."""
-    from models import epochs, gates  # noqa: PLC0415
+    from models.db import epochs  # noqa: PLC0415
+    from models.upstream import gates  # noqa: PLC0415
 
     return epochs.doubt(db, now=utcnow()) or "; ".join(map(str, gates.shut(db))) or None
 

@@ -12,9 +12,10 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from models import adrift, repositories
-from models.engine import transaction
-from models.repairs import Case
+from models.db.engine import transaction
+from models.intake import repositories
+from models.sweeps import adrift
+from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.errors import (
     Busy,

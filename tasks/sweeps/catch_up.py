@@ -23,12 +23,14 @@ from sqlalchemy.exc import DBAPIError
 from github_adapters.client import PAGE
 from github_adapters.runs import ListPage, RunSeen
 from github_adapters.webhooks import Home, WorkflowJobEvent
-from models import adrift, intake, stranded
-from models import catch_up as rows
-from models.accounts import access_of_new, default_budget
-from models.binding_locks import Contended
-from models.engine import is_locked, transaction
-from models.repairs import Case
+from models.db import stranded
+from models.db.engine import is_locked, transaction
+from models.intake import intake
+from models.intake.binding_locks import Contended
+from models.routing.accounts import access_of_new, default_budget
+from models.sweeps import adrift
+from models.sweeps import catch_up as rows
+from models.sweeps.repairs import Case
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError

@@ -20,10 +20,10 @@ from datetime import timedelta
 import structlog
 
 from k8s_adapters.pods import get_pod
-from models import orphans
-from models.engine import transaction
-from models.releases import registrations_of
-from models.repairs import Case
+from models.claims.releases import registrations_of
+from models.db.engine import transaction
+from models.sweeps import orphans
+from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from rules.claims.machines import ClaimState

@@ -42,10 +42,10 @@ counted
 - **Time.** `each` and `page` end the tick when its deadline is near or the worker was told to stop; the next goes on.
   Each page of a `whole` list has its own. A tick that came to no row does not count as one that ran.
 - **Ledger.** A repair's row is written in the transaction that makes it, and looked at again by later ticks until what
-  it `expects` has come about (`models.repairs`). What GitHub or the cluster is asked to do goes into `call`, which is
-  made after a row was committed that says so.
+  it `expects` has come about (`models.sweeps.repairs`). What GitHub or the cluster is asked to do goes into `call`,
+  which is made after a row was committed that says so.
 - **Locked rows.** A transaction waits only briefly for a row that another session has locked, and less for each
-  further one of the page (`models.patience`); it fails like any other at this row and is left to the next tick. A
+  further one of the page (`models.db.patience`); it fails like any other at this row and is left to the next tick. A
   query that chooses rows to be changed uses `SKIP LOCKED`.
 - **Errors.** What fails at one row in `each` (or `attempt`) stops no other; one that nobody expected is raised when
   the others were looked at, and a database that is gone ends the tick. An `UpstreamError` outside of them ends it as
@@ -64,9 +64,9 @@ import structlog
 from celery import Task
 from sqlalchemy import Connection
 
-from models import repairs, sweep_runs
-from models.engine import transaction
-from models.sweep_runs import Counts, Refused, Taken
+from models.db.engine import transaction
+from models.sweeps import repairs, sweep_runs
+from models.sweeps.sweep_runs import Counts, Refused, Taken
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError

@@ -1,7 +1,7 @@
 """`ostler.gates`: closes the gate of an upstream of which most calls fail, and opens it when it has come back.
 
-What a closed gate stops asks `models.gates.shut`. An upstream behind a closed gate is asked something cheap at each
-look: were nothing else going on, nobody would learn that it answers again.
+What a closed gate stops asks `models.upstream.gates.shut`. An upstream behind a closed gate is asked something cheap at
+each look: were nothing else going on, nobody would learn that it answers again.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import random
 import structlog
 
 from k8s_adapters.probe import probe
-from models import gates as rows
-from models.engine import transaction
-from models.gates import Looked
-from models.reporter import report
+from models.db.engine import transaction
+from models.upstream import gates as rows
+from models.upstream.gates import Looked
+from models.upstream.reporter import report
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from k8s_adapters.metadata import OF_POOLS, metadata_pages
 from k8s_adapters.pods import get_pod
-from models import busy, stuck_pods
-from models.repairs import Case
+from models.claims import busy
+from models.sweeps import stuck_pods
+from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from rules.sweeps.nodes import Gone, judge_forced
 from rules.sweeps.reaping import Expect

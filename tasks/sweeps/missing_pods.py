@@ -6,8 +6,8 @@ import random
 
 from k8s_adapters.metadata import OF_POOLS, metadata_pages
 from k8s_adapters.pods import get_pod
-from models import sweeps
-from models.repairs import Case
+from models.sweeps import sweeps
+from models.sweeps.repairs import Case
 from rules.claims.stranding import FoundBy
 from rules.sweeps.reaping import Expect, Source, Witness
 from tasks.base import SWEEP_LIST, SWEEP_ROW, calls

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 from k8s_adapters.metadata import OF_POOLS, ObjectSeen, metadata_pages
 from k8s_adapters.pods import PodSeen, get_pod
-from models import sweeps
-from models.repairs import Case
+from models.sweeps import sweeps
+from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.wakes import STAMP
 from rules.claims.stamps import owned_by

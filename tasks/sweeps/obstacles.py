@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from models import epochs, gates
-from models.engine import transaction
+from models.db import epochs
+from models.db.engine import transaction
+from models.upstream import gates
 from ostler.clock import utcnow
 from tasks.runtime import Runtime
 

@@ -11,8 +11,9 @@ from datetime import timedelta
 
 from sqlalchemy import Connection
 
-from models import orphans, releases
-from models.repairs import Case
+from models.claims import releases
+from models.sweeps import orphans
+from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from rules.sweeps.looks import ListedRunner, RunnerList

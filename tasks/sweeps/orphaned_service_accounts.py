@@ -7,8 +7,8 @@ import random
 from k8s_adapters.metadata import OF_POOLS, ObjectSeen, metadata_pages
 from k8s_adapters.pods import get_pod
 from k8s_adapters.runners import delete_service_account
-from models import orphans
-from models.repairs import Case
+from models.sweeps import orphans
+from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from rules.sweeps.orphans import judge_service_account
 from tasks.base import SWEEP_LIST, SWEEP_ROW, calls

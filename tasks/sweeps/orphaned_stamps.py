@@ -14,8 +14,9 @@ import structlog
 
 from k8s_adapters.metadata import OF_POOLS, ObjectSeen, metadata_pages
 from k8s_adapters.pods import get_pod
-from models import busy, orphans
-from models.repairs import Case
+from models.claims import busy
+from models.sweeps import orphans
+from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from rules.sweeps.orphans import StampedPod, judge_orphaned_stamp, judge_stamped
 from rules.sweeps.reaping import Expect

@@ -14,9 +14,9 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from models import sweep_runs
-from models.engine import StartOver, transaction
-from models.sweep_runs import Counts, Standing
+from models.db.engine import StartOver, transaction
+from models.sweeps import sweep_runs
+from models.sweeps.sweep_runs import Counts, Standing
 from ostler.clock import utcnow
 from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
 from ostler.reasons import meaning_of

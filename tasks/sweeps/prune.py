@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from models import prune as rows
-from models.prune import Kind
-from models.repairs import Case
+from models.sweeps import prune as rows
+from models.sweeps.prune import Kind
+from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.settings import Settings
 from ostler.wakes import PRUNE

@@ -20,11 +20,11 @@ from sqlalchemy.exc import DBAPIError
 
 from github_adapters.client import PAGE
 from github_adapters.deliveries import DeliveryPage, DeliverySeen
-from models import epochs
-from models import redelivery as asks
-from models.announcements import TAKEN
-from models.engine import transaction
-from models.repairs import Case
+from models.db import epochs
+from models.db.engine import transaction
+from models.intake.announcements import TAKEN
+from models.sweeps import redelivery as asks
+from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.errors import Forbidden, Gone, Invalid, RateLimited, UpstreamError
 from ostler.reasons import meaning_of

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection
 
-from models.accounts import unasked_accounts
-from models.rematch import Lifted, Rematched, accounts_to_rematch, rematch_page
-from models.repairs import Case
+from models.routing.accounts import unasked_accounts
+from models.sweeps.rematch import Lifted, Rematched, accounts_to_rematch, rematch_page
+from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.wakes import ASK_OWNER, ASK_RUN
 from tasks.sweeps.frame import sweep

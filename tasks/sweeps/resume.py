@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import structlog
 
-from models import cuts, epochs
-from models import resume as due
-from models.engine import transaction
-from models.repairs import Case
+from models.claims import cuts
+from models.claims import resume as due
+from models.db import epochs
+from models.db.engine import transaction
+from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.wakes import RELEASE, RETIRE, STAMP, UNSTAMP
 from rules.claims.machines import ClaimState, Purpose, Stamp

@@ -11,8 +11,9 @@ from datetime import timedelta
 
 from k8s_adapters.metadata import OF_POOLS, metadata_pages
 from k8s_adapters.pods import get_pod
-from models import busy, silence
-from models.repairs import Case
+from models.claims import busy
+from models.sweeps import silence
+from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from rules.sweeps.orphans import QuietPod, judge_silent
 from rules.sweeps.reaping import Expect

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from models import releases, sweeps
-from models.repairs import Case
+from models.claims import releases
+from models.sweeps import sweeps
+from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from rules.sweeps.reaping import Expect
 from tasks.release import send_release

@@ -12,9 +12,9 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from models import repairs, sweep_runs
-from models.engine import transaction
-from models.repairs import Case
+from models.db.engine import transaction
+from models.sweeps import repairs, sweep_runs
+from models.sweeps.repairs import Case
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError

@@ -12,8 +12,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from models import watched
-from models.repairs import Case
+from models.claims import watched
+from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from rules.sweeps.reaping import Source, Witness
 from rules.sweeps.unused import ClaimedJob

@@ -14,9 +14,11 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection, Row
 
-from models import releases, stranded, sweeps
-from models.engine import transaction
-from models.repairs import Case
+from models.claims import releases
+from models.db import stranded
+from models.db.engine import transaction
+from models.sweeps import sweeps
+from models.sweeps.repairs import Case
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError

@@ -22,11 +22,13 @@ from sqlalchemy import Connection, text
 from k8s_adapters.metadata import ObjectSeen, metadata_pages
 from k8s_adapters.runners import delete_runner
 from k8s_adapters.stamps import unstamp
-from models import orphans, pool_plans, releases, silence
-from models import resume as due
-from models.engine import transaction
-from models.orphans import KnownRunner, PodClaims
-from models.transitions import move_jobs
+from models.claims import releases
+from models.claims import resume as due
+from models.db.engine import transaction
+from models.db.transitions import move_jobs
+from models.pools import pool_plans
+from models.sweeps import orphans, silence
+from models.sweeps.orphans import KnownRunner, PodClaims
 from ostler.errors import UpstreamError
 from rules.sweeps.unused import UnusedClaim, UnusedVerdict, judge_unused
 from tasks.runtime import runtime

@@ -32,7 +32,7 @@ from lab.control_plane import ClusterAccess
 from lab.processes import free_port
 from lab.setup import LabPool
 from lab.system import Options, System
-from models.channel import CHANNEL
+from models.db.channel import CHANNEL
 from ostler.secrets import Secret
 from ostler.wakes import producer
 from tests.e2e.waiting import eventually

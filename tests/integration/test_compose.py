@@ -30,7 +30,7 @@ from lab.kubelet.kubeconfig import read_kubeconfig
 from lab.levers import pull
 from lab.postgres import Postgres
 from lab.processes import Child, free_port
-from models.connections import RESERVE, WEB
+from models.db.connections import RESERVE, WEB
 from ostler.redis_users import RedisUser, rules_of
 from ostler.settings import BeatSettings, FlowerSettings, Settings
 from ostler.watch.settings import WatchSettings

@@ -15,8 +15,8 @@ import pytest
 from sqlalchemy import text
 
 from github_adapters.client import GitHub, RunnerSeen
-from models import runner_lists
-from models.engine import transaction
+from models.db.engine import transaction
+from models.sweeps import runner_lists
 from ostler.clock import utcnow
 from ostler.errors import Retryable
 from rules.routing.scopes import Scope

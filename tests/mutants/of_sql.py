@@ -173,12 +173,17 @@ def chosen(modules: Iterable[Sequence[Mutant]], most: int = MOST) -> list[Mutant
     return [mutant for mutant in chain.from_iterable(zip_longest(*spread)) if mutant is not None][:most]
 
 
+def sources(root: Path = ROOT) -> list[Path]:
+    """Return the modules of `models`, without migrations."""
+    return sorted(path for path in (root / "models").rglob("*.py") if "migrations" not in path.parts)
+
+
 def nearest(module: str, table: Mapping[str, Sequence[str]], *, root: Path = ROOT) -> list[str]:
     """Return the test files of a module of `models`: those of the table, else those that import it."""
     if module in table:
         return list(table[module])
     imports = re.compile(
-        rf"^from models import .*\b{module}\b|^from models\.{module} import|^    {module},$", re.MULTILINE
+        rf"^from models\.\w+ import .*\b{module}\b|^from models\.\w+\.{module} import|^    {module},$", re.MULTILINE
     )
     files = sorted((root / "tests" / "integration").rglob("test_*.py"), key=lambda path: path.stat().st_size)
     users = [path for path in files if imports.search(path.read_text())]
@@ -238,7 +243,7 @@ def main() -> int:
     options = parser.parse_args()
     wanted = {Path(each).stem for each in options.files}
     table = read_table()
-    paths = [path for path in sorted((ROOT / "models").glob("*.py")) if not wanted or path.stem in wanted]
+    paths = [path for path in sources() if not wanted or path.stem in wanted]
     mutants = chosen(mutants_of(path) for path in paths)
     results: dict[str, str] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     redo = {"survived", "timeout", "untested"} if options.again else set()

@@ -57,7 +57,7 @@ READ = text("SELECT 1 FROM t WHERE free")
 
 
 def test_every_module_has_its_share_of_the_mutants_of_a_run() -> None:
-    names = ("steps", "releases", "offers")
+    names = ("claims/steps", "claims/releases", "pools/offers")
     modules = [of_sql.mutants_of(of_sql.ROOT / "models" / f"{name}.py") for name in names]
     few = of_sql.chosen(modules, 9)
     assert few == of_sql.chosen(modules, 9)
@@ -66,14 +66,14 @@ def test_every_module_has_its_share_of_the_mutants_of_a_run() -> None:
 
 def test_every_module_that_has_mutants_of_sql_has_tests_that_exist() -> None:
     table = of_sql.read_table()["tests"]
-    paths = [path for path in sorted((of_sql.ROOT / "models").glob("*.py")) if of_sql.mutants_of(path)]
+    paths = [path for path in of_sql.sources() if of_sql.mutants_of(path)]
     files = [file for path in paths for file in of_sql.nearest(path.stem, table)]
     assert [path.stem for path in paths if not of_sql.nearest(path.stem, table)] == []
     assert [file for file in files if not (of_sql.ROOT / file).exists()] == []
 
 
 def test_every_reason_for_a_survivor_of_sql_names_a_mutant_that_exists() -> None:
-    known = {each.named for path in (of_sql.ROOT / "models").glob("*.py") for each in of_sql.mutants_of(path)}
+    known = {each.named for path in of_sql.sources() for each in of_sql.mutants_of(path)}
     table = of_sql.read_table()
     assert of_sql.reasons(table) - known == set()
     assert all(each["reason"] for each in table["survivor"])

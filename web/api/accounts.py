@@ -10,9 +10,9 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection, Row
 
-from models.accounts import set_access, set_budget, set_weight
 from models.browse.accounts import AccountFilter, account_story, list_accounts
-from models.usage import pools_with_work
+from models.routing.accounts import set_access, set_budget, set_weight
+from models.routing.usage import pools_with_work
 from ostler.logging import get_logger
 from ostler.wakes import REMATCH
 from rules.claims.fairness import Budget, Usage

@@ -11,7 +11,7 @@ from pydantic import Field
 from sqlalchemy import Row
 
 from models.browse.claims import ClaimFilter, claim_story, list_claims
-from models.pod_ends import end_of
+from models.claims.pod_ends import end_of
 from rules.claims.machines import ClaimState, EndReason, Purpose, Stamp
 from rules.claims.pod_ends import tell
 from web.api.cursors import Cursors

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from sqlalchemy import Connection, Engine
 
-from models.engine import transaction
-from models.sql import text
+from models.db.engine import transaction
+from models.db.sql import text
 from web.api.problems import unavailable
 
 T = TypeVar("T")

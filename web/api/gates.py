@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from models import gates
+from models.upstream import gates
 from web.api.database import Database
 from web.api.schema import Shown
 

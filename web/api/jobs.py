@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from sqlalchemy import Row
 
 from models.browse.jobs import JobFilter, job_story, list_jobs
-from models.pod_ends import end_of
+from models.claims.pod_ends import end_of
 from ostler.clock import utcnow
 from rules.claims.machines import JobState
 from rules.claims.pod_ends import tell

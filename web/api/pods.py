@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path
 from pydantic import Field
 
 from models.browse.pods import pod_story
-from models.pod_ends import end_of
+from models.claims.pod_ends import end_of
 from rules.claims.machines import ClaimState, EndReason, Purpose
 from rules.claims.pod_ends import tell
 from web.api.database import Database

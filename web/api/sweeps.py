@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
 from beat_schedule import SWEEPS
-from models import sweep_runs
 from models.browse.repairs import RepairFilter, list_repairs
 from models.browse.sweeps import SweepSeen, list_sweeps, one_sweep
+from models.sweeps import sweep_runs
 from ostler.clock import utcnow
 from ostler.logging import get_logger
 from rules.sweeps.reaping import Expect, Outcome, Repaired

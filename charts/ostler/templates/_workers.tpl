@@ -7,7 +7,7 @@
 
 {{/*
 The connections that a worker may take: one per thread, or half of that on the queues github, pools and retire alone, as
-models/connections.py has it. Takes the values of a group.
+models/db/connections.py has it. Takes the values of a group.
 */}}
 {{- define "ostler.workerShare" -}}
 {{- if without .queues "github" "pools" "retire" -}}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from models.connections import RESERVE
-from models.engine import SKEW_WARNED
-from models.epochs import CURE
+from models.db.connections import RESERVE
+from models.db.engine import SKEW_WARNED
+from models.db.epochs import CURE
 from ostler.cli.doctor.findings import Verdict, failed, ok, unknown, warning
 from ostler.cli.doctor.sight import Sight
 from ostler.errors import ConfigurationError, StoreUnreachable

@@ -16,10 +16,14 @@ from redis.exceptions import RedisError
 from sqlalchemy.exc import DBAPIError
 
 from github_adapters.client import GitHub
-from models import backoffs, epochs, health, migrate, runner_versions, sweep_runs
-from models.backoffs import Standing
+from models.browse import health
 from models.browse.sweeps import list_sweeps
-from models.engine import make_engine, transaction, why_away
+from models.db import epochs, migrate
+from models.db.engine import make_engine, transaction, why_away
+from models.pools import runner_versions
+from models.sweeps import sweep_runs
+from models.upstream import backoffs
+from models.upstream.backoffs import Standing
 from ostler import clock
 from ostler.cli.healthy import BEAT_LOCK
 from ostler.cli.kubeconfigs import client_for
@@ -45,9 +49,9 @@ if TYPE_CHECKING:
 
     from github_adapters.app import AppInstallation
     from k8s_adapters.client import KubeClient
+    from models.browse.health import Server
     from models.browse.sweeps import SweepSeen
-    from models.epochs import EpochSeen, Lost
-    from models.health import Server
+    from models.db.epochs import EpochSeen, Lost
 
 T = TypeVar("T")
 

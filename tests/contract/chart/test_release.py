@@ -17,8 +17,8 @@ from k8s_adapters.crd import crd_manifest
 from lab import helm
 from lab.control_plane import ControlPlane, ControlPlaneUnavailable
 from lab.postgres import Postgres
-from models import migrate
-from models.engine import make_engine
+from models.db import migrate
+from models.db.engine import make_engine
 from ostler.errors import Gone
 from ostler.secrets import Secret
 from tests.contract.chart.job_kubelet import JobKubelet

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from lab import helm
-from models.connections import RESERVE, WEB, worker_pool
+from models.db.connections import RESERVE, WEB, worker_pool
 from ostler.settings import BeatSettings
 from tests.contract.chart.values import MATRIX
 

@@ -28,7 +28,7 @@ from k8s_adapters import client as kube_client
 from k8s_adapters.client import KubeClient
 from k8s_adapters.retry import Timing
 from lab.processes import free_port
-from models import patience
+from models.db import patience
 from tests.database import Database
 from tests.integration.cli.test_operator import Done, Operator, operator, run_command
 

@@ -17,9 +17,9 @@ import pytest
 from sqlalchemy import text
 
 from lab.redis import Redis
-from models import api_tokens
-from models.engine import transaction
-from models.pod_rows import OVER
+from models.browse import api_tokens
+from models.db.engine import transaction
+from models.pools.pod_rows import OVER
 from ostler.cli import main
 from ostler.clock import utcnow
 from ostler.secrets import Secret

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Engine, event, text
 
-from models.prepared import written
+from models.db.prepared import written
 
 T = TypeVar("T")
 

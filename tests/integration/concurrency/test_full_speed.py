@@ -19,8 +19,12 @@ from sqlalchemy.exc import DBAPIError
 
 from github_adapters.client import Jit
 from k8s_adapters.names import CLAIM_ANNOTATION
-from models import backoffs, deliver, intake, offers, releases, rematch, resume
-from models.engine import StartOver, transaction
+from models.claims import deliver, releases, resume
+from models.db.engine import StartOver, transaction
+from models.intake import intake
+from models.pools import offers
+from models.sweeps import rematch
+from models.upstream import backoffs
 from ostler.clock import utcnow
 from ostler.encryption import Cipher
 from ostler.errors import Busy, Gone

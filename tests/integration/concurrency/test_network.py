@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import Connection
 
-from models.engine import transaction
+from models.db.engine import transaction
 from tasks.runtime import HeldAcrossNetwork, Runtime
 from tests.database import Database
 

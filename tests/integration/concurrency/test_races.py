@@ -16,10 +16,11 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
-from models import keeper, matching, releases
-from models.engine import transaction
-from models.keeper import PoolFacts
-from models.usage import usage_of
+from models.claims import matching, releases
+from models.db.engine import transaction
+from models.pools import keeper
+from models.pools.keeper import PoolFacts
+from models.routing.usage import usage_of
 from rules.claims.fairness import AccountView, Budget, Usage
 from tests.database import Database
 from tests.integration.concurrency.points import DEADLINE, hook, start, stopped, until, waiting_for_locks

@@ -13,8 +13,8 @@ from cryptography.fernet import Fernet
 from sqlalchemy import Engine
 
 from lab.postgres import Postgres
-from models.connections import RESERVE, admit, worker_pool
-from models.engine import make_engine
+from models.db.connections import RESERVE, admit, worker_pool
+from models.db.engine import make_engine
 from ostler.errors import ConfigurationError, StoreUnreachable
 from ostler.secrets import Secret
 from tests.database import Database

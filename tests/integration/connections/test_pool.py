@@ -9,8 +9,8 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import OperationalError
 
 from lab.postgres import Postgres
-from models import engine as engines
-from models.engine import make_engine, transaction
+from models.db import engine as engines
+from models.db.engine import make_engine, transaction
 from ostler.secrets import Secret
 from tests.database import Database
 

@@ -17,9 +17,9 @@ from k8s_adapters.pods import list_pods
 from k8s_adapters.retry import ONCE
 from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultProxy, kubeconfig_through
-from models.engine import transaction
-from models.gates import is_open, shut
-from models.repairs import Case
+from models.db.engine import transaction
+from models.sweeps.repairs import Case
+from models.upstream.gates import is_open, shut
 from ostler.errors import Retryable
 from ostler.upstreams import TALLY, Upstream
 from rules.sweeps.reaping import Source, Witness

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Engine, text
 
-from models import gates, reporter
-from models.engine import transaction
-from models.gates import Looked, Shut
+from models.db.engine import transaction
+from models.upstream import gates, reporter
+from models.upstream.gates import Looked, Shut
 from ostler.upstreams import Counts, Tally, Upstream
 from rules.upstream.gates import GateRule
 from tests.database import Database

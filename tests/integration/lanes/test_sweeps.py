@@ -17,7 +17,7 @@ from github_adapters.deliveries import DeliverySeen
 from k8s_adapters.client import KubeClient
 from k8s_adapters.pods import PodSeen
 from k8s_adapters.pools import create_pool
-from models.engine import make_engine
+from models.db.engine import make_engine
 from ostler.clock import utcnow
 from ostler.errors import Busy
 from ostler.upstreams import TALLY

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from k8s_adapters.pools import get_pool, patch_pool_replicas
-from models.engine import make_engine
+from models.db.engine import make_engine
 from tasks.autoscale import autoscale
 from tasks.pools import keep, pools
 from tasks.watched import pods_changed

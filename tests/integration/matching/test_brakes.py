@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import text
 
-from models import releases, runner_failures
-from models.engine import transaction
+from models.claims import releases, runner_failures
+from models.db.engine import transaction
 from rules.claims.fates import Fate, JobFate
 from rules.claims.runner_brakes import Brake
 from tests.database import Database

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from models import offers
-from models.engine import make_engine, transaction
+from models.db.engine import make_engine, transaction
+from models.pools import offers
 from ostler import clock
 from ostler.clock import Clock, utcnow
 from tests.database import Database

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, event, text
 
-from models.heads import read_heads
-from models.matching import PoolShape, lock_pool
-from models.usage import usage_of
+from models.claims.heads import read_heads
+from models.claims.matching import PoolShape, lock_pool
+from models.routing.usage import usage_of
 from tests.database import Database
 from tests.integration.matching.stage import PLENTY, Stage, make_stage
 from tests.integration.models.webhook_rows import NOW

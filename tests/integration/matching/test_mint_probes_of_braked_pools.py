@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import text
 
-from models import backoffs
+from models.upstream import backoffs
 from tests.database import Database
 from tests.integration.matching.stage import Stage, make_stage
 from tests.integration.matching.test_brakes import account_of, at, fail, fleet, match

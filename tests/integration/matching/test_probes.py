@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, event, text
 
-from models import backoffs
-from models.engine import transaction
-from models.resume import pools_with_work
+from models.claims.resume import pools_with_work
+from models.db.engine import transaction
+from models.upstream import backoffs
 from rules.routing.holds import HoldReason
 from tests.database import Database
 from tests.integration.concurrency.points import DEADLINE, start, stopped

@@ -11,9 +11,9 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from github_adapters.webhooks import InstallationEvent, OwnerRenamed, RepositoryRenamed
-from models import repositories
-from models.engine import transaction
-from models.intake import Outcome
+from models.db.engine import transaction
+from models.intake import repositories
+from models.intake.intake import Outcome
 from tests.database import Database
 from tests.integration.models.webhook_rows import ACME, BUDGET, NOW, add_claim, add_pool, deliver, in_progress, queued
 from web import announcements

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, Row, text
 
-from models.engine import transaction
-from models.transitions import move_claim
+from models.db.engine import transaction
+from models.db.transitions import move_claim
 from tests.database import Database
 from tests.integration.models.webhook_rows import (
     NOW,

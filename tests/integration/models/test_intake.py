@@ -15,10 +15,10 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from github_adapters.webhooks import WorkflowJobEvent, parse_workflow_job
-from models import intake
-from models.binding_locks import Contended
-from models.engine import transaction
-from models.intake import Outcome
+from models.db.engine import transaction
+from models.intake import intake
+from models.intake.binding_locks import Contended
+from models.intake.intake import Outcome
 from tests.database import Database
 from tests.integration.models.webhook_rows import (
     ACME,

@@ -11,8 +11,8 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Engine, Table, text
 
 from lab.postgres import Postgres
-from models import migrate
-from models.engine import make_engine
+from models.db import migrate
+from models.db.engine import make_engine
 from models.schema import metadata
 from ostler.secrets import Secret
 

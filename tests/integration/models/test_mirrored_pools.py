@@ -8,9 +8,9 @@ from typing import Any
 
 from sqlalchemy import text
 
-from models import keeper
-from models.engine import transaction
-from models.keeper import PoolFacts
+from models.db.engine import transaction
+from models.pools import keeper
+from models.pools.keeper import PoolFacts
 from ostler.clock import utcnow
 from tests.database import Database
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import text
 
-from models import keeper, pod_lists
+from models.pools import keeper, pod_lists
 from ostler.clock import utcnow
 from tests.database import Database
 

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from models.engine import transaction
-from models.prepared import Prepared, written
+from models.db.engine import transaction
+from models.db.prepared import Prepared, written
 from tests.database import Database
 
 _numbers = itertools.count()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
-from models import intake
-from models.engine import transaction
-from models.rematch import Rematched, accounts_to_rematch, rematch_page
+from models.db.engine import transaction
+from models.intake import intake
+from models.sweeps.rematch import Rematched, accounts_to_rematch, rematch_page
 from rules.routing.holds import HoldReason
 from tests.database import Database
 from tests.integration.models.webhook_rows import BUDGET, NOW, add_pool, job_row, queued

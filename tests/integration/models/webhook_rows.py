@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import Engine, Row, text
 
 from github_adapters.webhooks import WorkflowJobEvent
-from models import intake
-from models.engine import transaction
+from models.db.engine import transaction
+from models.intake import intake
 from rules.claims.fairness import Budget
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)

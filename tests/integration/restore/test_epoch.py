@@ -10,8 +10,8 @@ from sqlalchemy import Row
 
 from k8s_adapters import epochs as adapter
 from k8s_adapters.epochs import EpochSeen
-from models import epochs
-from models.engine import transaction
+from models.db import epochs
+from models.db.engine import transaction
 from ostler import clock
 from ostler.clock import Clock, utcnow
 from ostler.errors import Forbidden, Invalid, Retryable

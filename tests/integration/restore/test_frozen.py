@@ -7,10 +7,10 @@ from sqlalchemy import Connection
 
 from k8s_adapters.stamps import StampOutcome
 from k8s_adapters.stamps import stamp as put_on
-from models import deliver, matching, releases, steps
-from models import resume as due
-from models.engine import transaction
-from models.offers import Polling, beat, offer
+from models.claims import deliver, matching, releases, steps
+from models.claims import resume as due
+from models.db.engine import transaction
+from models.pools.offers import Polling, beat, offer
 from ostler.clock import utcnow
 from tasks.pools import keep
 from tasks.release import release

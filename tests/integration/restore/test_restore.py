@@ -10,8 +10,8 @@ from sqlalchemy import Connection, create_engine, text
 
 from github_adapters.client import JobSeen, RunnerSeen
 from lab.postgres import Postgres
-from models import epochs
-from models import restoring as models_restoring
+from models.db import epochs
+from models.restore import restoring as models_restoring
 from ostler.errors import Retryable, StoreUnreachable
 from rules.restore.restoring import Act
 from rules.routing.scopes import Scope

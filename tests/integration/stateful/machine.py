@@ -17,9 +17,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from sqlalchemy import Connection, Engine, text
 
 from github_adapters.webhooks import WorkflowJobEvent
-from models import accounts, intake, keeper, offers, releases
-from models.accounts import NewAccount
-from models.engine import transaction
+from models.claims import releases
+from models.db.engine import transaction
+from models.intake import intake
+from models.pools import keeper, offers
+from models.routing import accounts
+from models.routing.accounts import NewAccount
 from ostler.settings import Settings
 from rules.claims.fairness import Budget
 from rules.claims.poll_answers import Verdict, answer

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from models import bindings, releases, steps
+from models.claims import releases, steps
+from models.intake import bindings
 from ostler.errors import Retryable
 from rules.intake.bindings import ClaimView
 from tests.integration.stateful.world import World

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TypeVar
 
-from models.engine import in_transaction
+from models.db.engine import in_transaction
 from ostler.errors import Retryable
 
 T = TypeVar("T")

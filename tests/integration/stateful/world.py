@@ -25,8 +25,8 @@ import tasks.pools
 import tasks.runner_lists
 import tasks.runtime
 import tasks.sweeps.resume
-from models.engine import in_transaction, transaction
-from models.epochs import EpochRow
+from models.db.engine import in_transaction, transaction
+from models.db.epochs import EpochRow
 from models.schema import metadata
 from ostler.errors import UpstreamError
 from ostler.secrets import Secret

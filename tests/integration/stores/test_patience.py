@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from models import patience
-from models.engine import make_engine, transaction
+from models.db import patience
+from models.db.engine import make_engine, transaction
 from ostler.secrets import Secret
 from tests.database import Database
 from tests.integration.web.polls.stage import Stage, eventually, make_settings

@@ -20,7 +20,7 @@ from sqlalchemy.exc import OperationalError as DatabaseError
 
 from lab.postgres import Postgres
 from lab.redis import Redis
-from models.engine import make_engine, why_away
+from models.db.engine import make_engine, why_away
 from ostler.secrets import Secret
 from ostler.settings import Stores
 from tasks.flower import tls_options

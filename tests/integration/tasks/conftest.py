@@ -21,8 +21,8 @@ from k8s_adapters.pods import PodSeen, list_pods
 from k8s_adapters.pools import PoolSeen, create_pool
 from lab.control_plane import ClusterAccess
 from lab.redis import Redis
-from models import releases
-from models.engine import in_transaction, transaction
+from models.claims import releases
+from models.db.engine import in_transaction, transaction
 from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, NotInstalled, Retryable
 from ostler.secrets import Secret

@@ -11,7 +11,7 @@ from typing import Any
 
 from github_adapters.runs import ListPage, RunSeen
 from github_adapters.webhooks import Home, WorkflowJobEvent
-from models.engine import in_transaction
+from models.db.engine import in_transaction
 from ostler.clock import utcnow
 
 PAGE = 100

@@ -9,11 +9,11 @@ import pytest
 from sqlalchemy import Row, text
 
 from github_adapters.app import AppSeen
-from models import intake
-from models.accounts import set_access
-from models.adrift import AdriftJob, settle
-from models.engine import transaction
-from models.restoring import hold_open_jobs
+from models.db.engine import transaction
+from models.intake import intake
+from models.restore.restoring import hold_open_jobs
+from models.routing.accounts import set_access
+from models.sweeps.adrift import AdriftJob, settle
 from ostler.clock import utcnow
 from ostler.errors import Retryable
 from rules.claims.fates import Fate, JobFate

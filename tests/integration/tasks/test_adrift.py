@@ -12,8 +12,9 @@ from structlog.testing import capture_logs
 
 from github_adapters.client import JobSeen
 from github_adapters.runs import RunSeen
-from models import adrift, installations
-from models.engine import in_transaction
+from models.db.engine import in_transaction
+from models.routing import installations
+from models.sweeps import adrift
 from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, Invalid, NotInstalled, RateLimited, Retryable, Suspended
 from rules.claims.fairness import Budget

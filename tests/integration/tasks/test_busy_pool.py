@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
-from models.engine import make_engine
+from models.db.engine import make_engine
 from tasks.dispatch import BUSY_PAUSE, dispatch
 from tests.database import Database
 from tests.integration.tasks.conftest import Stage

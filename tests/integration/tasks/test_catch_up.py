@@ -14,9 +14,10 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from sqlalchemy import Row
 
-from models import adrift, intake, sweep_runs
-from models import catch_up as rows
-from models.engine import transaction
+from models.db.engine import transaction
+from models.intake import intake
+from models.sweeps import adrift, sweep_runs
+from models.sweeps import catch_up as rows
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Forbidden, Gone, NotInstalled, RateLimited, Retryable, Suspended

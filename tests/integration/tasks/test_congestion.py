@@ -13,8 +13,8 @@ from sqlalchemy import Connection
 
 from lab.processes import free_port
 from lab.redis import Redis
-from models.engine import transaction
-from models.releases import insert_retire
+from models.claims.releases import insert_retire
+from models.db.engine import transaction
 from ostler.clock import utcnow
 from ostler.secrets import Secret
 from ostler.wakes import KEEP, RELEASE, RETIRE, STAMP, Waker
@@ -136,7 +136,7 @@ def test_a_retirement_waits_in_a_queue_of_its_own(stage: Stage, pod: str) -> Non
 
 def test_more_than_one_page_is_taken_up_by_one_tick(stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch) -> None:
     del pod
-    monkeypatch.setattr("models.resume.PAGE", 1)
+    monkeypatch.setattr("models.claims.resume.PAGE", 1)
     for name in stage.pods():
         retiring(stage, name)
     resume.run()

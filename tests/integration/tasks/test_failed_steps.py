@@ -13,8 +13,9 @@ from k8s_adapters.client import MERGE_PATCH
 from k8s_adapters.runners import delete_runner
 from k8s_adapters.stamps import STAMP_POLICY, StampOutcome, StampResult
 from k8s_adapters.stamps import unstamp as take_off
-from models import releases, steps, stranded
-from models.engine import transaction
+from models.claims import releases, steps
+from models.db import stranded
+from models.db.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import Conflict, Forbidden, RateLimited, Retryable, UpstreamError
 from ostler.reasons import meaning_of

@@ -8,10 +8,10 @@ from typing import Any, NoReturn
 
 import pytest
 
-from models import offers
-from models.deliver import Delivery, deliver
-from models.engine import transaction
-from models.watched import execute_unbound
+from models.claims.deliver import Delivery, deliver
+from models.claims.watched import execute_unbound
+from models.db.engine import transaction
+from models.pools import offers
 from ostler import clock
 from ostler.clock import Clock, utcnow
 from ostler.errors import RateLimited, Retryable

@@ -14,10 +14,12 @@ from cryptography.fernet import Fernet
 from sqlalchemy import text
 
 from github_adapters.client import Jit
-from models import catch_up, installations, restoring
-from models.engine import transaction
-from models.names import INSTALLATION_NOW
-from models.orphans import scopes_of_runners
+from models.claims.names import INSTALLATION_NOW
+from models.db.engine import transaction
+from models.restore import restoring
+from models.routing import installations
+from models.sweeps import catch_up
+from models.sweeps.orphans import scopes_of_runners
 from ostler.clock import utcnow
 from ostler.encryption import Cipher
 from ostler.errors import NotInstalled

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from models.engine import make_engine
+from models.db.engine import make_engine
 from tasks.sweeps import resume as of_resume
 from tasks.sweeps.resume import resume
 from tests.database import Database

@@ -6,9 +6,9 @@ import pytest
 
 from k8s_adapters.names import OWNER_LABEL
 from k8s_adapters.pools import patch_pool_replicas
-from models import busy
-from models.busy import Recorded
-from models.engine import transaction
+from models.claims import busy
+from models.claims.busy import Recorded
+from models.db.engine import transaction
 from tasks.pools import keep, pools
 from tasks.release import release
 from tasks.retire import retire

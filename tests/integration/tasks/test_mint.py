@@ -10,7 +10,7 @@ import pytest
 from cryptography.fernet import Fernet
 
 from github_adapters.client import Jit, RunnerSeen
-from models import steps
+from models.claims import steps
 from ostler.clock import utcnow
 from ostler.encryption import Cipher
 from ostler.errors import Gone, RateLimited, Retryable, UpstreamError

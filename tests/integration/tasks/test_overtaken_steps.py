@@ -13,9 +13,9 @@ from sqlalchemy import Connection
 
 from github_adapters.client import Jit
 from k8s_adapters.stamps import StampOutcome, StampResult
-from models import releases, steps
-from models.engine import transaction
-from models.releases import Warmth
+from models.claims import releases, steps
+from models.claims.releases import Warmth
+from models.db.engine import transaction
 from ostler.clock import utcnow
 from ostler.encryption import Cipher
 from ostler.errors import Forbidden, Invalid, UpstreamError

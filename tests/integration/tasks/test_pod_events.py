@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import text
 
 from k8s_adapters.client import Json
-from models import pod_ends
-from models.engine import transaction
+from models.claims import pod_ends
+from models.db.engine import transaction
 from ostler.errors import Forbidden, Retryable
 from rules.claims.pod_ends import tell
 from tasks.pod_events import MOST_A_MINUTE, pod_events

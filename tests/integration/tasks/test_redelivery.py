@@ -14,9 +14,10 @@ from sqlalchemy import Row, text
 from structlog.testing import capture_logs
 
 from github_adapters.deliveries import DeliveryPage, DeliverySeen
-from models import epochs, sweep_runs
-from models import redelivery as asks
-from models.engine import in_transaction, transaction
+from models.db import epochs
+from models.db.engine import in_transaction, transaction
+from models.sweeps import redelivery as asks
+from models.sweeps import sweep_runs
 from ostler.clock import utcnow
 from ostler.errors import Forbidden, Gone, Invalid, RateLimited, Retryable
 from rules.restore.epochs import Epoch

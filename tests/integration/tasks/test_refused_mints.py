@@ -11,9 +11,10 @@ from cryptography.fernet import Fernet
 from sqlalchemy import Row
 
 from github_adapters.client import InstallationSeen, Jit
-from models import installations, statistics
-from models.engine import transaction
-from models.rematch import accounts_to_rematch, rematch_page, unroute_page
+from models.browse import statistics
+from models.db.engine import transaction
+from models.routing import installations
+from models.sweeps.rematch import accounts_to_rematch, rematch_page, unroute_page
 from ostler.clock import utcnow
 from ostler.encryption import Cipher
 from ostler.errors import Forbidden, Gone, Invalid, UpstreamError

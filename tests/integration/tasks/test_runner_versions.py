@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from models import runner_versions
-from models.engine import transaction
+from models.db.engine import transaction
+from models.pools import runner_versions
 from ostler.clock import utcnow
 from tasks.runner_versions import outdated
 from tasks.sweeps.unused_runners import unused_runners

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from models import cuts
-from models.cuts import pollers_ended
-from models.deliver import Delivery, delivered_before
-from models.engine import transaction
+from models.claims import cuts
+from models.claims.cuts import pollers_ended
+from models.claims.deliver import Delivery, delivered_before
+from models.db.engine import transaction
 from ostler.clock import utcnow
 from tasks.pools import keep
 from tasks.retire import retire

@@ -11,11 +11,14 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 
-from models import catch_up, patience, pod_rows, prune, redelivery, repositories
-from models import gates as gate_rows
-from models import resume as due
-from models.engine import is_locked, make_engine, transaction
-from models.pod_rows import PodFacts
+from models.claims import resume as due
+from models.db import patience
+from models.db.engine import is_locked, make_engine, transaction
+from models.intake import repositories
+from models.pools import pod_rows
+from models.pools.pod_rows import PodFacts
+from models.sweeps import catch_up, prune, redelivery
+from models.upstream import gates as gate_rows
 from ostler.clock import utcnow
 from ostler.upstreams import Upstream
 from tasks.sweeps import resume as of_resume

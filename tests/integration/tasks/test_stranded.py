@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from models import redelivery, stranded
-from models.engine import transaction
-from models.releases import refuse_release
-from models.steps import begin_mint, commit_mint
+from models.claims.releases import refuse_release
+from models.claims.steps import begin_mint, commit_mint
+from models.db import stranded
+from models.db.engine import transaction
+from models.sweeps import redelivery
 from ostler import telemetry
 from ostler.clock import utcnow
 from rules.claims.stranding import PATHS, Cause, FoundBy

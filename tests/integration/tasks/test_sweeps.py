@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from models.usage import usage_of
+from models.routing.usage import usage_of
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Forbidden, Gone, NotInstalled

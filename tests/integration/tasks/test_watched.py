@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from models.browse.jobs import job_story
-from models.engine import transaction
+from models.db.engine import transaction
 from ostler.clock import utcnow
 from rules.waiting import explain
 from tasks.pools import keep, pools

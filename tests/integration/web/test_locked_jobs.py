@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from models.engine import make_engine
-from models.intake import Applied, Received
+from models.db.engine import make_engine
+from models.intake.intake import Applied, Received
 from tests.database import Database
 from tests.integration.models.webhook_rows import add_claim, add_pool, job_row
 from tests.integration.web.test_webhooks import Stage, blocked, payload, running, until

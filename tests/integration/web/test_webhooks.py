@@ -21,8 +21,8 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 from structlog.testing import capture_logs
 
-from models import intake
-from models.engine import make_engine
+from models.db.engine import make_engine
+from models.intake import intake
 from ostler.secrets import Secret
 from ostler.settings import Settings
 from tests.database import Database

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.channel import Beat, Minted, Superseded, parse
+from models.db.channel import Beat, Minted, Superseded, parse
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,10 @@ from github_adapters import permissions
 from github_adapters.app import AppInstallation, AppSeen
 from github_adapters.deliveries import DeliveryPage, DeliverySeen
 from k8s_adapters.admission import PolicyAnswer
-from models.backoffs import Standing
+from models.browse.health import Server
 from models.browse.sweeps import SweepSeen
-from models.epochs import Lost
-from models.health import Server
+from models.db.epochs import Lost
+from models.upstream.backoffs import Standing
 from ostler.cli import doctor
 from ostler.cli.doctor import (
     certificate,

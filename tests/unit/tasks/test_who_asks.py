@@ -25,14 +25,14 @@ ENDS = {
     ("tasks/stamp.py", "unstamp"): "write without owner",
     ("tasks/silent_cut.py", "reopen"): "write without owner",
     # What inserts retire claims, each in the transaction of who judged.
-    ("models/releases.py", "end_never_delivered"): "insert_retire",
-    ("models/releases.py", "end_delivered"): "insert_retire",
-    ("models/pool_plans.py", "_retire"): "insert_retire",
-    ("models/pod_rows.py", "retire_over"): "insert_retire",
-    ("models/silence.py", "retire_quiet"): "insert_retire",
-    ("models/stuck_pods.py", "allow_force"): "insert_retire",
-    ("models/orphans.py", "retire_stamped"): "insert_retire",
-    ("models/orphans.py", "reap_finished"): "insert_retire",
+    ("models/claims/releases.py", "end_never_delivered"): "insert_retire",
+    ("models/claims/releases.py", "end_delivered"): "insert_retire",
+    ("models/pools/pool_plans.py", "_retire"): "insert_retire",
+    ("models/pools/pod_rows.py", "retire_over"): "insert_retire",
+    ("models/sweeps/silence.py", "retire_quiet"): "insert_retire",
+    ("models/sweeps/stuck_pods.py", "allow_force"): "insert_retire",
+    ("models/sweeps/orphans.py", "retire_stamped"): "insert_retire",
+    ("models/sweeps/orphans.py", "reap_finished"): "insert_retire",
 }
 
 ASKS = {
@@ -71,7 +71,7 @@ CALLERS = {
     "end": {("tasks/release.py", "end_never_delivered"), ("tasks/release.py", "requeue")},
     "end_delivered": {("tasks/release.py", "end_delivered"), ("tasks/release.py", "carry_out")},
     "commit_plan": {("tasks/provision.py", "decide")},
-    "_retire": {("models/pool_plans.py", "commit_plan")},
+    "_retire": {("models/pools/pool_plans.py", "commit_plan")},
     "retire_over": {("tasks/spent.py", "see_spent"), ("tasks/spent.py", "retire_over")},
     "retire_quiet": {("tasks/sweeps/silent_pods.py", "look")},
     "retire_stamped": {("tasks/sweeps/orphaned_stamps.py", "look")},

@@ -9,13 +9,13 @@ import pytest
 from sqlalchemy import Connection, Engine, event, text
 
 from lab.postgres import Postgres
-from models import patience
 from models.browse.accounts import AccountFilter, list_accounts
 from models.browse.claims import ClaimFilter, list_claims
 from models.browse.jobs import JobFilter, list_jobs
 from models.browse.pools import PoolFilter, list_pools
 from models.browse.repairs import RepairFilter, list_repairs
-from models.engine import make_engine
+from models.db import patience
+from models.db.engine import make_engine
 from ostler.secrets import Secret
 from rules.claims.machines import ClaimState, JobState, Purpose
 from rules.routing.holds import HoldReason

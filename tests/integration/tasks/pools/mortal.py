@@ -15,7 +15,7 @@ from sqlalchemy import event
 
 from k8s_adapters import client
 from k8s_adapters.client import make_client
-from models.engine import make_engine
+from models.db.engine import make_engine
 from ostler.secrets import Secret
 from tasks import runtime as current
 from tasks.pools import keep, pools

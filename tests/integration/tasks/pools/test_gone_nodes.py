@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Row
 
-from models import releases
-from models.engine import transaction
-from models.scaling import pool_rows
-from models.usage import usage_of
+from models.claims import releases
+from models.db.engine import transaction
+from models.pools.scaling import pool_rows
+from models.routing.usage import usage_of
 from ostler.clock import utcnow
 from ostler.errors import Busy, Retryable
 from tasks import nodes as of_nodes

@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import Connection, event
 
 from lab.chaos.fleets import CAUSES
-from models import backoffs
-from models.engine import transaction
-from models.held_mints import held_mints
+from models.db.engine import transaction
+from models.pools.held_mints import held_mints
+from models.upstream import backoffs
 from ostler.clock import utcnow
 from rules.claims.mint_questions import group_key
 from tasks.pools import keep

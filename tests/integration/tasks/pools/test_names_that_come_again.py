@@ -9,8 +9,8 @@ from sqlalchemy import Connection
 
 from k8s_adapters.pools import delete_pool, get_pool
 from k8s_adapters.runners import create_runner, delete_runner
-from models.engine import transaction
-from models.offers import adopt_pod
+from models.db.engine import transaction
+from models.pools.offers import adopt_pod
 from ostler.clock import utcnow
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import kept, polls, retired, rounds

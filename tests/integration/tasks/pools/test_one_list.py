@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, object_path
 from k8s_adapters.pods import PodSeen, read_pod
-from models.engine import make_engine
+from models.db.engine import make_engine
 from ostler.errors import Retryable
 from rules.sweeps.nodes import Gone
 from tasks import nodes

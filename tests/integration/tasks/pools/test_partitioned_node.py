@@ -11,8 +11,8 @@ import pytest
 from k8s_adapters.client import Json, make_client
 from k8s_adapters.pools import create_pool
 from lab.control_plane import ClusterAccess, NodeGrace
-from models import pod_ends
-from models.engine import transaction
+from models.claims import pod_ends
+from models.db.engine import transaction
 from rules.claims.pod_ends import tell
 from rules.pools.fleets import Taint, Toleration
 from tasks import runtime as current

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
-from models import pod_rows, scaling
-from models.engine import transaction
+from models.db.engine import transaction
+from models.pools import pod_rows, scaling
 from ostler.clock import utcnow
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 from tests.integration.tasks.pools.fleet import (

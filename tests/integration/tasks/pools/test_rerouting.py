@@ -12,10 +12,11 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import Connection, text
 
-from models import draining, keeper, rematch, scaling
 from models.browse.jobs import job_story
-from models.engine import transaction
-from models.keeper import PoolFacts
+from models.db.engine import transaction
+from models.pools import draining, keeper, scaling
+from models.pools.keeper import PoolFacts
+from models.sweeps import rematch
 from rules.pools.demand import Places
 from rules.waiting import WaitsFor, explain
 from tasks import rerouting

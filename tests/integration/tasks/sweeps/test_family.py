@@ -24,8 +24,9 @@ from k8s_adapters.nodes import NodeSeen, get_node
 from k8s_adapters.pods import list_pods
 from k8s_adapters.pools import create_pool
 from k8s_adapters.retry import RetryPolicy
-from models import schema, sweep_runs
-from models.engine import transaction
+from models import schema
+from models.db.engine import transaction
+from models.sweeps import sweep_runs
 from ostler.clock import utcnow
 from ostler.errors import Gone, Retryable
 from ostler.upstreams import TALLY

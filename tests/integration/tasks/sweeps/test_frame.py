@@ -19,9 +19,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from lab.postgres import Postgres
-from models import sweep_runs
-from models.engine import StartOver, make_engine, transaction
-from models.repairs import Case
+from models.db.engine import StartOver, make_engine, transaction
+from models.sweeps import sweep_runs
+from models.sweeps.repairs import Case
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Gone, Retryable

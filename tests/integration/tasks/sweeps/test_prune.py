@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from models import prune as of_pages
-from models.engine import transaction
-from models.prune import Kind
+from models.db.engine import transaction
+from models.sweeps import prune as of_pages
+from models.sweeps.prune import Kind
 from ostler.clock import utcnow
 from tasks.sweeps.prune import kept_for, prune
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub

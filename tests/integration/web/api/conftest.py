@@ -13,8 +13,8 @@ from cryptography.fernet import Fernet
 from fastapi import FastAPI
 from sqlalchemy import Engine, text
 
-from models import api_tokens
-from models.engine import transaction
+from models.browse import api_tokens
+from models.db.engine import transaction
 from ostler.clock import utcnow
 from ostler.secrets import Secret
 from ostler.settings import Settings

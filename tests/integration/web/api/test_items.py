@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from models import scaling
+from models.pools import scaling
 from ostler.clock import utcnow
 from ostler.wakes import REMATCH
 from tests.integration.models.webhook_rows import add_claim

@@ -14,8 +14,8 @@ from sqlalchemy import event, text
 from sqlalchemy.exc import DBAPIError
 
 from beat_schedule import SWEEPS
-from models.engine import make_engine, transaction
-from models.transitions import move_jobs
+from models.db.engine import make_engine, transaction
+from models.db.transitions import move_jobs
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.secrets import Secret

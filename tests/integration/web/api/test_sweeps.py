@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from beat_schedule import SWEEPS
-from models import repairs, sweep_runs
-from models.engine import transaction
-from models.repairs import Case, Page
+from models.db.engine import transaction
+from models.sweeps import repairs, sweep_runs
+from models.sweeps.repairs import Case, Page
 from ostler.clock import utcnow
 from rules.sweeps.reaping import Repaired, Source, Witness
 from tests.integration.web.api.conftest import Stage

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from models import deliver as deliveries
-from models.deliver import Delivery
-from models.engine import in_transaction
+from models.claims import deliver as deliveries
+from models.claims.deliver import Delivery
+from models.db.engine import in_transaction
 from ostler.encryption import Cipher
 from ostler.secrets import Secret
 from tests.integration.web.polls.stage import JIT, Stage, WebProcess, eventually

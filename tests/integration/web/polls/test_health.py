@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Engine, event, text
 
 from lab.redis import Redis
-from models import migrate
+from models.db import migrate
 from ostler.secrets import Secret
 from tests.integration.web.polls.stage import Stage, eventually
 from web import health

@@ -13,9 +13,9 @@ from typing import TypeVar
 import pytest
 from sqlalchemy import Connection, text
 
-from models import offers
-from models.deliver import ClaimLocked, deliver
-from models.engine import transaction
+from models.claims.deliver import ClaimLocked, deliver
+from models.db.engine import transaction
+from models.pools import offers
 from ostler.clock import utcnow
 from tests.integration.web.polls.stage import NAMESPACE, Pod, Stage
 

@@ -1,0 +1,173 @@
+"""API tokens: who may call the REST API, with which scopes, until when.
+
+A token is `ostler_<key id>_<secret>`. The key id finds the row, the secret proves it: 32 random bytes, of which
+only the SHA-256 is stored. A slow password hash would add nothing, since nobody can guess 256 bits, and would
+cost every request its time. A token is shown once, when it is made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import ARRAY, BigInteger, CheckConstraint, Connection, LargeBinary, Row
+from sqlalchemy.orm import Mapped, mapped_column
+
+from models.db.base import Base, Serial
+from models.db.sql import text
+from ostler.secrets import Secret
+from rules.token_scopes import TokenScope
+
+USED_AT_EVERY = timedelta(minutes=1)
+
+_FORM = re.compile(r"ostler_([0-9a-f]{16})_([A-Za-z0-9_-]{43})", re.ASCII)
+_NO_DIGEST = bytes(32)
+
+
+class ApiToken(Base):
+    """One token. A revoked or expired one stays, so that its name and last use can still be seen."""
+
+    __tablename__ = "api_tokens"
+    __table_args__ = (
+        CheckConstraint("scopes <@ ARRAY['read', 'write'] AND cardinality(scopes) > 0", name="scopes_known"),
+        CheckConstraint("octet_length(digest) = 32", name="digest_is_sha256"),
+        CheckConstraint("accounts IS NULL OR cardinality(accounts) > 0", name="accounts_named"),
+        CheckConstraint("accounts IS NULL OR scopes = ARRAY['read']", name="limited_reads"),
+    )
+
+    id: Mapped[Serial]
+    key_id: Mapped[str] = mapped_column(unique=True, comment="the public part of the token; finds the row")
+    digest: Mapped[bytes] = mapped_column(LargeBinary, comment="SHA-256 of the secret part")
+    name: Mapped[str]
+    scopes: Mapped[list[str]]
+    accounts: Mapped[list[int] | None] = mapped_column(
+        ARRAY(BigInteger), comment="GitHub's ids of the accounts it may see; NULL: all"
+    )
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+    last_used_at: Mapped[datetime | None] = mapped_column(comment="refreshed at most once a minute")
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who called: a token that holds now. `accounts`: the only ones that it may see; None: all."""
+
+    id: int
+    name: str
+    scopes: frozenset[TokenScope]
+    accounts: frozenset[int] | None = None
+
+
+class Refused(StrEnum):
+    """Why a token does not hold; for our own count, never for the caller."""
+
+    MALFORMED = "malformed"
+    UNKNOWN = "unknown"
+    EXPIRED = "expired"
+    REVOKED = "revoked"
+
+
+def create(
+    db: Connection,
+    *,
+    name: str,
+    scopes: Collection[TokenScope],
+    expires_at: datetime | None,
+    now: datetime,
+    accounts: Collection[int] | None = None,
+) -> tuple[int, Secret]:
+    """Insert a token and return its id and its only copy; with `accounts` it may only read, and only of these."""
+    key_id, secret = secrets.token_hex(8), secrets.token_urlsafe(32)
+    token_id: int = db.execute(
+        text("""
+            INSERT INTO api_tokens (key_id, digest, name, scopes, accounts, created_at, expires_at)
+            VALUES (:key_id, :digest, :name, :scopes, CAST(:accounts AS bigint[]), :now, :expires_at) RETURNING id
+        """),
+        {
+            "key_id": key_id,
+            "digest": _digest(secret),
+            "name": name,
+            "scopes": sorted(scopes),
+            "accounts": None if accounts is None else sorted(accounts),
+            "now": now,
+            "expires_at": expires_at,
+        },
+    ).scalar_one()
+    return token_id, Secret(f"ostler_{key_id}_{secret}")
+
+
+def well_formed(token: str) -> bool:
+    """Return whether this could be a token at all; what could not needs no look at the table."""
+    return _FORM.fullmatch(token) is not None
+
+
+def verify(db: Connection, token: Secret, *, now: datetime) -> Holder | Refused:
+    """Return who holds this token, and note its use; or why it does not hold.
+
+    The digest is compared in constant time, for a key id that does not exist too.
+    """
+    parts = _FORM.fullmatch(token.reveal())
+    if parts is None:
+        return Refused.MALFORMED
+    row = db.execute(
+        text("""
+            SELECT id, digest, name, scopes, accounts, expires_at, revoked_at, last_used_at FROM api_tokens
+            WHERE key_id = :key_id
+        """),
+        {"key_id": parts[1]},
+    ).one_or_none()
+    expected = _NO_DIGEST if row is None else bytes(row.digest)
+    if not hmac.compare_digest(expected, _digest(parts[2])) or row is None:
+        return Refused.UNKNOWN
+    if row.revoked_at is not None:
+        return Refused.REVOKED
+    if row.expires_at is not None and row.expires_at <= now:
+        return Refused.EXPIRED
+    if row.last_used_at is None or row.last_used_at <= now - USED_AT_EVERY:
+        db.execute(
+            text("""
+                UPDATE api_tokens SET last_used_at = :now
+                WHERE id = :id AND (last_used_at IS NULL OR last_used_at <= :before)
+            """),
+            {"id": row.id, "now": now, "before": now - USED_AT_EVERY},
+        )
+    return Holder(
+        row.id, row.name, frozenset(TokenScope(scope) for scope in row.scopes),
+        accounts=None if row.accounts is None else frozenset(row.accounts),
+    )  # fmt: skip
+
+
+def list_tokens(db: Connection) -> Sequence[Row[Any]]:
+    """Return every token without its digest, oldest first; `accounts` are logins, none for a token that sees all."""
+    return db.execute(
+        text("""
+            SELECT t.id, t.key_id, t.name, t.scopes,
+                   ARRAY(SELECT coalesce(a.login, given.id::text) FROM unnest(t.accounts) AS given (id)
+                         LEFT JOIN accounts a ON a.id = given.id ORDER BY 1) AS accounts,
+                   t.created_at, t.expires_at, t.revoked_at, t.last_used_at
+            FROM api_tokens t ORDER BY t.id
+        """)
+    ).all()
+
+
+def revoke(db: Connection, token_id: int, *, now: datetime) -> bool:
+    """Make a token useless from now on; False when there is none with this id. Twice is as good as once."""
+    return (
+        db.execute(
+            text("UPDATE api_tokens SET revoked_at = coalesce(revoked_at, :now) WHERE id = :id RETURNING id"),
+            {"id": token_id, "now": now},
+        ).one_or_none()
+        is not None
+    )
+
+
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode()).digest()

@@ -1,0 +1,55 @@
+"""What an operator's look at the installation reads: the server, who beats, and when something last came."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from models.db.sql import text
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Postgres itself. `connections`: those of all databases that are open now; `standby`: it only reads."""
+
+    version: str
+    most_connections: int
+    connections: int
+    isolation: str
+    standby: bool
+
+
+def server(db: Connection) -> Server:
+    """Return what Postgres says of itself."""
+    row = db.execute(
+        text("""
+            SELECT current_setting('server_version') AS version,
+                   CAST(current_setting('max_connections') AS integer) AS most_connections,
+                   (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS connections,
+                   current_setting('transaction_isolation') AS isolation,
+                   pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on' AS standby
+        """)
+    ).one()
+    return Server(*row)
+
+
+def web_beats(db: Connection) -> Sequence[datetime]:
+    """Return when each web process last beat, the latest first; those that are dead for an hour are gone."""
+    return list(db.execute(text("SELECT beat_at FROM web_instances ORDER BY beat_at DESC")).scalars())
+
+
+def last_delivery(db: Connection) -> datetime | None:
+    """Return when the last webhook was taken, None when none is kept."""
+    found: datetime | None = db.execute(
+        text("SELECT received_at FROM deliveries ORDER BY received_at DESC LIMIT 1")
+    ).scalar_one_or_none()
+    return found
+
+
+def pool_images(db: Connection) -> Mapping[str, str]:
+    """Return the image of each pool, by its name."""
+    rows = db.execute(text("SELECT name, image FROM pools WHERE deleted_at IS NULL ORDER BY name"))
+    return {row.name: row.image for row in rows}

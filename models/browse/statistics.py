@@ -1,0 +1,119 @@
+"""The rows in numbers, for the gauges: a few counts over what is open, never over what is over."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from models.claims import runner_failures
+from models.claims.matching import DISPATCHABLE, WEB_ALIVE
+from models.db import epochs, stranded
+from models.db.sql import text
+from models.pools import runner_versions, scaling
+from models.routing import usage
+from models.sweeps import catch_up, redelivery, sweep_runs
+from models.upstream import backoffs, gates
+from rules.claims.stranding import Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What is open now. Jobs by (state, hold reason or None), claims by (purpose, state); an age in seconds.
+
+    `claim_seconds`: since the last transition of the one that had none for longest.
+    `oldest_dispatchable_seconds`: of the jobs whose account has room in its budget for one more in their pool.
+    `closed_seconds`: of each gate, 0 while it is open. `stranded_seconds`: the oldest of each cause.
+    `last_tick`: when a sweep last began, None when none ever did. `catch_up`: repositories. `deliveries_read`: by part,
+    until when GitHub's list of deliveries has been read, None: never.
+    `ending`: by account, the Pods that outlive their job; only accounts that have some.
+    `scaling`: of each autoscaled pool. `backoffs`: by kind, those that no success ended.
+    `braked`: pools whose runners never execute. `versions`: of the runners of pools.
+    `epoch`: of Postgres, and whether that may be older than the cluster.
+    """
+
+    jobs: Mapping[tuple[str, str | None], int]
+    claims: Mapping[tuple[str, str], int]
+    claim_seconds: Mapping[tuple[str, str], float]
+    offered_pods: int
+    oldest_queued_seconds: float
+    oldest_dispatchable_seconds: float
+    closed_seconds: Mapping[str, float]
+    stranded_seconds: Mapping[Cause, float]
+    last_tick: datetime | None
+    catch_up: catch_up.Coverage
+    deliveries_read: Mapping[str, datetime | None]
+    epoch: epochs.EpochSeen
+    scaling: Sequence[scaling.Told]
+    ending: Mapping[int, int]
+    braked: Sequence[runner_failures.Braked]
+    versions: Sequence[runner_versions.PoolVersion]
+    backoffs: Mapping[str, int]
+
+
+_OLDEST_DISPATCHABLE = text(f"""
+    WITH heads AS MATERIALIZED (
+        SELECT pool_id, account_id, min(queued_at) AS queued_at FROM jobs
+        WHERE {DISPATCHABLE} AND pool_id IS NOT NULL GROUP BY pool_id, account_id
+    ), used AS (
+        SELECT account_id, count(*) AS count, sum(vcpu) AS vcpu, sum(memory) AS memory
+        FROM ({usage.used_pods()}) pods GROUP BY account_id
+    )
+    SELECT min(heads.queued_at) FROM heads
+    JOIN pools p ON p.id = heads.pool_id
+    JOIN accounts a ON a.id = heads.account_id
+    LEFT JOIN used u ON u.account_id = a.id
+    WHERE coalesce(u.count, 0) < a.budget_count
+      AND coalesce(u.vcpu, 0) + p.vcpu <= a.budget_vcpu
+      AND coalesce(u.memory, 0) + p.memory <= a.budget_memory
+""")  # noqa: S608  the parts are literals of this package
+
+
+def read(db: Connection, *, now: datetime) -> Statistics:
+    """Return the numbers of this moment."""
+    db.execute(text("SET LOCAL statement_timeout = 2000"))
+    jobs = db.execute(
+        text("""
+            SELECT state, hold_reason, count(*) AS jobs, min(queued_at) AS oldest FROM jobs
+            WHERE state <> 'completed' GROUP BY state, hold_reason
+        """)
+    ).all()
+    claims = db.execute(
+        text("""
+            SELECT purpose, state, count(*) AS claims, min(changed_at) AS oldest FROM claims
+            WHERE ended_at IS NULL GROUP BY purpose, state
+        """)
+    ).all()
+    offered: int = db.execute(
+        text("""
+            SELECT count(*) FROM offers o JOIN web_instances w ON w.id = o.web_id AND w.beat_at > :alive
+            WHERE o.until > :now
+        """),
+        {"now": now, "alive": now - WEB_ALIVE},
+    ).scalar_one()
+    dispatchable: datetime | None = db.execute(_OLDEST_DISPATCHABLE).scalar()
+    oldest = [row.oldest for row in jobs if row.state == "queued" and row.hold_reason is None]
+    return Statistics(
+        jobs={(row.state, row.hold_reason): row.jobs for row in jobs},
+        claims={(row.purpose, row.state): row.claims for row in claims},
+        claim_seconds={(row.purpose, row.state): max(0.0, (now - row.oldest).total_seconds()) for row in claims},
+        offered_pods=offered,
+        oldest_queued_seconds=max(0.0, (now - oldest[0]).total_seconds()) if oldest else 0.0,
+        oldest_dispatchable_seconds=0.0 if dispatchable is None else max(0.0, (now - dispatchable).total_seconds()),
+        closed_seconds={
+            row.upstream: 0.0 if row.open else max(0.0, (now - row.closed_at).total_seconds()) for row in gates.read(db)
+        },
+        stranded_seconds=stranded.oldest(db, now=now),
+        last_tick=sweep_runs.last_tick(db),
+        catch_up=catch_up.coverage(db, now=now),
+        deliveries_read=redelivery.read_until(db),
+        epoch=epochs.read(db, now=now),
+        scaling=scaling.decisions(db),
+        ending=usage.ending_pods(db),
+        braked=runner_failures.brakes(db),
+        versions=runner_versions.read(db),
+        backoffs=Counter(each.kind for each in backoffs.in_force(db, now=now)),
+    )

@@ -1,0 +1,1 @@
+"""Claims: matching, steps, delivery, releases, and how Pods of claims end."""

@@ -1,0 +1,156 @@
+"""Delivered claims whose Pod may be cut off by its own stamp, and stamps that return (`rules.claims.cuts`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from models.claims.names import INSTALLATION_NOW, SCOPE_NOW
+from models.claims.steps import UNSTAMP_LEASE, StampWork, lease, stamp_work
+from models.db import epochs
+from models.db.sql import text
+from models.db.transitions import move_claim
+from rules.claims.machines import Stamp
+
+LOOKS = 50
+"""Pods that one tick of `resume` has looked at, at most."""
+
+_SUSPECTS = text(f"""
+    UPDATE claims SET due_at = :next WHERE id IN (
+        SELECT c.id FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
+        WHERE c.ended_at IS NULL AND c.purpose = 'job' AND c.state = 'delivered' AND c.stamp = 'on'
+          AND c.spare_since IS NULL AND c.delivered_at <= :before AND (c.due_at IS NULL OR c.due_at < :now)
+          AND (c.leased_until IS NULL OR c.leased_until < :now)
+          AND p.poller_ended_at IS NULL AND p.terminal_at IS NULL AND p.gone_at IS NULL AND {epochs.TRUSTED}
+        ORDER BY c.due_at NULLS FIRST LIMIT :limit FOR NO KEY UPDATE OF c SKIP LOCKED)
+    RETURNING id
+""")  # noqa: S608  a constant of models.db.epochs
+
+
+def suspects(db: Connection, *, cut_off_after: float, due_after: float, now: datetime) -> list[int]:
+    """Return delivered claims whose Pods are to be looked at: nobody saw the end of the poller.
+
+    Each is returned every `due_after` seconds at most. The keeper records the end of most pollers, so an ordinary
+    delivery is not among them.
+    """
+    rows = db.execute(
+        _SUSPECTS,
+        {
+            "now": now, "next": now + timedelta(seconds=due_after), "before": now - timedelta(seconds=cut_off_after),
+            "limit": LOOKS,
+        },
+    )  # fmt: skip
+    return list(rows.scalars())
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A delivered claim whose stamp is on, or is being removed. Scope and installation are those of today."""
+
+    claim_id: int
+    delivered_at: datetime
+    stamp: str
+    namespace: str
+    pod_name: str
+    pod_uid: str
+    runner_name: str
+    installation_id: int
+    scope: str
+
+
+def suspect(db: Connection, claim_id: int) -> Suspect | None:
+    """Return a delivered claim that may be un-stamped, if the cluster and GitHub say so too."""
+    row = db.execute(
+        text(f"""
+            SELECT c.id, c.delivered_at, c.stamp, p.namespace, p.name, c.pod_uid, c.runner_name,
+                   {INSTALLATION_NOW}, {SCOPE_NOW}
+            FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
+            WHERE c.id = :id AND c.ended_at IS NULL AND c.state = 'delivered' AND c.stamp IN ('on', 'removing')
+              AND c.runner_name IS NOT NULL AND c.installation_id IS NOT NULL AND c.scope IS NOT NULL
+        """),  # noqa: S608  literals of this package
+        {"id": claim_id},
+    ).one_or_none()
+    return None if row is None else Suspect(*row)
+
+
+def begin(db: Connection, seen: Suspect, *, why: str, due_after: float, now: datetime, who: str) -> StampWork | None:
+    """Take a claim that was judged as `seen` for its un-stamp; None when it moved on or was delivered anew."""
+    row = lease(
+        db, "lease_unstamp", seen.claim_id, chain_no=None, seconds=UNSTAMP_LEASE, now=now,
+        guard="""
+            AND state = 'delivered' AND delivered_at = :delivered_at
+            AND (stamp = 'removing'  -- begun before the poller ended; it goes on, and its end has the stamp return
+                 OR stamp = 'on' AND NOT EXISTS (
+                     SELECT FROM runner_pods p WHERE p.id = claims.runner_pod_id AND p.poller_ended_at IS NOT NULL))
+        """,
+        values=", stamp_no = stamp_no + 1", delivered_at=seen.delivered_at,
+    )  # fmt: skip
+    if row is None:
+        return None
+    if row.stamp != Stamp.REMOVING:
+        move_claim(
+            db, "stamp_removing", seen.claim_id, now=now, who=who, why=why, guard="AND state = 'delivered'",
+            values={"due_at": "CAST(:due AS timestamptz)"}, due=now + timedelta(seconds=due_after),
+        )  # fmt: skip
+    return stamp_work(db, row)
+
+
+def waiting_for_pollers(db: Connection, uids: Sequence[str]) -> list[int]:
+    """Return the delivered claims of these Pods for which the end of the poller would change something."""
+    found = db.execute(
+        text("""
+            SELECT c.id FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
+            WHERE c.pod_uid = ANY(:uids) AND c.ended_at IS NULL AND c.purpose = 'job'
+              AND c.state IN ('delivered', 'executing')
+              AND (p.poller_ended_at IS NULL OR c.stamp IN ('removing', 'off', 'gave_up'))
+            ORDER BY c.id
+        """),
+        {"uids": list(uids)},
+    )
+    return list(found.scalars())
+
+
+def pollers_ended(db: Connection, uids: Sequence[str], *, now: datetime) -> list[int]:
+    """Record that the pollers of these Pods have ended, and return the claims whose stamps return now.
+
+    A stamp cuts nothing off from here on. Rows that are locked are left to whoever looks next.
+    """
+    db.execute(
+        text("""
+            UPDATE runner_pods SET poller_ended_at = :now WHERE id IN (
+                SELECT id FROM runner_pods WHERE uid = ANY(:uids) AND poller_ended_at IS NULL
+                ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+        """),
+        {"uids": list(uids), "now": now},
+    )
+    found = db.execute(
+        text("""
+            SELECT id FROM claims
+            WHERE pod_uid = ANY(:uids) AND ended_at IS NULL AND purpose = 'job'
+              AND state IN ('delivered', 'executing') AND stamp IN ('removing', 'off', 'gave_up')
+            ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+        """),
+        {"uids": list(uids)},
+    )
+    claims = list(found.scalars())
+    for claim_id in claims:
+        stamp_now(db, claim_id, why="its poller has ended", now=now)
+    return claims
+
+
+def stamp_now(db: Connection, claim_id: int, *, why: str, now: datetime) -> None:
+    """Let the stamp of a delivered claim return at once; an un-stamp is cancelled."""
+    move_claim(
+        db, "cancel_unstamp", claim_id, now=now, who="ostler", why=why,
+        guard="AND state IN ('delivered', 'executing')", values={"leased_until": "NULL"},
+    )  # fmt: skip
+    db.execute(
+        text("""
+            UPDATE claims SET due_at = :now, stamp_after = NULL
+            WHERE id = :id AND ended_at IS NULL AND state IN ('delivered', 'executing') AND stamp <> 'on'
+        """),
+        {"id": claim_id, "now": now},
+    )

@@ -1,0 +1,346 @@
+"""The matcher's queries: free Pods for queued jobs, under the pool's lock and in the one lock order.
+
+Pool → jobs by id → runner_pods by id → accounts by id → claims by id. Everything that is counted is
+counted in a statement after the locks are held; locking, counting and inserting in one overspends (L2).
+
+Only the pool's lock is waited for. Every row is taken with `SKIP LOCKED`, so a run may take further jobs after it has
+found an account locked, and no locked row keeps a free Pod from another job (L14).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from models.db import epochs
+from models.db.engine import note
+from models.db.prepared import Prepared
+from models.db.sql import text
+from models.db.transitions import move_jobs, move_many_jobs
+from models.routing.usage import usage_of
+from rules.claims.fairness import AccountView, Budget, JobHead
+from rules.claims.machines import ClaimState, allowed
+
+WHO = "dispatch"
+
+WEB_ALIVE = timedelta(seconds=15)
+"""A web process that has not beaten for this long has no offers."""
+
+POOL_LOCK_WITHIN = "500ms"
+"""How long a matcher waits for another of its pool; a duration of Postgres."""
+
+_FREE_PODS = """
+    FROM offers o
+    JOIN web_instances w ON w.id = o.web_id AND w.beat_at > :web_alive
+    JOIN runner_pods p ON p.uid = o.pod_uid
+    WHERE o.pool_id = :pool_id AND o.until > :now AND p.gone_at IS NULL AND p.terminal_at IS NULL
+      AND NOT EXISTS (
+        SELECT FROM claims c
+        WHERE c.pod_uid = o.pod_uid AND (c.ended_at IS NULL OR c.delivered_at IS NOT NULL))
+"""
+
+_SPARE = """
+    ended_at IS NULL AND pool_id = :pool_id AND state = 'delivered' AND job_id IS NULL AND spare_since > :spare_before
+"""
+
+DISPATCHABLE = "state = 'queued' AND hold_reason IS NULL"
+"""Of a job: it can be dispatched, as far as it goes."""
+
+QUEUED = f"pool_id = :pool_id AND {DISPATCHABLE}"
+"""Of a job: it can be dispatched in this pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolShape:
+    """The pool that is matched; sizes in millicores and MiB."""
+
+    id: int
+    vcpu: int
+    memory: int
+    template_hash: str
+    wants_pods: bool
+    autoscaled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FreePod:
+    """A Pod that is offered, has no live claim and was never given a JIT; its row is locked."""
+
+    id: int
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A job claim that was inserted."""
+
+    claim_id: int
+    job_id: int
+    pod_uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a run meets: free Pods (up to the batch), and whether a probe may be due or spares may be there.
+
+    `failures`: runners of this pool have ended without an execution, so that it may be braked.
+    """
+
+    free: int
+    probes: bool
+    spares: bool
+    failures: bool = False
+
+
+def lock_pool(db: Connection, pool_id: int) -> PoolShape | None:
+    """Take the pool's lock for this transaction; None when it takes no new jobs.
+
+    None of them does while Postgres is known to be older than the cluster: a job may run that is queued here.
+
+    Raises what Postgres raises when another session holds the lock for more than `POOL_LOCK_WITHIN`.
+    """
+    # One message, but statements of their own: the last one's snapshot is taken when the lock is held.
+    # A prepared plan outlives the size of the tables it was made for: none may rest on a table being small.
+    row = db.execute(
+        text(f"""
+            SET LOCAL lock_timeout = '{POOL_LOCK_WITHIN}';
+            SET LOCAL enable_seqscan = off;
+            SELECT pg_advisory_xact_lock(:pool_id);
+            SELECT id, vcpu, memory, template_hash, wants_pods, autoscaled FROM pools
+            WHERE id = :pool_id AND deleted_at IS NULL AND NOT draining AND {epochs.CURRENT}
+        """),  # noqa: S608  a literal of this package
+        {"pool_id": pool_id},
+    ).one_or_none()
+    return None if row is None else PoolShape(*row)
+
+
+def outlook(db: Connection, pool: PoolShape, *, batch: int, spare_after: float, now: datetime) -> Outlook:
+    """Return what this run meets; most runs meet neither failed installations nor spares and need ask no further."""
+    # Planned anew each time, as `lock_pods` is: the best way to the free Pods depends on how many are offered.
+    row = db.execute(
+        text(f"""
+            SELECT (SELECT count(*) FROM (SELECT 1 {_FREE_PODS} LIMIT :batch) free) AS free,
+                   EXISTS (SELECT FROM backoffs WHERE kind = 'installation' AND failures > 0) AS probes,
+                   EXISTS (SELECT FROM claims WHERE {_SPARE}) AS spares,
+                   EXISTS (SELECT FROM runner_failures
+                           WHERE pool_id = :pool_id AND cleared_at IS NULL) AS failures
+        """),  # noqa: S608  the parts stand above
+        {
+            "pool_id": pool.id, "batch": batch, "now": now, "web_alive": now - WEB_ALIVE,
+            "spare_before": now - timedelta(seconds=spare_after),
+        },
+    ).one()  # fmt: skip
+    return Outlook(free=row.free, probes=row.probes, spares=row.spares, failures=row.failures)
+
+
+_LOCK_JOBS = Prepared(
+    "lock_jobs",
+    f"SELECT id FROM jobs WHERE id = ANY(:ids) AND {QUEUED} ORDER BY id FOR NO KEY UPDATE SKIP LOCKED",  # noqa: S608
+    ids="bigint[]", pool_id="bigint",
+)  # fmt: skip
+
+
+def lock_jobs(db: Connection, pool: PoolShape, job_ids: Sequence[int]) -> frozenset[int]:
+    """Lock those of the jobs that are still dispatchable and that nobody else has locked."""
+    rows = _LOCK_JOBS.execute(db, ids=list(job_ids), pool_id=pool.id)
+    return frozenset(rows.scalars())
+
+
+_TAKEN = Prepared(
+    "taken",
+    "SELECT pod_uid FROM claims WHERE pod_uid = ANY(:uids) AND (ended_at IS NULL OR delivered_at IS NOT NULL)",
+    uids="text[]",
+)
+
+
+def lock_pods(db: Connection, pool: PoolShape, *, limit: int, now: datetime) -> list[FreePod]:
+    """Lock up to `limit` free Pods, those of the current template first; others take the place of locked ones.
+
+    Whoever inserts a claim holds the Pod's row, so the second look, which sees all that was committed before the lock,
+    is final.
+    """
+    rows = db.execute(
+        text(f"""
+            SELECT p.id, p.uid {_FREE_PODS}
+            ORDER BY p.template_hash <> :template_hash, p.id LIMIT :limit
+            FOR NO KEY UPDATE OF p SKIP LOCKED
+        """),
+        {
+            "pool_id": pool.id, "now": now, "web_alive": now - WEB_ALIVE, "limit": limit,
+            "template_hash": pool.template_hash,
+        },
+    ).all()  # fmt: skip
+    taken = set(_TAKEN.execute(db, uids=[row.uid for row in rows]).scalars()) if rows else set()
+    return [FreePod(row.id, row.uid) for row in rows if row.uid not in taken]
+
+
+_LOCK_ACCOUNTS = Prepared(
+    "lock_accounts",
+    """
+    SELECT id, weight, budget_count, budget_vcpu, budget_memory FROM accounts
+    WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+    """,
+    ids="bigint[]",
+)
+
+
+def lock_accounts(db: Connection, account_ids: Collection[int]) -> dict[int, AccountView]:
+    """Lock those of the accounts that nobody else has locked, and count what they use after that."""
+    rows = _LOCK_ACCOUNTS.execute(db, ids=list(account_ids)).all()
+    usage = usage_of(db, [row.id for row in rows])
+    return {
+        row.id: AccountView(
+            account_id=row.id,
+            weight=row.weight,
+            budget=Budget(count=row.budget_count, vcpu_millicores=row.budget_vcpu, memory_mib=row.budget_memory),
+            usage=usage[row.id],
+        )
+        for row in rows
+    }
+
+
+_REPOSITORY = "CASE WHEN starts_with(j.scope, 'repos/') THEN j.repository_id END"
+"""Of a job `j`: the id of the repository that its scope is; NULL for an organisation."""
+
+
+def give_to_spares(
+    db: Connection, pool: PoolShape, job_ids: Sequence[int], *, spare_after: float, now: datetime
+) -> dict[int, int]:
+    """Give jobs to spares of the same pool, account and scope; return job id → claim id.
+
+    A spare is a registered runner that waits at GitHub: the job needs no Pod, no mint and no further budget. One of a
+    repository serves the jobs of that one, not of another that has its name by now.
+    """
+    if not job_ids:
+        return {}
+    spares = db.execute(
+        text(f"""
+            SELECT id, account_id, scope, repository_id FROM claims
+            WHERE {_SPARE}
+              AND account_id IN (SELECT account_id FROM jobs WHERE id = ANY(:job_ids))
+            ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+        """),  # noqa: S608  as above
+        {"pool_id": pool.id, "job_ids": list(job_ids), "spare_before": now - timedelta(seconds=spare_after)},
+    ).all()
+    if not spares:
+        return {}
+    waiting: dict[tuple[int, str, int | None], list[int]] = {}
+    for row in spares:
+        waiting.setdefault((row.account_id, row.scope, row.repository_id), []).append(row.id)
+    jobs = db.execute(
+        text(f"SELECT id, account_id, scope, {_REPOSITORY} AS repository_id FROM jobs j WHERE id = ANY(:ids)"),  # noqa: S608  as above
+        {"ids": list(job_ids)},
+    )
+    by_id = {row.id: (row.account_id, row.scope, row.repository_id) for row in jobs}
+    given: dict[int, int] = {}
+    for job_id in job_ids:
+        claims = waiting.get(by_id[job_id])
+        if claims:
+            given[job_id] = claims.pop(0)
+    if given:
+        db.execute(
+            text("""
+                UPDATE claims c SET job_id = pair.job_id, spare_since = NULL, delivered_at = :now, changed_at = :now,
+                       runner_absent_at = NULL, runner_free_at = NULL
+                FROM unnest(CAST(:claims AS bigint[]), CAST(:jobs AS bigint[])) AS pair (claim_id, job_id)
+                WHERE c.id = pair.claim_id
+            """),
+            {"claims": list(given.values()), "jobs": list(given), "now": now},
+        )
+        move_jobs(db, "job_claim", list(given), now=now, who=WHO, why="given to a spare")
+    return given
+
+
+_INSERT_CLAIMS = Prepared(
+    "insert_claims",
+    f"""
+    WITH made AS (
+        INSERT INTO claims (purpose, job_id, runner_pod_id, pod_uid, pool_id, account_id, installation_id, scope,
+                            repository_id, vcpu, memory, state, created_at, changed_at, due_at)
+        SELECT 'job', j.id, pair.pod_id, pair.uid, :pool_id, j.account_id, j.installation_id, j.scope,
+               {_REPOSITORY},
+               :vcpu, :memory, :state, :now, :now, :due
+        FROM unnest(:jobs, :pods, :uids) WITH ORDINALITY AS pair (job_id, pod_id, uid, place)
+        JOIN jobs j ON j.id = pair.job_id
+        ORDER BY pair.place
+        RETURNING id, job_id, pod_uid
+    ), events AS (
+        INSERT INTO claim_events (claim_id, at, transition, from_state, to_state, who, why)
+        SELECT id, :now, :transition, NULL, :state, :who, :why FROM made
+    )
+    SELECT id, job_id, pod_uid FROM made
+    """,  # noqa: S608  as above
+    pool_id="bigint", vcpu="bigint", memory="bigint", state="text", now="timestamptz", due="timestamptz",
+    jobs="bigint[]", pods="bigint[]", uids="text[]", transition="text", who="text", why="text",
+)  # fmt: skip
+
+
+def insert_claims(
+    db: Connection, pool: PoolShape, pairs: Sequence[tuple[int, FreePod]], *, due_after: float, now: datetime
+) -> list[Made]:
+    """Insert one job claim per (job, Pod), with its event, and move the jobs; return the claims.
+
+    The caller holds the rows of the jobs, the Pods and the accounts.
+    """
+    if not pairs:
+        return []
+    rows = _INSERT_CLAIMS.execute(
+        db,
+        pool_id=pool.id,
+        vcpu=pool.vcpu,
+        memory=pool.memory,
+        state=ClaimState.CLAIMED,
+        now=now,
+        due=now + timedelta(seconds=due_after),
+        jobs=[job_id for job_id, _ in pairs],
+        pods=[pod.id for _, pod in pairs],
+        uids=[pod.uid for _, pod in pairs],
+        transition="claim",
+        who=WHO,
+        why="matched",
+    )
+    made = [Made(row.id, row.job_id, row.pod_uid) for row in rows]
+    note(db, "claim", machine=allowed("claim").machine, rows=len(made))
+    move_many_jobs(db, "job_claim", [job_id for job_id, _ in pairs], now=now, who=WHO, why="matched")
+    return made
+
+
+def set_wants_pods(db: Connection, pool: PoolShape, *, wants: bool) -> bool:
+    """Write down whether jobs were left without Pods; return whether that is news.
+
+    A pool's row that another session has locked is left: `resume` wakes the pool until a later run has written it.
+    """
+    if pool.wants_pods == wants:
+        return False
+    changed = db.execute(
+        text("""
+            UPDATE pools SET wants_pods = :wants
+            WHERE id = (SELECT id FROM pools WHERE id = :id FOR NO KEY UPDATE SKIP LOCKED)
+        """),
+        {"wants": wants, "id": pool.id},
+    )
+    return changed.rowcount > 0
+
+
+def spare_candidates(
+    db: Connection, pool: PoolShape, heads: Sequence[JobHead], *, spare_after: float, now: datetime
+) -> frozenset[int]:
+    """Return the jobs that spares of their accounts could take, as many as there are spares."""
+    rows = db.execute(
+        text(f"""
+            SELECT account_id, count(*) AS spares FROM claims
+            WHERE {_SPARE}
+            GROUP BY account_id
+        """),  # noqa: S608  as above
+        {"pool_id": pool.id, "spare_before": now - timedelta(seconds=spare_after)},
+    )
+    left = {row.account_id: row.spares for row in rows}
+    chosen: set[int] = set()
+    for job in sorted(heads, key=lambda head: (-head.priority, head.queued_at, head.job_id)):
+        if left.get(job.account_id, 0) > 0:
+            left[job.account_id] -= 1
+            chosen.add(job.job_id)
+    return frozenset(chosen)

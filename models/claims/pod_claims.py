@@ -1,0 +1,56 @@
+"""Claims whose Pod is over: what GitHub is asked about them before they end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from models.claims.releases import Registration, registrations_of
+from models.db.sql import text
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimFacts:
+    """What is asked of GitHub about a claim whose Pod ended, and the Pod."""
+
+    namespace: str
+    pod_name: str
+    pod_uid: str
+    job_id: int | None
+    repository: str | None
+    installation_id: int | None
+    account_id: int | None
+    pool_id: int
+    executing: bool
+    releasing: bool
+    delivered: bool
+    registrations: tuple[Registration, ...]
+
+
+def claim_facts(db: Connection, claim_id: int) -> ClaimFacts | None:
+    """Return the facts of a live job claim."""
+    query = db.execute(
+        text("""
+            SELECT p.namespace, p.name AS pod_name, c.pod_uid, c.job_id, j.repository, c.installation_id, c.account_id,
+                   c.pool_id, c.state = 'executing' AS executing,
+                   c.state = 'releasing' AS releasing, c.delivered_at IS NOT NULL AS delivered
+            FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id LEFT JOIN jobs j ON j.id = c.job_id
+            WHERE c.id = :id AND c.ended_at IS NULL AND c.purpose = 'job'
+        """),
+        {"id": claim_id},
+    )
+    row = query.mappings().one_or_none()
+    return None if row is None else ClaimFacts(**row, registrations=registrations_of(db, claim_id))
+
+
+def executing_pods(db: Connection, *, pool_id: int) -> frozenset[str]:
+    """Return the UIDs of the Pods of a pool that execute a job."""
+    rows = db.execute(
+        text("""
+            SELECT pod_uid FROM claims
+            WHERE pool_id = :pool_id AND state = 'executing' AND purpose = 'job' AND ended_at IS NULL
+        """),
+        {"pool_id": pool_id},
+    )
+    return frozenset(rows.scalars())

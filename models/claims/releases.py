@@ -1,0 +1,480 @@
+"""How claims end other than by `completed`: releases, retirements, Pods that are gone or spent.
+
+Whoever ends a claim moves its job in the same transaction (L4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from models.claims import pod_ends, runner_failures
+from models.claims.names import INSTALLATION_NOW, SCOPE_NOW
+from models.claims.steps import RELEASE_LEASE, RETIRE_LEASE, lease, record_annotation
+from models.db import epochs
+from models.db.engine import StartOver
+from models.db.sql import text
+from models.db.transitions import insert_events, move_claim, move_jobs
+from models.routing.usage import pools_with_work
+from rules.claims.fates import Fate, JobFate
+from rules.claims.machines import ClaimState, EndReason, Purpose
+from rules.claims.pod_ends import tell
+from rules.routing.holds import HoldReason
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A runner that we registered, or may have registered, and have not seen gone.
+
+    `delivered`: the JIT of its claim left us, so that somebody may start this runner. Scope and installation are
+    those of today (`models.claims.names`): the claim may have ended long before.
+    """
+
+    attempt_id: int
+    runner_name: str
+    runner_id: int | None
+    installation_id: int
+    scope: str
+    delivered: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseWork:
+    """What a release or a retirement has to undo, and `since` when. `expected` and `value` are of the annotation.
+
+    `forced`: a sweep allowed this retirement to delete the Pod without waiting for its kubelet.
+    """
+
+    claim_id: int
+    chain_no: int
+    pool_id: int
+    job_id: int | None
+    repository: str | None
+    account_id: int | None
+    installation_id: int | None
+    delivered: bool
+    reason: str
+    since: datetime
+    namespace: str
+    pod_name: str
+    pod_uid: str
+    expected: str
+    value: str
+    lease_until: datetime
+    registrations: tuple[Registration, ...]
+    trusted: bool = True
+    """Postgres was confirmed to be as new as the cluster. Otherwise nothing but a requeue may be done."""
+    forced: bool = False
+
+
+def request_release(
+    db: Connection,
+    claim_id: int,
+    *,
+    reason: str,
+    chain_no: int | None = None,
+    undelivered: bool = False,
+    spare_since: datetime | None = None,
+    now: datetime,
+    who: str,
+) -> bool:
+    """Commit that a claim is being released, before any outside call of it.
+
+    Lease and `due_at` stay, so that the release waits out a step in flight. With `chain_no` (an errback)
+    only a claim that is still `claimed` and on that chain is taken, with `undelivered` only one whose JIT
+    never left us, with `spare_since` only the spare that it was at that time. Of `undelivered` rows that are an
+    earlier state know nothing: none is taken.
+    """
+    guard = "" if chain_no is None else "AND state = 'claimed' AND chain_no = :chain_no"
+    if undelivered:
+        guard += f" AND delivered_at IS NULL AND {epochs.CURRENT}"
+    if spare_since is not None:
+        guard += " AND job_id IS NULL AND spare_since = :spare_since"
+    moved = move_claim(
+        db,
+        "begin_release",
+        claim_id,
+        now=now,
+        who=who,
+        why=reason,
+        guard=guard,
+        values={"release_reason": ":why", "due_at": "coalesce(leased_until, :now)", "last_error": "NULL"},
+        chain_no=chain_no,
+        spare_since=spare_since,
+    )
+    return moved is not None
+
+
+def registrations_of(db: Connection, claim_id: int, *, pod_uid: str | None = None) -> tuple[Registration, ...]:
+    """Return what was registered, or may have been, for a claim, or for every claim of its Pod."""
+    rows = db.execute(
+        text(f"""
+            SELECT m.id, m.runner_name, m.runner_id, {INSTALLATION_NOW}, {SCOPE_NOW},
+                   c.delivered_at IS NOT NULL AS delivered
+            FROM mint_attempts m JOIN claims c ON c.id = m.claim_id
+            WHERE m.outcome IN ('open', 'minted') AND c.installation_id IS NOT NULL
+              AND (c.id = :id OR c.pod_uid = :uid) ORDER BY m.id
+        """),  # noqa: S608  the parts are literals of this package
+        {"id": claim_id, "uid": pod_uid},
+    )
+    return tuple(Registration(*row) for row in rows)
+
+
+def _work(db: Connection, row: Row[Any]) -> ReleaseWork:
+    pod = db.execute(
+        text("SELECT namespace, name, stamp_value FROM runner_pods WHERE id = :id"), {"id": row.runner_pod_id}
+    ).one()
+    repository = db.execute(text("SELECT repository FROM jobs WHERE id = :id"), {"id": row.job_id}).scalar()
+    retire = row.purpose == Purpose.RETIRE
+    registrations = registrations_of(db, row.id, pod_uid=row.pod_uid if retire else None)
+    delivered: bool = db.execute(
+        text("""
+            SELECT EXISTS (SELECT FROM claims
+                           WHERE pod_uid = :uid AND delivered_at IS NOT NULL AND (id = :id OR :retire))
+        """),
+        {"uid": row.pod_uid, "id": row.id, "retire": retire},
+    ).scalar_one()
+    return ReleaseWork(
+        claim_id=row.id,
+        chain_no=row.chain_no,
+        pool_id=row.pool_id,
+        job_id=row.job_id,
+        repository=repository,
+        account_id=row.account_id,
+        installation_id=row.installation_id,
+        delivered=delivered,
+        reason=row.release_reason or "",
+        since=row.changed_at,
+        namespace=pod.namespace,
+        pod_name=pod.name,
+        pod_uid=row.pod_uid,
+        expected=pod.stamp_value,
+        value=f"{row.id}.{row.stamp_no}",
+        lease_until=row.leased_until,
+        registrations=registrations,
+        forced=row.forced_at is not None,
+    )
+
+
+def begin_release(db: Connection, claim_id: int, *, requeue_after: float = 20.0, now: datetime) -> ReleaseWork | None:
+    """Take a `releasing` claim for its release step.
+
+    Without trust in these rows only a claim is taken that was never delivered and has been `releasing` for
+    `requeue_after` seconds: its job waits for no confirmation of the epoch.
+    """
+    values = ", stamp_no = stamp_no + 1, chain_no = chain_no + 1"
+    row = lease(
+        db, "lease_release", claim_id, chain_no=None, seconds=RELEASE_LEASE, now=now, values=values
+    )  # fmt: skip
+    if row is not None:
+        return _work(db, row)
+    row = lease(
+        db, "lease_release", claim_id, chain_no=None, seconds=RELEASE_LEASE, now=now, values=values, trusted=False,
+        guard="AND delivered_at IS NULL AND changed_at <= :overdue", overdue=now - timedelta(seconds=requeue_after),
+    )  # fmt: skip
+    return None if row is None else replace(_work(db, row), trusted=False)
+
+
+def begin_retire(db: Connection, claim_id: int, *, now: datetime) -> ReleaseWork | None:
+    """Take a `retire` claim for its step."""
+    row = lease(db, "lease_retire", claim_id, chain_no=None, seconds=RETIRE_LEASE, now=now)
+    return None if row is None else _work(db, row)
+
+
+def registration_removed(db: Connection, attempt_id: int, *, now: datetime) -> None:
+    """Record that GitHub has no such runner any more."""
+    db.execute(
+        text("UPDATE mint_attempts SET outcome = 'removed', closed_at = :now WHERE id = :id"),
+        {"id": attempt_id, "now": now},
+    )
+
+
+def lock_job(db: Connection, job_id: int) -> None:
+    """Lock a job before the claims that hold it, in the one lock order."""
+    db.execute(text("SELECT 1 FROM jobs WHERE id = :id FOR NO KEY UPDATE"), {"id": job_id})
+
+
+def lock_claim(db: Connection, claim_id: int) -> Row[Any] | None:
+    """Lock a live claim with its job and its Pod's row, in the one lock order; None when it has ended.
+
+    Raises `StartOver` when the claim got another job meanwhile.
+    """
+    seen = db.execute(
+        text("SELECT job_id, runner_pod_id FROM claims WHERE id = :id AND ended_at IS NULL"), {"id": claim_id}
+    ).one_or_none()
+    if seen is None:
+        return None
+    if seen.job_id is not None:
+        lock_job(db, seen.job_id)
+    db.execute(text("SELECT 1 FROM runner_pods WHERE id = :id FOR NO KEY UPDATE"), {"id": seen.runner_pod_id})
+    claim = db.execute(
+        text("SELECT * FROM claims WHERE id = :id AND ended_at IS NULL FOR NO KEY UPDATE"), {"id": claim_id}
+    ).one_or_none()
+    if claim is not None and claim.job_id != seen.job_id:
+        raise StartOver
+    return claim
+
+
+def refuse_release(db: Connection, claim_id: int, *, now: datetime, who: str) -> bool:
+    """GitHub would not delete the runner because it is busy: the claim executes after all."""
+    moved = move_claim(
+        db,
+        "refuse_release",
+        claim_id,
+        now=now,
+        who=who,
+        why="GitHub says that the runner is busy",
+        guard="AND delivered_at IS NOT NULL",
+    )
+    if moved is not None:
+        runner_failures.executed(db, [claim_id], now=now)
+    return moved is not None
+
+
+def move_fate(db: Connection, job_id: int, fate: JobFate, *, now: datetime, who: str) -> None:
+    """Give a job that lost its claim the state that its fate says; a terminal job stays terminal."""
+    match fate.fate:
+        case Fate.REQUEUE:
+            move_jobs(db, "job_requeue", [job_id], now=now, who=who, why=fate.why)
+            db.execute(text("DELETE FROM executions WHERE job_id = :id AND ended_at IS NULL"), {"id": job_id})
+        case Fate.FINISH:
+            moved = move_jobs(
+                db,
+                "job_finish",
+                [job_id],
+                now=now,
+                who=who,
+                why=fate.why,
+                values={"conclusion": ":conclusion", "completed_at": ":now", "hold_reason": "NULL"},
+                conclusion=fate.conclusion,
+            )
+            if moved:
+                db.execute(
+                    text("UPDATE executions SET ended_at = :now WHERE job_id = :id AND ended_at IS NULL"),
+                    {"id": job_id, "now": now},
+                )
+        case Fate.RUNNING:
+            move_jobs(db, "job_run", [job_id], now=now, who=who, why=fate.why)
+            db.execute(
+                text("""
+                    UPDATE jobs SET hold_reason = :hold, ask_after = NULL, changed_at = :now
+                    WHERE id = :id AND state = 'running'
+                """),
+                {"id": job_id, "hold": HoldReason.ASK_GITHUB, "now": now},
+            )
+            db.execute(
+                text("UPDATE executions SET claim_id = NULL WHERE job_id = :id AND ended_at IS NULL"), {"id": job_id}
+            )
+
+
+class Warmth(StrEnum):
+    """What is known of a Pod whose claim ends before anything was delivered.
+
+    - `warm`: the un-stamp is confirmed, it may be claimed again.
+    - `gone`: the UID is gone.
+    - `unknown`: the un-stamp cannot be confirmed and never will; it is retired.
+    """
+
+    WARM = "warm"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A claim that was ended, with the retire claim that was inserted for its Pod, if one was."""
+
+    retire_id: int | None
+
+
+def end_never_delivered(
+    db: Connection, work: ReleaseWork, *, warmth: Warmth, retire_due: float, now: datetime, who: str
+) -> Ended | None:
+    """End a claim whose JIT never left us: the job is queued at its old age, the Pod warm again at once.
+
+    None when the claim moved on. A Pod of `unknown` warmth gets its retire claim in the same transaction, also while
+    the rows are not trusted: the retirement waits for trust, and looks at the Pod before it deletes it (L7).
+    """
+    claim = lock_claim(db, work.claim_id)
+    if claim is None or claim.delivered_at is not None:
+        return None
+    match warmth:
+        case Warmth.WARM:
+            record_annotation(db, pod_uid=work.pod_uid, value=work.value)
+        case Warmth.GONE:
+            mark_gone(db, work.pod_uid, now=now)
+        case Warmth.UNKNOWN:
+            pass
+    moved = move_claim(
+        db,
+        "end_released",
+        work.claim_id,
+        now=now,
+        who=who,
+        why=work.reason,
+        guard=f"AND delivered_at IS NULL AND chain_no = :chain_no AND {epochs.CURRENT}",
+        values={"end_reason": ":end_reason", "stamp": "'off'"},
+        chain_no=work.chain_no,
+        end_reason=EndReason.RELEASED,
+    )
+    if moved is None:
+        return None
+    if claim.job_id is not None:
+        move_jobs(db, "job_requeue", [claim.job_id], now=now, who=who, why=work.reason)
+    if warmth is not Warmth.UNKNOWN:
+        return Ended(None)
+    return Ended(
+        insert_retire(
+            db,
+            claim.runner_pod_id,
+            now=now,
+            who=who,
+            why="its stamp cannot be taken off",
+            due_after=retire_due,
+            trusted=False,
+        )
+    )
+
+
+def end_delivered(
+    db: Connection, work: ReleaseWork, fate: JobFate, *, now: datetime, who: str, retire_due: float
+) -> int | None:
+    """End a delivered claim whose runner is proven gone from GitHub, move its job and retire its Pod.
+
+    One transaction; returns the retire claim's id, or None when the claim moved on.
+    """
+    claim = lock_claim(db, work.claim_id)
+    if claim is None:
+        return None
+    if claim.job_id != work.job_id:
+        return None  # it was given another job while we asked: the next round asks for that one
+    moved = move_claim(
+        db,
+        "end_released",
+        work.claim_id,
+        now=now,
+        who=who,
+        why=work.reason,
+        guard="AND chain_no = :chain_no",
+        values={"end_reason": ":end_reason"},
+        chain_no=work.chain_no,
+        end_reason=EndReason.NEVER_STARTED,
+    )
+    if moved is None:
+        return None
+    if claim.job_id is not None:
+        move_fate(db, claim.job_id, fate, now=now, who=who)
+        runner_failures.record(db, work.claim_id, reason=work.reason, now=now)
+    return insert_retire(db, claim.runner_pod_id, now=now, who=who, why=work.reason, due_after=retire_due)
+
+
+def insert_retire(
+    db: Connection, runner_pod_id: int, *, now: datetime, who: str, why: str, due_after: float, trusted: bool = True
+) -> int | None:
+    """Commit the claim that stands before any deletion of a Pod that is not terminal (L7).
+
+    None when the Pod has a live claim, is unknown to the cluster, or is gone; and while these rows may be an earlier
+    state than the cluster's, in which a busy Pod looks free (`models.db.epochs`). `trusted` False: only while they are
+    known to be one. For a Pod that must not be matched again, whose retirement waits for trust itself.
+    """
+    pod = db.execute(
+        text(f"""
+            SELECT id, uid, pool_id FROM runner_pods
+            WHERE id = :id AND gone_at IS NULL AND {epochs.TRUSTED if trusted else epochs.CURRENT}
+            FOR NO KEY UPDATE
+        """),  # noqa: S608  a literal of this package
+        {"id": runner_pod_id, "now": now},
+    ).one_or_none()
+    if pod is None or pod.uid is None:
+        return None
+    live = db.execute(
+        text("SELECT 1 FROM claims WHERE pod_uid = :uid AND ended_at IS NULL"), {"uid": pod.uid}
+    ).one_or_none()
+    if live is not None:
+        return None
+    claim_id: int = db.execute(
+        text("""
+            INSERT INTO claims (purpose, runner_pod_id, pod_uid, pool_id, vcpu, memory, state, release_reason,
+                                created_at, changed_at, due_at)
+            VALUES ('retire', :pod_id, :uid, :pool_id, 0, 0, :state, :why, :now, :now, :due) RETURNING id
+        """),
+        {
+            "pod_id": pod.id,
+            "uid": pod.uid,
+            "pool_id": pod.pool_id,
+            "state": ClaimState.CLAIMED,
+            "why": why,
+            "now": now,
+            "due": now + timedelta(seconds=due_after),
+        },
+    ).scalar_one()
+    insert_events(db, "claim", [claim_id], name="retire", state=ClaimState.CLAIMED, now=now, who=who, why=why)
+    return claim_id
+
+
+def end_retired(db: Connection, work: ReleaseWork, *, now: datetime, who: str) -> bool:
+    """End a retire claim: a GET showed that the UID is gone."""
+    if lock_claim(db, work.claim_id) is None:
+        return False
+    mark_gone(db, work.pod_uid, now=now)
+    moved = move_claim(
+        db,
+        "end_retired",
+        work.claim_id,
+        now=now,
+        who=who,
+        why="the Pod is gone",
+        values={"end_reason": ":end_reason"},
+        end_reason=EndReason.RETIRED,
+    )
+    return moved is not None
+
+
+def mark_gone(db: Connection, pod_uid: str, *, now: datetime) -> None:
+    """Record that a GET by name and UID, or our own deletion of a terminal Pod, proved the UID gone."""
+    db.execute(
+        text("UPDATE runner_pods SET gone_at = coalesce(gone_at, :now) WHERE uid = :uid"),
+        {"uid": pod_uid, "now": now},
+    )
+    db.execute(text("DELETE FROM offers WHERE pod_uid = :uid"), {"uid": pod_uid})
+
+
+def end_without_pod(
+    db: Connection, claim_id: int, *, job_id: int | None, fate: JobFate, spent: bool, now: datetime, who: str
+) -> bool:
+    """End a claim whose Pod is proven gone (or terminal, when `spent`), and move its job by its fate.
+
+    `job_id` is the job that GitHub was asked for; False when the claim has another one by now.
+    """
+    claim = lock_claim(db, claim_id)
+    if claim is None or claim.job_id != job_id:
+        return False
+    if not spent:
+        mark_gone(db, claim.pod_uid, now=now)
+    moved = move_claim(
+        db,
+        "end_pod_spent" if spent else "end_pod_gone",
+        claim_id,
+        now=now,
+        who=who,
+        why=f"{tell(pod_ends.read(db, claim.pod_uid)) or 'its Pod has ended'}; {fate.why}",
+        values={"end_reason": ":end_reason"},
+        end_reason=EndReason.POD_SPENT if spent else EndReason.POD_GONE,
+    )
+    if moved is None:
+        return False
+    if claim.job_id is not None:
+        move_fate(db, claim.job_id, fate, now=now, who=who)
+        if claim.state != ClaimState.EXECUTING:
+            runner_failures.record(db, claim_id, reason=fate.why, now=now)
+    return True
+
+
+def pools_to_wake(db: Connection, *, pool_id: int, account_id: int | None) -> Sequence[int]:
+    """Return the pools that the end of a claim may help: its own, and those where its account waits."""
+    return sorted({pool_id, *pools_with_work(db, [] if account_id is None else [account_id])})

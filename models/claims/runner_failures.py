@@ -1,0 +1,256 @@
+"""Delivered Pods that never executed, of which `rules.claims.runner_brakes` makes the brake of a pool.
+
+Rows are only ever inserted and marked as cleared: whoever counts a failure waits for nobody else. What holds a pool
+back is read from the rows each time, so nothing has to be undone when they are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, Index
+from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.sql import text as clause
+
+from models.claims import pod_ends
+from models.db.base import Base, GitHubId
+from models.db.sql import text
+from models.upstream import backoffs
+from rules.claims.pod_ends import tell
+from rules.claims.runner_brakes import ASIDE, ENDED_BEFORE_IT, JOB_TRIES, PROBE_LASTS, Brake, Failure, brake_of, counts
+from rules.routing.holds import HoldReason
+
+MOST_READ = 200
+"""Failures of a pool that are read, the latest: a brake in full force needs no more."""
+
+
+class RunnerFailure(Base):
+    """A Pod that was given a JIT and ended, or was released, while its job was still queued at GitHub."""
+
+    __tablename__ = "runner_failures"
+    __table_args__ = (
+        Index(None, "pool_id", "at", postgresql_where=clause("cleared_at IS NULL")),
+        Index(None, "job_id"),
+        Index(None, "at"),
+    )
+
+    claim_id: Mapped[GitHubId]
+    pool_id: Mapped[int]
+    template_hash: Mapped[str]
+    account_id: Mapped[int]
+    job_id: Mapped[int]
+    pod_uid: Mapped[str]
+    claimed_at: Mapped[datetime]
+    at: Mapped[datetime]
+    exit_code: Mapped[int | None] = mapped_column(comment="of container `runner`")
+    why: Mapped[str]
+    cleared_at: Mapped[datetime | None] = mapped_column(comment="when a runner of the pool or the account executed")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a brake leaves to the matcher: `slots` claims of the pool, or of the account where one is named.
+
+    `last`: the accounts that a probe of the pool goes to only when no other account has a job, in this order.
+    """
+
+    account_id: int | None
+    slots: int
+    last: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Braked:
+    """A pool that is braked."""
+
+    pool_id: int
+    namespace: str
+    name: str
+    brake: Brake
+
+
+def record(db: Connection, claim_id: int, *, reason: str, now: datetime) -> bool:
+    """Count a delivered claim that has just ended without an execution, while its job is queued at GitHub.
+
+    False when it says nothing about the runner: somebody took the Pod away, or its template is an old one. A job on
+    which `JOB_TRIES` Pods have failed is set aside.
+    """
+    claim = db.execute(
+        text("""
+            SELECT c.job_id, c.account_id, c.pod_uid, c.pool_id, c.created_at, p.template_hash, l.name AS pool
+            FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
+            JOIN pools l ON l.id = c.pool_id AND l.template_hash = p.template_hash
+            JOIN jobs j ON j.id = c.job_id AND j.state = 'queued'
+            WHERE c.id = :id AND c.delivered_at IS NOT NULL
+        """),
+        {"id": claim_id},
+    ).one_or_none()
+    end = None if claim is None else pod_ends.read(db, claim.pod_uid)
+    if claim is None or end is None or not counts(end.how):
+        return False
+    why = tell(end) or reason
+    db.execute(
+        text("""
+            INSERT INTO runner_failures (claim_id, pool_id, template_hash, account_id, job_id, pod_uid, claimed_at, at,
+                                         exit_code, why)
+            VALUES (:id, :pool, :hash, :account, :job, :pod, :claimed, :now, :code, :why)
+            ON CONFLICT DO NOTHING
+        """),
+        {
+            "id": claim_id, "pool": claim.pool_id, "hash": claim.template_hash, "account": claim.account_id,
+            "job": claim.job_id, "pod": claim.pod_uid, "claimed": claim.created_at, "now": now,
+            "code": end.runner_exit_code, "why": why,
+        },
+    )  # fmt: skip
+    tries: int = db.execute(
+        text("SELECT count(*) FROM runner_failures WHERE job_id = :job AND template_hash = :hash"),
+        {"job": claim.job_id, "hash": claim.template_hash},
+    ).scalar_one()
+    if tries >= JOB_TRIES:
+        detail = f"{tries} runners of pool {claim.pool} {ENDED_BEFORE_IT}, of the last one: {why}"
+        backoffs.hold_job(db, claim.job_id, hold=HoldReason.SET_ASIDE, detail=detail, not_before=now + ASIDE, now=now)
+    return True
+
+
+def executed(db: Connection, claim_ids: Iterable[int], *, now: datetime) -> Sequence[int]:
+    """Clear the failures of the pools in which these claims execute; return the pools that are to be woken.
+
+    Where the failures are of several accounts, or brake the whole pool, all are cleared, else those of the claim's own
+    account. Claims on Pods of an old template clear nothing. Rows that another session has locked are being cleared by
+    it.
+    """
+    ids = sorted(set(claim_ids))
+    if not ids:
+        return ()
+    found = db.execute(
+        text("""
+            SELECT DISTINCT c.pool_id, c.account_id, p.template_hash
+            FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
+            WHERE c.id = ANY(:ids)
+              AND EXISTS (SELECT FROM runner_failures f WHERE f.pool_id = c.pool_id AND f.cleared_at IS NULL)
+        """),
+        {"ids": ids},
+    ).all()
+    pools = set()
+    for row in found:
+        where = {"pool": row.pool_id, "hash": row.template_hash, "account": row.account_id, "now": now}
+        brake = read(db, row.pool_id, row.template_hash)
+        cleared = db.execute(
+            text("""
+                UPDATE runner_failures SET cleared_at = :now WHERE claim_id IN (
+                    SELECT claim_id FROM runner_failures f
+                    WHERE pool_id = :pool AND template_hash = :hash AND cleared_at IS NULL
+                      AND (:whole OR account_id = :account
+                           OR (SELECT count(DISTINCT account_id) > 1 FROM runner_failures o
+                               WHERE o.pool_id = :pool AND o.template_hash = :hash AND o.cleared_at IS NULL))
+                    ORDER BY claim_id FOR NO KEY UPDATE SKIP LOCKED)
+                RETURNING job_id
+            """),
+            {**where, "whole": brake is not None and brake.account_id is None},
+        )
+        if brake is not None and cleared.rowcount and brake.account_id in {None, row.account_id}:
+            lift(db, row.pool_id, account_id=brake.account_id, now=now)
+            pools.add(row.pool_id)
+        elif alone := [job for job, failed in Counter(cleared.scalars()).items() if failed >= JOB_TRIES]:
+            # Nothing executed between its tries. A job that fails beside others that execute keeps its hour.
+            lift(db, row.pool_id, jobs=alone, now=now)
+    return sorted(pools)
+
+
+def lift(db: Connection, pool_id: int, *, account_id: int | None = None, jobs: Sequence[int] | None = None,
+         now: datetime) -> int:  # fmt: skip
+    """Let `rematch` look at once at the jobs of a pool that were set aside for their runners; return how many.
+
+    Those that others hold locked keep their wait.
+    """
+    lifted = db.execute(
+        text("""
+            UPDATE jobs SET not_before = :now WHERE id IN (
+                SELECT id FROM jobs j
+                WHERE pool_id = :pool AND state = 'queued' AND hold_reason = :hold AND not_before > :now
+                  AND (CAST(:account AS bigint) IS NULL OR account_id = :account)
+                  AND (CAST(:jobs AS bigint[]) IS NULL OR id = ANY(CAST(:jobs AS bigint[])))
+                  AND EXISTS (SELECT FROM runner_failures f WHERE f.job_id = j.id)
+                ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+        """),
+        {"pool": pool_id, "account": account_id, "jobs": jobs, "hold": HoldReason.SET_ASIDE, "now": now},
+    )
+    return lifted.rowcount
+
+
+def read(db: Connection, pool_id: int, template_hash: str) -> Brake | None:
+    """Return the brake of a pool under a template, or None."""
+    rows = db.execute(
+        text("""
+            SELECT pod_uid, job_id, account_id, claimed_at, at, exit_code, why FROM runner_failures
+            WHERE pool_id = :pool AND template_hash = :hash AND cleared_at IS NULL ORDER BY at DESC LIMIT :most
+        """),
+        {"pool": pool_id, "hash": template_hash, "most": MOST_READ},
+    ).all()
+    return brake_of([Failure(*row) for row in rows]) if rows else None
+
+
+def brakes(db: Connection) -> Sequence[Braked]:
+    """Return every pool that is braked under its present template."""
+    rows = db.execute(
+        text("""
+            SELECT DISTINCT l.id, l.namespace, l.name, l.template_hash
+            FROM runner_failures f JOIN pools l ON l.id = f.pool_id AND l.template_hash = f.template_hash
+            WHERE f.cleared_at IS NULL AND l.deleted_at IS NULL ORDER BY l.id
+        """)
+    ).all()
+    found = [(row, read(db, row.id, row.template_hash)) for row in rows]
+    return [Braked(row.id, row.namespace, row.name, brake) for row, brake in found if brake is not None]
+
+
+def held(db: Connection, pool_id: int, template_hash: str, *, now: datetime) -> Held | None:
+    """Return what the brake of a pool leaves to the matcher, or None; the caller holds the pool's lock.
+
+    One claim when the wait is over and no probe is under way, none otherwise.
+    """
+    brake = read(db, pool_id, template_hash)
+    if brake is None:
+        return None
+    last = brake.accounts if brake.account_id is None else ()
+    return Held(brake.account_id, slots=1 if is_due(db, pool_id, brake, now=now) else 0, last=last)
+
+
+def is_due(db: Connection, pool_id: int, brake: Brake, *, now: datetime) -> bool:
+    """Return whether the matcher would let a probe go."""
+    return now >= brake.probe_at and not _is_probed(db, pool_id, brake, now=now)
+
+
+def _is_probed(db: Connection, pool_id: int, brake: Brake, *, now: datetime) -> bool:
+    """Return whether a claim that was made after the last failure may still execute."""
+    found: bool = db.execute(
+        text("""
+            SELECT EXISTS (SELECT FROM claims
+                           WHERE pool_id = :pool AND ended_at IS NULL AND purpose = 'job' AND job_id IS NOT NULL
+                             AND state <> 'executing' AND created_at > :last AND created_at > :lasts
+                             AND (CAST(:account AS bigint) IS NULL OR account_id = :account))
+        """),
+        {"pool": pool_id, "last": brake.last_at, "lasts": now - PROBE_LASTS, "account": brake.account_id},
+    ).scalar_one()
+    return found
+
+
+def forget_old_templates(db: Connection, pool_id: int, template_hash: str, *, now: datetime) -> int:
+    """Clear what Pods of other templates have failed: the pool is mended. Return how many there were.
+
+    The jobs that were set aside for them are looked at again at once.
+    """
+    cleared = db.execute(
+        text("""
+            UPDATE runner_failures SET cleared_at = :now WHERE claim_id IN (
+                SELECT claim_id FROM runner_failures
+                WHERE pool_id = :pool AND template_hash <> :hash AND cleared_at IS NULL
+                ORDER BY claim_id FOR NO KEY UPDATE SKIP LOCKED)
+        """),
+        {"pool": pool_id, "hash": template_hash, "now": now},
+    )
+    if cleared.rowcount:
+        lift(db, pool_id, now=now)
+    return cleared.rowcount

@@ -1,0 +1,485 @@
+"""Leases of steps, and what the stamp and mint steps commit.
+
+A step takes its claim with `lease`, does its one thing outside Postgres, and finishes with a guarded
+update that tests `chain_no` again. So it runs once at a time however often its message comes, and a late
+execution of an older chain changes nothing (L6).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from sqlalchemy import Connection, Row
+
+from models.db import epochs
+from models.db.engine import note
+from models.db.sql import text
+from models.db.transitions import move_claim
+from models.routing.installations import mark_working
+from models.upstream.backoffs import forget
+from rules.claims.machines import allowed
+from rules.claims.mint_questions import REPOSITORY, asked_for
+from rules.claims.runner_names import make_runner_name
+
+STAMP_LEASE = 2.0
+UNSTAMP_LEASE = 5.0
+MINT_LEASE = 10.0
+RELEASE_LEASE = 20.0
+RETIRE_LEASE = 20.0
+
+WAITS = "waits for its turn"
+"""`last_error` of a claim whose step waits until `due_at` because of a rate limit: nothing failed."""
+
+UNDOING = frozenset({"lease_unstamp", "lease_release", "lease_retire"})
+"""Steps that could harm a busy Pod of whose claim the rows knew nothing."""
+
+
+def lease(
+    db: Connection,
+    name: str,
+    claim_id: int,
+    *,
+    chain_no: int | None,
+    seconds: float,
+    now: datetime,
+    guard: str = "",
+    values: str = "",
+    trusted: bool = True,
+    **parameters: Any,
+) -> Row[Any] | None:
+    """Take a claim for one step, or return None: it moved on, or another execution has it.
+
+    `chain_no` None stands for the chain that is current. None too while these rows are an earlier state than the
+    cluster's (`models.db.epochs`): what undoes a claim has to know that they are not, unless the caller says that its
+    work needs no such trust (`trusted` False).
+    """
+    transition = allowed(name)
+    rows = epochs.TRUSTED if trusted and name in UNDOING else epochs.CURRENT
+    row = db.execute(
+        text(f"""
+            UPDATE claims SET leased_until = :until,
+                   due_at = CASE WHEN state IN ('delivered', 'executing') THEN due_at ELSE :until END {values}
+            WHERE id = :id AND ended_at IS NULL AND purpose = :purpose AND state = ANY(:sources)
+              AND (CAST(:chain_no AS bigint) IS NULL OR chain_no = :chain_no)
+              AND (leased_until IS NULL OR leased_until < :now) AND {rows} {guard}
+            RETURNING *
+        """),  # noqa: S608  every part comes from this package, never from input
+        {
+            "id": claim_id,
+            "purpose": transition.purpose,
+            "sources": sorted(transition.sources),
+            "chain_no": chain_no,
+            "now": now,
+            "until": now + timedelta(seconds=seconds),
+            **parameters,
+        },
+    ).one_or_none()
+    if row is not None:
+        note(db, name, machine=transition.machine, rows=1)
+    return row
+
+
+class Leased(Protocol):
+    """Work on a claim that was leased."""
+
+    @property
+    def claim_id(self) -> int: ...  # noqa: D102
+    @property
+    def chain_no(self) -> int: ...  # noqa: D102
+    @property
+    def lease_until(self) -> datetime: ...  # noqa: D102
+
+
+def give_back(db: Connection, work: Leased, *, due_at: datetime, error: str, undoes: bool = False) -> None:
+    """End a lease without having moved: the step runs again at `due_at` at the latest.
+
+    A lease that ran out and was taken by another execution is left alone. A release that was asked for meanwhile waits
+    no longer than the lease would have had it wait. `undoes`: the step is a release itself, or a retirement.
+    """
+    db.execute(
+        text("""
+            UPDATE claims SET leased_until = NULL,
+                   last_error = CASE WHEN state = 'releasing' AND NOT :undoes THEN NULL ELSE :error END,
+                   due_at = CASE WHEN state IN ('delivered', 'executing') THEN NULL
+                                 WHEN state = 'releasing' AND NOT :undoes THEN least(due_at, :due)
+                                 ELSE CAST(:due AS timestamptz) END
+            WHERE id = :id AND chain_no = :chain_no AND leased_until = :until AND ended_at IS NULL
+        """),
+        {
+            "id": work.claim_id,
+            "chain_no": work.chain_no,
+            "until": work.lease_until,
+            "due": due_at,
+            "error": error,
+            "undoes": undoes,
+        },
+    )
+
+
+class Annotated(Leased, Protocol):
+    """Work that writes the claim annotation of a Pod."""
+
+    @property
+    def namespace(self) -> str: ...  # noqa: D102
+    @property
+    def pod_name(self) -> str: ...  # noqa: D102
+    @property
+    def pod_uid(self) -> str: ...  # noqa: D102
+    @property
+    def expected(self) -> str: ...  # noqa: D102
+    @property
+    def value(self) -> str: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class StampWork:
+    """One write of the claim annotation: `expected` is what it replaces, `value` what it becomes."""
+
+    claim_id: int
+    chain_no: int
+    account_id: int
+    namespace: str
+    pod_name: str
+    pod_uid: str
+    expected: str
+    value: str
+    lease_until: datetime
+    job_id: int | None = None
+
+
+def stamp_work(db: Connection, row: Row[Any]) -> StampWork:
+    """Return what a claim that was just leased writes on its Pod."""
+    pod = db.execute(
+        text("SELECT namespace, name, stamp_value FROM runner_pods WHERE id = :id"), {"id": row.runner_pod_id}
+    ).one()
+    return StampWork(
+        claim_id=row.id,
+        chain_no=row.chain_no,
+        account_id=row.account_id,
+        namespace=pod.namespace,
+        pod_name=pod.name,
+        pod_uid=row.pod_uid,
+        expected=pod.stamp_value,
+        value=f"{row.id}.{row.stamp_no}",
+        lease_until=row.leased_until,
+        job_id=row.job_id,
+    )
+
+
+def begin_stamp(db: Connection, claim_id: int, *, chain_no: int | None, now: datetime) -> StampWork | None:
+    """Take the claim for its stamp: before the mint, or later to put on what is missing (L10)."""
+    row = lease(
+        db,
+        "lease_stamp",
+        claim_id,
+        chain_no=chain_no,
+        seconds=STAMP_LEASE,
+        now=now,
+        # One rebuilt after a restore may lack its account, and a stamp names one.
+        guard="AND (state <> 'claimed' OR stamp = 'none') AND stamp <> 'removing' AND account_id IS NOT NULL"
+        " AND (stamp_after IS NULL OR stamp_after <= :now)",
+        values=", stamp_no = stamp_no + 1",
+    )
+    return None if row is None else stamp_work(db, row)
+
+
+def begin_unstamp(db: Connection, claim_id: int, *, now: datetime) -> StampWork | None:
+    """Repeat or begin the un-stamp of a minted claim whose stamp is `removing`."""
+    row = lease(
+        db,
+        "lease_unstamp",
+        claim_id,
+        chain_no=None,
+        seconds=UNSTAMP_LEASE,
+        now=now,
+        guard="AND state = 'minted' AND stamp = 'removing'",
+        values=", stamp_no = stamp_no + 1",
+    )
+    return None if row is None else stamp_work(db, row)
+
+
+def record_annotation(db: Connection, *, pod_uid: str, value: str) -> None:
+    """Keep the last known value of a Pod's annotation. It is a guess to start from: the Pod decides."""
+    db.execute(text("UPDATE runner_pods SET stamp_value = :value WHERE uid = :uid"), {"value": value, "uid": pod_uid})
+
+
+def believe(db: Connection, work: Annotated, *, seen: str, now: datetime) -> bool:
+    """Keep a value that was found on the Pod instead of the expected one; False when the lease is no longer ours.
+
+    Only who still has the lease may replace what was found: a late step must not undo a newer claim's stamp.
+    """
+    record_annotation(db, pod_uid=work.pod_uid, value=seen)
+    ours = db.execute(
+        text("""
+            SELECT 1 FROM claims
+            WHERE id = :id AND chain_no = :chain_no AND ended_at IS NULL AND leased_until = :until
+              AND leased_until > :now
+        """),
+        {"id": work.claim_id, "chain_no": work.chain_no, "until": work.lease_until, "now": now},
+    ).one_or_none()
+    return ours is not None
+
+
+def finish_stamp(
+    db: Connection,
+    work: StampWork,
+    name: str,
+    *,
+    error: str | None,
+    due_after: float,
+    stamp_after: datetime | None = None,
+    now: datetime,
+    who: str,
+) -> bool:
+    """Commit `stamp_on`, `stamp_gave_up` or `stamp_off` and end the lease; False when the claim moved on.
+
+    False too when another step has the lease by now: a stamp that paused beyond its own must not end that of a mint.
+    `stamp_after`: the stamp of a delivered claim came off, and returns then at the latest.
+    """
+    moved = move_claim(
+        db,
+        name,
+        work.claim_id,
+        now=now,
+        who=who,
+        why=error or "answered",
+        guard="AND chain_no = :chain_no AND leased_until = :until",
+        values={
+            "leased_until": "NULL",
+            "stamp_after": "CAST(:stamp_after AS timestamptz)",
+            "due_at": "CASE WHEN state IN ('delivered', 'executing') THEN CAST(:stamp_after AS timestamptz) "
+            "WHEN state = 'releasing' THEN :now ELSE CAST(:due AS timestamptz) END",
+            "last_error": ":error",
+        },
+        chain_no=work.chain_no,
+        until=work.lease_until,
+        due=now + timedelta(seconds=due_after),
+        stamp_after=stamp_after,
+        error=error,
+    )
+    return moved is not None
+
+
+@dataclass(frozen=True, slots=True)
+class MintWork:
+    """What a mint needs. `previous` is an attempt of unknown outcome that must be looked up first."""
+
+    claim_id: int
+    chain_no: int
+    attempt_id: int
+    runner_name: str
+    previous: str | None
+    installation_id: int | None
+    account_id: int
+    job_id: int | None
+    repository: str
+    scope: str
+    labels: tuple[str, ...]
+    runner_group: int | str
+    pool_id: int
+    repository_id: int | None
+    public: bool
+    pod_name: str
+    pod_uid: str
+    lease_until: datetime
+    probing: bool = False
+    """Its job was let past a backoff of the installation: the first failure is answer enough."""
+
+    def asked_for(self, *, full: bool = False) -> tuple[str, str]:
+        """Return kind and key of the backoff that a refusal of this mint makes, or that of its runner group if full."""
+        return asked_for(
+            scope=self.scope, repository=self.repository, account_id=self.account_id,
+            installation_id=self.installation_id, group=self.runner_group, full=full,
+        )  # fmt: skip
+
+
+def begin_mint(db: Connection, claim_id: int, *, chain_no: int | None, suffix: str, now: datetime) -> MintWork | None:
+    """Take the claim for its mint and write the runner's name down before GitHub hears it.
+
+    Only a claim whose stamp is on or was given up is taken (L5).
+    """
+    row = lease(
+        db,
+        "lease_mint",
+        claim_id,
+        chain_no=chain_no,
+        seconds=MINT_LEASE,
+        now=now,
+        guard="AND stamp IN ('on', 'gave_up')",
+    )
+    if row is None:
+        return None
+    pod_name: str = db.execute(
+        text("SELECT name FROM runner_pods WHERE id = :id"), {"id": row.runner_pod_id}
+    ).scalar_one()
+    runner_name = make_runner_name(pod_name, suffix)
+    open_attempt = db.execute(
+        text("SELECT id, runner_name FROM mint_attempts WHERE claim_id = :id AND outcome = 'open'"), {"id": claim_id}
+    ).one_or_none()
+    if open_attempt is None:
+        attempt_id = open_mint_attempt(db, claim_id, runner_name=runner_name, now=now)
+        previous = None
+    else:
+        attempt_id, runner_name, previous = open_attempt.id, open_attempt.runner_name, open_attempt.runner_name
+    facts = db.execute(
+        text("""
+            SELECT p.labels, p.runner_group_id, p.runner_group_name, coalesce(j.repository, '') AS repository,
+                   coalesce(CAST(:repository_id AS bigint), j.repository_id) AS repository_id,
+                   coalesce(j.public, false) AS public,
+                   CAST(:scope AS text) || CASE WHEN starts_with(:scope, 'repos/') THEN
+                       coalesce('#' || coalesce(CAST(:repository_id AS bigint), j.repository_id), '')
+                       ELSE '' END AS scope,
+                   EXISTS (SELECT FROM backoffs b WHERE b.kind = 'installation' AND b.key = :installation
+                           AND b.probe_job_id = :job_id) AS probing
+            FROM pools p LEFT JOIN jobs j ON j.id = :job_id WHERE p.id = :pool_id
+        """),
+        {
+            "pool_id": row.pool_id, "job_id": row.job_id, "installation": str(row.installation_id),
+            "scope": row.scope, "repository_id": row.repository_id,
+        },
+    ).one()  # fmt: skip
+    return MintWork(
+        claim_id=row.id,
+        chain_no=row.chain_no,
+        attempt_id=attempt_id,
+        runner_name=runner_name,
+        previous=previous,
+        installation_id=row.installation_id,
+        account_id=row.account_id,
+        job_id=row.job_id,
+        repository=facts.repository,
+        scope=facts.scope,
+        labels=tuple(facts.labels),
+        runner_group=facts.runner_group_id if facts.runner_group_name is None else facts.runner_group_name,
+        pool_id=row.pool_id,
+        repository_id=facts.repository_id,
+        public=facts.public,
+        pod_name=pod_name,
+        pod_uid=row.pod_uid,
+        lease_until=row.leased_until,
+        probing=facts.probing,
+    )
+
+
+def open_mint_attempt(db: Connection, claim_id: int, *, runner_name: str, now: datetime) -> int:
+    """Write a runner's name down; a claim has at most one open attempt (a unique index says so)."""
+    attempt_id: int = db.execute(
+        text("""
+            INSERT INTO mint_attempts (claim_id, runner_name, outcome, created_at)
+            VALUES (:claim_id, :name, 'open', :now) RETURNING id
+        """),
+        {"claim_id": claim_id, "name": runner_name, "now": now},
+    ).scalar_one()
+    return attempt_id
+
+
+def close_mint_attempt(
+    db: Connection, attempt_id: int, *, outcome: str, now: datetime, runner_id: int | None = None
+) -> None:
+    """Record what became of an attempt: `minted`, `refused` or `removed`."""
+    db.execute(
+        text("""
+            UPDATE mint_attempts SET outcome = :outcome, closed_at = :now, runner_id = coalesce(:runner_id, runner_id)
+            WHERE id = :id
+        """),
+        {"id": attempt_id, "outcome": outcome, "now": now, "runner_id": runner_id},
+    )
+
+
+def refused_attempts(db: Connection, claim_id: int) -> int:
+    """Return how many mints of a claim GitHub has refused."""
+    refused: int = db.execute(
+        text("SELECT count(*) FROM mint_attempts WHERE claim_id = :id AND outcome = 'refused'"), {"id": claim_id}
+    ).scalar_one()
+    return refused
+
+
+def forget_attempt(db: Connection, attempt_id: int) -> None:
+    """Delete an open attempt whose call was never made, however often that happens."""
+    db.execute(text("DELETE FROM mint_attempts WHERE id = :id AND outcome = 'open'"), {"id": attempt_id})
+
+
+def replace_attempt(db: Connection, work: MintWork, *, runner_name: str, now: datetime) -> int | None:
+    """Close an attempt that was looked up and is gone, and open the next; None when the claim moved on."""
+    ours = db.execute(
+        text("""
+            SELECT 1 FROM claims WHERE id = :id AND state = 'claimed' AND chain_no = :chain_no
+              AND leased_until = :until FOR NO KEY UPDATE
+        """),
+        {"id": work.claim_id, "chain_no": work.chain_no, "until": work.lease_until},
+    ).one_or_none()
+    close_mint_attempt(db, work.attempt_id, outcome="removed", now=now)
+    return None if ours is None else open_mint_attempt(db, work.claim_id, runner_name=runner_name, now=now)
+
+
+@dataclass(frozen=True, slots=True)
+class Minted:
+    """`moved`: the claim has the JIT. `recovered`: jobs that waited may go on.
+
+    A backoff ended with it, or its installation had been taken for gone.
+    """
+
+    moved: bool
+    recovered: bool
+
+
+def commit_mint(
+    db: Connection,
+    work: MintWork,
+    *,
+    runner_id: int,
+    jit: bytes,
+    due_after: float,
+    now: datetime,
+    who: str,
+) -> Minted:
+    """Commit the JIT and NOTIFY the web process that holds the Pod, unless the claim moved on.
+
+    The attempt is recorded as minted either way, so that whoever ends the claim finds the runner.
+    """
+    moved = move_claim(
+        db,
+        "mint",
+        work.claim_id,
+        now=now,
+        who=who,
+        why="JIT made",
+        guard="AND chain_no = :chain_no AND EXISTS (SELECT FROM mint_attempts m WHERE m.id = :attempt_id "
+        "AND m.claim_id = claims.id AND m.outcome = 'open')",
+        values={
+            "jit": ":jit",
+            "runner_name": ":runner_name",
+            "runner_id": ":runner_id",
+            "minted_at": ":now",
+            "leased_until": "NULL",
+            "due_at": ":due",
+            "last_error": "NULL",
+        },
+        chain_no=work.chain_no,
+        attempt_id=work.attempt_id,
+        jit=jit,
+        runner_name=work.runner_name,
+        runner_id=runner_id,
+        due=now + timedelta(seconds=due_after),
+    )
+    close_mint_attempt(db, work.attempt_id, outcome="minted", now=now, runner_id=runner_id)
+    recovered = forget(
+        db,
+        [
+            ("installation", str(work.installation_id)),
+            (REPOSITORY, work.repository),
+            *(work.asked_for(full=full) for full in (False, True)),
+        ],
+    )
+    if work.installation_id is not None:
+        recovered |= mark_working(db, work.installation_id)
+    if moved is not None:
+        notify_minted(db, work.claim_id, work.pod_uid)
+    return Minted(moved=moved is not None, recovered=recovered)
+
+
+def notify_minted(db: Connection, claim_id: int, pod_uid: str) -> None:
+    """Tell the web processes that a claim can be delivered; ids only (L13)."""
+    db.execute(text("SELECT pg_notify('ostler', :payload)"), {"payload": f"minted {claim_id} {pod_uid}"})

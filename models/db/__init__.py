@@ -1,0 +1,1 @@
+"""Postgres itself: engine, statements, channel, transitions, epoch and migrations."""

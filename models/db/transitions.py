@@ -1,0 +1,181 @@
+"""How a row moves: one guarded UPDATE that also writes its event, from the table in `rules.claims.machines`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, TextClause
+
+from models.db import stranded
+from models.db.engine import note
+from models.db.prepared import Prepared
+from models.db.sql import text
+from ostler import telemetry
+from rules.claims.machines import TRANSITIONS, Machine, allowed
+
+for _transition in TRANSITIONS.values():
+    telemetry.TRANSITIONS.labels(_transition.machine, _transition.name)
+
+
+def _sets(values: Mapping[str, str]) -> str:
+    return "".join(f", {column} = {expression}" for column, expression in values.items())
+
+
+def _moving(table: str, guard: str, state: str, values: Mapping[str, str], *, columns: str = "t.*") -> str:
+    event = table.removesuffix("s")
+    # The row is locked first, so that the event's from_state is the one that was left.
+    return f"""
+        WITH old AS (
+            SELECT id, {state} AS from_state, changed_at FROM {table}
+            WHERE id = ANY(:ids) AND {state} = ANY(:sources) {guard}
+            ORDER BY id FOR NO KEY UPDATE
+        ), moved AS (
+            UPDATE {table} t SET {state} = :target, changed_at = :now {_sets(values)}
+            FROM old WHERE t.id = old.id
+            RETURNING {columns}, old.from_state, old.changed_at AS left_at
+        ), events AS (
+            INSERT INTO {event}_events ({event}_id, at, transition, from_state, to_state, who, why, latency_ms)
+            SELECT id, :now, :transition, from_state, :target, :who, :why,
+                   greatest(0, 1000 * extract(epoch FROM CAST(:now AS timestamptz) - left_at))::bigint
+            FROM moved
+        )
+        SELECT * FROM moved ORDER BY id
+    """  # noqa: S608  every part comes from this package, never from input
+
+
+_STATEMENTS: dict[tuple[str, str, str, tuple[tuple[str, str], ...]], TextClause] = {}
+
+
+def _move(
+    db: Connection,
+    name: str,
+    ids: Sequence[int],
+    *,
+    now: datetime,
+    who: str,
+    why: str,
+    guard: str,
+    values: Mapping[str, str],
+    parameters: Mapping[str, Any],
+) -> Sequence[Row[Any]]:
+    transition = allowed(name)
+    table = "jobs" if transition.machine is Machine.JOB else "claims"
+    state = "stamp" if transition.machine is Machine.STAMP else "state"
+    if table == "claims":
+        guard += " AND ended_at IS NULL"
+        if transition.machine is Machine.CLAIM:
+            guard += f" AND purpose = '{transition.purpose}'"
+    key = (table, state, guard, tuple(values.items()))
+    if (statement := _STATEMENTS.get(key)) is None:
+        statement = _STATEMENTS.setdefault(key, text(_moving(table, guard, state, values)))
+    rows = db.execute(
+        statement,
+        {
+            "ids": list(ids),
+            "sources": sorted(transition.sources),
+            "target": transition.target,
+            "transition": name,
+            "now": now,
+            "who": who,
+            "why": why,
+            **parameters,
+        },
+    ).all()
+    if rows:
+        note(db, name, machine=transition.machine, rows=len(rows))
+        if transition.machine is Machine.CLAIM:
+            stranded.moved(db, name, rows, now=now)
+    return rows
+
+
+def move_jobs(
+    db: Connection,
+    name: str,
+    job_ids: Sequence[int],
+    *,
+    now: datetime,
+    who: str,
+    why: str,
+    guard: str = "",
+    values: Mapping[str, str] | None = None,
+    **parameters: Any,
+) -> Sequence[Row[Any]]:
+    """Apply one transition to the jobs that it is allowed for; return the rows that moved, by id.
+
+    `values` maps further columns to SQL expressions over `parameters`; a row that had moved on is left.
+    """
+    columns = dict(values or {})
+    if name == "job_requeue":
+        # Its pool may have gone or changed while the job was claimed, and was taken from it.
+        columns["hold_reason"] = "CASE WHEN t.pool_id IS NULL THEN 'no_pool' ELSE t.hold_reason END"
+    return _move(db, name, job_ids, now=now, who=who, why=why, guard=guard, values=columns, parameters=parameters)
+
+
+_MOVE_JOBS = Prepared(
+    "move_jobs",
+    _moving("jobs", "", "state", {}, columns="t.id"),
+    ids="bigint[]", sources="text[]", target="text", transition="text", now="timestamptz", who="text", why="text",
+)  # fmt: skip
+
+
+def move_many_jobs(
+    db: Connection, name: str, job_ids: Sequence[int], *, now: datetime, who: str, why: str
+) -> Sequence[int]:
+    """Apply one transition to the jobs that it is allowed for, as `move_jobs`; return only the ids of those that moved.
+
+    Not for `job_requeue`, which also looks at the job's pool.
+    """
+    transition = allowed(name)
+    rows = _MOVE_JOBS.execute(
+        db, ids=list(job_ids), sources=sorted(transition.sources), target=transition.target, transition=name, now=now,
+        who=who, why=why,
+    )  # fmt: skip
+    moved = [row.id for row in rows]
+    if moved:
+        note(db, name, machine=transition.machine, rows=len(moved))
+    return moved
+
+
+def move_claim(
+    db: Connection,
+    name: str,
+    claim_id: int,
+    *,
+    now: datetime,
+    who: str,
+    why: str,
+    guard: str = "",
+    values: Mapping[str, str] | None = None,
+    **parameters: Any,
+) -> Row[Any] | None:
+    """Apply one transition to a live claim, or return None when it has moved on."""
+    columns = dict(values or {})
+    if allowed(name).target == "ended":
+        columns |= {"ended_at": ":now", "jit": "NULL", "leased_until": "NULL", "due_at": "NULL"}
+    elif allowed(name).target == "executing":
+        columns |= {"jit": "NULL", "leased_until": "NULL", "spare_since": "NULL", "stamp_after": "NULL"}
+        # Its poller has ended, so that a stamp cuts nothing off: a missing one returns now.
+        columns |= {
+            "due_at": "CASE WHEN stamp IN ('removing', 'off') THEN CAST(:now AS timestamptz) END",
+            "stamp": "CASE WHEN stamp = 'removing' THEN 'off' ELSE stamp END",
+        }
+    rows = _move(db, name, [claim_id], now=now, who=who, why=why, guard=guard, values=columns, parameters=parameters)
+    return rows[0] if rows else None
+
+
+def insert_events(
+    db: Connection, kind: str, ids: Sequence[int], *, name: str, state: str, now: datetime, who: str, why: str
+) -> None:
+    """Write the events of rows that a transition inserted; `kind` is `job` or `claim`."""
+    if not ids:
+        return
+    db.execute(
+        text(f"""
+            INSERT INTO {kind}_events ({kind}_id, at, transition, from_state, to_state, who, why)
+            SELECT id, :now, :name, NULL, :state, :who, :why FROM unnest(CAST(:ids AS bigint[])) AS new (id)
+        """),  # noqa: S608  kind is one of two literals of this package
+        {"ids": list(ids), "name": name, "state": state, "now": now, "who": who, "why": why},
+    )
+    note(db, name, machine=allowed(name).machine, rows=len(ids))

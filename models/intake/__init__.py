@@ -1,0 +1,1 @@
+"""Intake: webhooks to rows, and the binding of jobs to runners."""

@@ -1,0 +1,93 @@
+"""What webhooks that are about no job change: who is installed where, and what owners and repositories are called.
+
+Each is applied once, by its GUID, and may come late: ids and the former name decide, and what moved on since is left
+alone. A name that is missed costs a redirect or a 404, after which the installation is asked; so jobs that
+others hold locked are skipped here, not waited for.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Protocol
+
+from sqlalchemy import Connection, text
+
+from models.intake import repositories
+from models.intake.intake import ACTIONS, Outcome
+from models.routing import installations
+from models.routing.accounts import rename_owner
+from models.upstream import backoffs
+
+RENAMES = ("organization", "installation_target", "repository")
+"""Events that tell a new name, by the action `renamed`."""
+
+TAKEN = {"workflow_job": ACTIONS, "installation": installations.BACK, **dict.fromkeys(RENAMES, ("renamed",))}
+"""Events and their actions that are asked for again when they did not reach us.
+
+Not `suspend` and `deleted`: the next mint finds that out by itself, and late ones could hold what works again.
+"""
+
+
+class OwnerRenamed(Protocol):
+    """`github_adapters.webhooks.OwnerRenamed` is one."""
+
+    @property
+    def owner_id(self) -> int: ...  # noqa: D102
+    @property
+    def former(self) -> str: ...  # noqa: D102
+    @property
+    def login(self) -> str: ...  # noqa: D102
+
+
+class RepositoryRenamed(Protocol):
+    """`github_adapters.webhooks.RepositoryRenamed` is one."""
+
+    @property
+    def owner_id(self) -> int: ...  # noqa: D102
+    @property
+    def repository_id(self) -> int: ...  # noqa: D102
+    @property
+    def former(self) -> str: ...  # noqa: D102
+    @property
+    def full_name(self) -> str: ...  # noqa: D102
+    @property
+    def at(self) -> datetime | None: ...  # noqa: D102
+
+
+def take(db: Connection, *, guid: str, event: str, action: str, now: datetime) -> bool:
+    """Write a delivery down; False when it was before, and nothing is to be done."""
+    fresh = db.execute(
+        text("""
+            INSERT INTO deliveries (guid, event, action, outcome, received_at)
+            VALUES (:guid, :event, :action, :outcome, :now) ON CONFLICT (guid) DO NOTHING RETURNING guid
+        """),
+        {"guid": guid, "event": event, "action": action, "outcome": Outcome.ACCEPTED, "now": now},
+    )
+    return fresh.one_or_none() is not None
+
+
+def owner_renamed(db: Connection, event: OwnerRenamed, *, now: datetime) -> bool:
+    """Write an owner's new login down, unless it is known by yet another one; return whether anything changed."""
+    is_known = db.execute(
+        text("SELECT 1 FROM accounts WHERE id = :id AND lower(login) = lower(:former)"),
+        {"id": event.owner_id, "former": event.former},
+    ).one_or_none()
+    if is_known is None or not rename_owner(db, account_id=event.owner_id, login=event.login):
+        return False
+    db.execute(
+        text("DELETE FROM backoffs WHERE kind = 'repository' AND starts_with(key, :former)"),
+        {"former": f"{event.former}/"},
+    )
+    backoffs.end_waits(db, account_id=event.owner_id, now=now)
+    return True
+
+
+def repository_renamed(db: Connection, event: RepositoryRenamed, *, now: datetime) -> bool:
+    """Write a repository's new name wherever the former one stands for it; return whether it did.
+
+    The former name may be another repository's by now: `models.intake.repositories` tells them apart.
+    """
+    renaming = repositories.Renaming(
+        event.repository_id, event.owner_id, event.former, event.full_name, event.at or now
+    )
+    return repositories.rename(db, renaming, now=now)

@@ -1,0 +1,201 @@
+"""The locks of a webhook transaction: every job and claim that a batch can touch, in the one order.
+
+Jobs by id, then claims by id, each `FOR NO KEY UPDATE`. Which rows those are is read before without locks
+and again under them; when more came in meanwhile, the transaction starts over. A caller that must not wait
+for rows that another session holds gets `Contended` at once, which names the events to leave out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, Row, TextClause
+
+from models.db.engine import StartOver
+from models.db.sql import text
+from rules.claims.machines import ClaimState
+from rules.intake.bindings import ClaimView, JobEvent, JobView
+
+
+class Contended(Exception):
+    """Other sessions hold rows that the events of `jobs` need; without these events the rest of the batch can go on."""
+
+    def __init__(self, jobs: frozenset[int]) -> None:
+        super().__init__(f"rows of {len(jobs)} jobs are locked by others")
+        self.jobs = jobs
+
+
+@dataclass(slots=True)
+class ExecutionView:
+    """The execution of a job, as its row says."""
+
+    runner_name: str
+    claim_id: int | None
+    account_id: int
+    open: bool
+
+
+@dataclass(slots=True)
+class Locked:
+    """The rows of one batch, locked, and kept in step with what is written; `claims` are the live ones."""
+
+    jobs: dict[int, JobView] = field(default_factory=dict)
+    claims: dict[int, ClaimView] = field(default_factory=dict)
+    executions: dict[int, ExecutionView] = field(default_factory=dict)
+    runners: dict[str, int] = field(default_factory=dict)
+
+    def of_runner(self, name: str) -> ClaimView | None:
+        """Return the live claim that registered this runner."""
+        claim_id = self.runners.get(name)
+        return None if claim_id is None else self.claims.get(claim_id)
+
+    def of_job(self, job_id: int) -> ClaimView | None:
+        """Return the live claim for this job."""
+        return next((claim for claim in self.claims.values() if claim.job_id == job_id), None)
+
+
+def lock(db: Connection, events: Sequence[JobEvent], *, others: Iterable[int] = (), wait: bool = True) -> Locked:
+    """Lock what these events can touch, and the jobs `others`; the rows of the jobs are there already.
+
+    Raises `StartOver` when more came into it than was locked: `transaction` runs the batch again. Without `wait`
+    raises `Contended` when other sessions hold some of the rows.
+    """
+    own = sorted({event.job_id for event in events}.union(others))
+    return _lock(db, own, events, wait=wait) if own else Locked()
+
+
+@dataclass(frozen=True, slots=True)
+class _Touched:
+    """What events on some jobs and runners can change: jobs, live claims, and the claim of each runner.
+
+    `rows` says which of the jobs and runners leads to which claim.
+    """
+
+    jobs: set[int]
+    claims: set[int]
+    runners: dict[str, int]
+    rows: Sequence[Row[Any]]
+
+    def needing(self, jobs: set[int], claims: set[int]) -> tuple[set[int], set[str]]:
+        """Return the jobs and the runners whose events need one of these jobs or claims."""
+        rows = [row for row in self.rows if row.id in claims or row.job_id in jobs]
+        return (
+            jobs.union(row.of_job for row in rows if row.of_job is not None),
+            {row.runner_name for row in rows if row.runner_name is not None},
+        )
+
+
+_TOUCHED = text("""
+    SELECT c.id, c.job_id, c.job_id AS of_job, NULL AS runner_name FROM claims c
+    WHERE c.ended_at IS NULL AND c.job_id = ANY(CAST(:jobs AS bigint[]))
+    UNION ALL
+    SELECT c.id, c.job_id, NULL, m.runner_name FROM mint_attempts m JOIN claims c ON c.id = m.claim_id
+    WHERE c.ended_at IS NULL AND m.runner_name = ANY(CAST(:runners AS text[]))
+    UNION ALL
+    SELECT c.id, c.job_id, NULL, c.runner_name FROM claims c
+    WHERE c.ended_at IS NULL AND c.purpose = 'job' AND c.runner_name = ANY(CAST(:runners AS text[]))
+    UNION ALL
+    SELECT c.id, c.job_id, e.job_id, NULL FROM executions e JOIN claims c ON c.id = e.claim_id
+    WHERE c.ended_at IS NULL AND e.job_id = ANY(CAST(:jobs AS bigint[]))
+""")
+
+
+def _touched(db: Connection, own: Sequence[int], named: Sequence[str]) -> _Touched:
+    rows = db.execute(
+        _TOUCHED,
+        {"jobs": list(own), "runners": list(named)},
+    ).all()
+    return _Touched(
+        jobs=set(own).union(row.job_id for row in rows if row.job_id is not None),
+        claims={row.id for row in rows},
+        runners={row.runner_name: row.id for row in rows if row.runner_name is not None},
+        rows=rows,
+    )
+
+
+_LOCK_JOBS = """
+    SELECT j.id, j.state, j.account_id, j.pool_id, coalesce(p.vcpu, 0) AS vcpu, coalesce(p.memory, 0) AS memory
+    FROM jobs j LEFT JOIN pools p ON p.id = j.pool_id
+    WHERE j.id = ANY(:ids) ORDER BY j.id FOR NO KEY UPDATE OF j
+"""
+_LOCK_CLAIMS = """
+    SELECT id, state, job_id, pool_id, account_id, scope, vcpu, memory, runner_name
+    FROM claims WHERE id = ANY(CAST(:ids AS bigint[])) ORDER BY id FOR NO KEY UPDATE
+"""
+
+
+def _locking(statement: str, *, wait: bool) -> TextClause:
+    return text(statement if wait else f"{statement} SKIP LOCKED")
+
+
+def _lock(db: Connection, own: Sequence[int], events: Sequence[JobEvent], *, wait: bool) -> Locked:
+    """Lock what the events can touch and read it; raise `StartOver` when more came in meanwhile."""
+    named = sorted({event.runner_name for event in events if event.runner_name})
+    before = _touched(db, own, named)
+    jobs = db.execute(_locking(_LOCK_JOBS, wait=wait), {"ids": sorted(before.jobs)}).all()
+    claims = db.execute(_locking(_LOCK_CLAIMS, wait=wait), {"ids": sorted(before.claims)}).all()
+    skipped_jobs = before.jobs.difference(row.id for row in jobs)
+    skipped_claims = before.claims.difference(row.id for row in claims)
+    if not wait and (skipped_jobs or skipped_claims):
+        jobs_of, runners_of = before.needing(skipped_jobs, skipped_claims)
+        by_runner = {event.job_id for event in events if event.runner_name in runners_of}
+        raise Contended(frozenset(jobs_of.intersection(own) | by_runner))
+    # Read again, now that nobody can claim these jobs or move these claims: what appeared is not locked.
+    after = _touched(db, own, named)
+    if not (after.jobs <= before.jobs and after.claims <= before.claims):
+        raise StartOver
+    live = {
+        row.id: ClaimView(
+            id=row.id,
+            state=row.state,
+            job_id=row.job_id,
+            pool_id=row.pool_id,
+            account_id=row.account_id,
+            scope=row.scope,
+            vcpu=row.vcpu,
+            memory=row.memory,
+            runner_name=row.runner_name,
+        )
+        for row in claims
+        if row.state != ClaimState.ENDED
+    }
+    locked = Locked(
+        jobs={
+            row.id: JobView(
+                id=row.id,
+                state=row.state,
+                account_id=row.account_id,
+                pool_id=row.pool_id,
+                vcpu=row.vcpu,
+                memory=row.memory,
+            )
+            for row in jobs
+        },
+        claims=live,
+        runners=after.runners,
+    )
+    _read_executions(db, locked)
+    return locked
+
+
+_READ_EXECUTIONS = text("""
+    SELECT job_id, runner_name, claim_id, account_id, ended_at IS NULL AS open
+    FROM executions WHERE job_id = ANY(CAST(:jobs AS bigint[]))
+    UNION
+    SELECT job_id, runner_name, claim_id, account_id, ended_at IS NULL AS open
+    FROM executions WHERE claim_id = ANY(CAST(:claims AS bigint[])) AND ended_at IS NULL
+""")
+
+
+def _read_executions(db: Connection, locked: Locked) -> None:
+    rows = db.execute(
+        _READ_EXECUTIONS,
+        {"jobs": list(locked.jobs), "claims": list(locked.claims)},
+    )
+    for row in rows:
+        locked.executions[row.job_id] = ExecutionView(row.runner_name, row.claim_id, row.account_id, row.open)
+        claim = locked.claims.get(row.claim_id) if row.open else None
+        if claim is not None:
+            claim.executes = row.job_id

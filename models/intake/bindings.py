@@ -1,0 +1,311 @@
+"""Binding of jobs to the runners that GitHub really gave them to, and the end of both.
+
+Only `in_progress` and `completed` webhooks come here. The jobs and claims that a batch can touch are locked
+first, in the one order of the system (jobs by id, then claims by id); everything is then decided on what
+those locks hold still. No claim is ever inserted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from models.claims import runner_failures
+from models.claims.releases import request_release
+from models.db.sql import text
+from models.db.transitions import move_claim, move_jobs
+from models.intake.binding_locks import ExecutionView, Locked
+from models.routing.usage import pools_with_work
+from ostler.logging import get_logger
+from rules.claims.machines import ClaimState, JobState
+from rules.intake.bindings import ClaimView, JobEvent, JobView, Loss, Runner, judge_runner, loss_of, may_swap
+
+_NO_HOLD = {"hold_reason": "NULL", "hold_detail": "NULL", "not_before": "NULL"}
+log = get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Bound:
+    """What has to happen after the commit."""
+
+    wakes: set[int] = field(default_factory=set)
+    """Pools that have something to match."""
+    releases: list[int] = field(default_factory=list)
+    """Claims to release: they lost their job before their JIT was delivered."""
+    keeper: set[int] = field(default_factory=set)
+    """Pools with a spent Pod to replace."""
+    starts: list[float] = field(default_factory=list)
+    """Seconds from the delivery to the execution, of each claim that began to execute."""
+    remaps: int = 0
+    """Jobs that ran on another runner than the one minted for them."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    """One transaction: what it holds, and what it leads to.
+
+    `freed` are accounts that use less now, `executed` claims that began to execute.
+    """
+
+    db: Connection
+    locked: Locked
+    now: datetime
+    who: str
+    bound: Bound = field(default_factory=Bound)
+    freed: set[int] = field(default_factory=set)
+    executed: set[int] = field(default_factory=set)
+
+
+def apply(db: Connection, locked: Locked, events: Sequence[JobEvent], *, now: datetime, who: str) -> Bound:
+    """Apply `in_progress` and `completed` events, in their order, under the locks of `binding_locks.lock`."""
+    batch = _Batch(db, locked, now, who)
+    for event in events:
+        if event.action == "completed":
+            _complete(batch, event)
+        else:
+            _run(batch, event)
+    batch.bound.wakes.update(pools_with_work(db, sorted(batch.freed)))
+    batch.bound.wakes.update(runner_failures.executed(db, batch.executed, now=now))
+    return batch.bound
+
+
+# Events
+
+
+def _run(batch: _Batch, event: JobEvent) -> None:
+    job = batch.locked.jobs[event.job_id]
+    if job.state == JobState.COMPLETED:
+        return  # terminal sticks: a late in_progress tells nothing new
+    started = event.started_at or batch.now
+    if event.runner_name:
+        _bind(batch, job, runner_name=event.runner_name, started=started)
+    if job.state != JobState.RUNNING:
+        move_jobs(
+            batch.db,
+            "job_run",
+            [job.id],
+            now=batch.now,
+            who=batch.who,
+            why=f"in_progress on {event.runner_name or 'a runner without a name'}",
+            values=_NO_HOLD | {"started_at": ":started"},
+            started=started,
+        )
+        job.state = JobState.RUNNING
+
+
+def _complete(batch: _Batch, event: JobEvent) -> None:
+    job = batch.locked.jobs[event.job_id]
+    seen = batch.locked.executions.get(job.id)
+    runner_name = event.runner_name or (seen.runner_name if seen else None)
+    ended = event.completed_at or batch.now
+    if event.runner_name:
+        _bind(batch, job, runner_name=event.runner_name, started=event.started_at or batch.now)
+    if job.state != JobState.COMPLETED:
+        move_jobs(
+            batch.db,
+            "job_finish",
+            [job.id],
+            now=batch.now,
+            who=batch.who,
+            why=f"completed on {runner_name}" if runner_name else "completed without a runner",
+            values=_NO_HOLD
+            | {
+                "conclusion": ":conclusion",
+                "completed_at": ":ended",
+                "started_at": "coalesce(t.started_at, CAST(:started AS timestamptz))",
+            },
+            conclusion=event.conclusion,
+            ended=ended,
+            started=event.started_at if runner_name else None,
+        )
+        job.state = JobState.COMPLETED
+    claim = _end_execution(batch, job, ended=ended)
+    if claim is not None:
+        _end_claim(batch, claim)
+    left = batch.locked.of_job(job.id)
+    if left is not None and left.state != ClaimState.EXECUTING:
+        _lose(batch, left, reason="cancelled")
+
+
+def _bind(batch: _Batch, job: JobView, *, runner_name: str, started: datetime) -> None:
+    """Record that `job` executes on a runner, with its claim when the runner is ours, and settle who lost what."""
+    seen = batch.locked.executions.get(job.id)
+    if seen is not None:
+        if seen.runner_name != runner_name:
+            log.warning("bindings.second_runner", job=job.id, runner=runner_name, first=seen.runner_name)
+        return
+    claim = batch.locked.of_runner(runner_name)
+    verdict = judge_runner(claim, runner_name=runner_name, job_id=job.id)
+    if verdict in {Runner.UNDELIVERED, Runner.TAKEN}:
+        log.warning(
+            "bindings.impossible_runner",
+            job=job.id,
+            runner=runner_name,
+            verdict=verdict.value,
+            claim=claim.id if claim else None,
+            state=claim.state if claim else None,
+        )
+    if verdict is not Runner.OURS:
+        claim = None
+    _insert_execution(batch, job, claim, runner_name=runner_name, started=started)
+    loser = batch.locked.of_job(job.id)
+    if claim is None:
+        if loser is not None:
+            _count_remap(batch, job, runner_name, None, loser)
+            _lose(batch, loser, reason="remapped")
+        return
+    if claim.job_id != job.id:
+        _count_remap(batch, job, runner_name, claim, loser)
+        _remap(batch, job, claim, loser)
+    if claim.state != ClaimState.EXECUTING:
+        moved = move_claim(
+            batch.db, "execute", claim.id, now=batch.now, who=batch.who, why=f"job {job.id} started on {runner_name}"
+        )
+        if moved is not None and moved.delivered_at is not None:
+            batch.bound.starts.append(max(0.0, (batch.now - moved.delivered_at).total_seconds()))
+        claim.state = ClaimState.EXECUTING
+        batch.executed.add(claim.id)
+    claim.executes = job.id
+
+
+# What a binding displaces
+
+
+def _remap(batch: _Batch, job: JobView, claim: ClaimView, loser: ClaimView | None) -> None:
+    """Give `job` to `claim`; the job that `claim` was for goes to `loser` or back to its queue."""
+    former = None if claim.job_id is None else batch.locked.jobs[claim.job_id]
+    swap = loser is not None and may_swap(claim, loser, former)
+    _set_job(batch, [claim, *([loser] if loser is not None else [])], None)  # both first: one live claim per job
+    _set_job(batch, [claim], job.id)
+    if loser is not None:
+        if swap and former is not None:
+            _set_job(batch, [loser], former.id)
+        else:
+            _lose(batch, loser, reason="remapped")
+    if former is not None and not swap and former.state == JobState.CLAIMED:
+        move_jobs(
+            batch.db, "job_requeue", [former.id], now=batch.now, who=batch.who, why=f"its runner was given job {job.id}"
+        )
+        former.state = JobState.QUEUED
+        if former.pool_id is not None:
+            batch.bound.wakes.add(former.pool_id)
+
+
+def _count_remap(
+    batch: _Batch, job: JobView, runner_name: str, claim: ClaimView | None, loser: ClaimView | None
+) -> None:
+    batch.bound.remaps += 1
+    log.info(
+        "job.remapped",
+        job=job.id,
+        runner=runner_name,
+        claim=claim.id if claim else None,
+        former_job=claim.job_id if claim else None,
+        loser=loser.id if loser else None,
+    )
+
+
+def _lose(batch: _Batch, claim: ClaimView, *, reason: str) -> None:
+    """Take the job from a claim whose job went elsewhere or was cancelled."""
+    loss = loss_of(claim)
+    if claim.job_id is not None:
+        _set_job(batch, [claim], None)
+    if loss is Loss.SPARE:
+        batch.db.execute(
+            text("UPDATE claims SET spare_since = :now WHERE id = :id"), {"now": batch.now, "id": claim.id}
+        )
+        batch.bound.wakes.add(claim.pool_id)  # a spare serves before any warm Pod
+    elif loss is Loss.RELEASE and request_release(batch.db, claim.id, reason=reason, now=batch.now, who=batch.who):
+        # Its lease stays, so that the release waits out a step in flight.
+        claim.state = ClaimState.RELEASING
+        batch.bound.releases.append(claim.id)
+
+
+def _set_job(batch: _Batch, claims: Sequence[ClaimView], job_id: int | None) -> None:
+    batch.db.execute(
+        text("UPDATE claims SET job_id = :job WHERE id = ANY(:ids)"),
+        {"job": job_id, "ids": [claim.id for claim in claims]},
+    )
+    for claim in claims:
+        claim.job_id = job_id
+
+
+# Executions
+
+
+_INSERT_EXECUTION = text("""
+    INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at)
+    VALUES (:job, :runner, :claim, :account, :vcpu, :memory, :started)
+    ON CONFLICT (job_id) DO NOTHING
+""")
+
+
+def _insert_execution(
+    batch: _Batch,
+    job: JobView,
+    claim: ClaimView | None,
+    *,
+    runner_name: str,
+    started: datetime,
+) -> None:
+    size = claim or job  # a runner we do not know uses what a Pod of the job's pool would
+    batch.db.execute(
+        _INSERT_EXECUTION,
+        {
+            "job": job.id,
+            "runner": runner_name,
+            "claim": claim.id if claim else None,
+            "account": job.account_id,
+            "vcpu": size.vcpu,
+            "memory": size.memory,
+            "started": started,
+        },
+    )
+    batch.locked.executions[job.id] = ExecutionView(runner_name, claim.id if claim else None, job.account_id, open=True)
+
+
+def _end_execution(batch: _Batch, job: JobView, *, ended: datetime) -> ClaimView | None:
+    """End the execution of `job`; return the live claim that ran it, whether or not it was bound to it."""
+    execution = batch.locked.executions.get(job.id)
+    if execution is None:
+        return None
+    if execution.open:
+        batch.db.execute(
+            text("UPDATE executions SET ended_at = :ended WHERE job_id = :job AND ended_at IS NULL"),
+            {"ended": ended, "job": job.id},
+        )
+        execution.open = False
+        batch.freed.add(execution.account_id)
+    if execution.claim_id is not None:
+        return batch.locked.claims.get(execution.claim_id)
+    # An anomaly at its start left it unbound; by now the release may have found the runner busy.
+    claim = batch.locked.of_runner(execution.runner_name)
+    verdict = judge_runner(claim, runner_name=execution.runner_name, job_id=job.id)
+    return claim if verdict is Runner.OURS else None
+
+
+def _end_claim(batch: _Batch, claim: ClaimView) -> None:
+    moved = move_claim(
+        batch.db,
+        "end_completed",
+        claim.id,
+        now=batch.now,
+        who=batch.who,
+        why="its job completed",
+        values={"end_reason": "'completed'", "spare_since": "NULL"},
+    )
+    if moved is None:
+        return
+    if moved.job_id is not None:
+        # An anomaly let it end by another job's end: its own must not stay claimed by nobody (L4).
+        requeued = move_jobs(
+            batch.db, "job_requeue", [moved.job_id], now=batch.now, who=batch.who,
+            why="its claim ended with another job", guard="AND state = 'claimed'",
+        )  # fmt: skip
+        batch.bound.wakes.update(row.pool_id for row in requeued if row.pool_id is not None)
+    del batch.locked.claims[claim.id]
+    batch.freed.add(claim.account_id)
+    batch.bound.keeper.add(claim.pool_id)

@@ -1,0 +1,414 @@
+"""What a batch of `workflow_job` webhooks does to the rows, in one transaction.
+
+A delivery counts once, by its GUID. An event may come late, doubled or before the one it follows: the
+row of the job ends up the same. Jobs that are new get their row, pool, priority and holds here;
+`in_progress` and `completed` go on to `models.intake.bindings`. Nothing is sent from here: what has to be sent
+after the commit is returned.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from models.db.engine import note
+from models.db.sql import text
+from models.db.transitions import move_jobs
+from models.intake import binding_locks, bindings
+from models.intake.binding_locks import Contended
+from models.pools.pools import routes
+from models.routing import origins
+from models.routing.accounts import NewAccount, ensure_accounts
+from models.routing.runner_groups import GroupBook, Wanted
+from models.upstream.backoffs import Standing, keys_of, standing
+from rules.claims.fairness import Budget
+from rules.claims.machines import JobState, Machine
+from rules.intake.bindings import JobEvent
+from rules.routing.access import Access
+from rules.routing.forks import Origin
+from rules.routing.holds import HoldReason
+from rules.routing.labels import PoolChoice, PoolLabels, choose_pool, detail_of
+from rules.routing.priority import priority_of
+from rules.routing.routing import Route, Wait, route
+from rules.routing.scopes import Scope
+
+ACTIONS = ("waiting", "queued", "in_progress", "completed")
+"""The actions that are applied, in the order in which a job goes through them."""
+
+
+class Outcome(StrEnum):
+    """What became of a delivery."""
+
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One verified and parsed delivery; its action is one of `ACTIONS`."""
+
+    guid: str
+    event: JobEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What has to happen after the commit, and what became of each delivery, in the order they came."""
+
+    outcomes: tuple[Outcome, ...]
+    wakes: frozenset[int]
+    """Pools that have something to match."""
+    releases: tuple[int, ...]
+    """Claims to release: they lost their job before their JIT was delivered."""
+    keeper: frozenset[int]
+    """Pools with a spent Pod to replace."""
+    remaps: int
+    """Jobs that ran on another runner than the one minted for them."""
+    starts: tuple[float, ...] = ()
+    """Seconds from the delivery to the execution, of each claim that began to execute."""
+    asks: frozenset[int] = frozenset()
+    """Runs of which GitHub is to be asked whether they come from a fork."""
+    strangers: bool = False
+    """A job was held because nobody has let its account in: GitHub is to be asked whose the App is."""
+
+
+def apply(
+    db: Connection,
+    events: Sequence[Received],
+    *,
+    budget: Budget,
+    now: datetime,
+    who: str = "webhook",
+    lock_ms: int | None = None,
+    access: Access = Access.ALLOWED,
+) -> Applied:
+    """Apply a batch; `budget` and `access` are those of accounts seen for the first time.
+
+    `who` is what the events of rows name.
+
+    With `lock_ms` no row that another session holds is waited for: `Contended` names the jobs whose events need one.
+    What cannot be skipped, an uncommitted insert of the same job or GUID, is waited for so many milliseconds.
+
+    Raises `Contended`, `StartOver`, and what Postgres raises about a row that it refuses: then nothing was applied.
+    """
+    firsts: dict[str, Received] = {}
+    for received in events:
+        firsts.setdefault(received.guid, received)
+    ordered = sorted(firsts.values(), key=lambda r: (r.event.job_id, ACTIONS.index(r.event.action), r.guid))
+    wait = lock_ms is None
+    known = _states_of(db, {received.event.job_id for received in ordered}, lock_ms=lock_ms)
+    new = [received.event for received in ordered if received.event.job_id not in known]
+    routed = [r.event for r in ordered if known.get(r.event.job_id, JobState.WAITING) == JobState.WAITING]
+    if routed:  # of a job that went on from there the account has a row
+        held = ensure_accounts(
+            db,
+            [NewAccount(id=e.owner_id, login=e.owner_login, installation_id=e.installation_id) for e in routed],
+            budget=budget,
+            access=access,
+            now=now,
+        )
+        if stuck := frozenset(event.job_id for event in new if event.owner_id in held and not wait):
+            raise Contended(stuck)
+    router = _Router(db, [received.event for received in ordered], now=now)
+    fresh, inserted = _insert(db, ordered, new, router, now=now, who=who)
+    applied = [received.event for received in ordered if received.guid in fresh]
+    # A job that another process inserted meanwhile is in neither; the guard of the transition decides.
+    readied = [
+        event
+        for event in applied
+        if event.action == "queued"
+        and not _is_waiting(event)
+        and event.job_id not in inserted
+        and known.get(event.job_id, JobState.WAITING) == JobState.WAITING
+    ]
+    moved = [event for event in applied if _has_started(event)]
+    locked = binding_locks.lock(db, moved, others=[event.job_id for event in readied], wait=wait)
+    ready = _make_ready(db, readied, router, now=now, who=who)
+    bound = bindings.apply(db, locked, moved, now=now, who=who)
+    seen: set[str] = set()
+    outcomes: list[Outcome] = []
+    for received in events:
+        first = received.guid in fresh and received.guid not in seen
+        outcomes.append(Outcome.ACCEPTED if first else Outcome.DUPLICATE)
+        seen.add(received.guid)
+    started = {event.job_id for event in moved}
+    matchable = {pool_id for job_id, pool_id in inserted.items() if job_id not in started} | ready.pools
+    asks = {event.run_id for event in applied if event.job_id in inserted and router.asks(event)} | ready.asks
+    return Applied(
+        outcomes=tuple(outcomes),
+        wakes=frozenset({pool_id for pool_id in matchable if pool_id is not None} | bound.wakes),
+        releases=tuple(bound.releases),
+        keeper=frozenset(bound.keeper),
+        remaps=bound.remaps,
+        starts=tuple(bound.starts),
+        asks=frozenset(asks),
+        strangers=router.strangers,
+    )
+
+
+def _has_started(event: JobEvent) -> bool:
+    return event.action in {"in_progress", "completed"}
+
+
+def _is_waiting(event: JobEvent) -> bool:
+    # GitHub also sends `queued` with status `waiting` for a job behind an environment (octokit/webhooks).
+    return event.action == "waiting" or (event.action == "queued" and event.status == "waiting")
+
+
+class _Router:
+    """What decides about the jobs of one batch; read once, and only when a job asks for it."""
+
+    def __init__(self, db: Connection, events: Sequence[JobEvent], *, now: datetime) -> None:
+        self._db = db
+        self._events = events
+        self._now = now
+        self._choices: dict[tuple[tuple[str, ...], int, str, Origin], PoolChoice] = {}
+        self._groups = GroupBook(db, now=now)
+        self.strangers = False
+        """A job was routed whose account is held, and of which it was not asked yet whether the App is its."""
+
+    @functools.cached_property
+    def _pools(self) -> list[PoolLabels]:
+        return routes(self._db)
+
+    @functools.cached_property
+    def _groups_wanted(self) -> dict[int, int | str]:
+        return {pool.id: pool.runner_group for pool in self._pools}
+
+    @functools.cached_property
+    def _origins(self) -> Mapping[int, Origin]:
+        return origins.known(self._db, {event.run_id for event in self._events if event.public})
+
+    @functools.cached_property
+    def _accounts(self) -> dict[int, Row[Any]]:
+        rows = self._db.execute(
+            text("SELECT id, budget_count, priority_rules, access, access_asked_at FROM accounts WHERE id = ANY(:ids)"),
+            {"ids": sorted({event.owner_id for event in self._events})},
+        )
+        return {row.id: row for row in rows}
+
+    @functools.cached_property
+    def _backoffs(self) -> dict[tuple[str, str], Standing]:
+        found = standing(self._db, (key for event in self._events for key in self._keys(event)), now=self._now)
+        return {key: each for key, each in found.items() if each.not_before > self._now}
+
+    def _keys(self, event: JobEvent) -> list[tuple[str, str]]:
+        pool_id = self._choose(event).pool_id
+        return keys_of(
+            account_id=event.owner_id,
+            organization=event.owner_type == "Organization",
+            repository=event.repository,
+            installation_id=event.installation_id,
+            group=None if pool_id is None else self._groups_wanted[pool_id],
+        )
+
+    def route(self, event: JobEvent) -> Route:
+        """Return the pool of a job and its hold."""
+        account = self._accounts[event.owner_id]
+        self.strangers |= account.access == Access.HELD and account.access_asked_at is None
+        choice = self._choose(event)
+        waits = [self._backoffs[key] for key in self._keys(event) if key in self._backoffs]
+        return route(
+            choice,
+            detail=detail_of(choice, labels=event.labels, account_id=event.owner_id, repository=event.repository),
+            budget_count=self._accounts[event.owner_id].budget_count,
+            group=self._group(event, choice),
+            backoff=max(waits, key=lambda each: each.not_before).wait() if waits else None,
+            access=self._access(event),
+        )
+
+    def asks(self, event: JobEvent) -> bool:
+        """Return whether a job waits for its run to be asked about; not while its environment holds it."""
+        return (
+            event.action == "queued"
+            and not _is_waiting(event)
+            and self._access(event) is Access.ALLOWED
+            and self._choose(event).hold_reason is HoldReason.ORIGIN_UNKNOWN
+        )
+
+    def _access(self, event: JobEvent) -> Access:
+        return Access(self._accounts[event.owner_id].access)
+
+    def _group(self, event: JobEvent, choice: PoolChoice) -> Wait | None:
+        if choice.pool_id is None:
+            return None
+        wanted = Wanted(
+            group=self._groups_wanted[choice.pool_id],
+            installation_id=event.installation_id,
+            repository=event.repository,
+            repository_id=event.repository_id,
+            organization=event.owner_type == "Organization",
+            public=event.public,
+        )
+        return self._groups.wait(wanted)
+
+    def priority(self, event: JobEvent) -> int:
+        """Return the priority of a job by the rules of its account."""
+        return priority_of(
+            self._accounts[event.owner_id].priority_rules,
+            repository=event.repository,
+            workflow=event.workflow_name,
+            branch=event.head_branch,
+        )
+
+    def _choose(self, event: JobEvent) -> PoolChoice:
+        origin = self._origins.get(event.run_id, Origin.UNKNOWN) if event.public else Origin.HERE
+        key = (event.labels, event.owner_id, event.repository, origin)
+        if key not in self._choices:
+            self._choices[key] = choose_pool(
+                self._pools, labels=event.labels, account_id=event.owner_id, repository=event.repository, origin=origin
+            )
+        return self._choices[key]
+
+
+def _states_of(db: Connection, job_ids: set[int], *, lock_ms: int | None) -> dict[int, str]:
+    # One message: the first statement of a batch sets how long the others wait.
+    within = "" if lock_ms is None else f"SET LOCAL lock_timeout = {lock_ms:d}; "
+    rows = db.execute(
+        text(f"{within}SELECT id, state FROM jobs WHERE id = ANY(:ids)"),  # noqa: S608  the part is a number
+        {"ids": sorted(job_ids)},
+    )
+    return {row.id: row.state for row in rows}
+
+
+def _insert(
+    db: Connection, ordered: Sequence[Received], new: Sequence[JobEvent], router: _Router, *, now: datetime, who: str
+) -> tuple[set[str], dict[int, int | None]]:
+    """Insert deliveries, new jobs and their events in one statement.
+
+    Returns the GUIDs that are new, and of each inserted job the pool to wake (None when it is held or waits).
+    """
+    rows: dict[int, dict[str, Any]] = {}
+    pools: dict[int, int | None] = {}
+    for event in new:
+        if event.job_id in rows and rows[event.job_id]["state"] == JobState.QUEUED:
+            continue
+        state = JobState.WAITING if _is_waiting(event) else JobState.QUEUED
+        routed = router.route(event)
+        pools[event.job_id] = routed.pool_id if routed.hold is None and state is JobState.QUEUED else None
+        rows[event.job_id] = {
+            "id": event.job_id,
+            "account_id": event.owner_id,
+            "installation_id": event.installation_id,
+            "repository": event.repository,
+            "repository_id": event.repository_id,
+            "public": event.public,
+            "scope": _scope(event),
+            "run_id": event.run_id,
+            "run_attempt": event.run_attempt,
+            "name": event.name,
+            "workflow_name": event.workflow_name,
+            "head_branch": event.head_branch,
+            "labels": list(event.labels),
+            "state": state,
+            "pool_id": routed.pool_id,
+            "hold_reason": routed.hold,
+            "hold_detail": routed.detail,
+            "not_before": routed.not_before.isoformat() if routed.not_before else None,
+            "priority": router.priority(event),
+            "queued_at": event.created_at.isoformat(),
+            "why": event.action,
+        }
+    deliveries = sorted(
+        ({"guid": r.guid, "action": r.event.action, "job_id": r.event.job_id} for r in ordered),
+        key=lambda row: str(row["guid"]),
+    )
+    values = {"deliveries": json.dumps(deliveries), "outcome": Outcome.ACCEPTED, "now": now}
+    if not rows:
+        return set(db.execute(_INSERT_DELIVERIES, values).scalars()), {}
+    jobs = json.dumps([rows[job_id] for job_id in sorted(rows)])
+    result = db.execute(_INSERT, values | {"jobs": jobs, "who": who}).all()
+    fresh = {row.guid for row in result if row.guid is not None}
+    inserted = {row.job_id: pools[row.job_id] for row in result if row.job_id is not None}
+    if inserted:
+        note(db, "job_seen", machine=Machine.JOB, rows=len(inserted))
+    return fresh, inserted
+
+
+_DELIVERIES = """
+        INSERT INTO deliveries (guid, event, action, job_id, outcome, received_at)
+        SELECT guid, 'workflow_job', action, job_id, :outcome, :now
+        FROM jsonb_to_recordset(CAST(:deliveries AS jsonb)) AS d (guid text, action text, job_id bigint)
+        ORDER BY guid
+        ON CONFLICT (guid) DO NOTHING
+        RETURNING guid, job_id
+"""
+_INSERT_DELIVERIES = text(_DELIVERIES)
+_INSERT = text(f"""
+    WITH fresh AS (
+        {_DELIVERIES}
+    ), seen AS (
+        INSERT INTO jobs (id, account_id, installation_id, repository, repository_id, public, scope, run_id,
+                          run_attempt, name, workflow_name, head_branch, labels, state, pool_id, hold_reason,
+                          hold_detail, not_before, priority, queued_at, changed_at)
+        SELECT id, account_id, installation_id, repository, repository_id, public, scope, run_id, run_attempt, name,
+               workflow_name, head_branch, labels, state, pool_id, hold_reason, hold_detail, not_before, priority,
+               queued_at, :now
+        FROM jsonb_to_recordset(CAST(:jobs AS jsonb)) AS j (
+            id bigint, account_id bigint, installation_id bigint, repository text, repository_id bigint, public boolean,
+            scope text, run_id bigint,
+            run_attempt bigint, name text, workflow_name text, head_branch text, labels text[], state text,
+            pool_id bigint, hold_reason text, hold_detail text, not_before timestamptz, priority bigint,
+            queued_at timestamptz)
+        WHERE id IN (SELECT job_id FROM fresh)
+        ORDER BY id
+        ON CONFLICT (id) DO NOTHING
+        RETURNING id, state
+    ), events AS (
+        INSERT INTO job_events (job_id, at, transition, from_state, to_state, who, why)
+        SELECT seen.id, :now, 'job_seen', NULL, seen.state, :who, j.why
+        FROM seen JOIN jsonb_to_recordset(CAST(:jobs AS jsonb)) AS j (id bigint, why text) ON j.id = seen.id
+    )
+    SELECT guid, NULL AS job_id FROM fresh UNION ALL SELECT NULL, id FROM seen
+""")  # noqa: S608  the only part is the statement above
+
+
+def _scope(event: JobEvent) -> str:
+    if event.owner_type == "Organization":
+        return str(Scope.organization(event.owner_login))
+    return str(Scope.repository(event.repository))
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """What became of jobs whose environment let them go: the pools they are queued in, the runs to ask about."""
+
+    pools: set[int | None] = field(default_factory=set)
+    asks: set[int] = field(default_factory=set)
+
+
+def _make_ready(db: Connection, events: Sequence[JobEvent], router: _Router, *, now: datetime, who: str) -> _Ready:
+    """Queue the waiting jobs whose environment let them go."""
+    ready = _Ready()
+    for event in events:
+        routed = router.route(event)
+        moved = move_jobs(
+            db,
+            "job_ready",
+            [event.job_id],
+            now=now,
+            who=who,
+            why=event.action,
+            values={
+                "pool_id": "CAST(:pool AS bigint)",
+                "hold_reason": "CAST(:hold AS text)",
+                "hold_detail": "CAST(:detail AS text)",
+                "not_before": "CAST(:not_before AS timestamptz)",
+            },
+            pool=routed.pool_id,
+            hold=routed.hold,
+            detail=routed.detail,
+            not_before=routed.not_before,
+        )
+        if moved and routed.hold is None:
+            ready.pools.add(routed.pool_id)
+        if moved and router.asks(event):
+            ready.asks.add(event.run_id)
+    return ready

@@ -1,0 +1,389 @@
+"""Offers (a Pod's standing poll) and the web processes that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, ForeignKey, Index, Row
+from sqlalchemy.orm import Mapped, mapped_column
+
+from models.db.base import Base
+from models.db.channel import CHANNEL
+from models.db.sql import text
+from models.pools.pod_rows import POOL_OF_NAME
+from rules.claims.machines import ClaimState, Purpose, Stamp
+from rules.claims.poll_answers import PolledClaim, PollFacts
+
+POLLED_AT_EVERY = timedelta(minutes=1)
+DEAD_AFTER = timedelta(hours=1)
+
+
+GAP = timedelta(seconds=15)
+"""Longer than this between two beats is an outage of the web process, or of its way to Postgres."""
+
+
+class WebInstance(Base):
+    """A web process. It beats only while it hears its own NOTIFY, so a deaf one offers nothing."""
+
+    __tablename__ = "web_instances"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    started_at: Mapped[datetime]
+    beat_at: Mapped[datetime]
+
+
+class Offer(Base):
+    """A Pod that can be given work now. Of two polls of a Pod the later upsert wins."""
+
+    __tablename__ = "offers"
+    __table_args__ = (
+        Index("ix_offers_pool_id_until", "pool_id", "until"),
+        {"prefixes": ["UNLOGGED"]},
+    )
+
+    pod_uid: Mapped[str] = mapped_column(primary_key=True)
+    pool_id: Mapped[int] = mapped_column(ForeignKey("pools.id"))
+    web_id: Mapped[str]
+    poll_id: Mapped[str] = mapped_column(comment="of the newest poll; only its holder may deliver")
+    until: Mapped[datetime]
+
+
+@dataclass(frozen=True, slots=True)
+class Polling:
+    """One held poll. `again`: its offer was written before, and must not displace a newer poll's."""
+
+    pod_uid: str
+    namespace: str
+    pod_name: str
+    poll_id: str
+    until: datetime
+    again: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PolledPod:
+    """What the rows say of a Pod whose poll was just offered; `wakes` its pool when that left jobs without Pods."""
+
+    pod_uid: str
+    pool_id: int | None
+    wakes: bool
+    facts: PollFacts
+
+
+@dataclass(frozen=True, slots=True)
+class MintedOffer:
+    """A claim that can be delivered to a poll that a web process holds."""
+
+    claim_id: int
+    pod_uid: str
+    poll_id: str
+
+
+_OFFER = text("""
+    WITH poll AS (
+        SELECT * FROM unnest(
+            CAST(:uids AS text[]), CAST(:namespaces AS text[]), CAST(:names AS text[]),
+            CAST(:poll_ids AS text[]), CAST(:untils AS timestamptz[])
+        ) AS poll (pod_uid, namespace, name, poll_id, until)
+    ), before AS MATERIALIZED (
+        SELECT offers.pod_uid, offers.web_id, offers.poll_id FROM offers JOIN poll USING (pod_uid)
+    ), free_offers AS MATERIALIZED (
+        SELECT offers.pod_uid FROM offers JOIN poll USING (pod_uid) FOR NO KEY UPDATE OF offers SKIP LOCKED
+    ), known AS MATERIALIZED (
+        SELECT poll.pod_uid, poll.poll_id, poll.until, pod.id AS runner_pod_id, pod.pool_id,
+               pod.uid IS NOT NULL AS bound,
+               pod.terminal_at IS NOT NULL OR pod.gone_at IS NOT NULL AS gone,
+               pod.uid IS NULL OR pod.polled_at IS NULL OR pod.polled_at < :refresh_before AS due,
+               before.poll_id AS poll_before
+        FROM poll
+        JOIN runner_pods pod ON pod.id = coalesce(
+            (SELECT id FROM runner_pods WHERE uid = poll.pod_uid),
+            -- The Pod polls before the answer to its creation was committed: its token proves the UID.
+            (SELECT id FROM runner_pods WHERE namespace = poll.namespace AND name = poll.name AND uid IS NULL
+               AND gone_at IS NULL)
+        )
+        LEFT JOIN before ON before.pod_uid = poll.pod_uid
+    ), locked AS MATERIALIZED (
+        -- Whoever claims this Pod now holds its row; the time of the poll can wait for the next one.
+        -- A new offer needs the row: an insert waits for an uncommitted one of the same Pod, SKIP LOCKED does not.
+        SELECT pod.id, known.pod_uid, known.due FROM runner_pods pod JOIN known ON known.runner_pod_id = pod.id
+        WHERE known.due OR known.poll_before IS NULL
+        ORDER BY pod.id FOR NO KEY UPDATE OF pod SKIP LOCKED
+    ), free_pools AS MATERIALIZED (
+        -- The foreign key of a new offer would wait for this lock.
+        SELECT id FROM pools WHERE id IN (SELECT pool_id FROM known WHERE poll_before IS NULL)
+        FOR KEY SHARE SKIP LOCKED
+    ), touched AS (
+        UPDATE runner_pods pod
+        SET uid = locked.pod_uid, polled_at = :now, first_polled_at = coalesce(pod.first_polled_at, :now)
+        FROM locked WHERE pod.id = locked.id AND locked.due AND (pod.uid IS NULL OR pod.uid = locked.pod_uid)
+        RETURNING pod.uid AS pod_uid
+    ), judged AS MATERIALIZED (
+        SELECT known.pod_uid, known.poll_id, known.until, known.pool_id, known.gone, known.poll_before,
+               known.bound OR known.pod_uid IN (SELECT pod_uid FROM touched) AS bound,
+               CASE WHEN known.poll_before IS NULL
+                   THEN known.pod_uid IN (SELECT pod_uid FROM locked) AND known.pool_id IN (SELECT id FROM free_pools)
+                   ELSE known.pod_uid IN (SELECT pod_uid FROM free_offers)
+               END AS free,
+               claim.id AS claim_id, claim.purpose, claim.state, claim.stamp,
+               claim.delivered_at IS NOT NULL AS delivered,
+               EXISTS (
+                   SELECT FROM claims past
+                   WHERE past.pod_uid = known.pod_uid AND past.ended_at IS NOT NULL AND past.delivered_at IS NOT NULL
+               ) AS used
+        FROM known LEFT JOIN claims claim ON claim.pod_uid = known.pod_uid AND claim.ended_at IS NULL
+    ), offered AS (
+        INSERT INTO offers (pod_uid, pool_id, web_id, poll_id, until)
+        SELECT pod_uid, pool_id, :web_id, poll_id, until FROM judged
+        WHERE free AND bound AND NOT gone AND NOT used
+          AND (claim_id IS NULL OR (purpose = 'job' AND NOT delivered))
+        ORDER BY pod_uid
+        ON CONFLICT (pod_uid) DO UPDATE
+        SET pool_id = excluded.pool_id, web_id = excluded.web_id, poll_id = excluded.poll_id, until = excluded.until
+        WHERE excluded.poll_id = offers.poll_id OR excluded.poll_id = ANY(CAST(:fresh AS text[])) OR offers.until < :now
+        RETURNING pod_uid
+    ), told AS MATERIALIZED (
+        SELECT before.pod_uid,
+               pg_notify(:channel, format('superseded %s %s %s', before.pod_uid, before.web_id, before.poll_id))::text
+               AS sent
+        FROM before JOIN offered USING (pod_uid) WHERE before.web_id <> :web_id
+    )
+    SELECT poll.pod_uid, judged.pool_id, judged.bound, judged.gone, judged.used, judged.claim_id, judged.purpose,
+           judged.state, judged.stamp, judged.delivered,
+           offered.pod_uid IS NOT NULL OR coalesce(judged.poll_before = judged.poll_id AND NOT judged.free, false)
+           AS offered,
+           NOT judged.free AND judged.poll_before IS DISTINCT FROM judged.poll_id AS locked,
+           coalesce(pools.wants_pods AND pools.deleted_at IS NULL, false) AS wakes, told.sent
+    FROM poll
+    LEFT JOIN judged USING (pod_uid)
+    LEFT JOIN offered USING (pod_uid)
+    LEFT JOIN told USING (pod_uid)
+    LEFT JOIN pools ON pools.id = judged.pool_id
+""")
+
+
+def offer(db: Connection, polls: Sequence[Polling], *, web_id: str, now: datetime) -> list[PolledPod]:
+    """Offer the Pods of these polls, where they may be offered, and return what the rows say of each.
+
+    One statement for all of them. A Pod is offered while nothing was ever delivered to it, no retire claim
+    is live and it is not known to be gone. Of two polls of a Pod the later call wins, and the web process that
+    held the older one is told. A row without UID is bound to the Pod of its name; `polled_at` moves
+    at most once a minute. At most one poll per Pod may be given.
+
+    It waits for no row (L14). A Pod is `locked`, and not offered, when another transaction holds its offer; or where it
+    has no offer yet its row, without which nobody can claim it. A poll that already has the offer counts as offered.
+    """
+    ordered = sorted(polls, key=lambda poll: poll.pod_uid)
+    rows = db.execute(
+        _OFFER,
+        {
+            "uids": [poll.pod_uid for poll in ordered],
+            "namespaces": [poll.namespace for poll in ordered],
+            "names": [poll.pod_name for poll in ordered],
+            "poll_ids": [poll.poll_id for poll in ordered],
+            "untils": [poll.until for poll in ordered],
+            "fresh": [poll.poll_id for poll in ordered if not poll.again],
+            "web_id": web_id,
+            "now": now,
+            "refresh_before": now - POLLED_AT_EVERY,
+            "channel": CHANNEL,
+        },
+    )
+    fresh = {poll.pod_uid for poll in ordered if not poll.again}
+    return [_polled(row, arrived=row.pod_uid in fresh) for row in rows]
+
+
+def _polled(row: Row[Any], *, arrived: bool) -> PolledPod:
+    claim = None
+    if row.claim_id is not None:
+        claim = PolledClaim(
+            id=row.claim_id,
+            purpose=Purpose(row.purpose),
+            state=ClaimState(row.state),
+            stamp=Stamp(row.stamp),
+            delivered=row.delivered,
+        )
+    return PolledPod(
+        pod_uid=row.pod_uid,
+        pool_id=row.pool_id,
+        wakes=row.wakes and row.offered and claim is None,
+        facts=PollFacts(
+            known=row.pool_id is not None,
+            bound=bool(row.bound),
+            gone=bool(row.gone),
+            offered=row.offered,
+            used=bool(row.used),
+            claim=claim,
+            locked=bool(row.locked),
+            arrived=arrived,
+        ),
+    )
+
+
+def unanswered(db: Connection, *, web_id: str) -> tuple[list[MintedOffer], list[str]]:
+    """Return what this process should have been told of the Pods it offers: the net under lost notices.
+
+    First the claims that wait for their delivery, then the UIDs of Pods whose polls have another answer by now.
+    """
+    rows = db.execute(
+        text("""
+            SELECT claims.id, claims.pod_uid, offers.poll_id,
+                   claims.state = 'minted' AND claims.stamp <> 'removing' AS deliverable
+            FROM claims JOIN offers USING (pod_uid)
+            WHERE claims.ended_at IS NULL AND offers.web_id = :web_id
+              AND (claims.state IN ('minted', 'delivered') OR claims.purpose = 'retire')
+            ORDER BY claims.id
+        """),
+        {"web_id": web_id},
+    ).all()
+    minted = [MintedOffer(row.id, row.pod_uid, row.poll_id) for row in rows if row.deliverable]
+    return minted, [row.pod_uid for row in rows if not row.deliverable]
+
+
+def withdraw(db: Connection, polls: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Delete the offers of these polls, given as (Pod UID, poll id); one that a newer poll took over stays.
+
+    Return the polls whose offers another transaction holds: those have to be withdrawn later.
+    """
+    rows = db.execute(
+        text("""
+            WITH stale AS MATERIALIZED (
+                SELECT offers.pod_uid, offers.poll_id FROM offers
+                JOIN unnest(CAST(:uids AS text[]), CAST(:poll_ids AS text[])) AS poll (pod_uid, poll_id)
+                  ON poll.pod_uid = offers.pod_uid AND poll.poll_id = offers.poll_id
+            ), free AS MATERIALIZED (
+                SELECT offers.pod_uid FROM offers JOIN stale USING (pod_uid, poll_id) FOR UPDATE OF offers SKIP LOCKED
+            ), gone AS (
+                DELETE FROM offers WHERE pod_uid IN (SELECT pod_uid FROM free)
+            )
+            SELECT pod_uid, poll_id FROM stale WHERE pod_uid NOT IN (SELECT pod_uid FROM free)
+        """),
+        {"uids": [uid for uid, _ in polls], "poll_ids": [poll_id for _, poll_id in polls]},
+    )
+    return [(row.pod_uid, row.poll_id) for row in rows]
+
+
+def beat(db: Connection, *, web_id: str, now: datetime) -> None:
+    """Record that a web process hears; the matcher takes one without a fresh beat to have no offers.
+
+    After a gap in its beats it counts as started anew: Pods were silent meanwhile through no fault of theirs.
+    While another transaction holds its row, nothing is written: the thread that beats also hears notices (L14).
+    """
+    db.execute(
+        text("""
+            WITH new AS (
+                INSERT INTO web_instances (id, started_at, beat_at) VALUES (:id, :now, :now) ON CONFLICT DO NOTHING
+            ), free AS (
+                SELECT id FROM web_instances WHERE id = :id FOR NO KEY UPDATE SKIP LOCKED
+            )
+            UPDATE web_instances web
+            SET beat_at = :now, started_at = CASE WHEN web.beat_at < :gap THEN :now ELSE web.started_at END
+            FROM free WHERE web.id = free.id
+        """),
+        {"id": web_id, "now": now, "gap": now - GAP},
+    )
+
+
+def leave(db: Connection, *, web_id: str) -> None:
+    """Withdraw every offer of a web process that stops, and its heartbeat; rows that others hold run out."""
+    db.execute(
+        text("""
+            DELETE FROM offers WHERE pod_uid IN (
+                SELECT pod_uid FROM offers WHERE web_id = :id FOR UPDATE SKIP LOCKED
+            )
+        """),
+        {"id": web_id},
+    )
+    db.execute(
+        text("""
+            DELETE FROM web_instances WHERE id IN (
+                SELECT id FROM web_instances WHERE id = :id FOR UPDATE SKIP LOCKED
+            )
+        """),
+        {"id": web_id},
+    )
+
+
+def forget_dead(db: Connection, *, now: datetime) -> None:
+    """Delete what killed web processes and deleted Pods left: offers and heartbeats long past their time."""
+    db.execute(
+        text("""
+            DELETE FROM offers WHERE pod_uid IN (
+                SELECT pod_uid FROM offers WHERE until < :before ORDER BY pod_uid FOR UPDATE SKIP LOCKED LIMIT 1000
+            )
+        """),
+        {"before": now - DEAD_AFTER},
+    )
+    db.execute(
+        text("""
+            DELETE FROM web_instances WHERE id IN (
+                SELECT id FROM web_instances WHERE beat_at < :before FOR UPDATE SKIP LOCKED
+            )
+        """),
+        {"before": now - DEAD_AFTER},
+    )
+
+
+def notify_beat(db: Connection, *, web_id: str, number: int) -> None:
+    """Send the notice by which a web process proves to itself that it hears."""
+    db.execute(text("SELECT pg_notify(:channel, :payload)"), {"channel": CHANNEL, "payload": f"beat {web_id} {number}"})
+
+
+def adopt_pod(
+    db: Connection,
+    *,
+    namespace: str,
+    name: str,
+    uid: str,
+    pool: str,
+    attempt_id: str,
+    template_hash: str,
+    stamp_value: str | None,
+    now: datetime,
+) -> bool | None:
+    """Give a Pod that the cluster shows to be of `pool` its row.
+
+    Return whether the row now carries this UID, or None when there is no row of that pool. False: another
+    Pod's row still has the name.
+    """
+    row = db.execute(
+        text(f"""
+            WITH pool AS (
+                SELECT id FROM pools WHERE namespace = :namespace AND name = :pool
+                ORDER BY deleted_at DESC NULLS FIRST, id DESC LIMIT 1
+            ), adopted AS (
+                INSERT INTO runner_pods
+                    (pool_id, namespace, name, uid, attempt_id, template_hash, stamp_value, created_at)
+                SELECT {POOL_OF_NAME.format(pool="id")}, :namespace, :name, :uid, :attempt_id, :template_hash,
+                       coalesce(:stamp_value, '0.0'), :now
+                FROM pool
+                ON CONFLICT DO NOTHING
+                RETURNING uid
+            )
+            SELECT (SELECT count(*) FROM pool) AS pools,
+                   EXISTS (SELECT FROM adopted) OR EXISTS (SELECT FROM runner_pods WHERE uid = :uid) AS adopted
+        """),  # noqa: S608  a constant of models.pools.pod_rows
+        {
+            "namespace": namespace,
+            "name": name,
+            "uid": uid,
+            "pool": pool,
+            "attempt_id": attempt_id,
+            "template_hash": template_hash,
+            "stamp_value": stamp_value,
+            "now": now,
+        },
+    ).one()
+    return bool(row.adopted) if row.pools else None
+
+
+def offering(db: Connection, *, now: datetime) -> frozenset[int]:
+    """Return the pools of which a Pod polls."""
+    found = db.execute(
+        text("SELECT id FROM pools p WHERE EXISTS (SELECT FROM offers o WHERE o.pool_id = p.id AND o.until > :now)"),
+        {"now": now},
+    )
+    return frozenset(found.scalars())

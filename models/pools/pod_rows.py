@@ -1,0 +1,273 @@
+"""The rows of runner Pods as the keeper reads and writes them: what was seen of each, and what it was created with."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from models.claims.busy import Recorded
+from models.claims.cuts import pollers_ended
+from models.claims.releases import insert_retire
+from models.db.sql import text
+
+
+@dataclass(frozen=True, slots=True)
+class PodRow:
+    """A Pod's row with its live claim, if it has one. `freed_at`: when the last of its claims ended.
+
+    `node_gone`: its node was gone when anything was last known of it. `charged`: it counts in an account's budget, or
+    did until it ended.
+    """
+
+    id: int
+    name: str
+    uid: str | None
+    attempt_id: str
+    template_hash: str
+    created_at: datetime
+    first_polled_at: datetime | None
+    polled_at: datetime | None
+    terminal_at: datetime | None
+    claim_id: int | None
+    claim_purpose: str | None
+    claim_delivered: bool
+    offered: bool
+    ever_delivered: bool
+    freed_at: datetime | None
+    node_gone: bool = False
+    charged: bool = False
+
+    @property
+    def recorded(self) -> Recorded:
+        """Its part of the evidence that it holds a JIT; what proves the contrary is left out but for its end."""
+        return Recorded(any_delivered=self.ever_delivered, terminal=self.terminal_at is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """A Pod as the cluster has it."""
+
+    name: str
+    namespace: str
+    uid: str
+    attempt_id: str
+    template_hash: str
+    stamp_value: str
+    created_at: datetime
+    over: bool
+    terminal: bool
+    poller_exit_code: int | None
+    runner_exit_code: int | None
+    exit_reason: str | None
+    ours: bool = True
+    """Ostler made it. A Pod that merely has the label of a pool gets no row."""
+
+
+OVER = "its poller and its runner have ended"
+"""Why a Pod is retired that is over and not terminal, in the words of the claim's event."""
+
+POOL_OF_NAME = """
+    coalesce((SELECT r.pool_id FROM runner_pods r WHERE r.namespace = :namespace AND r.name = :name
+              ORDER BY r.id DESC LIMIT 1), {pool})
+"""
+"""The pool of a Pod: that of the row whose name it has, where there is one.
+
+A creation that came late can make a second Pod for a row whose Pod has run and gone, and whose pool may have gone too.
+"""
+
+
+def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: datetime) -> list[str]:
+    """Give every Pod that was seen its row, its UID and its exit facts; return the UIDs first seen over now.
+
+    Only rows that change are touched: the matcher skips rows that others have locked. A row that another session has
+    locked is left to the next look (L14).
+    """
+    known = {
+        row.name: row
+        for row in db.execute(
+            text("SELECT id, name, uid, attempt_id, terminal_at, poller_ended_at FROM runner_pods WHERE pool_id = :id"
+                 " AND namespace = ANY(:namespaces) AND name = ANY(:names) AND (gone_at IS NULL OR uid IS NULL)"),
+            {"id": pool_id, "namespaces": list({pod.namespace for pod in pods}), "names": [pod.name for pod in pods]},
+        )
+    }  # fmt: skip
+    changing = [known[pod.name].id for pod in pods if pod.name in known and _changes(known[pod.name], pod)]
+    free = _lock_free(db, changing)
+    over: list[str] = []
+    # Known rows in the order of their ids, as every lock; new ones after them.
+    for pod in sorted(pods, key=lambda pod: known[pod.name].id if pod.name in known else sys.maxsize):
+        row = known.get(pod.name)
+        if row is not None and row.id not in free:
+            continue
+        if row is None and not pod.ours:
+            continue
+        if row is None:
+            _adopt(db, pool_id, pod)
+        elif row.uid is None and row.attempt_id == pod.attempt_id:
+            # The answer to its creation was lost; a row that was given up meanwhile is taken up again.
+            db.execute(
+                text("""
+                    UPDATE runner_pods SET uid = :uid, template_hash = :hash, gone_at = NULL
+                    WHERE name = :name AND pool_id = :pool_id AND uid IS NULL
+                """),
+                {"uid": pod.uid, "hash": pod.template_hash, "name": pod.name, "pool_id": pool_id},
+            )
+        if pod.over and (row is None or row.terminal_at is None):
+            # A Pod that never polled and is not terminal is a failed start: the plan counts and retires it.
+            found = db.execute(
+                text("""
+                    UPDATE runner_pods SET terminal_at = :now, poller_exit_code = :poller,
+                           runner_exit_code = :runner, exit_reason = :reason
+                    WHERE uid = :uid AND terminal_at IS NULL
+                      AND (:served OR first_polled_at IS NOT NULL
+                           OR EXISTS (SELECT FROM claims c WHERE c.pod_uid = runner_pods.uid))
+                    RETURNING uid
+                """),
+                {
+                    "uid": pod.uid, "now": now, "poller": pod.poller_exit_code, "runner": pod.runner_exit_code,
+                    "reason": pod.exit_reason, "served": pod.terminal or pod.poller_exit_code == 0,
+                },
+            )  # fmt: skip
+            over += found.scalars()
+    ended = [
+        pod.uid for pod in pods
+        if pod.poller_exit_code is not None and not pod.terminal
+        and (pod.name not in known or known[pod.name].poller_ended_at is None)
+    ]  # fmt: skip
+    if ended:
+        pollers_ended(db, ended, now=now)
+    return over
+
+
+def _changes(row: Row[Any], pod: PodFacts) -> bool:
+    """Return whether a Pod shows something that its row does not have."""
+    return (row.uid is None and row.attempt_id == pod.attempt_id) or (pod.over and row.terminal_at is None)
+
+
+def _lock_free(db: Connection, row_ids: Sequence[int]) -> frozenset[int]:
+    """Lock those of the rows that no other session has locked, and return their ids."""
+    if not row_ids:
+        return frozenset()
+    rows = db.execute(
+        text("SELECT id FROM runner_pods WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED"),
+        {"ids": list(row_ids)},
+    )
+    return frozenset(rows.scalars())
+
+
+def _adopt(db: Connection, pool_id: int, pod: PodFacts) -> None:
+    """Insert the row of a Pod that was seen without one."""
+    db.execute(
+        text(f"""
+            INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, stamp_value, created_at)
+            VALUES ({POOL_OF_NAME.format(pool=":pool_id")}, :namespace, :name, :uid, :attempt, :hash, :stamp, :created)
+            ON CONFLICT DO NOTHING
+        """),  # noqa: S608  a constant of this module
+        {
+            "pool_id": pool_id, "namespace": pod.namespace, "name": pod.name, "uid": pod.uid,
+            "attempt": pod.attempt_id, "hash": pod.template_hash, "stamp": pod.stamp_value, "created": pod.created_at,
+        },
+    )  # fmt: skip
+
+
+_ROWS = """
+    SELECT p.id, p.name, p.uid, p.attempt_id, p.template_hash, p.created_at, p.first_polled_at, p.polled_at,
+           p.terminal_at, c.id AS claim_id, c.purpose AS claim_purpose,
+           coalesce(c.delivered_at IS NOT NULL, false) AS claim_delivered,
+           EXISTS (SELECT FROM offers o WHERE o.pod_uid = p.uid AND o.until > :now) AS offered,
+           coalesce(d.ever, false) AS ever_delivered, d.freed_at, p.node_gone_at IS NOT NULL AS node_gone,
+           p.charged_account_id IS NOT NULL AS charged
+    FROM runner_pods p LEFT JOIN claims c ON c.pod_uid = p.uid AND c.ended_at IS NULL
+    LEFT JOIN LATERAL (SELECT bool_or(delivered_at IS NOT NULL) AS ever, max(ended_at) AS freed_at
+                       FROM claims WHERE pod_uid = p.uid) d ON true
+    WHERE p.pool_id = :pool_id AND p.gone_at IS NULL
+"""
+
+
+def pod_rows(db: Connection, *, pool_id: int, now: datetime) -> list[PodRow]:
+    """Return the Pods of a pool that are not known to be gone, oldest first."""
+    rows = db.execute(text(f"{_ROWS} ORDER BY p.id"), {"pool_id": pool_id, "now": now})
+    return [PodRow(*row) for row in rows]
+
+
+def record_nodes(db: Connection, *, gone: Sequence[str], back: Sequence[str], now: datetime) -> None:
+    """Record the Pods, by UID, that were listed on nodes that are gone, and those whose node is not gone any more.
+
+    A listed Pod on a gone node whose row says that it is gone gets its row back: a Terminating Pod is taken for gone
+    by the release of its claim, and there it would stay for ever with nobody to delete it.
+    Rows that others have locked are left to the next round.
+    """
+    if gone or back:
+        db.execute(
+            text("""
+                UPDATE runner_pods SET gone_at = NULL, node_gone_at = CASE WHEN uid = ANY(:gone)
+                                                                      THEN CAST(:now AS timestamptz) END
+                WHERE id IN (
+                    SELECT p.id FROM runner_pods p
+                    WHERE (p.uid = ANY(:gone) AND (p.node_gone_at IS NULL OR p.gone_at IS NOT NULL)
+                           AND NOT EXISTS (SELECT FROM runner_pods o WHERE o.namespace = p.namespace
+                                           AND o.name = p.name AND o.id <> p.id
+                                           AND (o.gone_at IS NULL OR o.uid IS NULL)))
+                       OR (p.uid = ANY(:back) AND p.node_gone_at IS NOT NULL AND p.gone_at IS NULL)
+                    ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED)
+            """),
+            {"gone": list(gone), "back": list(back), "now": now},
+        )
+
+
+def over_rows(db: Connection, *, pool_id: int, listed: Sequence[str], now: datetime) -> list[PodRow]:
+    """Return those of these rows whose Pods have ended, or were not `listed`, oldest first."""
+    rows = db.execute(
+        text(f"{_ROWS} AND (p.terminal_at IS NOT NULL OR p.uid <> ALL(:listed)) ORDER BY p.id"),
+        {"pool_id": pool_id, "now": now, "listed": list(listed)},
+    )
+    return [PodRow(*row) for row in rows]
+
+
+def record_created(db: Connection, *, row_id: int, uid: str, template_hash: str) -> None:
+    """Write the UID down that the cluster gave, and by which template; a poll may have brought the UID before.
+
+    A row that was given up while its Pod was being created is taken up again: the Pod exists.
+    """
+    db.execute(
+        text("UPDATE runner_pods SET uid = :uid, gone_at = NULL WHERE id = :id AND uid IS NULL"),
+        {"id": row_id, "uid": uid},
+    )
+    db.execute(
+        text("UPDATE runner_pods SET template_hash = :hash WHERE id = :id AND template_hash <> :hash"),
+        {"id": row_id, "hash": template_hash},
+    )
+
+
+def retire_over(db: Connection, *, row_id: int, due_after: float, now: datetime, who: str) -> int | None:
+    """Insert the retire claim of a Pod that is over, which Kubernetes does not call terminal.
+
+    None when its row is locked, when it has a live claim or is gone, and while these rows are not trusted.
+    """
+    found = db.execute(
+        text("""
+            SELECT 1 FROM runner_pods WHERE id = :id AND terminal_at IS NOT NULL AND gone_at IS NULL
+            FOR NO KEY UPDATE SKIP LOCKED
+        """),
+        {"id": row_id},
+    ).one_or_none()
+    if found is None:
+        return None
+    return insert_retire(db, row_id, now=now, who=who, why=OVER, due_after=due_after)
+
+
+def is_wanted(db: Connection, *, row_id: int) -> bool:
+    """Return whether a row still waits for its Pod: another keeper may have made it, or given it up."""
+    found = db.execute(
+        text("SELECT 1 FROM runner_pods WHERE id = :id AND uid IS NULL AND gone_at IS NULL"), {"id": row_id}
+    ).one_or_none()
+    return found is not None
+
+
+def forget_row(db: Connection, *, row_id: int, now: datetime) -> None:
+    """Give up a row whose Pod was never created (its name is taken by something that is not ours)."""
+    db.execute(text("UPDATE runner_pods SET gone_at = :now WHERE id = :id AND uid IS NULL"), {"id": row_id, "now": now})

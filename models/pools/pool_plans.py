@@ -1,0 +1,224 @@
+"""What a reconcile decides, read and committed under the pool's lock: rows of Pods to create, and retire claims.
+
+A row stands before its Pod is created, and the lock is held from the reading of the claims to the commit, so that two
+keepers never create one too many nor count one failure twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from models.claims.matching import POOL_LOCK_WITHIN
+from models.claims.releases import insert_retire
+from models.db.sql import text
+from rules.pools.pool_plan import TICK, PoolPlan, Why
+from rules.pools.starts import Starts, Trouble, failed, over_quota, refused, taken
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What a reconcile is to do: (row id, Pod name, attempt id) to create, and retire claims that were inserted.
+
+    `retired`: why, per claim. `failed_starts` are those that were counted.
+    """
+
+    create: tuple[tuple[int, str, str], ...]
+    retired: Mapping[int, Why]
+    failed_starts: tuple[Trouble, ...] = ()
+
+
+def lock_pool(db: Connection, pool_id: int) -> Row[Any]:
+    """Take the pool's lock and return its row; what is read after this is what the plan is made of.
+
+    Raises what Postgres raises when another session holds the lock for more than `POOL_LOCK_WITHIN`.
+    """
+    db.execute(
+        text(f"SET LOCAL lock_timeout = '{POOL_LOCK_WITHIN}'; SELECT pg_advisory_xact_lock(:pool_id)"),
+        {"pool_id": pool_id},
+    )
+    return db.execute(text("SELECT * FROM pools WHERE id = :id"), {"id": pool_id}).one()
+
+
+def starts_of(pool: Row[Any]) -> Starts:
+    """Return how the starts of a pool go."""
+    return Starts(
+        failures=pool.failed_starts, failed_at=pool.failed_at, create_after=pool.create_after,
+        trouble=None if pool.start_trouble is None else Trouble(pool.start_trouble), detail=pool.start_detail or "",
+    )  # fmt: skip
+
+
+def retired_in_tick(pool: Row[Any], *, now: datetime) -> int:
+    """Return how many Pods of a pool were retired in the tick that `now` is in."""
+    begun = pool.tick_at is not None and (now - pool.tick_at).total_seconds() < TICK
+    return pool.tick_retired if begun else 0
+
+
+def commit_plan(
+    db: Connection,
+    pool: Row[Any],
+    plan: PoolPlan,
+    *,
+    names: Sequence[tuple[str, str]],
+    due_after: float,
+    now: datetime,
+    who: str,
+) -> Committed:
+    """Write a plan down, in the transaction that holds the lock and read what it was made of.
+
+    `names` are unused (Pod name, attempt id) pairs, as many as may be created in this round.
+    """
+    for name, attempt in names[: plan.create]:
+        db.execute(
+            text("""
+                INSERT INTO runner_pods (pool_id, namespace, name, attempt_id, template_hash, created_at)
+                VALUES (:pool_id, :namespace, :name, :attempt, :hash, :now)
+            """),
+            {
+                "pool_id": pool.id, "namespace": pool.namespace, "name": name, "attempt": attempt,
+                "hash": pool.template_hash, "now": now,
+            },
+        )  # fmt: skip
+    _give_up_rows(db, plan.give_up, now=now)
+    retired = _retire(db, plan, due_after=due_after, now=now, who=who)
+    if retired:
+        _count_retired(db, pool, len(retired), now=now)
+    failed = plan.failed_starts if Why.NOT_STARTED in retired.values() else ()
+    starts = plan.starts
+    if plan.failed_starts and not failed:
+        starts = starts_of(pool)  # they were heard or claimed meanwhile
+    if starts != starts_of(pool):
+        _write_starts(db, pool.id, starts)
+    rows = _to_create(db, pool.id, limit=len(names)) if plan.creates else ()
+    return Committed(create=tuple(rows), retired=retired, failed_starts=failed)
+
+
+def _to_create(db: Connection, pool_id: int, *, limit: int) -> list[tuple[int, str, str]]:
+    rows = db.execute(
+        text("""
+            SELECT id, name, attempt_id FROM runner_pods
+            WHERE pool_id = :id AND uid IS NULL AND gone_at IS NULL ORDER BY id LIMIT :limit
+        """),
+        {"id": pool_id, "limit": limit},
+    )
+    return [(row.id, row.name, row.attempt_id) for row in rows]
+
+
+def _give_up_rows(db: Connection, rows: Sequence[int], *, now: datetime) -> None:
+    """Give up rows whose Pod was never seen; one that turns up after all is taken up again by its attempt."""
+    if rows:
+        db.execute(
+            text("""
+                UPDATE runner_pods SET gone_at = :now WHERE id IN (
+                    SELECT id FROM runner_pods WHERE id = ANY(:ids) AND uid IS NULL AND gone_at IS NULL
+                    ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+            """),
+            {"ids": list(rows), "now": now},
+        )
+
+
+def _retire(db: Connection, plan: PoolPlan, *, due_after: float, now: datetime, who: str) -> dict[int, Why]:
+    """Insert the retire claims; a Pod that somebody has locked, or that was claimed meanwhile, is left alone."""
+    if not plan.retire:
+        return {}
+    wanted = {each.id: each for each in plan.retire}
+    rows = db.execute(
+        text("""
+            SELECT p.id FROM runner_pods p
+            WHERE p.id = ANY(:ids) AND p.gone_at IS NULL AND p.terminal_at IS NULL
+              AND p.uid IS NOT NULL AND NOT EXISTS (SELECT FROM claims c WHERE c.pod_uid = p.uid
+                              AND (c.ended_at IS NULL OR c.delivered_at IS NOT NULL))
+            ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED
+        """),
+        {"ids": list(wanted)},
+    )
+    retired = {}
+    for row_id in rows.scalars().all():
+        claim_id = insert_retire(db, row_id, now=now, who=who, why=str(wanted[row_id]), due_after=due_after)
+        if claim_id is not None:
+            retired[claim_id] = wanted[row_id].why
+    return retired
+
+
+def _count_retired(db: Connection, pool: Row[Any], count: int, *, now: datetime) -> None:
+    before = retired_in_tick(pool, now=now)
+    db.execute(
+        text("UPDATE pools SET tick_at = :at, tick_retired = :retired WHERE id = :id"),
+        {"id": pool.id, "at": pool.tick_at if before else now, "retired": before + count},
+    )
+
+
+def record_refusal(db: Connection, pool_id: int, *, detail: str, quota: bool, now: datetime) -> None:
+    """The API server would not take a Pod of this pool: because a quota is used up, or because of what the Pod is."""
+    starts = starts_of(lock_pool(db, pool_id))
+    if quota:
+        after = over_quota(starts, detail=detail)
+    elif starts.waits(now):
+        after = starts  # another keeper was refused a moment ago
+    else:
+        after = refused(starts, detail=detail, now=now)
+    if after != starts:
+        _write_starts(db, pool_id, after)
+
+
+def record_failed_start(
+    db: Connection, row_id: int, *, template_hash: str, trouble: Trouble, detail: str, made_at: datetime, now: datetime
+) -> bool:
+    """Count a Pod that ended before its first poll; False when its template is old, or its round is counted."""
+    pool_id = db.execute(text("SELECT pool_id FROM runner_pods WHERE id = :id"), {"id": row_id}).scalar_one()
+    pool = lock_pool(db, pool_id)
+    if pool.template_hash != template_hash:
+        return False
+    starts = starts_of(pool)
+    after = failed(starts, trouble=trouble, detail=detail, made_at=made_at, now=now)
+    if after == starts:
+        return False
+    _write_starts(db, pool_id, after)
+    return True
+
+
+def record_taken(db: Connection, pool_id: int) -> None:
+    """The API server took a Pod of this pool again."""
+    starts = starts_of(lock_pool(db, pool_id))
+    if taken(starts) != starts:
+        _write_starts(db, pool_id, taken(starts))
+
+
+def _write_starts(db: Connection, pool_id: int, starts: Starts) -> None:
+    db.execute(
+        text("""
+            UPDATE pools SET failed_starts = :failures, failed_at = :failed_at, create_after = :create_after,
+                   start_trouble = :trouble, start_detail = :detail
+            WHERE id = :id
+        """),
+        {
+            "id": pool_id, "failures": starts.failures, "failed_at": starts.failed_at,
+            "create_after": starts.create_after, "trouble": starts.trouble, "detail": starts.detail or None,
+        },
+    )  # fmt: skip
+
+
+def status_is_due(pool: Row[Any], status: Mapping[str, Any], *, every: float, now: datetime) -> bool:
+    """Return whether to write a status: a condition has changed, or a number, and none was written a moment ago."""
+    before = pool.status
+    if before == status:
+        return False
+    if before is None or _told(before) != _told(status):
+        return True
+    return pool.status_at is None or (now - pool.status_at).total_seconds() >= every
+
+
+def _told(status: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    return [(each["type"], each["status"], each["reason"]) for each in status.get("conditions") or ()]
+
+
+_STATUS = text("UPDATE pools SET status = CAST(:status AS jsonb), status_at = :now WHERE id = :id")
+
+
+def record_status(db: Connection, pool_id: int, status: str, *, now: datetime) -> None:
+    """Write down what was written to the pool's object, as JSON."""
+    db.execute(_STATUS, {"id": pool_id, "status": status, "now": now})

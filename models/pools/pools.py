@@ -1,0 +1,117 @@
+"""Pools: the mirror of the `RunnerPool` objects that matching reads."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Index
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Mapped, mapped_column
+
+from models.db.base import Base, Serial
+from models.db.sql import text
+from rules.routing.labels import PoolLabels
+
+
+class Pool(Base):
+    """One `RunnerPool`. Rows stay when the object goes (`deleted_at`), for the claims that name them."""
+
+    __tablename__ = "pools"
+    __table_args__ = (
+        Index("ix_pools_name_id", "name", "id"),
+        Index("uq_pools_live_name", "namespace", "name", unique=True, postgresql_where=text("deleted_at IS NULL")),
+    )
+
+    id: Mapped[Serial]
+    uid: Mapped[str] = mapped_column(unique=True)
+    namespace: Mapped[str]
+    name: Mapped[str]
+    image: Mapped[str]
+    labels: Mapped[list[str]] = mapped_column(comment="as written in the pool; matching ignores case")
+    runner_group_id: Mapped[int] = mapped_column(comment="0: by its name")
+    runner_group_name: Mapped[str | None]
+    allow_forks: Mapped[bool] = mapped_column(
+        server_default="false", comment="jobs of forks of public repositories too"
+    )
+    vcpu: Mapped[int] = mapped_column(comment="millicores of one Pod")
+    memory: Mapped[int] = mapped_column(comment="MiB of one Pod")
+    replicas: Mapped[int]
+    replicas_writer: Mapped[str | None] = mapped_column(comment="who else writes spec.replicas of an autoscaled pool")
+    generation: Mapped[int] = mapped_column(server_default="0", comment="of the spec that is mirrored")
+    paused: Mapped[bool] = mapped_column(server_default="false")
+    autoscaled: Mapped[bool] = mapped_column(server_default="false")
+    min_warm: Mapped[int] = mapped_column(server_default="1")
+    max_replicas: Mapped[int] = mapped_column(server_default="10")
+    scale_down_delay: Mapped[float] = mapped_column(server_default="600", comment="seconds")
+    max_unavailable_percent: Mapped[int] = mapped_column(server_default="10")
+    max_surge: Mapped[int | None] = mapped_column(comment="Pods above replicas in a roll; NULL: default")
+    start_timeout: Mapped[float] = mapped_column(server_default="300", comment="seconds")
+    max_concurrent: Mapped[int] = mapped_column(server_default="100", comment="Pods that may be starting at a time")
+    drain_timeout: Mapped[float | None] = mapped_column(comment="seconds")
+    max_job_seconds: Mapped[float | None] = mapped_column(comment="a job that takes longer is ended; NULL: no limit")
+    allowed_accounts: Mapped[list[int]]
+    allowed_repositories: Mapped[list[str]]
+    routing_priority: Mapped[int]
+    template_hash: Mapped[str]
+    template_at: Mapped[datetime | None] = mapped_column(comment="when the row got `held_template`")
+    held_template: Mapped[str | None] = mapped_column(
+        comment="stands for two minutes; a version without such holds wrote another template_hash"
+    )
+    draining: Mapped[bool] = mapped_column(server_default="false")
+    wants_pods: Mapped[bool] = mapped_column(
+        server_default="false", comment="the matcher left jobs without Pods: a poll wakes it"
+    )
+    created_at: Mapped[datetime]
+    routed_at: Mapped[datetime] = mapped_column(
+        server_default=text("now()"), comment="what decides which jobs it serves changed last"
+    )
+    rerouting_since: Mapped[datetime | None] = mapped_column(
+        comment="its routing changed: no job is matched until those routed before were moved"
+    )
+    rerouting_jobs: Mapped[list[int]] = mapped_column(
+        server_default="{}",
+        comment="jobs that were locked when the others were moved: not matched until they are moved too",
+    )
+    scaled_up_at: Mapped[datetime | None] = mapped_column(comment="by the autoscaler, which waits before it shrinks it")
+    scaled_down_at: Mapped[datetime | None]
+    scaling: Mapped[dict[str, Any] | None] = mapped_column(JSONB, comment="the autoscaler's last decision, in numbers")
+    usual_pods: Mapped[int | None] = mapped_column(comment="95th percentile of the last hour's minutes")
+    usual_at: Mapped[datetime | None] = mapped_column(comment="when that was counted")
+    draining_since: Mapped[datetime | None] = mapped_column(comment="the deletion of its object was asked for")
+    deleted_at: Mapped[datetime | None]
+    failed_starts: Mapped[int] = mapped_column(server_default="0", comment="rounds in a row")
+    failed_at: Mapped[datetime | None] = mapped_column(comment="the last was counted")
+    create_after: Mapped[datetime | None] = mapped_column(comment="no Pod before this")
+    start_trouble: Mapped[str | None] = mapped_column(comment="why no Pod comes to poll")
+    start_detail: Mapped[str | None] = mapped_column(comment="the same in words")
+    tick_at: Mapped[datetime | None] = mapped_column(comment="its budget of retirements began")
+    tick_retired: Mapped[int] = mapped_column(server_default="0", comment="of that budget")
+    problem: Mapped[str | None] = mapped_column(comment="why its spec cannot be used")
+    status: Mapped[dict[str, Any] | None] = mapped_column(JSONB, comment="as written to the object last")
+    status_at: Mapped[datetime | None] = mapped_column(comment="when that was")
+    listed_at: Mapped[datetime | None] = mapped_column(comment="the last list that left no missing Pod unmarked")
+
+
+def routes(db: Connection) -> list[PoolLabels]:
+    """Return what decides which pool serves a job, for every pool that takes new jobs."""
+    rows = db.execute(
+        text("""
+            SELECT id, labels, routing_priority, allowed_accounts, allowed_repositories, allow_forks, name,
+                   runner_group_id, runner_group_name
+            FROM pools WHERE deleted_at IS NULL AND NOT draining
+        """)
+    )
+    return [
+        PoolLabels(
+            id=row.id,
+            labels=frozenset(label.lower() for label in row.labels),
+            routing_priority=row.routing_priority,
+            allowed_accounts=frozenset(row.allowed_accounts),
+            allowed_repositories=frozenset(name.lower() for name in row.allowed_repositories),
+            allow_forks=row.allow_forks,
+            name=row.name,
+            runner_group=row.runner_group_id if row.runner_group_name is None else row.runner_group_name,
+        )
+        for row in rows
+    ]

@@ -1,0 +1,1 @@
+"""Restore: claims for Pods whose own rows are lost."""

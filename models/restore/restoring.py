@@ -1,0 +1,323 @@
+"""What `ostler restore` reads of rows that were put back, and what it writes: claims for Pods whose own are lost.
+
+Every write is a transaction of its own that finds its work done when it is repeated. The moves are those of the claim
+path, one after the other, so that a rebuilt claim has the story that it would have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from models.claims.names import REPOSITORY_ID
+from models.claims.releases import lock_claim, request_release
+from models.db.sql import text
+from models.db.transitions import insert_events, move_claim, move_jobs
+from rules.claims.fairness import Budget
+from rules.claims.machines import ClaimState, EndReason, Purpose, Stamp
+from rules.restore.restoring import Act, PodVerdict, Registered, RowClaim
+from rules.routing.holds import HoldReason
+
+WHO = "restore"
+HELD = "Postgres was put back, and GitHub is asked what became of it"
+
+
+@dataclass(frozen=True, slots=True)
+class RowPod:
+    """A Pod's row. `used`: an ended claim of it was delivered."""
+
+    id: int
+    pool_id: int
+    used: bool
+    claim: RowClaim | None
+    job_id: int | None
+
+
+def pods(db: Connection, uids: Sequence[str]) -> Mapping[str, RowPod]:
+    """Return the rows of these Pods, by UID."""
+    rows = db.execute(
+        text(f"""
+            SELECT p.uid, p.id, p.pool_id, c.id AS claim_id, c.purpose, c.state, c.job_id, c.account_id,
+                   c.installation_id,
+                   c.scope || CASE WHEN starts_with(c.scope, 'repos/') THEN coalesce('#' || {REPOSITORY_ID}, '')
+                                   ELSE '' END AS scope,
+                   c.delivered_at IS NOT NULL AS delivered,
+                   EXISTS (SELECT FROM claims d WHERE d.pod_uid = p.uid AND d.ended_at IS NOT NULL
+                           AND d.delivered_at IS NOT NULL) AS used
+            FROM runner_pods p LEFT JOIN claims c ON c.pod_uid = p.uid AND c.ended_at IS NULL
+            WHERE p.uid = ANY(:uids)
+        """),  # noqa: S608  the part is a literal of this package
+        {"uids": list(uids)},
+    )
+    return {row.uid: RowPod(row.id, row.pool_id, row.used, _claim(row), row.job_id) for row in rows}
+
+
+def _claim(row: Row[Any]) -> RowClaim | None:
+    if row.claim_id is None:
+        return None
+    return RowClaim(
+        row.claim_id, Purpose(row.purpose), ClaimState(row.state), bool(row.delivered), row.account_id,
+        row.installation_id, row.scope,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class KnownScope:
+    """Where an account's runners are registered."""
+
+    installation_id: int
+    scope: str
+    account_id: int
+
+
+def scopes(db: Connection) -> list[KnownScope]:
+    """Return every scope that the rows know, by the newest installation of its account; also of accounts without jobs.
+
+    A repository once, by its id and its newest name; by its name too where a job of it knows no id.
+    What an account without a job is, organisation or user, is not known: it is taken for an organisation.
+    """
+    rows = db.execute(
+        text("""
+            WITH newest AS (
+                SELECT DISTINCT ON (account_id) account_id, id AS installation_id FROM installations
+                ORDER BY account_id, (left_at IS NOT NULL), told_at DESC NULLS LAST, id DESC
+            )
+            SELECT DISTINCT n.installation_id, s.scope, n.account_id FROM newest n JOIN (
+                (SELECT DISTINCT ON (account_id, repository_id) account_id, scope || '#' || repository_id AS scope
+                 FROM jobs WHERE starts_with(scope, 'repos/') AND repository_id IS NOT NULL
+                 ORDER BY account_id, repository_id, queued_at DESC)
+                UNION SELECT account_id, scope FROM jobs
+                      WHERE NOT starts_with(scope, 'repos/') OR repository_id IS NULL
+                UNION SELECT id, 'orgs/' || login FROM accounts a
+                      WHERE NOT EXISTS (SELECT FROM jobs j WHERE j.account_id = a.id)
+            ) s USING (account_id) ORDER BY 1, 2
+        """)
+    )
+    return [KnownScope(*row) for row in rows]
+
+
+def live_claims(db: Connection) -> int:
+    """Return how many claims are live."""
+    return int(db.execute(text("SELECT count(*) FROM claims WHERE ended_at IS NULL")).scalar_one())
+
+
+def leased(db: Connection, *, now: datetime) -> int:
+    """Return how many steps of claims may still be under way."""
+    return int(
+        db.execute(
+            text("SELECT count(*) FROM claims WHERE ended_at IS NULL AND leased_until > :now"), {"now": now}
+        ).scalar_one()
+    )
+
+
+def skip_claim_ids(db: Connection, highest: int) -> None:
+    """Let no new claim have an id that a stamp in the cluster already names: a stamp's value never comes back."""
+    db.execute(
+        text("""
+            SELECT setval(ids.name, :highest) FROM (SELECT pg_get_serial_sequence('claims', 'id') AS name) ids
+            WHERE :highest > coalesce(pg_sequence_last_value(CAST(ids.name AS regclass)), 0)
+        """),
+        {"highest": highest},
+    )
+
+
+def ensure_account(db: Connection, account_id: int, *, budget: Budget, now: datetime) -> None:
+    """Insert an account that only a stamp tells of; the next webhook of it tells its login."""
+    db.execute(
+        text("""
+            INSERT INTO accounts (id, login, budget_count, budget_vcpu, budget_memory, created_at)
+            VALUES (:id, :login, :count, :vcpu, :memory, :now) ON CONFLICT DO NOTHING
+        """),
+        {
+            "id": account_id, "login": f"account-{account_id}", "count": budget.count,
+            "vcpu": budget.vcpu_millicores, "memory": budget.memory_mib, "now": now,
+        },
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """What is written of a Pod: `stamp` its annotation, `account_id` whom it is charged to, where that is known."""
+
+    uid: str
+    row_id: int
+    stamp: str
+    stamped: bool
+    account_id: int | None
+    runners: tuple[Registered, ...]
+
+
+def apply(db: Connection, pod: Pod, verdict: PodVerdict, seen: RowClaim | None, *, now: datetime) -> bool:
+    """Carry a verdict out; False when the Pod's claim is no longer the one that was judged, or cannot be moved so.
+
+    The caller undoes then what was written.
+    """
+    live = db.execute(
+        text("SELECT id, state FROM claims WHERE pod_uid = :uid AND ended_at IS NULL"), {"uid": pod.uid}
+    ).one_or_none()
+    if (None if live is None else (live.id, live.state)) != (None if seen is None else (seen.id, seen.state)):
+        return False
+    if seen is not None:
+        lock_claim(db, seen.id)
+    if verdict.drops is not None:
+        _drop(db, verdict.drops, why=verdict.why, now=now)
+    kept = None if seen is None or verdict.drops is not None else seen.id
+    match verdict.act:
+        case Act.LEAVE:
+            return True
+        case Act.RELEASE:
+            claim_id = kept or _insert(db, pod, verdict.runner, why=verdict.why, now=now)
+            _register(db, claim_id, pod.runners, now=now)
+            request_release(db, claim_id, reason="restored: nothing was delivered", now=now, who=WHO)
+            return _state(db, claim_id) is ClaimState.RELEASING
+        case Act.EXECUTE | Act.REBUILD | Act.KEEP:
+            claim_id = kept or _insert(db, pod, verdict.runner, why=verdict.why, now=now)
+            _register(db, claim_id, pod.runners, now=now)
+            _show_stamp(db, claim_id, Stamp.ON if pod.stamped else Stamp.GAVE_UP)
+            return _deliver(db, claim_id, verdict.runner, why=verdict.why, now=now)
+
+
+def _state(db: Connection, claim_id: int) -> ClaimState:
+    return ClaimState(db.execute(text("SELECT state FROM claims WHERE id = :id"), {"id": claim_id}).scalar_one())
+
+
+def _show_stamp(db: Connection, claim_id: int, stamp: Stamp) -> None:
+    """Let a claim that was losing its stamp have the one that its Pod shows: it keeps that Pod."""
+    db.execute(
+        text("UPDATE claims SET stamp = :stamp WHERE id = :id AND stamp = :removing"),
+        {"id": claim_id, "stamp": stamp, "removing": Stamp.REMOVING},
+    )
+
+
+def _drop(db: Connection, claim: RowClaim, *, why: str, now: datetime) -> None:
+    """End a claim that the Pod outlived: what it was for is asked of GitHub."""
+    if claim.purpose is Purpose.RETIRE:
+        move_claim(db, "end_retired", claim.id, now=now, who=WHO, why=why, values={"end_reason": ":end_reason"},
+                   end_reason=EndReason.RELEASED)  # fmt: skip
+        return
+    request_release(db, claim.id, reason=why, now=now, who=WHO)
+    moved = move_claim(
+        db, "end_released", claim.id, now=now, who=WHO, why=why, values={"end_reason": ":end_reason"},
+        end_reason=EndReason.RELEASED,
+    )  # fmt: skip
+    if moved is not None and moved.job_id is not None:
+        hold(db, [moved.job_id])
+        move_jobs(db, "job_requeue", [moved.job_id], now=now, who=WHO, why=why)
+
+
+def _insert(db: Connection, pod: Pod, runner: Registered | None, *, why: str, now: datetime) -> int:
+    """Insert the claim of a Pod whose own is lost. Its job is not known: a webhook or GitHub tells it."""
+    db.execute(text("SELECT 1 FROM runner_pods WHERE id = :id FOR NO KEY UPDATE"), {"id": pod.row_id})
+    db.execute(
+        text("UPDATE runner_pods SET stamp_value = :stamp WHERE id = :id"), {"id": pod.row_id, "stamp": pod.stamp}
+    )
+    claim_id: int = db.execute(
+        text("""
+            INSERT INTO claims (purpose, runner_pod_id, pod_uid, pool_id, account_id, installation_id, scope,
+                                repository_id, vcpu, memory, state, stamp, created_at, changed_at)
+            SELECT 'job', p.id, p.uid, p.pool_id, :account, :installation, split_part(CAST(:scope AS text), '#', 1),
+                   CAST(nullif(split_part(CAST(:scope AS text), '#', 2), '') AS bigint), pool.vcpu, pool.memory, :state,
+                   :stamp, :now, :now
+            FROM runner_pods p JOIN pools pool ON pool.id = p.pool_id WHERE p.id = :pod_id RETURNING id
+        """),
+        {
+            "pod_id": pod.row_id, "account": pod.account_id, "state": ClaimState.CLAIMED, "now": now,
+            "installation": None if runner is None else runner.installation_id,
+            "scope": None if runner is None else runner.scope,
+            "stamp": Stamp.ON if pod.stamped else Stamp.GAVE_UP,
+        },
+    ).scalar_one()  # fmt: skip
+    insert_events(db, "claim", [claim_id], name="claim", state=ClaimState.CLAIMED, now=now, who=WHO, why=why)
+    return claim_id
+
+
+def _register(db: Connection, claim_id: int, runners: Sequence[Registered], *, now: datetime) -> None:
+    """Write down the runners that GitHub has of this Pod, so that whoever ends the claim finds them."""
+    for runner in runners:
+        db.execute(
+            text("""
+                INSERT INTO mint_attempts (claim_id, runner_name, runner_id, outcome, created_at, closed_at)
+                VALUES (:claim, :name, :id, 'minted', :now, :now)
+                ON CONFLICT (runner_name) DO UPDATE SET runner_id = excluded.runner_id, outcome = 'minted',
+                                                        claim_id = excluded.claim_id
+            """),
+            {"claim": claim_id, "name": runner.name, "id": runner.id, "now": now},
+        )
+
+
+def _deliver(db: Connection, claim_id: int, runner: Registered | None, *, why: str, now: datetime) -> bool:
+    """Move a claim to where its Pod is: executing, or a spare when its runner is connected and idle.
+
+    One that was being released executes: nothing releases it as never delivered. False when it could not be moved.
+    """
+    named = {} if runner is None else {"runner_name": ":runner", "runner_id": ":runner_id"}
+    known: dict[str, Any] = {
+        "runner": None if runner is None else runner.name,
+        "runner_id": None if runner is None else runner.id,
+    }
+    move_claim(db, "mint", claim_id, now=now, who=WHO, why=why, values={"minted_at": ":now", **named}, **known)
+    delivered = {"delivered_at": ":now", "due_at": "NULL", "leased_until": "NULL", **named}
+    move_claim(db, "deliver", claim_id, now=now, who=WHO, why=why, values=delivered, **known)
+    idle = runner is not None and runner.online and not runner.busy
+    if idle and _state(db, claim_id) is ClaimState.DELIVERED:
+        db.execute(
+            text("UPDATE claims SET spare_since = :now WHERE id = :id AND state = 'delivered' AND job_id IS NULL"),
+            {"id": claim_id, "now": now},
+        )
+        return True
+    values = {"delivered_at": "coalesce(t.delivered_at, :now)", **named}
+    return move_claim(db, "execute", claim_id, now=now, who=WHO, why=why, values=values, **known) is not None
+
+
+def hold(db: Connection, job_ids: Sequence[int]) -> None:
+    """Let these jobs wait for GitHub's word; a job that is claimed takes its hold along into the queue."""
+    db.execute(
+        text("""
+            UPDATE jobs SET hold_reason = :hold, hold_detail = :detail, ask_after = NULL
+            WHERE id IN (SELECT id FROM jobs WHERE id = ANY(:ids) AND state <> 'completed'
+                         ORDER BY id FOR NO KEY UPDATE)
+        """),
+        {"ids": list(job_ids), "hold": HoldReason.ASK_GITHUB, "detail": HELD},
+    )
+
+
+def hold_open_jobs(db: Connection, *, limit: int) -> int:
+    """Hold the next of the open jobs without a claim that were put back; return how many. 0: all are."""
+    held = db.execute(
+        text("""
+            UPDATE jobs SET hold_reason = :hold, hold_detail = :detail, ask_after = NULL
+            WHERE id IN (SELECT j.id FROM jobs j CROSS JOIN epochs e
+                         WHERE j.state <> 'completed' AND j.changed_at < e.older_since
+                           AND j.hold_reason IS DISTINCT FROM :hold
+                           AND NOT EXISTS (SELECT FROM claims c WHERE c.job_id = j.id AND c.ended_at IS NULL)
+                         ORDER BY j.id LIMIT :limit FOR NO KEY UPDATE OF j)
+        """),
+        {"hold": HoldReason.ASK_GITHUB, "detail": HELD, "limit": limit},
+    )
+    return held.rowcount
+
+
+def open_jobs(db: Connection) -> int:
+    """Return how many jobs are open and have no claim."""
+    return int(
+        db.execute(
+            text("""
+                SELECT count(*) FROM jobs j WHERE j.state <> 'completed'
+                  AND NOT EXISTS (SELECT FROM claims c WHERE c.job_id = j.id AND c.ended_at IS NULL)
+            """)
+        ).scalar_one()
+    )
+
+
+def held_jobs(db: Connection) -> int:
+    """Return how many jobs wait for GitHub's word."""
+    return int(
+        db.execute(
+            text("SELECT count(*) FROM jobs WHERE hold_reason = :hold AND state <> 'completed'"),
+            {"hold": HoldReason.ASK_GITHUB},
+        ).scalar_one()
+    )

@@ -1,0 +1,1 @@
+"""Routing: accounts and their usage, installations, runner groups, origins of runs."""

@@ -1,0 +1,134 @@
+"""Where the runs of public repositories come from: asked once for each run, and kept.
+
+A job of such a run is held (`origin_unknown`) until it is known, unless every pool would serve it alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import CheckConstraint, Connection
+from sqlalchemy.orm import Mapped, mapped_column
+
+from models.db.base import Base, GitHubId
+from models.db.sql import text
+from rules.routing.forks import Origin
+from rules.routing.holds import HoldReason
+
+LEASE = timedelta(seconds=25)
+"""For how long one that asks is left alone: longer than a task may take."""
+
+FIRST_WAIT = 15.0
+LONGEST_WAIT = 3600.0
+"""Seconds after a question without an answer before it is asked again: of the first, and at most; each doubles it."""
+
+
+class RunOrigin(Base):
+    """A run that was asked about. Goes with the jobs of its run (`models.sweeps.prune`)."""
+
+    __tablename__ = "run_origins"
+    __table_args__ = (CheckConstraint("origin IN ('here', 'fork')", name="origin_known"),)
+
+    run_id: Mapped[GitHubId]
+    origin: Mapped[str | None] = mapped_column(comment="here or fork; NULL: not known yet")
+    failures: Mapped[int] = mapped_column(server_default="0", comment="questions in a row without an answer")
+    leased_until: Mapped[datetime | None]
+    ask_after: Mapped[datetime | None]
+    changed_at: Mapped[datetime]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A run to ask about. `answered`: another did already, and its jobs are to be matched."""
+
+    run_id: int
+    installation_id: int | None
+    repository: str | int
+    answered: bool
+
+
+def known(db: Connection, run_ids: Collection[int]) -> Mapping[int, Origin]:
+    """Return where these runs come from, as far as that is known."""
+    if not run_ids:
+        return {}
+    rows = db.execute(
+        text("SELECT run_id, origin FROM run_origins WHERE run_id = ANY(:ids) AND origin IS NOT NULL"),
+        {"ids": sorted(run_ids)},
+    )
+    return {row.run_id: Origin(row.origin) for row in rows}
+
+
+def begin(db: Connection, run_id: int, *, now: datetime) -> Question | None:
+    """Take the question about a run; None when no job waits for it, another asks, or it is too early."""
+    job = db.execute(
+        text("""
+            SELECT installation_id, repository, repository_id FROM jobs
+            WHERE run_id = :run AND hold_reason = :hold AND state = 'queued' ORDER BY id LIMIT 1
+        """),
+        {"run": run_id, "hold": HoldReason.ORIGIN_UNKNOWN},
+    ).one_or_none()
+    if job is None:
+        return None
+    if known(db, [run_id]):
+        return Question(run_id, job.installation_id, job.repository, answered=True)
+    taken = db.execute(
+        text("""
+            INSERT INTO run_origins (run_id, leased_until, changed_at) VALUES (:run, :until, :now)
+            ON CONFLICT (run_id) DO UPDATE SET leased_until = :until
+            WHERE run_origins.origin IS NULL
+              AND (run_origins.leased_until IS NULL OR run_origins.leased_until < :now)
+              AND (run_origins.ask_after IS NULL OR run_origins.ask_after <= :now)
+        """),
+        {"run": run_id, "until": now + LEASE, "now": now},
+    ).rowcount
+    if not taken:
+        return None
+    return Question(run_id, job.installation_id, job.repository_id or job.repository, answered=False)
+
+
+def record(db: Connection, run_id: int, origin: Origin, *, now: datetime) -> None:
+    """Keep where a run comes from. It never changes: what is known stays."""
+    db.execute(
+        text("""
+            INSERT INTO run_origins (run_id, origin, changed_at) VALUES (:run, :origin, :now)
+            ON CONFLICT (run_id) DO UPDATE SET
+                origin = :origin, failures = 0, leased_until = NULL, ask_after = NULL, changed_at = :now
+            WHERE run_origins.origin IS NULL
+        """),
+        {"run": run_id, "origin": origin, "now": now},
+    )
+
+
+def postpone(db: Connection, run_id: int, *, why: str, after: float | None, now: datetime) -> float:
+    """Ask again later, and say so in the holds of the jobs; return in how many seconds.
+
+    `after` is what GitHub or the governor asked for, in seconds: that is no failure.
+    """
+    failures: int = db.execute(
+        text("SELECT failures FROM run_origins WHERE run_id = :run"), {"run": run_id}
+    ).scalar_one()
+    wait = min(FIRST_WAIT * 2 ** min(failures, 16), LONGEST_WAIT) if after is None else after
+    db.execute(
+        text("""
+            UPDATE run_origins SET failures = :failures, leased_until = NULL, ask_after = :ask_after, changed_at = :now
+            WHERE run_id = :run AND origin IS NULL
+        """),
+        {
+            "run": run_id, "failures": failures + (after is None), "ask_after": now + timedelta(seconds=wait),
+            "now": now,
+        },
+    )  # fmt: skip
+    db.execute(
+        text("""
+            UPDATE jobs SET hold_detail = :detail
+            WHERE id IN (SELECT id FROM jobs WHERE run_id = :run AND hold_reason = :hold AND state = 'queued'
+                         ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+        """),
+        {
+            "run": run_id, "hold": HoldReason.ORIGIN_UNKNOWN,
+            "detail": f"whether its run comes from a fork is not known ({why})",
+        },
+    )  # fmt: skip
+    return wait

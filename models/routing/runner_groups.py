@@ -1,0 +1,176 @@
+"""What is known of the runner groups of organisations: kept for a while, read by intake, `rematch` and the mint.
+
+One row holds all groups of an installation (`repository_id` 0), one for each repository those that it may use, which is
+asked for only where a group admits selected repositories. GitHub is asked by the mint (`tasks.runner_groups`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Mapped, mapped_column
+
+from models.db.base import Base
+from models.db.sql import text
+from rules.routing.holds import HoldReason
+from rules.routing.routing import Wait
+from rules.routing.runner_groups import GroupSeen, GroupVerdict, judge_group
+
+KNOWN_FOR = timedelta(hours=1)
+"""For how long it is believed that a group is there and admits a repository. A mint that GitHub refuses ends it."""
+
+REFUSED_FOR = timedelta(minutes=10)
+"""For how long a refusal is believed: whoever mends the group waits no longer for his jobs."""
+
+KEPT_FOR = timedelta(days=1)
+
+EVERY = 0
+"""In place of a repository's id: all groups of the installation."""
+
+
+class RunnerGroupList(Base):
+    """What GitHub listed, in whole: groups as `rules.routing.runner_groups.GroupSeen`. Older than a day they go."""
+
+    __tablename__ = "runner_group_lists"
+
+    installation_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    repository_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False, comment="0: all groups")
+    groups: Mapped[list[dict[str, Any]]] = mapped_column(JSONB)
+    read_at: Mapped[datetime]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The group that a pool asks for, and the job that it is to serve."""
+
+    group: int | str
+    installation_id: int | None
+    repository: str
+    repository_id: int | None
+    organization: bool
+    public: bool
+
+    @property
+    def owner(self) -> str:
+        """Return the login of the repository's owner."""
+        return self.repository.partition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A verdict by what is known, and until when it may be believed (None: it needs no look)."""
+
+    verdict: GroupVerdict
+    until: datetime | None
+
+
+class GroupBook:
+    """What is known at `now`; each row is read once, and only when a verdict needs it."""
+
+    def __init__(self, db: Connection, *, now: datetime) -> None:
+        self._db = db
+        self._now = now
+        self._rows: dict[tuple[int, int], tuple[list[GroupSeen], datetime] | None] = {}
+
+    def judge(self, wanted: Wanted) -> Judged:
+        """Return the verdict on a group for a job. One that rests on nothing known asks (`GroupVerdict.ask`)."""
+        blank = judge_blank(wanted)
+        if blank.ask is None:
+            return Judged(blank, None)
+        every, visible = self._known(wanted, EVERY), self._known(wanted, wanted.repository_id)
+        verdict = _judge(wanted, groups=every and every[0])
+        read_at = None if every is None else every[1]
+        if verdict.ask is not None and every is not None:
+            verdict = _judge(wanted, groups=every[0], visible=visible and frozenset(each.id for each in visible[0]))
+            read_at = read_at if visible is None else min(every[1], visible[1])
+        if verdict.refusal is not None and read_at is not None and read_at + REFUSED_FOR <= self._now:
+            return Judged(blank, None)
+        kept = REFUSED_FOR if verdict.refusal is not None else KNOWN_FOR
+        return Judged(verdict, None if read_at is None else read_at + kept)
+
+    def wait(self, wanted: Wanted) -> Wait | None:
+        """Return the refusal of a group for a job, as far as it is known; a mint finds out the rest."""
+        judged = self.judge(wanted)
+        if judged.verdict.refusal is None:
+            return None
+        return Wait(judged.verdict.refusal, judged.until or self._now + REFUSED_FOR)
+
+    def _known(self, wanted: Wanted, repository_id: int | None) -> tuple[list[GroupSeen], datetime] | None:
+        if wanted.installation_id is None or repository_id is None:
+            return None
+        key = (wanted.installation_id, repository_id)
+        if key not in self._rows:
+            row = self._db.execute(
+                text("""
+                    SELECT groups, read_at FROM runner_group_lists
+                    WHERE installation_id = :installation AND repository_id = :repository AND read_at > :since
+                """),
+                {"installation": key[0], "repository": key[1], "since": self._now - KNOWN_FOR},
+            ).one_or_none()
+            self._rows[key] = None if row is None else ([GroupSeen(**each) for each in row.groups], row.read_at)
+        return self._rows[key]
+
+
+def judge_blank(wanted: Wanted) -> GroupVerdict:
+    """Return the verdict without anything known of the groups: of most jobs that is enough."""
+    return _judge(wanted)
+
+
+def _judge(
+    wanted: Wanted, *, groups: Sequence[GroupSeen] | None = None, visible: frozenset[int] | None = None
+) -> GroupVerdict:
+    return judge_group(
+        wanted.group, owner=wanted.owner, organization=wanted.organization, repository=wanted.repository,
+        public=wanted.public, groups=groups, visible=visible,
+    )  # fmt: skip
+
+
+def keep(
+    db: Connection, *, installation_id: int, repository_id: int, groups: Sequence[GroupSeen], now: datetime
+) -> None:
+    """Keep what GitHub listed, and forget what is old."""
+    db.execute(
+        text("""
+            INSERT INTO runner_group_lists (installation_id, repository_id, groups, read_at)
+            VALUES (:installation, :repository, CAST(:groups AS jsonb), :now)
+            ON CONFLICT (installation_id, repository_id) DO UPDATE SET groups = excluded.groups, read_at = :now
+        """),
+        {
+            "installation": installation_id, "repository": repository_id, "now": now,
+            "groups": json.dumps([asdict(group) for group in groups]),
+        },
+    )  # fmt: skip
+    db.execute(text("DELETE FROM runner_group_lists WHERE read_at < :before"), {"before": now - KEPT_FOR})
+
+
+def forget(db: Connection, installation_id: int) -> None:
+    """Believe nothing of an installation's groups any more: GitHub refused what was known."""
+    db.execute(
+        text("DELETE FROM runner_group_lists WHERE installation_id = :installation"), {"installation": installation_id}
+    )
+
+
+def hold_alike(
+    db: Connection, *, pool_id: int, wanted: Wanted, verdict: GroupVerdict, until: datetime, now: datetime
+) -> int:
+    """Hold the queued jobs of a pool that the same refusal concerns; return how many. Locked ones are left."""
+    held = db.execute(
+        text("""
+            UPDATE jobs SET hold_reason = :hold, hold_detail = :detail, not_before = :until, changed_at = :now
+            WHERE id IN (SELECT id FROM jobs
+                         WHERE pool_id = :pool AND state = 'queued' AND hold_reason IS NULL
+                           AND installation_id = :installation AND (:everywhere OR repository = :repository)
+                         ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+        """),
+        {
+            "pool": pool_id, "installation": wanted.installation_id, "repository": wanted.repository, "until": until,
+            "everywhere": verdict.everywhere, "hold": HoldReason.RUNNER_GROUP, "detail": verdict.refusal, "now": now,
+        },
+    )  # fmt: skip
+    return held.rowcount

@@ -1,0 +1,148 @@
+"""Usage of accounts: the Pods that count in a budget (law L2). A union over Pods, each counted once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import Connection
+
+from models.db.prepared import Prepared
+from models.db.sql import text
+from rules.claims.fairness import Usage
+
+CHARGED = """
+    charged_account_id IS NOT NULL AND gone_at IS NULL AND terminal_at IS NULL AND node_gone_at IS NULL
+"""
+"""Of a runner Pod: it was given a JIT and nothing shows that it has ended. The predicate of a partial index."""
+
+
+def used_pods(only: str = "") -> str:
+    """Return a query with one row per account and Pod that counts in the account's budget, with the Pod's size.
+
+    `only` is a condition on `account_id`. The three sources may name the same Pod: a live claim that was delivered is
+    also its Pod's charge, and an execution without a claim runs on a Pod that may have either. A claim that has ended
+    leaves the charge of its Pod behind, so a Pod that outlives its job still counts. A Pod of a gone node does not.
+    """
+    return f"""
+        SELECT account_id, runner_pod_id, max(vcpu) AS vcpu, max(memory) AS memory
+        FROM (
+            SELECT account_id, runner_pod_id, vcpu, memory FROM claims
+            WHERE ended_at IS NULL AND purpose = 'job' AND account_id IS NOT NULL {only}
+            UNION ALL
+            SELECT account_id, runner_pod_id, vcpu, memory
+            FROM (SELECT charged_account_id AS account_id, id AS runner_pod_id, charged_vcpu AS vcpu,
+                         charged_memory AS memory
+                  FROM runner_pods WHERE {CHARGED}) charged
+            WHERE true {only}
+            UNION ALL
+            SELECT account_id, runner_pod_id, vcpu, memory
+            FROM (SELECT e.account_id, c.runner_pod_id, e.vcpu, e.memory
+                  FROM executions e JOIN mint_attempts m ON m.runner_name = e.runner_name
+                  JOIN claims c ON c.id = m.claim_id
+                  WHERE e.ended_at IS NULL AND e.claim_id IS NULL) unclaimed
+            WHERE true {only}
+        ) found
+        WHERE runner_pod_id <> ALL (ARRAY(
+            SELECT id FROM runner_pods WHERE node_gone_at IS NOT NULL AND gone_at IS NULL))
+        GROUP BY account_id, runner_pod_id
+    """  # noqa: S608  literals of this package
+
+
+_USAGE = Prepared(
+    "usage",
+    f"""
+    SELECT account_id, count(*) AS pods, sum(vcpu) AS vcpu, sum(memory) AS memory
+    FROM ({used_pods("AND account_id = ANY(:ids)")}) used
+    GROUP BY account_id
+    """,  # noqa: S608  the parts stand above
+    ids="bigint[]",
+)
+
+
+def usage_of(db: Connection, account_ids: Sequence[int]) -> Mapping[int, Usage]:
+    """Return what each account uses: its Pods, and executions on runners of ours whose Pod is not known (law L2).
+
+    Runners that we did not register do not count: what an account runs elsewhere is not ours to ration.
+    """
+    rows = _USAGE.execute(db, ids=list(account_ids))
+    used = {
+        row.account_id: Usage(count=row.pods, vcpu_millicores=int(row.vcpu), memory_mib=int(row.memory)) for row in rows
+    }
+    nothing = Usage(count=0, vcpu_millicores=0, memory_mib=0)
+    return {account_id: used.get(account_id, nothing) for account_id in account_ids}
+
+
+def ending_pods(db: Connection, account_ids: Sequence[int] | None = None) -> Mapping[int, int]:
+    """Return how many Pods of each account outlive their claim: still counted in its budget, without a job.
+
+    None asks for all accounts; only those that have such Pods are returned then.
+    """
+    rows = db.execute(
+        text(f"""
+            SELECT charged_account_id AS account_id, count(*) AS pods FROM runner_pods p
+            WHERE {CHARGED} AND (CAST(:ids AS bigint[]) IS NULL OR charged_account_id = ANY(CAST(:ids AS bigint[])))
+              AND NOT EXISTS (SELECT FROM claims c WHERE c.pod_uid = p.uid AND c.ended_at IS NULL
+                              AND c.purpose = 'job')
+            GROUP BY charged_account_id ORDER BY charged_account_id
+        """),  # noqa: S608  a literal of this module
+        {"ids": None if account_ids is None else list(account_ids)},
+    )
+    found = {row.account_id: row.pods for row in rows}
+    return found if account_ids is None else {each: found.get(each, 0) for each in account_ids}
+
+
+def charge(db: Connection, runner_pod_ids: Sequence[int]) -> int:
+    """Charge Pods to the accounts of their latest delivered claims where that was not recorded; return how many.
+
+    A delivery records it itself. This is for Pods whose delivery did not: one by a web process of an earlier version,
+    and a claim that was rebuilt after a restore. Rows that others have locked are left to the next round.
+    """
+    if not runner_pod_ids:
+        return 0
+    charged = db.execute(
+        text("""
+            UPDATE runner_pods p SET charged_account_id = c.account_id, charged_vcpu = c.vcpu, charged_memory = c.memory
+            FROM (SELECT id FROM runner_pods WHERE id = ANY(:ids) AND charged_account_id IS NULL
+                  ORDER BY id FOR NO KEY UPDATE SKIP LOCKED) free
+            CROSS JOIN LATERAL (
+                SELECT account_id, vcpu, memory FROM claims
+                WHERE runner_pod_id = free.id AND purpose = 'job' AND delivered_at IS NOT NULL
+                ORDER BY id DESC LIMIT 1) c
+            WHERE p.id = free.id AND c.account_id IS NOT NULL
+        """),
+        {"ids": list(runner_pod_ids)},
+    )
+    return charged.rowcount
+
+
+def pools_after_pods(db: Connection, uids: Sequence[str]) -> list[int]:
+    """Return the pools where the accounts wait that these Pods were charged to: the end of a Pod may help them."""
+    if not uids:
+        return []
+    rows = db.execute(
+        text("SELECT DISTINCT charged_account_id FROM runner_pods WHERE uid = ANY(:uids) AND charged_account_id > 0"),
+        {"uids": list(uids)},
+    )
+    return pools_with_work(db, list(rows.scalars()))
+
+
+def pools_with_work(db: Connection, account_ids: Sequence[int]) -> list[int]:
+    """Return the pools where these accounts have dispatchable jobs: what they no longer use may serve them.
+
+    One look at the index per account and pool: no queue is walked, however deep.
+    """
+    if not account_ids:
+        return []
+    rows = db.execute(
+        text("""
+            SELECT p.id FROM pools p
+            WHERE p.deleted_at IS NULL AND EXISTS (
+                SELECT FROM unnest(CAST(:accounts AS bigint[])) AS a (id)
+                CROSS JOIN LATERAL (
+                    SELECT FROM jobs j WHERE j.pool_id = p.id AND j.account_id = a.id AND j.state = 'queued'
+                      AND j.hold_reason IS NULL LIMIT 1) j)
+            ORDER BY p.id
+        """),
+        {"accounts": sorted(account_ids)},
+    )
+    return list(rows.scalars())

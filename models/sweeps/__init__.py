@@ -1,0 +1,1 @@
+"""Sweeps: their runs, their ledger of repairs, and what each selects."""

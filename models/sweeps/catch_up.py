@@ -1,0 +1,299 @@
+"""What the sweep `catch_up` remembers: which repositories it is to look at, how far it has come, what it may ask.
+
+What GitHub listed is kept with its etag, so that a list that has not changed since costs no quota. Only that a run's
+jobs needed nothing is remembered of them; a list that left something to do is read again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Double
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Mapped, mapped_column
+
+from models.claims.releases import lock_job, move_fate
+from models.db.base import Base
+from models.db.sql import text
+from rules.claims.fates import NO_SUCH_JOB
+from rules.claims.machines import JobState
+from rules.routing.holds import HoldReason
+from rules.sweeps.catch_up import Purse, spend
+
+LIMIT = 500
+"""Jobs of one repository that one look asks about at most."""
+
+KEPT = timedelta(days=7)
+"""How long what is known of a repository is kept after it was last due."""
+
+COVERED_WITHIN = timedelta(minutes=15)
+"""A repository counts as covered for so long after a look at it began: three periods."""
+
+
+class CatchUpRepository(Base):
+    """A repository with jobs of ours, and how far the look at it has come."""
+
+    __tablename__ = "catch_up_repositories"
+
+    repository: Mapped[str] = mapped_column(primary_key=True, comment="owner/name")
+    due_at: Mapped[datetime] = mapped_column(comment="the last tick that was to look at it")
+    tried_at: Mapped[datetime | None] = mapped_column(comment="the last tick that came to it")
+    looked_at: Mapped[datetime | None] = mapped_column(comment="when the last look that came to its end began")
+    began_at: Mapped[datetime | None] = mapped_column(comment="when the look under way began")
+    next_run: Mapped[int | None] = mapped_column(comment="of the look under way: older runs were seen")
+    failures: Mapped[int] = mapped_column(server_default="0")
+    not_before: Mapped[datetime | None]
+    lists: Mapped[dict[str, Any]] = mapped_column(
+        JSONB, server_default="{}", comment="runs by status as last listed, with the etag"
+    )
+    settled: Mapped[dict[str, str]] = mapped_column(
+        JSONB, server_default="{}", comment="etag of the jobs of each run that needed nothing"
+    )
+
+
+class CatchUpPurse(Base):
+    """What an installation may still be asked."""
+
+    __tablename__ = "catch_up_purses"
+
+    installation_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    calls: Mapped[float] = mapped_column(Double, comment="that may still be made, as of `at`")
+    at: Mapped[datetime]
+    quota: Mapped[int] = mapped_column(comment="what GitHub allows it an hour")
+
+
+@dataclass(slots=True)
+class Place:
+    """A repository to look at and what is remembered of it.
+
+    `account_id` is of its newest job, `installation_id` the account's newest: its jobs may be of one that is gone.
+    """
+
+    repository: str
+    account_id: int
+    installation_id: int
+    failures: int
+    began_at: datetime | None
+    next_run: int | None
+    lists: dict[str, Any]
+    settled: dict[str, str]
+
+
+# A repository's newest job stands for all of them: its name is looked up in an index, one probe for each name.
+_SEEN = """
+    WITH RECURSIVE names AS (
+        (SELECT repository FROM jobs ORDER BY repository LIMIT 1)
+        UNION ALL
+        SELECT (SELECT j.repository FROM jobs j WHERE j.repository > n.repository ORDER BY j.repository LIMIT 1)
+        FROM names n WHERE n.repository IS NOT NULL
+    ), seen AS (
+        SELECT n.repository, j.account_id,
+               coalesce((SELECT i.id FROM installations i WHERE i.account_id = j.account_id AND i.left_at IS NULL
+                         ORDER BY i.told_at DESC NULLS LAST, i.id DESC LIMIT 1), j.installation_id) AS installation_id
+        FROM names n CROSS JOIN LATERAL (
+            SELECT account_id, installation_id, queued_at, changed_at FROM jobs
+            WHERE repository = n.repository ORDER BY id DESC LIMIT 1
+        ) j
+        WHERE j.installation_id IS NOT NULL
+          AND (greatest(j.queued_at, j.changed_at) >= :since
+               OR n.repository IN (SELECT repository FROM jobs WHERE state <> 'completed'))
+    )
+"""
+_NOTE_DUE = text(f"""
+    {_SEEN}, free AS MATERIALIZED (
+        SELECT repository FROM catch_up_repositories WHERE repository IN (SELECT repository FROM seen)
+        ORDER BY repository FOR NO KEY UPDATE SKIP LOCKED
+    )
+    INSERT INTO catch_up_repositories (repository, due_at)
+    SELECT repository, :now FROM seen s
+    WHERE EXISTS (SELECT FROM free WHERE free.repository = s.repository)
+       OR NOT EXISTS (SELECT FROM catch_up_repositories c WHERE c.repository = s.repository)
+    ON CONFLICT (repository) DO UPDATE SET due_at = :now
+""")  # noqa: S608  the only part is the query above
+_PLACES = text(f"""
+    {_SEEN}
+    SELECT s.repository, s.account_id, s.installation_id, coalesce(c.failures, 0), c.began_at, c.next_run,
+           coalesce(c.lists, '{{}}'), coalesce(c.settled, '{{}}')
+    FROM seen s LEFT JOIN catch_up_repositories c ON c.repository = s.repository
+    WHERE (c.not_before IS NULL OR c.not_before <= :now)
+      AND NOT EXISTS (SELECT FROM installations i WHERE i.id = s.installation_id AND i.left_at IS NOT NULL)
+    ORDER BY c.tried_at NULLS FIRST, s.repository
+""")  # noqa: S608  the only part is the query above
+
+
+def places(db: Connection, *, seen_within: timedelta, note: bool, now: datetime) -> Sequence[Place]:
+    """Return the repositories that had a job in this time, or have one that is not over; least recently tried first.
+
+    With `note` it is written down that they are due.
+    """
+    times = {"since": now - seen_within, "now": now}
+    if note:
+        db.execute(_NOTE_DUE, times)
+        db.execute(
+            text("""
+                DELETE FROM catch_up_repositories WHERE repository IN (
+                    SELECT repository FROM catch_up_repositories WHERE due_at < :before
+                    ORDER BY repository FOR UPDATE SKIP LOCKED)
+            """),
+            {"before": now - KEPT},
+        )
+    return [Place(*row) for row in db.execute(_PLACES, times)]
+
+
+def begin(db: Connection, repository: str, *, tried_at: datetime) -> None:
+    """Write down that a look at a repository begins."""
+    db.execute(
+        text("UPDATE catch_up_repositories SET tried_at = :tried_at WHERE repository = :repository"),
+        {"tried_at": tried_at, "repository": repository},
+    )
+
+
+def remember(db: Connection, lease_no: int, place: Place, *, tried_at: datetime, looked_at: datetime | None) -> bool:
+    """Write down how far the look at a repository came; `looked_at` when that was to its end.
+
+    False, and nothing changed, when another tick has the sweep's lease by now.
+    """
+    mine = db.execute(
+        text("""
+            UPDATE catch_up_repositories SET tried_at = :tried_at, began_at = CAST(:began_at AS timestamptz),
+                   next_run = CAST(:next_run AS bigint), lists = CAST(:lists AS jsonb),
+                   settled = CAST(:settled AS jsonb), looked_at = coalesce(CAST(:looked_at AS timestamptz), looked_at),
+                   failures = CASE WHEN CAST(:looked_at AS timestamptz) IS NULL THEN failures ELSE 0 END
+            WHERE repository = :repository AND (SELECT lease_no FROM sweeps WHERE name = 'catch_up') = :lease_no
+            RETURNING repository
+        """),
+        {
+            "repository": place.repository, "lease_no": lease_no, "tried_at": tried_at, "looked_at": looked_at,
+            "began_at": place.began_at, "next_run": place.next_run, "lists": json.dumps(place.lists),
+            "settled": json.dumps(place.settled),
+        },
+    ).one_or_none()  # fmt: skip
+    return mine is not None
+
+
+def put_off(db: Connection, repositories: Sequence[str], *, not_before: datetime) -> None:
+    """Leave repositories alone until then: GitHub refused them, and would again."""
+    db.execute(
+        text("""
+            UPDATE catch_up_repositories SET failures = failures + 1, not_before = :not_before
+            WHERE repository IN (SELECT repository FROM catch_up_repositories WHERE repository = ANY(:repositories)
+                                 ORDER BY repository FOR NO KEY UPDATE SKIP LOCKED)
+        """),
+        {"repositories": list(repositories), "not_before": not_before},
+    )
+
+
+def pay(db: Connection, installation_id: int, *, percent: float, now: datetime) -> Purse | None:
+    """Take a call out of an installation's purse; return what is left, None when there was none."""
+    new = Purse.new(percent=percent, now=now)
+    db.execute(
+        text("""
+            INSERT INTO catch_up_purses (installation_id, calls, at, quota) VALUES (:id, :calls, :at, :quota)
+            ON CONFLICT (installation_id) DO NOTHING
+        """),
+        {"id": installation_id, "calls": new.calls, "at": new.at, "quota": new.quota},
+    )
+    row = db.execute(
+        text("SELECT calls, at, quota FROM catch_up_purses WHERE installation_id = :id FOR NO KEY UPDATE"),
+        {"id": installation_id},
+    ).one()
+    left = spend(Purse(*row), percent=percent, now=now)
+    if left is not None:
+        db.execute(
+            text("UPDATE catch_up_purses SET calls = :calls, at = greatest(at, :at) WHERE installation_id = :id"),
+            {"id": installation_id, "calls": left.calls, "at": left.at},
+        )
+    return left
+
+
+def give_back(db: Connection, installation_id: int, *, calls: int, quota: int) -> None:
+    """Put back what a call did not cost, or take out what it cost beyond one; others may have paid meanwhile."""
+    db.execute(
+        text("UPDATE catch_up_purses SET calls = calls + :calls, quota = :quota WHERE installation_id = :id"),
+        {"id": installation_id, "calls": calls, "quota": quota},
+    )
+
+
+def states_of(db: Connection, job_ids: Sequence[int]) -> Mapping[int, JobState]:
+    """Return where jobs stand; those that we never heard of are missing."""
+    rows = db.execute(text("SELECT id, state FROM jobs WHERE id = ANY(:ids)"), {"ids": list(job_ids)})
+    return {row.id: JobState(row.state) for row in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """A job that is open for long; `ready_at` is when it was queued, or let go by its environment."""
+
+    id: int
+    state: JobState
+    run_id: int
+    run_attempt: int
+    ready_at: datetime
+
+
+_READY_AT = """
+    greatest(j.queued_at, (SELECT max(at) FROM job_events e
+                           WHERE e.job_id = j.id AND e.transition IN ('job_seen', 'job_ready')))
+"""
+
+
+def overdue(
+    db: Connection, repository: str, *, active: Collection[int], older_than: timedelta, now: datetime
+) -> Sequence[Overdue]:
+    """Return the jobs of a repository that are queued for long, or run under a claim, while their run is not `active`.
+
+    Those apart that `adrift_jobs` asks about. That a running one is over may be told by its Pod too, unless that hangs.
+    """
+    rows = db.execute(
+        text(f"""
+            SELECT j.id, j.state, j.run_id, j.run_attempt, {_READY_AT} FROM jobs j
+            WHERE j.repository = :repository AND j.state IN ('queued', 'running') AND j.queued_at < :before
+              AND (j.state = 'queued' OR EXISTS (SELECT FROM claims c WHERE c.job_id = j.id AND c.ended_at IS NULL))
+              AND (j.hold_reason IS NULL OR j.hold_reason <> ALL(:others))
+              AND (j.ask_after IS NULL OR j.ask_after <= :now)
+              AND j.run_id <> ALL(CAST(:active AS bigint[]))
+            ORDER BY j.run_id, j.id LIMIT :limit
+        """),  # noqa: S608  the only part stands above
+        {
+            "repository": repository,
+            "before": now - older_than,
+            "others": [str(each) for each in (HoldReason.SET_ASIDE, HoldReason.BACKOFF, HoldReason.ASK_GITHUB)],
+            "now": now,
+            "active": list(active),
+            "limit": LIMIT,
+        },
+    )
+    return [Overdue(row[0], JobState(row[1]), *row[2:]) for row in rows]
+
+
+def give_up(db: Connection, job_id: int, *, now: datetime, who: str) -> bool:
+    """Finish a job that GitHub does not know any more; False when it is not queued by now."""
+    lock_job(db, job_id)
+    if states_of(db, [job_id]).get(job_id) is not JobState.QUEUED:
+        return False
+    move_fate(db, job_id, NO_SUCH_JOB, now=now, who=who)
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How many repositories the last tick was to look at, and how many of them were looked at lately."""
+
+    due: int
+    looked_at: int
+
+
+def coverage(db: Connection, *, now: datetime) -> Coverage:
+    """Return how much of what should be looked at was."""
+    row = db.execute(
+        text("""
+            SELECT count(*) AS due, count(*) FILTER (WHERE looked_at >= :since) AS looked_at FROM catch_up_repositories
+            WHERE due_at = (SELECT max(due_at) FROM catch_up_repositories)
+        """),
+        {"since": now - COVERED_WITHIN},
+    ).one()
+    return Coverage(row.due, row.looked_at)

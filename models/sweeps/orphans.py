@@ -1,0 +1,294 @@
+"""What the sweeps over orphans read of Pods and claims, and the retirements that they commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from models.claims.names import INSTALLATION_NOW, REPOSITORY_ID, SCOPE_NOW
+from models.claims.releases import Registration, insert_retire, lock_claim, move_fate, request_release
+from models.db.sql import text
+from models.db.transitions import move_claim
+from rules.claims.fates import JobFate
+from rules.claims.machines import ClaimState, EndReason
+
+LIMIT = 1000
+"""Rows that one tick takes at most; the rest is the next one's."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodClaims:
+    """What Postgres says of one Pod UID. `last_claim_id`: the newest of any purpose, 0 when it never had one."""
+
+    runner_pod_id: int
+    has_live_claim: bool
+    ever_delivered: bool
+    last_claim_id: int
+    last_ended_at: datetime | None
+
+
+_CLAIMS_OF_PODS = text("""
+    SELECT p.uid, p.id, coalesce(bool_or(c.ended_at IS NULL) FILTER (WHERE c.id IS NOT NULL), false) AS live,
+           coalesce(bool_or(c.delivered_at IS NOT NULL), false) AS delivered,
+           coalesce(max(c.id), 0) AS last_claim_id, max(c.ended_at) AS last_ended_at
+    FROM runner_pods p LEFT JOIN claims c ON c.pod_uid = p.uid
+    WHERE p.uid = ANY(:uids) GROUP BY p.id
+""")
+
+
+def claims_of_pods(db: Connection, uids: Sequence[str]) -> Mapping[str, PodClaims]:
+    """Return what is known of these Pods, by UID; one without a row is missing."""
+    return {row.uid: PodClaims(*row[1:]) for row in db.execute(_CLAIMS_OF_PODS, {"uids": list(uids)})}
+
+
+def retire_stamped(
+    db: Connection, uid: str, seen: PodClaims, *, why: str, due_after: float, now: datetime, who: str
+) -> int | None:
+    """Insert the retire claim of a Pod that was judged by `seen`; None when it had a claim since then."""
+    db.execute(text("SELECT 1 FROM runner_pods WHERE id = :id FOR NO KEY UPDATE"), {"id": seen.runner_pod_id})
+    if claims_of_pods(db, [uid]).get(uid) != seen:
+        return None
+    return insert_retire(db, seen.runner_pod_id, now=now, who=who, why=why, due_after=due_after)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A Pod that is not terminal though the job of its latest delivered claim is over, with that claim.
+
+    Or of which we know only that its claim executes, for as long; or whose claim `outlasts` what GitHub lets any job
+    run: nobody will tell of its end. `executed_over_at`: the end of the job that its
+    runner is known to have executed, which may be another than the claim's. `job_id` is the claim's own job; `asks_for`
+    is its repository while that is not over, of which the end of the executed one says nothing. `since`: when the last
+    of claim and job came to stand as they do. `free_since`: the first look since then that found its
+    runner absent or idle. Scope and installation are those of today (`models.claims.names`). `on_gone_node`: its node
+    was found gone. `overdue`: it is looked at whether or not its node is gone. `absent_since`: the first look since
+    then that did not find its runner. A Pod that is neither on a gone node nor overdue lingers: its claim has ended as
+    the job did that its runner executed, a moment ago, and only the absence of its runner in two looks ends it.
+    """
+
+    claim_id: int
+    state: str
+    runner_pod_id: int
+    pod_uid: str
+    namespace: str
+    pod_name: str
+    job_id: int | None
+    job_over: bool
+    outlasts: bool
+    asks_for: str | None
+    installation_id: int
+    scope: str
+    runner_name: str
+    executed_over_at: datetime | None
+    since: datetime
+    free_since: datetime | None
+    on_gone_node: bool
+    overdue: bool
+    absent_since: datetime | None
+
+
+_FINISHED = text(f"""
+    SELECT c.id, c.state, p.id AS runner_pod_id, c.pod_uid, p.namespace, p.name, c.job_id,
+           coalesce(j.state = 'completed', false) AS job_over,
+           coalesce(c.state = 'executing' AND j.state <> 'completed', false) AS outlasts,
+           (SELECT own.repository FROM jobs own WHERE own.id = c.job_id AND own.state <> 'completed') AS asks_for,
+           {INSTALLATION_NOW}, {SCOPE_NOW}, c.runner_name,
+           CASE WHEN x.job_id IS NOT NULL AND j.state = 'completed' THEN j.completed_at END AS executed_over_at,
+           t.since, CASE WHEN c.runner_free_at >= t.since THEN c.runner_free_at END,
+           p.node_gone_at IS NOT NULL AS on_gone_node, w.overdue,
+           CASE WHEN c.runner_absent_at >= t.since THEN c.runner_absent_at END
+    FROM runner_pods p
+    JOIN LATERAL (SELECT * FROM claims d WHERE d.pod_uid = p.uid AND d.delivered_at IS NOT NULL
+                  ORDER BY d.id DESC LIMIT 1) c ON true
+    LEFT JOIN LATERAL (SELECT x.job_id FROM executions x WHERE x.claim_id = c.id ORDER BY x.id DESC LIMIT 1) x ON true
+    LEFT JOIN jobs j ON j.id = coalesce(x.job_id, c.job_id)
+    CROSS JOIN LATERAL (SELECT greatest(c.delivered_at, c.changed_at, j.started_at, j.completed_at) AS since) t
+    CROSS JOIN LATERAL (SELECT coalesce(
+        (j.state = 'completed' AND j.completed_at < :before)
+        OR (c.ended_at < :before AND c.end_reason <> 'completed')
+        -- it executes what GitHub never told us, and nothing else would ask for its runner
+        OR (c.state = 'executing' AND j.id IS NULL AND c.changed_at < :before)
+        -- its `completed` was lost, and GitHub shows neither job nor run any more
+        OR (c.state = 'executing' AND j.state <> 'completed' AND t.since < :began_before), false) AS overdue) w
+    WHERE p.gone_at IS NULL AND p.terminal_at IS NULL AND p.uid IS NOT NULL
+      AND c.installation_id IS NOT NULL AND c.scope IS NOT NULL AND c.runner_name IS NOT NULL
+      AND c.state <> 'releasing'
+      AND (w.overdue OR (p.node_gone_at IS NOT NULL AND c.state IN ('executing', 'ended'))
+           OR (x.job_id IS NOT NULL AND j.state = 'completed' AND j.completed_at < :absent_before
+               AND c.state = 'ended' AND c.end_reason = 'completed'))
+      AND NOT EXISTS (SELECT FROM claims r WHERE r.pod_uid = p.uid AND r.ended_at IS NULL AND r.id <> c.id)
+    ORDER BY random() LIMIT :limit
+""")  # noqa: S608  the parts are literals of this package
+
+
+def finished(db: Connection, *, before: datetime, began_before: datetime, absent_before: datetime) -> list[Finished]:
+    """Return the Pods whose job was over at `before`, executes since earlier than `began_before`, or on a gone node.
+
+    Also those that linger: the job that their runner executed was over at `absent_before`. In no order, so that none
+    is always the last (L14).
+    """
+    rows = db.execute(
+        _FINISHED,
+        {"before": before, "began_before": began_before, "absent_before": absent_before, "limit": LIMIT},
+    )
+    return [Finished(*row) for row in rows]
+
+
+def set_free(db: Connection, claim_id: int, *, free: bool, absent: bool | None, since: datetime, at: datetime) -> None:
+    """Remember the first look since a time that found a runner absent or idle, or forget it when it was seen busy.
+
+    `absent`: the same for a runner that was not there at all; None leaves that alone.
+    """
+    db.execute(
+        text("""
+            UPDATE claims SET runner_free_at = CASE WHEN NOT :free THEN NULL
+                                               WHEN runner_free_at >= :since THEN runner_free_at ELSE :at END,
+                   runner_absent_at = CASE WHEN CAST(:absent AS boolean) IS NULL THEN runner_absent_at
+                                           WHEN NOT :absent THEN NULL
+                                           WHEN runner_absent_at >= :since THEN runner_absent_at ELSE :at END
+            WHERE id = :id
+        """),
+        {"id": claim_id, "free": free, "absent": absent, "since": since, "at": at},
+    )
+
+
+def still_executes(db: Connection, pod: Finished) -> bool:
+    """Return whether the claim of a finished Pod is still what it was when it was found."""
+    claim = lock_claim(db, pod.claim_id)
+    return claim is not None and claim.state == ClaimState.EXECUTING and claim.job_id == pod.job_id
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """What was committed for a finished Pod: a claim to release, or a retire claim. One of them is None."""
+
+    release_id: int | None
+    retire_id: int | None
+
+
+def reap_finished(
+    db: Connection, pod: Finished, fate: JobFate, *, why: str, due_after: float, now: datetime, who: str
+) -> Reaped | None:
+    """Begin the end of a finished Pod; None when its claim is not what it was.
+
+    A delivered claim is released, which asks GitHub first. One that executed ends as `completed` would have ended it,
+    after GitHub removed its runner; its own job, where that was another, goes where GitHub said (`fate`).
+    """
+    if pod.state == ClaimState.DELIVERED:
+        begun = request_release(db, pod.claim_id, reason=why, now=now, who=who)
+        return Reaped(pod.claim_id, None) if begun else None
+    if pod.state == ClaimState.EXECUTING:
+        claim = lock_claim(db, pod.claim_id)
+        if claim is None or claim.job_id != pod.job_id:
+            return None
+        moved = move_claim(
+            db, "end_completed", pod.claim_id, now=now, who=who, why=why, guard="AND state = 'executing'",
+            values={"end_reason": ":end_reason", "spare_since": "NULL"}, end_reason=EndReason.COMPLETED,
+        )  # fmt: skip
+        if moved is None:
+            return None
+        if moved.job_id is not None and pod.asks_for is not None:  # it must not stay claimed by nobody (L4)
+            move_fate(db, moved.job_id, fate, now=now, who=who)
+    retire_id = insert_retire(db, pod.runner_pod_id, now=now, who=who, why=why, due_after=due_after)
+    return None if retire_id is None else Reaped(None, retire_id)
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeOfRunners:
+    """Where runners of ours were registered lately, by an installation that may still be asked."""
+
+    installation_id: int
+    scope: str
+
+
+_MAY_BE_REGISTERED = """
+    (m.outcome IN ('open', 'minted')
+     OR (m.outcome = 'removed' AND m.runner_id IS NULL AND m.closed_at > :unheard_since))
+"""
+"""Of a mint attempt `m`: GitHub may have its runner. One of which no answer came is `removed` when a look-up found no
+runner of its name, but GitHub may apply such a registration after the look-up."""
+
+
+def scopes_of_runners(db: Connection, *, since: datetime, unheard_since: datetime) -> list[ScopeOfRunners]:
+    """Return the scopes in which a runner was named since then that is not known to be gone; in no order (L14).
+
+    None of an installation that GitHub does not know: it would not list them.
+    `unheard_since`: attempts that were closed after this time, and of which no answer came, are not known to be gone.
+    """
+    rows = db.execute(
+        text(f"""
+            SELECT installation_id, scope FROM (
+                SELECT DISTINCT {INSTALLATION_NOW} AS installation_id, {SCOPE_NOW} AS scope FROM (
+                    SELECT DISTINCT c.account_id, c.installation_id, c.scope,
+                           CAST(NULL AS bigint) AS id, CAST(NULL AS bigint) AS job_id,
+                           CASE WHEN starts_with(c.scope, 'repos/') THEN {REPOSITORY_ID} END AS repository_id
+                    FROM mint_attempts m JOIN claims c ON c.id = m.claim_id
+                    WHERE m.created_at > :since AND {_MAY_BE_REGISTERED}
+                      AND c.installation_id IS NOT NULL AND c.scope IS NOT NULL
+                ) c
+            ) s
+            WHERE NOT EXISTS (SELECT FROM installations i WHERE i.id = s.installation_id AND i.left_at IS NOT NULL)
+            ORDER BY random() LIMIT :limit
+        """),  # noqa: S608  the parts are literals of this package
+        {"since": since, "unheard_since": unheard_since, "limit": LIMIT},
+    )
+    return [ScopeOfRunners(*row) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRunner:
+    """A runner of ours by its name. `ended_at`: when its claim ended; None while that is live."""
+
+    attempt_id: int
+    claim_id: int
+    pod_uid: str
+    ended_at: datetime | None
+
+
+def known_runners(db: Connection, names: Sequence[str]) -> Mapping[str, KnownRunner]:
+    """Return those of the names that stand in our mint attempts (never by a pattern), by name."""
+    rows = db.execute(
+        text("""
+            SELECT m.runner_name, m.id, m.claim_id, c.pod_uid, c.ended_at
+            FROM mint_attempts m JOIN claims c ON c.id = m.claim_id WHERE m.runner_name = ANY(:names)
+        """),
+        {"names": list(names)},
+    )
+    return {row.runner_name: KnownRunner(*row[1:]) for row in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class CutOff:
+    """A removal of a runner that was begun, and of which nobody wrote down what came of it."""
+
+    repair_id: int
+    runner: Registration
+
+
+def removals_cut_off(db: Connection, scope: ScopeOfRunners) -> list[CutOff]:
+    """Return the removals in a scope whose tick was killed during the call; earlier ticks of `orphaned_runners`."""
+    rows = db.execute(
+        text(f"""
+            SELECT r.id, m.id, m.runner_name, m.runner_id, {INSTALLATION_NOW}, {SCOPE_NOW}, c.delivered_at IS NOT NULL
+            FROM repairs r JOIN mint_attempts m ON m.runner_name = r.runner_name JOIN claims c ON c.id = m.claim_id
+            WHERE r.sweep = 'orphaned_runners' AND r.outcome = 'begun' AND m.outcome IN ('open', 'minted', 'removed')
+              AND {INSTALLATION_NOW} = :installation AND {SCOPE_NOW} = :scope
+            ORDER BY random() LIMIT :limit
+        """),  # noqa: S608  the parts are literals of this package
+        {"installation": scope.installation_id, "scope": scope.scope, "limit": LIMIT},
+    )
+    return [CutOff(row[0], Registration(*row[1:])) for row in rows]
+
+
+def open_pod_names(db: Connection, *, namespace: str, names: Sequence[str]) -> set[str]:
+    """Return those names of Pods that are wanted, or not known to be gone."""
+    rows = db.execute(
+        text("""
+            SELECT name FROM runner_pods WHERE namespace = :namespace AND name = ANY(:names) AND gone_at IS NULL
+        """),
+        {"namespace": namespace, "names": list(names)},
+    )
+    return set(rows.scalars())

@@ -1,0 +1,153 @@
+"""What is forgotten with time: rows that are over, by the time at which they were, a page to a transaction.
+
+Nothing live goes: no job that is not completed, no claim whose Pod is not gone (that one was delivered is part of the
+evidence that its Pod may hold a JIT, law L3), no repair whose outcome is open, and nothing that such a row points at.
+A page locks what it deletes and skips what others hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+
+from sqlalchemy import Connection
+
+from models.db.sql import text
+
+PAGE = 1000
+"""Rows of its own kind that one transaction deletes at most; what hangs on them goes with them."""
+
+
+class Kind(StrEnum):
+    """What can be forgotten, in the order in which it has to be: what points at others before those."""
+
+    DELIVERIES = "deliveries"
+    JOB_EVENTS = "job_events"
+    CLAIM_EVENTS = "claim_events"
+    CLAIMS = "claims"
+    JOBS = "jobs"
+    RUNNER_PODS = "runner_pods"
+    REPAIRS = "repairs"
+    SWEEP_RUNS = "sweep_runs"
+    STRANDINGS = "strandings"
+    RUNNER_FAILURES = "runner_failures"
+
+
+_OVER: Mapping[Kind, str] = {
+    Kind.DELIVERIES: "SELECT guid AS id FROM deliveries WHERE received_at < :before ORDER BY received_at",
+    Kind.JOB_EVENTS: """
+        SELECT e.id FROM job_events e LEFT JOIN jobs j ON j.id = e.job_id
+        WHERE e.at < :before AND coalesce(j.state = 'completed', true) ORDER BY e.at
+    """,
+    Kind.CLAIM_EVENTS: """
+        SELECT e.id FROM claim_events e LEFT JOIN claims c ON c.id = e.claim_id
+        WHERE e.at < :before AND (c.id IS NULL OR c.ended_at IS NOT NULL) ORDER BY e.at
+    """,
+    Kind.CLAIMS: """
+        SELECT c.id FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
+        WHERE c.ended_at < :before AND p.gone_at IS NOT NULL
+          AND NOT EXISTS (SELECT FROM jobs j WHERE j.id = c.job_id AND j.state <> 'completed')
+          AND NOT EXISTS (SELECT FROM executions e JOIN jobs j ON j.id = e.job_id
+                          WHERE e.claim_id = c.id AND (e.ended_at IS NULL OR j.state <> 'completed'))
+        ORDER BY c.ended_at
+    """,
+    Kind.JOBS: """
+        SELECT j.id FROM jobs j
+        WHERE j.state = 'completed' AND j.completed_at < :before
+          AND NOT EXISTS (SELECT FROM claims c WHERE c.job_id = j.id)
+          AND NOT EXISTS (SELECT FROM executions e WHERE e.job_id = j.id AND e.ended_at IS NULL)
+        ORDER BY j.completed_at
+    """,
+    Kind.RUNNER_PODS: """
+        SELECT p.id FROM runner_pods p
+        WHERE p.gone_at < :before AND NOT EXISTS (SELECT FROM claims c WHERE c.runner_pod_id = p.id)
+        ORDER BY p.gone_at
+    """,
+    Kind.REPAIRS: "SELECT id FROM repairs WHERE at < :before AND outcome NOT IN ('begun', 'done') ORDER BY at",
+    Kind.SWEEP_RUNS: "SELECT id FROM sweep_runs WHERE began_at < :before AND ended_at IS NOT NULL ORDER BY began_at",
+    Kind.STRANDINGS: "SELECT id FROM strandings WHERE served_at < :before ORDER BY served_at",
+    Kind.RUNNER_FAILURES: "SELECT claim_id AS id FROM runner_failures WHERE at < :before ORDER BY at",
+}
+_LOCKED: Mapping[Kind, str] = {
+    Kind.JOB_EVENTS: "e", Kind.CLAIM_EVENTS: "e", Kind.CLAIMS: "c", Kind.JOBS: "j", Kind.RUNNER_PODS: "p",
+}  # fmt: skip
+_WITH_THEM: Mapping[Kind, tuple[str, ...]] = {
+    Kind.CLAIMS: (
+        "DELETE FROM mint_attempts WHERE claim_id = ANY(:ids)",
+        # Of a job that is over: it stays known that it was executed, as long as the job itself is.
+        "UPDATE executions SET claim_id = NULL WHERE claim_id = ANY(:ids)",
+    ),
+    Kind.JOBS: (
+        "DELETE FROM executions WHERE job_id = ANY(:ids)",
+        "DELETE FROM run_origins WHERE run_id IN (SELECT run_id FROM jobs WHERE id = ANY(:ids))",
+    ),
+}
+
+
+_LOCKED_WITH_THEM: Mapping[Kind, tuple[str, ...]] = {
+    Kind.CLAIMS: (
+        """
+        WITH free AS MATERIALIZED (
+            SELECT id FROM mint_attempts WHERE claim_id = ANY(:ids) ORDER BY id FOR UPDATE SKIP LOCKED)
+        SELECT claim_id FROM mint_attempts WHERE claim_id = ANY(:ids) AND id NOT IN (SELECT id FROM free)
+        """,
+        """
+        WITH free AS MATERIALIZED (
+            SELECT id FROM executions WHERE claim_id = ANY(:ids) ORDER BY id FOR UPDATE SKIP LOCKED)
+        SELECT claim_id FROM executions WHERE claim_id = ANY(:ids) AND id NOT IN (SELECT id FROM free)
+        """,
+    ),
+    Kind.JOBS: (
+        """
+        WITH free AS MATERIALIZED (
+            SELECT id FROM executions WHERE job_id = ANY(:ids) ORDER BY id FOR UPDATE SKIP LOCKED)
+        SELECT job_id FROM executions WHERE job_id = ANY(:ids) AND id NOT IN (SELECT id FROM free)
+        """,
+        """
+        WITH free AS MATERIALIZED (
+            SELECT run_id FROM run_origins WHERE run_id IN (SELECT run_id FROM jobs WHERE id = ANY(:ids))
+            ORDER BY run_id FOR UPDATE SKIP LOCKED)
+        SELECT j.id FROM jobs j JOIN run_origins o ON o.run_id = j.run_id
+        WHERE j.id = ANY(:ids) AND o.run_id NOT IN (SELECT run_id FROM free)
+        """,
+    ),
+}
+"""Queries for the rows of a page that stay: another session has locked something that would go with them."""
+
+
+def many(db: Connection, kind: Kind, *, before: datetime) -> int:
+    """Return how many rows of a kind were over before that time."""
+    found: int = db.execute(
+        text(f"SELECT count(*) FROM ({_OVER[kind]}) o"),  # noqa: S608  the part stands above
+        {"before": before},
+    ).scalar_one()
+    return found
+
+
+def some(db: Connection, kind: Kind, *, before: datetime) -> bool:
+    """Return whether there are any rows of a kind that were over before that time."""
+    found: bool = db.execute(
+        text(f"SELECT EXISTS ({_OVER[kind]})"),
+        {"before": before},
+    ).scalar_one()
+    return found
+
+
+def forget_page(db: Connection, kind: Kind, *, before: datetime) -> int:
+    """Delete a page of the rows that were over before that time, the oldest first; return how many there were."""
+    of = f" OF {_LOCKED[kind]}" if kind in _LOCKED else ""
+    ids = list(
+        db.execute(
+            text(f"{_OVER[kind]} LIMIT :page FOR UPDATE{of} SKIP LOCKED"), {"before": before, "page": PAGE}
+        ).scalars()
+    )
+    for statement in _LOCKED_WITH_THEM.get(kind, ()) if ids else ():
+        stay = set(db.execute(text(statement), {"ids": ids}).scalars())
+        ids = [each for each in ids if each not in stay]
+    if not ids:
+        return 0
+    for statement in _WITH_THEM.get(kind, ()):
+        db.execute(text(statement), {"ids": ids})
+    key = "guid" if kind is Kind.DELIVERIES else "id"
+    return db.execute(text(f"DELETE FROM {kind} WHERE {key} = ANY(:ids)"), {"ids": ids}).rowcount  # noqa: S608

@@ -1,0 +1,317 @@
+"""What the sweep `redelivery` remembers: how far it has read GitHub's list, and which deliveries it asks for.
+
+A failed delivery has its row from the commit of the page that showed it until its GUID was accepted, or until
+GitHub keeps it no more. So the list may be read by pieces, and an ask repeated at a growing distance, without
+any of it being read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import CheckConstraint, Connection, Index
+from sqlalchemy.orm import Mapped, mapped_column
+
+from models.claims.matching import WEB_ALIVE
+from models.db import stranded
+from models.db.base import Base
+from models.db.sql import text
+from models.sweeps import sweep_runs
+from rules.claims.stranding import Cause, FoundBy
+from rules.sweeps.redelivery import Progress
+
+LIMIT = 1000
+
+
+class RedeliveryProgress(Base):
+    """The one row of the sweep: what has been read. See `rules.sweeps.redelivery.Progress`."""
+
+    __tablename__ = "redelivery_progress"
+    __table_args__ = (CheckConstraint("id = 1", name="one_row"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    looked_at: Mapped[datetime]
+    checkpoint: Mapped[datetime]
+    scan_began: Mapped[datetime | None]
+    scan_cursor: Mapped[str | None]
+    not_before: Mapped[datetime | None] = mapped_column(comment="GitHub asked to wait until then")
+
+
+class Redelivery(Base):
+    """A delivery that failed and was not accepted since; `delivery_id` is its newest failed attempt."""
+
+    __tablename__ = "redeliveries"
+    __table_args__ = (
+        Index("ix_redeliveries_due_at", "due_at"),
+        Index("ix_redeliveries_first_failed_at", "first_failed_at"),
+    )
+
+    guid: Mapped[str] = mapped_column(primary_key=True)
+    delivery_id: Mapped[int]
+    first_failed_at: Mapped[datetime]
+    asks: Mapped[int] = mapped_column(server_default="0")
+    due_at: Mapped[datetime]
+    installation_id: Mapped[int | None] = mapped_column(comment="installations take turns; NULL: none, or not known")
+    malformed: Mapped[bool] = mapped_column(
+        server_default="false", comment="web refused its payload: sent again it would be refused again"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The newest failed attempt that a page showed of a GUID."""
+
+    guid: str
+    delivery_id: int
+    delivered_at: datetime
+    installation_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A delivery to ask for; `asks` counts this one too."""
+
+    guid: str
+    delivery_id: int
+    asks: int
+
+
+def begin(db: Connection, *, overlap: timedelta, note: bool, now: datetime) -> Progress | None:
+    """Return what has been read so far, or None while GitHub asked to wait.
+
+    The first time ever, what is older than `overlap` is left to the scan, which goes back two of them: what
+    failed before may have been meant for something else that had the webhook then. That time is noted down if asked.
+    """
+    first = now - overlap
+    if note:
+        db.execute(
+            text("""
+                INSERT INTO redelivery_progress (id, looked_at, checkpoint) VALUES (1, :first, :first)
+                ON CONFLICT (id) DO NOTHING
+            """),
+            {"first": first},
+        )
+    row = db.execute(
+        text("""
+            SELECT looked_at, checkpoint, scan_began, scan_cursor, coalesce(not_before > :now, false) AS waits
+            FROM redelivery_progress
+        """),
+        {"now": now},
+    ).one_or_none()
+    if row is None:
+        return Progress(looked_at=first, checkpoint=first, scan_began=None, scan_cursor=None)
+    if row.waits:
+        return None
+    return Progress(
+        looked_at=row.looked_at, checkpoint=row.checkpoint, scan_began=row.scan_began, scan_cursor=row.scan_cursor
+    )
+
+
+def read_until(db: Connection) -> Mapping[str, datetime | None]:
+    """Return until when GitHub's list has been read: its `newest` entries, and `all` that it still keeps."""
+    row = db.execute(text("SELECT looked_at, checkpoint FROM redelivery_progress")).one_or_none()
+    return {"newest": None, "all": None} if row is None else {"newest": row.looked_at, "all": row.checkpoint}
+
+
+def wait(db: Connection, *, not_before: datetime | None) -> None:
+    """Let no tick read or ask before this time, or lift that."""
+    db.execute(
+        text("UPDATE redelivery_progress SET not_before = CAST(:not_before AS timestamptz)"),
+        {"not_before": not_before},
+    )
+
+
+def remember(db: Connection, failed: Sequence[Failed], *, now: datetime) -> None:
+    """Write down deliveries that failed, unless they were accepted since; a known one that is locked stays as it is."""
+    db.execute(
+        text("""
+            WITH free AS MATERIALIZED (
+                SELECT guid FROM redeliveries WHERE guid = ANY(:guids) ORDER BY guid FOR NO KEY UPDATE SKIP LOCKED
+            )
+            INSERT INTO redeliveries AS r (guid, delivery_id, first_failed_at, due_at, installation_id)
+            SELECT f.guid, f.delivery_id, f.at, :now, f.installation_id
+            FROM unnest(CAST(:guids AS text[]), CAST(:ids AS bigint[]), CAST(:times AS timestamptz[]),
+                        CAST(:installations AS bigint[])) AS f (guid, delivery_id, at, installation_id)
+            WHERE NOT EXISTS (SELECT FROM deliveries d WHERE d.guid = f.guid)
+              AND (EXISTS (SELECT FROM free WHERE free.guid = f.guid)
+                   OR NOT EXISTS (SELECT FROM redeliveries known WHERE known.guid = f.guid))
+            ON CONFLICT (guid) DO UPDATE SET delivery_id = greatest(r.delivery_id, excluded.delivery_id),
+                   first_failed_at = least(r.first_failed_at, excluded.first_failed_at),
+                   installation_id = coalesce(excluded.installation_id, r.installation_id)
+        """),
+        {
+            "now": now,
+            "guids": [each.guid for each in failed],
+            "ids": [each.delivery_id for each in failed],
+            "times": [each.delivered_at for each in failed],
+            "installations": [each.installation_id for each in failed],
+        },
+    )
+
+
+def note_malformed(db: Connection, guids: Sequence[str], *, now: datetime) -> None:
+    """Write down that web refused the payloads of these deliveries: nothing is gained by sending them again.
+
+    They are asked for no more, whether or not the list has shown them yet. A row that others hold is not waited for:
+    its delivery is asked for once more, and refused and noted again.
+    """
+    db.execute(
+        text("""
+            WITH free AS MATERIALIZED (
+                SELECT guid FROM redeliveries WHERE guid = ANY(:guids) ORDER BY guid FOR NO KEY UPDATE SKIP LOCKED
+            )
+            INSERT INTO redeliveries (guid, delivery_id, first_failed_at, due_at, malformed)
+            SELECT guid, 0, :now, :now, true FROM unnest(CAST(:guids AS text[])) AS told (guid)
+            WHERE EXISTS (SELECT FROM free WHERE free.guid = told.guid)
+               OR NOT EXISTS (SELECT FROM redeliveries known WHERE known.guid = told.guid)
+            ORDER BY guid
+            ON CONFLICT (guid) DO UPDATE SET malformed = true
+        """),
+        {"guids": list(guids), "now": now},
+    )
+
+
+def known(db: Connection, guids: Sequence[str]) -> set[str]:
+    """Return those of the GUIDs that are asked for, or were accepted."""
+    rows = db.execute(
+        text("""
+            SELECT guid FROM redeliveries WHERE guid = ANY(:guids)
+            UNION SELECT guid FROM deliveries WHERE guid = ANY(:guids)
+        """),
+        {"guids": list(guids)},
+    )
+    return set(rows.scalars())
+
+
+def record_page(
+    db: Connection,
+    lease_no: int,
+    *,
+    failed: Sequence[Failed],
+    accepted: Sequence[str],
+    progress: Progress,
+    now: datetime,
+) -> bool:
+    """Commit what a page showed together with how far the reading has come.
+
+    False, and nothing changed, when another tick has the sweep's lease by now.
+    """
+    if not sweep_runs.hold(db, "redelivery", lease_no).held:
+        return False
+    db.execute(
+        text("""
+            UPDATE redelivery_progress SET looked_at = :looked_at, checkpoint = :checkpoint,
+                   scan_began = CAST(:scan_began AS timestamptz), scan_cursor = CAST(:scan_cursor AS text)
+        """),
+        {
+            "looked_at": progress.looked_at,
+            "checkpoint": progress.checkpoint,
+            "scan_began": progress.scan_began,
+            "scan_cursor": progress.scan_cursor,
+        },
+    )
+    remember(db, failed, now=now)
+    _forget(db, list(accepted))
+    return True
+
+
+def _forget(db: Connection, guids: Sequence[str]) -> int:
+    """Forget what was accepted; what had been a job's webhook was stranded until it came."""
+    rows = db.execute(
+        text("""
+            WITH gone AS (
+                DELETE FROM redeliveries WHERE guid IN (
+                    SELECT guid FROM redeliveries WHERE guid = ANY(:guids) ORDER BY guid FOR UPDATE SKIP LOCKED)
+                RETURNING guid, first_failed_at)
+            SELECT g.first_failed_at, d.received_at, d.job_id FROM gone g
+            LEFT JOIN deliveries d ON d.guid = g.guid AND d.event = 'workflow_job'
+        """),
+        {"guids": guids},
+    ).all()
+    for row in rows:
+        if row.received_at is not None:
+            stranded.served(
+                db, Cause.WEBHOOK_LOST, FoundBy.REDELIVERY, since=row.first_failed_at, job_id=row.job_id,
+                now=row.received_at,
+            )  # fmt: skip
+    return len(rows)
+
+
+def settle(db: Connection, *, kept: timedelta, now: datetime) -> tuple[int, Sequence[str]]:
+    """Forget what was accepted, and what GitHub keeps no more; return how many were accepted, and the lost GUIDs.
+
+    What web refused as malformed is not lost: it came.
+    """
+    come = db.execute(
+        text("SELECT guid FROM redeliveries JOIN deliveries USING (guid) LIMIT :limit"), {"limit": LIMIT}
+    ).scalars()
+    accepted = _forget(db, list(come))
+    lost = db.execute(
+        text("""
+            DELETE FROM redeliveries
+            WHERE guid IN (SELECT guid FROM redeliveries WHERE first_failed_at < :before LIMIT :limit
+                           FOR UPDATE SKIP LOCKED)
+            RETURNING guid, malformed
+        """),
+        {"before": now - kept, "limit": LIMIT},
+    )
+    return accepted, [row.guid for row in lost if not row.malformed]
+
+
+def web_beats(db: Connection, *, now: datetime) -> bool:
+    """Return whether a web process is there to take what is sent again."""
+    found = db.execute(
+        text("SELECT 1 FROM web_instances WHERE beat_at > :alive LIMIT 1"), {"alive": now - WEB_ALIVE}
+    ).one_or_none()
+    return found is not None
+
+
+def due(db: Connection, *, limit: int, now: datetime) -> Sequence[Due]:
+    """Return what is to be asked for, one delivery of each installation in turn.
+
+    So an installation with many failed deliveries waits behind itself, and nobody else does. Of one installation, what
+    was never asked for comes first, then the older. Of what was accepted by a Postgres that was put back since the
+    newest comes first: that a job is over tells more than that it was queued.
+    """
+    rows = db.execute(
+        text("""
+            WITH waiting AS (
+                SELECT r.guid, r.delivery_id, r.asks, r.installation_id,
+                       extract(epoch FROM r.first_failed_at)
+                       * CASE WHEN r.first_failed_at BETWEEN e.lost_from AND e.lost_until THEN -1 ELSE 1 END AS age
+                FROM redeliveries r CROSS JOIN epochs e WHERE r.due_at <= :now AND NOT r.malformed
+            ), turns AS (
+                SELECT guid, delivery_id, asks, age,
+                       row_number() OVER (PARTITION BY installation_id ORDER BY asks, age, delivery_id) AS turn
+                FROM waiting)
+            SELECT guid, delivery_id, asks + 1 FROM turns ORDER BY turn, asks, age, delivery_id LIMIT :limit
+        """),
+        {"now": now, "limit": limit},
+    )
+    return [Due(*row) for row in rows]
+
+
+def begin_ask(db: Connection, ask: Due, *, next_after: timedelta, now: datetime) -> bool:
+    """Commit an ask before it is made, so that a kill costs its distance and never a second one at once.
+
+    False when the delivery was accepted, or asked for, meanwhile.
+    """
+    begun = db.execute(
+        text("""
+            UPDATE redeliveries r SET asks = :asks, due_at = :due_at
+            WHERE guid = :guid AND asks = :asks - 1
+              AND NOT EXISTS (SELECT FROM deliveries d WHERE d.guid = r.guid) RETURNING guid
+        """),
+        {"guid": ask.guid, "asks": ask.asks, "due_at": now + next_after},
+    ).one_or_none()
+    return begun is not None
+
+
+def take_back(db: Connection, ask: Due, *, now: datetime) -> None:
+    """Undo `begin_ask`: GitHub said that it did nothing."""
+    db.execute(
+        text("UPDATE redeliveries SET asks = :asks - 1, due_at = :now WHERE guid = :guid AND asks = :asks"),
+        {"guid": ask.guid, "asks": ask.asks, "now": now},
+    )

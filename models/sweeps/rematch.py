@@ -1,0 +1,381 @@
+"""Held jobs, matched again: what was held for want of a pool, a budget or a wait may go on now."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from models.claims import runner_failures
+from models.db.sql import text
+from models.pools.offers import offering
+from models.pools.pools import routes
+from models.routing.runner_groups import GroupBook, Wanted
+from models.upstream.backoffs import WaitBook, keys_of
+from rules.routing.access import Access
+from rules.routing.forks import Origin
+from rules.routing.holds import HoldReason
+from rules.routing.labels import choose_pool, detail_of
+from rules.routing.routing import Route, Wait, route
+
+_LIFTED_HERE = [
+    HoldReason.UNKNOWN_ACCOUNT, HoldReason.NO_POOL, HoldReason.NOT_ALLOWED, HoldReason.ORIGIN_UNKNOWN,
+    HoldReason.RUNNER_GROUP, HoldReason.TWO_POOLS, HoldReason.BUDGET_ZERO, HoldReason.BACKOFF, HoldReason.SET_ASIDE,
+]  # fmt: skip
+
+
+_COLUMNS = """
+    j.id, j.run_id, j.labels, j.account_id, j.installation_id, j.repository, j.repository_id, j.public, j.scope,
+    j.hold_reason, j.hold_detail, j.pool_id, j.not_before, a.budget_count, a.access, o.origin,
+    (o.ask_after IS NULL OR o.ask_after <= :now) AND (o.leased_until IS NULL OR o.leased_until < :now) AS may_ask
+"""
+_BESIDE = "JOIN accounts a ON a.id = j.account_id LEFT JOIN run_origins o ON o.run_id = j.run_id AND j.public"
+_REMATCHED = """
+    j.state = 'queued' AND (j.not_before IS NULL OR j.not_before <= :now)
+    AND (j.hold_reason = ANY(:holds)
+         OR (j.hold_reason IS NULL AND j.pool_id IN (
+             SELECT p.id FROM pools p WHERE p.deleted_at IS NOT NULL OR p.draining OR p.routed_at > :recently)))
+"""
+
+RECENTLY = timedelta(minutes=5)
+"""A job routed by what a pool said until a moment before it changed is found within this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lifted:
+    """A job that was held and is not any more."""
+
+    job_id: int
+    hold: str
+    pool_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rematched:
+    """One page: where to go on by account (empty at the end), the pools that got jobs, and the jobs that were held.
+
+    `asks`: runs of which GitHub is to be asked (again) whether they come from a fork.
+    """
+
+    places: Mapping[int, int]
+    pools: frozenset[int]
+    lifted: tuple[Lifted, ...]
+    asks: frozenset[int] = frozenset()
+
+
+_NOTHING = Rematched(places={}, pools=frozenset(), lifted=())
+
+
+@dataclass(frozen=True, slots=True)
+class Unrouted:
+    """One page: how many jobs it took from a pool, those that are locked, and where to go on (None: the end)."""
+
+    moved: int
+    locked: tuple[int, ...]
+    next_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unrouting:
+    """The jobs to take from a pool: all since its routing changed, or those that were locked when all others went."""
+
+    since: datetime | None
+    jobs: tuple[int, ...]
+
+
+def unrouting(db: Connection, pool_id: int) -> Unrouting | None:
+    """Return which jobs of a pool have to be taken from it; None when none has."""
+    row = db.execute(
+        text("SELECT rerouting_since, rerouting_jobs FROM pools WHERE id = :id"), {"id": pool_id}
+    ).one_or_none()
+    if row is None or (row.rerouting_since is None and not row.rerouting_jobs):
+        return None
+    return Unrouting(row.rerouting_since, tuple(row.rerouting_jobs))
+
+
+_UNROUTE = """
+    UPDATE jobs SET pool_id = NULL, changed_at = :now,
+           hold_reason = CASE WHEN state <> 'queued' THEN hold_reason
+                              WHEN hold_reason = ANY(:asked) THEN :hold ELSE coalesce(hold_reason, :hold) END,
+           not_before = CASE WHEN state = 'queued' AND hold_reason = ANY(:asked) THEN NULL ELSE not_before END,
+           hold_detail = CASE WHEN state = 'queued' THEN 'its pool changed' ELSE hold_detail END
+    WHERE id IN (SELECT id FROM jobs WHERE id = ANY(:ids) AND pool_id = :pool_id AND state IN ('queued', 'claimed')
+                 ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+    RETURNING id
+"""
+
+
+def unroute_page(db: Connection, pool_id: int, *, after_id: int, limit: int, now: datetime) -> Unrouted:
+    """Take one page of a pool's jobs from it, by id: its routing changed or it went. `rematch` finds them a pool.
+
+    A claimed job keeps its claim; when that is released the job is queued without a pool. No job is waited for.
+    """
+    ids = list(
+        db.execute(
+            text("""
+                SELECT id FROM (
+                    (SELECT id FROM jobs WHERE state = 'queued' AND pool_id = :pool_id AND id > :after
+                     ORDER BY id LIMIT :limit)
+                    UNION ALL
+                    (SELECT id FROM jobs WHERE state = 'claimed' AND pool_id = :pool_id AND id > :after
+                     ORDER BY id LIMIT :limit)) page
+                ORDER BY id LIMIT :limit
+            """),
+            {"pool_id": pool_id, "after": after_id, "limit": limit},
+        ).scalars()
+    )
+    found = unroute_jobs(db, pool_id, ids, now=now)
+    return replace(found, next_id=ids[-1] if len(ids) == limit else None)
+
+
+def unroute_jobs(db: Connection, pool_id: int, ids: Sequence[int], *, now: datetime) -> Unrouted:
+    """Take those of these jobs from a pool that are still in it and that nobody holds locked."""
+    if not ids:
+        return Unrouted(0, (), None)
+    values = {
+        "pool_id": pool_id,
+        "ids": list(ids),
+        "hold": HoldReason.NO_POOL,
+        # What GitHub said was about what the pool asked for; `rematch` holds again what still is in force.
+        "asked": [str(HoldReason.RUNNER_GROUP), str(HoldReason.BACKOFF)],
+        "now": now,
+    }
+    moved = len(db.execute(text(_UNROUTE), values).all())
+    left = db.execute(
+        text(
+            "SELECT id FROM jobs WHERE id = ANY(:ids) AND pool_id = :pool_id AND state IN ('queued', 'claimed')"
+            " ORDER BY id"
+        ),
+        {"pool_id": pool_id, "ids": list(ids)},
+    ).scalars()
+    return Unrouted(moved, tuple(left), None)
+
+
+def end_unrouting(db: Connection, pool_id: int, todo: Unrouting, *, left: Sequence[int]) -> bool:
+    """Let jobs be matched in a pool again, all but those that are left; not if somebody else has written it since."""
+    ended = db.execute(
+        text("""
+            UPDATE pools SET rerouting_since = NULL, rerouting_jobs = CAST(:left AS bigint[])
+            WHERE id = :id AND rerouting_since IS NOT DISTINCT FROM CAST(:since AS timestamptz)
+              AND rerouting_jobs = CAST(:known AS bigint[])
+        """),
+        {"id": pool_id, "since": todo.since, "known": list(todo.jobs), "left": list(left)},
+    )
+    return ended.rowcount > 0
+
+
+def rematch_page(db: Connection, places: Mapping[int, int], *, limit: int, now: datetime) -> Rematched:
+    """Match one page of jobs again: the held ones, and those whose pool went or changed.
+
+    `places` has the accounts to look at, each with the job after which its jobs come (see `accounts_to_rematch`). Each
+    gets an equal part of the page, by id, so that no account waits until the jobs of another have been matched. What
+    stays as it is, is only read. A job that still cannot go keeps the reason of today.
+    """
+    each = max(1, limit // max(1, len(places)))
+    rows = db.execute(
+        text(f"""
+            SELECT {_COLUMNS}
+            FROM unnest(CAST(:accounts AS bigint[]), CAST(:afters AS bigint[])) AS place (account, after)
+            CROSS JOIN LATERAL (
+                SELECT * FROM jobs j WHERE j.account_id = place.account AND j.id > place.after AND {_REMATCHED}
+                ORDER BY j.id LIMIT :each) j
+            {_BESIDE}
+            WHERE j.hold_reason IS DISTINCT FROM 'unknown_account' OR a.access = 'allowed'
+            ORDER BY j.account_id, j.id
+        """),  # noqa: S608  the parts stand above
+        _rematched(now) | {"accounts": list(places), "afters": list(places.values()), "each": each},
+    ).all()  # fmt: skip
+    last: dict[int, int] = {}
+    counts: Counter[int] = Counter()
+    for row in rows:
+        last[row.account_id] = row.id
+        counts[row.account_id] += 1
+    router = _Router(db, rows, now=now)
+    changed = [row.id for row in rows if router.changes(row)]
+    found = _match(db, _lock(db, changed, now=now), router, now=now) if changed else _NOTHING
+    asks = {row.run_id for row in rows if router.asks(row)}
+    routed = [router.route(row) for row in rows]
+    pools = {to.pool_id for to in routed if to.hold is None and to.pool_id is not None}
+    following = {account: last[account] for account in places if counts[account] == each}
+    return replace(found, places=following, pools=found.pools | pools, asks=found.asks | asks)
+
+
+def accounts_to_rematch(db: Connection) -> dict[int, int]:
+    """Return where a tick begins: 0 for each account that has queued jobs."""
+    found = db.execute(
+        text("""
+            WITH RECURSIVE walk AS (
+                (SELECT account_id FROM jobs WHERE state = 'queued' ORDER BY account_id LIMIT 1)
+                UNION ALL
+                SELECT (SELECT account_id FROM jobs WHERE state = 'queued' AND account_id > walk.account_id
+                        ORDER BY account_id LIMIT 1)
+                FROM walk WHERE walk.account_id IS NOT NULL)
+            SELECT account_id FROM walk WHERE account_id IS NOT NULL
+        """)
+    ).scalars()
+    return dict.fromkeys(found, 0)
+
+
+def _lock(db: Connection, job_ids: Sequence[int], *, now: datetime) -> Sequence[Row[Any]]:
+    """Lock those of the jobs that are still to be matched again and that nobody else has locked; return them anew."""
+    return db.execute(
+        text(f"""
+            SELECT {_COLUMNS} FROM jobs j {_BESIDE}
+            WHERE j.id = ANY(:ids) AND {_REMATCHED} ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED
+        """),  # noqa: S608  as above
+        _rematched(now) | {"ids": list(job_ids)},
+    ).all()
+
+
+def rematch_run(db: Connection, run_id: int, *, now: datetime) -> Rematched:
+    """Match the jobs of a run again of which it is known now where it comes from.
+
+    One that others hold locked is left to the sweep.
+    """
+    rows = db.execute(
+        text(f"""
+            SELECT {_COLUMNS} FROM jobs j {_BESIDE}
+            WHERE j.run_id = :run AND j.state = 'queued' AND j.hold_reason = :hold
+            ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED
+        """),  # noqa: S608  as above
+        {"run": run_id, "hold": HoldReason.ORIGIN_UNKNOWN, "now": now},
+    ).all()
+    return _match(db, rows, _Router(db, rows, now=now), now=now)
+
+
+def _rematched(now: datetime) -> dict[str, Any]:
+    return {"holds": [str(hold) for hold in _LIFTED_HERE], "now": now, "recently": now - RECENTLY}
+
+
+class _Router:
+    """Routes the jobs of one transaction; jobs of one kind are routed once."""
+
+    def __init__(self, db: Connection, rows: Sequence[Row[Any]], *, now: datetime) -> None:
+        self._db = db
+        self._now = now
+        self._pools = routes(db)
+        self._groups = {pool.id: pool.runner_group for pool in self._pools}
+        self._book = GroupBook(db, now=now)
+        self._kinds: dict[tuple[Any, ...], tuple[Route, Sequence[tuple[str, str]]]] = {}
+        self._waits = WaitBook(db, (key for row in rows for key in self._kind(row)[1]), now=now)
+
+    @functools.cached_property
+    def _ready(self) -> frozenset[int]:
+        """Pools of which a Pod polls, and that have no brake."""
+        braked = {each.pool_id for each in runner_failures.brakes(self._db)}
+        return offering(self._db, now=self._now) - braked
+
+    def route(self, row: Row[Any]) -> Route:
+        """Return the pool of a job and its hold, as of now, without making it the probe of a refusal."""
+        to, keys = self._kind(row)
+        return to if to.hold is not None else _waiting(to, self._waits.in_force(keys, free=_free(row)))
+
+    def route_locked(self, row: Row[Any]) -> Route:
+        """Like `route`, for a job whose row is locked: where a refusal lets one job past, this one might be it."""
+        to, keys = self._kind(row)
+        if to.hold is not None:
+            return to
+        free = _free(row)
+        ready = self._ready if self._waits.lets_one_past(keys, free=free) else frozenset()
+        return _waiting(to, self._waits.wait(keys, job_id=row.id, free=free, pool_id=to.pool_id, ready=ready))
+
+    def changes(self, row: Row[Any]) -> bool:
+        """Return whether a job is to be locked: it is written, or might be the probe of a refusal."""
+        to, keys = self._kind(row)
+        return _differs(row, self.route(row)) or (to.hold is None and self._waits.lets_one_past(keys, free=_free(row)))
+
+    def asks(self, row: Row[Any]) -> bool:
+        """Return whether GitHub is to be asked whether the run of a job comes from a fork."""
+        return self._kind(row)[0].hold is HoldReason.ORIGIN_UNKNOWN and bool(row.may_ask)
+
+    def _kind(self, row: Row[Any]) -> tuple[Route, Sequence[tuple[str, str]]]:
+        """Return where jobs of this kind go, backoffs apart, and the keys of the backoffs that concern them."""
+        kind = (
+            tuple(row.labels), row.account_id, row.repository, row.repository_id, row.installation_id, row.public,
+            row.scope, row.origin, row.budget_count, row.access,
+        )  # fmt: skip
+        if kind not in self._kinds:
+            self._kinds[kind] = self._route(row)
+        return self._kinds[kind]
+
+    def _route(self, row: Row[Any]) -> tuple[Route, Sequence[tuple[str, str]]]:
+        origin = Origin(row.origin or Origin.UNKNOWN) if row.public else Origin.HERE
+        about = {"labels": row.labels, "account_id": row.account_id, "repository": row.repository}
+        choice = choose_pool(self._pools, **about, origin=origin)
+        group = None if choice.pool_id is None else self._groups[choice.pool_id]
+        to = route(
+            choice,
+            detail=detail_of(choice, **about),
+            budget_count=row.budget_count,
+            group=None if group is None else self._book.wait(_wanted(row, group)),
+            backoff=None,
+            access=Access(row.access),
+        )
+        keys = keys_of(
+            account_id=row.account_id, organization=row.scope.startswith("orgs/"), repository=row.repository,
+            installation_id=row.installation_id, group=group,
+        )  # fmt: skip
+        return to, keys
+
+
+def _free(row: Row[Any]) -> int | None:
+    """Return the id of a job that nothing holds."""
+    return None if row.hold_reason is not None else int(row.id)
+
+
+def _waiting(to: Route, wait: Wait | None) -> Route:
+    return to if wait is None else Route(to.pool_id, HoldReason.BACKOFF, wait.detail, wait.until)
+
+
+def _detail(row: Row[Any], to: Route) -> str | None:
+    """Return what the hold of a job says; that of a question without an answer says why there is none."""
+    kept: str | None = row.hold_detail
+    if to.hold is None:
+        return None
+    return kept if to.detail is None or to.hold is HoldReason.ORIGIN_UNKNOWN == row.hold_reason else to.detail
+
+
+def _differs(row: Row[Any], to: Route) -> bool:
+    return (row.pool_id, row.hold_reason, row.not_before, row.hold_detail) != (
+        to.pool_id, to.hold, to.not_before, _detail(row, to)
+    )  # fmt: skip
+
+
+def _match(db: Connection, rows: Sequence[Row[Any]], router: _Router, *, now: datetime) -> Rematched:
+    """Match these jobs, whose rows are locked."""
+    woken: set[int] = set()
+    lifted: list[Lifted] = []
+    for row in rows:
+        to = router.route_locked(row)
+        if _differs(row, to):
+            db.execute(
+                text("""
+                    UPDATE jobs SET pool_id = :pool_id, hold_reason = :hold, not_before = :not_before,
+                           hold_detail = :detail,
+                           changed_at = CASE WHEN hold_reason IS DISTINCT FROM :hold THEN CAST(:now AS timestamptz)
+                                             ELSE changed_at END
+                    WHERE id = :id
+                """),
+                {
+                    "id": row.id, "pool_id": to.pool_id, "hold": to.hold, "not_before": to.not_before,
+                    "detail": _detail(row, to), "now": now,
+                },
+            )  # fmt: skip
+        if to.hold is None and to.pool_id is not None:
+            woken.add(to.pool_id)
+            if row.hold_reason is not None:
+                lifted.append(Lifted(row.id, row.hold_reason, to.pool_id))
+    asks = {row.run_id for row in rows if router.asks(row)}
+    return Rematched(places={}, pools=frozenset(woken), lifted=tuple(lifted), asks=frozenset(asks))
+
+
+def _wanted(row: Row[Any], group: int | str) -> Wanted:
+    return Wanted(
+        group=group, installation_id=row.installation_id, repository=row.repository, repository_id=row.repository_id,
+        organization=row.scope.startswith("orgs/"), public=bool(row.public),
+    )  # fmt: skip

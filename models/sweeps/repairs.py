@@ -1,0 +1,196 @@
+"""The ledger: what each sweep repaired, on what grounds, and whether it came to what it was for.
+
+A row is written in the transaction that makes the repair, or before the outside call that does. Later ticks of the
+same sweep look whether what it `expects` has come about (`verify`); what has not in time is `failed`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import CheckConstraint, Connection, Index
+from sqlalchemy.orm import Mapped, mapped_column
+
+from models.db.base import Base, Serial
+from models.db.sql import text
+from rules.sweeps.reaping import Expect, Repaired, Witness
+
+LIMIT = 2000
+"""Repairs that one tick looks at again at most."""
+
+_OPEN = text("outcome IN ('begun', 'done')")
+
+
+def _one_of(column: str, values: type[Repaired | Expect]) -> str:
+    return f"{column} IN (" + ", ".join(f"'{value}'" for value in values) + ")"
+
+
+class Repair(Base):
+    """One repair of one subject; ids of other tables are noted down, not referenced: the ledger outlives them."""
+
+    __tablename__ = "repairs"
+    __table_args__ = (
+        CheckConstraint(_one_of("outcome", Repaired), name="outcome_known"),
+        CheckConstraint(_one_of("expects", Expect), name="expects_known"),
+        Index("ix_repairs_sweep_id", "sweep", "id"),
+        Index("ix_repairs_open", "sweep", "id", postgresql_where=_OPEN),
+        Index("ix_repairs_claim_id_id", "claim_id", "id", postgresql_where=text("claim_id IS NOT NULL")),
+        Index("ix_repairs_job_id_id", "job_id", "id", postgresql_where=text("job_id IS NOT NULL")),
+        Index("ix_repairs_pod_uid_id", "pod_uid", "id", postgresql_where=text("pod_uid IS NOT NULL")),
+        Index("ix_repairs_run_id_id", "run_id", "id"),
+        Index("ix_repairs_outcome_id", "outcome", "id"),
+        Index("ix_repairs_dry_id", "id", postgresql_where=text("dry")),
+        Index("ix_repairs_at", "at"),
+    )
+
+    id: Mapped[Serial]
+    sweep: Mapped[str]
+    run_id: Mapped[int]
+    at: Mapped[datetime]
+    what: Mapped[str]
+    why: Mapped[str]
+    witnesses: Mapped[list[str]]
+    kills: Mapped[bool]
+    dry: Mapped[bool]
+    pod_uid: Mapped[str | None]
+    claim_id: Mapped[int | None]
+    job_id: Mapped[int | None]
+    runner_name: Mapped[str | None]
+    subject: Mapped[str | None] = mapped_column(comment="what is none of these: a webhook's GUID, a ServiceAccount")
+    before: Mapped[str | None]
+    after: Mapped[str | None]
+    expects: Mapped[str]
+    outcome: Mapped[str]
+    settle_by: Mapped[datetime] = mapped_column(comment="failed when it was not verified by then")
+    verified_at: Mapped[datetime | None]
+    note: Mapped[str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What is to be repaired, and on what grounds.
+
+    `what` is the action in a word or two, `why` the verdict's reason, `before` and `after` the states. What `kills`
+    is bound by the tick's budget, and needs witnesses of two sources, or the `proof` that the action itself asks for.
+    """
+
+    what: str
+    why: str
+    pod_uid: str | None = None
+    claim_id: int | None = None
+    job_id: int | None = None
+    runner_name: str | None = None
+    subject: str | None = None
+    before: str | None = None
+    after: str | None = None
+    expects: Expect = Expect.NOTHING
+    kills: bool = False
+    witnesses: tuple[Witness, ...] = ()
+    proof: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The tick that repairs: its sweep and its run."""
+
+    sweep: str
+    run_id: int
+    dry: bool
+
+
+def write(
+    db: Connection,
+    page: Page,
+    cases: Sequence[Case],
+    *,
+    outcome: Repaired,
+    settle_after: float,
+    now: datetime,
+    once: bool = False,
+) -> Sequence[int]:
+    """Write repairs down, all with one outcome; return their ids. What expects nothing is verified when it is done.
+
+    With `once` a repair that only repeats one whose outcome is still open gets no row of its own.
+    """
+    rows = [
+        {
+            "what": case.what, "why": case.why, "kills": case.kills, "pod_uid": case.pod_uid,
+            "claim_id": case.claim_id, "job_id": case.job_id, "runner_name": case.runner_name, "subject": case.subject,
+            "before": case.before, "after": case.after, "expects": case.expects,
+            "witnesses": [*map(str, case.witnesses), *([f"proof: {case.proof}"] if case.proof else [])],
+        }
+        for case in cases
+    ]  # fmt: skip
+    inserted = db.execute(
+        text("""
+            INSERT INTO repairs (sweep, run_id, dry, at, settle_by, what, why, kills, pod_uid, claim_id, job_id,
+                                 runner_name, subject, before, after, expects, witnesses, outcome, verified_at)
+            SELECT :sweep, :run_id, :dry, :now, :settle_by, what, why, kills, pod_uid, claim_id, job_id, runner_name,
+                   subject, before, after, expects, witnesses,
+                   CASE WHEN expects = 'nothing' AND :outcome = 'done' THEN 'verified' ELSE :outcome END,
+                   CASE WHEN expects = 'nothing' AND :outcome = 'done' THEN CAST(:now AS timestamptz) END
+            FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS new (
+                what text, why text, kills boolean, pod_uid text, claim_id bigint, job_id bigint, runner_name text,
+                subject text, before text, after text, expects text, witnesses text[])
+            WHERE NOT :once OR NOT EXISTS (
+                SELECT FROM repairs r WHERE r.claim_id = new.claim_id AND r.sweep = :sweep AND r.what = new.what
+                  AND r.outcome IN ('begun', 'done'))
+            RETURNING id
+        """),
+        {
+            "sweep": page.sweep, "run_id": page.run_id, "dry": page.dry, "now": now, "outcome": outcome,
+            "settle_by": now + timedelta(seconds=settle_after), "rows": json.dumps(rows), "once": once,
+        },
+    )  # fmt: skip
+    return list(inserted.scalars())
+
+
+def settle(db: Connection, repair_id: int, *, outcome: Repaired, note: str | None, now: datetime) -> bool:
+    """Write down what became of a repair that was begun or done; False when that was settled before."""
+    settled = db.execute(
+        text("""
+            UPDATE repairs SET outcome = :outcome, note = coalesce(CAST(:note AS text), note),
+                   verified_at = CASE WHEN :outcome = 'verified' THEN CAST(:now AS timestamptz) END
+            WHERE id = :id AND outcome IN ('begun', 'done') RETURNING id
+        """),
+        {"id": repair_id, "outcome": outcome, "note": note, "now": now},
+    ).one_or_none()
+    return settled is not None
+
+
+_VERIFY = text("""
+    WITH looked AS (
+        SELECT r.id, r.settle_by, CASE r.expects
+            WHEN 'nothing' THEN r.outcome = 'done'
+            WHEN 'claim_moved' THEN EXISTS (SELECT FROM claims c WHERE c.id = r.claim_id
+                                            AND (c.state IS DISTINCT FROM r.before OR c.ended_at IS NOT NULL))
+            WHEN 'claim_ended' THEN EXISTS (SELECT FROM claims c WHERE c.id = r.claim_id AND c.ended_at IS NOT NULL)
+            WHEN 'stamped' THEN EXISTS (SELECT FROM claims c WHERE c.id = r.claim_id
+                                        AND (c.stamp = 'on' OR c.ended_at IS NOT NULL))
+            WHEN 'unstamped' THEN EXISTS (SELECT FROM claims c WHERE c.id = r.claim_id
+                                          AND (c.stamp <> 'removing' OR c.ended_at IS NOT NULL))
+            WHEN 'pod_gone' THEN EXISTS (SELECT FROM runner_pods p WHERE p.uid = r.pod_uid AND p.gone_at IS NOT NULL)
+                              OR EXISTS (SELECT FROM claims c WHERE c.pod_uid = r.pod_uid AND c.end_reason = 'retired')
+            WHEN 'accepted' THEN EXISTS (SELECT FROM deliveries d WHERE d.guid = r.subject)
+            ELSE false END AS came
+        FROM repairs r
+        WHERE r.sweep = :sweep AND r.outcome IN ('begun', 'done') ORDER BY r.id LIMIT :limit
+        FOR NO KEY UPDATE OF r SKIP LOCKED
+    )
+    UPDATE repairs r SET outcome = CASE WHEN l.came THEN 'verified' ELSE 'failed' END,
+           verified_at = CASE WHEN l.came THEN CAST(:now AS timestamptz) END,
+           note = CASE WHEN l.came THEN r.note
+                       ELSE coalesce(r.note, CASE r.outcome WHEN 'begun' THEN 'cut off during its call'
+                                                            ELSE 'not seen in time' END) END
+    FROM looked l WHERE r.id = l.id AND r.outcome IN ('begun', 'done') AND (l.came OR l.settle_by < :now)
+    RETURNING r.outcome
+""")
+
+
+def verify(db: Connection, sweep: str, *, now: datetime) -> Mapping[Repaired, int]:
+    """Look at the repairs of a sweep whose outcome is open; return how many are verified and how many failed."""
+    found = list(db.execute(_VERIFY, {"sweep": sweep, "limit": LIMIT, "now": now}).scalars())
+    return {outcome: found.count(outcome) for outcome in (Repaired.VERIFIED, Repaired.FAILED) if outcome in found}

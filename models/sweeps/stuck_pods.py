@@ -1,0 +1,63 @@
+"""Pods on nodes that are gone: those that wait for the permission to be deleted without their kubelet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from models.claims.releases import insert_retire
+from models.db.sql import text
+
+LIMIT = 1000
+"""Rows that one tick takes at most; the rest is the next one's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A Pod that no kubelet will end. `retire_id`: its live retire claim; None when it has no live claim at all."""
+
+    runner_pod_id: int
+    uid: str
+    name: str
+    retire_id: int | None
+
+
+_STUCK = """
+    SELECT p.id, p.uid, p.name, c.id AS retire_id
+    FROM runner_pods p LEFT JOIN claims c ON c.pod_uid = p.uid AND c.ended_at IS NULL
+    WHERE p.node_gone_at IS NOT NULL AND p.gone_at IS NULL AND p.uid IS NOT NULL
+      -- one that is over gets its retire claim from the reconciler
+      AND (p.terminal_at IS NULL OR c.id IS NOT NULL)
+      AND CASE WHEN c.id IS NOT NULL THEN c.purpose = 'retire' AND c.forced_at IS NULL
+               -- one that was given a JIT is `finished_jobs`'
+               ELSE NOT EXISTS (SELECT FROM claims d WHERE d.pod_uid = p.uid AND d.delivered_at IS NOT NULL) END
+"""
+
+
+def stuck_pods(db: Connection) -> list[Stuck]:
+    """Return Pods on gone nodes that are being retired, or may be because nothing was ever delivered to them.
+
+    In no order, so that those that have to wait are not always the first (L14).
+    """
+    return [Stuck(*row) for row in db.execute(text(f"{_STUCK} ORDER BY random() LIMIT :limit"), {"limit": LIMIT})]
+
+
+def allow_force(db: Connection, pod: Stuck, *, why: str, due_after: float, now: datetime, who: str) -> int | None:
+    """Allow the retirement of a Pod to delete it without its kubelet, and insert its retire claim where it has none.
+
+    Returns the claim; None when the Pod is not what it was any more.
+    """
+    db.execute(text("SELECT 1 FROM runner_pods WHERE id = :id FOR NO KEY UPDATE"), {"id": pod.runner_pod_id})
+    row = db.execute(text(f"{_STUCK} AND p.id = :id"), {"id": pod.runner_pod_id}).one_or_none()
+    if row is None or Stuck(*row) != pod:
+        return None
+    retire_id = pod.retire_id
+    if retire_id is None:
+        retire_id = insert_retire(db, pod.runner_pod_id, now=now, who=who, why=why, due_after=due_after)
+    allowed = db.execute(
+        text("UPDATE claims SET forced_at = :now WHERE id = :id AND ended_at IS NULL RETURNING id"),
+        {"id": retire_id, "now": now},
+    ).one_or_none()
+    return None if allowed is None else retire_id

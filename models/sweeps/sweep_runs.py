@@ -1,0 +1,272 @@
+"""The frame's rows: one per sweep with its lease, its pause switch and its last tick, and one per tick.
+
+A lease is a row that expires, taken with a number that only grows. Session advisory locks would leak through a
+connection pool; a lease of a killed process only has to run out, and what it still tries finds another number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import CheckConstraint, Connection, Index
+from sqlalchemy.orm import Mapped, mapped_column
+
+from models.db.base import Base, Serial
+from models.db.sql import text
+from rules.sweeps.reaping import SUCCESSES, Outcome
+
+DRY_LASTS = timedelta(minutes=10)
+"""After which a dry run that has not ended was killed: longer than all pages of any tick."""
+
+
+class Sweep(Base):
+    """One sweep: who runs it, whether it may run, and how its last tick ended. Made by its first tick or pause."""
+
+    __tablename__ = "sweeps"
+    __table_args__ = (
+        CheckConstraint("(paused_at IS NULL) = (paused_by IS NULL)", name="pause_has_its_author"),
+        CheckConstraint("(leased_until IS NULL) = (lease_holder IS NULL)", name="lease_has_its_holder"),
+    )
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    lease_no: Mapped[int] = mapped_column(server_default="0", comment="raised by each taking; fences what came before")
+    lease_holder: Mapped[str | None]
+    leased_until: Mapped[datetime | None]
+    wanted_again: Mapped[bool] = mapped_column(server_default="false", comment="asked for while it ran")
+    paused_at: Mapped[datetime | None]
+    paused_by: Mapped[str | None]
+    paused_why: Mapped[str | None]
+    began_at: Mapped[datetime | None] = mapped_column(comment="its last tick, dry ones apart")
+    succeeded_at: Mapped[datetime | None] = mapped_column(comment="end of the last tick that counts as having run")
+    outcome: Mapped[str | None]
+    why: Mapped[str | None]
+
+
+class SweepRun(Base):
+    """One tick of a sweep, in numbers. A quiet sweep has one only where it repaired something or went wrong."""
+
+    __tablename__ = "sweep_runs"
+    __table_args__ = (
+        Index("ix_sweep_runs_sweep_id", "sweep", "id"),
+        Index("ix_sweep_runs_open", "sweep", postgresql_where=text("ended_at IS NULL")),
+        Index("ix_sweep_runs_asked", "asked", postgresql_where=text("asked IS NOT NULL")),
+        Index("ix_sweep_runs_began_at", "began_at"),
+    )
+
+    id: Mapped[Serial]
+    sweep: Mapped[str]
+    lease_no: Mapped[int]
+    who: Mapped[str]
+    asked: Mapped[str | None] = mapped_column(comment="names the request of an operator who waits for it")
+    dry: Mapped[bool]
+    began_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
+    outcome: Mapped[str]
+    why: Mapped[str | None]
+    listed: Mapped[int] = mapped_column(server_default="0")
+    found: Mapped[int] = mapped_column(server_default="0")
+    repaired: Mapped[int] = mapped_column(server_default="0")
+    overflow: Mapped[int] = mapped_column(server_default="0")
+    moved_on: Mapped[int] = mapped_column(server_default="0")
+    skipped: Mapped[int] = mapped_column(server_default="0")
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a tick saw and did.
+
+    `found`: verdicts that asked for a repair. `overflow`: of those, what the budget left to the next tick.
+    `moved_on`: of those, where the row had moved. `skipped`: rows whose look or repair failed.
+    """
+
+    listed: int = 0
+    found: int = 0
+    repaired: int = 0
+    overflow: int = 0
+    moved_on: int = 0
+    skipped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The lease of one tick."""
+
+    lease_no: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a tick does not run: `busy` or `paused`, and for the log a reason."""
+
+    outcome: Outcome
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What became of a lease: whether it is still this tick's, and whether the sweep was paused meanwhile."""
+
+    held: bool
+    paused: bool
+
+
+def take(db: Connection, name: str, *, holder: str, lease: float, again: bool, now: datetime) -> Taken | Refused:
+    """Take the lease of a sweep for `lease` seconds, or say why not.
+
+    With `again` a tick that comes while another runs is remembered: `end` tells the one that runs.
+    """
+    row = db.execute(
+        text("""
+            INSERT INTO sweeps AS s (name, lease_no, lease_holder, leased_until, began_at)
+            VALUES (:name, 1, :holder, :until, :now)
+            ON CONFLICT (name) DO UPDATE SET lease_no = s.lease_no + 1, lease_holder = :holder, leased_until = :until,
+                wanted_again = false, began_at = :now
+            WHERE (s.leased_until IS NULL OR s.leased_until < :now) AND s.paused_at IS NULL
+            RETURNING lease_no
+        """),
+        {"name": name, "holder": holder, "until": now + timedelta(seconds=lease), "now": now},
+    ).one_or_none()
+    if row is not None:
+        _close_lost(db, name, lease_no=row.lease_no, now=now)
+        return Taken(row.lease_no)
+    found = db.execute(
+        text("SELECT paused_at, paused_by, paused_why, lease_holder FROM sweeps WHERE name = :name"), {"name": name}
+    ).one()
+    if found.paused_at is not None:
+        note_barred(db, name, why=f"paused by {found.paused_by}")
+        return Refused(Outcome.PAUSED, f"paused by {found.paused_by}: {found.paused_why}")
+    if again:
+        db.execute(text("UPDATE sweeps SET wanted_again = true WHERE name = :name"), {"name": name})
+    return Refused(Outcome.BUSY, f"it runs in {found.lease_holder}")
+
+
+def _close_lost(db: Connection, name: str, *, lease_no: int, now: datetime) -> None:
+    """End the rows of ticks that were killed: whoever holds the lease now knows that they are over.
+
+    A dry run has no lease: only its age tells.
+    """
+    db.execute(
+        text("""
+            UPDATE sweep_runs SET ended_at = :now, outcome = :lost, why = 'its lease ran out'
+            WHERE id IN (SELECT id FROM sweep_runs
+                         WHERE sweep = :name AND ended_at IS NULL AND lease_no < :lease_no
+                           AND (NOT dry OR began_at < :long_ago)
+                         ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+        """),
+        {"name": name, "lease_no": lease_no, "now": now, "lost": Outcome.LOST, "long_ago": now - DRY_LASTS},
+    )
+
+
+def note_barred(db: Connection, name: str, *, why: str) -> None:
+    """Write down that the last tick was not let run, for those who look at the list of sweeps."""
+    db.execute(
+        text("""
+            INSERT INTO sweeps AS s (name, outcome, why) VALUES (:name, :paused, :why)
+            ON CONFLICT (name) DO UPDATE SET outcome = :paused, why = :why
+            WHERE (s.outcome, s.why) IS DISTINCT FROM (CAST(:paused AS text), CAST(:why AS text))
+        """),
+        {"name": name, "paused": Outcome.PAUSED, "why": why},
+    )
+
+
+def hold(db: Connection, name: str, lease_no: int, *, lock: bool = True) -> Standing:
+    """Return whether a lease still holds, and keep others from taking over or pausing until the transaction ends.
+
+    Called first in each transaction that repairs. One that only looked (`lock` false) could be committed after a
+    take-over.
+    """
+    locking = "FOR SHARE" if lock else ""
+    row = db.execute(
+        text(f"SELECT lease_no, paused_at FROM sweeps WHERE name = :name {locking}"),  # noqa: S608  a literal
+        {"name": name},
+    ).one_or_none()
+    return Standing(
+        held=row is not None and row.lease_no == lease_no, paused=row is not None and row.paused_at is not None
+    )
+
+
+def renew(db: Connection, name: str, lease_no: int, *, lease: float, now: datetime) -> Standing:
+    """Let a lease run `lease` seconds from now, unless another tick has taken over."""
+    row = db.execute(
+        text("""
+            UPDATE sweeps SET leased_until = :until WHERE name = :name AND lease_no = :lease_no
+              AND leased_until IS NOT NULL RETURNING paused_at
+        """),
+        {"name": name, "lease_no": lease_no, "until": now + timedelta(seconds=lease)},
+    ).one_or_none()
+    return Standing(held=row is not None, paused=row is not None and row.paused_at is not None)
+
+
+def begin_run(
+    db: Connection, name: str, *, lease_no: int, who: str, asked: str | None, dry: bool, now: datetime
+) -> int:
+    """Write down that a tick runs; return its id."""
+    run_id: int = db.execute(
+        text("""
+            INSERT INTO sweep_runs (sweep, lease_no, who, asked, dry, began_at, outcome)
+            VALUES (:name, :lease_no, :who, :asked, :dry, :now, :running) RETURNING id
+        """),
+        {"name": name, "lease_no": lease_no, "who": who, "asked": asked, "dry": dry, "now": now,
+         "running": Outcome.RUNNING},
+    ).scalar_one()  # fmt: skip
+    return run_id
+
+
+def end_run(db: Connection, run_id: int, *, outcome: Outcome, why: str | None, counts: Counts, now: datetime) -> None:
+    """Write down how a tick ended."""
+    db.execute(
+        text("""
+            UPDATE sweep_runs SET ended_at = :now, outcome = :outcome, why = :why, listed = :listed, found = :found,
+                   repaired = :repaired, overflow = :overflow, moved_on = :moved_on, skipped = :skipped
+            WHERE id = :id AND ended_at IS NULL
+        """),
+        {"id": run_id, "now": now, "outcome": outcome, "why": why, "listed": counts.listed, "found": counts.found,
+         "repaired": counts.repaired, "overflow": counts.overflow, "moved_on": counts.moved_on,
+         "skipped": counts.skipped},
+    )  # fmt: skip
+
+
+def end(db: Connection, name: str, lease_no: int, *, outcome: Outcome, why: str | None, now: datetime) -> bool:
+    """Give a lease back, unless another tick has it by now; return whether the sweep was asked for meanwhile."""
+    row = db.execute(
+        text("""
+            UPDATE sweeps SET leased_until = NULL, lease_holder = NULL, outcome = :outcome, why = CAST(:why AS text),
+                   succeeded_at = CASE WHEN :succeeded THEN CAST(:now AS timestamptz) ELSE succeeded_at END
+            WHERE name = :name AND lease_no = :lease_no RETURNING wanted_again
+        """),
+        {"name": name, "lease_no": lease_no, "outcome": outcome, "why": why, "now": now,
+         "succeeded": outcome in SUCCESSES},
+    ).one_or_none()  # fmt: skip
+    return row is not None and bool(row.wanted_again)
+
+
+def last_tick(db: Connection) -> datetime | None:
+    """Return when any sweep last began, None when none ever did."""
+    found: datetime | None = db.execute(text("SELECT max(began_at) FROM sweeps")).scalar_one()
+    return found
+
+
+def pause(db: Connection, name: str, *, who: str, why: str, now: datetime) -> None:
+    """Let a sweep repair nothing from now on; one that runs stops before its next repair. Twice keeps the first."""
+    db.execute(
+        text("""
+            INSERT INTO sweeps AS s (name, paused_at, paused_by, paused_why) VALUES (:name, :now, :who, :why)
+            ON CONFLICT (name) DO UPDATE SET paused_at = :now, paused_by = :who, paused_why = :why
+            WHERE s.paused_at IS NULL
+        """),
+        {"name": name, "who": who, "why": why, "now": now},
+    )
+
+
+def resume(db: Connection, name: str) -> None:
+    """Let a paused sweep run again, from its next tick on."""
+    db.execute(
+        text("""
+            UPDATE sweeps SET paused_at = NULL, paused_by = NULL, paused_why = NULL,
+                   outcome = CASE WHEN outcome = :paused THEN NULL ELSE outcome END,
+                   why = CASE WHEN outcome = :paused THEN NULL ELSE why END
+            WHERE name = :name AND paused_at IS NOT NULL
+        """),
+        {"name": name, "paused": Outcome.PAUSED},
+    )

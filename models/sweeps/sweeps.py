@@ -1,0 +1,194 @@
+"""What the sweeps of the claim path select.
+
+Leases and runs are in `models.sweeps.sweep_runs`, the ledger in `repairs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from models.claims import runner_failures
+from models.claims.names import INSTALLATION_NOW, SCOPE_NOW
+from models.claims.releases import lock_job, move_fate
+from models.db.sql import text
+from models.db.transitions import move_claim, move_jobs
+from rules.claims.fates import JobFate
+
+
+@dataclass(frozen=True, slots=True)
+class StaleClaim:
+    """A claim that was never delivered."""
+
+    id: int
+    job_id: int | None
+    pod_uid: str
+    state: str
+
+
+def never_delivered(db: Connection, *, older_than: float, now: datetime) -> list[StaleClaim]:
+    """Return claims that were inserted `older_than` seconds ago and whose JIT never left us."""
+    rows = db.execute(
+        text("""
+            SELECT id, job_id, pod_uid, state FROM claims
+            WHERE ended_at IS NULL AND purpose = 'job' AND state IN ('claimed', 'minted') AND created_at < :before
+            ORDER BY id LIMIT 1000
+        """),
+        {"before": now - timedelta(seconds=older_than)},
+    )
+    return [StaleClaim(*row) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class LivePod:
+    """A live job claim with its Pod."""
+
+    claim_id: int
+    state: str
+    account_id: int | None
+    pool_id: int
+    namespace: str
+    pod_name: str
+    pod_uid: str
+    job_id: int | None
+
+
+_LIVE_PODS = """
+    SELECT c.id, c.state, c.account_id, c.pool_id, p.namespace, p.name, c.pod_uid, c.job_id
+    FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
+    WHERE c.ended_at IS NULL AND c.purpose = 'job'
+"""
+
+
+def live_pods(db: Connection) -> list[LivePod]:
+    """Return the Pods of all live job claims."""
+    return [LivePod(*row) for row in db.execute(text(f"{_LIVE_PODS} ORDER BY c.id"))]
+
+
+def live_pod(db: Connection, claim_id: int) -> LivePod | None:
+    """Return a live job claim with its Pod."""
+    row = db.execute(text(f"{_LIVE_PODS} AND c.id = :id"), {"id": claim_id}).one_or_none()
+    return None if row is None else LivePod(*row)
+
+
+def delivered_to(db: Connection, uids: Sequence[str], *, before: datetime, now: datetime) -> list[LivePod]:
+    """Return those of these Pods whose live claim was delivered before then and is not being released.
+
+    A Pod whose stamp is off on purpose until a later time is not among them.
+    """
+    rows = db.execute(
+        text(f"""
+            {_LIVE_PODS} AND c.pod_uid = ANY(:uids) AND c.state IN ('delivered', 'executing')
+            AND c.delivered_at <= :before AND (c.stamp_after IS NULL OR c.stamp_after <= :now)
+        """),
+        {"uids": list(uids), "before": before, "now": now},
+    )
+    return [LivePod(*row) for row in rows]
+
+
+def lacks_its_stamp(db: Connection, claim_id: int) -> bool:
+    """Return whether a claim is still one whose Pod has to carry its stamp."""
+    found = db.execute(
+        text("SELECT 1 FROM claims WHERE id = :id AND ended_at IS NULL AND delivered_at IS NOT NULL"), {"id": claim_id}
+    ).one_or_none()
+    return found is not None
+
+
+def unused(
+    db: Connection, *, older_than: float, polling_older_than: float, spares_older_than: float, now: datetime
+) -> Sequence[Row[Any]]:
+    """Return delivered claims of which no execution was seen, and spares, that are old enough to be looked at.
+
+    The age of a delivered claim counts from the end of its poller (`since`). While the poller runs it counts from
+    `polling_older_than` seconds after the delivery: until then the Pod may still fetch its JIT with the next poll.
+    In no order, so that those that cannot be looked at are not always the first (L14).
+    """
+    return db.execute(
+        text(f"""
+            SELECT c.id, c.job_id, c.pod_uid, {INSTALLATION_NOW} AS installation_id, c.account_id,
+                   {SCOPE_NOW} AS scope, c.runner_id, c.runner_name,
+                   c.delivered_at, c.spare_since, c.runner_absent_at, c.pool_id, j.repository, u.since,
+                   p.terminal_at IS NULL AND p.gone_at IS NULL AND p.runner_exit_code IS NULL AS runs
+            FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id LEFT JOIN jobs j ON j.id = c.job_id
+            CROSS JOIN LATERAL (SELECT CASE WHEN coalesce(p.poller_ended_at, p.terminal_at) IS NULL
+                                            THEN c.delivered_at + :polling
+                                            ELSE greatest(c.delivered_at, coalesce(p.poller_ended_at, p.terminal_at))
+                                            END AS since) u
+            WHERE c.ended_at IS NULL AND c.state = 'delivered'
+              AND ((c.spare_since IS NULL AND u.since < :before) OR c.spare_since < :spare_before)
+            ORDER BY random() LIMIT 1000
+        """),  # noqa: S608  the parts are literals of this package
+        {
+            "before": now - timedelta(seconds=older_than),
+            "polling": timedelta(seconds=polling_older_than),
+            "spare_before": now - timedelta(seconds=spares_older_than),
+        },
+    ).all()
+
+
+def set_absent(db: Connection, claim_id: int, *, absent: bool, now: datetime) -> None:
+    """Remember the first of two looks that did not find a runner, or forget it when it was seen."""
+    db.execute(
+        text("""
+            UPDATE claims SET runner_absent_at = CASE WHEN :absent THEN coalesce(runner_absent_at, :now) END
+            WHERE id = :id AND ended_at IS NULL
+        """),
+        {"id": claim_id, "absent": absent, "now": now},
+    )
+
+
+def set_executing(
+    db: Connection, claim_id: int, *, job_id: int | None, fate: JobFate | None, now: datetime, who: str, why: str
+) -> bool:
+    """GitHub shows the runner busy: the claim executes. False when it had moved on.
+
+    With `fate` None it executes its own job, and is bound to it. Otherwise it executes another, which a webhook
+    may name yet, and its own job goes where GitHub said (L4).
+    """
+    if job_id is not None:
+        lock_job(db, job_id)
+    own = "AND job_id IS NOT DISTINCT FROM CAST(:job_id AS bigint)"
+    keeps = fate is None or job_id is None
+    moved = move_claim(
+        db, "execute", claim_id, now=now, who=who, why=why, guard=own, values={} if keeps else {"job_id": "NULL"},
+        job_id=job_id,
+    )  # fmt: skip
+    if moved is not None:
+        runner_failures.executed(db, [claim_id], now=now)
+    if moved is None or job_id is None:
+        return moved is not None
+    if fate is not None:
+        move_fate(db, job_id, fate, now=now, who=who)
+        return True
+    move_jobs(db, "job_run", [job_id], now=now, who=who, why=why)
+    db.execute(
+        text("""
+            INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at)
+            SELECT :job_id, runner_name, id, account_id, vcpu, memory, :now FROM claims WHERE id = :id
+            ON CONFLICT (job_id) DO NOTHING
+        """),
+        {"job_id": job_id, "id": claim_id, "now": now},
+    )
+    return True
+
+
+def make_spare(db: Connection, claim_id: int, *, job_id: int, fate: JobFate, now: datetime, who: str) -> bool:
+    """The claimed job needs this claim no more: it is a spare from now on, and still counts in its budget.
+
+    False when it had moved on. `fate` is what GitHub said of the job, which moves with it: nobody else would (L4).
+    """
+    lock_job(db, job_id)
+    taken = db.execute(
+        text("""
+            UPDATE claims SET job_id = NULL, spare_since = :now, changed_at = :now
+            WHERE id = :id AND job_id = :job_id AND state = 'delivered' RETURNING id
+        """),
+        {"id": claim_id, "job_id": job_id, "now": now},
+    ).one_or_none()
+    if taken is not None:
+        move_fate(db, job_id, fate, now=now, who=who)
+    return taken is not None

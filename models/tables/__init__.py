@@ -1,0 +1,1 @@
+"""Tables without queries of their own."""

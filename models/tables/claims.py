@@ -1,0 +1,142 @@
+"""Claims, the reservations of Pods, their events and their mint attempts.
+
+Law L1 stands in two partial unique indexes: one live claim per Pod UID, one per job.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import CheckConstraint, ForeignKey, Index, LargeBinary, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from models.db.base import Base, Serial
+from rules.claims.machines import ClaimState, EndReason, Purpose, Stamp
+
+_LIVE = text("ended_at IS NULL")
+
+
+def _one_of(column: str, values: type[ClaimState | Purpose | Stamp | EndReason]) -> str:
+    return f"{column} IN (" + ", ".join(f"'{value}'" for value in values) + ")"
+
+
+class Claim(Base):
+    """One reservation of a Pod; its id is the handle that fences every later write."""
+
+    __tablename__ = "claims"
+    __table_args__ = (
+        CheckConstraint(_one_of("state", ClaimState), name="state_known"),
+        CheckConstraint(_one_of("purpose", Purpose), name="purpose_known"),
+        CheckConstraint(_one_of("stamp", Stamp), name="stamp_known"),
+        CheckConstraint(_one_of("end_reason", EndReason), name="end_reason_known"),
+        CheckConstraint("(state = 'ended') = (ended_at IS NOT NULL)", name="ended_has_its_time"),
+        CheckConstraint("purpose = 'job' OR (job_id IS NULL AND account_id IS NULL)", name="retire_is_nobodys"),
+        CheckConstraint("ended_at IS NULL OR jit IS NULL", name="jit_erased_at_end"),
+        CheckConstraint("state <> 'executing' OR jit IS NULL", name="jit_erased_at_execution"),
+        Index("uq_claims_live_pod", "pod_uid", unique=True, postgresql_where=_LIVE),
+        Index(
+            "uq_claims_live_job",
+            "job_id",
+            unique=True,
+            postgresql_where=text("ended_at IS NULL AND job_id IS NOT NULL"),
+        ),
+        Index("ix_claims_live_account", "account_id", postgresql_where=_LIVE),
+        Index("ix_claims_live_due", "due_at", postgresql_where=_LIVE),
+        Index("ix_claims_live_state", "state", "pool_id", postgresql_where=_LIVE),
+        Index("ix_claims_pod_uid_id", "pod_uid", "id"),
+        # The lists of the API and of the command, newest first (models.browse).
+        Index("ix_claims_live_id", "id", postgresql_where=_LIVE),
+        Index("ix_claims_account_id_id", "account_id", "id", postgresql_where=text("account_id IS NOT NULL")),
+        Index("ix_claims_pool_id_id", "pool_id", "id"),
+        Index("ix_claims_job_id_id", "job_id", "id", postgresql_where=text("job_id IS NOT NULL")),
+        # What is over for long (models.sweeps.prune).
+        Index("ix_claims_ended_at", "ended_at", postgresql_where=text("ended_at IS NOT NULL")),
+        Index("ix_claims_runner_pod_id", "runner_pod_id"),
+        Index("ix_claims_runner_name", "runner_name", postgresql_where=text("runner_name IS NOT NULL")),
+    )
+
+    id: Mapped[Serial]
+    purpose: Mapped[str]
+    job_id: Mapped[int | None] = mapped_column(ForeignKey("jobs.id"), comment="NULL for a spare and a retirement")
+    runner_pod_id: Mapped[int] = mapped_column(ForeignKey("runner_pods.id"))
+    pod_uid: Mapped[str]
+    pool_id: Mapped[int] = mapped_column(ForeignKey("pools.id"))
+    account_id: Mapped[int | None] = mapped_column(ForeignKey("accounts.id"))
+    installation_id: Mapped[int | None]
+    scope: Mapped[str | None]
+    repository_id: Mapped[int | None] = mapped_column(
+        comment="GitHub's, of the repository that the scope is; NULL: of an organisation, or not known"
+    )
+    vcpu: Mapped[int] = mapped_column(comment="millicores, as of the insert")
+    memory: Mapped[int] = mapped_column(comment="MiB, as of the insert")
+    state: Mapped[str]
+    stamp: Mapped[str] = mapped_column(server_default="none")
+    stamp_no: Mapped[int] = mapped_column(server_default="0", comment="raised by each write of the annotation")
+    chain_no: Mapped[int] = mapped_column(
+        server_default="1", comment="raised by resume; a late older chain does nothing"
+    )
+    leased_until: Mapped[datetime | None]
+    due_at: Mapped[datetime | None] = mapped_column(comment="when resume takes it; NULL while nothing is due")
+    stamp_after: Mapped[datetime | None] = mapped_column(comment="no stamp is put on before; NULL: any time")
+    runner_name: Mapped[str | None] = mapped_column(comment="named by the commit of its mint")
+    runner_id: Mapped[int | None]
+    jit: Mapped[bytes | None] = mapped_column(LargeBinary, comment="encrypted; erased when it executes or ends")
+    release_reason: Mapped[str | None]
+    last_error: Mapped[str | None]
+    created_at: Mapped[datetime]
+    changed_at: Mapped[datetime]
+    minted_at: Mapped[datetime | None]
+    delivered_at: Mapped[datetime | None]
+    spare_since: Mapped[datetime | None]
+    runner_absent_at: Mapped[datetime | None] = mapped_column(comment="first of two looks that did not find its runner")
+    runner_free_at: Mapped[datetime | None] = mapped_column(
+        comment="first of two looks, after its job, that found its runner absent or idle"
+    )
+    forced_at: Mapped[datetime | None] = mapped_column(comment="its Pod may be deleted without its kubelet")
+    stranded_at: Mapped[datetime | None] = mapped_column(
+        comment="only a repair moves it on since then; none once it did"
+    )
+    stranded_cause: Mapped[str | None]
+    stranded_found_by: Mapped[str | None]
+    end_reason: Mapped[str | None]
+    ended_at: Mapped[datetime | None]
+
+
+class ClaimEvent(Base):
+    """One transition of a claim or of its stamp."""
+
+    __tablename__ = "claim_events"
+    __table_args__ = (Index("ix_claim_events_claim_id_id", "claim_id", "id"), Index("ix_claim_events_at", "at"))
+
+    id: Mapped[Serial]
+    claim_id: Mapped[int]
+    at: Mapped[datetime]
+    transition: Mapped[str]
+    from_state: Mapped[str | None]
+    to_state: Mapped[str]
+    who: Mapped[str]
+    why: Mapped[str]
+    latency_ms: Mapped[int | None]
+
+
+class MintAttempt(Base):
+    """One runner name, written down before GitHub is asked for it.
+
+    `open`: asked, answer not recorded. `minted`: registered. `refused`: GitHub made nothing.
+    `removed`: looked up and gone, or deregistered by us.
+    """
+
+    __tablename__ = "mint_attempts"
+    __table_args__ = (
+        CheckConstraint("outcome IN ('open', 'minted', 'refused', 'removed')", name="outcome_known"),
+        Index("uq_mint_attempts_one_open", "claim_id", unique=True, postgresql_where=text("outcome = 'open'")),
+        Index("ix_mint_attempts_claim_id", "claim_id"),
+    )
+
+    id: Mapped[Serial]
+    claim_id: Mapped[int] = mapped_column(ForeignKey("claims.id"))
+    runner_name: Mapped[str] = mapped_column(unique=True)
+    runner_id: Mapped[int | None]
+    outcome: Mapped[str]
+    created_at: Mapped[datetime]
+    closed_at: Mapped[datetime | None]

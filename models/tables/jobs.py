@@ -1,0 +1,96 @@
+"""Jobs: the only queue, and their events."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import CheckConstraint, ForeignKey, Index, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from models.db.base import Base, GitHubId, Serial
+from rules.claims.machines import JobState
+
+
+class Job(Base):
+    """One `workflow_job` of GitHub."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        CheckConstraint("state IN (" + ", ".join(f"'{state}'" for state in JobState) + ")", name="state_known"),
+        Index(
+            "ix_jobs_dispatchable",
+            "pool_id",
+            "account_id",
+            text("priority DESC"),
+            "queued_at",
+            "id",
+            postgresql_where=text("state = 'queued' AND hold_reason IS NULL"),
+        ),
+        Index(
+            "ix_jobs_account_pool_queued",
+            "account_id",
+            "pool_id",
+            "queued_at",
+            "id",
+            postgresql_where=text("state = 'queued' AND hold_reason IS NULL"),
+        ),
+        Index("ix_jobs_held", "hold_reason", "id", postgresql_where=text("hold_reason IS NOT NULL")),
+        Index(
+            "ix_jobs_run_asked",
+            "run_id",
+            postgresql_where=text("hold_reason = 'origin_unknown'"),
+        ),
+        Index("ix_jobs_open", "state", "changed_at", postgresql_where=text("state <> 'completed'")),
+        Index("ix_jobs_queued_account", "account_id", "id", postgresql_where=text("state = 'queued'")),
+        # The lists of the API and of the command, newest first (models.browse).
+        Index("ix_jobs_open_state_id", "state", "id", postgresql_where=text("state <> 'completed'")),
+        Index("ix_jobs_held_id", "id", postgresql_where=text("hold_reason IS NOT NULL")),
+        Index("ix_jobs_account_id_id", "account_id", "id"),
+        Index("ix_jobs_pool_id_id", "pool_id", "id"),
+        Index("ix_jobs_repository_id", "repository", "id"),
+        Index("ix_jobs_completed_at", "completed_at", postgresql_where=text("state = 'completed'")),
+    )
+
+    id: Mapped[GitHubId]
+    account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"))
+    installation_id: Mapped[int | None]
+    repository: Mapped[str] = mapped_column(comment="owner/name")
+    repository_id: Mapped[int | None] = mapped_column(comment="GitHub's; NULL: queued before it was kept")
+    public: Mapped[bool | None] = mapped_column(comment="its repository is; NULL: queued before it was kept")
+    scope: Mapped[str] = mapped_column(comment="where its runner is registered: orgs/LOGIN or repos/OWNER/NAME")
+    run_id: Mapped[int]
+    run_attempt: Mapped[int]
+    name: Mapped[str]
+    workflow_name: Mapped[str | None]
+    head_branch: Mapped[str | None]
+    labels: Mapped[list[str]]
+    state: Mapped[str]
+    conclusion: Mapped[str | None]
+    pool_id: Mapped[int | None] = mapped_column(ForeignKey("pools.id"))
+    hold_reason: Mapped[str | None]
+    hold_detail: Mapped[str | None]
+    not_before: Mapped[datetime | None]
+    ask_after: Mapped[datetime | None] = mapped_column(comment="`adrift_jobs` asks GitHub no earlier")
+    failures: Mapped[int] = mapped_column(server_default="0", comment="mints in a row that GitHub refused")
+    priority: Mapped[int] = mapped_column(server_default="0")
+    queued_at: Mapped[datetime] = mapped_column(comment="its age; a release keeps it")
+    started_at: Mapped[datetime | None]
+    completed_at: Mapped[datetime | None]
+    changed_at: Mapped[datetime]
+
+
+class JobEvent(Base):
+    """One transition of a job: who moved it, why, and how long it stood where it was."""
+
+    __tablename__ = "job_events"
+    __table_args__ = (Index("ix_job_events_job_id_id", "job_id", "id"), Index("ix_job_events_at", "at"))
+
+    id: Mapped[Serial]
+    job_id: Mapped[int]
+    at: Mapped[datetime]
+    transition: Mapped[str]
+    from_state: Mapped[str | None]
+    to_state: Mapped[str]
+    who: Mapped[str]
+    why: Mapped[str]
+    latency_ms: Mapped[int | None]

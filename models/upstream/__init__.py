@@ -1,0 +1,1 @@
+"""Upstreams: persisted backoffs and gates of GitHub and Kubernetes."""

@@ -1,0 +1,189 @@
+"""The gates of GitHub and Kubernetes, and the counts that they are judged by.
+
+Every process adds what it saw of an upstream to the row of the current five seconds, as often; the sweep
+`gates` looks at the last minute of all processes together. Both live in Postgres: Redis may be flushed, and would then
+show an open gate on the worst day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import CheckConstraint, Connection, Row, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from models.db.base import Base
+from ostler.upstreams import Counts, Upstream
+from rules.upstream.gates import Gate, GateRule, Look, judge, why_closed
+
+BUCKET = 5
+"""Seconds of one row of counts."""
+
+KEPT = timedelta(hours=1)
+"""For how long counts are kept, to be read by people."""
+
+
+class UpstreamCalls(Base):
+    """Calls of all processes to an upstream within `BUCKET` seconds, and those that failed."""
+
+    __tablename__ = "upstream_calls"
+    __table_args__ = (CheckConstraint("errors <= calls", name="errors_are_calls"),)
+
+    upstream: Mapped[str] = mapped_column(primary_key=True)
+    since: Mapped[datetime] = mapped_column(primary_key=True)
+    calls: Mapped[int]
+    errors: Mapped[int]
+
+
+class GateRow(Base):
+    """The gate of one upstream; `calls` and `errors` are those of the last look."""
+
+    __tablename__ = "gates"
+
+    upstream: Mapped[str] = mapped_column(primary_key=True)
+    closed_at: Mapped[datetime | None] = mapped_column(comment="NULL: it is open")
+    opened_at: Mapped[datetime | None] = mapped_column(comment="when it last opened")
+    why: Mapped[str | None] = mapped_column(comment="of its last closing")
+    good_looks: Mapped[int] = mapped_column(server_default="0")
+    needs: Mapped[int] = mapped_column(server_default="0", comment="good looks that open it, drawn when it closed")
+    looked_at: Mapped[datetime | None]
+    calls: Mapped[int] = mapped_column(server_default="0")
+    errors: Mapped[int] = mapped_column(server_default="0")
+
+
+@dataclass(frozen=True, slots=True)
+class Shut:
+    """A closed gate: since when, and why."""
+
+    upstream: Upstream
+    since: datetime
+    why: str
+
+    def __str__(self) -> str:
+        return f"the gate of {self.upstream} is closed since {self.since:%H:%M:%S} UTC: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What a look came to. `since` is when the gate closed, the time of the closing itself included."""
+
+    upstream: Upstream
+    before: Gate
+    after: Gate
+    look: Look
+    since: datetime | None
+
+
+def report(db: Connection, counts: Mapping[Upstream, Counts], *, now: datetime) -> None:
+    """Add the counts of one process to those of the others."""
+    since = datetime.fromtimestamp(now.timestamp() // BUCKET * BUCKET, UTC)
+    rows = [
+        {"upstream": upstream, "since": since, "calls": each.calls, "errors": each.errors}
+        for upstream, each in sorted(counts.items())  # one order, so that two processes do not wait for each other
+    ]
+    if rows:
+        db.execute(
+            text("""
+                INSERT INTO upstream_calls AS c (upstream, since, calls, errors)
+                VALUES (:upstream, :since, :calls, :errors)
+                ON CONFLICT (upstream, since) DO UPDATE SET calls = c.calls + excluded.calls,
+                                                            errors = c.errors + excluded.errors
+            """),
+            rows,
+        )
+
+
+def look(
+    db: Connection, upstream: Upstream, *, rule: GateRule, window: float, apart: float, roll: float, now: datetime
+) -> Looked | None:
+    """Look at the last `window` seconds of an upstream and open or close its gate.
+
+    None when somebody looked less than `apart` seconds ago: a doubled tick is not a second good look.
+    """
+    db.execute(text("INSERT INTO gates (upstream) VALUES (:upstream) ON CONFLICT DO NOTHING"), {"upstream": upstream})
+    row = db.execute(
+        text("""
+            SELECT * FROM gates WHERE upstream = :upstream AND (looked_at IS NULL OR looked_at <= :before)
+            FOR NO KEY UPDATE
+        """),
+        {"upstream": upstream, "before": now - timedelta(seconds=apart)},
+    ).one_or_none()
+    if row is None:
+        return None
+    found = db.execute(
+        text("""
+            SELECT coalesce(sum(calls), 0) AS calls, coalesce(sum(errors), 0) AS errors FROM upstream_calls
+            WHERE upstream = :upstream AND since > :after
+        """),
+        {"upstream": upstream, "after": now - timedelta(seconds=window)},
+    ).one()
+    seen = Look(int(found.calls), int(found.errors))
+    before = Gate(closed=row.closed_at is not None, good_looks=row.good_looks, needs=row.needs)
+    after = judge(before, seen, rule=rule, roll=roll)
+    closes, opens = after.closed and not before.closed, before.closed and not after.closed
+    closed_at = now if closes else None if opens else row.closed_at
+    db.execute(
+        text("""
+            UPDATE gates SET closed_at = CAST(:closed_at AS timestamptz), good_looks = :good, needs = :needs,
+                   looked_at = :now, calls = :calls, errors = :errors,
+                   opened_at = CASE WHEN :opens THEN CAST(:now AS timestamptz) ELSE opened_at END,
+                   why = CASE WHEN :closes THEN :why ELSE why END
+            WHERE upstream = :upstream
+        """),
+        {
+            "upstream": upstream, "now": now, "closed_at": closed_at, "closes": closes, "opens": opens,
+            "good": after.good_looks, "needs": after.needs, "calls": seen.calls, "errors": seen.errors,
+            "why": why_closed(seen),
+        },
+    )  # fmt: skip
+    return Looked(upstream, before, after, seen, row.closed_at if opens else closed_at)
+
+
+def shut(db: Connection, *upstreams: Upstream) -> list[Shut]:
+    """Return the closed gates among those of `upstreams`; of all when none is named.
+
+    Asked before anything is reaped and before demand grows; never by dispatch.
+    """
+    rows = db.execute(
+        text("""
+            SELECT upstream, closed_at, why FROM gates
+            WHERE closed_at IS NOT NULL AND upstream = ANY(:upstreams) ORDER BY upstream
+        """),
+        {"upstreams": [str(each) for each in upstreams or Upstream]},
+    )
+    return [Shut(Upstream(row.upstream), row.closed_at, row.why or "") for row in rows]
+
+
+def is_open(db: Connection, upstream: Upstream) -> bool:
+    """Return whether the gate of an upstream is open, as it is until the first look at it."""
+    return not shut(db, upstream)
+
+
+def read(db: Connection) -> Sequence[Row[Any]]:
+    """Return every gate as it is known, by name; one that was never looked at is open."""
+    return db.execute(
+        text("""
+            SELECT u.upstream, g.closed_at IS NULL AS open, g.closed_at, g.opened_at,
+                   CASE WHEN g.closed_at IS NOT NULL THEN g.why END AS why, coalesce(g.good_looks, 0) AS good_looks,
+                   coalesce(g.needs, 0) AS needs, g.looked_at, coalesce(g.calls, 0) AS calls,
+                   coalesce(g.errors, 0) AS errors
+            FROM unnest(CAST(:upstreams AS text[])) AS u (upstream) LEFT JOIN gates g ON g.upstream = u.upstream
+            ORDER BY u.upstream
+        """),
+        {"upstreams": [str(each) for each in Upstream]},
+    ).all()
+
+
+def forget(db: Connection, *, now: datetime) -> None:
+    """Delete counts that nobody looks at any more."""
+    db.execute(
+        text("""
+            DELETE FROM upstream_calls WHERE (upstream, since) IN (
+                SELECT upstream, since FROM upstream_calls WHERE since < :before
+                ORDER BY upstream, since FOR UPDATE SKIP LOCKED)
+        """),
+        {"before": now - KEPT},
+    )
