@@ -16,7 +16,7 @@ from benchmarks.load.tokens import BenchPod
 from benchmarks.stage import Stage
 from ostler.clock import utcnow
 from ostler.settings import Settings
-from tasks.dispatch import run_matcher
+from tasks.claims.dispatch import run_matcher
 
 _WEB = "web-bench"
 _PODS = 100

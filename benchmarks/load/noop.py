@@ -16,7 +16,7 @@ from typing import Any
 import redis
 from celery import Celery, chain
 
-from tasks.app import SETTINGS
+from tasks.worker.app import SETTINGS
 
 app = Celery("noop", broker=os.environ.get("OSTLER_REDIS_URL", "redis://"), set_as_current=True)
 app.conf.update({**SETTINGS, "task_routes": {}})

@@ -20,7 +20,7 @@ from models.db.engine import transaction
 from ostler import logging
 from ostler.settings import load
 from ostler.upstreams import TALLY, Upstream
-from tasks.runtime import runtime
+from tasks.worker.runtime import runtime
 
 _CONTINUE = re.compile(rb'"continue":"([^"]*)"')
 

@@ -53,7 +53,7 @@ def note_draining(db: Connection, *, uid: str, since: datetime | None, now: date
     """Record that a pool drains of which nothing else can be mirrored; return whether jobs may find another now.
 
     The pool's lock comes first, as everywhere. A pool that has no row never had a Pod. Its jobs are moved later, by
-    its reconcile (`tasks.rerouting`).
+    its reconcile (`tasks.routing.rerouting`).
     """
     row = db.execute(
         text("SELECT id FROM pools WHERE uid = :uid AND NOT draining AND deleted_at IS NULL"), {"uid": uid}

@@ -87,7 +87,7 @@ def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
     """Make a pool's row say what the cluster says; return whether jobs may find another pool now.
 
     Nothing is written when nothing differs, and no older look over a newer one. The pool's lock comes first. Jobs that
-    were routed before are moved later, by its reconcile (`tasks.rerouting`); until then none is matched in it.
+    were routed before are moved later, by its reconcile (`tasks.routing.rerouting`); until then none is matched in it.
 
     While old and new workers overlap in a deployment they make two hashes of one spec. The first of them stands for
     `TEMPLATE_HOLDS`, so that the Pods that start are not replaced by turns.
@@ -201,7 +201,7 @@ def live_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
 def end_pool(db: Connection, pool_id: int, *, now: datetime) -> None:
     """Record that a pool's object is gone, which a GET by name and UID has proven.
 
-    Its jobs are moved later, by its reconcile (`tasks.rerouting`); `rematch` finds what that left.
+    Its jobs are moved later, by its reconcile (`tasks.routing.rerouting`); `rematch` finds what that left.
     """
     db.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": pool_id})
     db.execute(

@@ -1,7 +1,7 @@
 """The list of Pods that a tick takes of the whole namespace: the share of each pool, until the next tick.
 
 UNLOGGED: after a crash there is none, and each pool lists for itself until the next tick. The Pods are packed and
-unpacked by `tasks.pod_lists`.
+unpacked by `tasks.pools.pod_lists`.
 """
 
 from __future__ import annotations

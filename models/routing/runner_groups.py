@@ -1,7 +1,7 @@
 """What is known of the runner groups of organisations: kept for a while, read by intake, `rematch` and the mint.
 
 One row holds all groups of an installation (`repository_id` 0), one for each repository those that it may use, which is
-asked for only where a group admits selected repositories. GitHub is asked by the mint (`tasks.runner_groups`).
+asked for only where a group admits selected repositories. GitHub is asked by the mint (`tasks.routing.runner_groups`).
 """
 
 from __future__ import annotations

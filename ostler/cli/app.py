@@ -107,7 +107,7 @@ def worker(
     if unknown := [name for name in chosen if name not in QUEUES]:
         raise ConfigurationError(f"--queues: found {unknown[0]!r}; there are {', '.join(QUEUES)}")
     settings = _start("worker")
-    from tasks.processes import run_worker  # noqa: PLC0415
+    from tasks.worker.processes import run_worker  # noqa: PLC0415
 
     run_worker(settings, queues=chosen)
 
@@ -119,7 +119,7 @@ def beat() -> None:
 
     settings = load_beat()
     _begin_logs("beat", settings)
-    from tasks.beat import run_beat  # noqa: PLC0415
+    from tasks.worker.beat import run_beat  # noqa: PLC0415
 
     run_beat(settings)
 
@@ -143,7 +143,7 @@ def flower() -> None:
 
     settings = load_flower()
     _begin_logs("flower", settings)
-    from tasks.flower import run_flower  # noqa: PLC0415
+    from tasks.worker.flower import run_flower  # noqa: PLC0415
 
     run_flower(settings)
 

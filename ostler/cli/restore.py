@@ -11,7 +11,7 @@ from ostler.cli.kubeconfigs import choose
 from ostler.cli.tables import Column, Kind, print_table
 
 if TYPE_CHECKING:
-    from tasks.restoring import Look, Report
+    from tasks.restore.restoring import Look, Report
 
 THREADS = 2
 
@@ -34,9 +34,9 @@ def restore(
 
     settings = load().model_copy(update={"worker_threads": THREADS, "kubeconfig": choose().path})
     logging.configure(process="restore", level="WARNING", style="console")
-    from tasks.restoring import NotRestored  # noqa: PLC0415
-    from tasks.restoring import restore as run  # noqa: PLC0415
-    from tasks.runtime import Runtime  # noqa: PLC0415
+    from tasks.restore.restoring import NotRestored  # noqa: PLC0415
+    from tasks.restore.restoring import restore as run  # noqa: PLC0415
+    from tasks.worker.runtime import Runtime  # noqa: PLC0415
 
     try:
         report = run(Runtime(settings), dry=dry, anyway=anyway, emptied=emptied, say=typer.echo)

@@ -30,10 +30,10 @@ from ostler.reasons import meaning_of
 from rules.claims.fates import Fate
 from rules.sweeps.adrift import Adrift, Move, judge_adrift, next_ask_after
 from rules.sweeps.reaping import Source, Witness
-from tasks.base import SWEEP
-from tasks.github import ask_job, deregister
+from tasks.claims.github import ask_job, deregister
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick
+from tasks.worker.base import SWEEP
 
 log = structlog.get_logger(__name__)
 

@@ -41,11 +41,11 @@ from rules.claims.stranding import Cause, FoundBy
 from rules.sweeps.adrift import LONGEST_QUEUED, next_ask_after
 from rules.sweeps.catch_up import Catch, judge_listed, wait_after
 from rules.sweeps.reaping import Source, Witness
-from tasks.base import Policy, calls, remaining
-from tasks.release import send_release
+from tasks.claims.release import send_release
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import EXPECTED, RESERVE, Ended, Overtaken
 from tasks.sweeps.tick import Tick
+from tasks.worker.base import Policy, calls, remaining
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)

@@ -31,15 +31,15 @@ from rules.sweeps.adrift import LONGEST_EXECUTING
 from rules.sweeps.looks import LOOKS_APART, RunnerList
 from rules.sweeps.orphans import FinishedPod, RunnerLook, judge_finished
 from rules.sweeps.reaping import Expect
-from tasks.base import SWEEP_ROW, calls
-from tasks.github import ask_fate, deregister
-from tasks.nodes import gone_now
-from tasks.release import send_release
-from tasks.retire import send_retire
-from tasks.runner_lists import runners_of
+from tasks.claims.github import ask_fate, deregister
+from tasks.claims.release import send_release
+from tasks.claims.retire import send_retire
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import LONGEST, SILENT
+from tasks.sweeps.runner_lists import runners_of
 from tasks.sweeps.tick import Tick
+from tasks.worker.base import SWEEP_ROW, calls
+from tasks.worker.nodes import gone_now
 
 log = structlog.get_logger(__name__)
 

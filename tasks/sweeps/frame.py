@@ -23,7 +23,7 @@ reason. 3. Act, in `tasks/sweeps/<name>.py`::
            if retire_id := tick.repair(case, lambda db: orphans.retire(db, thing, now=utcnow(), who=tick.rt.who)):
                send_retire(tick.rt, retire_id)                                  # after the commit, never in a dry run
 
-4. A line in `beat_schedule.py` (with its period's setting), the module in `tasks.app.MODULES`, the name in the
+4. A line in `beat_schedule.py` (with its period's setting), the module in `tasks.worker.app.MODULES`, the name in the
    parametrised family of tests (`tests/integration/tasks/sweeps/`), a row in `docs/operations/recovery.md`.
 
 What the frame does for it
@@ -72,10 +72,10 @@ from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
 from rules.sweeps.reaping import Outcome, Repaired, switched_off
-from tasks.base import DEADLINE, SWEEP, begin_page, task
-from tasks.runtime import Runtime, runtime
 from tasks.sweeps.pace import Aborted, Overtaken, Paused, Sweep
 from tasks.sweeps.tick import Tick
+from tasks.worker.base import DEADLINE, SWEEP, begin_page, task
+from tasks.worker.runtime import Runtime, runtime
 
 log = structlog.get_logger(__name__)
 

@@ -22,9 +22,9 @@ from ostler.reasons import meaning_of
 from ostler.settings import Settings
 from ostler.upstreams import Upstream
 from rules.upstream.gates import GateRule
-from tasks.runtime import Runtime
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick
+from tasks.worker.runtime import Runtime
 
 log = structlog.get_logger(__name__)
 

@@ -16,13 +16,13 @@ from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from rules.sweeps.nodes import Gone, judge_forced
 from rules.sweeps.reaping import Expect
-from tasks.base import SWEEP_LIST, SWEEP_ROW, calls
-from tasks.evidence import evidence_of
-from tasks.nodes import gone_now
-from tasks.retire import send_retire
+from tasks.claims.evidence import evidence_of
+from tasks.claims.retire import send_retire
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import LONGEST
 from tasks.sweeps.tick import Tick
+from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
+from tasks.worker.nodes import gone_now
 
 
 @sweep("gone_nodes", longest=LONGEST)

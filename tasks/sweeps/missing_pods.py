@@ -10,11 +10,11 @@ from models.sweeps import sweeps
 from models.sweeps.repairs import Case
 from rules.claims.stranding import FoundBy
 from rules.sweeps.reaping import Expect, Source, Witness
-from tasks.base import SWEEP_LIST, SWEEP_ROW, calls
-from tasks.spent import end_claim
+from tasks.pools.spent import end_claim
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import LONGEST
 from tasks.sweeps.tick import Tick
+from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
 
 
 @sweep("missing_pods", longest=LONGEST)

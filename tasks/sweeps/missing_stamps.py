@@ -13,10 +13,10 @@ from ostler.clock import utcnow
 from ostler.wakes import STAMP
 from rules.claims.stamps import owned_by
 from rules.sweeps.reaping import Expect, Source, Witness
-from tasks.base import SWEEP_LIST, SWEEP_ROW, calls
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import LONGEST
 from tasks.sweeps.tick import Tick
+from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
 
 
 @sweep("missing_stamps", longest=LONGEST)

@@ -6,7 +6,7 @@ from models.db import epochs
 from models.db.engine import transaction
 from models.upstream import gates
 from ostler.clock import utcnow
-from tasks.runtime import Runtime
+from tasks.worker.runtime import Runtime
 
 
 def closed_gate(rt: Runtime) -> str | None:

@@ -19,12 +19,12 @@ from ostler.errors import UpstreamError
 from rules.sweeps.looks import ListedRunner, RunnerList
 from rules.sweeps.orphans import judge_runner
 from rules.sweeps.reaping import Repaired
-from tasks.base import SWEEP_ROW
-from tasks.github import remove_runner, take_away
-from tasks.runner_lists import runners_of
+from tasks.claims.github import remove_runner, take_away
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import LONGEST, SILENT
+from tasks.sweeps.runner_lists import runners_of
 from tasks.sweeps.tick import Tick
+from tasks.worker.base import SWEEP_ROW
 
 LOOKED_BACK = timedelta(days=14)
 """After which GitHub removes a runner that did not connect ("Removing self-hosted runners")."""

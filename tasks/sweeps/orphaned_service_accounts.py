@@ -11,10 +11,10 @@ from models.sweeps import orphans
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from rules.sweeps.orphans import judge_service_account
-from tasks.base import SWEEP_LIST, SWEEP_ROW, calls
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import LONGEST
 from tasks.sweeps.tick import Tick
+from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
 
 
 @sweep("orphaned_service_accounts", longest=LONGEST)

@@ -20,9 +20,9 @@ from models.sweeps.sweep_runs import Counts, Standing
 from ostler.clock import utcnow
 from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
 from ostler.reasons import meaning_of
-from tasks.base import DEADLINE, begin_page, remaining, stopping
-from tasks.github import LookUps
-from tasks.runtime import Runtime
+from tasks.claims.github import LookUps
+from tasks.worker.base import DEADLINE, begin_page, remaining, stopping
+from tasks.worker.runtime import Runtime
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)

@@ -30,10 +30,10 @@ from ostler.errors import Forbidden, Gone, Invalid, RateLimited, UpstreamError
 from ostler.reasons import meaning_of
 from rules.sweeps.reaping import Expect, Repaired, Source, Witness
 from rules.sweeps.redelivery import PageEnd, Progress, look_floor, next_ask_after, page_end, scan_floor, scan_is_due
-from tasks.base import SWEEP, calls, remaining
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import Overtaken
 from tasks.sweeps.tick import Tick
+from tasks.worker.base import SWEEP, calls, remaining
 
 log = structlog.get_logger(__name__)
 

@@ -17,10 +17,10 @@ from ostler.clock import utcnow
 from ostler.wakes import RELEASE, RETIRE, STAMP, UNSTAMP
 from rules.claims.machines import ClaimState, Purpose, Stamp
 from rules.sweeps.reaping import Expect
-from tasks.dispatch import start_chains
-from tasks.runtime import Runtime
+from tasks.claims.dispatch import start_chains
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick
+from tasks.worker.runtime import Runtime
 
 log = structlog.get_logger(__name__)
 

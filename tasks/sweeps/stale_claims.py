@@ -7,7 +7,7 @@ from models.sweeps import sweeps
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from rules.sweeps.reaping import Expect
-from tasks.release import send_release
+from tasks.claims.release import send_release
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick
 

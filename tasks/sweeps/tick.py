@@ -20,9 +20,9 @@ from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of, words_of
 from rules.sweeps.reaping import SUCCESSES, Outcome, Repaired, allowance, enough
-from tasks.runtime import Runtime
 from tasks.sweeps.obstacles import closed_gate, earlier_state
 from tasks.sweeps.pace import Pace, Sweep
+from tasks.worker.runtime import Runtime
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)

@@ -37,13 +37,13 @@ from rules.sweeps.unused import (
     UnusedVerdict,
     judge_unused,
 )
-from tasks import github
-from tasks.base import SWEEP_ROW, calls
-from tasks.release import send_release
-from tasks.runner_lists import runners_of
+from tasks.claims import github
+from tasks.claims.release import send_release
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import LONGEST, SILENT
+from tasks.sweeps.runner_lists import runners_of
 from tasks.sweeps.tick import Tick
+from tasks.worker.base import SWEEP_ROW, calls
 
 log = structlog.get_logger(__name__)
 

@@ -31,8 +31,8 @@ from models.sweeps import orphans, silence
 from models.sweeps.orphans import KnownRunner, PodClaims
 from ostler.errors import UpstreamError
 from rules.sweeps.unused import UnusedClaim, UnusedVerdict, judge_unused
-from tasks.runtime import runtime
 from tasks.sweeps import orphaned_stamps, unused_runners
+from tasks.worker.runtime import runtime
 
 
 def put(module: ModuleType, **bugs: object) -> None:

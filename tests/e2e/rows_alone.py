@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from rules.claims.busy import PodEvidence
-from tasks import evidence
+from tasks.claims import evidence
 from tests.chaos.seeds import put
 
 

@@ -14,8 +14,8 @@ from sqlalchemy import text
 from github_adapters.client import GitHub
 from lab.faults import Fault, FaultProxy
 from lab.redis import Redis
-from tasks import runtime as current
 from tasks.sweeps.redelivery import redelivery
+from tasks.worker import runtime as current
 from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, Lab, eventually, make_app_key, running
 from tests.database import Database
 from tests.integration.tasks.conftest import StubRuntime

@@ -29,7 +29,7 @@ from ostler.wakes import (
     Waker,
     producer,
 )
-from tasks.flower import Silent
+from tasks.worker.flower import Silent
 from tests.integration.concurrency.points import until
 
 LIMITED = ("beat", "watch", "flower")

@@ -17,9 +17,9 @@ from celery.worker import WorkController
 from lab.redis import Redis
 from ostler import telemetry, transport
 from ostler.wakes import QUEUES
-from tasks import processes
-from tasks.app import SETTINGS, app
-from tasks.processes import leave_signs_of_life
+from tasks.worker import processes
+from tasks.worker.app import SETTINGS, app
+from tasks.worker.processes import leave_signs_of_life
 from tests.integration.concurrency.points import until
 
 HITS: list[int] = []

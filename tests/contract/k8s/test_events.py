@@ -18,7 +18,7 @@ from k8s_adapters.pools import PoolSeen, create_pool
 from lab.control_plane import ClusterAccess
 from ostler import telemetry
 from ostler.errors import Forbidden, Retryable
-from tasks.cluster_events import MOST, Recorder
+from tasks.worker.cluster_events import MOST, Recorder
 
 SPEC = {"image": "runner:1", "runnerLabels": ["linux"]}
 

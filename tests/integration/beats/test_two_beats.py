@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.app import SETTINGS
+from tasks.worker.app import SETTINGS
 from tests.integration.beats.stage import Beats, beats, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

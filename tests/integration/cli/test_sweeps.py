@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 
 from beat_schedule import SWEEPS
 from lab.redis import Redis
-from tasks import runtime as current
 from tasks.sweeps.rematch import rematch
+from tasks.worker import runtime as current
 from tests.database import Database
 from tests.integration.cli.test_operator import Operator
 from tests.integration.models.webhook_rows import add_pool, deliver, queued

@@ -31,11 +31,11 @@ from ostler.errors import Busy, Gone
 from ostler.secrets import Secret
 from rules.claims.fairness import Budget
 from rules.claims.fates import Fate, JobFate
-from tasks.mint import mint
-from tasks.release import release
-from tasks.retire import retire
-from tasks.runtime import install
-from tasks.stamp import stamp
+from tasks.claims.mint import mint
+from tasks.claims.release import release
+from tasks.claims.retire import retire
+from tasks.claims.stamp import stamp
+from tasks.worker.runtime import install
 from tests.database import Database
 from tests.integration.matching.stage import WEB, Stage, make_stage
 from tests.integration.models.webhook_rows import QUEUED

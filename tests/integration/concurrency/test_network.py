@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection
 
 from models.db.engine import transaction
-from tasks.runtime import HeldAcrossNetwork, Runtime
+from tasks.worker.runtime import HeldAcrossNetwork, Runtime
 from tests.database import Database
 
 CLIENTS = ("kube", "github", "waker")

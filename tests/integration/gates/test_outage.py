@@ -23,11 +23,11 @@ from models.upstream.gates import is_open, shut
 from ostler.errors import Retryable
 from ostler.upstreams import TALLY, Upstream
 from rules.sweeps.reaping import Source, Witness
-from tasks import runtime as current
 from tasks.sweeps import gates as sweep
 from tasks.sweeps.frame import LEASE, run_tick
 from tasks.sweeps.pace import Sweep
 from tasks.sweeps.tick import Tick
+from tasks.worker import runtime as current
 from tests.contract.github.conftest import APP_ID, make_app_key, running
 from tests.database import Database
 from tests.integration.tasks.conftest import StubRuntime, StubSettings

@@ -21,8 +21,8 @@ from models.db.engine import make_engine
 from ostler.clock import utcnow
 from ostler.errors import Busy
 from ostler.upstreams import TALLY
-from tasks import runtime as current
-from tasks.pools import keep, pools
+from tasks.pools.pools import keep, pools
+from tasks.worker import runtime as current
 from tests.database import Database
 from tests.integration.lanes.locks import locked
 from tests.integration.tasks.conftest import RUNNER, Stage, StubRuntime

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import beat_schedule
-from tasks.app import MODULES, app
+from tasks.worker.app import MODULES, app
 from tests.integration.lanes.table import LOOPS, NO_DATABASE, TASKS
 
 ROOT = Path(__file__).parents[3]

@@ -9,9 +9,9 @@ import pytest
 
 from k8s_adapters.pools import get_pool, patch_pool_replicas
 from models.db.engine import make_engine
-from tasks.autoscale import autoscale
-from tasks.pools import keep, pools
-from tasks.watched import pods_changed
+from tasks.pools.autoscale import autoscale
+from tasks.pools.pools import keep, pools
+from tasks.pools.watched import pods_changed
 from tests.database import Database
 from tests.integration.lanes.locks import locked
 from tests.integration.matching.stage import Stage as Matching

@@ -13,7 +13,7 @@ from sqlalchemy import DateTime, Engine, insert, text
 from models.schema import metadata
 from ostler.secrets import Secret
 from ostler.settings import Settings
-from tasks.dispatch import Matched, run_matcher
+from tasks.claims.dispatch import Matched, run_matcher
 from tests.database import Database
 from tests.integration.models.webhook_rows import NOW
 

@@ -16,9 +16,9 @@ from ostler import clock
 from ostler.clock import Clock, utcnow
 from ostler.errors import Forbidden, Invalid, Retryable
 from rules.restore.epochs import Epoch, Standing
-from tasks import epochs as tasks
-from tasks.base import SWEEP, calls
-from tasks.epochs import compare, epoch
+from tasks.restore import epochs as tasks
+from tasks.restore.epochs import compare, epoch
+from tasks.worker.base import SWEEP, calls
 from tests.integration.restore.conftest import Stage
 
 PATH = "/api/v1/namespaces/{}/configmaps"

@@ -12,10 +12,10 @@ from models.claims import resume as due
 from models.db.engine import transaction
 from models.pools.offers import Polling, beat, offer
 from ostler.clock import utcnow
-from tasks.pools import keep
-from tasks.release import release
-from tasks.retire import retire
-from tasks.stamp import stamp
+from tasks.claims.release import release
+from tasks.claims.retire import retire
+from tasks.claims.stamp import stamp
+from tasks.pools.pools import keep
 from tasks.sweeps.obstacles import earlier_state
 from tasks.sweeps.resume import resume
 from tasks.sweeps.unused_runners import unused_runners

@@ -15,11 +15,11 @@ from models.restore import restoring as models_restoring
 from ostler.errors import Retryable, StoreUnreachable
 from rules.restore.restoring import Act
 from rules.routing.scopes import Scope
-from tasks import restoring
-from tasks.epochs import compare, epoch
-from tasks.pools import keep
-from tasks.release import release
-from tasks.restoring import NotRestored, Report
+from tasks.claims.release import release
+from tasks.pools.pools import keep
+from tasks.restore import restoring
+from tasks.restore.epochs import compare, epoch
+from tasks.restore.restoring import NotRestored, Report
 from tasks.sweeps.finished_jobs import finished_jobs
 from tests.integration.restore.conftest import Stage, StubGitHub
 

@@ -18,13 +18,13 @@ import pytest
 from celery.exceptions import Retry
 from sqlalchemy import Connection, Engine, text
 
-import tasks.base
-import tasks.dispatch
-import tasks.mint
-import tasks.pools
-import tasks.runner_lists
-import tasks.runtime
+import tasks.claims.dispatch
+import tasks.claims.mint
+import tasks.pools.pools
 import tasks.sweeps.resume
+import tasks.sweeps.runner_lists
+import tasks.worker.base
+import tasks.worker.runtime
 from models.db.engine import in_transaction, transaction
 from models.db.epochs import EpochRow
 from models.schema import metadata
@@ -32,8 +32,8 @@ from ostler.errors import UpstreamError
 from ostler.secrets import Secret
 from ostler.settings import Settings
 from ostler.wakes import QUEUES
-from tasks.app import MODULES, app
-from tasks.base import MINT
+from tasks.worker.app import MODULES, app
+from tasks.worker.base import MINT
 from tests.integration.models.webhook_rows import NOW
 from tests.integration.stateful.cluster import NAMESPACE, Cluster
 from tests.integration.stateful.github import GitHub
@@ -213,12 +213,12 @@ class World:
             except Retry:
                 self._again(message)
             except UpstreamError:
-                if task is tasks.mint.mint:
+                if task is tasks.claims.mint.mint:
                     self._again(message)
                 else:
                     self._failed(message)
             else:
-                if message.chained and task is not tasks.mint.mint:
+                if message.chained and task is not tasks.claims.mint.mint:
                     self.messages.append(Message("ostler.mint", message.kwargs, chained=True))
             finally:
                 task.pop_request()
@@ -238,7 +238,7 @@ class World:
             self.messages.append(Message("ostler.release", message.kwargs))
 
     def start_chains(self, claim_ids: list[int], *, chain_no: int) -> None:
-        """Stand for `tasks.dispatch.start_chains`."""
+        """Stand for `tasks.claims.dispatch.start_chains`."""
         for claim_id in claim_ids:
             self.messages.append(Message("ostler.stamp", {"claim_id": claim_id, "chain_no": chain_no}, chained=True))
 
@@ -311,18 +311,18 @@ def install(monkeypatch: pytest.MonkeyPatch, current: Callable[[], World]) -> No
     for name, module in list(sys.modules.items()):
         if name.startswith(("tasks.", "web.handover")) and hasattr(module, "utcnow"):
             monkeypatch.setattr(module, "utcnow", lambda: current().now)
-        if name.startswith("tasks.") and hasattr(module, "runtime") and name != "tasks.runtime":
+        if name.startswith("tasks.") and hasattr(module, "runtime") and name != "tasks.worker.runtime":
             monkeypatch.setattr(module, "runtime", current)
-    for module in (tasks.dispatch, tasks.sweeps.resume):
+    for module in (tasks.claims.dispatch, tasks.sweeps.resume):
         monkeypatch.setattr(
             module, "start_chains", lambda ids, *, chain_no: current().start_chains(ids, chain_no=chain_no)
         )
     numbers = iter(range(10**9))
-    monkeypatch.setattr(tasks.mint, "new_suffix", lambda: f"{next(numbers):08x}")
-    monkeypatch.setattr(tasks.base, "time", SimpleNamespace(monotonic=lambda: 0.0))
-    monkeypatch.setattr(tasks.runner_lists, "LONGEST_WAIT", 0.0)  # who has the turn was killed
+    monkeypatch.setattr(tasks.claims.mint, "new_suffix", lambda: f"{next(numbers):08x}")
+    monkeypatch.setattr(tasks.worker.base, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(tasks.sweeps.runner_lists, "LONGEST_WAIT", 0.0)  # who has the turn was killed
     for creates in ("act", "decide", "see_brake", "write_status"):  # Pods come by a rule
-        monkeypatch.setattr(tasks.pools, creates, lambda *_arguments, **_named: SimpleNamespace(
+        monkeypatch.setattr(tasks.pools.pools, creates, lambda *_arguments, **_named: SimpleNamespace(
             pool=SimpleNamespace(max_job_seconds=None), rows=(), observed=None,
             plan=SimpleNamespace(goes_on=False)))  # fmt: skip
 

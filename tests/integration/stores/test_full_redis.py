@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from lab.redis import Redis
 from ostler.secrets import Secret
-from tasks.beat import wait_for_redis
+from tasks.worker.beat import wait_for_redis
 
 
 @pytest.fixture

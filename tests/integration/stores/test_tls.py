@@ -23,7 +23,7 @@ from lab.redis import Redis
 from models.db.engine import make_engine, why_away
 from ostler.secrets import Secret
 from ostler.settings import Stores
-from tasks.flower import tls_options
+from tasks.worker.flower import tls_options
 from tests.database import Database
 from tests.private_ca import PrivateCa
 from tests.tls_front import tls_front

@@ -28,9 +28,9 @@ from ostler.errors import Busy, Forbidden, Gone, NotInstalled, Retryable
 from ostler.secrets import Secret
 from ostler.wakes import Waker
 from rules.routing.scopes import Scope
-from tasks import runtime as current
-from tasks.pools import keep, pools
-from tasks.release import release
+from tasks.claims.release import release
+from tasks.pools.pools import keep, pools
+from tasks.worker import runtime as current
 from tests.database import Database
 from tests.integration.tasks.listing import Listing, home_of
 
@@ -175,7 +175,7 @@ class Telling:
 
 
 class StubRuntime:
-    """The runtime of `tasks.runtime`, with a GitHub that the test brings."""
+    """The runtime of `tasks.worker.runtime`, with a GitHub that the test brings."""
 
     def __init__(self, database: Database, kube: KubeClient | None, namespace: str) -> None:
         self.engine = database.engine

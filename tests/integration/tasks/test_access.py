@@ -19,7 +19,7 @@ from ostler.errors import Retryable
 from rules.claims.fates import Fate, JobFate
 from rules.routing.access import Access
 from rules.sweeps.adrift import Adrift, AdriftVerdict, Move
-from tasks.owner import ask_owner
+from tasks.intake.owner import ask_owner
 from tasks.sweeps.rematch import rematch
 from tests.integration.models.webhook_rows import BUDGET, queued
 from tests.integration.tasks.conftest import Stage

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from models.db.engine import make_engine
-from tasks.dispatch import BUSY_PAUSE, dispatch
+from tasks.claims.dispatch import BUSY_PAUSE, dispatch
 from tests.database import Database
 from tests.integration.tasks.conftest import Stage
 

@@ -13,11 +13,11 @@ from k8s_adapters.pools import patch_pool_replicas
 from ostler.encryption import Cipher
 from ostler.secrets import Secret
 from ostler.upstreams import TALLY
-from tasks import dispatch as module
-from tasks.dispatch import dispatch
-from tasks.mint import mint
-from tasks.pools import keep, pools
-from tasks.stamp import stamp
+from tasks.claims import dispatch as module
+from tasks.claims.dispatch import dispatch
+from tasks.claims.mint import mint
+from tasks.claims.stamp import stamp
+from tasks.pools.pools import keep, pools
 from tasks.sweeps.gates import gates
 from tasks.sweeps.silent_pods import silent_pods
 from tests.integration.matching.stage import WakeKeys

@@ -18,7 +18,7 @@ from models.db.engine import transaction
 from ostler.clock import utcnow
 from ostler.secrets import Secret
 from ostler.wakes import KEEP, RELEASE, RETIRE, STAMP, Waker
-from tasks.pools import keep
+from tasks.pools.pools import keep
 from tasks.sweeps.resume import resume
 from tests.integration.tasks.conftest import Stage
 

@@ -20,12 +20,12 @@ from ostler.clock import utcnow
 from ostler.errors import Conflict, Forbidden, RateLimited, Retryable, UpstreamError
 from ostler.reasons import meaning_of
 from rules.claims.stranding import Cause
-from tasks import annotation
-from tasks import release as of_release
-from tasks import retire as of_retire
-from tasks.release import release
-from tasks.retire import retire
-from tasks.stamp import stamp
+from tasks.claims import annotation
+from tasks.claims import release as of_release
+from tasks.claims import retire as of_retire
+from tasks.claims.release import release
+from tasks.claims.retire import retire
+from tasks.claims.stamp import stamp
 from tasks.sweeps.resume import resume
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 

@@ -16,10 +16,10 @@ from ostler import clock
 from ostler.clock import Clock, utcnow
 from ostler.errors import RateLimited, Retryable
 from rules.claims.poll_answers import Verdict, answer
-from tasks import release as of_release
-from tasks import stamp as of_stamp
-from tasks.release import release
-from tasks.stamp import stamp, unstamp
+from tasks.claims import release as of_release
+from tasks.claims import stamp as of_stamp
+from tasks.claims.release import release
+from tasks.claims.stamp import stamp, unstamp
 from tasks.sweeps import resume as of_resume
 from tasks.sweeps.resume import resume
 from tasks.sweeps.stale_claims import stale_claims

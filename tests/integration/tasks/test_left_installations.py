@@ -25,8 +25,8 @@ from ostler.encryption import Cipher
 from ostler.errors import NotInstalled
 from ostler.secrets import Secret
 from rules.claims.fairness import Budget
-from tasks.limits import make_left
-from tasks.mint import mint
+from tasks.claims.mint import mint
+from tasks.worker.limits import make_left
 from tests.integration.tasks.conftest import Stage
 
 FORGED = 2**31

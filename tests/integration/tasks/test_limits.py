@@ -6,7 +6,7 @@ from sqlalchemy import create_engine
 
 from github_adapters.governor import CallClass
 from github_adapters.http import Answer
-from tasks.limits import make_governor
+from tasks.worker.limits import make_governor
 from tests.database import Database
 from tests.integration.web.polls.stage import make_settings
 

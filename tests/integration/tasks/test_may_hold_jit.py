@@ -9,10 +9,10 @@ from k8s_adapters.pools import patch_pool_replicas
 from models.claims import busy
 from models.claims.busy import Recorded
 from models.db.engine import transaction
-from tasks.pools import keep, pools
-from tasks.release import release
-from tasks.retire import retire
-from tasks.stamp import unstamp
+from tasks.claims.release import release
+from tasks.claims.retire import retire
+from tasks.claims.stamp import unstamp
+from tasks.pools.pools import keep, pools
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 
 

@@ -16,8 +16,8 @@ from ostler.encryption import Cipher
 from ostler.errors import Gone, RateLimited, Retryable, UpstreamError
 from ostler.secrets import Secret
 from rules.routing.scopes import Scope
-from tasks import mint as module
-from tasks.mint import COMMIT, mint
+from tasks.claims import mint as module
+from tasks.claims.mint import COMMIT, mint
 from tests.integration.tasks.conftest import Stage
 
 

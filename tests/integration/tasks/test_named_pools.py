@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from tasks import dispatch as of_dispatch
-from tasks import pools as of_pools
-from tasks.dispatch import dispatch
-from tasks.pools import keep
+from tasks.claims import dispatch as of_dispatch
+from tasks.claims.dispatch import dispatch
+from tasks.pools import pools as of_pools
+from tasks.pools.pools import keep
 from tests.integration.tasks.conftest import Stage
 
 

@@ -12,7 +12,7 @@ from github_adapters.client import JobSeen, RunnerSeen
 from k8s_adapters.pools import patch_pool_replicas
 from ostler.errors import Retryable
 from rules.upstream.retry import RetryPolicy
-from tasks.pools import keep, pools
+from tasks.pools.pools import keep, pools
 from tasks.sweeps.missing_pods import missing_pods
 from tasks.sweeps.unused_runners import unused_runners
 from tests.integration.tasks.conftest import Stage
@@ -73,7 +73,7 @@ def github(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> PartlyAway:
     """The stage's GitHub, whose delays are the tasks' time."""
     stub = PartlyAway()
     stage.rt.github = stub
-    monkeypatch.setattr("tasks.base.time", SimpleNamespace(monotonic=stub.monotonic))
+    monkeypatch.setattr("tasks.worker.base.time", SimpleNamespace(monotonic=stub.monotonic))
     return stub
 
 

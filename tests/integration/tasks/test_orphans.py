@@ -13,9 +13,9 @@ from k8s_adapters.metadata import metadata_pages
 from k8s_adapters.names import OWNER_LABEL
 from ostler.errors import Gone, NotInstalled, Retryable
 from rules.routing.scopes import Scope
-from tasks.pools import keep, pools
-from tasks.release import release
-from tasks.retire import retire
+from tasks.claims.release import release
+from tasks.claims.retire import retire
+from tasks.pools.pools import keep, pools
 from tasks.sweeps import finished_jobs as of_finished
 from tasks.sweeps import orphaned_stamps as of_stamps
 from tasks.sweeps.adrift_jobs import adrift_jobs

@@ -21,9 +21,9 @@ from ostler.encryption import Cipher
 from ostler.errors import Forbidden, Invalid, UpstreamError
 from ostler.secrets import Secret
 from rules.claims.fates import Fate, JobFate
-from tasks import stamp as of_stamp
-from tasks.mint import mint
-from tasks.stamp import stamp
+from tasks.claims import stamp as of_stamp
+from tasks.claims.mint import mint
+from tasks.claims.stamp import stamp
 from tests.integration.tasks.conftest import Stage
 
 

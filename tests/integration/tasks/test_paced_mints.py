@@ -16,11 +16,11 @@ from ostler.errors import RateLimited
 from ostler.secrets import Secret
 from ostler.wakes import QUEUES
 from rules.routing.scopes import Scope
-from tasks.app import SETTINGS, app
-from tasks.base import MINT
-from tasks.mint import LONGEST_MESSAGE, mint
+from tasks.claims.mint import LONGEST_MESSAGE, mint
 from tasks.sweeps import resume as of_resume
 from tasks.sweeps.resume import resume
+from tasks.worker.app import SETTINGS, app
+from tasks.worker.base import MINT
 from tests.integration.concurrency.points import until
 from tests.integration.tasks.conftest import Stage
 

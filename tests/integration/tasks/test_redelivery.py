@@ -23,10 +23,10 @@ from ostler.errors import Forbidden, Gone, Invalid, RateLimited, Retryable
 from rules.restore.epochs import Epoch
 from rules.sweeps.reaping import Outcome
 from rules.upstream.retry import RetryPolicy
-from tasks import runtime as current
 from tasks.sweeps import redelivery as module
 from tasks.sweeps.frame import LEASE
 from tasks.sweeps.redelivery import redelivery
+from tasks.worker import runtime as current
 from tests.database import Database
 from tests.integration.tasks.conftest import StubRuntime
 

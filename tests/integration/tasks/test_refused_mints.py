@@ -21,7 +21,7 @@ from ostler.errors import Forbidden, Gone, Invalid, UpstreamError
 from ostler.secrets import Secret
 from rules.claims.fairness import Budget
 from rules.routing.runner_groups import GroupSeen
-from tasks.mint import mint
+from tasks.claims.mint import mint
 from tests.integration.tasks.conftest import Stage
 
 IP_LIST = "the `acme` organization has an IP allow list enabled, and your IP address is not permitted"

@@ -9,7 +9,7 @@ import pytest
 from models.db.engine import transaction
 from models.pools import runner_versions
 from ostler.clock import utcnow
-from tasks.runner_versions import outdated
+from tasks.pools.runner_versions import outdated
 from tasks.sweeps.unused_runners import unused_runners
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 

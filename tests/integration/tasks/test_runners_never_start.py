@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tasks.release import release
+from tasks.claims.release import release
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 
 

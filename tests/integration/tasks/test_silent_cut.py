@@ -12,13 +12,13 @@ from models.claims.cuts import pollers_ended
 from models.claims.deliver import Delivery, delivered_before
 from models.db.engine import transaction
 from ostler.clock import utcnow
-from tasks.pools import keep
-from tasks.retire import retire
-from tasks.stamp import stamp, unstamp
+from tasks.claims.retire import retire
+from tasks.claims.stamp import stamp, unstamp
+from tasks.pools.pools import keep
+from tasks.pools.watched import pods_changed, poller_ended
 from tasks.sweeps.missing_stamps import missing_stamps
 from tasks.sweeps.resume import resume
 from tasks.sweeps.unused_runners import unused_runners
-from tasks.watched import pods_changed, poller_ended
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 from tests.integration.tasks.test_may_hold_jit import claims, put_stamp
 

@@ -21,12 +21,12 @@ from models.sweeps import catch_up, prune, redelivery
 from models.upstream import gates as gate_rows
 from ostler.clock import utcnow
 from ostler.upstreams import Upstream
+from tasks.pools.watched import pods_changed
 from tasks.sweeps import resume as of_resume
 from tasks.sweeps.gates import gates
 from tasks.sweeps.orphaned_runners import orphaned_runners
 from tasks.sweeps.resume import resume
 from tasks.sweeps.stale_claims import stale_claims
-from tasks.watched import pods_changed
 from tests.database import Database
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 

@@ -15,12 +15,12 @@ from models.sweeps import redelivery
 from ostler import telemetry
 from ostler.clock import utcnow
 from rules.claims.stranding import PATHS, Cause, FoundBy
-from tasks.pools import keep
+from tasks.pools.pools import keep
+from tasks.pools.watched import pod_gone
 from tasks.sweeps import resume as of_resume
 from tasks.sweeps.missing_pods import missing_pods
 from tasks.sweeps.resume import resume
 from tasks.sweeps.unused_runners import unused_runners
-from tasks.watched import pod_gone
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 
 

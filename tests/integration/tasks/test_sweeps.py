@@ -10,9 +10,9 @@ from models.routing.usage import usage_of
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Forbidden, Gone, NotInstalled
-from tasks.pools import keep
-from tasks.release import release
-from tasks.retire import retire
+from tasks.claims.release import release
+from tasks.claims.retire import retire
+from tasks.pools.pools import keep
 from tasks.sweeps import unused_runners as of_unused
 from tasks.sweeps.adrift_jobs import adrift_jobs
 from tasks.sweeps.finished_jobs import finished_jobs

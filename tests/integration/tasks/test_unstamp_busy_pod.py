@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tasks.release import release
-from tasks.stamp import unstamp
+from tasks.claims.release import release
+from tasks.claims.stamp import unstamp
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 from tests.integration.tasks.test_may_hold_jit import claims, put_stamp
 

@@ -11,10 +11,10 @@ from models.browse.jobs import job_story
 from models.db.engine import transaction
 from ostler.clock import utcnow
 from rules.waiting import explain
-from tasks.pools import keep, pools
-from tasks.retire import retire
+from tasks.claims.retire import retire
+from tasks.pools.pools import keep, pools
+from tasks.pools.watched import pod_executes, pod_gone, pods_changed, poller_ended
 from tasks.sweeps.unbound_executions import unbound_executions
-from tasks.watched import pod_executes, pod_gone, pods_changed, poller_ended
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from lab.redis import Redis
 from ostler.secrets import Secret
 from ostler.wakes import producer
-from tasks.processes import look_at_the_pools
+from tasks.worker.processes import look_at_the_pools
 
 
 def test_a_worker_that_is_ready_asks_for_the_pools(redis_server: Redis) -> None:

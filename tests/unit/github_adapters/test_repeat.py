@@ -16,7 +16,7 @@ from ostler.secrets import Secret
 from rules.claims.fates import Fate
 from rules.routing.scopes import Scope
 from rules.upstream.retry import RetryPolicy
-from tasks.github import ask_fate
+from tasks.claims.github import ask_fate
 from tests.unit.github_adapters.conftest import Clock
 from tests.unit.github_adapters.upstream import Call, Reply, Upstream
 

@@ -17,8 +17,8 @@ import structlog
 from celery.app import trace
 
 from ostler.logging import IDS, about, also_about, configure, get_logger, ids_of
-from tasks.app import ROUTES, app
-from tasks.base import DISPATCH, task
+from tasks.worker.app import ROUTES, app
+from tasks.worker.base import DISPATCH, task
 
 ROOT = Path(__file__).parents[3]
 FOLDERS = ("ostler", "tasks", "models", "k8s_adapters", "github_adapters", "web")

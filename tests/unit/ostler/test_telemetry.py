@@ -16,7 +16,7 @@ from beat_schedule import SWEEPS
 from ostler import telemetry
 from ostler.errors import ConfigurationError
 from rules.sweeps.reaping import Repaired
-from tasks.app import MODULES
+from tasks.worker.app import MODULES
 
 ROOT = Path(__file__).parents[3]
 BOUNDED = {

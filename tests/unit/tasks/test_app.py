@@ -15,8 +15,8 @@ from ostler.errors import ConfigurationError
 from ostler.secrets import Secret
 from ostler.wakes import QUEUES, producer
 from ostler.wakes import ROUTES as ROUTES_BY_NAME
-from tasks.app import MODULES, ROUTES, SETTINGS, VISIBILITY_TIMEOUT, app, assert_in_force, configure
-from tasks.base import DISPATCH, MINT, RELEASE, RETIRE, STAMP, SWEEP
+from tasks.worker.app import MODULES, ROUTES, SETTINGS, VISIBILITY_TIMEOUT, app, assert_in_force, configure
+from tasks.worker.base import DISPATCH, MINT, RELEASE, RETIRE, STAMP, SWEEP
 
 NAMES = {
     "ostler.dispatch": "dispatch",
@@ -130,8 +130,10 @@ def test_a_task_ignores_arguments_of_a_newer_version_and_returns_none(monkeypatc
     wrapped = inspect.unwrap(rematch.run)
     assert wrapped.__name__ == "rematch"
     dispatch = ours()["ostler.dispatch"]
-    monkeypatch.setattr("tasks.dispatch.runtime", lambda: SimpleNamespace(waker=SimpleNamespace(wake=woken.append)))
-    monkeypatch.setattr("tasks.dispatch.ROUNDS", 0)
+    monkeypatch.setattr(
+        "tasks.claims.dispatch.runtime", lambda: SimpleNamespace(waker=SimpleNamespace(wake=woken.append))
+    )
+    monkeypatch.setattr("tasks.claims.dispatch.ROUNDS", 0)
     assert dispatch.run(pool_id=1, something_new=2) is None
     assert woken == [1]
 

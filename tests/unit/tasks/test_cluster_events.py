@@ -9,7 +9,7 @@ from unittest.mock import patch
 from k8s_adapters.client import KubeClient
 from k8s_adapters.events import Regarding
 from ostler import telemetry
-from tasks.cluster_events import Recorder
+from tasks.worker.cluster_events import Recorder
 
 
 def test_event_is_dropped_when_no_thread_can_be_started() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from tasks import events
-from tasks.app import app as ostler
-from tasks.events import BatchedEvents
+from tasks.worker import events
+from tasks.worker.app import app as ostler
+from tasks.worker.events import BatchedEvents
 
 
 class Timer:

@@ -16,14 +16,14 @@ PACKAGES = ("tasks", "models", "web", "ostler", "rules", "deploys", "github_adap
 
 ENDS = {
     # The ways to delete a Pod: under its retire claim, also when its node is gone, or once it is terminal.
-    ("tasks/retire.py", "carry_out"): "delete_runner",
-    ("tasks/retire.py", "force"): "delete_runner",
-    ("tasks/spent.py", "remove"): "delete_runner",
+    ("tasks/claims/retire.py", "carry_out"): "delete_runner",
+    ("tasks/claims/retire.py", "force"): "delete_runner",
+    ("tasks/pools/spent.py", "remove"): "delete_runner",
     # The one way to take a stamp off, and its three callers.
-    ("tasks/annotation.py", "write"): "take_off",
-    ("tasks/release.py", "make_warm"): "write without owner",
-    ("tasks/stamp.py", "unstamp"): "write without owner",
-    ("tasks/silent_cut.py", "reopen"): "write without owner",
+    ("tasks/claims/annotation.py", "write"): "take_off",
+    ("tasks/claims/release.py", "make_warm"): "write without owner",
+    ("tasks/claims/stamp.py", "unstamp"): "write without owner",
+    ("tasks/claims/silent_cut.py", "reopen"): "write without owner",
     # What inserts retire claims, each in the transaction of who judged.
     ("models/claims/releases.py", "end_never_delivered"): "insert_retire",
     ("models/claims/releases.py", "end_delivered"): "insert_retire",
@@ -37,25 +37,25 @@ ENDS = {
 
 ASKS = {
     # Who calls those, and what it asks.
-    ("tasks/retire.py", "carry_out"): {"ask"},
-    ("tasks/retire.py", "force"): {"ask", "gone_now", "may_force"},
-    ("tasks/spent.py", "see_spent"): {"judge", "remove", "retire_over"},
-    ("tasks/pools.py", "reconcile"): {"decide"},
-    ("tasks/provision.py", "decide"): {"make_plan", "commit_plan"},
-    ("tasks/observing.py", "make_plan"): {"observe_pod", "plan"},
-    ("tasks/observing.py", "observe_pod"): {"judge"},
-    ("tasks/release.py", "make_warm"): {"ask", "look_at"},
-    ("tasks/release.py", "end_delivered"): {"ask"},
-    ("tasks/stamp.py", "unstamp"): {"ask", "look_at"},
+    ("tasks/claims/retire.py", "carry_out"): {"ask"},
+    ("tasks/claims/retire.py", "force"): {"ask", "gone_now", "may_force"},
+    ("tasks/pools/spent.py", "see_spent"): {"judge", "remove", "retire_over"},
+    ("tasks/pools/pools.py", "reconcile"): {"decide"},
+    ("tasks/pools/provision.py", "decide"): {"make_plan", "commit_plan"},
+    ("tasks/pools/observing.py", "make_plan"): {"observe_pod", "plan"},
+    ("tasks/pools/observing.py", "observe_pod"): {"judge"},
+    ("tasks/claims/release.py", "make_warm"): {"ask", "look_at"},
+    ("tasks/claims/release.py", "end_delivered"): {"ask"},
+    ("tasks/claims/stamp.py", "unstamp"): {"ask", "look_at"},
     # A Pod that had a delivery: the cluster and GitHub have to show that it never arrived.
-    ("tasks/silent_cut.py", "reopen"): {"look"},
-    ("tasks/silent_cut.py", "look"): {"judge_cut", "get_pod", "runner_of"},
+    ("tasks/claims/silent_cut.py", "reopen"): {"look"},
+    ("tasks/claims/silent_cut.py", "look"): {"judge_cut", "get_pod", "runner_of"},
     ("tasks/sweeps/silent_pods.py", "look"): {"evidence_of", "judge_silent", "retire_quiet"},
     ("tasks/sweeps/orphaned_stamps.py", "look"): {"evidence_of", "judge_orphaned_stamp", "retire_stamped"},
     ("tasks/sweeps/finished_jobs.py", "look"): {"judge_finished", "reap_finished"},
     ("tasks/sweeps/gone_nodes.py", "look"): {"evidence_of", "gone_now", "judge_forced", "allow_force"},
     ("rules/sweeps/nodes.py", "judge_forced"): {"may_force", "may_hold_jit"},
-    ("tasks/evidence.py", "judge"): {"may_hold_jit"},
+    ("tasks/claims/evidence.py", "judge"): {"may_hold_jit"},
     ("rules/sweeps/orphans.py", "judge_finished"): {"may_hold_jit"},
     ("rules/sweeps/orphans.py", "_never_given"): {"may_hold_jit"},
 }
@@ -63,25 +63,25 @@ ASKS = {
 CALLERS = {
     # Of what inserts a retire claim: nobody gets there past the questions above.
     "end_never_delivered": {
-        ("tasks/release.py", "end"),
-        ("tasks/release.py", "carry_out"),
-        ("tasks/release.py", "go_on_without_github"),
+        ("tasks/claims/release.py", "end"),
+        ("tasks/claims/release.py", "carry_out"),
+        ("tasks/claims/release.py", "go_on_without_github"),
     },
     # A requeue asks nothing: it un-stamps nothing, and its retirement looks at the Pod before it deletes.
-    "end": {("tasks/release.py", "end_never_delivered"), ("tasks/release.py", "requeue")},
-    "end_delivered": {("tasks/release.py", "end_delivered"), ("tasks/release.py", "carry_out")},
-    "commit_plan": {("tasks/provision.py", "decide")},
+    "end": {("tasks/claims/release.py", "end_never_delivered"), ("tasks/claims/release.py", "requeue")},
+    "end_delivered": {("tasks/claims/release.py", "end_delivered"), ("tasks/claims/release.py", "carry_out")},
+    "commit_plan": {("tasks/pools/provision.py", "decide")},
     "_retire": {("models/pools/pool_plans.py", "commit_plan")},
-    "retire_over": {("tasks/spent.py", "see_spent"), ("tasks/spent.py", "retire_over")},
+    "retire_over": {("tasks/pools/spent.py", "see_spent"), ("tasks/pools/spent.py", "retire_over")},
     "retire_quiet": {("tasks/sweeps/silent_pods.py", "look")},
     "retire_stamped": {("tasks/sweeps/orphaned_stamps.py", "look")},
     "reap_finished": {("tasks/sweeps/finished_jobs.py", "look")},
     "allow_force": {("tasks/sweeps/gone_nodes.py", "look")},
-    "force": {("tasks/retire.py", "carry_out")},
-    "make_warm": {("tasks/release.py", "end_never_delivered")},
-    "reopen": {("tasks/stamp.py", "unstamp")},
-    "remove": {("tasks/spent.py", "see_spent")},
-    "decide": {("tasks/pools.py", "reconcile")},
+    "force": {("tasks/claims/retire.py", "carry_out")},
+    "make_warm": {("tasks/claims/release.py", "end_never_delivered")},
+    "reopen": {("tasks/claims/stamp.py", "unstamp")},
+    "remove": {("tasks/pools/spent.py", "see_spent")},
+    "decide": {("tasks/pools/pools.py", "reconcile")},
 }
 
 
@@ -159,7 +159,7 @@ def test_the_stamps_adapter_is_imported_where_the_annotation_is_written_and_nowh
         if "import unstamp" in file.read_text() or "stamps.unstamp" in file.read_text()
         for path in [str(file.relative_to(ROOT))]
     }
-    assert importers == {"tasks/annotation.py"}
+    assert importers == {"tasks/claims/annotation.py"}
 
 
 DELETES = {

@@ -15,7 +15,7 @@ from k8s_adapters.pods import PodSeen, list_pods
 from ostler.clock import utcnow
 from ostler.errors import Gone
 from rules.sweeps.nodes import NodeHealth, Ready
-from tasks import nodes as of_nodes
+from tasks.worker import nodes as of_nodes
 from tests.integration.tasks.conftest import Stage
 
 LONG, SHORT = 700.0, 300.0

@@ -7,8 +7,8 @@ from typing import Any
 from k8s_adapters.client import MERGE_PATCH
 from k8s_adapters.pools import PoolSeen, get_pool, pool_path
 from k8s_adapters.stamps import stamp
-from tasks.pools import keep, pools
-from tasks.retire import retire
+from tasks.claims.retire import retire
+from tasks.pools.pools import keep, pools
 from tests.integration.tasks.conftest import Stage
 
 POOL = "small"

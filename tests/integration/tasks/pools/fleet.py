@@ -9,9 +9,9 @@ from sqlalchemy import Row
 from k8s_adapters.client import MERGE_PATCH, Json
 from k8s_adapters.names import OWNER_LABEL
 from k8s_adapters.pods import PodSeen
-from tasks import nodes
-from tasks.pools import keep, pools
-from tasks.retire import retire
+from tasks.claims.retire import retire
+from tasks.pools.pools import keep, pools
+from tasks.worker import nodes
 from tests.integration.tasks.conftest import Stage
 
 OLD, NEW = "runner:1", "runner:2"

@@ -17,9 +17,9 @@ from k8s_adapters import client
 from k8s_adapters.client import make_client
 from models.db.engine import make_engine
 from ostler.secrets import Secret
-from tasks import runtime as current
-from tasks.pools import keep, pools
-from tasks.retire import retire
+from tasks.claims.retire import retire
+from tasks.pools.pools import keep, pools
+from tasks.worker import runtime as current
 from tests.integration.tasks.conftest import StubRuntime
 
 

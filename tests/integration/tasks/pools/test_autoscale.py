@@ -13,10 +13,10 @@ from k8s_adapters.client import MERGE_PATCH
 from k8s_adapters.names import DRAIN_FINALIZER
 from k8s_adapters.pools import PoolSeen, create_pool, delete_pool, get_pool, list_pools, scale_pool
 from ostler.errors import Forbidden, Retryable
-from tasks import autoscale as module
-from tasks import nodes
-from tasks.autoscale import autoscale
-from tasks.pools import pools
+from tasks.pools import autoscale as module
+from tasks.pools.autoscale import autoscale
+from tasks.pools.pools import pools
+from tasks.worker import nodes
 from tests.integration.tasks.conftest import Stage
 from tests.nodes import LiveNode
 

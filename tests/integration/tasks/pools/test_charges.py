@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from models.routing.usage import charge, usage_of
-from tasks.retire import retire
+from tasks.claims.retire import retire
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 from tests.integration.tasks.pools.fleet import kept, polls
 

@@ -17,8 +17,8 @@ import pytest
 from sqlalchemy import event
 
 import tasks
-from tasks.pools import keep, pools
-from tasks.retire import retire
+from tasks.claims.retire import retire
+from tasks.pools.pools import keep, pools
 from tasks.sweeps.orphaned_service_accounts import orphaned_service_accounts
 from tests.guard import guarded
 from tests.integration.tasks.conftest import Stage
@@ -42,7 +42,7 @@ class Killer:
     def at(self, what: str) -> None:
         """Kill if this step is new."""
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and Path(frame.f_code.co_filename).parent != TASKS:
+        while frame is not None and TASKS not in Path(frame.f_code.co_filename).parents:
             frame = frame.f_back
         if frame is None:
             return

@@ -33,7 +33,7 @@ def test_it_is_stored_whatever_it_was(stage: Stage, monkeypatch: pytest.MonkeyPa
         raise Retryable("no answer")
 
     with monkeypatch.context() as broken:  # the keeper gets as far as the deletion
-        broken.setattr("tasks.spent.delete_runner", refuse)
+        broken.setattr("tasks.pools.spent.delete_runner", refuse)
         kept(stage)
     found = {
         row.name: (row.exit_reason, row.runner_exit_code)

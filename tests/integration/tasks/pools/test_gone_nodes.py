@@ -13,10 +13,10 @@ from models.pools.scaling import pool_rows
 from models.routing.usage import usage_of
 from ostler.clock import utcnow
 from ostler.errors import Busy, Retryable
-from tasks import nodes as of_nodes
-from tasks.retire import retire
+from tasks.claims.retire import retire
 from tasks.sweeps.finished_jobs import finished_jobs
 from tasks.sweeps.gone_nodes import gone_nodes
+from tasks.worker import nodes as of_nodes
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 from tests.integration.tasks.pools.dead_nodes import LONG, SHORT, Nodes, all_pods, bind, delete_gently, nodes
 from tests.integration.tasks.pools.fleet import condition, kept, polls, reasons, retired, spec, status

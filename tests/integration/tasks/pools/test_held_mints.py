@@ -13,7 +13,7 @@ from models.pools.held_mints import held_mints
 from models.upstream import backoffs
 from ostler.clock import utcnow
 from rules.claims.mint_questions import group_key
-from tasks.pools import keep
+from tasks.pools.pools import keep
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import condition, kept, polls, the_pool
 

@@ -98,7 +98,7 @@ def test_a_deadline_that_cannot_be_set_stops_nothing_and_comes_with_the_next_rec
         raise Retryable("the API server is away")
 
     with monkeypatch.context() as broken:
-        broken.setattr("tasks.deadlines.set_deadline", away)
+        broken.setattr("tasks.pools.deadlines.set_deadline", away)
         reconcile(stage)
     assert deadlines_of(stage)[name] is None
     assert len(stage.pods()) == 3

@@ -10,7 +10,7 @@ import pytest
 
 from k8s_adapters.pods import PodSeen, list_pods
 from ostler.clock import utcnow
-from tasks import pools
+from tasks.pools import pools
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import kept
 

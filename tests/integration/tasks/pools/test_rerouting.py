@@ -19,8 +19,8 @@ from models.pools.keeper import PoolFacts
 from models.sweeps import rematch
 from rules.pools.demand import Places
 from rules.waiting import WaitsFor, explain
-from tasks import rerouting
-from tasks.runtime import Runtime
+from tasks.routing import rerouting
+from tasks.worker.runtime import Runtime
 from tests.database import Database
 from tests.integration.matching.stage import Stage, make_stage
 from tests.integration.models.webhook_rows import NOW

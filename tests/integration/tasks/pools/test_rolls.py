@@ -9,7 +9,7 @@ import pytest
 
 from ostler.errors import Forbidden
 from rules.pools import pool_plan
-from tasks import nodes
+from tasks.worker import nodes
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import (
     NEW,

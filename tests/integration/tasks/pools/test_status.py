@@ -9,9 +9,9 @@ import pytest
 from k8s_adapters.client import KubeClient
 from k8s_adapters.draining import hold_pool
 from k8s_adapters.pools import create_pool, delete_pool, get_pool, patch_pool_replicas
-from tasks.mirror import mirror
-from tasks.pools import keep, pool_changed
-from tasks.runtime import runtime
+from tasks.pools.mirror import mirror
+from tasks.pools.pools import keep, pool_changed
+from tasks.worker.runtime import runtime
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import (
     beats,
@@ -108,7 +108,7 @@ def test_api_server_takes_the_status_of_a_pool_with_an_outdated_runner(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.pool(replicas=1)
-    monkeypatch.setattr("tasks.pools.outdated", lambda *_: "GitHub will refuse its runner")
+    monkeypatch.setattr("tasks.pools.pools.outdated", lambda *_: "GitHub will refuse its runner")
     assert condition(stage, "RunnerOutdated")["message"] == "GitHub will refuse its runner"
 
 
@@ -136,7 +136,7 @@ def test_a_status_that_could_not_be_written_is_written_by_the_next_look(
     kept(stage)
     polls(stage)
     with monkeypatch.context() as broken:
-        broken.setattr("tasks.pool_status.transaction", fail)
+        broken.setattr("tasks.pools.pool_status.transaction", fail)
         stage.rows("UPDATE pools SET status_at = NULL")
         with pytest.raises(ZeroDivisionError):  # killed after the write, before it was noted down
             kept(stage)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from k8s_adapters.pods import list_pods
-from tasks.pools import keep
+from tasks.pools.pools import keep
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import beats, kept, polls, reasons, spec, the_pool
 
@@ -36,7 +36,7 @@ def together(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
             failures.append(error)
 
     with monkeypatch.context() as patched:
-        patched.setattr("tasks.pools.list_pods", listed)
+        patched.setattr("tasks.pools.pools.list_pods", listed)
         patched.setattr(stage.outbox, "alone", everybody)
         threads = [threading.Thread(target=run) for _ in range(KEEPERS)]
         for thread in threads:
@@ -55,7 +55,7 @@ def everybody(_: str) -> Iterator[bool]:
 def test_a_keeper_that_has_more_to_create_asks_for_the_next_look_at_once(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks.provision.CREATIONS", 2)
+    monkeypatch.setattr("tasks.pools.provision.CREATIONS", 2)
     stage.pool(replicas=3)
     kept(stage)
     (message,) = stage.outbox.take("ostler.keep")

@@ -32,14 +32,14 @@ from ostler.errors import Gone, Retryable
 from ostler.upstreams import TALLY
 from rules.pools.fleets import NOTHING, Node
 from rules.sweeps.nodes import NodeHealth, Ready
-from tasks import nodes
-from tasks import runtime as current
-from tasks.app import app
-from tasks.pools import keep, pools
+from tasks.pools.pools import keep, pools
 from tasks.sweeps.catch_up import ACTIVE
 from tasks.sweeps.frame import LEASE
 from tasks.sweeps.redelivery import redelivery
 from tasks.sweeps.tick import Tick
+from tasks.worker import nodes
+from tasks.worker import runtime as current
+from tasks.worker.app import app
 from tests.database import Database
 from tests.integration.tasks.conftest import Stage, StubRuntime
 from tests.integration.tasks.sweeps.kin import (

@@ -27,12 +27,12 @@ from ostler.clock import utcnow
 from ostler.errors import Gone, Retryable
 from ostler.secrets import Secret
 from rules.sweeps.reaping import Expect, Source, Witness
-from tasks import base
-from tasks import runtime as current
 from tasks.sweeps.frame import LEASE, run_tick
 from tasks.sweeps.obstacles import closed_gate
 from tasks.sweeps.pace import Sweep
 from tasks.sweeps.tick import OBSTACLES, Tick
+from tasks.worker import base
+from tasks.worker import runtime as current
 from tests.database import Database
 from tests.integration.tasks.conftest import StubRuntime
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rules.sweeps.orphans import judge_silent
-from tasks.pools import keep, pools
+from tasks.pools.pools import keep, pools
 from tasks.sweeps import silent_pods as of_silence
 from tasks.sweeps.silent_pods import silent_pods
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub

@@ -1,0 +1,1 @@
+"""Claims: dispatch, stamp, mint, release, retire, and the questions that come before them."""

@@ -1,0 +1,35 @@
+"""The brake of a pool whose runners never execute: read at each reconcile, released by a change of its template."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import structlog
+from sqlalchemy import Connection, Row
+
+from models.claims import runner_failures
+from models.db.engine import transaction
+from rules.claims.runner_brakes import Brake
+from tasks.worker.runtime import Runtime
+
+log = structlog.get_logger(__name__)
+
+
+def see_brake(rt: Runtime, pool: Row[Any], *, now: datetime) -> Brake | None:
+    """Return the brake of a pool, and wake its matcher when a probe is due or the template is another one.
+
+    A wake that is lost is sent by the next reconcile.
+    """
+
+    def body(db: Connection) -> tuple[Brake | None, int, bool]:
+        mended = runner_failures.forget_old_templates(db, pool.id, pool.template_hash, now=now)
+        brake = runner_failures.read(db, pool.id, pool.template_hash)
+        return brake, mended, brake is not None and runner_failures.is_due(db, pool.id, brake, now=now)
+
+    brake, mended, due = transaction(rt.engine, body)
+    if mended:
+        log.info("pool.brake_released", pool=pool.name, failures=mended, why="its template has changed")
+    if mended or due:
+        rt.waker.wake(pool.id)
+    return brake

@@ -1,0 +1,168 @@
+"""Questions to GitHub that several steps share: remove the runners of a claim, and what became of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import structlog
+
+from github_adapters.client import JobSeen
+from github_adapters.runs import RunSeen
+from models.claims import releases
+from models.db.engine import transaction
+from models.intake import repositories
+from models.routing import accounts
+from ostler.clock import utcnow
+from ostler.errors import Gone, UpstreamError
+from ostler.reasons import meaning_of
+from rules.claims.fates import NO_JOB, WAITS, JobFate, OverRun, from_github
+from rules.routing.scopes import Scope
+from tasks.worker.base import RELEASE, Policy, calls, remaining
+from tasks.worker.runtime import Runtime
+
+log = structlog.get_logger(__name__)
+
+
+def deregister(rt: Runtime, registrations: Iterable[releases.Registration], *, policy: Policy = RELEASE) -> None:
+    """Remove every runner of these, which were registered, or may have been.
+
+    Raises `Busy` when GitHub refuses because one executes, and whatever else GitHub's adapter raises.
+    """
+    for registration in registrations:
+        remove_runner(rt, registration, policy=policy)
+
+
+def remove_runner(rt: Runtime, registration: releases.Registration, *, policy: Policy) -> None:
+    """Remove a runner that was registered, or may have been, and write that down; raises as `deregister` does."""
+    take_away(rt, registration, policy=policy)
+    transaction(rt.engine, lambda db: releases.registration_removed(db, registration.attempt_id, now=utcnow()))
+
+
+def take_away(rt: Runtime, registration: releases.Registration, *, policy: Policy) -> None:
+    """Let GitHub remove a runner; when it returns, GitHub has no such runner. Raises as `deregister` does.
+
+    In a repository by its id. Where that is not known its name may be another repository's by now, which has no such
+    runner either: only one that is found there proves anything, and `Gone` is raised when there is none (L8).
+    """
+    scope = Scope.parse(registration.scope)
+    runner_id = registration.runner_id if scope.certain else None
+    if runner_id is None:
+        found = rt.github.find_runner(
+            installation_id=registration.installation_id, scope=scope, name=registration.runner_name,
+            policy=calls(policy),
+        )  # fmt: skip
+        if found is None and not scope.certain:
+            raise Gone("whether this is still the repository of the runner is not known")
+        runner_id = None if found is None else found.id
+    if runner_id is not None:
+        rt.github.delete_runner(
+            installation_id=registration.installation_id, scope=scope, runner_id=runner_id, policy=calls(policy)
+        )
+
+
+def follow_owner(rt: Runtime, installation_id: int) -> bool:
+    """GitHub knows no such scope: write its owner's name of today down; return whether that is another one."""
+    try:
+        seen = rt.github.get_installation(installation_id=installation_id, deadline_seconds=remaining())
+    except UpstreamError as error:
+        log.warning("github.installation_unknown", installation=installation_id, error=meaning_of(error))
+        return False
+    renamed = transaction(rt.engine, lambda db: accounts.rename_owner(db, account_id=seen.account_id, login=seen.login))
+    if renamed:
+        log.info("github.owner_renamed", account=seen.account_id, login=seen.login)
+    return renamed
+
+
+def ask_fate(
+    rt: Runtime,
+    *,
+    job_id: int | None,
+    repository: str | None,
+    installation_id: int | None,
+    policy: Policy = RELEASE,
+    look_ups: LookUps | None = None,
+) -> JobFate:
+    """Return what GitHub says of a job that lost its claim; `look_ups` and what it raises as for `ask_job`."""
+    if job_id is None or repository is None or installation_id is None:
+        return NO_JOB
+    return ask_job(
+        rt, installation_id=installation_id, repository=repository, job_id=job_id, policy=policy, look_ups=look_ups
+    ).fate
+
+
+@dataclass(frozen=True, slots=True)
+class JobTold:
+    """What GitHub says of a job (None: a 404), of its run where that is over, and what becomes of the job by that."""
+
+    job: JobSeen | None
+    run: OverRun | None
+
+    @property
+    def fate(self) -> JobFate:
+        """Return what becomes of it."""
+        if self.job is None:
+            return from_github(status=None, conclusion=None, run=self.run)
+        return from_github(
+            status=self.job.status, conclusion=self.job.conclusion, run=self.run, runner=self.job.runner_name
+        )
+
+
+@dataclass(slots=True)
+class LookUps:
+    """What one tick was told of jobs and runs: it asks for each once, and goes without when calls are scarce."""
+
+    jobs: dict[int, tuple[JobSeen | None, str | int]] = field(default_factory=dict)
+    runs: dict[int, RunSeen | None] = field(default_factory=dict)
+
+
+def ask_job(
+    rt: Runtime,
+    *,
+    installation_id: int,
+    repository: str,
+    job_id: int,
+    policy: Policy,
+    look_ups: LookUps | None = None,
+) -> JobTold:
+    """Ask for a job, and for its run when the job has not begun: one in a run that is over never will.
+
+    A run of an earlier attempt than the job's is an old answer and proves nothing. `look_ups` are a tick's: with them
+    the question is shed first when calls are scarce. Raises what GitHub's adapter raises.
+    """
+    kept = look_ups or LookUps()
+    optional = look_ups is not None
+    if job_id not in kept.jobs:
+        kept.jobs[job_id] = _find_job(
+            rt, installation_id=installation_id, repository=repository, job_id=job_id, policy=policy, optional=optional
+        )
+    job, home = kept.jobs[job_id]
+    if job is None or job.status not in WAITS:
+        return JobTold(job, None)
+    run = kept.runs.get(job.run_id)
+    if run is None or run.attempt < job.run_attempt:
+        run = kept.runs[job.run_id] = rt.github.get_run(
+            installation_id=installation_id, repository=home, run_id=job.run_id, policy=calls(policy), optional=optional
+        )
+    over = run is not None and run.over and run.attempt >= job.run_attempt
+    return JobTold(job, OverRun(run.conclusion) if run is not None and over else None)
+
+
+def _find_job(
+    rt: Runtime, *, installation_id: int, repository: str, job_id: int, policy: Policy, optional: bool
+) -> tuple[JobSeen | None, str | int]:
+    """Return a job, and what its repository was called to find it.
+
+    After a 404 it is asked for by the repository's id: its name may be another repository's by now, and nobody told.
+    """
+
+    def ask(home: str | int) -> JobSeen | None:
+        return rt.github.get_job(
+            installation_id=installation_id, repository=home, job_id=job_id, policy=calls(policy), optional=optional
+        )
+
+    found = ask(repository)
+    if found is not None:
+        return found, repository
+    number = transaction(rt.engine, lambda db: repositories.id_of(db, job_id))
+    return (None, repository) if number is None else (ask(number), number)

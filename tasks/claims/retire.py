@@ -1,0 +1,143 @@
+"""`ostler.retire(claim_id)` deletes a Pod under its retire claim, and ends the claim when the UID is gone.
+
+An accepted DELETE, a Terminating Pod and a time-out leave the claim live: `resume` looks again after 5 to 60 seconds,
+each wait twice the last (L7). What is Terminating gets no second DELETE. A Pod
+whose claims left a registered runner has it deregistered first, also one that was never delivered, and a refusal is
+obeyed (L3). GitHub is asked under the names and in the installation of today, however long ago the claims of the Pod
+ended; a 404 that comes of an owner's new name is asked again under that. Where the App may not remove a runner (any
+more) that somebody could start, the Pod has to end by itself, and GitHub is asked again every minute: the App may be
+installed anew. This is the only way to delete a Pod that is not terminal, so whoever wanted it gone, what Pod and rows
+say now has the last word.
+
+A Pod whose node is gone stays Terminating for ever. Where the sweep `gone_nodes` allowed it, such a Pod is deleted
+without waiting for its kubelet, after its node was read again.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from k8s_adapters.events import pod_of
+from k8s_adapters.pods import PodSeen, get_pod
+from k8s_adapters.runners import delete_runner
+from models.claims import releases
+from models.db.engine import transaction
+from ostler.clock import utcnow
+from ostler.errors import Busy, Forbidden, Gone, NotInstalled, RateLimited
+from ostler.logging import also_about
+from ostler.reasons import meaning_of
+from ostler.wakes import KEEP
+from ostler.wakes import RETIRE as NAME
+from rules.sweeps.nodes import may_force
+from tasks.claims.again import OUT_OF_REACH, after_a_failure, longer, look_again, wait_for_token
+from tasks.claims.evidence import ask
+from tasks.claims.freed import wake_after_pods
+from tasks.claims.github import follow_owner, remove_runner
+from tasks.worker.base import RETIRE, calls, task
+from tasks.worker.nodes import gone_now
+from tasks.worker.runtime import Runtime, runtime
+
+log = structlog.get_logger(__name__)
+
+
+@task("retire", queue="retire", policy=RETIRE)
+def retire(*, claim_id: int) -> None:
+    """Retire the Pod of a claim whose purpose that is."""
+    rt = runtime()
+    work = transaction(rt.engine, lambda db: releases.begin_retire(db, claim_id, now=utcnow()))
+    if work is not None:
+        also_about(job=work.job_id, pod=work.pod_name, pod_uid=work.pod_uid)
+        with after_a_failure(rt, work):
+            carry_out(rt, work)
+
+
+def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
+    """Deregister where that has to be, delete the Pod and look whether it is gone."""
+    seen = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RETIRE))
+    gone = seen is None or seen.uid != work.pod_uid
+    living = None if gone else seen
+    verdict = ask(rt, work.pod_uid, living, gone=gone)
+    if work.delivered or work.registrations or verdict.busy:
+        try:
+            remove_runners(rt, work, over=living is None or living.is_over)
+        except Busy:
+            log.warning("retire.refused")
+            look_again(rt, work, "GitHub says that its runner is busy", after=longer(work))
+            return
+        except OwnerRenamed:
+            look_again(rt, work, "its owner has another name")
+            return
+        except RateLimited as error:
+            wait_for_token(rt, work, after=error.after)
+            return
+        verdict = ask(rt, work.pod_uid, living, gone=gone)
+    if verdict.busy:
+        log.error("retire.kept", reasons=verdict.reasons)
+        look_again(rt, work, "it may hold a JIT: " + ", ".join(verdict.reasons), after=OUT_OF_REACH)
+        return
+    if living is None or not living.terminating:
+        tell(rt, work)
+        delete_runner(rt.kube, namespace=work.namespace, name=work.pod_name, uid=work.pod_uid, policy=calls(RETIRE))
+    seen = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RETIRE))
+    if work.forced and seen is not None and seen.uid == work.pod_uid and force(rt, work, seen):
+        seen = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RETIRE))
+    if seen is not None and seen.uid == work.pod_uid:
+        look_again(rt, work, "Terminating", after=longer(work))
+        return
+    ended = transaction(rt.engine, lambda db: releases.end_retired(db, work, now=utcnow(), who=rt.who))
+    if ended:
+        log.info("retire.done", reason=work.reason)
+        rt.waker.send(KEEP, queue="pools", pool_id=work.pool_id)
+        wake_after_pods(rt, [work.pod_uid])
+
+
+def tell(rt: Runtime, work: releases.ReleaseWork) -> None:
+    """Say in an Event why the Pod is deleted. The Event outlives the Pod for an hour."""
+    pod = pod_of(namespace=work.namespace, name=work.pod_name, uid=work.pod_uid)
+    rt.events.tell(pod, "Normal", "Retired", work.reason or "it is retired")
+
+
+def force(rt: Runtime, work: releases.ReleaseWork, pod: PodSeen) -> bool:
+    """Delete a Terminating Pod without its kubelet; False when its node may be back, or it may hold a JIT after all."""
+    gone = None if pod.node is None else gone_now(rt, pod.node)
+    if not may_force(gone, attachable_volumes=pod.attachable_volumes) or ask(rt, work.pod_uid, pod).busy:
+        log.warning("retire.not_forced", node=pod.node, gone=None if gone is None else str(gone))
+        return False
+    delete_runner(
+        rt.kube, namespace=work.namespace, name=work.pod_name, uid=work.pod_uid, force=True, policy=calls(RETIRE)
+    )
+    log.warning("retire.forced", node=pod.node, gone=str(gone))
+    return True
+
+
+class OwnerRenamed(Exception):
+    """The owner of a runner has a new name, which was written down: the same work is to be read again."""
+
+
+def remove_runners(rt: Runtime, work: releases.ReleaseWork, *, over: bool) -> None:
+    """Remove every runner of the Pod; raises `OwnerRenamed` and what GitHub's adapter raises.
+
+    A runner that nobody can start holds up nothing where the App may not remove it: its JIT never left us, or the Pod
+    is `over`. Nor does one of a Pod that is over for being busy: GitHub has not noticed yet that it ended, and
+    `orphaned_runners` removes it later.
+    """
+    for registration in work.registrations:
+        try:
+            remove_runner(rt, registration, policy=RETIRE)
+        except Busy as busy:
+            if not over:
+                raise
+            log.warning("retire.runner_left", runner=registration.runner_name, error=meaning_of(busy))
+        except (Forbidden, Gone) as error:
+            if registration.delivered and not over:
+                scope_unknown = isinstance(error, Gone) and not isinstance(error, NotInstalled)
+                if scope_unknown and follow_owner(rt, registration.installation_id):
+                    raise OwnerRenamed from None
+                look_again(rt, work, meaning_of(error), after=OUT_OF_REACH)
+                raise
+            log.warning("retire.runner_left", runner=registration.runner_name, error=meaning_of(error))
+
+
+def send_retire(rt: Runtime, claim_id: int) -> None:
+    """Ask for the step of a retire claim that is committed."""
+    rt.waker.send(NAME, queue="retire", claim_id=claim_id)

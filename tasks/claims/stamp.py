@@ -1,0 +1,111 @@
+"""`ostler.stamp(claim_id, chain_no)` marks the Pod taken for the cluster; `ostler.unstamp` takes the mark back.
+
+A stamp that cannot be put on is given up after 3 attempts within 2 s, counted, and the dispatch goes on (L10).
+"""
+
+from __future__ import annotations
+
+import structlog
+from sqlalchemy import Connection
+
+from k8s_adapters.stamps import StampOutcome
+from models.claims import releases, steps
+from models.db.engine import transaction
+from ostler import telemetry
+from ostler.clock import utcnow
+from ostler.errors import UpstreamError
+from ostler.logging import also_about
+from ostler.reasons import meaning_of
+from tasks.claims.annotation import look_at, write
+from tasks.claims.evidence import ask
+from tasks.claims.release import send_release
+from tasks.claims.silent_cut import reopen
+from tasks.worker.base import STAMP, task
+from tasks.worker.runtime import Runtime, runtime
+
+log = structlog.get_logger(__name__)
+
+
+@task("stamp", queue="dispatch", policy=STAMP)
+def stamp(*, claim_id: int, chain_no: int | None = None) -> None:
+    """Stamp the Pod of a claim, before its mint or, where the stamp is missing, later."""
+    rt = runtime()
+    work = transaction(rt.engine, lambda db: steps.begin_stamp(db, claim_id, chain_no=chain_no, now=utcnow()))
+    if work is None:
+        return
+    also_about(job=work.job_id, pod=work.pod_name, pod_uid=work.pod_uid)
+    error: str | None = None
+    why = "another value stands there"
+    outcome: StampOutcome | None = None
+    try:
+        outcome = write(rt, work, owner=work.account_id).outcome
+    except UpstreamError as failure:
+        error = meaning_of(failure)
+        why = str(failure)
+    if outcome is StampOutcome.POD_GONE:
+        give_up_pod(rt, work, "its Pod is gone")
+        return
+    on = outcome is StampOutcome.DONE
+    if not on:
+        telemetry.STAMPS_MISSED.inc()
+        log.warning("stamp.gave_up", error=error, why=why)
+
+    def finish(db: Connection) -> None:
+        if on:
+            steps.record_annotation(db, pod_uid=work.pod_uid, value=work.value)
+        steps.finish_stamp(
+            db, work, "stamp_on" if on else "stamp_gave_up",
+            error=error, due_after=rt.settings.due_after, now=utcnow(), who=rt.who,
+        )  # fmt: skip
+
+    transaction(rt.engine, finish)
+
+
+@task("unstamp", queue="dispatch", policy=STAMP)
+def unstamp(*, claim_id: int) -> None:
+    """Take the stamp off a minted claim whose Pod stopped polling, so that the Pod reaches us again.
+
+    An answer that does not come leaves it `removing`: `resume` repeats it. The Pod is read first, because rows alone do
+    not show a delivery that a failover lost. A Pod that may hold a JIT keeps its stamp, and the claim is released.
+    The Pod of a delivered claim is un-stamped only if it is cut off (`tasks.claims.silent_cut`).
+    """
+    rt = runtime()
+    work = transaction(rt.engine, lambda db: steps.begin_unstamp(db, claim_id, now=utcnow()))
+    if work is None:
+        reopen(rt, claim_id)
+        return
+    also_about(job=work.job_id, pod=work.pod_name, pod_uid=work.pod_uid)
+    pod = look_at(rt, work)
+    verdict = ask(rt, work.pod_uid, pod, gone=pod is None)
+    if verdict.busy:
+        log.error("unstamp.refused", reasons=verdict.reasons)
+        give_up_pod(rt, work, "its Pod may hold a JIT")
+        return
+    outcome = write(rt, work, owner=None).outcome
+    if outcome is StampOutcome.POD_GONE:
+        give_up_pod(rt, work, "its Pod is gone")
+    elif outcome is StampOutcome.DONE:
+
+        def finish(db: Connection) -> None:
+            steps.record_annotation(db, pod_uid=work.pod_uid, value=work.value)
+            steps.finish_stamp(
+                db, work, "stamp_off", error=None, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
+            )
+            steps.notify_minted(db, claim_id, work.pod_uid)
+
+        transaction(rt.engine, finish)
+
+
+def give_up_pod(rt: Runtime, work: steps.StampWork, why: str) -> None:
+    """The Pod is gone, or of no use: release the claim if nothing was delivered.
+
+    A delivered one is ended by `missing_pods`, which asks GitHub what became of the job.
+    """
+    now = utcnow()
+
+    def body(db: Connection) -> bool:
+        steps.give_back(db, work, due_at=now, error=why)
+        return releases.request_release(db, work.claim_id, reason=why, undelivered=True, now=now, who=rt.who)
+
+    if transaction(rt.engine, body):
+        send_release(rt, work.claim_id)

@@ -1,0 +1,1 @@
+"""Intake: the account that owns the App."""

@@ -1,0 +1,52 @@
+"""`ostler.ask_owner()`: asks GitHub whose the App is, and lets that account in.
+
+Jobs of accounts that nobody has let in are held. The owner of the App is no stranger, so its account is allowed without
+an operator. A message that is lost, or a question that got no answer, is repeated by `rematch`.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from models.db.engine import transaction
+from models.routing import accounts
+from ostler.clock import utcnow
+from ostler.errors import UpstreamError
+from ostler.reasons import meaning_of
+from ostler.wakes import REMATCH
+from tasks.worker.base import Policy, task
+from tasks.worker.runtime import Runtime, runtime
+
+log = structlog.get_logger(__name__)
+
+ASK = Policy(adapter_attempts=1, task_retries=0, call_seconds=10)
+
+AT_ONCE = 1000
+"""Accounts that one answer is recorded for; the next run takes the rest."""
+
+
+@task("ask_owner", queue="github", policy=ASK)
+def ask_owner() -> None:
+    """Ask once for all held accounts that were not asked about yet; no answer changes nothing (L8)."""
+    rt = runtime()
+    with rt.waker.alone("ask_owner") as alone:  # each batch of webhooks may send this, and GitHub may be slow
+        if alone:
+            ask(rt)
+
+
+def ask(rt: Runtime) -> None:
+    """Ask GitHub, and record its answer."""
+    held = transaction(rt.engine, lambda db: accounts.unasked_accounts(db, limit=AT_ONCE))
+    if not held:
+        return
+    try:
+        owner = rt.github.get_app(deadline_seconds=ASK.call_seconds).owner_id
+    except UpstreamError as error:
+        log.warning("owner.unknown", error=meaning_of(error))
+        return
+    if owner is None:
+        log.warning("owner.unknown", error="GitHub does not say whose the App is")
+        return
+    if transaction(rt.engine, lambda db: accounts.record_owner(db, held, owner_id=owner, now=utcnow())):
+        log.info("account.allowed", account=owner, why="it owns the App")
+        rt.waker.send(REMATCH, queue="sweeps")

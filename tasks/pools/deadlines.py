@@ -1,0 +1,65 @@
+"""Deadlines of Pods that execute a job of a pool with `maxJobDuration`.
+
+Level-triggered: each reconcile of the pool sets those that are missing. Nothing waits for a deadline, least of all the
+delivery of a JIT, and one that cannot be set now is set by a later reconcile.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import structlog
+
+from k8s_adapters.deadlines import set_deadline
+from k8s_adapters.pods import PodSeen
+from models.claims import pod_claims
+from models.db.engine import transaction
+from ostler.clock import utcnow
+from ostler.errors import UpstreamError
+from ostler.reasons import meaning_of
+from rules.pools.job_deadlines import active_deadline
+from tasks.pools.provision import RESERVE
+from tasks.worker.base import SWEEP_ROW, calls, remaining
+from tasks.worker.runtime import Runtime
+
+log = structlog.get_logger(__name__)
+
+
+def limit_jobs(rt: Runtime, pool_id: int, pods: Sequence[PodSeen], *, max_job_seconds: float | None) -> None:
+    """Set the deadline of each listed Pod that executes a job and has none.
+
+    The claims are read after the list (L8). A claim is `executing` once GitHub or the Pod showed that a job began; one
+    that is only delivered may wait for a job, and that time is not the job's (L3).
+    """
+    if max_job_seconds is None:
+        return
+    open_ended = [
+        pod for pod in pods
+        if pod.active_deadline is None and pod.started_at is not None and not (pod.terminating or pod.is_over)
+    ]  # fmt: skip
+    if not open_ended:
+        return
+    executing = transaction(rt.engine, lambda db: pod_claims.executing_pods(db, pool_id=pool_id))
+    lacking = [pod for pod in open_ended if pod.uid in executing]
+    random.shuffle(lacking)  # what fails is not always the first (L14)
+    for pod in lacking:
+        if remaining() < RESERVE:
+            return
+        try:
+            limit(rt, pod, max_job_seconds=max_job_seconds)
+        except UpstreamError as error:  # the API server's trouble, not this Pod's: the next reconcile goes on
+            log.warning("deadline.not_set", pod=pod.name, pod_uid=pod.uid, error=meaning_of(error))
+            return
+
+
+def limit(rt: Runtime, pod: PodSeen, *, max_job_seconds: float) -> None:
+    """Set the deadline of one Pod."""
+    if pod.started_at is None:
+        return
+    seconds = active_deadline(started_at=pod.started_at, now=utcnow(), max_job_seconds=max_job_seconds)
+    done = set_deadline(
+        rt.kube, namespace=pod.namespace, name=pod.name, uid=pod.uid, seconds=seconds, policy=calls(SWEEP_ROW)
+    )
+    if done:
+        log.info("deadline.set", pod=pod.name, pod_uid=pod.uid, active_deadline_seconds=seconds)

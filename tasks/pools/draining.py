@@ -1,0 +1,93 @@
+"""A pool's way out: held by our finalizer while it lives, let go once nothing of it does.
+
+Its warm Pods are retired and its busy ones kept by `keep`, as those of any pool that wants none; so it goes for a pool
+whose object is gone already. What is decided here is only when the object may go: the collector would take with it
+whatever is left of the pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import structlog
+from sqlalchemy import Row
+
+from k8s_adapters.draining import hold_pool, let_pool_go
+from k8s_adapters.events import pool_of
+from k8s_adapters.pods import PodSeen
+from k8s_adapters.pools import PoolSeen
+from models.db.engine import transaction
+from models.pools import draining
+from ostler.clock import utcnow
+from ostler.errors import UpstreamError
+from ostler.halt import halt
+from ostler.reasons import meaning_of
+from rules.pools.draining import Drain, DrainReport, DrainSeen, judge_drain, report
+from rules.pools.pod_states import PodState
+from rules.pools.pool_plan import PoolPlan
+from tasks.worker.base import SWEEP, SWEEP_ROW, calls
+from tasks.worker.runtime import Runtime
+
+log = structlog.get_logger(__name__)
+
+
+def hold(rt: Runtime, pool: PoolSeen) -> None:
+    """Put our finalizer on a pool that lives without it. Until that is done no Pod of it is made."""
+    if pool.held or pool.terminating:
+        return
+    halt("hold_pool.before_call")
+    try:
+        held = hold_pool(rt.kube, namespace=pool.namespace, name=pool.name, uid=pool.uid, policy=calls(SWEEP_ROW))
+    except UpstreamError as error:  # one pool stops no other (L14)
+        log.warning("pool.not_held", pool=pool.name, error=meaning_of(error))
+        return
+    halt("hold_pool.after_call")
+    log.info("pool.held" if held else "pool.went", pool=pool.name)
+
+
+def note(rt: Runtime, pool: PoolSeen) -> bool:
+    """Have a pool drain whose spec cannot be used; return whether jobs may find another pool now."""
+    if not pool.terminating:
+        return False
+    return transaction(
+        rt.engine, lambda db: draining.note_draining(db, uid=pool.uid, since=pool.deleted_at, now=utcnow())
+    )
+
+
+def settle(rt: Runtime, pool_id: int, seen: Sequence[PodSeen]) -> None:
+    """Let a pool go of which nothing is left: by a complete list of its Pods, and by its rows, which are read now."""
+    over = [pod.uid for pod in seen if pod.is_terminal]
+    pool = transaction(rt.engine, lambda db: draining.draining_pool(db, pool_id, over=over))
+    if pool is None:
+        return
+    verdict = judge_drain(
+        DrainSeen(
+            alive=len(seen) - len(over),
+            unrecorded=len(set(over) - pool.recorded),
+            open_rows=pool.open_rows,
+        )
+    )
+    if not verdict.go:
+        return
+    halt("let_pool_go.before_call")
+    if let_pool_go(rt.kube, namespace=pool.namespace, name=pool.name, uid=pool.uid, policy=calls(SWEEP)):
+        halt("let_pool_go.after_call")
+        log.info("pool.drained", pool=pool.name)
+        about = pool_of(namespace=pool.namespace, name=pool.name, uid=pool.uid)
+        rt.events.tell(about, "Normal", "Drained", "none of its Pods is left: the pool may go")
+
+
+def told(rt: Runtime, pool: Row[Any], plan: PoolPlan, *, now: datetime) -> DrainReport:
+    """Return what is said of a pool that drains: since when, how many of its Pods are busy, and the oldest job."""
+    oldest = transaction(rt.engine, lambda db: draining.oldest_job(db, pool.id))
+    drain = Drain(
+        since=pool.draining_since or now,
+        timeout=pool.drain_timeout,
+        busy=plan.counts.get(PodState.BUSY, 0),
+        left=plan.alive + plan.lost,
+        oldest_job=None if oldest is None else oldest.id,
+        oldest_since=None if oldest is None else oldest.since,
+    )
+    return report(drain, now=now)

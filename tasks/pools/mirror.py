@@ -1,0 +1,86 @@
+"""Pools and Pods of the cluster as their rows have them."""
+
+from __future__ import annotations
+
+from k8s_adapters.pods import PodSeen
+from k8s_adapters.pools import PoolSeen, pod_hash
+from models.db.engine import transaction
+from models.pools import keeper
+from models.pools.pod_rows import PodFacts
+from ostler.clock import utcnow
+from rules.claims.stamps import INITIAL
+from tasks.worker.runtime import Runtime
+
+
+def mirror(rt: Runtime, pool: PoolSeen) -> bool:
+    """Mirror one pool; return whether jobs may find another pool now."""
+    return transaction(rt.engine, lambda db: keeper.mirror_pool(db, facts(rt, pool), now=utcnow()))
+
+
+def mark_unusable(rt: Runtime, pool: PoolSeen, *, problem: str) -> None:
+    """Record why a pool cannot be used."""
+    known = facts(rt, pool)
+    transaction(rt.engine, lambda db: keeper.mark_problem(db, known, problem=problem, now=utcnow()))
+
+
+def facts(rt: Runtime, pool: PoolSeen) -> keeper.PoolFacts:
+    """Return what is mirrored of a pool."""
+    return keeper.PoolFacts(
+        uid=pool.uid,
+        namespace=pool.namespace,
+        name=pool.name,
+        image=pool.image,
+        labels=pool.runner_labels,
+        runner_group_id=pool.runner_group if isinstance(pool.runner_group, int) else 0,
+        runner_group_name=pool.runner_group if isinstance(pool.runner_group, str) else None,
+        allow_forks=pool.allow_forks,
+        vcpu=pool.vcpu_millicores,
+        memory=pool.memory_mib,
+        replicas=pool.replicas,
+        allowed_accounts=pool.allowed_accounts,
+        allowed_repositories=pool.allowed_repositories,
+        routing_priority=pool.routing_priority,
+        template_hash=pod_hash_of(rt, pool),
+        draining=pool.terminating,
+        draining_since=pool.deleted_at,
+        generation=pool.generation,
+        paused=pool.paused,
+        autoscaled=pool.autoscaled,
+        min_warm=pool.min_warm,
+        max_replicas=pool.max_replicas,
+        scale_down_delay=pool.scale_down_delay,
+        max_unavailable_percent=pool.max_unavailable_percent,
+        max_surge=pool.max_surge,
+        replicas_writer=pool.replicas_writer if pool.autoscaled else None,
+        start_timeout=rt.settings.start_timeout if pool.start_timeout is None else pool.start_timeout,
+        max_concurrent=pool.max_concurrent,
+        drain_timeout=pool.drain_timeout,
+        max_job_seconds=pool.max_job_seconds,
+    )
+
+
+def pod_hash_of(rt: Runtime, pool: PoolSeen) -> str:
+    """Return what a Pod that is made of this pool now is named by; a Pod with another one is stale."""
+    return pod_hash(
+        pool, dispatch_url=rt.settings.dispatch_url, audience=rt.settings.token_audience,
+        dispatch_ca=rt.settings.dispatch_ca,
+    )  # fmt: skip
+
+
+def pod_facts(pod: PodSeen) -> PodFacts:
+    """Return what is recorded of a Pod."""
+    return PodFacts(
+        name=pod.name,
+        namespace=pod.namespace,
+        uid=pod.uid,
+        attempt_id=pod.attempt or "",
+        template_hash=pod.digest or "",
+        stamp_value=pod.stamp or INITIAL,
+        created_at=pod.created_at,
+        over=pod.is_over,
+        terminal=pod.is_terminal,
+        poller_exit_code=pod.poller_exit_code,
+        runner_exit_code=pod.runner_exit_code,
+        exit_reason=pod.exit_reason,
+        ours=pod.is_ours,
+    )

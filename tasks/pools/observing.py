@@ -1,0 +1,104 @@
+"""A pool and its Pods as the plan is made of them: rows that were read under the lock, Pods as they were listed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from k8s_adapters.pods import PodSeen
+from models.pools import pool_plans
+from models.pools.pod_rows import PodRow
+from models.sweeps import silence
+from models.upstream import gates
+from ostler.upstreams import Upstream
+from rules.claims.machines import Purpose
+from rules.pools.pod_states import PodSight, PodState, state_of
+from rules.pools.pool_plan import ObservedPod, ObservedPool, PoolPlan, plan, rolls
+from rules.pools.starts import recovered
+from tasks.claims.evidence import judge
+from tasks.worker.nodes import Sight
+
+HEARD_WITHIN = timedelta(seconds=110)
+"""A poll is written down once a minute at most, and lasts 55 s."""
+
+
+def on_gone_node(row: PodRow, pod: PodSeen | None, nodes: Sight) -> bool:
+    """Return whether a Pod's node is gone. While nothing is known of the node, what its row says stands (L8)."""
+    if pod is None or pod.node not in nodes.known:
+        return row.node_gone
+    return pod.node in nodes.gone
+
+
+def observe_pod(row: PodRow, pod: PodSeen | None, *, template_hash: str, nodes: Sight, now: datetime) -> ObservedPod:
+    """Return a Pod as the plan sees it; one that was not in the list is not touched by it."""
+    heard = row.offered or (row.polled_at is not None and now - row.polled_at < HEARD_WITHIN)
+    state = state_of(
+        PodSight(
+            terminal=row.terminal_at is not None,
+            retiring=row.claim_purpose == Purpose.RETIRE,
+            claimed=row.claim_purpose == Purpose.JOB,
+            delivered=row.claim_delivered,
+            ever_delivered=row.ever_delivered,
+            may_hold_jit=judge(row.recorded, pod).busy,
+            ever_polled=row.first_polled_at is not None or row.offered,
+            heard=heard,
+        )
+    )
+    made = row.created_at if pod is None else max(row.created_at, pod.created_at)
+    return ObservedPod(
+        id=row.id,
+        state=state,
+        created_at=made,
+        idle_since=max(row.first_polled_at or made, row.freed_at or made),
+        stale=row.uid is not None and row.template_hash != template_hash,
+        cordoned=pod is not None and pod.node in nodes.cordoned,
+        node_gone=on_gone_node(row, pod, nodes),
+        unborn=row.uid is None,
+        seen=pod is not None,
+        terminating=pod is not None and pod.terminating,
+        unschedulable=pod is not None and pod.unschedulable,
+        waiting=None if pod is None else pod.waiting_reason,
+        poller_exit_code=None if pod is None else pod.poller_exit_code,
+    )
+
+
+def make_plan(
+    db: Connection,
+    pool: Row[Any],
+    rows: Sequence[PodRow],
+    by_uid: Mapping[str, PodSeen],
+    *,
+    nodes: Sight,
+    most: int,
+    now: datetime,
+) -> tuple[ObservedPool, PoolPlan]:
+    """Return what a pool is and the plan of its reconcile; the caller holds its lock, and listed before it read."""
+    pods = [
+        observe_pod(row, by_uid.get(row.uid or ""), template_hash=pool.template_hash, nodes=nodes, now=now)
+        for row in rows
+    ]
+    fresh = {pod.id for pod in pods if not pod.stale}
+    polls = (row.first_polled_at for row in rows if row.id in fresh and row.first_polled_at is not None)
+    starting = any(pod.state is PodState.STARTING and pod.seen for pod in pods)
+    heard_from = now - timedelta(seconds=pool.start_timeout)
+    observed = ObservedPool(
+        replicas=pool.replicas,
+        leaving=pool.draining or pool.deleted_at is not None,
+        held=pool.paused or pool.problem is not None,
+        max_unavailable_percent=pool.max_unavailable_percent,
+        max_surge=pool.max_surge,
+        start_timeout=pool.start_timeout,
+        max_concurrent=pool.max_concurrent,
+        starts=recovered(pool_plans.starts_of(pool), first_polls=polls, rolls=rolls(pods)),
+        retired=pool_plans.retired_in_tick(pool, now=now),
+        web_beats=starting and silence.web_beats(db, since=heard_from, now=now),
+    )
+    made = plan(observed, pods, most=most, now=now)
+    if made.retire and not gates.is_open(db, Upstream.KUBERNETES):
+        observed = replace(observed, gate_open=False)
+        made = plan(observed, pods, most=most, now=now)
+    return observed, made

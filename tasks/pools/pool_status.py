@@ -1,0 +1,69 @@
+"""A pool's status, written to its object when it has changed, its numbers alone every few seconds at most."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import orjson
+import structlog
+from sqlalchemy import Row
+
+from k8s_adapters.names import POOL_LABEL
+from k8s_adapters.pools import patch_pool_status
+from models.db.engine import transaction
+from models.pools import pool_plans
+from models.pools.held_mints import held_mints
+from ostler.clock import utcnow
+from ostler.errors import Gone, UpstreamError
+from ostler.reasons import meaning_of
+from rules.claims.runner_brakes import Brake
+from rules.pools.pool_plan import ObservedPool, PoolPlan, share_of
+from rules.pools.pool_status import PoolNow, status_of
+from tasks.pools.draining import told
+from tasks.worker.base import SWEEP_ROW, calls
+from tasks.worker.runtime import Runtime
+
+EVERY = 5.0
+"""Seconds between two writes of one pool's status at least, unless a condition has changed."""
+
+log = structlog.get_logger(__name__)
+
+
+def write_status(
+    rt: Runtime, pool: Row[Any], observed: ObservedPool, plan: PoolPlan, *, brake: Brake | None = None,
+    version: str | None = None, now: datetime,
+) -> None:  # fmt: skip
+    """Write a pool's status if it has changed. One that cannot be written is written by the next reconcile."""
+    if pool.deleted_at is not None:
+        return
+    held = transaction(rt.engine, lambda db: held_mints(db, pool.id, now=now))
+    stands = PoolNow(
+        generation=pool.generation,
+        selector=f"{POOL_LABEL}={pool.name}",
+        paused=pool.paused,
+        leaving=observed.leaving,
+        problem=pool.problem,
+        allowed_unavailable=share_of(observed),
+        drain=told(rt, pool, plan, now=now) if observed.leaving else None,
+        replicas_writer=pool.replicas_writer,
+        scaled_up_at=getattr(pool, "scaled_up_at", None),
+        scaled_down_at=getattr(pool, "scaled_down_at", None),
+        brake=brake,
+        held=held,
+        version=version,
+    )
+    status = status_of(stands, plan, before=pool.status, now=now)
+    if not pool_plans.status_is_due(pool, status, every=EVERY, now=now):
+        return
+    try:
+        patch_pool_status(
+            rt.kube, namespace=pool.namespace, name=pool.name, uid=pool.uid, status=status, policy=calls(SWEEP_ROW)
+        )
+    except Gone:
+        return
+    except UpstreamError as error:
+        log.warning("pool.status_not_written", pool=pool.name, error=meaning_of(error))
+        return
+    text = orjson.dumps(status).decode()
+    transaction(rt.engine, lambda db: pool_plans.record_status(db, pool.id, text, now=utcnow()))

@@ -1,0 +1,1 @@
+"""Restore: comparison of the epochs, and `ostler restore`."""

@@ -1,0 +1,120 @@
+"""`ostler.epoch`: compares the epoch of Postgres with the cluster's, and raises both.
+
+Postgres rises first, so that the cluster never knows a later epoch unless Postgres was put back to an earlier state.
+Then the rows are frozen until `ostler restore`. What cannot be read is doubt (L8): nothing is written, and what was
+trusted runs out. It is no sweep: pausing those must not stop the comparison that releases and retirements wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+
+import structlog
+from sqlalchemy import Connection
+
+from k8s_adapters.epochs import EpochSeen, read_epoch, write_epoch
+from k8s_adapters.pods import list_pods
+from models.db import epochs
+from models.db.engine import transaction
+from ostler import clock
+from ostler.clock import utcnow
+from ostler.errors import UpstreamError
+from ostler.reasons import meaning_of
+from rules.claims.stamps import parse
+from rules.restore.epochs import Epoch, EpochVerdict, Standing, judge_epoch
+from tasks.worker.base import SWEEP, calls, task
+from tasks.worker.runtime import Runtime, runtime
+
+log = structlog.get_logger(__name__)
+
+
+@task("epoch", queue="sweeps", policy=SWEEP)
+def epoch() -> None:
+    """Compare and raise once."""
+    verdict = compare(runtime())
+    if verdict is not None and verdict.older:
+        log.error("epoch.older", why=verdict.why, cure=epochs.CURE)
+
+
+def compare(rt: Runtime) -> EpochVerdict | None:
+    """Compare the epochs, the cluster's first; freeze the rows of an earlier state, else raise both and trust.
+
+    None when somebody else raised them meanwhile, or ages cannot be trusted. Raises what the client raises, and then
+    nothing is trusted anew.
+    """
+    began = utcnow()
+    with _noting(rt, "the cluster's epoch could not be read"):
+        seen, ours, verdict = _look(rt)
+    if ours.older_since is not None:
+        return EpochVerdict(Standing.OLDER, ours.why or "")
+    if seen is not None and seen.epoch is None:
+        why = "the ConfigMap of the cluster's epoch says none; delete it if nobody else writes it"
+        transaction(rt.engine, lambda db: epochs.note_doubt(db, why=why))
+        return None
+    if verdict.older:
+        kept = timedelta(seconds=rt.settings.redelivery_kept)
+        transaction(rt.engine, lambda db: epochs.mark_older(db, ours.epoch, why=verdict.why, kept=kept, now=utcnow()))
+        return verdict
+    risen = transaction(rt.engine, lambda db: epochs.advance(db, ours.epoch))
+    if risen is None:
+        return None
+    with _noting(rt, "the cluster's epoch could not be written"):
+        written = write_epoch(
+            rt.kube, namespace=rt.settings.namespace, epoch=risen, seen=seen, policy=calls(SWEEP)
+        )  # fmt: skip
+    return verdict if written and _trust(rt, risen, began=began) else None
+
+
+def _trust(rt: Runtime, risen: Epoch, *, began: datetime) -> bool:
+    """Trust the rows from `began` on; False when the epoch moved on, or the ages that rows tell are wrong."""
+
+    def body(db: Connection) -> bool:
+        if clock.process.is_unsteady():  # measured, if it was due, when this connection was taken
+            epochs.note_doubt(db, why="the clock of Postgres jumped, and ages are not trusted for two minutes")
+            return False
+        return epochs.confirm(db, risen, trusted_for=trusted_for, now=began)
+
+    trusted_for = timedelta(seconds=rt.settings.epoch_trusted_for)
+    return transaction(rt.engine, body)
+
+
+@contextmanager
+def _noting(rt: Runtime, what: str) -> Iterator[None]:
+    """Write down what could not be done with the cluster, and why."""
+    try:
+        yield
+    except UpstreamError as error:
+        why = f"{what}: {meaning_of(error)}"
+        transaction(rt.engine, lambda db: epochs.note_doubt(db, why=why))
+        raise
+
+
+def judge_only(rt: Runtime) -> EpochVerdict:
+    """Return the verdict of a comparison that changes nothing. Raises what the client raises."""
+    return _look(rt)[2]
+
+
+def _look(rt: Runtime) -> tuple[EpochSeen | None, epochs.EpochSeen, EpochVerdict]:
+    """Return both sides as they are, the cluster's read first (L8), and the verdict."""
+    seen = read(rt)
+    stamps = stamped_by(rt) if seen is None else {}
+    ours = transaction(rt.engine, lambda db: epochs.read(db, now=utcnow()))
+    unknown = transaction(rt.engine, lambda db: epochs.unknown_claims(db, stamps)) if stamps else 0
+    return seen, ours, judge_epoch(ours.epoch, None if seen is None else seen.epoch, unknown_stamps=unknown)
+
+
+def read(rt: Runtime) -> EpochSeen | None:
+    """Return the cluster's epoch. Raises what the client raises."""
+    return read_epoch(rt.kube, namespace=rt.settings.namespace, policy=calls(SWEEP))
+
+
+def stamped_by(rt: Runtime) -> Mapping[str, int]:
+    """Return the claims that Pods are stamped by, by the Pods' UIDs. Raises what the client raises."""
+    found = {}
+    for pod in list_pods(rt.kube, namespace=rt.settings.namespace, policy=calls(SWEEP)):
+        stamp = parse(pod.stamp)
+        if pod.owner is not None and not pod.is_terminal and stamp is not None and stamp.claim_id:
+            found[pod.uid] = stamp.claim_id
+    return found

@@ -1,0 +1,448 @@
+"""`ostler restore`: rebuilds what a Postgres that was put back does not know, then lets go what was frozen.
+
+The cluster and GitHub say what is: stamped Pods which claims there were, their containers and GitHub's runners which of
+those got a JIT. In doubt a Pod gets a claim and is kept. Jobs that the rows have open are asked for; what cannot be
+asked stays held, for `adrift_jobs`. They are asked for when the rows are let go already: however many there are, the
+freeze is short. Every step finds its work done when it comes again: a restore that was killed before it let go is
+simply run once more, and one that was killed later leaves held jobs to `adrift_jobs`. A dry run only reads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TypeVar
+
+import structlog
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from k8s_adapters.epochs import write_epoch
+from k8s_adapters.pods import PodSeen, list_pods
+from k8s_adapters.pools import list_pools
+from k8s_adapters.probe_pods import PROBE_POOL
+from models.db import epochs
+from models.db.engine import transaction, why_away
+from models.pools import keeper, pod_rows
+from models.restore import restoring
+from models.routing.accounts import default_budget
+from models.sweeps import adrift
+from ostler.clock import utcnow
+from ostler.errors import (
+    Forbidden,
+    Gone,
+    Invalid,
+    NotInstalled,
+    RateLimited,
+    StoreUnreachable,
+    Suspended,
+    UpstreamError,
+)
+from ostler.reasons import meaning_of, words_of
+from rules.claims.stamps import parse
+from rules.restore.epochs import CLUSTER_LOST_IT
+from rules.restore.restoring import Act, PodVerdict, Registered, RestoredPod, judge_pod, stem_of, stem_of_runner
+from rules.routing.scopes import Scope
+from rules.sweeps.adrift import Adrift, Move, judge_adrift
+from tasks.claims.github import ask_job
+from tasks.pools.mirror import mark_unusable, mirror, pod_facts
+from tasks.restore.epochs import compare, judge_only, read
+from tasks.worker.base import SWEEP, SWEEP_LIST, SWEEP_ROW, Policy, calls
+from tasks.worker.runtime import Runtime
+
+T = TypeVar("T")
+Say = Callable[[str], None]
+log = structlog.get_logger(__name__)
+
+SETTLED = 10.0
+"""Seconds after the rows were frozen: by then the kubelet has told of a poller that has exited."""
+
+STEPS_END = 30.0
+"""Seconds within which every step that had begun before is over: the longest lease is 20 s."""
+
+PATIENCE = 300.0
+"""Seconds that GitHub's rate limits may cost in all; what is not asked by then stays held."""
+
+OUT_OF_REACH = (Gone, Forbidden, NotInstalled, Suspended)
+"""GitHub will not answer for such a scope however often it is asked."""
+
+ASKED = "asked for, though the epochs do not say so"
+
+MOST_JOBS = 1000
+"""Jobs held in one transaction."""
+
+
+class NotRestored(Exception):
+    """Nothing was let go: what stands in the way, and that the command may be run again."""
+
+
+NAMED = 10
+"""Pods that are named of those that stand in the way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One Pod, what was judged by, and the verdict; `row` is None when no pool's row has it."""
+
+    pod: PodSeen
+    row: restoring.RowPod | None
+    evidence: RestoredPod
+    verdict: PodVerdict
+    account_id: int | None
+
+
+@dataclass(slots=True)
+class Report:
+    """What was found and done. `needed`: Postgres was an earlier state. `jobs`: by what GitHub said of them."""
+
+    needed: bool
+    why: str
+    looks: list[Look] = field(default_factory=list)
+    jobs: Counter[str] = field(default_factory=Counter)
+    unasked: list[str] = field(default_factory=list)
+    let_go: bool = False
+
+    @property
+    def undecided(self) -> list[Look]:
+        """The Pods of which it is not known what they do: they are kept until they end."""
+        return [look for look in self.looks if not look.verdict.decided or (look.row is None and _matters(look))]
+
+
+def _matters(look: Look) -> bool:
+    return look.verdict.act is not Act.LEAVE
+
+
+def restore(rt: Runtime, *, dry: bool, anyway: bool, emptied: bool = False, say: Say) -> Report:
+    """Restore, if Postgres is an earlier state, or `anyway`. `emptied`: the cluster may have lost Pods and its epoch.
+
+    Raises `NotRestored` when the cluster or GitHub cannot be read, or the cluster does not look like the one of these
+    rows: everything stays frozen then. `StoreUnreachable` when Postgres went away meanwhile.
+    """
+    work = _Restore(rt, dry=dry, anyway=anyway, emptied=emptied, say=say)
+    try:
+        return work.run()
+    except UpstreamError as error:
+        raise NotRestored(str(error)) from error
+    except DBAPIError as error:
+        if (why := why_away(error)) is None:
+            raise
+        raise StoreUnreachable(f"Postgres does not answer any more ({why}). {work.left_as}") from None
+
+
+class _Restore:
+    """One execution."""
+
+    def __init__(self, rt: Runtime, *, dry: bool, anyway: bool, emptied: bool, say: Say) -> None:
+        self._rt = rt
+        self._dry = dry
+        self._anyway = anyway
+        self._emptied = emptied
+        self._say = say
+        self._waited = 0.0
+        self._report = Report(needed=False, why="")
+
+    @property
+    def left_as(self) -> str:
+        """What holds when Postgres went away, and what to do."""
+        if self._report.let_go:
+            return "The rows are let go; `adrift_jobs` asks for the jobs that are still held."
+        return "What was done stays done: see that it answers, then run `ostler restore` again; it goes on there."
+
+    def run(self) -> Report:
+        """Do all of it, in the order in which each step leans on the ones before."""
+        report = self._report
+        report.needed, report.why = self._earlier_state()
+        if not report.needed:
+            return report
+        self._say(report.why)
+        if not self._dry:
+            self._wait_for_steps()
+        pods = self._pods()
+        known = transaction(self._rt.engine, restoring.scopes)
+        runners, unasked = self._runners(known)
+        report.unasked = sorted(unasked)
+        by_stem: dict[str | None, list[Registered]] = defaultdict(list)
+        for runner in runners:
+            by_stem[stem_of_runner(runner.name)].append(runner)
+        rows = transaction(self._rt.engine, lambda db: restoring.pods(db, [pod.uid for pod in pods]))
+        several = {stem for stem, count in Counter(stem_of(pod.name) for pod in pods).items() if count > 1}
+        for pod in pods:
+            stem = stem_of(pod.name)
+            report.looks.append(_judge(pod, rows.get(pod.uid), by_stem[stem], known, unasked, shared=stem in several))
+        if self._dry:
+            report.jobs["to be asked for"] = transaction(self._rt.engine, restoring.open_jobs)
+            return report
+        self._apply_all(report.looks)
+        self._hold_jobs()
+        self._let_go()
+        report.let_go = True
+        self._ask_for_jobs()
+        return report
+
+    # What is
+
+    def _earlier_state(self) -> tuple[bool, str]:
+        """Return whether the rows are an earlier state, and why; freeze them when they are."""
+        rt = self._rt
+        ours = transaction(rt.engine, lambda db: epochs.read(db, now=utcnow()))
+        if ours.older_since is not None:
+            return True, ours.why or "Postgres was put back to an earlier state"
+        if not (self._dry or self._anyway):
+            found = compare(rt)
+            unknown = "the epochs could not be compared; `ostler doctor` says why"
+            return (False, unknown) if found is None else (found.older, found.why)
+        verdict = judge_only(rt)  # a comparison that found all well would move on what is known to have been lost
+        why = ASKED if self._anyway and not verdict.older else verdict.why
+        if self._dry:
+            return (verdict.older or self._anyway), why
+        kept = timedelta(seconds=rt.settings.redelivery_kept)
+        if not transaction(
+            rt.engine,
+            lambda db: epochs.mark_older(db, ours.epoch, why=why, kept=kept, unsure=True, now=utcnow()),
+        ):
+            raise NotRestored("the epoch moved meanwhile; run it again")
+        return True, why
+
+    def _wait_for_steps(self) -> None:
+        """Return when no step is under way that began before the freeze, and what it did can be seen."""
+        rt = self._rt
+        frozen = transaction(rt.engine, lambda db: epochs.read(db, now=utcnow())).older_since
+        until = (frozen or utcnow()) + timedelta(seconds=SETTLED)
+        end = time.monotonic() + STEPS_END
+        while utcnow() < until or transaction(rt.engine, lambda db: restoring.leased(db, now=utcnow())):
+            if time.monotonic() > end:
+                return  # a lease of the earlier state that lies in the future: nobody works under it
+            time.sleep(0.5)
+
+    def _pods(self) -> list[PodSeen]:
+        """Return the Pods of the cluster, each with a row where its pool has one."""
+        rt, namespace = self._rt, self._rt.settings.namespace
+        pools = list_pools(rt.kube, namespace=namespace, policy=calls(SWEEP))
+        listed = list_pods(rt.kube, namespace=namespace, policy=calls(SWEEP))
+        pods = [pod for pod in listed if pod.pool != PROBE_POOL]
+        if not self._emptied:
+            self._see_that_it_is_the_cluster(pods)
+        if self._dry:
+            return pods
+        for pool in pools:
+            if pool.problem is None:
+                mirror(rt, pool)
+            else:
+                mark_unusable(rt, pool, problem=pool.problem)
+        rows = transaction(rt.engine, lambda db: keeper.kept_pools(db, namespace=namespace))
+        for row in rows:
+            mine = [pod_facts(pod) for pod in pods if pod.pool == row.name]
+            transaction(
+                rt.engine,
+                lambda db, row=row, mine=mine: pod_rows.record_pods(db, pool_id=row.id, pods=mine, now=utcnow()),  # type: ignore[misc]
+            )
+        highest = max((stamp.claim_id for pod in pods if (stamp := parse(pod.stamp)) is not None), default=0)
+        if highest:
+            transaction(rt.engine, lambda db: restoring.skip_claim_ids(db, highest))
+        return pods
+
+    def _see_that_it_is_the_cluster(self, pods: Sequence[PodSeen]) -> None:
+        """Raise `NotRestored` when this looks like another cluster or namespace than that of these rows (L8)."""
+        rt, namespace, sure = self._rt, self._rt.settings.namespace, "If it is the right one, add --emptied"
+        if not pods and (live := transaction(rt.engine, restoring.live_claims)):
+            raise NotRestored(f"no Pod is in {namespace}, and Postgres has {live} live claims. {sure}")
+        why = self._report.why
+        if why != ASKED and not why.startswith(CLUSTER_LOST_IT) and read(rt) is None:
+            raise NotRestored(f"the cluster's epoch was there and is not in {namespace}. {sure}")
+
+    def _runners(self, known: Sequence[restoring.KnownScope]) -> tuple[list[Registered], set[str]]:
+        """Return GitHub's runners, and the scopes for which it does not answer: their Pods are kept.
+
+        Raises what GitHub's adapter raises when it answers for none and may answer later: then it is GitHub that is
+        away, and waiting is better than to keep every Pod.
+        """
+        found: list[Registered] = []
+        unasked: set[str] = set()
+        down: UpstreamError | None = None
+        for each in known:
+            try:
+                listed = self._patiently(
+                    lambda policy, each=each: self._rt.github.list_runners(  # type: ignore[misc]
+                        installation_id=each.installation_id, scope=Scope.parse(each.scope), policy=calls(policy)
+                    ),
+                    SWEEP_LIST,
+                )
+            except UpstreamError as error:
+                if not isinstance(error, OUT_OF_REACH):
+                    down = error
+                self._say(f"GitHub does not answer for {each.scope}: {meaning_of(error)}")
+                unasked.add(each.scope)
+                continue
+            found += [
+                Registered(
+                    id=runner.id, name=runner.name, online=runner.online, busy=runner.busy,
+                    installation_id=each.installation_id, scope=each.scope,
+                )
+                for runner in listed
+            ]  # fmt: skip
+        if down is not None and unasked >= {each.scope for each in known}:
+            raise down
+        return found, unasked
+
+    # What is done
+
+    def _apply_all(self, looks: Sequence[Look]) -> None:
+        """Carry every verdict out. Raises `NotRestored` that names the Pods that are not protected after it."""
+        failed: list[str] = []
+        for look in looks:
+            if look.row is None and _matters(look):
+                failed.append(f"{look.pod.name} (Postgres has no row of its pool {look.pod.pool}: put the pool back)")
+                continue
+            try:
+                self._apply(look)
+            except DBAPIError as error:
+                if why_away(error) is not None:
+                    raise
+                log.exception("restore.pod.failed", pod=look.pod.name)
+                failed.append(f"{look.pod.name} ({words_of(error)})")
+        if failed:
+            more = len(failed) - NAMED
+            named = ", ".join(failed[:NAMED]) + (f" and {more} more" if more > 0 else "")
+            raise NotRestored(f"{len(failed)} Pods could not be given their claims: {named}")
+
+    def _apply(self, look: Look) -> None:
+        """Carry a verdict out, in one transaction."""
+        rt, row, pod = self._rt, look.row, look.pod
+        if row is None or (look.verdict.act is Act.LEAVE and look.verdict.drops is None):
+            return
+        held = row.job_id if look.verdict.act is Act.RELEASE and look.verdict.drops is None else None
+        budget = default_budget(rt.settings)
+
+        def body(db: Connection) -> None:
+            now = utcnow()
+            if held is not None:
+                restoring.hold(db, [held])
+            if look.account_id is not None:
+                restoring.ensure_account(db, look.account_id, budget=budget, now=now)
+            written = restoring.Pod(
+                uid=pod.uid, row_id=row.id, stamp=pod.stamp or "0.0", stamped=look.evidence.stamped,
+                account_id=look.account_id, runners=look.evidence.runners,
+            )  # fmt: skip
+            if not restoring.apply(db, written, look.verdict, look.evidence.claim, now=now):
+                raise NotRestored(f"the claim of Pod {pod.name} moved, or cannot be made to {look.verdict.act}")
+
+        transaction(rt.engine, body)
+        log.info("restore.pod", pod=pod.name, act=look.verdict.act, why=look.verdict.why)
+
+    def _hold_jobs(self) -> None:
+        """Hold every open job without a claim that was put back: it may be over, and is not matched until asked for."""
+        while transaction(self._rt.engine, lambda db: restoring.hold_open_jobs(db, limit=MOST_JOBS)):
+            pass
+
+    def _ask_for_jobs(self) -> None:
+        """Ask GitHub for each held job, once. `adrift_jobs` does the same, and later what is not answered here."""
+        rt, report = self._rt, self._report
+        asked: set[int] = set()
+        while found := [job for job in self._next_jobs() if job.id not in asked]:
+            for job in found:
+                asked.add(job.id)
+                try:
+                    said = self._ask(job)
+                except RateLimited:
+                    report.jobs["left to adrift_jobs"] = transaction(rt.engine, restoring.held_jobs)
+                    return
+                except (UpstreamError, Invalid) as error:
+                    said = f"not answered ({meaning_of(error)})"
+                    self._later(job)
+                report.jobs[said] += 1
+
+    def _next_jobs(self) -> list[adrift.AdriftJob]:
+        found = transaction(
+            self._rt.engine,
+            lambda db: adrift.adrift_jobs(db, soon=timedelta(0), late=timedelta(days=3650), now=utcnow()),
+        )
+        return [job for job in found if job.kind is Adrift.UNKNOWN]
+
+    def _ask(self, job: adrift.AdriftJob) -> str:
+        """Ask GitHub for one job and move it; what it says, in a word."""
+        rt, installation_id = self._rt, job.installation_id
+        if installation_id is None:
+            self._later(job)
+            return "without an installation"
+        told = self._patiently(
+            lambda policy: ask_job(
+                rt, installation_id=installation_id, repository=job.repository, job_id=job.id, policy=policy
+            ),
+            SWEEP_ROW,
+        )
+        seen, now = told.job, utcnow()
+        verdict = judge_adrift(
+            kind=job.kind, state=job.state, status=None if seen is None else seen.status,
+            conclusion=None if seen is None else seen.conclusion, run=told.run, started=job.runner_name is not None,
+            age=now - job.ready_at,
+        )  # fmt: skip
+        if verdict.move is not Move.KEEP:
+            transaction(rt.engine, lambda db: adrift.settle(db, job, verdict, now=now, who=restoring.WHO))
+        self._later(job)  # where it runs on, it is asked for again
+        return "unknown to GitHub" if seen is None else seen.status
+
+    def _later(self, job: adrift.AdriftJob) -> None:
+        after = utcnow() + timedelta(seconds=self._rt.settings.adrift_after)
+        transaction(self._rt.engine, lambda db: adrift.ask_later(db, [job.id], ask_after=after))
+
+    def _let_go(self) -> None:
+        """Put the epoch above the cluster's, tell the cluster, then end the freeze: in this order, or not at all."""
+        rt = self._rt
+        seen = read(rt)
+        risen = transaction(
+            rt.engine, lambda db: epochs.rise_above(db, None if seen is None else seen.epoch)
+        )  # fmt: skip
+        if risen is None:
+            return  # another restore was quicker
+        if not write_epoch(rt.kube, namespace=rt.settings.namespace, epoch=risen, seen=seen, policy=calls(SWEEP)):
+            raise NotRestored("somebody else writes the cluster's epoch; see that no second Ostler runs, then again")
+        trusted_for = timedelta(seconds=rt.settings.epoch_trusted_for)
+        transaction(rt.engine, lambda db: epochs.let_go(db, risen, trusted_for=trusted_for, now=utcnow()))
+        log.info("restore.done", epoch=risen.number)
+
+    def _patiently(self, call: Callable[[Policy], T], policy: Policy) -> T:
+        """Make a call again as often as GitHub's limits ask to, for `PATIENCE` in all. Raises `RateLimited` then."""
+        while True:
+            try:
+                return call(policy)
+            except RateLimited as error:
+                self._waited += error.after
+                if self._waited > PATIENCE:
+                    raise
+                time.sleep(max(0.05, error.after))
+
+
+def _judge(
+    pod: PodSeen,
+    row: restoring.RowPod | None,
+    mine: Sequence[Registered],
+    known: Sequence[restoring.KnownScope],
+    unasked: set[str],
+    *,
+    shared: bool,
+) -> Look:
+    """Judge one Pod. `shared`: the runners of its name may be those of another, so that none is known to be its."""
+    of_owner = [each for each in known if each.account_id == pod.owner]
+    asked = not shared and (
+        bool(of_owner) and not any(each.scope in unasked for each in of_owner) if pod.owner else not unasked
+    )
+    stamp = parse(pod.stamp)
+    evidence = RestoredPod(
+        terminal=pod.is_over,
+        owner=pod.owner,
+        stamp_claim=0 if stamp is None else stamp.claim_id,
+        poller_exit_code=pod.poller_exit_code,
+        runner_ready=pod.runner_ready,
+        runners=() if shared else tuple(mine),
+        asked=asked,
+        used=row is not None and row.used,
+        claim=None if row is None else row.claim,
+    )
+    account = pod.owner
+    if account is None and evidence.runners:
+        scope = evidence.runners[0].scope
+        account = next((each.account_id for each in known if each.scope == scope), None)
+    return Look(pod, row, evidence, judge_pod(evidence), account)

@@ -1,0 +1,1 @@
+"""Routing: origins of runs, runner groups, and jobs whose pool changed."""

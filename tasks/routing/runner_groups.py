@@ -1,0 +1,83 @@
+"""Which runner group a mint names: by what is known of the organisation's groups, or by asking GitHub for them.
+
+GitHub is asked once an hour at most for each installation, and once for each repository where a group admits selected
+ones, so that the calls of a job stay what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from models.claims.steps import MintWork
+from models.db.engine import transaction
+from models.routing import runner_groups
+from models.routing.runner_groups import EVERY, GroupBook, Judged, Wanted, judge_blank
+from ostler.clock import utcnow
+from rules.routing.runner_groups import Ask, GroupVerdict
+from rules.routing.scopes import Scope
+from tasks.worker.runtime import Runtime
+
+QUESTIONS = len(Ask)
+
+
+class Refused(Exception):
+    """The job would never reach a runner in that group; `until`: when that is looked at again."""
+
+    def __init__(self, wanted: Wanted, verdict: GroupVerdict, until: datetime) -> None:
+        super().__init__(verdict.refusal)
+        self.wanted = wanted
+        self.verdict = verdict
+        self.until = until
+
+
+def wanted_of(work: MintWork) -> Wanted:
+    """Return the group that a mint is for."""
+    return Wanted(
+        group=work.runner_group, installation_id=work.installation_id, repository=work.repository,
+        repository_id=work.repository_id, organization=Scope.parse(work.scope).repository_name is None,
+        public=work.public,
+    )  # fmt: skip
+
+
+def group_of(rt: Runtime, work: MintWork, *, left: Callable[[], float]) -> int:
+    """Return the number of the group of a mint; `left` tells the seconds that the next call may take.
+
+    Raises `Refused`, and what GitHub's adapter raises: then nothing was made.
+    """
+    wanted = wanted_of(work)
+    blank = judge_blank(wanted)
+    judged = Judged(blank, None) if blank.ask is None else _judge(rt, wanted)
+    for _ in range(QUESTIONS):
+        if judged.verdict.ask is None:
+            break
+        _ask(rt, wanted, judged.verdict.ask, login=Scope.parse(work.scope).login, seconds=left())
+        judged = _judge(rt, wanted)
+    if judged.verdict.group_id is not None:
+        return judged.verdict.group_id
+    refusal = judged.verdict
+    if refusal.refusal is None:
+        refusal = GroupVerdict(refusal="which repositories its runner group admits could not be found out")
+    raise Refused(wanted, refusal, judged.until or utcnow() + runner_groups.REFUSED_FOR)
+
+
+def _judge(rt: Runtime, wanted: Wanted) -> Judged:
+    return transaction(rt.engine, lambda db: GroupBook(db, now=utcnow()).judge(wanted))
+
+
+def _ask(rt: Runtime, wanted: Wanted, ask: Ask, *, login: str, seconds: float) -> None:
+    installation_id, repository_id = wanted.installation_id, EVERY
+    if installation_id is None or (ask is Ask.VISIBLE and wanted.repository_id is None):
+        return
+    name = None
+    if ask is Ask.VISIBLE:
+        repository_id, name = wanted.repository_id or EVERY, wanted.repository.partition("/")[2]
+    groups = rt.github.list_runner_groups(
+        installation_id=installation_id, login=login, visible_to=name, deadline_seconds=seconds
+    )
+    transaction(
+        rt.engine,
+        lambda db: runner_groups.keep(
+            db, installation_id=installation_id, repository_id=repository_id, groups=groups, now=utcnow()
+        ),
+    )

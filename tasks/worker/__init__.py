@@ -1,0 +1,1 @@
+"""The worker itself: application, decorator, runtime, beat and Flower."""

@@ -1,0 +1,165 @@
+"""The Celery application: its settings, asserted when a process starts.
+
+Settings and their reasons are those of reference measurements with Celery 5.7 on Redis: late
+acknowledgement and reject-on-lost so that a killed worker's task comes back, prefetch 1, a socket timeout
+*and* a health check (either alone leaves a worker deaf after a silent cut), JSON only, no result backend.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import Celery
+from celery.signals import setup_logging
+from kombu.entity import Queue
+
+from beat_schedule import schedule, settings_of
+from ostler import transport
+from ostler.errors import ConfigurationError
+from ostler.settings import BeatSettings, Settings
+from ostler.wakes import QUEUES
+from tasks.worker.events import BatchedEvents
+
+MODULES = (
+    "tasks.claims.dispatch",
+    "tasks.claims.stamp",
+    "tasks.claims.mint",
+    "tasks.claims.release",
+    "tasks.claims.retire",
+    "tasks.pools.pools",
+    "tasks.pools.autoscale",
+    "tasks.restore.epochs",
+    "tasks.pools.watched",
+    "tasks.claims.pod_events",
+    "tasks.routing.origins",
+    "tasks.intake.owner",
+    "tasks.sweeps.resume",
+    "tasks.sweeps.rematch",
+    "tasks.sweeps.stale_claims",
+    "tasks.sweeps.missing_pods",
+    "tasks.sweeps.missing_stamps",
+    "tasks.sweeps.unused_runners",
+    "tasks.sweeps.redelivery",
+    "tasks.sweeps.adrift_jobs",
+    "tasks.sweeps.orphaned_stamps",
+    "tasks.sweeps.silent_pods",
+    "tasks.sweeps.finished_jobs",
+    "tasks.sweeps.gone_nodes",
+    "tasks.sweeps.orphaned_runners",
+    "tasks.sweeps.orphaned_service_accounts",
+    "tasks.sweeps.unbound_executions",
+    "tasks.sweeps.gates",
+    "tasks.sweeps.prune",
+    "tasks.sweeps.catch_up",
+)
+
+VISIBILITY_TIMEOUT = 300
+"""Seconds after which Redis gives a message of a dead worker to another."""
+
+BEAT_INTERVAL = 2
+"""Seconds after which the active beat extends its lock at the latest, and between two tries of a standby to take it."""
+
+BEAT_LOCK_TIMEOUT = 12
+"""Seconds that the lock of a killed beat lives: with one interval at most 14 until a standby ticks.
+
+Redbeat needs five intervals or more: the active beat must extend its lock in time although a tick takes long.
+"""
+
+transport.install()
+app = Celery("ostler", include=list(MODULES), set_as_current=True)
+app.steps["consumer"].add(BatchedEvents)
+
+ROUTES: dict[str, dict[str, str]] = {}
+"""Task name → queue, filled by `tasks.worker.base.task`."""
+
+SETTINGS: dict[str, Any] = {
+    "task_acks_late": True,
+    "task_reject_on_worker_lost": True,
+    "task_acks_on_failure": True,
+    "worker_prefetch_multiplier": 1,
+    "worker_eta_task_limit": 1000,
+    "worker_cancel_long_running_tasks_on_connection_loss": False,
+    "worker_hijack_root_logger": False,
+    "worker_send_task_events": True,
+    # A message could stop a worker's consumers, or end it: whoever may write to Redis may send one.
+    "worker_enable_remote_control": False,
+    "task_send_sent_event": True,
+    "broker_connection_retry_on_startup": True,
+    "broker_connection_max_retries": None,
+    # A Redis that is full, read-only or without its replicas answers with errors of this kind: wait, do not end.
+    "broker_channel_error_retry": True,
+    "broker_transport_options": {
+        "visibility_timeout": VISIBILITY_TIMEOUT,
+        "unacked_restore_interval": 10,
+        "unacked_restore_throttle": 1,
+        "socket_timeout": 10,
+        "socket_connect_timeout": 5,
+        "health_check_interval": 10,
+        "socket_keepalive": True,
+        "client_name": "ostler",
+    },
+    "task_publish_retry_policy": {"max_retries": 1, "interval_start": 0, "interval_max": 0.1},
+    "result_backend": None,
+    "task_ignore_result": True,
+    "task_track_started": False,
+    "task_store_errors_even_if_ignored": False,
+    "task_serializer": "json",
+    "accept_content": ["json"],
+    "task_create_missing_queues": False,
+    "task_queues": [Queue(name) for name in QUEUES],  # type: ignore[no-untyped-call]
+    "task_default_queue": "dispatch",
+    "task_routes": ROUTES,
+    "beat_max_loop_interval": BEAT_INTERVAL,
+    "redbeat_lock_timeout": BEAT_LOCK_TIMEOUT,
+    "enable_utc": True,
+    "timezone": "UTC",
+}
+
+_ASSERTED = (
+    "task_acks_late",
+    "task_reject_on_worker_lost",
+    "worker_prefetch_multiplier",
+    "worker_enable_remote_control",
+    "broker_channel_error_retry",
+    "task_create_missing_queues",
+    "task_ignore_result",
+    "accept_content",
+)
+
+
+def configure(settings: Settings | BeatSettings) -> Celery:
+    """Give the application its settings, check what is in force, and return it.
+
+    Raises `ConfigurationError` when something else (an environment variable of Celery, say) has overridden one.
+    """
+    app.conf.update(
+        broker_url=settings.redis_url.reveal(),
+        redbeat_redis_options={
+            "socket_timeout": 10, "socket_connect_timeout": 5, "health_check_interval": 10, "retry_period": 10,
+        },
+        beat_schedule=schedule(**settings_of(settings)),
+        **SETTINGS,
+    )  # fmt: skip
+    assert_in_force(app)
+    return app
+
+
+def assert_in_force(celery: Celery) -> None:
+    """Raise `ConfigurationError` when a setting that the laws lean on is not in force."""
+    for name in _ASSERTED:
+        if celery.conf[name] != SETTINGS[name]:
+            raise ConfigurationError(f"celery setting {name}: found {celery.conf[name]!r}, needs {SETTINGS[name]!r}")
+    options = celery.conf.broker_transport_options
+    for name in ("socket_timeout", "health_check_interval", "visibility_timeout"):
+        wanted = SETTINGS["broker_transport_options"][name]
+        if options.get(name) != wanted:
+            raise ConfigurationError(
+                f"celery setting broker_transport_options.{name}: found {options.get(name)!r}, needs {wanted!r}"
+            )
+    if celery.conf.result_backend not in {None, "disabled://"}:
+        raise ConfigurationError("celery setting result_backend: must not be set, state lives in Postgres")
+
+
+@setup_logging.connect  # type: ignore[untyped-decorator]
+def _keep_our_logging(**_: Any) -> None:
+    """Having a receiver keeps Celery from replacing what `ostler.logging` has set up."""

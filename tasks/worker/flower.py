@@ -1,0 +1,107 @@
+"""`ostler flower`: Flower with the options that make it a view and nothing else.
+
+It is read-only (Flower answers every call that would change a worker or a task with 403), asks for a login,
+and needs no secret of Ostler's but the way to Redis. Options come from `FlowerSettings` alone: neither
+`FLOWER_…` variables nor a `flowerconfig.py` are read, so that nothing can open it by accident.
+
+It sends nothing to workers, not even questions: workers take no remote control (`tasks.worker.app`). Tasks and workers
+are shown from events alone, and the page of a single worker answers 404.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Awaitable
+from typing import Any
+
+import structlog
+from celery.app.control import Control
+from flower.app import Flower
+from flower.options import options
+from flower.urls import settings as handlers
+from kombu.utils.url import parse_url
+from tornado.ioloop import IOLoop
+
+from ostler.errors import ConfigurationError
+from ostler.settings import FlowerSettings
+from tasks.worker.app import SETTINGS, app, assert_in_force
+
+MOST_TASKS = 10_000
+"""Tasks that are kept; the oldest go first."""
+
+SAVED_EVERY = 60_000
+"""Milliseconds between two writes of the state file."""
+
+FORGOTTEN_AFTER = 600
+"""Seconds after which a worker that is gone is no longer shown: every deploy brings new names."""
+
+COLUMNS = "name,kwargs,state,received,started,runtime,retries,worker"
+
+log = structlog.get_logger(__name__)
+
+
+class Silent(Control):  # type: ignore[misc]
+    """Remote control that sends nothing: even a listener for events would ask workers for a heartbeat."""
+
+    def broadcast(self, *_: Any, **__: Any) -> None:
+        """Send nothing."""
+
+
+class View(Flower):  # type: ignore[misc]
+    """Flower that asks no worker for anything."""
+
+    def update_workers(self, workername: str | None = None) -> Awaitable[None]:  # noqa: ARG002 - Flower's
+        """Return at once: what is known of workers comes with their events."""
+        done: asyncio.Future[None] = asyncio.get_event_loop().create_future()
+        done.set_result(None)
+        return done
+
+
+def tls_options(url: str) -> dict[str, Any] | None:
+    """Return the options of TLS in an address of Redis, which Flower's page of the broker reads nowhere else."""
+    found: dict[str, Any] | None = parse_url(url).get("ssl")
+    return found
+
+
+def run_flower(settings: FlowerSettings) -> None:
+    """Serve Flower until SIGTERM or SIGINT. Raises ConfigurationError without a login, unless that is asked for."""
+    if not settings.flower_basic_auth and not settings.flower_without_login:
+        raise ConfigurationError(
+            "OSTLER_FLOWER_BASIC_AUTH: it is not set; give `user:password`, or set OSTLER_FLOWER_WITHOUT_LOGIN=true "
+            "where a proxy before Flower asks for a login"
+        )
+    url = settings.redis_url.reveal()
+    app.conf.update(broker_url=url, broker_use_ssl=tls_options(url), **SETTINGS)
+    assert_in_force(app)
+    _set_options(settings)
+    app.control = Silent(app)
+    flower = View(capp=app, options=options, **handlers)
+    port = flower.start_http_server()
+    loop = IOLoop.current()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_event_loop().add_signal_handler(number, loop.stop)
+    log.info("flower.started", port=port, login=bool(settings.flower_basic_auth), state=settings.flower_state_file)
+    flower.start()
+    flower.stop()  # writes the state file
+    log.info("flower.stopped")
+
+
+def _set_options(settings: FlowerSettings) -> None:
+    # It would let any web page that a logged-in person visits read the API.
+    os.environ.pop("FLOWER_UNAUTHENTICATED_API", None)
+    logging.getLogger("tornado.access").setLevel(logging.ERROR)
+    options.address = settings.flower_host
+    options.port = settings.flower_port
+    options.basic_auth = [secret.reveal() for secret in settings.flower_basic_auth]
+    options.read_only = True
+    options.enable_events = False  # workers send them anyway
+    options.max_tasks = MOST_TASKS
+    options.purge_offline_workers = FORGOTTEN_AFTER
+    options.tasks_columns = COLUMNS
+    options.persistent = settings.flower_state_file is not None
+    if settings.flower_state_file is not None:
+        options.db = settings.flower_state_file
+        options.state_save_interval = SAVED_EVERY

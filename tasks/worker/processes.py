@@ -1,0 +1,72 @@
+"""How the worker process starts: the program behind `ostler worker`."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from celery.signals import heartbeat_sent, worker_ready
+
+from models.upstream.reporter import Reporter
+from ostler import telemetry
+from ostler.settings import Settings
+from ostler.transport import reading
+from ostler.wakes import EXPIRES, POOLS, QUEUES
+from tasks.worker.app import configure
+from tasks.worker.runtime import Runtime, install
+
+READS_WITHIN = 30.0
+"""Seconds since a worker last read its queues within which it counts as alive; a read waits one second for a message.
+
+After a cut of the network that nobody announced it reads again within 21 seconds."""
+
+
+def run_worker(settings: Settings, *, queues: Sequence[str] = QUEUES) -> None:
+    """Run a worker of threads until SIGTERM; what it had begun is finished.
+
+    Raises what `models.db.connections.admit` raises, before a message is taken.
+    """
+    app = configure(settings)
+    telemetry.serve(settings.metrics_port)
+    rt = Runtime(settings, queues=queues)
+    install(rt)
+    Reporter(rt.engine).start()
+    if settings.alive_file is not None:
+        leave_signs_of_life(Path(settings.alive_file))
+    group = "all" if tuple(queues) == QUEUES else "+".join(queues)
+    app.worker_main(
+        [
+            "worker",
+            "--pool=threads",
+            f"--concurrency={settings.worker_threads}",
+            f"--queues={','.join(queues)}",
+            f"--hostname={group}-{os.getpid()}@{socket.gethostname()}",
+            "--without-gossip",
+            "--without-mingle",
+            f"--loglevel={settings.log_level}",
+        ]
+    )
+
+
+@worker_ready.connect  # type: ignore[untyped-decorator]
+def look_at_the_pools(sender: Any, **_: Any) -> None:
+    """Have the pools reconciled as soon as somebody can: after a deploy they need not wait for beat's first tick."""
+    with sender.app.connection_for_write() as connection:
+        sender.app.send_task(POOLS, queue="pools", expires=EXPIRES, ignore_result=True, connection=connection)
+
+
+def leave_signs_of_life(file: Path) -> None:
+    """Touch a file with each heartbeat of this worker, every 2 s, while it reads its queues.
+
+    It sends heartbeats only while it has Redis. A worker that has Redis and reads no queue is of no use.
+    """
+    file.unlink(missing_ok=True)
+
+    def touch(**_: Any) -> None:
+        if reading.is_fresh(within=READS_WITHIN):
+            file.touch()
+
+    heartbeat_sent.connect(touch, weak=False)

@@ -1,0 +1,95 @@
+"""What the tasks of one process share: engine, clients, cipher. Made on first use, one of each.
+
+The clients are reached through properties that refuse to be used inside a transaction (law L15).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+
+from sqlalchemy import Engine
+
+from github_adapters.client import GitHub
+from k8s_adapters.client import KubeClient, make_client
+from models.db.connections import admit, worker_pool
+from models.db.engine import in_transaction, make_engine
+from ostler.encryption import Cipher
+from ostler.settings import Settings, load
+from ostler.wakes import QUEUES, Waker
+from tasks.worker.app import app
+from tasks.worker.cluster_events import Recorder
+from tasks.worker.limits import make_governor, make_left
+
+
+class HeldAcrossNetwork(AssertionError):
+    """A client was asked for inside a transaction: law L15."""
+
+
+def _outside() -> None:
+    if in_transaction():
+        raise HeldAcrossNetwork("a call to another system while a transaction is open")
+
+
+class Runtime:
+    """The clients of one worker process. Raises what `models.db.connections.admit` raises."""
+
+    def __init__(self, settings: Settings, *, queues: Sequence[str] = QUEUES) -> None:
+        self.settings = settings
+        self.who = f"worker:{os.getpid()}"
+        connections = worker_pool(threads=settings.worker_threads, queues=queues)
+        self.engine: Engine = make_engine(settings.database_url, pool_size=connections, application="ostler-worker")
+        admit(self.engine, needs=connections, share=settings.connection_share, budget=settings.connection_budget)
+        self.cipher = Cipher(settings.encryption_keys)
+        self._waker = Waker(settings.redis_url, app=app)
+        self._kube = make_client(kubeconfig=settings.kubeconfig, pool_size=settings.worker_threads)
+        self.events = Recorder(self._kube, who=self.who)
+        self._github = GitHub(
+            api_url=settings.github_api_url,
+            app_id=settings.github_app_id,
+            private_key=settings.github_private_key,
+            governor=make_governor(settings, self.engine),
+            left=make_left(self.engine),
+        )
+
+    @property
+    def kube(self) -> KubeClient:
+        """The cluster."""
+        _outside()
+        return self._kube
+
+    @property
+    def github(self) -> GitHub:
+        """GitHub."""
+        _outside()
+        return self._github
+
+    @property
+    def waker(self) -> Waker:
+        """Redis, for wake-ups and messages."""
+        _outside()
+        return self._waker
+
+    @property
+    def wake_keys(self) -> Waker:
+        """Redis under the pool's lock, the one exception of L15: only to delete the wake key."""
+        return self._waker
+
+
+_made: list[Runtime] = []
+_making = threading.Lock()
+
+
+def runtime() -> Runtime:
+    """Return the runtime of this process, made on first use."""
+    with _making:
+        if not _made:
+            _made.append(Runtime(load()))
+        return _made[0]
+
+
+def install(rt: Runtime | None) -> None:
+    """Let the tasks of this process use `rt`; None makes a new one at the next use. For tests that bring their own."""
+    with _making:
+        _made[:] = [] if rt is None else [rt]
