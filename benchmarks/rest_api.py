@@ -38,10 +38,10 @@ from ostler.clock import utcnow
 from ostler.secrets import Secret
 from ostler.settings import Settings
 from rules.token_scopes import TokenScope
-from web import webhooks
 from web.api.app import build_api
 from web.api.database import Database
-from web.webhooks import Intake
+from web.intake import webhooks
+from web.intake.webhooks import Intake
 
 JOBS = 100_000
 REQUESTS = 2000

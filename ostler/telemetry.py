@@ -1,8 +1,8 @@
 """What is counted: every counter and histogram, each named once here and listed in `docs/metrics.md`.
 
 Code counts where something happens; what is read from rows or from a process's memory at the time of a scrape is in
-`web.metrics`. No label holds anything that grows with use (no job, claim, Pod, account, repository or token), and
-none holds a secret (law L13). All values of a label that are known beforehand are there from the start, as zeros.
+`web.health.metrics`. No label holds anything that grows with use (no job, claim, Pod, account, repository or token),
+and none holds a secret (law L13). All values of a label that are known beforehand are there from the start, as zeros.
 
 Where several processes share one port, `PROMETHEUS_MULTIPROC_DIR` has the client library keep values in that
 folder, and any of them answers with the sum.

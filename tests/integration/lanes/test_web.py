@@ -81,7 +81,7 @@ def polling(stage: Stage, web: WebProcess, count: int) -> tuple[list[Pod], list[
 
 
 def test_offering_offers_other_pods_while_an_offer_is_locked(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("web.offering.BATCH_EVERY", 1.0)  # so that all share one statement on any machine
+    monkeypatch.setattr("web.runners.offering.BATCH_EVERY", 1.0)  # so that all share one statement on any machine
     web = stage.start_web()
     pool = stage.pool()
     stuck, *others = (stage.pod(pool) for _ in range(6))

@@ -16,7 +16,7 @@ from models.intake import repositories
 from models.intake.intake import Outcome
 from tests.database import Database
 from tests.integration.models.webhook_rows import ACME, BUDGET, NOW, add_claim, add_pool, deliver, in_progress, queued
-from web import announcements
+from web.intake import announcements
 
 OWNER = OwnerRenamed(action="renamed", owner_id=ACME, former="acme", login="apex")
 REPOSITORY = RepositoryRenamed(

@@ -17,7 +17,7 @@ from models.intake import bindings
 from ostler.errors import Retryable
 from rules.intake.bindings import ClaimView
 from tests.integration.stateful.world import World
-from web.handover import Handover, Missed, Recipient
+from web.runners.handover import Handover, Missed, Recipient
 
 Seed = Callable[[pytest.MonkeyPatch], Callable[[World], None]]
 

@@ -38,7 +38,7 @@ from tests.integration.models.webhook_rows import NOW
 from tests.integration.stateful.cluster import NAMESPACE, Cluster
 from tests.integration.stateful.github import GitHub
 from tests.integration.stateful.steps import Fate, Killed, Step
-from web.handover import Handover, Missed, Recipient
+from web.runners.handover import Handover, Missed, Recipient
 
 T = TypeVar("T")
 
@@ -309,7 +309,7 @@ def install(monkeypatch: pytest.MonkeyPatch, current: Callable[[], World]) -> No
     for name in MODULES:
         __import__(name)
     for name, module in list(sys.modules.items()):
-        if name.startswith(("tasks.", "web.handover")) and hasattr(module, "utcnow"):
+        if name.startswith(("tasks.", "web.runners.handover")) and hasattr(module, "utcnow"):
             monkeypatch.setattr(module, "utcnow", lambda: current().now)
         if name.startswith("tasks.") and hasattr(module, "runtime") and name != "tasks.worker.runtime":
             monkeypatch.setattr(module, "runtime", current)

@@ -12,7 +12,8 @@ import pytest
 from lab.redis import Redis
 from tests.database import Database
 from tests.integration.web.polls.stage import Stage, WebProcess, eventually, make_settings
-from web import polls, webhooks
+from web.intake import webhooks
+from web.runners import polls
 
 WEBHOOK, POLL = "/webhooks/github", "/runners/v1/dispatch"
 BODY = 1000

@@ -14,7 +14,8 @@ from lab.redis import Redis
 from tests.database import Database
 from tests.integration.web.polls.stage import Stage, WebProcess, eventually, make_settings
 from tests.integration.web.test_webhooks import blocked, payload, sign, stopped_commits
-from web import ports, webhooks
+from web import ports
+from web.intake import webhooks
 from web.ports import Audience
 
 POLL, HOOK, API = "/runners/v1/dispatch", "/webhooks/github", "/api/v1/jobs"

@@ -20,7 +20,7 @@ import pytest
 from tests.database import Database
 from tests.integration.models.webhook_rows import add_pool
 from tests.integration.web.test_webhooks import Stage, on, payload
-from web import batches, webhooks
+from web.intake import batches, webhooks
 
 AT_ONCE = 50
 WILD: tuple[Any, ...] = (

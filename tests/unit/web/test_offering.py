@@ -9,8 +9,8 @@ from typing import Any
 
 from k8s_adapters.identity import PodIdentity
 from ostler.clock import utcnow
-from web.held import Poll
-from web.offering import MOST_FRESH, Offering
+from web.runners.held import Poll
+from web.runners.offering import MOST_FRESH, Offering
 
 
 def poll(number: int) -> Poll:

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from web.turns import Turns
+from web.intake.turns import Turns
 
 
 def queued(*owners: int) -> Turns[tuple[int, int]]:

@@ -21,10 +21,10 @@ from ostler.clock import utcnow
 from ostler.secrets import Secret
 from tests.integration.models.webhook_rows import add_claim
 from tests.integration.web.api.conftest import Stage
-from web import metrics as web_metrics
 from web.api.database import Database
-from web.metrics import Held, Metrics
-from web.watchdog import Watchdog
+from web.health import metrics as web_metrics
+from web.health.metrics import Held, Metrics
+from web.health.watchdog import Watchdog
 
 DOCS = Path(__file__).parents[4] / "docs" / "metrics.md"
 

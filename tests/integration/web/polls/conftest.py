@@ -14,9 +14,9 @@ from tests.integration.web.polls.stage import Stage, make_settings
 @pytest.fixture(autouse=True)
 def _patient_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a web process wait for its upstreams for as long as a busy machine takes; tests of a limit set it back."""
-    monkeypatch.setattr("web.handover.REVIEW_WITHIN", 60.0)
+    monkeypatch.setattr("web.runners.handover.REVIEW_WITHIN", 60.0)
     for limit in ("_POSTGRES_WITHIN", "_REDIS_WITHIN", "_REDIS_TIMEOUT"):
-        monkeypatch.setattr(f"web.health.{limit}", 60.0)
+        monkeypatch.setattr(f"web.health.health.{limit}", 60.0)
 
 
 @pytest.fixture

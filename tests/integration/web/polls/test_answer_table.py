@@ -19,7 +19,7 @@ from k8s_adapters.identity import TokenRejected
 from ostler.clock import utcnow
 from tests.integration.web.polls.stage import JIT, Pod, Stage, WebProcess, eventually
 from tests.unit.poller import pod as scripts
-from web import polls
+from web.runners import polls
 
 DELIVERED: dict[str, Any] = {"delivered_at": utcnow()}
 

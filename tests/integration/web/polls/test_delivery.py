@@ -15,7 +15,7 @@ from models.db.engine import in_transaction
 from ostler.encryption import Cipher
 from ostler.secrets import Secret
 from tests.integration.web.polls.stage import JIT, Stage, WebProcess, eventually
-from web import handover
+from web.runners import handover
 from web.threads import CLUSTER_THREADS
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]

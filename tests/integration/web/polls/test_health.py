@@ -17,7 +17,7 @@ from lab.redis import Redis
 from models.db import migrate
 from ostler.secrets import Secret
 from tests.integration.web.polls.stage import Stage, eventually
-from web import health
+from web.health import health
 
 
 def test_a_process_that_works_is_alive_and_ready(stage: Stage) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy.exc import OperationalError
 from models.pools import offers
 from tests.integration.web.polls.stage import Pod, Stage, WebProcess, eventually
 from tests.integration.web.polls.test_stop import open_poll
-from web import offering
+from web.runners import offering
 
 INSERT = """
     INSERT INTO offers (pod_uid, pool_id, web_id, poll_id, until)

@@ -13,7 +13,7 @@ from tests.integration.web.polls.stage import Stage, eventually
 
 
 def test_other_pods_are_offered_when_one_offer_is_locked(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("web.offering.BATCH_EVERY", 1.0)  # so that all six share one statement on any machine
+    monkeypatch.setattr("web.runners.offering.BATCH_EVERY", 1.0)  # so that all six share one statement on any machine
     web = stage.start_web()
     pool = stage.pool()
     stuck, *others = (stage.pod(pool) for _ in range(6))

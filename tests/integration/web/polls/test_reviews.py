@@ -21,7 +21,7 @@ from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultProxy, Kind
 from tests.integration.web.polls.stage import Pod, Stage, WebProcess, eventually
 from tests.integration.web.polls.test_answer_table import left_by, prepared, run_poller
-from web.cluster import KubernetesCluster
+from web.runners.cluster import KubernetesCluster
 
 AUDIENCE = "ostler-dispatch"
 NAME = "small-0000000a"
@@ -98,7 +98,7 @@ def start(stage: Stage, client: KubeClient, namespace: str, **settings: float) -
 @pytest.fixture
 def web(stage: Stage, client: KubeClient, namespace: str, monkeypatch: pytest.MonkeyPatch) -> WebProcess:
     # A review that a busy machine delays would be a missed one (law L10), and these tests are about its answer.
-    monkeypatch.setattr("web.handover.REVIEW_WITHIN", 20)
+    monkeypatch.setattr("web.runners.handover.REVIEW_WITHIN", 20)
     return start(stage, client, namespace, token_review_timeout=10.0)
 
 
@@ -181,7 +181,7 @@ def test_a_review_that_takes_longer_than_its_limit_is_counted_and_the_jit_delive
 def test_a_pod_whose_pool_has_no_row_yet_waits_and_is_then_adopted_and_served(
     stage: Stage, pod: RealPod, web: WebProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("web.admission.STRANGER_CACHED", 0.0)
+    monkeypatch.setattr("web.runners.admission.STRANGER_CACHED", 0.0)
     stage.execute("DELETE FROM runner_pods")
     stage.execute("UPDATE pools SET name = 'not yet'")
     script = prepared(tmp_path, pod, give_up_after=100_000)

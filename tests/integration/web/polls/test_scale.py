@@ -7,7 +7,7 @@ import threading
 import time
 
 from tests.integration.web.polls.stage import Stage, eventually
-from web.offering import BATCH_EVERY
+from web.runners.offering import BATCH_EVERY
 
 POLLS = 1000
 

@@ -20,7 +20,7 @@ from k8s_adapters.retry import Timing
 from ostler.clock import utcnow
 from ostler.errors import Retryable
 from tests.integration.web.polls.stage import NAMESPACE, Pod, Stage, StubCluster, WebProcess, eventually
-from web.cluster import KubernetesCluster
+from web.runners.cluster import KubernetesCluster
 
 ISSUER = "https://cluster.example"
 AUDIENCE = "ostler-dispatch"

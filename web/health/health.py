@@ -35,7 +35,7 @@ from ostler.secrets import Secret
 from ostler.transport import HEAD, head_of
 from ostler.upstreams import Upstream
 from ostler.wakes import QUEUES
-from web.watchdog import Watchdog
+from web.health.watchdog import Watchdog
 
 T = TypeVar("T")
 

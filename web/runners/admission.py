@@ -19,8 +19,8 @@ from ostler.errors import UpstreamError
 from ostler.logging import get_logger
 from ostler.reasons import words_of
 from ostler.secrets import Secret
-from web.cluster import Cluster
-from web.replies import Refusal
+from web.runners.cluster import Cluster
+from web.runners.replies import Refusal
 from web.threads import Threads
 
 STRANGER_CACHED = 5.0

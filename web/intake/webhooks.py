@@ -1,7 +1,7 @@
 """Intake of GitHub's webhooks: verified, parsed, and answered when their rows are committed.
 
-Deliveries about jobs are committed in batches (`web.batches`), announcements about installations and names one by
-one in a thread of their own. Broker and workers need not be up: what has to be sent goes to the publisher after the
+Deliveries about jobs are committed in batches (`web.intake.batches`), announcements about installations and names one
+by one in a thread of their own. Broker and workers need not be up: what has to be sent goes to the publisher after the
 commit and is never waited for. What cannot be taken now (the queue is full, the database is away, another session
 holds its rows) is answered 503; the `redelivery` sweep brings it back.
 """
@@ -35,10 +35,10 @@ from ostler.logging import get_logger
 from ostler.reasons import words_of
 from ostler.settings import Settings
 from ostler.wakes import ASK_OWNER, ASK_RUN, KEEP, RELEASE, REMATCH
-from web import announcements
-from web.batches import CONTENDED_FOR, TRY_AGAIN_AFTER, Batches, NotStored, is_contended
+from web.intake import announcements
+from web.intake.batches import CONTENDED_FOR, TRY_AGAIN_AFTER, Batches, NotStored, is_contended
+from web.intake.malformed import MalformedNotes
 from web.limits import BODY_WITHIN, proven
-from web.malformed import MalformedNotes
 from web.refused_log import RefusedLog
 
 ANSWER_WITHIN = 8.0

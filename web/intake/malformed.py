@@ -20,7 +20,7 @@ from models.db.sql import text
 from models.sweeps import redelivery
 from ostler.logging import get_logger
 from ostler.reasons import reason_of
-from web.announcements import LOCK_MS
+from web.intake.announcements import LOCK_MS
 
 WRITE_AFTER = 1.0
 """Seconds from the first note to the statement that writes it and all that came meanwhile."""

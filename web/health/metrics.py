@@ -28,8 +28,8 @@ from rules.claims.machines import ClaimState, JobState, Purpose
 from rules.routing.holds import HoldReason
 from web.api.database import Database
 from web.api.problems import Refusal
-from web.health import Kept
-from web.watchdog import Watchdog, Watched
+from web.health.health import Kept
+from web.health.watchdog import Watchdog, Watched
 
 EVERY = 5.0
 """Seconds for which the rows' numbers are used again."""

@@ -26,13 +26,13 @@ from ostler.reasons import words_of
 from ostler.secrets import Secret
 from ostler.settings import Settings
 from rules.claims.poll_answers import Answer, Verdict
-from web.admission import Admission
-from web.handover import Handover, Missed, Recipient
-from web.held import Poll
 from web.limits import BODY_WITHIN, proven
-from web.offering import Offering
 from web.refused_log import RefusedLog
-from web.replies import RETRY_AFTER, Refusal, bare
+from web.runners.admission import Admission
+from web.runners.handover import Handover, Missed, Recipient
+from web.runners.held import Poll
+from web.runners.offering import Offering
+from web.runners.replies import RETRY_AFTER, Refusal, bare
 
 MOST_POLLS = 20_000
 LARGEST_BODY = 1024

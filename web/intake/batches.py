@@ -24,7 +24,7 @@ from models.db.engine import StartOver
 from models.intake import intake
 from models.intake.binding_locks import Contended
 from ostler.logging import get_logger
-from web.turns import Turns
+from web.intake.turns import Turns
 
 BATCH = 200
 """Deliveries of one transaction at most."""

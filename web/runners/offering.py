@@ -24,8 +24,8 @@ from ostler.clock import utcnow
 from ostler.logging import get_logger
 from ostler.reasons import words_of
 from rules.claims.poll_answers import Answer, PollFacts, Verdict, answer
-from web.held import Poll
 from web.publisher import Publisher
+from web.runners.held import Poll
 from web.threads import Threads
 
 BATCH_EVERY = 0.05

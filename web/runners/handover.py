@@ -22,9 +22,9 @@ from ostler.logging import get_logger
 from ostler.secrets import Secret
 from ostler.wakes import STAMP
 from rules.claims.machines import Stamp
-from web.cluster import Cluster
 from web.publisher import Publisher
-from web.replies import Refusal, work
+from web.runners.cluster import Cluster
+from web.runners.replies import Refusal, work
 from web.threads import Threads
 
 REVIEW_WITHIN = 0.5

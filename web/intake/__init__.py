@@ -1,0 +1,1 @@
+"""Intake of GitHub's webhooks."""

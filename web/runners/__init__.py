@@ -1,0 +1,1 @@
+"""The runners' long polls: admission, offers and the handover of JIT configs."""
