@@ -18,7 +18,7 @@ BASE ?= origin/main
 MINUTES ?=
 # Without caches each of the many processes of a demo or a test compiles what it imports anew: twice the CPU of a start.
 unexport PYTHONDONTWRITEBYTECODE
-PACKAGES := beat_schedule.py poller ostler tasks models k8s_adapters github_adapters rules deploys web lab tests benchmarks
+PACKAGES := beat_schedule.py poller ostler cli watch tasks models k8s_adapters github_adapters rules deploys web lab tests benchmarks
 SPELLED := $(PACKAGES) docs charts compose .ci Makefile pyproject.toml README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md
 
 .PHONY: help demo chaos bench test test-slow test-seeds check mutants mutants-all mutants-sql lint fmt control-plane toxiproxy helm kubectl setup

@@ -55,7 +55,7 @@ ROUTES = {name: {"queue": queue} for queue, names in _NAMED.items() for name in 
 """`task_routes` of whoever sends by name; the last line is every sweep. The first that fits counts."""
 
 WATCH_QUEUES = ("dispatch", "pools", "sweeps")
-"""The queues that the watch sends to (`ostler.watch.hints`)."""
+"""The queues that the watch sends to (`watch.hints`)."""
 
 WAKE_MS = 2000
 KEEP_MS = 10_000

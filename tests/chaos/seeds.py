@@ -181,7 +181,7 @@ def main() -> None:
     """Put the bug in that the first argument names, and become `ostler` with the others."""
     name = sys.argv.pop(1)
     SEEDS[name]()
-    from ostler.cli import main as ostler  # noqa: PLC0415  after the bug
+    from cli import main as ostler  # noqa: PLC0415  after the bug
 
     ostler()
 

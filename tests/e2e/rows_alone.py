@@ -20,7 +20,7 @@ def main() -> None:
         return evidence_of(recorded, None, gone=gone)
 
     put(evidence, evidence_of=by_rows)
-    from ostler.cli import main as ostler  # noqa: PLC0415  after the bug
+    from cli import main as ostler  # noqa: PLC0415  after the bug
 
     ostler()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from ostler.cli.demo_folder import remove_killed
+from cli.demo_folder import remove_killed
 
 
 @contextmanager

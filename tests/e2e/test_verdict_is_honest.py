@@ -19,7 +19,7 @@ GIVES_UP_AFTER = {"run-twice": 300, "lose-job": 30}
 
 DEMO = """
 import os
-from ostler.cli import demo
+from cli import demo
 demo.LONGEST = float(os.environ["GIVES_UP_AFTER"])
 raise SystemExit(demo.run_demo(jobs=40, cluster="real", seed=1))
 """

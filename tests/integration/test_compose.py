@@ -33,7 +33,7 @@ from lab.processes import Child, free_port
 from models.db.connections import RESERVE, WEB
 from ostler.redis_users import RedisUser, rules_of
 from ostler.settings import BeatSettings, FlowerSettings, Settings
-from ostler.watch.settings import WatchSettings
+from watch.settings import WatchSettings
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -24,6 +24,8 @@ FOLDERS = (
     "lab",
     "models",
     "ostler",
+    "cli",
+    "watch",
     "poller",
     "rules",
     "deploys",

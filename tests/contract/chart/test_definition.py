@@ -5,9 +5,9 @@ from __future__ import annotations
 import yaml
 from typer.testing import CliRunner
 
+from cli.app import app
 from k8s_adapters.crd import crd_manifest
 from lab import helm
-from ostler.cli.app import app
 
 FILE = helm.CHART / "crds" / "runnerpools.yaml"
 

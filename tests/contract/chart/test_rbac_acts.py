@@ -24,10 +24,10 @@ from k8s_adapters.stamps import StampOutcome, stamp, unstamp
 from k8s_adapters.watching import PodWatch
 from lab.control_plane import ClusterAccess, write_kubeconfig
 from ostler.errors import Forbidden
-from ostler.watch.leader import LEASE
 from rules.restore.epochs import Epoch
 from tests.contract.chart.cast import ALL, POOLS, Cast, allowed
 from tests.e2e.waiting import eventually
+from watch.leader import LEASE
 
 
 @pytest.fixture

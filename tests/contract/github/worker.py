@@ -9,9 +9,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from cli import main
 from github_adapters import governor as governing
 from github_adapters.governor import CallClass, Pace
-from ostler.cli import main
 
 SLOW = 1 / 1000
 """Tokens a second: none comes back while a test runs."""

@@ -292,7 +292,7 @@ def test_dead_api_server_is_one_line_for_every_command(bare: dict[str, str], fil
 def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """The port of a server that accepts connections and never says anything, and little patience with it."""
     monkeypatch.setattr(patience, "CONNECT", 0.5)
-    monkeypatch.setattr(import_module("ostler.cli.setup.ping"), "LAST_CALL", 0.3)  # the name is a command, too
+    monkeypatch.setattr(import_module("cli.setup.ping"), "LAST_CALL", 0.3)  # the name is a command, too
     make_client = kube_client.make_client
 
     def impatient(**given: Any) -> KubeClient:

@@ -16,11 +16,11 @@ from unittest import mock
 import pytest
 from sqlalchemy import text
 
+from cli import main
 from lab.redis import Redis
 from models.browse import api_tokens
 from models.db.engine import transaction
 from models.pools.pod_rows import OVER
-from ostler.cli import main
 from ostler.clock import utcnow
 from ostler.secrets import Secret
 from tests.database import Database

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
+from cli import pool_changes
 from k8s_adapters import pools as adapter
 from k8s_adapters.client import MERGE_PATCH, KubeClient, make_client
 from k8s_adapters.draining import hold_pool, let_pool_go
 from k8s_adapters.pools import PoolSeen, create_pool, get_pool
 from lab.control_plane import ClusterAccess
 from lab.processes import free_port
-from ostler.cli import pool_changes
 from tests.integration.cli.test_operator import Done, run_command
 
 SPEC: dict[str, Any] = {"image": "runner:1", "runnerLabels": ["linux"], "replicas": 3}

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from cli import main
 from lab.helm import render
-from ostler.cli import main
 from tests.integration.deploys.charts import SMALL
 
 

@@ -170,7 +170,7 @@ def test_wrong_uses_and_a_probe_that_never_starts_say_so(
     done = verify(operator, kubelet, control_plane, 1, "-n", "default")
     assert (done.status, "no Ostler in namespace" in done.err) == (1, True)
     kubelet.starts = False
-    monkeypatch.setattr("ostler.cli.verify_deploy._STARTS_WITHIN", 1.0)
+    monkeypatch.setattr("cli.verify_deploy._STARTS_WITHIN", 1.0)
     done = verify(operator, kubelet, control_plane, 1)
     assert (done.status, "did not connect within 1 s" in done.err) == (1, True)
     path = object_path("pods", namespace=kubelet.namespace)

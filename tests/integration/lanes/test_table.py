@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[3]
 STARTS = {"Thread", "ThreadPoolExecutor", "Timer", "ProcessPoolExecutor", "create_task", "ensure_future", "TaskGroup"}
 """What starts a thread or a loop."""
 
-PACKAGES = ("web", "tasks", "models", "ostler", "k8s_adapters", "github_adapters", "rules", "deploys")
-COMMANDS = ROOT / "ostler" / "cli"
+PACKAGES = ("web", "tasks", "models", "ostler", "cli", "watch", "k8s_adapters", "github_adapters", "rules", "deploys")
+COMMANDS = ROOT / "cli"
 """Commands that a person runs serve nobody else."""
 
 
@@ -83,7 +83,7 @@ def test_every_story_of_the_table_exists(story: str) -> None:
 def test_watch_has_no_way_to_postgres() -> None:
     imported = {
         name
-        for path in (ROOT / "ostler" / "watch").rglob("*.py")
+        for path in (ROOT / "watch").rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Import | ast.ImportFrom)
         for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names])

@@ -6,10 +6,10 @@ import base64
 
 import pytest
 
+from cli.setup.store import ClusterSecret
 from k8s_adapters.client import KubeClient, object_path
 from k8s_adapters.secrets import keys_of, put_secret
 from lab.control_plane import ClusterAccess
-from ostler.cli.setup.store import ClusterSecret
 from ostler.errors import Conflict
 from ostler.secrets import Secret
 

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from benchmarks.report import SUBJECTS
-from ostler.cli.app import app
+from cli.app import app
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted(

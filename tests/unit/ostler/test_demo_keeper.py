@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
+from cli.demo_keeper import TRIES, Keeper
 from lab.processes import StartError
 from lab.system import System
-from ostler.cli.demo_keeper import TRIES, Keeper
 
 
 @dataclass

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from cli import demo_report
+from cli.demo_report import RETRY, Figures, read_logs
 from lab.verdict import Verdict
-from ostler.cli import demo_report
-from ostler.cli.demo_report import RETRY, Figures, read_logs
 
 GOOD = Verdict(
     problems=(),

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console, ConsoleDimensions
 from sqlalchemy import Engine
 
-from ostler.cli import demo_view
-from ostler.cli.demo_view import View
+from cli import demo_view
+from cli.demo_view import View
 
 ACCOUNTS = [
     SimpleNamespace(

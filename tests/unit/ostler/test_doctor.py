@@ -14,17 +14,8 @@ from typing import Any
 
 import pytest
 
-from deploys.addresses import PRIVATE_V4
-from github_adapters import permissions
-from github_adapters.app import AppInstallation, AppSeen
-from github_adapters.deliveries import DeliveryPage, DeliverySeen
-from k8s_adapters.admission import PolicyAnswer
-from models.browse.health import Server
-from models.browse.sweeps import SweepSeen
-from models.db.epochs import Lost
-from models.upstream.backoffs import Standing
-from ostler.cli import doctor
-from ostler.cli.doctor import (
+from cli import doctor
+from cli.doctor import (
     certificate,
     cluster,
     fleet,
@@ -37,10 +28,19 @@ from ostler.cli.doctor import (
     runners,
     strangers,
 )
-from ostler.cli.doctor.checks import CHECKS
-from ostler.cli.doctor.findings import Check, Outcome, Verdict, ok, unknown
-from ostler.cli.doctor.runner import is_bad, run
-from ostler.cli.doctor.sight import Rows
+from cli.doctor.checks import CHECKS
+from cli.doctor.findings import Check, Outcome, Verdict, ok, unknown
+from cli.doctor.runner import is_bad, run
+from cli.doctor.sight import Rows
+from deploys.addresses import PRIVATE_V4
+from github_adapters import permissions
+from github_adapters.app import AppInstallation, AppSeen
+from github_adapters.deliveries import DeliveryPage, DeliverySeen
+from k8s_adapters.admission import PolicyAnswer
+from models.browse.health import Server
+from models.browse.sweeps import SweepSeen
+from models.db.epochs import Lost
+from models.upstream.backoffs import Standing
 from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, Forbidden, Gone, Retryable, StoreUnreachable
 

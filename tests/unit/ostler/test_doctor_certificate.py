@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from ostler.cli.doctor import certificate
-from ostler.cli.doctor.checks import CHECKS
-from ostler.cli.doctor.findings import Outcome
+from cli.doctor import certificate
+from cli.doctor.checks import CHECKS
+from cli.doctor.findings import Outcome
 from tests.certificates import Authority
 
 HOST = "ostler-web-polls.ostler.svc"

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from ostler.cli.holding import Report, Target, hold, parse_target, reaches
+from cli.holding import Report, Target, hold, parse_target, reaches
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 Script = Callable[[socket.socket, int], bool]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ostler.cli.kubeconfigs import choose, client_for
+from cli.kubeconfigs import choose, client_for
 from ostler.errors import ConfigurationError
 
 

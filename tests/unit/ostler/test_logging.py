@@ -21,7 +21,7 @@ from tasks.worker.app import ROUTES, app
 from tasks.worker.base import DISPATCH, task
 
 ROOT = Path(__file__).parents[3]
-FOLDERS = ("ostler", "tasks", "models", "k8s_adapters", "github_adapters", "web")
+FOLDERS = ("ostler", "cli", "watch", "tasks", "models", "k8s_adapters", "github_adapters", "web")
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 OTHER_NAMES = {
     "job_id", "claim_id", "pod_name", "uid", "guid", "delivery_id", "pool_name", "account_id", "installation_id",

@@ -23,7 +23,7 @@ from ostler.settings import (
     load_flower,
     unread_variables,
 )
-from ostler.watch.settings import WatchSettings, load_watch
+from watch.settings import WatchSettings, load_watch
 
 ROOT = Path(__file__).parents[3]
 GOOD = {

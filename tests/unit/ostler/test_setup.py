@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from cli.setup.page import Page
+from cli.setup.ping import meaning, see_ping
+from cli.setup.store import store_of
 from github_adapters import manifest as flow
 from github_adapters import permissions
 from github_adapters.deliveries import DeliveryPage, DeliverySeen
 from ostler import telemetry
-from ostler.cli.setup.page import Page
-from ostler.cli.setup.ping import meaning, see_ping
-from ostler.cli.setup.store import store_of
 from ostler.errors import ConfigurationError, Forbidden, Invalid, Retryable
 from ostler.github_urls import api_url_of
 from rules.upstream.retry import RetryPolicy

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from ostler.cli.tables import GAP, Column, Form, Kind, form_of, lay_out, plain, print_table, shorten
+from cli.tables import GAP, Column, Form, Kind, form_of, lay_out, plain, print_table, shorten
 
 JOBS = (
     Column("job"), Column("repository", Kind.NAME, drop=1), Column("name", Kind.NAME, drop=2), Column("state"),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PACKAGES = ("tasks", "models", "web", "ostler", "rules", "deploys", "github_adapters", "k8s_adapters")
+PACKAGES = ("tasks", "models", "web", "ostler", "cli", "watch", "rules", "deploys", "github_adapters", "k8s_adapters")
 
 ENDS = {
     # The ways to delete a Pod: under its retire claim, also when its node is gone, or once it is terminal.
@@ -154,7 +154,7 @@ def test_nobody_comes_to_them_past_the_question(name: str) -> None:
 def test_the_stamps_adapter_is_imported_where_the_annotation_is_written_and_nowhere_else() -> None:
     importers = {
         path
-        for package in ("tasks", "web", "ostler", "models")
+        for package in ("tasks", "web", "ostler", "cli", "watch", "models")
         for file in (ROOT / package).rglob("*.py")
         if "import unstamp" in file.read_text() or "stamps.unstamp" in file.read_text()
         for path in [str(file.relative_to(ROOT))]
@@ -174,7 +174,7 @@ def test_only_these_adapters_send_a_delete() -> None:
     senders = {
         path
         for path, each in functions()
-        if path.startswith(("k8s_adapters/", "tasks/", "ostler/watch"))
+        if path.startswith(("k8s_adapters/", "tasks/", "watch"))
         for call in calls(each)
         if any(isinstance(given, ast.Constant) and given.value == "DELETE" for given in call.args)
     }

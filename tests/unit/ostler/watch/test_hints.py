@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 
-from ostler.watch import hints as module
-from ostler.watch.hints import BATCH, EVERYTHING_EVERY, KEEPER_EVERY, Batch, Ending, Hints, send_all
 from rules.upstream.watching import Hint
+from watch import hints as module
+from watch.hints import BATCH, EVERYTHING_EVERY, KEEPER_EVERY, Batch, Ending, Hints, send_all
 
 
 class Clock:

@@ -1,0 +1,201 @@
+"""`ostler account list`, `set` and `allow`: budgets, weights, and whose jobs are served."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.output import Json, Limit, fail, given_id, print_json, query, tell_more
+from cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
+from ostler.reasons import endpoint, reason_of
+from ostler.settings import load_stores
+from rules.claims.fairness import Budget, Usage
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Row
+
+    from models.browse.accounts import AccountStory
+
+MOST_COUNT = 1_000_000
+MOST_VCPU = 10_000_000
+MOST_MEMORY_GIB = 100_000_000
+MOST_WEIGHT = 1000
+LEAST_WEIGHT = 0.001
+
+app = typer.Typer(no_args_is_help=True, help="Budgets and weights of accounts, and whose jobs are served.")
+
+
+@app.command("list")
+def list_(
+    login: Annotated[str | None, typer.Option(help="only this login")] = None,
+    limit: Limit = 50,
+    as_json: Json = False,
+    wide: Wide = False,
+    output: Output = None,
+) -> None:
+    """List accounts with their budgets, and what they use of them now."""
+    from models.browse.accounts import AccountFilter, list_accounts  # noqa: PLC0415
+
+    form = form_of(as_json=as_json, wide=wide, output=output)
+    found = query(lambda db: list_accounts(db, AccountFilter(login=login), limit=limit))
+    if form is Form.JSON:
+        print_json([_plain(row, found.usage[row.id], found.ending[row.id]) for row in found.page.rows])
+        return
+    if form is Form.NAME:
+        print_names(row.id for row in found.page.rows)
+        return
+    print_table(
+        ("id", Column("login", Kind.NAME), "access", Column("weight", drop=1), "Pods", Column("ending", drop=2), "vCPU",
+         "GiB"),
+        (
+            (row.id, row.login, row.access, f"{row.weight:g}", f"{used.count}/{row.budget_count}", found.ending[row.id],
+             f"{used.vcpu_millicores / 1000:g}/{row.budget_vcpu / 1000:g}",
+             f"{used.memory_mib / 1024:g}/{row.budget_memory / 1024:g}")
+            for row, used in ((row, found.usage[row.id]) for row in found.page.rows)
+        ),
+        empty="no accounts", wide=form is Form.WIDE,
+    )  # fmt: skip
+    tell_more(found.page)
+
+
+@app.command("set")
+def set_(
+    account: Annotated[str, typer.Argument(help="login or id")],
+    count: Annotated[
+        int | None, typer.Option("--count", "--jobs", min=0, max=MOST_COUNT, help="jobs at the same time")
+    ] = None,
+    vcpu: Annotated[float | None, typer.Option(min=0, max=MOST_VCPU, help="vCPU at the same time")] = None,
+    memory: Annotated[float | None, typer.Option(min=0, max=MOST_MEMORY_GIB, help="GiB at the same time")] = None,
+    weight: Annotated[
+        float | None, typer.Option(min=LEAST_WEIGHT, max=MOST_WEIGHT, help="its part beside others")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Change the budget or the weight of an account; what is not given stays. A lower budget ends nothing."""
+    from models.browse.accounts import account_story  # noqa: PLC0415
+    from models.routing.accounts import set_budget, set_weight  # noqa: PLC0415
+    from models.routing.usage import pools_with_work  # noqa: PLC0415
+
+    if (count, vcpu, memory, weight) == (None, None, None, None):
+        raise typer.BadParameter("give at least one of --count, --vcpu, --memory and --weight")
+    if any(value is not None and not math.isfinite(value) for value in (vcpu, memory, weight)):
+        raise typer.BadParameter("--vcpu, --memory and --weight are numbers")
+
+    def body(db: Connection) -> tuple[AccountStory | None, list[int]]:
+        found = account_id(db, account)
+        now = None if found is None else account_story(db, found, lock=True)
+        if found is None or now is None:
+            return None, []
+        row = now.account
+        set_budget(
+            db,
+            found,
+            Budget(
+                count=row.budget_count if count is None else count,
+                vcpu_millicores=row.budget_vcpu if vcpu is None else round(vcpu * 1000),
+                memory_mib=row.budget_memory if memory is None else round(memory * 1024),
+            ),
+        )
+        if weight is not None:
+            set_weight(db, found, weight)
+        return account_story(db, found), pools_with_work(db, [found])
+
+    story, pools = query(body)
+    if story is None:
+        fail(f"there is no account {account!r}; `ostler account list` lists them")
+    wake(pools)
+    row = story.account
+    if as_json:
+        print_json(_plain(row, story.usage, story.ending))
+        return
+    typer.echo(
+        f"{row.login}: {row.budget_count} jobs, {row.budget_vcpu / 1000:g} vCPU, {row.budget_memory / 1024:g} GiB, "
+        f"weight {row.weight:g}"
+    )
+
+
+@app.command("allow")
+def allow(
+    account: Annotated[str, typer.Argument(help="login or id")],
+    as_json: Json = False,
+) -> None:
+    """Let an account in: its jobs that are held as `unknown_account` go on at once, within its budget."""
+    from models.browse.accounts import account_story  # noqa: PLC0415
+    from models.routing.accounts import set_access  # noqa: PLC0415
+    from rules.routing.access import Access  # noqa: PLC0415
+
+    def body(db: Connection) -> AccountStory | None:
+        found = account_id(db, account)
+        if found is None or not set_access(db, found, Access.ALLOWED):
+            return None
+        return account_story(db, found)
+
+    story = query(body)
+    if story is None:
+        fail(f"there is no account {account!r}; it is known from its first webhook on: `ostler account list`")
+    wake([])  # the held jobs have no place in any queue; `rematch` gives them one, a page at a time
+    if as_json:
+        print_json(_plain(story.account, story.usage, story.ending))
+        return
+    row = story.account
+    typer.echo(f"{row.login} ({row.id}) is allowed: at most {row.budget_count} Pods, {row.budget_vcpu / 1000:g} vCPU, "
+               f"{row.budget_memory / 1024:g} GiB; `ostler account set {row.login}` changes that")  # fmt: skip
+
+
+def wake(pools: Sequence[int]) -> None:
+    """Have a change felt at once, where Redis can be had; else the sweeps find it within a minute (law L6)."""
+    import redis  # noqa: PLC0415
+    from kombu.exceptions import KombuError, OperationalError  # noqa: PLC0415
+
+    from ostler.wakes import REMATCH, Waker  # noqa: PLC0415
+
+    redis_url = load_stores().redis_url
+    if redis_url is None:
+        typer.echo("OSTLER_REDIS_URL is not set: held jobs notice this within a minute", err=True)
+        return
+    waker = Waker(redis_url)
+    try:
+        for pool in pools:
+            waker.wake(pool)
+        waker.send(REMATCH, queue="sweeps")
+    except (redis.RedisError, KombuError, OperationalError, OSError) as error:
+        where, why = endpoint(redis_url.reveal()), reason_of(error)
+        typer.echo(f"Redis at {where} does not answer ({why}): held jobs notice this within a minute", err=True)
+    finally:
+        waker.close()
+
+
+def _plain(row: Row[Any], usage: Usage, ending: int) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "login": row.login,
+        "access": row.access,
+        "weight": row.weight,
+        "budget": _amount(row.budget_count, row.budget_vcpu, row.budget_memory),
+        "usage": _amount(usage.count, usage.vcpu_millicores, usage.memory_mib),
+        "ending_pods": ending,
+    }
+
+
+def _amount(count: int, vcpu: int, memory: int) -> dict[str, float]:
+    return {"count": count, "vcpu": vcpu / 1000, "memory_gib": memory / 1024}
+
+
+def account_id(db: Connection, given: str | None) -> int | None:
+    """Return the id of the account that was named by login or id; ends the command when there is none."""
+    from models.browse.accounts import AccountFilter, list_accounts  # noqa: PLC0415
+
+    if given is None or (number := given_id(given)) is not None:
+        return None if given is None else number
+    found = list_accounts(db, AccountFilter(login=given), limit=2).page.rows
+    if not found:
+        fail(f"there is no account {given!r}; `ostler account list` lists them")
+    if len(found) > 1:
+        fail(
+            f"several accounts have the login {given!r}; give one of the ids {', '.join(str(row.id) for row in found)}"
+        )
+    only: int = found[0].id
+    return only

@@ -1,0 +1,252 @@
+"""The subcommands. Each imports what it needs when it runs, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli import (
+    accounts,
+    check_deploy,
+    claims,
+    doctor,
+    gates,
+    jobs,
+    pods,
+    pool_changes,
+    pools,
+    restore,
+    setup,
+    sweeps,
+    tokens,
+    verify_deploy,
+)
+from cli.healthy import Process, problem_of
+from cli.kubeconfigs import Kubeconfig
+from cli.output import speaking_to_postgres
+from ostler.settings import Logs, Settings, load, load_stores, unread_variables
+
+app = typer.Typer(
+    name="ostler",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+PROCESSES = frozenset({"web", "worker", "beat", "watch", "flower"})
+
+
+@app.callback()
+def _warn_of_unread_variables(context: typer.Context) -> None:
+    """Keeps warm, single-use CI runner Pods and hands each queued GitHub Actions job to exactly one of them."""
+    if context.invoked_subcommand not in PROCESSES:  # they log it
+        for each in unread_variables():
+            typer.echo(f"ostler: warning: {each}", err=True)
+
+
+app.add_typer(accounts.app, name="account")
+app.add_typer(tokens.app, name="token")
+app.add_typer(sweeps.app, name="sweep")
+app.add_typer(setup.app, name="setup")
+app.add_typer(pools.app, name="pool")
+app.command()(jobs.jobs)
+app.command()(jobs.job)
+app.command()(claims.claims)
+app.command()(pods.pod)
+app.command()(sweeps.repairs)
+app.command()(gates.gates)
+app.command()(doctor.doctor)
+app.command("check-deploy")(check_deploy.check_deploy)
+app.command("verify-deploy")(verify_deploy.verify_deploy)
+app.command("hold-connection", hidden=True)(verify_deploy.hold_connection)
+app.command()(restore.restore)
+pools.app.command("pause")(pool_changes.pause)
+pools.app.command("resume")(pool_changes.resume)
+pools.app.command("scale")(pool_changes.scale)
+pools.app.command("drain")(pool_changes.drain)
+
+
+def _start(process: str) -> Settings:
+    settings = load()
+    _begin_logs(process, settings)
+    return settings
+
+
+def _begin_logs(process: str, settings: Logs) -> None:
+    from ostler import logging  # noqa: PLC0415
+
+    logging.configure(process=process, level=settings.log_level, style=settings.log_style)
+    for each in unread_variables():
+        logging.get_logger(__name__).warning("settings.variable_unread", variable=each.name, near=each.near)
+
+
+@app.command()
+def web() -> None:
+    """Serve GitHub's webhooks and the runner Pods' polls."""
+    settings = _start("web")
+    from web.server import run  # noqa: PLC0415
+
+    run(settings)
+
+
+@app.command()
+def worker(
+    queues: Annotated[
+        str, typer.Option(help="comma-separated: dispatch, github, pools, retire, sweeps")
+    ] = "dispatch,github,pools,retire,sweeps",
+) -> None:
+    """Run the Celery worker: claims, stamps, mints, pools and sweeps."""
+    from ostler.errors import ConfigurationError  # noqa: PLC0415
+    from ostler.wakes import QUEUES  # noqa: PLC0415
+
+    chosen = tuple(name.strip() for name in queues.split(",") if name.strip())
+    if unknown := [name for name in chosen if name not in QUEUES]:
+        raise ConfigurationError(f"--queues: found {unknown[0]!r}; there are {', '.join(QUEUES)}")
+    settings = _start("worker")
+    from tasks.worker.processes import run_worker  # noqa: PLC0415
+
+    run_worker(settings, queues=chosen)
+
+
+@app.command()
+def beat() -> None:
+    """Run beat: sends the sweeps on time. Start two; one is active, the other takes over."""
+    from ostler.settings import load_beat  # noqa: PLC0415
+
+    settings = load_beat()
+    _begin_logs("beat", settings)
+    from tasks.worker.beat import run_beat  # noqa: PLC0415
+
+    run_beat(settings)
+
+
+@app.command()
+def watch() -> None:
+    """Run the watch: tells workers at once when something happens to a Pod. Start two; one leads."""
+    from watch.settings import load_watch  # noqa: PLC0415
+
+    settings = load_watch()
+    _begin_logs("watch", settings)
+    from watch.process import run_watch  # noqa: PLC0415
+
+    raise typer.Exit(run_watch(settings))
+
+
+@app.command()
+def flower() -> None:
+    """Serve Flower, a live and read-only view of workers and tasks, behind a login."""
+    from ostler.settings import load_flower  # noqa: PLC0415
+
+    settings = load_flower()
+    _begin_logs("flower", settings)
+    from tasks.worker.flower import run_flower  # noqa: PLC0415
+
+    run_flower(settings)
+
+
+@app.command()
+def healthy(process: Annotated[Process, typer.Argument(help="the process of this container")]) -> None:
+    """Say whether the process beside this one is well: exit status 0, or 1 and what is wrong."""
+    if (problem := problem_of(process)) is not None:
+        typer.echo(f"ostler: {process}: {problem}", err=True)
+        raise typer.Exit(1)
+
+
+@app.command()
+def migrate() -> None:
+    """Bring the database up to the schema of this version."""
+    from ostler import logging  # noqa: PLC0415
+
+    # Not all the settings: who migrates needs the way to Postgres, and is given no other secret.
+    settings = load_stores()
+    logging.configure(process="migrate")
+    from models.db import migrate as migrations  # noqa: PLC0415
+    from models.db.engine import assert_isolation, make_engine  # noqa: PLC0415
+
+    engine = make_engine(settings.database_url, pool_size=1, application="ostler-migrate")
+    with speaking_to_postgres(settings.database_url):
+        assert_isolation(engine)
+        before = migrations.current(engine)
+        migrations.upgrade(engine)
+        typer.echo(f"database: {before or 'empty'} → {migrations.current(engine)}")
+
+
+@app.command()
+def crd(
+    show: Annotated[bool, typer.Option("--print", help="print it as YAML and touch no cluster")] = False,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Install or update the RunnerPool definition in the cluster; a kubeconfig is all that it reads."""
+    from k8s_adapters.crd import apply_crd, crd_manifest  # noqa: PLC0415
+
+    if show:
+        import yaml  # noqa: PLC0415
+
+        typer.echo(yaml.safe_dump(crd_manifest(), sort_keys=False, width=120), nl=False)
+        return
+    from ostler import logging  # noqa: PLC0415
+
+    logging.configure(process="crd")
+    from cli.cluster import calling  # noqa: PLC0415
+
+    with calling(
+        kubeconfig,
+        needs="get, create and patch on customresourcedefinitions",
+        absent="the server that the kubeconfig names knows no CustomResourceDefinitions; is it a Kubernetes API "
+        "server?",
+    ) as kube:
+        apply_crd(kube)
+    typer.echo("runnerpools.ostler.dev is served")
+
+
+@app.command("generate-key")
+def generate_key() -> None:
+    """Print a new key for OSTLER_ENCRYPTION_KEYS; put it first and keep the old ones while claims live."""
+    from cryptography.fernet import Fernet  # noqa: PLC0415
+
+    typer.echo(Fernet.generate_key().decode())
+
+
+@app.command("redis-users")
+def redis_users(
+    database: Annotated[int, typer.Option(min=0, help="number of the database in OSTLER_REDIS_URL")] = 0,
+) -> None:
+    """Print an ACL file for Redis: a user for web and worker, and one each for beat, watch and Flower.
+
+    Passwords are read from OSTLER_REDIS_PASSWORD, OSTLER_REDIS_PASSWORD_BEAT, OSTLER_REDIS_PASSWORD_WATCH and
+    OSTLER_REDIS_PASSWORD_FLOWER; the file holds their SHA-256. The user `default` is left to you: give it a password.
+    """
+    from ostler.redis_users import acl_file, passwords_from  # noqa: PLC0415
+
+    typer.echo(acl_file(passwords_from(os.environ), database=database), nl=False)
+
+
+@app.command("control-plane")
+def control_plane() -> None:
+    """Build kube-apiserver, kube-controller-manager and etcd from Go modules, once (about five minutes)."""
+    from lab.control_plane import ControlPlaneUnavailable, build  # noqa: PLC0415
+
+    try:
+        build(typer.echo)
+    except ControlPlaneUnavailable as error:
+        typer.echo(f"ostler: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+@app.command()
+def demo(
+    jobs: Annotated[int | None, typer.Option(min=1, max=100_000, help="end after so many jobs, with a verdict")] = None,
+    cluster: Annotated[
+        str, typer.Option(help="`embedded`: the lab's own API server; `real`: a kube-apiserver on this machine")
+    ] = "embedded",
+    seed: Annotated[int, typer.Option(help="of the lab's dice")] = 1,
+    logs: Annotated[Path | None, typer.Option(help="keep the logs of every process in this new folder")] = None,
+) -> None:
+    """Run the whole system on this machine and real jobs through it."""
+    from cli.demo import run_demo  # noqa: PLC0415
+
+    raise typer.Exit(run_demo(jobs=jobs, cluster=cluster, seed=seed, logs=logs))

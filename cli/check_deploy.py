@@ -1,0 +1,201 @@
+"""`ostler check-deploy`: whether a deploy lets running jobs be. Exit status 0: safe, 1: refused, 2: cannot be told."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.kubeconfigs import Kubeconfig
+from cli.manifest_files import STDIN, read_files
+from cli.output import MISTAKE, Json, print_json
+from cli.tables import Column, Kind, print_table
+from ostler.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from deploys.addresses import Addresses
+    from deploys.deploy_plan import Live, Verdict
+    from deploys.deploys import Refusal
+    from deploys.manifests import Manifests
+    from deploys.selectors import Selector
+
+REFUSED = 1
+
+
+def check_deploy(
+    manifests: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[OLD] NEW",
+            help="rendered manifests: a file, a folder, or - for stdin. OLD may be left out with --live or --first",
+        ),
+    ],
+    live: Annotated[bool, typer.Option("--live", help="ask the cluster too: policies, finalizers, admission")] = False,
+    first: Annotated[bool, typer.Option("--first", help="nothing is deployed yet")] = False,
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="of objects that name none")] = "ostler",
+    runners: Annotated[
+        list[str] | None, typer.Option("--runners-namespace", help="where runner Pods live, if no object says so")
+    ] = None,
+    web: Annotated[
+        str, typer.Option("--web-selector", help="labels of web's Pods, as key=value,key=value")
+    ] = "app.kubernetes.io/component=web",
+    web_address: Annotated[
+        list[str] | None, typer.Option("--web-address", help="a block at which web is reached from outside")
+    ] = None,
+    allow_private: Annotated[
+        list[str] | None, typer.Option("--allow-private", help="a private block that jobs may reach")
+    ] = None,
+    kubeconfig: Kubeconfig = None,
+    as_json: Json = False,
+) -> None:
+    """Refuse a deploy that would touch running jobs: policies, pools, namespaces, the admission policy."""
+    from deploys.deploy_plan import Deploy, judge  # noqa: PLC0415
+
+    old_path, new_path = _paths(manifests, live=live, first=first)
+    old = None if old_path is None else read_files("OLD", old_path, namespace=namespace)
+    new = read_files("NEW", new_path, namespace=namespace)
+    deploy = Deploy(
+        old=old,
+        new=new,
+        runners=frozenset(runners or ()),
+        web=_selector(web),
+        web_addresses=_blocks("--web-address", web_address),
+        allowed=_blocks("--allow-private", allow_private),
+    )
+    if live:
+        verdict, refused, notes = _judge_live(deploy, kubeconfig)
+    else:
+        verdict, refused, notes = judge(deploy), [], []
+    refusals, notes = [*verdict.refusals, *refused], [*verdict.notes, *notes]
+    if as_json:
+        print_json(_as_object(verdict, refusals, notes))
+    else:
+        _print(verdict, refusals, notes)
+    if refusals:
+        raise typer.Exit(REFUSED)
+
+
+def _paths(given: list[str], *, live: bool, first: bool) -> tuple[str | None, str]:
+    if len(given) > 2:  # noqa: PLR2004  OLD and NEW
+        raise ConfigurationError(f"OLD NEW: found {len(given)} of them; put several files into a folder")
+    if given.count(STDIN) > 1:
+        raise ConfigurationError("OLD NEW: both are -, and there is one stdin; put one of them into a file")
+    if len(given) == 2:  # noqa: PLR2004
+        if first:
+            raise ConfigurationError("--first: OLD is given too; leave one of them out")
+        return given[0], given[1]
+    if not (live or first):
+        raise ConfigurationError(
+            "OLD: it is not given; say what is deployed now (`helm get manifest`), or --live to ask the cluster, "
+            "or --first where nothing is"
+        )
+    return None, given[0]
+
+
+def _judge_live(deploy: Any, kubeconfig: str | None) -> tuple[Verdict, list[Refusal], list[str]]:
+    """Return the verdict with what the cluster has, and what came of asking it as the garbage collector."""
+    from dataclasses import replace  # noqa: PLC0415
+
+    from cli.cluster import calling  # noqa: PLC0415
+    from deploys.deploy_plan import judge  # noqa: PLC0415
+
+    with calling(kubeconfig, needs="get and list of what a deploy changes", status=MISTAKE) as client:
+        live = _read_live(client, deploy.old, deploy.new, deploy.runners)
+        verdict = judge(replace(deploy, live=live))
+        refusals, notes = _ask_as_collector(client, live, verdict)
+    return verdict, refusals, notes
+
+
+def _read_live(client: Any, old: Manifests | None, new: Manifests, runners: frozenset[str]) -> Live:
+    from deploys.deploy_plan import DEFAULT_RUNNERS, Live  # noqa: PLC0415
+    from deploys.manifests import read_manifests  # noqa: PLC0415
+    from k8s_adapters.deployed import labels_of_runners, read_deployed  # noqa: PLC0415
+
+    places = {key[1] for each in (old, new) if each is not None for key in each.objects if key[1]}
+    bodies = read_deployed(client, namespaces=places)
+    found = read_manifests(bodies, namespace="default")
+    namespaces = runners or found.runner_namespaces | new.runner_namespaces or frozenset({DEFAULT_RUNNERS})
+    seen = [(name, labels) for name in sorted(namespaces) for labels in labels_of_runners(client, namespace=name)]
+    return Live(found, tuple(seen))
+
+
+def _ask_as_collector(client: Any, live: Live, verdict: Verdict) -> tuple[list[Refusal], list[str]]:
+    from deploys.deploys import Danger, Refusal  # noqa: PLC0415
+    from k8s_adapters.admission import refuses_the_collector  # noqa: PLC0415
+
+    refusals: list[Refusal] = []
+    notes: list[str] = []
+    at_stake = {each.namespace for each in live.manifests.pools} | {name for name, _ in live.runner_pods}
+    for namespace in sorted(verdict.namespaces):
+        if namespace not in at_stake:
+            notes.append(f"{namespace} has no pools yet: whether the admission policy is in force was not asked")
+            continue
+        answer = refuses_the_collector(client, namespace)
+        if answer.refused is not True:
+            word = "not in force" if answer.refused is False else "not known to be in force"
+            reason = f"The admission policy is {word} in {namespace}: {answer.why}."
+            refusals.append(Refusal(Danger.ADMISSION_OFF, (namespace,), reason, f"{(answer.cure or '').capitalize()}."))
+    return refusals, notes
+
+
+def _selector(text: str) -> Selector:
+    from deploys.selectors import Operator, Requirement, Selector  # noqa: PLC0415
+
+    parts = [part.partition("=") for part in text.split(",")]
+    if not all(key and equals and value for key, equals, value in parts):
+        raise ConfigurationError(f"--web-selector: found {text!r}; write it as key=value,key=value")
+    return Selector(tuple(Requirement(key, Operator.IN, frozenset({value})) for key, _, value in parts))
+
+
+def _blocks(option: str, given: list[str] | None) -> Addresses:
+    from deploys.addresses import blocks  # noqa: PLC0415
+
+    try:
+        return blocks(given or ())
+    except ValueError as error:
+        raise ConfigurationError(f"{option}: {error}; write it as 10.1.0.0/16 or fd00::/8") from None
+
+
+def _as_object(verdict: Verdict, refusals: list[Refusal], notes: list[str]) -> dict[str, Any]:
+    return {
+        "safe": not refusals,
+        "refusals": [asdict(each) for each in refusals],
+        "changes": [
+            {"action": each.action, "object": _key(each.key), "to": None if each.to is None else _key(each.to)}
+            for each in verdict.changes
+        ],
+        "runner_pods": [asdict(each) for each in verdict.rows],
+        "notes": notes,
+    }
+
+
+def _key(key: tuple[str, str, str]) -> dict[str, str]:
+    return {"kind": key[0].rstrip("."), "namespace": key[1], "name": key[2]}
+
+
+def _print(verdict: Verdict, refusals: list[Refusal], notes: list[str]) -> None:
+    from deploys.manifests import told  # noqa: PLC0415
+
+    words = {None: "-", True: "yes", False: "NO"}
+    print_table(
+        ("runner Pods of", "state", Column("policies", Kind.TEXT), "unchanged", "reach web"),
+        (
+            (row.pool, row.state, ", ".join(row.policies) or "none", words[row.same],
+             {None: "?", True: "yes", False: "no"}[row.reaches_web])
+            for row in verdict.rows
+        ),
+        empty="no runner Pods",
+    )  # fmt: skip
+    typer.echo()
+    print_table(
+        ("what", Column("object", Kind.TEXT), Column("becomes", Kind.TEXT)),
+        ((each.action, told(each.key), told(each.to) if each.to else None) for each in verdict.changes),
+        empty="nothing is deleted or renamed",
+    )
+    for note in notes:
+        typer.echo(f"\nnote: {note}")
+    for each in refusals:
+        about = f" ({', '.join(each.subjects)})" if each.subjects else ""
+        typer.echo(f"\nREFUSED {each.danger}{about}\n  {each.reason}\n  cure: {each.cure}")
+    typer.echo(f"\nrefused: {len(refusals)} reasons" if refusals else "\nsafe")

@@ -1,0 +1,82 @@
+"""`ostler claims`: the reservations of Pods."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.accounts import account_id
+from cli.output import BIGGEST_ID, Json, Limit, age, object_of, print_json, query, tell_more
+from cli.pools import pool_id
+from cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
+from ostler.clock import utcnow
+from rules.claims.machines import ClaimState, EndReason, Purpose
+from rules.claims.pod_ends import tell
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Row
+
+    from models.browse.page import Page
+
+
+def claims(
+    state: Annotated[ClaimState | None, typer.Option(help="only claims in this state")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="also those that have ended")] = False,
+    purpose: Annotated[Purpose | None, typer.Option(help="only claims of this purpose")] = None,
+    account: Annotated[str | None, typer.Option(help="login or id")] = None,
+    pool: Annotated[str | None, typer.Option(help="name or id")] = None,
+    job: Annotated[int | None, typer.Option(min=1, max=BIGGEST_ID, help="GitHub's id of the job")] = None,
+    pod: Annotated[str | None, typer.Option(help="name or UID of a Pod")] = None,
+    limit: Limit = 50,
+    as_json: Json = False,
+    wide: Wide = False,
+    output: Output = None,
+) -> None:
+    """List live claims, newest first."""
+    from models.browse.claims import ClaimFilter, list_claims  # noqa: PLC0415
+    from models.claims.pod_ends import end_of  # noqa: PLC0415
+
+    def body(db: Connection) -> Page:
+        wanted = ClaimFilter(
+            state=state,
+            live=None if everything or state is not None or job is not None or pod is not None else True,
+            purpose=purpose,
+            account_id=account_id(db, account),
+            pool_id=pool_id(db, pool),
+            job_id=job,
+            pod=pod,
+        )
+        return list_claims(db, wanted, limit=limit)
+
+    form = form_of(as_json=as_json, wide=wide, output=output)
+    page = query(body)
+    if form is Form.JSON:
+        print_json([{**object_of(row), "pod_end": tell(end_of(row))} for row in page.rows])
+        return
+    if form is Form.NAME:
+        print_names(row.id for row in page.rows)
+        return
+    now = utcnow()
+    print_table(
+        (
+            Column("claim"), Column("purpose", drop=5), Column("state"), Column("stamp", drop=4), Column("job"),
+            Column("account", Kind.NAME, drop=3), Column("pool", Kind.NAME, drop=6), Column("pod", Kind.NAME),
+            Column("age"), Column("end", drop=2),
+        ),
+        (
+            (row.id, row.purpose, row.state, row.stamp, row.job_id, row.account, row.pool, row.pod,
+             age(row.created_at, now=now), _end(row))
+            for row in page.rows
+        ),
+        empty="no claims", wide=form is Form.WIDE,
+    )  # fmt: skip
+    tell_more(page)
+
+
+def _end(row: Row[Any]) -> str | None:
+    """Return why a claim ended, with Kubernetes' word for how its Pod did where that is why."""
+    if row.end_reason not in {EndReason.POD_GONE, EndReason.POD_SPENT} or row.exit_reason is None:
+        end: str | None = row.end_reason
+        return end
+    return f"{row.end_reason} ({row.exit_reason})"

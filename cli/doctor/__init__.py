@@ -1,0 +1,44 @@
+"""`ostler doctor`: what is wrong, why, and what to do about it. Exit status 1 when something failed.
+
+A check is one function that takes a `Sight` and returns a `Verdict`, in the module of its family; it joins by a line in
+`checks.py`. They run at once, each with a deadline; what could not be looked at is `unknown`, and stops no other check.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from cli.output import Json, print_json
+from cli.tables import Column, Kind, Wide, print_table
+from ostler.errors import ConfigurationError
+
+FAMILIES = ("postgres", "settings", "redis", "cluster", "github", "fleet")
+
+Only = Annotated[str | None, typer.Option(help=f"families of checks, comma-separated: {', '.join(FAMILIES)}")]
+Strict = Annotated[bool, typer.Option("--strict", help="exit status 1 also for what is not ok without having failed")]
+
+
+def doctor(as_json: Json = False, wide: Wide = False, only: Only = None, strict: Strict = False) -> None:
+    """Look at what has to be right, and say cause and cure of what is not. Best with the settings of a worker."""
+    from cli.doctor.checks import CHECKS  # noqa: PLC0415
+    from cli.doctor.runner import is_bad, run  # noqa: PLC0415
+    from cli.doctor.sight import Sight  # noqa: PLC0415
+
+    wanted = FAMILIES if only is None else tuple(part.strip() for part in only.split(",") if part.strip())
+    if strange := [family for family in wanted if family not in FAMILIES]:
+        raise ConfigurationError(f"--only: found {strange[0]!r}; there are {', '.join(FAMILIES)}")
+    findings = run([check for check in CHECKS if check.family in wanted], Sight())
+    if as_json:
+        print_json([asdict(each) for each in findings])
+    else:
+        print_table(
+            ("check", "", Column("cause", Kind.TEXT), Column("cure", Kind.TEXT)),
+            ((each.name, each.outcome, each.cause, each.cure) for each in findings),
+            empty="no checks",
+            wide=wide,
+        )
+    if is_bad(findings, strict=strict):
+        raise typer.Exit(1)

@@ -1,0 +1,91 @@
+"""The certificate of the address that runner Pods poll: which names it is for, and when it ends.
+
+It is read from the address itself, so it is the one in force, whoever made it. It is not verified: the CAs that runner
+Pods trust are in a ConfigMap of theirs, which no process of Ostler reads.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import ssl
+from datetime import datetime, timedelta
+from urllib.parse import urlsplit
+
+from cryptography import x509
+
+from cli.doctor.findings import Verdict, failed, ok, unknown, warning
+from cli.doctor.sight import Sight
+from ostler.clock import machine_now
+
+FAILS = timedelta(days=7)
+WARNS = timedelta(days=30)
+"""What is left of a certificate when the check fails, and when it warns."""
+
+CONNECT_WITHIN = 5.0
+"""Seconds for the connection, and for the handshake."""
+
+_CURE = "run `helm upgrade` with your values, or renew it where you made it: docs/operations/certificates.md"
+
+
+def certificate(sight: Sight) -> Verdict:
+    """The certificate of the dispatch URL is for its host, and lasts."""
+    url = urlsplit(sight.settings.dispatch_url)
+    host = url.hostname or ""
+    if url.scheme != "https":
+        return ok("runner Pods poll without TLS: there is no certificate to end")
+    try:
+        found = read_certificate(host, url.port or 443)
+    except ssl.SSLError as error:
+        return failed(
+            f"{host} ends the TLS handshake: {error.reason}", "see the log of web for tls.certificate_not_read"
+        )
+    except OSError as error:
+        told = error.strerror or type(error).__name__ if not isinstance(error, TimeoutError) else "no answer in time"
+        return unknown(
+            f"{host} cannot be reached from here: {told}",
+            "run it in a worker: kubectl exec deploy/ostler-worker-default -- ostler doctor",
+        )
+    return judge(found, host=host, now=machine_now())
+
+
+def read_certificate(host: str, port: int) -> x509.Certificate:
+    """Return the certificate that a server shows, whether or not it can be verified. Raises OSError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # nothing is sent: the certificate is only looked at
+    with (
+        socket.create_connection((host, port), timeout=CONNECT_WITHIN) as connection,
+        context.wrap_socket(connection, server_hostname=host) as secured,
+    ):
+        shown = secured.getpeercert(binary_form=True)
+    if shown is None:
+        raise ssl.SSLError(0, "it shows no certificate")
+    return x509.load_der_x509_certificate(shown)
+
+
+def judge(found: x509.Certificate, *, host: str, now: datetime) -> Verdict:
+    """Return what is to be said of a certificate for a host."""
+    ends_at = found.not_valid_after_utc
+    left, day = ends_at - now, f"{ends_at:%Y-%m-%d %H:%M} UTC"
+    if left <= timedelta(0):
+        return failed(f"the certificate of {host} ended at {day}: runner Pods do not poll", _CURE)
+    if not _is_for(found, host):
+        return failed(f"the certificate is not for {host}, so runner Pods do not poll", _CURE)
+    told = f"the certificate of {host} ends in {left.days} days, at {day}"
+    if left <= FAILS:
+        return failed(told, _CURE)
+    return warning(told, _CURE) if left <= WARNS else ok(told)
+
+
+def _is_for(found: x509.Certificate, host: str) -> bool:
+    try:
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return False
+    try:
+        return ipaddress.ip_address(host) in names.get_values_for_type(x509.IPAddress)
+    except ValueError:
+        pass  # a name
+    wildcard = f"*.{host.partition('.')[2]}"
+    return any(each.lower() in {host.lower(), wildcard.lower()} for each in names.get_values_for_type(x509.DNSName))

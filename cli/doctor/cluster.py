@@ -1,0 +1,146 @@
+"""The cluster: it answers, lets each process do what it does, and has our definition and our policy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cli.cluster import cause_of
+from cli.doctor.findings import Verdict, failed, ok, unknown, warning
+from cli.doctor.sight import Sight
+from cli.kubeconfigs import choose
+from k8s_adapters.access import RIGHTS, may, who_am_i
+from k8s_adapters.admission import refuses_other_pods, refuses_the_collector
+from k8s_adapters.crd import CRD_NAME, crd_manifest
+from k8s_adapters.names import API_VERSION, PLURAL
+from k8s_adapters.pools import list_pools
+from ostler.errors import ConfigurationError, Forbidden, Gone, Invalid, Retryable
+
+OLDEST = 30
+"""The minor version of Kubernetes from which ValidatingAdmissionPolicies are there for everybody."""
+
+
+def kubernetes(sight: Sight) -> Verdict:
+    """The API server answers, and knows us."""
+    try:
+        version = sight.kube.request("GET", "/version")
+        name = who_am_i(sight.kube)
+    except ConfigurationError as error:
+        return failed(str(error), "run it where a worker runs, or name a kubeconfig in OSTLER_KUBECONFIG")
+    except Retryable as error:
+        cure = f"see {choose().named}, and that the API server runs there"
+        return failed(f"the API server {sight.kube.server} does not answer: {cause_of(error)}", cure)
+    except Forbidden as error:
+        return failed(f"the API server does not know us: {error}", f"see the credentials that {choose().named} names")
+    except (Gone, Invalid) as error:
+        return failed(f"{sight.kube.server} is no Kubernetes API server: {error}", f"see {choose().named}")
+    told = f"{version.get('gitVersion', 'Kubernetes')} answers {name}"
+    minor = "".join(each for each in str(version.get("minor", "")) if each.isdecimal())
+    if minor and int(minor) < OLDEST:
+        return failed(told, f"upgrade to 1.{OLDEST}: before it nothing keeps the garbage collector from busy Pods")
+    return ok(told)
+
+
+def rights(sight: Sight) -> Verdict:
+    """We may do what the process does whose identity this is; an administrator is asked for all of them."""
+    kube, namespace = sight.kube, sight.place.namespace
+    name = who_am_i(kube)
+    if sight.lab_cluster:
+        return ok(f"{name} may do everything: the lab's API server refuses nobody")
+    mine = [process for process in RIGHTS if name.startswith("system:serviceaccount:") and name.endswith(f"-{process}")]
+    if not mine and name.startswith("system:serviceaccount:") and name.rpartition("-")[2] in {"beat", "flower"}:
+        return ok(f"{name} needs none")
+    lacking = {
+        process: [str(right) for right in RIGHTS[process] if not may(kube, right, namespace=namespace)]
+        for process in mine or RIGHTS
+    }
+    if any(lacking.values()):
+        told = "; ".join(f"{process}: {', '.join(each)}" for process, each in lacking.items() if each)
+        return failed(f"{name} may not, in {namespace}: {told}", "apply the Roles of the chart (docs/security.md)")
+    if not mine:
+        return ok(f"{name} may do what {', '.join(RIGHTS)} do; run it as each of them to ask for its own rights")
+    return ok(f"{name} may do what {', '.join(mine)} does")
+
+
+def definition(sight: Sight) -> Verdict:
+    """The cluster serves RunnerPool with this version's schema."""
+    cure = "run `ostler crd` as an administrator"
+    try:
+        live = sight.kube.request("GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD_NAME}")
+    except Gone:
+        return failed(f"the cluster has no {CRD_NAME}", cure)
+    except Forbidden:
+        try:
+            sight.kube.request("GET", f"/apis/{API_VERSION}/namespaces/{sight.place.namespace}/{PLURAL}",
+                               query={"limit": 1})  # fmt: skip
+        except Gone:
+            return failed(f"the cluster has no {CRD_NAME}", cure)
+        except Forbidden:
+            return unknown("this identity may not read it", "run it as an administrator, or as a worker")
+        return unknown(f"{CRD_NAME} is served; this identity may not read its schema", "run it as an administrator")
+    missing = lacks(crd_manifest()["spec"]["versions"], live["spec"]["versions"], "versions")
+    if missing:
+        return failed(f"{CRD_NAME} is of another version: {missing[0]} differs (and {len(missing) - 1} more)", cure)
+    return ok(f"{CRD_NAME} is served as this version has it")
+
+
+def lacks(ours: Any, theirs: Any, place: str) -> list[str]:
+    """Return where something of ours is missing or another there; what the API server adds by itself does not count."""
+    if isinstance(ours, dict):
+        if not isinstance(theirs, dict):
+            return [place]
+        return [
+            each
+            for key, value in ours.items()
+            for each in (lacks(value, theirs[key], f"{place}.{key}") if key in theirs else _absent(value, place, key))
+        ]
+    if isinstance(ours, list):
+        if not isinstance(theirs, list) or len(ours) != len(theirs):
+            return [place]
+        return [
+            each
+            for number, (one, other) in enumerate(zip(ours, theirs, strict=True))
+            for each in lacks(one, other, f"{place}[{number}]")
+        ]
+    return [] if ours == theirs else [place]
+
+
+def _absent(value: Any, place: str, key: str) -> list[str]:
+    """Return where a key is missing; one that says nothing is left out by the API server."""
+    return [f"{place}.{key}"] if value or (isinstance(value, int | float) and not isinstance(value, bool)) else []
+
+
+def admission(sight: Sight) -> Verdict:
+    """The policy is in force that keeps the garbage collector from Pods that are not over."""
+    lab = sight.lab_cluster  # raises where the API server does not answer; the probe waits for it once more
+    answer = refuses_the_collector(sight.kube, sight.place.namespace)
+    if answer.refused:
+        return ok("the garbage collector is refused a runner Pod that is not over")
+    if lab:
+        return ok("the lab's API server has no admission policies and no garbage collector; a cluster gets the chart's")
+    if answer.refused is False:
+        return failed(answer.why, answer.cure or "apply the admission policy of the chart")
+    return unknown(answer.why, answer.cure)
+
+
+def pod_creation(sight: Sight) -> Verdict:
+    """The policy is in force that keeps workers from creating other Pods than runners."""
+    lab = sight.lab_cluster  # raises where the API server does not answer; the probe waits for it once more
+    answer = refuses_other_pods(sight.kube, sight.place.namespace)
+    if answer.refused:
+        return ok("workers are refused every Pod that is no runner's")
+    if lab:
+        return ok("the lab's API server has no admission policies; a cluster gets the chart's")
+    if answer.refused is False:
+        return warning(answer.why, answer.cure or "apply the admission policy of the chart")
+    return unknown(answer.why, answer.cure)
+
+
+def pools(sight: Sight) -> Verdict:
+    """Every pool of the cluster can be used."""
+    found = list_pools(sight.kube, namespace=sight.place.namespace)
+    bad = [f"{pool.name}: {pool.problem}" for pool in found if pool.problem is not None]
+    if bad:
+        return failed("; ".join(bad), "correct the RunnerPool; the others are not touched by it")
+    if not found:
+        return warning(f"there is no RunnerPool in {sight.place.namespace}", "make one: docs/first-run.md, step 4")
+    return ok(f"{len(found)} {'pool' if len(found) == 1 else 'pools'}: {', '.join(pool.name for pool in found)}")

@@ -1,0 +1,103 @@
+"""What has to run all the time: beats, workers, web, the sweeps; and whether webhooks come."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from beat_schedule import periods, settings_of
+from cli.doctor.findings import Verdict, failed, ok, unknown, warning
+from cli.doctor.sight import Sight
+from cli.output import age
+from ostler.clock import utcnow
+from ostler.errors import ConfigurationError, StoreUnreachable
+from rules.sweeps.reaping import is_late
+
+TICK_WITHIN = timedelta(seconds=60)
+"""Within which some sweep begins wherever beat and a worker run: `resume` comes every five seconds."""
+
+MESSAGES_WITHIN = 30.0
+"""Seconds that a message may wait for a worker."""
+
+BEATS_WITHIN = timedelta(seconds=15)
+QUIET_FOR = timedelta(hours=24)
+"""Since the last webhook, after which it is worth a look: there are repositories that rest on weekends."""
+
+
+def beats(sight: Sight) -> Verdict:
+    """Something sends the sweeps, and something runs them."""
+    found = sight.rows
+    told = "never" if found.last_tick is None else f"{age(found.last_tick, now=found.now)} ago"
+    if found.last_tick is not None and found.now - found.last_tick < TICK_WITHIN:
+        return ok(f"a sweep began {told}")
+    cause = f"a sweep last began {told}"
+    try:
+        held = sight.redis_info["lock"]
+    except (StoreUnreachable, ConfigurationError):
+        return failed(f"{cause}; Redis was not asked or did not answer",
+                      "see that Redis, `ostler beat` and a worker on the queue `sweeps` run")  # fmt: skip
+    if not held:
+        return failed(f"{cause}; no beat holds the lock in Redis", "start `ostler beat`, twice")
+    return failed(f"{cause}, though a beat holds its lock", "see that a worker runs on the queue `sweeps`")
+
+
+def web(sight: Sight) -> Verdict:
+    """Web runs, and hears its own channel: only then it beats."""
+    found = sight.rows
+    alive = [beat for beat in found.web_beats if found.now - beat < BEATS_WITHIN]
+    if alive:
+        return ok(f"{len(alive)} web {'process beats' if len(alive) == 1 else 'processes beat'}")
+    if found.web_beats:
+        cause = f"the last beat of a web process was {age(found.web_beats[0], now=found.now)} ago"
+    else:
+        cause = "no web process has beaten for an hour"
+    return failed(cause, "start `ostler web`; one that runs says in GET /readyz what keeps it from beating")
+
+
+def messages(sight: Sight) -> Verdict:
+    """Workers keep up with what they are sent."""
+    heads, now = sight.redis_info["heads"], utcnow()
+    waits = {queue: (now - head).total_seconds() for queue, head in heads.items() if head is not None}
+    late = [f"{queue}: {seconds:.0f} s" for queue, seconds in waits.items() if seconds > MESSAGES_WITHIN]
+    if late:
+        cure = "see that workers run on these queues; where they are busy: more replicas, or more cores for them"
+        return failed(f"messages wait for long, {', '.join(late)}", cure)
+    return ok(f"the oldest has waited for {max(waits.values(), default=0):.0f} s")
+
+
+def sweeps(sight: Sight) -> Verdict:
+    """No sweep has missed three of its periods, and none is paused unnoticed.
+
+    Rows that were put back say nothing of the time before that was noticed.
+    """
+    found = sight.rows
+    if not found.sweeps:
+        return unknown("the database lacks the table of the sweeps", "run `ostler migrate`")
+    every = periods(**settings_of(sight.settings))
+    began = min((each.began_at for each in found.sweeps if each.began_at is not None), default=None)
+    if began is None:
+        return unknown("no sweep has run yet", "see the line of `beat`")
+    since = began if found.lost is None else max(began, found.lost.until)
+    late = [
+        each.name
+        for each in found.sweeps
+        if is_late(last=each.succeeded_at or since, since=since, period=every[each.name],
+                   paused=each.paused_at is not None, now=found.now)
+    ]  # fmt: skip
+    paused = [each.name for each in found.sweeps if each.paused_at is not None]
+    if late:
+        cure = "`ostler sweep list` says how each last ended; a log line of a worker, `sweep.failed`, says why"
+        return failed(f"they missed three periods: {', '.join(late)}", cure)
+    if paused:
+        return warning(f"they are paused: {', '.join(paused)}", "`ostler sweep resume NAME` when that is over")
+    return ok(f"{len(found.sweeps)} sweeps are on time")
+
+
+def webhooks(sight: Sight) -> Verdict:
+    """Webhooks are taken."""
+    found = sight.rows
+    if found.last_delivery is None:
+        return warning("no webhook was ever taken", "`ostler setup ping` says what is in the way")
+    told = f"the last webhook was taken {age(found.last_delivery, now=found.now)} ago"
+    if found.now - found.last_delivery > QUIET_FOR:
+        return warning(told, "if jobs ran since then: `ostler setup ping` says what is in the way")
+    return ok(told)

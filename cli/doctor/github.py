@@ -1,0 +1,124 @@
+"""GitHub: it knows the App, our clocks agree, the App may do what it does, and webhooks arrive."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+from cli.doctor.findings import Verdict, failed, ok, unknown, warning
+from cli.doctor.sight import CALL_WITHIN, Sight
+from cli.setup.ping import meaning
+from github_adapters import permissions as wanted
+from ostler import egress
+from ostler.errors import ConfigurationError, Forbidden, Gone, Retryable, UpstreamError
+from ostler.reasons import endpoint
+from rules.claims.mint_questions import cure_of_refusal
+
+SKEW = timedelta(seconds=60)
+"""Our clock may be ahead of GitHub's by this: JWTs are dated back by as much."""
+
+BEHIND = timedelta(minutes=5)
+"""It may be behind by less than this: a JWT ends nine minutes after our time."""
+
+
+def way(sight: Sight) -> Verdict:
+    """GitHub is reached, by the proxy and with the certificate authorities of this environment."""
+    try:
+        url = sight.app.github_api_url
+        told = f"{endpoint(url)} is reached {egress.told(os.environ, url)}"
+        sight.github.get_app(deadline_seconds=CALL_WITHIN)
+    except ConfigurationError as error:
+        return failed(str(error), "docs/operations/corporate-networks.md describes proxies and private authorities")
+    except Retryable as error:
+        if error.status is None:
+            cure = "docs/operations/corporate-networks.md: HTTPS_PROXY, NO_PROXY and OSTLER_CA_BUNDLE of this process"
+            return failed(f"no answer came where {told}: {error}", cure)
+    except UpstreamError:  # an answer; the next line says of what
+        pass
+    return ok(told)
+
+
+def app(sight: Sight) -> Verdict:
+    """GitHub accepts the App's id and key."""
+    try:
+        found = sight.github.get_app(deadline_seconds=CALL_WITHIN)
+    except ConfigurationError as error:
+        return failed(str(error), "`ostler setup github` makes the App and keeps what is told of it")
+    except Forbidden as error:
+        cure = "see OSTLER_GITHUB_APP_ID and OSTLER_GITHUB_PRIVATE_KEY, and the line of `clock`"
+        return failed(f"GitHub does not accept the App's id and key: {error}", cure)
+    except (Retryable, Gone) as error:
+        return failed(f"GitHub does not answer: {error}", "see OSTLER_GITHUB_API_URL and https://www.githubstatus.com")
+    return ok(f"{found.name} is known to GitHub")
+
+
+def mints(sight: Sight) -> Verdict:
+    """GitHub registers runners wherever jobs ask for them; what it refuses is told in its own words."""
+    found = sight.rows
+    if found.needed is not None:
+        return unknown("the database does not fit this version", "run `ostler migrate`")
+    if not found.backoffs:
+        return ok("GitHub refuses none")
+    latest = found.backoffs[0].wait().detail
+    more = "" if len(found.backoffs) == 1 else f"; {len(found.backoffs) - 1} more"
+    return warning(f"{latest}{more}", cure_of_refusal(latest))
+
+
+def clock(sight: Sight) -> Verdict:
+    """Our clock and GitHub's agree, or JWTs are of tomorrow."""
+    ahead = sight.github.clock_ahead(deadline_seconds=CALL_WITHIN)
+    if ahead is None:
+        return unknown("GitHub's answer has no date")
+    told = f"our clock is {abs(ahead.total_seconds()):.0f} s {'ahead of' if ahead > timedelta() else 'behind'} GitHub's"
+    cure = "keep the clocks of all nodes by NTP; GitHub refuses JWTs that were issued in its future or are over"
+    if ahead > SKEW or -ahead > BEHIND:
+        return failed(told, cure)
+    if abs(ahead) > SKEW / 2:
+        return warning(told, cure)
+    return ok(told)
+
+
+def permissions(sight: Sight) -> Verdict:
+    """Every installation has granted what the calls need, and nothing else."""
+    if not sight.installations:
+        return failed("the App is installed nowhere", "install it: on the App's page, Install App")
+    lacking, needless = [], []
+    # An App has one set of permissions, which each owner grants: it needs what all kinds of owners together need.
+    kinds = {each.organization for each in sight.installations}
+    for each in sight.installations:
+        if missing := wanted.lacking(each.permissions, organization=each.organization):
+            lacking.append(f"{each.login} lacks {', '.join(missing)}")
+        if surplus := wanted.needless(each.permissions, organizations=kinds):
+            needless.append(f"{each.login}: {', '.join(surplus)}")
+    if lacking:
+        cure = "grant it on the App's page, Permissions & events, and have the owner accept the change"
+        return failed("; ".join(lacking), cure)
+    if suspended := [each.login for each in sight.installations if each.suspended]:
+        return warning(f"suspended at {', '.join(suspended)}", "the owner can let it in again: Settings, GitHub Apps")
+    if needless:
+        return warning(f"more than is used: {'; '.join(needless)}", "take it away on the App's page")
+    return ok(f"exactly what is used, at {', '.join(each.login for each in sight.installations)}")
+
+
+def events(sight: Sight) -> Verdict:
+    """The App is told of jobs."""
+    found = sight.github.get_app(deadline_seconds=CALL_WITHIN).events
+    if missing := wanted.silent(found):
+        return failed(f"not subscribed to {', '.join(missing)}", "the App's page, Permissions & events")
+    return ok(f"subscribed to {', '.join(found)}")
+
+
+def deliveries(sight: Sight) -> Verdict:
+    """What GitHub sent lately was answered."""
+    listed = sight.github.list_deliveries().deliveries
+    if not listed:
+        return warning("GitHub has sent no webhook for three days", "`ostler setup ping`, once a repository ran a job")
+    latest = {each.guid: each for each in reversed(listed)}
+    open_ones = [each for each in latest.values() if not each.accepted]
+    newest = listed[0]
+    if not newest.accepted:
+        return failed(f"the last webhook failed: {meaning(newest.status_code)}", "then `redelivery` brings them back")
+    if open_ones:
+        cure = "`redelivery` asks for them again; see web's log for why they were not taken"
+        return warning(f"{len(open_ones)} of the last {len(latest)} webhooks were not taken", cure)
+    return ok(f"the last {len(latest)} webhooks were taken")

@@ -1,0 +1,49 @@
+"""What is set, and which version of everything runs."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+from cli.doctor.findings import Verdict, failed, ok, warning
+from cli.doctor.sight import Sight
+from github_adapters.auth import AppAuth
+from github_adapters.governor import Ungoverned
+from github_adapters.http import Http
+from ostler.clock import machine_now
+from ostler.encryption import Cipher
+from ostler.errors import ConfigurationError
+from ostler.settings import unread_variables
+
+
+def settings(sight: Sight) -> Verdict:
+    """Every setting that a process needs is there and makes sense."""
+    try:
+        found = sight.settings
+        Cipher(found.encryption_keys)
+        http = Http(api_url=found.github_api_url, timeout=1)
+        AppAuth(
+            http=http, app_id=found.github_app_id, private_key=found.github_private_key, clock=machine_now,
+            governor=Ungoverned(),
+        )  # fmt: skip
+    except ConfigurationError as error:
+        return failed("; ".join(str(error).splitlines()), "set them for every process; see docs/configuration.md")
+    if unread := unread_variables():
+        return warning("; ".join(map(str, unread)), "correct the names, or take these variables away")
+    return ok(f"all are there; runner Pods live in {found.namespace}")
+
+
+def versions(sight: Sight) -> Verdict:
+    """What runs here. What Postgres, Redis and Kubernetes are is said by their own checks."""
+    del sight
+    told = [f"Python {platform.python_version()}"]
+    for package in ("celery", "celery-redbeat", "SQLAlchemy"):
+        try:
+            told.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            return failed(f"{package} is not installed", "install from the lock file: requirements/runtime.txt")
+    try:
+        own = version("ostler")
+    except PackageNotFoundError:
+        own = "of a working tree"
+    return ok(f"Ostler {own}, {', '.join(told)}")

@@ -1,0 +1,57 @@
+"""Network of jobs: the policies in force close the cluster's own addresses, also where these are public."""
+
+from __future__ import annotations
+
+from cli.doctor.findings import Verdict, ok, unknown, warning
+from cli.doctor.sight import Sight
+from deploys.addresses import PRIVATE, Addresses, block
+from deploys.network_policies import Direction, parse_policy
+from deploys.network_reach import Network, Pod, Ports, reach
+from deploys.selectors import Malformed
+from k8s_adapters.names import OWNER_LABEL, POOL_LABEL
+from k8s_adapters.own_addresses import OwnAddresses, list_policies, own_addresses
+from ostler.errors import Forbidden
+
+SHOWN = 5
+"""Addresses that a line names at most."""
+
+
+def job_network(sight: Sight) -> Verdict:
+    """A busy Pod cannot reach the API server, a node, or a private address."""
+    namespace = sight.place.namespace
+    try:
+        policies = tuple(
+            parse_policy(each, namespace=namespace) for each in list_policies(sight.kube, namespace=namespace)
+        )
+    except Forbidden:
+        return unknown("this identity may not read NetworkPolicies", "run it as an administrator")
+    except Malformed as error:
+        return unknown(f"a NetworkPolicy of {namespace} cannot be read: {error}")
+    job = Pod("job", namespace, {POOL_LABEL: "any", OWNER_LABEL: "1"}, {})
+    found = reach(Network(policies, {}, ()), job, Direction.EGRESS)
+    if not found.policies:
+        return warning(
+            f"no NetworkPolicy of {namespace} rules what jobs reach: the cluster's own addresses and metadata are open",
+            "set networkPolicies.enabled of the chart, or close them with your network plugin's own policies",
+        )
+    return _judge(found.addresses_beside(Ports()), own_addresses(sight.kube))
+
+
+def _judge(reachable: Addresses, own: OwnAddresses) -> Verdict:
+    opened = {address: whose for address, whose in own.by_address.items() if reachable.common(block(address))}
+    if opened:
+        named = ", ".join(f"{address} ({whose})" for address, whose in list(opened.items())[:SHOWN])
+        more = f" and {len(opened) - SHOWN} more" if len(opened) > SHOWN else ""
+        return warning(
+            f"jobs can reach {named}{more}",
+            "name these blocks in networkPolicies.runners.clusterAddresses of the chart",
+        )
+    private = reachable.common(PRIVATE)
+    if private:
+        return warning(
+            f"jobs can reach private addresses: {', '.join(private.cidrs()[:SHOWN])}",
+            "see that networkPolicies.runners.allow names only what jobs need",
+        )
+    if own.unread:
+        return unknown(f"this identity may not read {' and '.join(own.unread)}", "run it as an administrator")
+    return ok(f"jobs reach none of the cluster's {len(own.by_address)} addresses")

@@ -1,0 +1,89 @@
+"""Postgres: it answers, keeps what is written, has room, the right schema, and is as new as the cluster."""
+
+from __future__ import annotations
+
+from cli.doctor.findings import Verdict, failed, ok, unknown, warning
+from cli.doctor.sight import Sight
+from models.db.connections import RESERVE
+from models.db.engine import SKEW_WARNED
+from models.db.epochs import CURE
+from ostler.errors import ConfigurationError, StoreUnreachable
+
+TRIED = 18
+"""The major version that the tests run on."""
+
+SKEW_FAILS = 5.0
+"""Seconds between this machine's clock and that of Postgres from which on doctor fails."""
+
+FULL = 0.9
+"""Part of the connections from which there is soon none left."""
+
+
+def epoch(sight: Sight) -> Verdict:
+    """Postgres is as new as the cluster: nobody put it back to an earlier state."""
+    found = sight.rows.epoch
+    if found is None:
+        return unknown("the database lacks the table of the epoch", "run `ostler migrate`")
+    if found.older_since is not None:
+        why = f"Postgres is older than the cluster since {found.older_since:%Y-%m-%d %H:%M:%S} UTC: "
+        return failed(f"{why}{found.why}. Nothing is matched, released or retired", CURE)
+    if found.doubt is not None:
+        cure = (
+            "see that beat and a worker on the queue `sweeps` run, and that they may get, create and patch the "
+            "ConfigMap `ostler-epoch` in OSTLER_NAMESPACE. A copy of Postgres that was taken since then looks current: "
+            "if one was put back, run `ostler restore --anyway`"
+        )
+        return failed(f"{found.doubt}. Nothing is released or retired", cure)
+    return ok(f"at {found.epoch.number}, as new as the cluster")
+
+
+def postgres(sight: Sight) -> Verdict:
+    """Postgres answers, may be written to, and counts in later statements than it locks."""
+    try:
+        found = sight.rows.server
+    except StoreUnreachable as error:
+        return failed(str(error), "see OSTLER_DATABASE_URL, and that Postgres runs there")
+    except ConfigurationError as error:
+        return failed(str(error), "set it; docs/configuration.md says how")
+    if found.standby:
+        cure = "name the primary in OSTLER_DATABASE_URL, or end the failover"
+        return failed(f"Postgres {found.version} only reads: it is a standby", cure)
+    if found.isolation != "read committed":
+        cure = "set default_transaction_isolation to 'read committed' for this database or user"
+        return failed(f"transactions are {found.isolation}, which is not what the matcher is made for", cure)
+    major = found.version.partition(".")[0]
+    if major.isdecimal() and int(major) < TRIED:
+        return warning(f"Postgres {found.version} answers", f"the tests run on {TRIED}; older ones are not tried")
+    return ok(f"Postgres {found.version} answers, read committed")
+
+
+def clock_of_postgres(sight: Sight) -> Verdict:
+    """This machine's clock and that of Postgres agree; every process corrects what is left."""
+    skew = sight.rows.clock_ahead
+    told = f"this machine's clock is {abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} that of Postgres"
+    cure = "keep the clocks of all nodes and of Postgres by NTP; each process corrects its own by this offset"
+    if abs(skew) >= SKEW_FAILS:
+        return failed(told, cure)
+    if abs(skew) >= SKEW_WARNED:
+        return warning(told, cure)
+    return ok("this machine's clock and that of Postgres agree")
+
+
+def connections(sight: Sight) -> Verdict:
+    """What all processes together may take fits into what Postgres has."""
+    found, budget = sight.rows.server, sight.settings.connection_budget
+    told = f"{found.connections} of {found.most_connections} connections are open, the budget is {budget}"
+    if budget + RESERVE > found.most_connections:
+        cure = f"raise max_connections to {budget + RESERVE}, or run fewer replicas or threads"
+        return failed(f"{told}, and {RESERVE} are kept free: a process that starts refuses to", cure)
+    if found.connections > FULL * found.most_connections:
+        return warning(told, "see who holds them: SELECT application_name, count(*) FROM pg_stat_activity GROUP BY 1")
+    return ok(told)
+
+
+def revision(sight: Sight) -> Verdict:
+    """The database has the schema of this version, or of a newer one."""
+    found = sight.rows
+    if found.needed is None:
+        return ok(f"at {found.revision}")
+    return failed(f"at {found.revision or 'none'}, this version needs {found.needed}", "run `ostler migrate`")

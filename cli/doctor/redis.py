@@ -1,0 +1,43 @@
+"""Redis: it answers, takes writes, and loses nothing by itself that beat and Celery keep there."""
+
+from __future__ import annotations
+
+from cli.doctor.findings import Verdict, failed, ok, warning
+from cli.doctor.sight import Sight
+from ostler.errors import ConfigurationError, StoreUnreachable
+
+OLDEST = (6, 2)
+"""The version that the tests run on."""
+
+FULL = 0.8
+
+
+def redis(sight: Sight) -> Verdict:
+    """Redis answers and may be written to."""
+    try:
+        found = sight.redis_info
+    except StoreUnreachable as error:
+        return failed(str(error), "see OSTLER_REDIS_URL, and that Redis runs there")
+    except ConfigurationError as error:
+        return failed(str(error), "set it; docs/configuration.md says how")
+    version = str(found.get("redis_version", "?"))
+    if found.get("role") == "slave":
+        return failed(f"Redis {version} is a replica, which takes no writes", "name the primary in OSTLER_REDIS_URL")
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    if numbers and numbers < OLDEST:
+        return warning(f"Redis {version} answers", f"the tests run on {'.'.join(map(str, OLDEST))}; upgrade it")
+    return ok(f"Redis {version} answers")
+
+
+def options(sight: Sight) -> Verdict:
+    """Redis throws nothing away when it is full, and is not nearly so."""
+    found = sight.redis_info
+    policy = str(found.get("maxmemory_policy", "noeviction"))
+    if policy != "noeviction":
+        cause = f"maxmemory-policy is {policy}: when Redis is full it throws queues, bindings and the schedule away"
+        return failed(cause, "set `maxmemory-policy noeviction`: writes then fail, and are tried again")
+    most, used = int(found.get("maxmemory", 0)), int(found.get("used_memory", 0))
+    told = f"noeviction, {used / 2**20:.0f} MiB used" + (f" of {most / 2**20:.0f}" if most else "")
+    if most and used > FULL * most:
+        return warning(told, "raise maxmemory, or see what fills it: `ostler flower`, and `redis-cli --bigkeys`")
+    return ok(told)

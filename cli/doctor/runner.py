@@ -1,0 +1,57 @@
+"""Runs the checks at once, each with a deadline of its own, so that none stops another and all of it ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from cli.doctor.findings import Check, Finding, Outcome, Verdict, unknown
+from cli.doctor.sight import Sight
+from ostler.errors import ConfigurationError, StoreUnreachable, UpstreamError
+
+
+def run(checks: Sequence[Check], sight: Sight) -> list[Finding]:
+    """Return what each check found, in their order. One that does not end in time is left behind."""
+    found: dict[int, Verdict] = {}
+    threads = []
+    began = time.monotonic()
+    for number, check in enumerate(checks):
+        # Not in a pool: that would wait for its threads at the end, and one may hang for ever.
+        thread = threading.Thread(target=_look, args=(found, number, check, sight), name=check.name, daemon=True)
+        thread.start()
+        threads.append(thread)
+    findings = []
+    for number, (check, thread) in enumerate(zip(checks, threads, strict=True)):
+        thread.join(max(0.0, began + check.within - time.monotonic()))
+        verdict = found.get(number) or unknown(f"it did not end within {check.within:.0f} s", "try again")
+        findings.append(Finding(check.name, check.family, verdict.outcome, verdict.cause, verdict.cure))
+    return findings
+
+
+def _look(found: dict[int, Verdict], number: int, check: Check, sight: Sight) -> None:
+    try:
+        found[number] = check.look(sight)
+    except ConfigurationError as error:
+        variables = ", ".join(line.partition(":")[0] for line in str(error).splitlines())
+        found[number] = unknown(f"not checked: {variables}", "cure the lines that failed first")
+    except StoreUnreachable as error:
+        found[number] = unknown(f"not checked: {error}", "cure the lines that failed first")
+    except UpstreamError as error:
+        found[number] = unknown(f"not checked: {error}", "see the other lines of this family")
+    except Exception as error:  # noqa: BLE001  one check that fails stops no other; a text may hold a row (L13)
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(place.filename).name}:{place.lineno}, in {place.name}"
+        found[number] = unknown(
+            f"the check broke: {type(error).__name__} at {where}", "report it: Ostler is to mend it"
+        )
+
+
+def is_bad(findings: Sequence[Finding], *, strict: bool) -> bool:
+    """Return whether something failed, or nothing could be checked; with `strict` whether anything is not ok."""
+    if findings and all(each.outcome is Outcome.UNKNOWN for each in findings):
+        return True
+    bad = {Outcome.FAILED, Outcome.WARNING, Outcome.UNKNOWN} if strict else {Outcome.FAILED}
+    return any(each.outcome in bad for each in findings)

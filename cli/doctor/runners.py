@@ -1,0 +1,76 @@
+"""How old the runners are that the pools start: GitHub refuses one 30 days after a newer one came out.
+
+What GitHub's runner lists showed of a pool's present template counts; before any did, the tag of its image.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+
+from cli.doctor.findings import Verdict, failed, ok, unknown, warning
+from cli.doctor.sight import CALL_WITHIN, Sight
+from rules.pools.runner_versions import SOON
+
+RELEASES = "compare with https://github.com/actions/runner/releases"
+
+_VERSION = re.compile(r"(?:^|/)[a-z0-9._-]*actions-runner[a-z0-9._-]*:v?(\d+\.\d+\.\d+)(?:[-@]|$)")
+
+
+def version_of(image: str) -> str | None:
+    """Return the version of the runner in an image that is tagged by it, None of any other."""
+    found = _VERSION.search(image)
+    return None if found is None else found[1]
+
+
+def runner_version(sight: Sight) -> Verdict:
+    """GitHub will take the runners of the pools for a while."""
+    images = sight.rows.images or {}
+    tagged = {name: version for name, image in images.items() if (version := version_of(image)) is not None}
+    seen = {name: version for name, version in (sight.rows.versions or {}).items() if name in images}
+    versions = tagged | seen
+    if images and not versions:
+        cure = "tag them by the runner's version, as actions-runner:2.330.0; GitHub refuses one 30 days after the next"
+        said = "no runner of the pools has been listed yet, and their images do not tell"
+        return unknown(f"{said}: {', '.join(sorted(set(images.values())))}", cure)
+    if not images:
+        return ok("there is no pool")
+    ends = _ends(sight, sorted(set(versions.values())))
+    if isinstance(ends, str) and sight.lab_github:
+        return ok("the lab's GitHub takes every version of the runner")
+    if isinstance(ends, str):
+        return unknown(ends, RELEASES)
+    return _judge(images, versions, ends, now=sight.rows.now)
+
+
+def _ends(sight: Sight, versions: list[str]) -> Mapping[str, datetime] | str:
+    """Return until when GitHub takes each version, or why that is not known."""
+    place = next((each for each in sight.installations if each.organization and not each.suspended), None)
+    if place is None:
+        return "only in the name of an organisation can GitHub be asked about versions of the runner"
+    ends: dict[str, datetime] = {}
+    for version in versions:
+        found = sight.github.runner_ends(
+            installation_id=place.id, login=place.login, version=version, deadline_seconds=CALL_WITHIN
+        )
+        if found is None:
+            return f"GitHub does not say until when it takes runner {version}"
+        ends[version] = found
+    return ends
+
+
+def _judge(
+    images: Mapping[str, str], versions: Mapping[str, str], ends: Mapping[str, datetime], *, now: datetime
+) -> Verdict:
+    told = ", ".join(f"{version} until {end:%Y-%m-%d}" for version, end in ends.items())
+    over = {version for version, end in ends.items() if end <= now}
+    soon = {version for version, end in ends.items() if now < end < now + SOON}
+    pools = ", ".join(sorted(name for name, version in versions.items() if version in over | soon))
+    cure = f"build a new image with a newer runner and set it in {pools}"
+    if over:
+        return failed(f"GitHub refuses runners that are too old: {told}", cure)
+    if soon:
+        return warning(f"GitHub will soon refuse a runner: {told}", cure)
+    silent = ", ".join(sorted(set(images) - set(versions)))
+    return ok(f"GitHub takes runner {told}" + (f"; not known of {silent}" if silent else ""))

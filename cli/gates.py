@@ -1,0 +1,34 @@
+"""`ostler gates`: which upstreams can be trusted with a repair now."""
+
+from __future__ import annotations
+
+from cli.output import Json, age, print_json, query
+from cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
+from ostler.clock import utcnow
+
+
+def gates(as_json: Json = False, wide: Wide = False, output: Output = None) -> None:
+    """List the gates of GitHub and Kubernetes: a closed one stops reaping and demand growth, never dispatch."""
+    from models.upstream import gates as rows  # noqa: PLC0415
+
+    form = form_of(as_json=as_json, wide=wide, output=output)
+    now = utcnow()
+    found = query(rows.read)
+    if form is Form.JSON:
+        print_json(list(found))
+        return
+    if form is Form.NAME:
+        print_names(row.upstream for row in found)
+        return
+    print_table(
+        (
+            "upstream", "gate", "since", Column("why", Kind.TEXT), Column("good looks", drop=1),
+            Column("looked at", drop=2), "calls", "errors",
+        ),
+        (
+            (row.upstream, "open" if row.open else "CLOSED", age(row.closed_at or row.opened_at, now=now), row.why,
+             "" if row.open else f"{row.good_looks} of {row.needs}", age(row.looked_at, now=now), row.calls, row.errors)
+            for row in found
+        ),
+        empty="no gates", wide=form is Form.WIDE,
+    )  # fmt: skip

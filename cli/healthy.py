@@ -1,0 +1,84 @@
+"""`ostler healthy`: what a container's health check asks of the process beside it, with that process's settings."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+from enum import StrEnum
+from pathlib import Path
+
+from ostler.reasons import endpoint, reason_and_cure, reason_of
+from ostler.settings import load, load_beat, load_flower
+from watch.settings import load_watch
+
+BEAT_LOCK = "redbeat::lock"
+WITHIN = 5.0
+"""Seconds that a process may take to answer."""
+
+ALIVE_FOR = 30.0
+"""Seconds after its last sign of life for which a process counts as alive; it gives one every two or so."""
+
+
+class Process(StrEnum):
+    """What can be asked."""
+
+    WEB = "web"
+    WORKER = "worker"
+    BEAT = "beat"
+    WATCH = "watch"
+    FLOWER = "flower"
+
+
+def problem_of(process: Process) -> str | None:
+    """Return what is wrong with the process, or None. Raises ConfigurationError when settings are missing."""
+    match process:
+        case Process.WEB:
+            return _answers(f"http://127.0.0.1:{load().web_private_port}/readyz")
+        case Process.FLOWER:
+            return _answers(f"http://127.0.0.1:{load_flower().flower_port}/healthcheck")
+        case Process.WORKER:
+            return _beats(load().alive_file, never="the worker never reached Redis")
+        case Process.WATCH:
+            return _beats(load_watch().alive_file, never="the watch never reached the cluster")
+        case Process.BEAT:
+            return _is_locked(load_beat().redis_url.reveal())
+
+
+def _answers(url: str) -> str | None:
+    try:
+        # Our own address: a proxy of the environment is for what lies outside.
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=WITHIN):
+            return None
+    except urllib.error.HTTPError as error:
+        return f"{url} answers {error.code}"
+    except OSError as error:
+        return f"{url} does not answer: {reason_of(error)}"
+
+
+def _beats(alive_file: str | None, *, never: str) -> str | None:
+    if alive_file is None:
+        return "OSTLER_ALIVE_FILE is not set: the process leaves no sign of life"
+    try:
+        age = time.time() - Path(alive_file).stat().st_mtime
+    except FileNotFoundError:
+        return f"there is no {alive_file}: {never}"
+    return None if age < ALIVE_FOR else f"its last sign of life is {age:.0f} s old"
+
+
+def holds_lock(redis_url: str) -> bool:
+    """Return whether a beat holds the lock in Redis. Raises what Redis raises."""
+    from redis import Redis  # noqa: PLC0415  the other checks do without
+
+    with Redis.from_url(redis_url, socket_timeout=WITHIN, socket_connect_timeout=WITHIN) as redis:
+        return bool(redis.exists(BEAT_LOCK))
+
+
+def _is_locked(redis_url: str) -> str | None:
+    from redis.exceptions import RedisError  # noqa: PLC0415  the other checks do without
+
+    try:
+        held = holds_lock(redis_url)
+    except RedisError as error:
+        return f"Redis at {endpoint(redis_url)} does not answer: {reason_and_cure(error)}"
+    return None if held else "no beat holds the lock"

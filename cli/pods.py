@@ -1,0 +1,59 @@
+"""`ostler pod`: one runner Pod, how it ended, and who had it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from cli.output import Json, age, fail, object_of, print_json, query
+from cli.timeline import moment, print_timeline
+from ostler.clock import utcnow
+from rules.claims.pod_ends import tell
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from models.browse.pods import PodStory
+
+
+def pod(
+    pod: Annotated[str, typer.Argument(metavar="NAME|UID", help="of the Pod; of several of one name, the latest")],
+    as_json: Json = False,
+) -> None:
+    """Explain one runner Pod: how it ended, which jobs it had, and why."""
+    from models.browse.pods import pod_story  # noqa: PLC0415
+    from models.claims.pod_ends import end_of  # noqa: PLC0415
+
+    def body(db: Connection) -> PodStory | None:
+        return pod_story(db, pod)
+
+    story = query(body)
+    if story is None:
+        fail(f"there is no Pod {pod!r}; `ostler claims --all` lists those that had a job, and old ones are pruned")
+    found, end = story.pod, tell(end_of(story.pod), pod="it")
+    if as_json:
+        print_json({**object_of(found), "end": end, "claims": list(story.claims), "events": list(story.events)})
+        return
+    console = Console(highlight=False)
+    now = utcnow()
+    console.print(f"[bold]{escape(found.name)}[/] (uid {found.uid or 'not known yet'}), pool {escape(found.pool)}")
+    console.print(f"created {age(found.created_at, now=now)} ago, last poll {age(found.polled_at, now=now)} ago")
+    console.print(f"\n{escape(_sentence(end))}")
+    jobs = [f"{claim.job_id} (claim {claim.id})" for claim in story.claims if claim.job_id is not None]
+    console.print(f"Jobs: {', '.join(jobs) or 'none'}\n")
+    moments = [moment(f"claim {event.claim_id}", event) for event in story.events]
+    for at, what in (
+        (found.created_at, "created"), (found.first_polled_at, "first poll"), (found.poller_ended_at, "poller ended"),
+        (found.deletion_at, "deletion asked for"), (found.over_at, "over"), (found.node_gone_at, "node gone"),
+        (found.gone_at, "gone"),
+    ):  # fmt: skip
+        if at is not None:
+            moments.append((at, "pod", None, what, None, None, None))
+    print_timeline(moments, empty="nothing was noted about it")
+
+
+def _sentence(end: str | None) -> str:
+    return "It was not seen to end." if end is None else f"{end[0].upper()}{end[1:]}."

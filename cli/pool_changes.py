@@ -1,0 +1,214 @@
+"""`ostler pool pause|resume|scale|drain`: changes of a RunnerPool, written to the cluster, where the pools live.
+
+Each is the smallest patch, guarded by what was seen, so that two people at once do not undo each other. What manages
+the pool's manifest (Helm, a GitOps controller) may set back what is changed here: it should leave these fields alone.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.cluster import in_cluster
+from cli.output import Json, fail, print_json
+
+if TYPE_CHECKING:
+    from cli.cluster import InCluster
+    from k8s_adapters.client import KubeClient
+    from k8s_adapters.pools import PoolSeen
+
+MOST_PODS = 10_000
+TRIES = 5
+LOOK_EVERY = 2.0
+"""Seconds between two looks at a pool that drains."""
+OUTAGE = 60.0
+"""Seconds without an answer of the API server after which the command no longer waits for a drain."""
+
+Name = Annotated[str, typer.Argument(help="the pool's name, as `ostler pool list` shows it")]
+
+
+def pause(name: Name, as_json: Json = False) -> None:
+    """Leave a pool's Pods as they are: none is made, none is retired; warm ones still serve jobs."""
+    _set_paused(name, paused=True, as_json=as_json)
+
+
+def resume(name: Name, as_json: Json = False) -> None:
+    """End the pause of a pool."""
+    _set_paused(name, paused=False, as_json=as_json)
+
+
+def scale(
+    name: Name,
+    replicas: Annotated[int, typer.Argument(min=0, max=MOST_PODS, help="Pods to keep")],
+    as_json: Json = False,
+) -> None:
+    """Set how many Pods a pool keeps; of too many it retires warm ones. Not where the pool is autoscaled."""
+    from k8s_adapters.pools import scale_pool  # noqa: PLC0415
+
+    def change(kube: KubeClient, pool: PoolSeen) -> PoolSeen:
+        _refuse_terminating(pool)
+        if pool.autoscaled:
+            fail(
+                f"pool {name} is autoscaled, up to {pool.max_replicas} Pods: the autoscaler would set its replicas "
+                "back within seconds. Change spec.autoscaling.minWarm or maxReplicas instead, or switch "
+                "spec.autoscaling.enabled off first"
+            )
+        return pool if pool.replicas == replicas else scale_pool(kube, pool, replicas=replicas)
+
+    with in_cluster(verb="patch") as cluster:
+        before, after = _changed(cluster, name, change)
+    _tell(after, f"{name}: {before.replicas} → {after.replicas} replicas" if before.replicas != after.replicas
+          else f"{name} has {after.replicas} replicas already", as_json=as_json)  # fmt: skip
+    if after.paused and not as_json:
+        typer.echo(f"{name} is paused: nothing is made or retired before `ostler pool resume {name}`", err=True)
+
+
+def drain(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", help="confirm that the pool is to go")] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="stay until it is gone")] = True,
+    as_json: Json = False,
+) -> None:
+    """Delete a pool and no job of it: no new jobs, warm Pods are retired, busy ones finish, then it is gone.
+
+    Ctrl-C ends the command, not the drain.
+    """
+    from k8s_adapters.pools import drain_pool  # noqa: PLC0415
+
+    def change(kube: KubeClient, pool: PoolSeen) -> PoolSeen:
+        if pool.terminating:
+            return pool
+        if not yes:
+            typer.echo(
+                f"ostler: this deletes RunnerPool {name} in namespace {pool.namespace}: it gets no new jobs, its warm "
+                "Pods are retired, and it is gone when its last job is over. To do it, say --yes",
+                err=True,
+            )
+            raise typer.Exit(2)
+        if not pool.held:
+            fail(
+                f"pool {name} lacks the finalizer ostler.dev/drain, and without it the cluster would end its busy Pods "
+                "with it. A worker on the queue `pools` puts it on within seconds: see that one runs "
+                "(`ostler doctor`), then try again"
+            )
+        drain_pool(kube, pool)
+        return pool
+
+    with in_cluster(verb="delete") as cluster:
+        before, _ = _changed(cluster, name, change)
+        if before.terminating:
+            typer.echo(f"{name} is draining already, since {before.deleted_at:%Y-%m-%d %H:%M:%S} UTC", err=True)
+        gone = _watch(cluster, before, quiet=as_json) if wait else _left(cluster, before) is None
+    if as_json:
+        print_json({"name": name, "namespace": before.namespace, "gone": gone})
+    elif gone:
+        typer.echo(f"{name} is gone")
+    else:
+        typer.echo(f"{name} drains; `ostler pool list` shows how far it is")
+
+
+def _watch(cluster: InCluster, pool: PoolSeen, *, quiet: bool) -> bool:
+    """Return True when the pool is gone; tell on stderr how far it is whenever that changes.
+
+    Raises Retryable when the API server has not answered for `OUTAGE`.
+    """
+    from ostler.errors import Retryable  # noqa: PLC0415
+
+    interrupted = []
+    # A KeyboardInterrupt can be lost in the middle of a call; this one is seen after it.
+    before = signal.signal(signal.SIGINT, lambda *_: interrupted.append(True))
+    said = ""
+    try:
+        answered = time.monotonic()
+        while True:
+            try:
+                left = _left(cluster, pool)
+                answered = time.monotonic()
+            except Retryable:
+                if time.monotonic() - answered > OUTAGE:
+                    raise
+                left = f"{pool.name} drains; the API server does not answer now"
+            if left is None:
+                break
+            if left != said and not quiet:
+                typer.echo(left, err=True)
+            said = left
+            end = time.monotonic() + LOOK_EVERY
+            while time.monotonic() < end and not interrupted:
+                time.sleep(0.1)
+            if interrupted:
+                typer.echo(f"{pool.name} goes on draining without this command; `ostler pool list` shows how far it is",
+                           err=True)  # fmt: skip
+                raise KeyboardInterrupt
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return True
+
+
+def _left(cluster: InCluster, pool: PoolSeen) -> str | None:
+    """Return in words what is left of a pool that drains; None when its object is gone."""
+    from k8s_adapters.pools import get_pool  # noqa: PLC0415
+
+    found = get_pool(cluster.kube, namespace=pool.namespace, name=pool.name)
+    if found is None or found.uid != pool.uid:
+        return None
+    counts = {kind: found.status.get(kind, 0) for kind in ("warm", "reserved", "busy", "ending", "retiring")}
+    told = ", ".join(f"{many} {kind}" for kind, many in counts.items() if many)
+    return f"{pool.name} drains: {told or 'no Pods are known'}"
+
+
+def _set_paused(name: str, *, paused: bool, as_json: bool) -> None:
+    from k8s_adapters.pools import pause_pool  # noqa: PLC0415
+
+    def change(kube: KubeClient, pool: PoolSeen) -> PoolSeen:
+        if pool.paused == paused:
+            return pool
+        if paused:
+            _refuse_terminating(pool)
+        return pause_pool(kube, pool, paused=paused)
+
+    with in_cluster(verb="patch") as cluster:
+        before, after = _changed(cluster, name, change)
+    state = "paused" if paused else "not paused"
+    already = " already" if before.paused == paused else ""
+    _tell(after, f"{name} is {state}{already}", as_json=as_json)
+
+
+def _refuse_terminating(pool: PoolSeen) -> None:
+    if pool.terminating:
+        fail(f"pool {pool.name} is being drained, which nothing takes back; create it anew when it is gone")
+
+
+def _changed(
+    cluster: InCluster, name: str, change: Callable[[KubeClient, PoolSeen], PoolSeen]
+) -> tuple[PoolSeen, PoolSeen]:
+    """Return the pool before and after a change, made anew where somebody changed it between look and write."""
+    from ostler.errors import Conflict  # noqa: PLC0415
+
+    for left in reversed(range(TRIES)):
+        before = cluster.pool(name)
+        try:
+            return before, change(cluster.kube, before)
+        except Conflict:
+            if not left:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _tell(pool: PoolSeen, words: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json(shown(pool))
+    else:
+        typer.echo(words)
+
+
+def shown(pool: PoolSeen) -> dict[str, Any]:
+    """Return what a change may have changed of a pool."""
+    return {
+        "name": pool.name, "namespace": pool.namespace, "replicas": pool.replicas, "paused": pool.paused,
+        "autoscaled": pool.autoscaled, "draining": pool.terminating,
+    }  # fmt: skip

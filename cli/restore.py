@@ -1,0 +1,73 @@
+"""`ostler restore`: rebuilds what a Postgres that was put back from a backup does not know, then lets the sweeps go."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.kubeconfigs import choose
+from cli.tables import Column, Kind, print_table
+
+if TYPE_CHECKING:
+    from tasks.restore.restoring import Look, Report
+
+THREADS = 2
+
+
+def restore(
+    dry: Annotated[bool, typer.Option("--dry-run", help="change nothing; say what would be done")] = False,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="also when the epochs do not say that Postgres was put back")
+    ] = False,
+    emptied: Annotated[
+        bool, typer.Option("--emptied", help="also when the namespace has lost all its Pods, or the epoch that it had")
+    ] = False,
+) -> None:
+    """Rebuild the claims of Pods that a restored Postgres knows nothing of, from the cluster and GitHub's runners.
+
+    Needs a worker's settings. May be run again at any time. Exit status 1 when nothing was let go.
+    """
+    from ostler import logging  # noqa: PLC0415
+    from ostler.settings import load  # noqa: PLC0415
+
+    settings = load().model_copy(update={"worker_threads": THREADS, "kubeconfig": choose().path})
+    logging.configure(process="restore", level="WARNING", style="console")
+    from tasks.restore.restoring import NotRestored  # noqa: PLC0415
+    from tasks.restore.restoring import restore as run  # noqa: PLC0415
+    from tasks.worker.runtime import Runtime  # noqa: PLC0415
+
+    try:
+        report = run(Runtime(settings), dry=dry, anyway=anyway, emptied=emptied, say=typer.echo)
+    except NotRestored as error:
+        typer.echo(f"ostler: nothing was let go: {error}. Run it again.", err=True)
+        raise typer.Exit(1) from None
+    _print(report, dry=dry)
+
+
+def _print(report: Report, *, dry: bool) -> None:
+    if not report.needed:
+        typer.echo(f"Nothing to restore: {report.why}.")
+        return
+    acts = Counter(str(look.verdict.act) for look in report.looks)
+    told = [look for look in report.looks if look.verdict.act != "leave" or look.verdict.drops is not None]
+    print_table(
+        ("pod", "would" if dry else "did", Column("why", Kind.TEXT), Column("runner", Kind.NAME, drop=1), "account"),
+        (_row(look) for look in told),
+        empty="no Pod has a claim that Postgres does not know",
+    )
+    typer.echo("Pods: " + (", ".join(f"{count} {act}" for act, count in sorted(acts.items())) or "none"))
+    typer.echo("Jobs: " + (", ".join(f"{count} {said}" for said, count in sorted(report.jobs.items())) or "none open"))
+    if report.unasked:
+        typer.echo(f"GitHub did not answer for {', '.join(report.unasked)}: their Pods are kept.")
+    for look in report.undecided:
+        typer.echo(f"Not decided: {look.pod.name}: {look.verdict.why}. It is kept until it ends by itself.")
+    if report.let_go:
+        typer.echo("The rows are let go: claims move and sweeps repair again. `ostler doctor` tells how it stands.")
+
+
+def _row(look: Look) -> tuple[str, str, str, str | None, int | None]:
+    verdict = look.verdict
+    runner = None if verdict.runner is None else verdict.runner.name
+    return look.pod.name, verdict.act, verdict.why, runner, look.account_id

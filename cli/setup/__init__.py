@@ -1,0 +1,187 @@
+"""`ostler setup github` and `ostler setup ping`: the GitHub App, its secrets, and proof that its webhooks arrive.
+
+The App is made by GitHub from a manifest; what it tells once goes into a Secret or a file and nowhere else (law L13).
+"""
+
+from __future__ import annotations
+
+import secrets
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.kubeconfigs import Kubeconfig
+from cli.output import AWAY, NOT_FOUND, fail
+from ostler.errors import ConfigurationError, RateLimited, Retryable, UpstreamError
+from ostler.github_urls import GITHUB, api_url_of
+from ostler.secrets import Secret
+
+if TYPE_CHECKING:
+    from cli.setup.store import Store
+    from github_adapters.client import GitHub
+    from github_adapters.manifest import AppMade
+
+app = typer.Typer(no_args_is_help=True, help="The first steps of an installation.")
+
+DEFAULT_NAME = "ostler"
+WEBHOOKS = "/webhooks/github"
+"""The path at which web takes webhooks."""
+
+Within = Annotated[float, typer.Option(help="seconds until a ping must have arrived; 0 does not look")]
+
+
+@app.command()
+def github(
+    webhook_url: Annotated[str, typer.Option(help="where GitHub reaches web: https://HOST/webhooks/github")],
+    organization: Annotated[str | None, typer.Option(help="make the App of this organisation, else your own")] = None,
+    name: Annotated[str, typer.Option(help="of the App, which is unique on all of GitHub")] = "",
+    namespace: Annotated[str | None, typer.Option(help="write the Secret into this namespace of the cluster")] = None,
+    secret: Annotated[str, typer.Option(help="its name: the chart's existingSecret")] = DEFAULT_NAME,
+    kubeconfig: Kubeconfig = None,
+    env_file: Annotated[
+        Path | None, typer.Option(help="write them into this file instead, which only you may read")
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="overwrite an App's secrets that are there already")
+    ] = False,
+    github_url: Annotated[
+        str, typer.Option(help="https://SUBDOMAIN.ghe.com, or https://HOST of an Enterprise Server")
+    ] = "https://github.com",
+    github_api_url: Annotated[
+        str | None, typer.Option(help="its API, if that is neither api.SUBDOMAIN.ghe.com nor HOST/api/v3")
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="of the page on this machine; 0 takes a free one")] = 0,
+    browser: Annotated[bool, typer.Option(help="open the page in a browser")] = True,
+    timeout: Annotated[float, typer.Option(min=1, help="seconds until you must have made the App")] = 900.0,
+    ping_within: Within = 300.0,
+) -> None:
+    """Have GitHub make the App, keep its secrets where Ostler reads them, and see a webhook arrive."""
+    from cli.setup.page import Page  # noqa: PLC0415
+    from cli.setup.store import store_of  # noqa: PLC0415
+    from github_adapters import manifest as flow  # noqa: PLC0415
+
+    _check_webhook_url(webhook_url, github_url=github_url)
+    store = store_of(namespace=namespace, secret=secret, kubeconfig=kubeconfig, env_file=env_file, replace=replace)
+    api_url = github_api_url or api_url_of(github_url)
+    try:
+        store.check()
+        page = Page(port=port)
+        content = flow.manifest(
+            name=name or f"ostler-{organization or 'runners'}"[: flow.LONGEST_NAME],
+            homepage=homepage_of(webhook_url), webhook_url=webhook_url, redirect_url=page.callback_url,
+            organization=organization is not None,
+        )  # fmt: skip
+        target = flow.registration_url(github_url, organization=organization, state=page.state)
+    except (UpstreamError, OSError) as error:
+        away = isinstance(error, Retryable | RateLimited)
+        fail(f"nothing was made yet: {error}", status=AWAY if away else NOT_FOUND)
+    with page:
+        page.serve(manifest=content, target=target)
+        typer.echo(f"1. Open {page.url} in a browser that is logged in to {github_url}, and create the App.")
+        if browser:
+            webbrowser.open(page.url)
+        code = page.wait(timeout)
+    if code is None:
+        fail(f"GitHub sent nobody back within {timeout:.0f} s; nothing was made here. Begin again.")
+    typer.echo("2. GitHub made the App; its secrets are fetched.")
+    try:
+        made = flow.exchange(api_url=api_url, code=code)
+    except UpstreamError as error:
+        fail(f"{error}. If GitHub shows the App, delete it there and begin again: its secrets are told once.")
+    keep(store, made, api_url=api_url)
+    typer.echo(f"4. Install it on the repositories that are to use Ostler: {made.html_url}/installations/new")
+    if ping_within <= 0:
+        typer.echo("5. When web runs with these secrets: `ostler setup ping`.")
+        return
+    typer.echo(f"5. Start web (or restart it) with these secrets; a ping is sent again until it answers, {webhook_url}")
+    client = _client(api_url=api_url, app_id=made.client_id, private_key=made.private_key)
+    _see_ping(client, within=ping_within)
+
+
+def _check_webhook_url(url: str, *, github_url: str) -> None:
+    """Raise ConfigurationError for an address at which GitHub could not reach web."""
+    from urllib.parse import urlsplit  # noqa: PLC0415
+
+    parts = urlsplit(url)
+    expected = f"; it must be https://HOST{WEBHOOKS}, as GitHub reaches web"
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ConfigurationError(f"--webhook-url: found {url!r}{expected}")
+    if not parts.path.endswith(WEBHOOKS):
+        raise ConfigurationError(f"--webhook-url: found the path {parts.path or '/'!r}{expected}")
+    if github_url.rstrip("/") != GITHUB:
+        return  # an Enterprise Server may reach what github.com does not
+    if parts.scheme != "https":
+        raise ConfigurationError(f"--webhook-url: found {parts.scheme}://{expected}")
+    if _is_local(parts.hostname):
+        raise ConfigurationError(f"--webhook-url: github.com cannot reach {parts.hostname}{expected}")
+
+
+def _is_local(host: str) -> bool:
+    """Return whether a host is one that only this machine or this network can reach."""
+    from ipaddress import ip_address  # noqa: PLC0415
+
+    try:
+        return not ip_address(host).is_global
+    except ValueError:
+        return host == "localhost" or "." not in host or host.endswith((".localhost", ".local", ".internal", ".svc"))
+
+
+def homepage_of(webhook_url: str) -> str:
+    """Return the address that the App's page links to: the host that takes its webhooks."""
+    from urllib.parse import urlsplit  # noqa: PLC0415
+
+    parts = urlsplit(webhook_url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def keep(store: Store, made: AppMade, *, api_url: str) -> None:
+    """Write the secrets where they belong; where that fails into a file beside, for GitHub tells them only once."""
+    values = {
+        "OSTLER_GITHUB_APP_ID": Secret(made.client_id),
+        "OSTLER_GITHUB_PRIVATE_KEY": made.private_key,
+        "OSTLER_WEBHOOK_SECRETS": made.webhook_secret,
+    }
+    try:
+        store.write(values, api_url=api_url)
+    except (UpstreamError, ConfigurationError, OSError) as error:
+        from cli.setup.store import EnvFile  # noqa: PLC0415
+
+        rescue = Path(f"ostler-{secrets.token_hex(4)}.env")
+        EnvFile(rescue, replace=False).write(values, api_url=api_url)
+        fail(f"{store.where} could not be written: {error}. The secrets of App {made.slug} are in {rescue.resolve()}, "
+             "which only you may read: take them from there and delete it.")  # fmt: skip
+    typer.echo(f"3. App {made.slug} of {made.owner}: its id, key and webhook secret are in {store.where}.")
+    if store.further(api_url):
+        typer.echo(f"   {store.further(api_url)}")
+
+
+@app.command()
+def ping(within: Annotated[float, typer.Option(min=1, help="seconds until a ping must have arrived")] = 60.0) -> None:
+    """See a webhook of the App arrive. Needs OSTLER_GITHUB_APP_ID, OSTLER_GITHUB_PRIVATE_KEY."""
+    from ostler.settings import load_app  # noqa: PLC0415
+
+    access = load_app()
+    client = _client(api_url=access.github_api_url, app_id=access.github_app_id, private_key=access.github_private_key)
+    _see_ping(client, within=within)
+
+
+def _client(*, api_url: str, app_id: str, private_key: Secret) -> GitHub:
+    from github_adapters.client import GitHub  # noqa: PLC0415
+
+    return GitHub(api_url=api_url, app_id=app_id, private_key=private_key)
+
+
+def _see_ping(client: GitHub, *, within: float) -> None:
+    from cli.setup.ping import see_ping  # noqa: PLC0415
+
+    try:
+        problem = see_ping(client, within=within, say=typer.echo)
+    except Retryable as error:
+        fail(str(error), status=AWAY)
+    finally:
+        client.close()
+    if problem is not None:
+        fail(problem)
+    typer.echo("A webhook of GitHub arrives at web, signed with this secret. Next: docs/first-run.md, step 2.")

@@ -1,0 +1,240 @@
+"""`ostler sweep list|pause|resume|run` and `ostler repairs`: the sweeps' switches, and what they did."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import asdict
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from beat_schedule import SWEEPS
+from cli.output import BIGGEST_ID, Json, Limit, age, fail, no_answer, object_of, print_json, query, tell_more
+from cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
+from ostler.clock import utcnow
+from ostler.errors import ConfigurationError, StoreUnreachable
+from ostler.reasons import reason_of
+from ostler.settings import load_stores
+from rules.sweeps.reaping import SUCCESSES, Outcome, Repaired
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Row
+
+    from models.browse.sweeps import SweepSeen
+
+LOOK_EVERY = 0.2
+LONGEST_WHY = 200
+
+app = typer.Typer(no_args_is_help=True, help="The sweeps: what finds and repairs what was lost.")
+
+Name = Annotated[str, typer.Argument(help="its name, as `ostler sweep list` shows it")]
+Why = Annotated[str, typer.Option("--why", help="the reason, shown to everybody who looks")]
+
+
+@app.command("list")
+def list_(as_json: Json = False, wide: Wide = False, output: Output = None) -> None:
+    """List sweeps: which are paused, and how their last tick ended."""
+    from models.browse.sweeps import list_sweeps  # noqa: PLC0415
+
+    form = form_of(as_json=as_json, wide=wide, output=output)
+    now = utcnow()
+    found, obstacle = query(lambda db: (list_sweeps(db, now=now), _obstacle(db)))
+    if obstacle is not None:
+        typer.echo(f"Nothing is retired or deregistered now: {obstacle}", err=True)
+    if form is Form.JSON:
+        print_json([asdict(each) for each in found])
+        return
+    if form is Form.NAME:
+        print_names(each.name for each in found)
+        return
+    print_table(
+        (
+            "sweep", Column("switch", Kind.TEXT), Column("last success", drop=1), Column("last tick"),
+            Column("outcome"), Column("why", Kind.TEXT),
+        ),
+        (
+            (each.name, _switch(each), _ago(each.succeeded_at, now), _ago(each.began_at, now), each.outcome,
+             each.paused_why or each.why)
+            for each in found
+        ),
+        empty="no sweeps", wide=form is Form.WIDE,
+    )  # fmt: skip
+
+
+@app.command("pause")
+def pause(name: Name, why: Why = "", as_json: Json = False) -> None:
+    """Let a sweep (or `all`) repair nothing until it is resumed; one that runs stops before its next repair."""
+    from getpass import getuser  # noqa: PLC0415
+
+    from models.sweeps import sweep_runs  # noqa: PLC0415
+
+    who, reason = f"{getuser()} (shell)", why[:LONGEST_WHY]
+    _change(name, lambda db, each: sweep_runs.pause(db, each, who=who, why=reason, now=utcnow()), as_json=as_json)
+
+
+@app.command("resume")
+def resume(name: Name, as_json: Json = False) -> None:
+    """Let a paused sweep (or `all`) run again, from its next tick on."""
+    from models.sweeps import sweep_runs  # noqa: PLC0415
+
+    _change(name, sweep_runs.resume, as_json=as_json)
+
+
+@app.command("run")
+def run(
+    name: Name,
+    dry: Annotated[bool, typer.Option("--dry-run", help="change nothing; say what would be repaired")] = False,
+    wait: Annotated[float, typer.Option(min=1, max=600, help="seconds to wait for its end")] = 60,
+    as_json: Json = False,
+) -> None:
+    """Have a worker run one tick of a sweep now, and say what it repaired. Needs OSTLER_REDIS_URL."""
+    from models.browse.repairs import RepairFilter, list_repairs  # noqa: PLC0415
+
+    (only,) = _named(name, several=False)
+    asked = uuid.uuid4().hex
+    _send(only, asked=asked, dry=dry)
+    found = _wait(asked, seconds=wait)
+    if found is None:
+        fail(f"{only} did not end within {wait:g} s; does a worker serve the queue `sweeps`?")
+    page = query(lambda db: list_repairs(db, RepairFilter(run_id=found.id), limit=1000))
+    if as_json:
+        print_json({"run": object_of(found), "repairs": list(page.rows)})
+    else:
+        why = f": {found.why}" if found.why else ""
+        typer.echo(
+            f"{only}: {found.outcome}{why}. Listed {found.listed}, found {found.found}, "
+            f"{'would repair' if found.dry else 'repaired'} {found.repaired}, left by its budget {found.overflow}, "
+            f"moved on {found.moved_on}, skipped {found.skipped}"
+        )
+        _print_repairs(page.rows)
+    if found.outcome not in SUCCESSES:
+        raise typer.Exit(1)
+
+
+def repairs(
+    sweep: Annotated[str | None, typer.Option(help="only of this sweep")] = None,
+    outcome: Annotated[Repaired | None, typer.Option(help="only those with this outcome")] = None,
+    dry: Annotated[bool | None, typer.Option("--dry/--real", help="only those of dry runs, or none of them")] = None,
+    claim: Annotated[int | None, typer.Option(min=1, max=BIGGEST_ID, help="only of this claim")] = None,
+    job: Annotated[int | None, typer.Option(min=1, max=BIGGEST_ID, help="only of this job")] = None,
+    pod_uid: Annotated[str | None, typer.Option(help="only of the Pod with this UID")] = None,
+    run_id: Annotated[int | None, typer.Option("--run", min=1, max=BIGGEST_ID, help="only of this run")] = None,
+    limit: Limit = 50,
+    as_json: Json = False,
+    wide: Wide = False,
+    output: Output = None,
+) -> None:
+    """List what the sweeps repaired, newest first, and whether it came to what it was for."""
+    from models.browse.repairs import RepairFilter, list_repairs  # noqa: PLC0415
+
+    if sweep is not None:
+        _named(sweep, several=False)
+    wanted = RepairFilter(
+        sweep=sweep, outcome=outcome, dry=dry, claim_id=claim, job_id=job, pod_uid=pod_uid, run_id=run_id
+    )
+    form = form_of(as_json=as_json, wide=wide, output=output)
+    page = query(lambda db: list_repairs(db, wanted, limit=limit))
+    if form is Form.JSON:
+        print_json(list(page.rows))
+        return
+    if form is Form.NAME:
+        print_names(row.id for row in page.rows)
+        return
+    _print_repairs(page.rows, wide=form is Form.WIDE)
+    tell_more(page)
+
+
+def _print_repairs(rows: Any, *, wide: bool = False) -> None:
+    now = utcnow()
+    print_table(
+        (
+            "repair", "age", Column("sweep", drop=1), "what", Column("why", Kind.TEXT),
+            Column("pod", Kind.NAME, drop=4), Column("claim", drop=2), Column("job", drop=3),
+            Column("subject", Kind.NAME, drop=7), Column("before", Kind.TEXT, drop=6),
+            Column("after", Kind.TEXT, drop=5), "outcome",
+        ),
+        (
+            (row.id, age(row.at, now=now), row.sweep, row.what, row.why, row.pod or row.pod_uid, row.claim_id,
+             row.job_id, row.subject or row.runner_name, row.before, row.after, row.outcome)
+            for row in rows
+        ),
+        empty="no repairs", wide=wide,
+    )  # fmt: skip
+
+
+def _obstacle(db: Connection) -> str | None:
+    """Return why no sweep may kill anything now, whatever it finds."""
+    from models.db import epochs  # noqa: PLC0415
+    from models.upstream import gates  # noqa: PLC0415
+
+    return epochs.doubt(db, now=utcnow()) or "; ".join(map(str, gates.shut(db))) or None
+
+
+def _named(name: str, *, several: bool = True) -> tuple[str, ...]:
+    """Return the sweeps that a name means; ends the command when it means none."""
+    if several and name == "all":
+        return SWEEPS
+    if name not in SWEEPS:
+        fail(f"there is no sweep {name!r}; `ostler sweep list` lists them")
+    return (name,)
+
+
+def _change(name: str, write: Any, *, as_json: bool) -> None:
+    from models.browse.sweeps import list_sweeps  # noqa: PLC0415
+
+    names = _named(name)
+
+    def body(db: Connection) -> list[SweepSeen]:
+        for each in names:
+            write(db, each)
+        return [each for each in list_sweeps(db, now=utcnow()) if each.name in names]
+
+    changed = query(body)
+    if as_json:
+        print_json([asdict(each) for each in changed])
+        return
+    for each in changed:
+        typer.echo(f"{each.name}: {_switch(each)}")
+
+
+def _send(name: str, *, asked: str, dry: bool) -> None:
+    import redis  # noqa: PLC0415
+    from kombu.exceptions import KombuError, OperationalError  # noqa: PLC0415
+
+    from ostler.wakes import Waker  # noqa: PLC0415
+
+    redis_url = load_stores().redis_url
+    if redis_url is None:
+        raise ConfigurationError("OSTLER_REDIS_URL: it is not set; a worker is asked through Redis to run a sweep")
+    waker = Waker(redis_url)
+    try:
+        waker.send(f"ostler.{name}", queue="sweeps", asked=asked, dry=dry)
+    except (redis.RedisError, KombuError, OperationalError, OSError) as error:
+        raise StoreUnreachable(no_answer("Redis", redis_url, reason_of(error), variable="OSTLER_REDIS_URL")) from None
+    finally:
+        waker.close()
+
+
+def _wait(asked: str, *, seconds: float) -> Row[Any] | None:
+    """Return the run that was asked for once it has ended, None when it did not in time."""
+    from models.browse.sweeps import run_asked  # noqa: PLC0415
+
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found = query(lambda db: run_asked(db, asked))
+        if found is not None and found.outcome != Outcome.RUNNING:
+            return found
+        time.sleep(LOOK_EVERY)
+    return None
+
+
+def _switch(each: SweepSeen) -> str:
+    if each.paused_at is not None:
+        return f"paused by {each.paused_by}"
+    return "runs now" if each.runs_in is not None else "on"
+
+
+def _ago(at: datetime | None, now: datetime) -> str:
+    return "never" if at is None else f"{age(at, now=now)} ago"

@@ -1,0 +1,140 @@
+"""`ostler token create`, `list` and `revoke`: who may call the REST API."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Annotated
+
+import typer
+
+from cli.output import BIGGEST_ID, Json, age, fail, print_json, query
+from cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
+from ostler.clock import utcnow
+from rules.token_scopes import TokenScope
+
+LONGEST_NAME = 100
+LONGEST_DAYS = 3650
+DAYS = 90
+"""Days after which a token ends unless its maker says otherwise: one that is forgotten does not stay valid."""
+
+app = typer.Typer(no_args_is_help=True, help="Tokens of the REST API.")
+
+
+@app.command("create")
+def create(
+    name: Annotated[str, typer.Argument(help="whose it is or what for; shown in the list and in logs")],
+    scope: Annotated[
+        list[TokenScope] | None, typer.Option(help="`read` (the default) or `write`; may be given twice")
+    ] = None,
+    account: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LOGIN", help="it reads what is of this account alone; may be given more than once"),
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, max=LONGEST_DAYS, help="days until it ends")] = DAYS,
+    forever: Annotated[bool, typer.Option("--forever", help="it ends only when it is revoked")] = False,
+    as_json: Json = False,
+) -> None:
+    """Make a token and print it. It is shown this once: only its digest is kept."""
+    from models.browse import api_tokens  # noqa: PLC0415
+
+    if re.fullmatch(rf"[\x20-\x7e]{{1,{LONGEST_NAME}}}", name) is None or not name.strip():
+        raise typer.BadParameter(f"a name has 1 to {LONGEST_NAME} printable ASCII characters", param_hint="NAME")
+    now = utcnow()
+    scopes = set(scope or [TokenScope.READ])
+    if account and scopes != {TokenScope.READ}:
+        raise typer.BadParameter(
+            "a token with --account only reads: budgets, weights, access and sweeps concern the whole fleet",
+            param_hint="--scope",
+        )
+    accounts = _ids_of(account) if account else None
+    expires_at = None if forever else now + timedelta(days=days)
+    token_id, token = query(
+        lambda db: api_tokens.create(db, name=name, scopes=scopes, expires_at=expires_at, now=now, accounts=accounts)
+    )
+    rows = [row for row in query(api_tokens.list_tokens) if row.revoked_at is None and row.id != token_id]
+    if same := ", ".join(str(row.id) for row in rows if row.name == name):
+        typer.echo(f"warning: token {same} has this name too; `ostler token revoke` ends it", err=True)
+    if as_json:
+        print_json(
+            {
+                "id": token_id,
+                "name": name,
+                "scopes": sorted(scopes),
+                "accounts": sorted(account or []),
+                "expires_at": expires_at,
+                "token": token.reveal(),
+            }
+        )
+        return
+    typer.echo(token.reveal())
+    typer.echo(
+        f"token {token_id}, {' and '.join(sorted(scopes))}{_of(account)}, {_until(expires_at)}; it is not shown again",
+        err=True,
+    )
+
+
+@app.command("list")
+def list_(as_json: Json = False, wide: Wide = False, output: Output = None) -> None:
+    """List tokens, also those that hold no more."""
+    from models.browse import api_tokens  # noqa: PLC0415
+
+    form = form_of(as_json=as_json, wide=wide, output=output)
+    rows = query(api_tokens.list_tokens)
+    if form is Form.JSON:
+        print_json(list(rows))
+        return
+    if form is Form.NAME:
+        print_names(row.id for row in rows)
+        return
+    now = utcnow()
+    print_table(
+        (
+            "id", Column("name", Kind.NAME), "scopes", Column("accounts", Kind.NAME), Column("made", drop=2),
+            Column("last used", drop=1), "state",
+        ),
+        (
+            (row.id, row.name, ",".join(row.scopes), ",".join(row.accounts) or "all", age(row.created_at, now=now),
+             age(row.last_used_at, now=now), _state(row.revoked_at, row.expires_at, now=now))
+            for row in rows
+        ),
+        empty="no tokens; `ostler token create NAME` makes one", wide=form is Form.WIDE,
+    )  # fmt: skip
+
+
+@app.command("revoke")
+def revoke(token_id: Annotated[int, typer.Argument(min=1, max=BIGGEST_ID, metavar="ID")]) -> None:
+    """Make a token useless from now on."""
+    from models.browse import api_tokens  # noqa: PLC0415
+
+    if not query(lambda db: api_tokens.revoke(db, token_id, now=utcnow())):
+        fail(f"there is no token {token_id}; `ostler token list` lists them")
+    typer.echo(f"token {token_id} is revoked")
+
+
+def _ids_of(logins: Sequence[str]) -> list[int]:
+    """Return the ids of these accounts; ends the command for a login that no account has."""
+    from models.browse.accounts import AccountFilter, list_accounts  # noqa: PLC0415
+
+    ids = []
+    for login in logins:
+        found = query(lambda db, login=login: list_accounts(db, AccountFilter(login=login), limit=1)).page.rows  # type: ignore[misc]
+        if not found:
+            fail(f"there is no account {login}; `ostler account list` lists them, and its first job makes one")
+        ids.append(found[0].id)
+    return ids
+
+
+def _of(logins: Sequence[str] | None) -> str:
+    return f" of {', '.join(sorted(logins))}" if logins else ""
+
+
+def _state(revoked_at: datetime | None, expires_at: datetime | None, *, now: datetime) -> str:
+    if revoked_at is not None:
+        return "revoked"
+    return "expired" if expires_at is not None and expires_at <= now else _until(expires_at)
+
+
+def _until(expires_at: datetime | None) -> str:
+    return "no expiry" if expires_at is None else f"until {expires_at:%Y-%m-%d %H:%M} UTC"

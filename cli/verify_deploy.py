@@ -1,0 +1,182 @@
+"""`ostler verify-deploy`: hold a connection from a stamped Pod while web rolls. Needs a real network plugin.
+
+The Pod is a probe of our own: network policies take it for a stamped runner Pod, and Ostler for none of its own. What
+it saw comes back as its termination message, so that it needs no rights and no way back.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.cluster import calling
+from cli.holding import hold, parse_target, reaches
+from cli.kubeconfigs import Kubeconfig
+from cli.output import Json, fail, print_json
+from ostler.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from k8s_adapters.client import KubeClient
+    from k8s_adapters.rolling import Rolling
+
+_WEB = "app.kubernetes.io/component=web"
+_FOLDER = "/run/ostler"
+_MARK = f"{_FOLDER}/connected"
+_MESSAGE = "/dev/termination-log"
+_STARTS_WITHIN = 180.0  # seconds: the image may have to be pulled
+_LATE = 60.0  # seconds that the Pod may take longer than it holds
+
+
+def hold_connection(
+    to: Annotated[str, typer.Option()],
+    seconds: Annotated[float, typer.Option()],
+    not_to: Annotated[list[str] | None, typer.Option()] = None,
+    every: Annotated[float, typer.Option()] = 2.0,
+    mark: Annotated[Path, typer.Option()] = Path(_MARK),
+    report: Annotated[Path, typer.Option()] = Path(_MESSAGE),
+) -> None:
+    """Hold a connection and write down what came of it: what runs in the Pod of `ostler verify-deploy`."""
+    found = hold(parse_target(to), seconds=seconds, every=every, connected=mark.touch)
+    found.reached = [each for each in not_to or () if reaches(each)]
+    report.write_text(json.dumps(asdict(found)))
+
+
+def verify_deploy(
+    seconds: Annotated[float, typer.Option("--for", min=1, max=3600, help="seconds to hold the connection")] = 180,
+    to: Annotated[str, typer.Option(help="an address outside of the cluster")] = "https://github.com/",
+    roll: Annotated[bool, typer.Option("--roll", help="restart web; else deploy yourself meanwhile")] = False,
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="of the control plane")] = "ostler",
+    runners: Annotated[str, typer.Option("--runners-namespace", help="of the runner Pods")] = "ostler-runners",
+    image: Annotated[str | None, typer.Option(help="an image of Ostler; web's own by default")] = None,
+    kubeconfig: Kubeconfig = None,
+    as_json: Json = False,
+) -> None:
+    """Hold a connection from a stamped Pod while web rolls, and report what broke it."""
+    try:
+        parse_target(to)
+    except ValueError as error:
+        raise ConfigurationError(f"--to: {error}") from None
+    needs = (
+        f"get, list, create and delete on pods in {namespace!r} and {runners!r}, and get, list and patch on deployments"
+    )
+    absent = f"there is no Ostler in namespace {namespace!r}, or no namespace {runners!r}; -n and --runners-namespace "
+    with calling(kubeconfig, needs=needs, absent=f"{absent}name others") as client:
+        web = _web(client, namespace)
+        found = _verify(client, web, runners=runners, image=image or web.image, to=to, seconds=seconds, roll=roll)
+    wrong = problems(found)
+    if as_json:
+        print_json({**found, "held": not wrong, "problems": wrong})
+    else:
+        typer.echo(
+            f"{found['answers']} answers over {seconds:.0f} s, {found['broken']} breaks, "
+            f"{found['closed']} ends by the server, longest wait {found['longest']} s"
+        )
+        for each in found["breaks"]:
+            typer.echo(f"  at {each['at']} s: {each['how']}")
+        for each in wrong:
+            typer.echo(f"NOT HELD: {each}")
+        if not wrong:
+            typer.echo("held")
+    if wrong:
+        raise typer.Exit(1)
+
+
+def problems(found: dict[str, Any]) -> list[str]:
+    """Return what is wrong with a report, each with what to do; a test that could not fail proves nothing."""
+    wrong: list[str] = []
+    if not found["connected"]:
+        wrong.append("there never was a connection; name an address by --to that stamped Pods may reach")
+    if found["broken"]:
+        wrong.append(
+            f"the connection broke {found['broken']} times; `ostler check-deploy` says what a deploy changes for "
+            "stamped Pods, and if nothing, it is the network plugin: see its logs of that time"
+        )
+    if found["reached"]:
+        wrong.append(
+            f"a stamped Pod reached {', '.join(found['reached'])}: the network plugin does not enforce the policies, "
+            "so that this proves nothing; install one that does"
+        )
+    if not found["rolled"]:
+        wrong.append("web did not roll meanwhile, so that this proves nothing; use --roll, or deploy, or hold longer")
+    return wrong
+
+
+def _web(client: KubeClient, namespace: str) -> Rolling:
+    from k8s_adapters.rolling import find_deployments  # noqa: PLC0415
+
+    found = find_deployments(client, namespace=namespace, selector=_WEB)
+    if len(found) != 1:
+        there = f"namespace {namespace!r} has {len(found)} Deployments with the label {_WEB}, not one"
+        fail(f"there is no Ostler in namespace {namespace!r}; name its namespace by -n" if not found else
+             f"{there}; name another namespace by -n")  # fmt: skip
+    return found[0]
+
+
+def _verify(
+    client: KubeClient, web: Rolling, *, runners: str, image: str, to: str, seconds: float, roll: bool
+) -> dict[str, Any]:
+    """Return the probe's report, and whether web rolled meanwhile."""
+    from k8s_adapters.probe_pods import create_probe, delete_probe  # noqa: PLC0415
+    from k8s_adapters.rolling import address_of, ended_with, left_of, restart  # noqa: PLC0415
+
+    arguments = ["hold-connection", "--to", to, "--seconds", str(seconds)]
+    if (address := address_of(client, web)) is not None:
+        arguments += ["--not-to", address]
+    pod = create_probe(client, namespace=runners, purpose="verify", labels=_stamp(), spec=_spec(image, arguments))
+    try:
+        _wait(client, pod)
+        if roll:
+            restart(client, web)
+        ends = time.monotonic() + seconds + _LATE
+        over, message = False, ""
+        while not over and time.monotonic() < ends:
+            time.sleep(0.5)
+            _, over, message = ended_with(client, pod)
+        rolled = bool(web.pods) and left_of(client, web) == 0
+    finally:
+        delete_probe(client, pod)
+    try:
+        return {**json.loads(message), "rolled": rolled}
+    except ValueError:
+        fail(f"the probe {pod['metadata']['name']} ended without a report; see its events and its log")
+
+
+def _wait(client: KubeClient, pod: Any) -> None:
+    from k8s_adapters.rolling import ended_with  # noqa: PLC0415
+
+    sys.stderr.write(f"waiting for the probe {pod['metadata']['name']}\n")
+    deadline = time.monotonic() + _STARTS_WITHIN
+    while time.monotonic() < deadline:
+        ready, over, _ = ended_with(client, pod)
+        if ready or over:
+            return
+        time.sleep(0.5)
+    fail(f"the probe {pod['metadata']['name']} did not connect within {_STARTS_WITHIN:.0f} s; see its events, and --to")
+
+
+def _stamp() -> dict[str, str]:
+    from k8s_adapters.names import OWNER_LABEL  # noqa: PLC0415
+
+    return {OWNER_LABEL: "0"}  # no account has this id
+
+
+def _spec(image: str, arguments: list[str]) -> dict[str, Any]:
+    from k8s_adapters.probe_pods import restricted  # noqa: PLC0415
+
+    container = {
+        "name": "probe",
+        "image": image,
+        "args": arguments,
+        "readinessProbe": {"exec": {"command": ["test", "-f", _MARK]}, "periodSeconds": 1},
+        "volumeMounts": [{"name": "mark", "mountPath": _FOLDER}],
+    }
+    return {
+        "containers": [restricted(container)],
+        "volumes": [{"name": "mark", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}],
+    }
