@@ -1,0 +1,60 @@
+"""Rooms: few modules stand flat, every room is on the map, and the contracts of imports name every package."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FLOORS = ("rules", "models", "tasks", "web")
+FLAT = 12
+"""Modules at most that stand in no room of their floor."""
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def rooms_of(floor: str) -> set[str]:
+    """Return the packages inside a floor."""
+    return {path.parent.name for path in (ROOT / floor).glob("*/__init__.py")}
+
+
+def drawn() -> Mapping[str, set[str]]:
+    """Return the rooms of each floor as the map has them: those with something in their cell."""
+    _, _, table = (ROOT / "docs" / "architecture.md").read_text().partition("\n| room | ")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.split("\n\n")[0].splitlines()]
+    floors = [re.sub(r"[`/]", "", cell) for cell in rows[0]]
+    found: dict[str, set[str]] = {floor: set() for floor in floors}
+    for row in rows[2:]:
+        for floor, cell in zip(floors, row[1:], strict=True):
+            if cell:
+                found[floor] |= set(re.findall(r"\*\*(\w+)\*\*", row[0]))
+    return found
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_few_modules_of_a_floor_stand_in_no_room(floor: str) -> None:
+    flat = {path.name for path in (ROOT / floor).glob("*.py")} - {"__init__.py"}
+    assert len(flat) <= FLAT, sorted(flat)
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_map_has_the_rooms_of_each_floor(floor: str) -> None:
+    assert drawn()[floor] == rooms_of(floor)
+
+
+def test_contracts_of_imports_name_every_package_with_modules() -> None:
+    packages = {name.rstrip("*") for name in PYPROJECT["tool"]["setuptools"]["packages"]["find"]["include"]}
+    with_modules = {name for name in packages if {path.name for path in (ROOT / name).rglob("*.py")} - {"__init__.py"}}
+    assert with_modules <= set(PYPROJECT["tool"]["importlinter"]["root_packages"])
+
+
+def test_beat_schedule_imports_only_the_standard_library() -> None:
+    tree = ast.parse((ROOT / "beat_schedule.py").read_text())
+    named = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    named += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    assert [name for name in named if name.split(".")[0] not in sys.stdlib_module_names] == []
