@@ -100,9 +100,9 @@ class _Group:
     """Deliveries of one transaction, to be tried from `at` until `until`, on the consumer's clock."""
 
     waiting: Sequence[_Waiting]
+    lock_ms: int
     at: float = 0.0
     until: float = math.inf
-    lock_ms: int = LOCK_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class Batches:
             if going_on:
                 batch, going_on = await self._take()
                 if batch:
-                    await self._settle(_Group(batch))
+                    await self._settle(_Group(batch, lock_ms=LOCK_MS))
             else:
                 await asyncio.sleep(self._pause() or 0)
             await self._work_aside()
