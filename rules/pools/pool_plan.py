@@ -196,18 +196,20 @@ def _room(pool: ObservedPool, kept: Sequence[ObservedPod], *, now: datetime) -> 
     """Return how starts stand with what a Pod in advance says of the room on the nodes.
 
     The last warm Pods of a pool wait for the whole `start_timeout`, after which that Pod is a failed start. Where more
-    are warm than a roll may replace at a time, it goes on earlier.
+    are warm than a roll may replace at a time, it goes on earlier. What it found out then holds no longer when the
+    others were given jobs.
     """
     starts = pool.starts
     refused = [
         pod for pod in kept
         if pod.state is PodState.STARTING and pod.unschedulable and pod.seen and not pod.stale
     ]  # fmt: skip
-    if starts.without_surge and starts.failed_at is not None and now - starts.failed_at >= SURGE_AGAIN and not refused:
+    warm = sum(pod.state is PodState.WARM for pod in kept)
+    past = starts.failed_at is not None and now - starts.failed_at >= SURGE_AGAIN
+    if starts.without_surge and not refused and (past or warm <= share_of(pool)):
         return NOTHING_YET
     waits = any((now - pod.created_at).total_seconds() >= ROOM_WITHIN for pod in refused)
     beyond = len(kept) > pool.wanted and surge_of(pool) > 0 and rolls(kept)
-    warm = sum(pod.state is PodState.WARM for pod in kept)
     if waits and beyond and warm > share_of(pool) and starts.trouble is None:
         return without_room(since=now)
     return starts

@@ -232,3 +232,26 @@ def test_roll_makes_no_pod_in_advance_while_a_successor_finds_no_node() -> None:
 
     assert cluster.starts.failures == 1
     assert min(cluster.fewest_warm) == 9
+
+
+def test_memory_of_full_nodes_takes_no_last_warm_pod() -> None:
+    cluster = Cluster(10, full(10))
+    while not cluster.starts.without_surge:
+        cluster.tick()
+    for _ in range(20):
+        last = next(pod for pod in cluster.pods if pod.stale and pod.state is PodState.WARM)
+        for pod in cluster.pods:
+            pod.busy = pod is not last and pod.retired is None and pod.placed is not None
+        cluster.tick()
+
+        assert cluster.warm == 1
+
+
+def test_quota_that_is_used_up_is_told_in_a_roll_on_full_nodes() -> None:
+    cluster = Cluster(10, full(10))
+    while not cluster.starts.without_surge:
+        cluster.tick()
+
+    starts = over_quota(cluster.starts, detail="pods: all used")
+
+    assert (starts.trouble, starts.detail, starts.failed_at) == (Trouble.QUOTA, "pods: all used", None)
