@@ -96,6 +96,8 @@ def refused(starts: Starts, *, detail: str, now: datetime) -> Starts:
 
 def over_quota(starts: Starts, *, detail: str) -> Starts:
     """Return how starts stand while a quota is used up: it waits, and is no failure."""
+    if starts.without_surge:
+        return Starts(trouble=Trouble.QUOTA, detail=detail)
     if starts.trouble not in {None, Trouble.QUOTA}:
         return starts
     return replace(starts, trouble=Trouble.QUOTA, detail=detail)
