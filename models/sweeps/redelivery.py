@@ -24,6 +24,9 @@ from rules.sweeps.redelivery import Progress
 
 LIMIT = 1000
 
+MALFORMED_AGAIN = timedelta(hours=12)
+"""After this time a delivery is asked for again that web refused as malformed: a newer web may understand it."""
+
 
 class RedeliveryProgress(Base):
     """The one row of the sweep: what has been read. See `rules.sweeps.redelivery.Progress`."""
@@ -152,10 +155,10 @@ def remember(db: Connection, failed: Sequence[Failed], *, now: datetime) -> None
 
 
 def note_malformed(db: Connection, guids: Sequence[str], *, now: datetime) -> None:
-    """Write down that web refused the payloads of these deliveries: nothing is gained by sending them again.
+    """Write down that web refused the payloads of these deliveries: nothing is gained by sending them again soon.
 
-    They are asked for no more, whether or not the list has shown them yet. A row that others hold is not waited for:
-    its delivery is asked for once more, and refused and noted again.
+    They are asked for again after `MALFORMED_AGAIN`, whether or not the list has shown them yet. A row that others hold
+    is not waited for: its delivery is asked for once more, and refused and noted again.
     """
     db.execute(
         text("""
@@ -163,13 +166,13 @@ def note_malformed(db: Connection, guids: Sequence[str], *, now: datetime) -> No
                 SELECT guid FROM redeliveries WHERE guid = ANY(:guids) ORDER BY guid FOR NO KEY UPDATE SKIP LOCKED
             )
             INSERT INTO redeliveries (guid, delivery_id, first_failed_at, due_at, malformed)
-            SELECT guid, 0, :now, :now, true FROM unnest(CAST(:guids AS text[])) AS told (guid)
+            SELECT guid, 0, :now, :again, true FROM unnest(CAST(:guids AS text[])) AS told (guid)
             WHERE EXISTS (SELECT FROM free WHERE free.guid = told.guid)
                OR NOT EXISTS (SELECT FROM redeliveries known WHERE known.guid = told.guid)
             ORDER BY guid
-            ON CONFLICT (guid) DO UPDATE SET malformed = true
+            ON CONFLICT (guid) DO UPDATE SET malformed = true, due_at = excluded.due_at
         """),
-        {"guids": list(guids), "now": now},
+        {"guids": list(guids), "now": now, "again": now + MALFORMED_AGAIN},
     )
 
 
@@ -281,7 +284,7 @@ def due(db: Connection, *, limit: int, now: datetime) -> Sequence[Due]:
                 SELECT r.guid, r.delivery_id, r.asks, r.installation_id,
                        extract(epoch FROM r.first_failed_at)
                        * CASE WHEN r.first_failed_at BETWEEN e.lost_from AND e.lost_until THEN -1 ELSE 1 END AS age
-                FROM redeliveries r CROSS JOIN epochs e WHERE r.due_at <= :now AND NOT r.malformed
+                FROM redeliveries r CROSS JOIN epochs e WHERE r.due_at <= :now AND r.delivery_id > 0
             ), turns AS (
                 SELECT guid, delivery_id, asks, age,
                        row_number() OVER (PARTITION BY installation_id ORDER BY asks, age, delivery_id) AS turn

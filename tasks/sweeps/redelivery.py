@@ -1,8 +1,8 @@
 """`ostler.redelivery`: finds the webhooks that did not reach us in GitHub's list, and asks GitHub to send them again.
 
 GitHub never repeats a webhook by itself: one that met a killed `web`, a 503 or a cut connection is back only
-by this. What was accepted (its GUID is in `deliveries`) is never asked for, and what web refused as malformed no more.
-The installations take turns. A list that fails or ends in doubt moves no checkpoint (L8).
+by this. What was accepted (its GUID is in `deliveries`) is never asked for, and what web refused as malformed every 12
+hours. The installations take turns. A list that fails or ends in doubt moves no checkpoint (L8).
 `docs/decisions/0009-redelivery-in-two-looks.md` says why it reads the list as it does.
 """
 

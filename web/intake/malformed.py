@@ -1,4 +1,4 @@
-"""Notes of webhooks with a malformed payload, so that the sweep `redelivery` does not have them sent again.
+"""Notes of webhooks with a malformed payload, so that the sweep `redelivery` does not have them sent again soon.
 
 The notes of a second are written in one statement, in the thread of the announcements. A note that cannot be written
 is dropped: its webhook is asked for once more, and refused and noted again.

@@ -406,15 +406,17 @@ def test_installation_whose_asks_are_refused_ends_no_tick_of_others(stage: Stage
     assert stage.tick() == [*gone, honest]
 
 
-def test_malformed_webhook_is_not_asked_for_until_github_forgets_it(stage: Stage) -> None:
+def test_malformed_webhook_is_asked_for_twice_a_day_until_github_forgets_it(stage: Stage) -> None:
     listed = stage.github.add("listed-first", ago=20)
-    stage.github.add("noted-first", ago=10)
+    noted = stage.github.add("noted-first", ago=10)
     transaction(stage.rt.engine, lambda db: asks.note_malformed(db, ["noted-first"], now=utcnow()))
     assert stage.tick() == [listed]
     transaction(stage.rt.engine, lambda db: asks.note_malformed(db, ["listed-first"], now=utcnow()))
-    for _ in range(12):
+    for _ in range(11):
         stage.later(3600)
         assert stage.tick() == []
+    stage.later(2 * 3600)
+    assert stage.tick() == [noted, listed]
     assert {row.guid for row in stage.rows("SELECT guid FROM redeliveries")} == {"listed-first", "noted-first"}
     stage.later(3 * 24 * 3600)
     stage.github.attempts.clear()
