@@ -220,3 +220,31 @@ def test_fate_of_one_job_leaves_the_executions_of_others(clusterless: Stage, fat
     assert [(row.claim_id is None, row.ended_at is None) for row in own] == {
         Fate.REQUEUE: [], Fate.FINISH: [(False, False)], Fate.RUNNING: [(True, True)],
     }[fate]  # fmt: skip
+
+
+def test_late_step_gives_no_lease_back_when_its_step_was_sent_again(clusterless: Stage) -> None:
+    """`resume` raises the chain number of a claim whose lease ran out, and leaves the time of that lease."""
+    stage = clusterless
+    claim_id = claimed(stage)
+    now = utcnow()
+    transaction(stage.rt.engine, lambda db: releases.request_release(db, claim_id, reason="test", now=now, who="test"))
+    paused = transaction(stage.rt.engine, lambda db: releases.begin_release(db, claim_id, now=utcnow()))
+    assert paused is not None
+    stage.rows("UPDATE claims SET chain_no = chain_no + 1")
+    before = stage.see(claim_id)
+    transaction(stage.rt.engine, lambda db: steps.give_back(db, paused, due_at=now, error="late", undoes=True))
+    assert stage.see(claim_id) == before
+
+
+def test_fate_of_a_finished_job_keeps_the_recorded_end_of_its_execution(clusterless: Stage) -> None:
+    stage = clusterless
+    stage.job(1, state="running")
+    stage.rows(
+        "INSERT INTO executions (job_id, runner_name, account_id, vcpu, memory, started_at, ended_at) "
+        "VALUES (1, 'runner', 1, 2000, 4096, now() - interval '2 min', now() - interval '1 min')"
+    )
+    before = stage.rows("SELECT * FROM executions")
+    told = JobFate(Fate.FINISH, "GitHub says so", conclusion="success")
+    transaction(stage.rt.engine, lambda db: releases.move_fate(db, 1, told, now=utcnow(), who="test"))
+    assert [row.state for row in stage.rows("SELECT state FROM jobs")] == ["completed"]
+    assert stage.rows("SELECT * FROM executions") == before
