@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from structlog.testing import capture_logs
 
 from github_adapters.client import JobSeen
 from github_adapters.runs import RunSeen
-from models.db.engine import in_transaction
+from models.db.engine import in_transaction, transaction
 from models.routing import installations
 from models.sweeps import adrift
 from ostler.clock import utcnow
@@ -567,3 +568,11 @@ def test_a_tick_is_bounded(world: World) -> None:
     world.github.get_job = lambda **asked: world.github.asked.append(asked["job_id"])  # type: ignore[method-assign]
     assert len(world.tick()) == adrift.LIMIT
     assert len(world.tick()) == 5
+
+
+def test_later_question_is_written_to_no_job_that_has_ended(clusterless: Stage) -> None:
+    clusterless.job(1, state="running")
+    clusterless.job(2, state="completed")
+    later = utcnow() + timedelta(minutes=1)
+    transaction(clusterless.rt.engine, lambda db: adrift.ask_later(db, [1, 2], ask_after=later))
+    assert [row.ask_after for row in clusterless.rows("SELECT ask_after FROM jobs ORDER BY id")] == [later, None]

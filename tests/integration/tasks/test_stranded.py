@@ -234,3 +234,32 @@ def test_a_report_over_the_rows_has_every_path(stage: Stage) -> None:
     (watch,) = [each for each in found if each.many]
     assert (watch.cause, watch.found_by, watch.many, watch.most) == (Cause.POD_GONE, FoundBy.WATCH, 100, 100)
     assert (watch.p50, watch.p99) == (50.5, 99)
+
+
+def test_claim_that_has_ended_is_not_marked_as_stranded(clusterless: Stage) -> None:
+    stage = clusterless
+    claim = lost(stage)
+    stage.rows("UPDATE claims SET state = 'ended', ended_at = now(), end_reason = 'pod_gone'")
+    mark(stage, claim, FoundBy.LISTS)
+    assert stage.see(claim).stranded_cause is None
+
+
+def test_first_finder_of_a_stranded_claim_stays(clusterless: Stage) -> None:
+    stage = clusterless
+    claim = lost(stage)
+    mark(stage, claim, FoundBy.WATCH)
+    before = stage.see(claim)
+    mark(stage, claim, FoundBy.LISTS)
+    assert stage.see(claim) == before
+    assert before.stranded_found_by == FoundBy.WATCH
+
+
+def lost(stage: Stage) -> int:
+    """Return a claim whose Pod is gone."""
+    stage.add_pod("pod-1")
+    stage.job(7)
+    return stage.claim("pod-1", job_id=7, state="claimed", age=30)
+
+
+def mark(stage: Stage, claim: int, found_by: FoundBy) -> None:
+    transaction(stage.rt.engine, lambda db: stranded.mark(db, claim, Cause.POD_GONE, found_by, now=utcnow()))

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from models.db.engine import transaction
 from models.routing.usage import usage_of
+from models.sweeps import sweeps
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Forbidden, Gone, NotInstalled
+from rules.claims.fates import Fate, JobFate
 from tasks.claims.release import release
 from tasks.claims.retire import retire
 from tasks.pools.pools import keep
@@ -510,3 +513,28 @@ def test_what_an_account_runs_on_other_runners_uses_nothing_of_its_budget(stage:
     stage.rows("UPDATE claims SET state = 'ended', ended_at = now(), end_reason = 'released' WHERE id = :id", id=claim)
     with stage.rt.engine.connect() as db:
         assert usage_of(db, [1])[1].count == 1
+
+
+def test_late_look_at_a_runner_changes_no_claim_that_has_ended(clusterless: Stage) -> None:
+    stage = clusterless
+    stage.add_pod("pod-1")
+    stage.job(7)
+    claim = stage.claim("pod-1", job_id=7, state="delivered")
+    stage.rows("UPDATE claims SET state = 'ended', ended_at = now(), end_reason = 'completed'")
+    transaction(stage.rt.engine, lambda db: sweeps.set_absent(db, claim, absent=True, now=utcnow()))
+    assert stage.see(claim).runner_absent_at is None
+
+
+def test_late_answer_about_a_job_makes_no_spare_of_a_claim_that_executes_it(clusterless: Stage) -> None:
+    stage = clusterless
+    stage.add_pod("pod-1")
+    stage.job(7, state="running")
+    claim = stage.claim("pod-1", job_id=7, state="executing")
+    before = stage.see(claim)
+    cancelled = JobFate(Fate.FINISH, "GitHub says that it is over", conclusion="cancelled")
+    made = transaction(
+        stage.rt.engine,
+        lambda db: sweeps.make_spare(db, claim, job_id=7, fate=cancelled, now=utcnow(), who="late"),
+    )
+    assert not made
+    assert stage.see(claim) == before
