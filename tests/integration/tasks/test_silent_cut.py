@@ -226,3 +226,27 @@ def test_a_retirement_deregisters_a_runner_that_was_never_delivered(stage: Stage
     assert github.deleted == [77]
     assert pod not in stage.pods()
     assert claims(stage, "retire") == [("ended", "retired")]
+
+
+@pytest.mark.parametrize(
+    ("change", "asked"),
+    [
+        ("UPDATE claims SET stamp = 'on'", 1),
+        ("UPDATE claims SET state = 'executing'", 0),
+        ("UPDATE runner_pods SET gone_at = now()", 0),
+    ],
+    ids=["delivered", "executing", "gone"],
+)
+def test_only_the_pod_of_a_delivered_claim_that_is_not_gone_is_suspected(
+    clusterless: Stage, change: str, asked: int
+) -> None:
+    clusterless.add_pod("pod-1")
+    clusterless.job(7)
+    claim = clusterless.claim("pod-1", job_id=7, state="delivered", age=20, runner=RUNNER)
+    clusterless.rows("UPDATE claims SET stamp = 'on'")
+    clusterless.rows("UPDATE runner_pods SET poller_ended_at = NULL")
+    clusterless.rows(change)
+    found = transaction(
+        clusterless.rt.engine, lambda db: cuts.suspects(db, cut_off_after=15, due_after=10, now=utcnow())
+    )
+    assert found == [claim] * asked
