@@ -101,3 +101,14 @@ def test_a_charged_pod_that_vanished_wakes_where_its_account_waits(stage: Stage,
 
     assert used(stage) == 0
     assert stage.outbox.take("wake") == pools_of_jobs(stage)
+
+
+def test_pod_whose_claim_has_no_account_is_charged_to_nobody(clusterless: Stage) -> None:
+    clusterless.add_pod("pod-1")
+    clusterless.claim_without_job("pod-1", state="delivered")
+    clusterless.rows("UPDATE claims SET account_id = NULL")
+    ids = [row.id for row in clusterless.rows("SELECT id FROM runner_pods")]
+    with clusterless.rt.engine.begin() as db:
+        assert charge(db, ids) == 0
+    (row,) = clusterless.rows("SELECT charged_account_id, charged_vcpu, charged_memory FROM runner_pods")
+    assert tuple(row) == (None, None, None)

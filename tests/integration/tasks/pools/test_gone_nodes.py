@@ -11,12 +11,14 @@ from models.claims import releases
 from models.db.engine import transaction
 from models.pools.scaling import pool_rows
 from models.routing.usage import usage_of
+from models.sweeps import stuck_pods
 from ostler.clock import utcnow
 from ostler.errors import Busy, Retryable
 from tasks.claims.retire import retire
 from tasks.sweeps.finished_jobs import finished_jobs
 from tasks.sweeps.gone_nodes import gone_nodes
 from tasks.worker import nodes as of_nodes
+from tests.integration.concurrency.points import DEADLINE, start, stopped
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 from tests.integration.tasks.pools.dead_nodes import LONG, SHORT, Nodes, all_pods, bind, delete_gently, nodes
 from tests.integration.tasks.pools.fleet import condition, kept, polls, reasons, retired, spec, status
@@ -361,3 +363,24 @@ def test_a_terminating_pod_that_its_release_took_for_gone_is_found_again(stage: 
 
 def _fail(*_: object, **__: object) -> Any:
     raise Retryable("no answer")
+
+
+def test_retirement_that_ends_meanwhile_is_not_allowed_to_force(clusterless: Stage) -> None:
+    stage = clusterless
+    stage.add_pod("pod-1")
+    stage.rows("UPDATE runner_pods SET node_gone_at = now()")
+    stage.retire_claim("pod-1")
+    (stuck,) = transaction(stage.rt.engine, stuck_pods.stuck_pods)
+
+    def allow() -> int | None:
+        return transaction(
+            stage.rt.engine,
+            lambda db: stuck_pods.allow_force(db, stuck, why="test", due_after=10, now=utcnow(), who="test"),
+        )
+
+    with stopped(stage.rt.engine, "UPDATE claims SET forced_at", thread="sweep") as allowing:
+        sweep = start("sweep", allow)
+        allowing.wait()
+        stage.rows("UPDATE claims SET state = 'ended', ended_at = now(), end_reason = 'retired'")
+    assert sweep.result(DEADLINE) is None
+    assert [row.forced_at for row in stage.rows("SELECT forced_at FROM claims")] == [None]

@@ -11,6 +11,7 @@ from k8s_adapters.pools import delete_pool, get_pool
 from k8s_adapters.runners import create_runner, delete_runner
 from models.db.engine import transaction
 from models.pools.offers import adopt_pod
+from models.pools.pod_rows import PodFacts, record_pods
 from ostler.clock import utcnow
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import kept, polls, retired, rounds
@@ -111,3 +112,32 @@ def test_a_row_that_waits_for_its_pod_gets_it_and_no_other_row_is_made(stage: St
     kept(stage)
     (after,) = rows_of(stage, row.name)
     assert (after.uid, after.gone_at) == (row.uid, None)
+
+
+def test_uid_of_a_pod_is_written_to_the_row_of_its_own_pool(clusterless: Stage) -> None:
+    """Two pools in two namespaces have a row of the same name whose Pod was not seen yet."""
+    stage = clusterless
+    second_pool(stage)
+    stage.rows("INSERT INTO runner_pods (pool_id, namespace, name, attempt_id, template_hash, created_at) "
+               "SELECT id, namespace, 'pod-1', 'a', 'h', now() FROM pools")  # fmt: skip
+    small, _ = pool_ids(stage)
+    seen = PodFacts(
+        name="pod-1", namespace="none", uid="u", attempt_id="a", template_hash="h", stamp_value="",
+        created_at=utcnow(), over=False, terminal=False, poller_exit_code=None, runner_exit_code=None, exit_reason=None,
+    )  # fmt: skip
+    transaction(stage.rt.engine, lambda db: record_pods(db, pool_id=small, pods=[seen], now=utcnow()))
+    assert [row.uid for row in stage.rows("SELECT uid FROM runner_pods ORDER BY pool_id")] == ["u", None]
+
+
+def second_pool(stage: Stage) -> None:
+    stage.rows(
+        """
+        INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
+                           allowed_accounts, allowed_repositories, routing_priority, template_hash, created_at)
+        VALUES ('q', 'other', 'small', 'i', '{self-hosted}', 1, 1000, 1024, 1, '{}', '{}', 0, 'h', now())
+        """
+    )
+
+
+def pool_ids(stage: Stage) -> list[int]:
+    return [row.id for row in stage.rows("SELECT id FROM pools ORDER BY id")]
