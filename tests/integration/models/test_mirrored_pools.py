@@ -98,3 +98,37 @@ def test_a_template_that_a_version_without_a_hold_wrote_is_not_held(database: Da
     with database.engine.begin() as db:
         db.execute(text("UPDATE pools SET template_hash = 'old'"))
     assert template_after(10, "new") == "new"
+
+
+def test_problem_of_a_pool_that_is_gone_is_not_recorded(database: Database) -> None:
+    look(database, POOL)
+    transaction(database.engine, lambda db: keeper.end_pool(db, pool_id(database), now=utcnow()))
+    assert look(database, replace(POOL, generation=8), problem="no image") == (7, 3, None)
+
+
+def test_second_proof_that_a_pool_is_gone_changes_nothing(database: Database) -> None:
+    look(database, POOL)
+    ends = []
+    for minutes in (0, 5):
+        at = utcnow() + timedelta(minutes=minutes)
+        transaction(database.engine, lambda db, at=at: keeper.end_pool(db, pool_id(database), now=at))  # type: ignore[misc]
+        with database.engine.begin() as db:
+            ends.append(tuple(db.execute(text("SELECT deleted_at, rerouting_since FROM pools")).one()))
+    assert ends[0] == ends[1]
+
+
+def test_smaller_generation_is_not_taken_when_the_row_moved_on(database: Database) -> None:
+    look(database, POOL)
+
+    def go_back(known: int) -> bool:
+        return transaction(database.engine, lambda db: keeper.go_back(db, uid="u", known=known, generation=2))
+
+    assert not go_back(6)
+    assert look(database, replace(POOL, generation=6)) == (7, 3, None)
+    assert go_back(7)
+    assert look(database, replace(POOL, generation=2)) == (2, 3, None)
+
+
+def pool_id(database: Database) -> int:
+    with database.engine.begin() as db:
+        return int(db.execute(text("SELECT id FROM pools")).scalar_one())
