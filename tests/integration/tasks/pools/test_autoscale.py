@@ -12,6 +12,9 @@ import pytest
 from k8s_adapters.client import MERGE_PATCH
 from k8s_adapters.names import DRAIN_FINALIZER
 from k8s_adapters.pools import PoolSeen, create_pool, delete_pool, get_pool, list_pools, scale_pool
+from models.db.engine import transaction
+from models.pools.scaling import count_usual
+from ostler.clock import utcnow
 from ostler.errors import Forbidden, Retryable
 from tasks.pools import autoscale as module
 from tasks.pools.autoscale import autoscale
@@ -505,3 +508,24 @@ def test_a_pool_that_cannot_be_written_stops_no_other(stage: Stage, monkeypatch:
     monkeypatch.setattr(module, "scale_pool", refused)
     autoscale.run()
     assert (replicas(stage, "a"), replicas(stage, "b")) == (0, 1)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_count_of_one_pool_writes_the_usual_pods_of_no_other(clusterless: Stage, *, ended: bool) -> None:
+    stage = clusterless
+    stage.add_pod("pod-1")
+    stage.job(7)
+    stage.claim("pod-1", job_id=7, state="claimed", age=600)
+    if ended:
+        stage.rows("UPDATE claims SET state = 'ended', ended_at = now() - interval '1 min', end_reason = 'released'")
+    (counted,) = stage.rows(
+        """
+        INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
+                           allowed_accounts, allowed_repositories, routing_priority, template_hash, created_at)
+        VALUES ('q', 'none', 'large', 'i', '{self-hosted}', 1, 1000, 1024, 1, '{}', '{}', 0, 'h', now()) RETURNING id
+        """
+    )
+    usual = transaction(stage.rt.engine, lambda db: count_usual(db, [counted.id], now=utcnow()))
+    assert usual == {counted.id: 0}
+    written = stage.rows("SELECT name FROM pools WHERE usual_at IS NOT NULL")
+    assert [row.name for row in written] == ["large"]
