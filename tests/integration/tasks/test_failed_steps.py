@@ -14,6 +14,7 @@ from k8s_adapters.runners import delete_runner
 from k8s_adapters.stamps import STAMP_POLICY, StampOutcome, StampResult
 from k8s_adapters.stamps import unstamp as take_off
 from models.claims import releases, steps
+from models.claims import resume as resume_rows
 from models.db import stranded
 from models.db.engine import transaction
 from ostler.clock import utcnow
@@ -355,3 +356,19 @@ def test_a_retirement_that_github_refuses_is_tried_ever_less_often(stage: Stage,
     claim = stage.retire_claim(pod)
     assert waits_of(stage, claim, tried_for=(0, 10, 600)) == [5, 10, 60]
     assert pod in stage.pods()
+
+
+def test_resume_repeats_no_stamp_whose_lease_runs(clusterless: Stage) -> None:
+    stage = clusterless
+    stage.add_pod("pod-1")
+    stage.job(7)
+    claim = stage.claim("pod-1", job_id=7, state="delivered", age=60)
+    stage.rows("UPDATE claims SET due_at = now() - interval '5 s', leased_until = now() + interval '20 s'")
+
+    def due() -> list[int]:
+        found = transaction(stage.rt.engine, lambda db: resume_rows.take_due(db, due_after=10, heads={}, now=utcnow()))
+        return [each.claim_id for each in found]
+
+    assert due() == []
+    stage.rows("UPDATE claims SET leased_until = now() - interval '1 s'")
+    assert due() == [claim]
