@@ -139,3 +139,21 @@ def test_matcher_claims_when_the_row_of_its_pool_is_locked(stage: Stage) -> None
     stage.match(pool)
     (row,) = stage.rows("SELECT wants_pods FROM pools WHERE id = :id", id=pool)
     assert row.wants_pods, "it is written by the next run"
+
+
+@pytest.mark.parametrize(
+    "moved",
+    ["state = 'completed', completed_at = now()", "hold_reason = 'no_pool', pool_id = NULL"],
+    ids=["completed", "held"],
+)
+def test_matcher_claims_no_job_that_moved_after_it_was_read(stage: Stage, moved: str) -> None:
+    pool = stage.pool()
+    job = stage.job(stage.account(1), pool)
+    stage.pod(pool)
+    with stopped(stage.engine, "SELECT id FROM jobs WHERE id = ANY", thread="matcher") as locking:
+        matcher = start("matcher", lambda: stage.match(pool))
+        locking.wait()
+        with stage.engine.begin() as db:
+            db.execute(text(f"UPDATE jobs SET {moved} WHERE id = :id"), {"id": job})  # noqa: S608
+    matcher.result(DEADLINE)
+    assert stage.rows("SELECT id FROM claims") == []

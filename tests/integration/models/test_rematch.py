@@ -7,7 +7,14 @@ from sqlalchemy import text
 
 from models.db.engine import transaction
 from models.intake import intake
-from models.sweeps.rematch import Rematched, accounts_to_rematch, rematch_page
+from models.sweeps.rematch import (
+    Rematched,
+    Unrouting,
+    accounts_to_rematch,
+    end_unrouting,
+    rematch_page,
+    rematch_run,
+)
 from rules.routing.holds import HoldReason
 from tests.database import Database
 from tests.integration.models.webhook_rows import BUDGET, NOW, add_pool, job_row, queued
@@ -63,3 +70,27 @@ def test_job_that_stays_held_is_not_locked(database: Database) -> None:
         rematch_page(sweeping, accounts_to_rematch(sweeping), limit=1000, now=NOW)
         free = other.execute(text("SELECT id FROM jobs ORDER BY id FOR NO KEY UPDATE SKIP LOCKED")).scalars().all()
     assert free == list(range(1, MANY + 1))
+
+
+def test_answer_about_a_run_lifts_no_job_that_waits_for_something_else(database: Database) -> None:
+    add_pool(database.engine, "linux")
+    came(database, range(1, 2), owner=HONEST, label="linux")
+    with database.engine.begin() as db:
+        db.execute(text("UPDATE jobs SET hold_reason = 'ask_github', pool_id = NULL"))
+    found = transaction(database.engine, lambda db: rematch_run(db, job_row(database.engine, 1).run_id, now=NOW))
+    assert (list(found.lifted), job_row(database.engine, 1).hold_reason) == ([], HoldReason.ASK_GITHUB)
+
+
+def test_jobs_stay_unmatched_when_more_of_them_were_left_meanwhile(database: Database) -> None:
+    pool_id = add_pool(database.engine, "linux")
+    with database.engine.begin() as db:
+        db.execute(text("UPDATE pools SET rerouting_jobs = '{1,2}'"))
+
+    def end(*known: int) -> bool:
+        todo = Unrouting(None, known)
+        return transaction(database.engine, lambda db: end_unrouting(db, pool_id, todo, left=()))
+
+    assert not end(1)
+    with database.engine.begin() as db:
+        assert db.execute(text("SELECT rerouting_jobs FROM pools")).scalar_one() == [1, 2]
+    assert end(1, 2)

@@ -97,6 +97,16 @@ def test_resume_begins_every_un_stamp_in_pages(stage: Stage, monkeypatch: pytest
     assert [message["claim_id"] for message in stage.outbox.take("ostler.unstamp")] == waiting
 
 
+def test_claims_that_were_delivered_take_no_place_in_a_page_of_un_stamps(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(due, "UNSTAMPS", 1)
+    older, waiting = claims(stage, 2, state="minted", age=60)
+    stage.rows("UPDATE claims SET state = 'delivered', delivered_at = now() WHERE id = :id", id=older)
+    begun = transaction(stage.rt.engine, lambda db: due.begin_unstamps(db, unstamp_after=15, now=utcnow(), who="test"))
+    assert begun == [waiting]
+
+
 @pytest.mark.parametrize("broken", ["begin_unstamps", "pools_with_work", "take_due"])
 def test_parts_of_resume_fail_apart_from_each_other(stage: Stage, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
     silent, late = claims(stage, 2, state="minted", age=60)

@@ -13,10 +13,11 @@ from typing import TypeVar
 import pytest
 from sqlalchemy import Connection, text
 
-from models.claims.deliver import ClaimLocked, deliver
+from models.claims.deliver import ClaimLocked, deliver, delivered_before
 from models.db.engine import transaction
 from models.pools import offers
 from ostler.clock import utcnow
+from tests.integration.concurrency.points import DEADLINE, start, stopped
 from tests.integration.web.polls.stage import NAMESPACE, Pod, Stage
 
 ROUNDS = 15
@@ -227,3 +228,31 @@ def test_only_the_newest_poll_of_the_right_pod_can_deliver(stage: Stage) -> None
     assert not attempt("another", "newest")
     assert attempt(pod.uid, "newest")
     assert not attempt(pod.uid, "newest")
+
+
+@pytest.mark.parametrize("moved", ["state = 'executing', jit = NULL", "stamp = 'on'"], ids=["executing", "stamped"])
+def test_repeated_answer_schedules_no_stamp_when_its_claim_moved_meanwhile(stage: Stage, moved: str) -> None:
+    pod = stage.pod(stage.pool())
+    claim_id = stage.claim(pod, state="delivered", stamp="off")
+    stage.execute("UPDATE claims SET due_at = NULL, stamp_after = NULL")
+
+    def answer() -> object:
+        return transaction(
+            stage.engine,
+            lambda db: delivered_before(db, claim_id=claim_id, pod_uid=pod.uid, now=utcnow(), who="test"),
+        )
+
+    with stopped(stage.engine, "SELECT 1 FROM claims", thread="poll") as asking:
+        poll = start("poll", answer)
+        asking.wait()
+        stage.execute(f"UPDATE claims SET {moved} WHERE id = :id", id=claim_id)  # noqa: S608
+    assert poll.result(DEADLINE) is not None
+    assert stage.scalar("SELECT count(*) FROM claims WHERE due_at IS NOT NULL OR stamp_after IS NOT NULL") == 0
+
+
+def test_only_offers_long_past_their_time_are_forgotten(stage: Stage) -> None:
+    young, old = (stage.pod(stage.pool(name)) for name in ("small", "large"))
+    offer(stage, polling(young), polling(old))
+    stage.execute("UPDATE offers SET until = now() - interval '2 hours' WHERE pod_uid = :uid", uid=old.uid)
+    transaction(stage.engine, lambda db: offers.forget_dead(db, now=utcnow()))
+    assert [row.pod_uid for row in stage.execute("SELECT pod_uid FROM offers")] == [young.uid]
