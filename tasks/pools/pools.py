@@ -23,6 +23,7 @@ from k8s_adapters.pools import PoolSeen, get_pool, list_pools
 from models.claims import watched
 from models.db.engine import transaction
 from models.pools import keeper, pod_rows
+from models.pools.pod_lists import AHEAD
 from models.pools.pod_rows import PodRow
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
@@ -198,7 +199,7 @@ def reconcile(rt: Runtime, pool_id: int, listed: Listed, *, namespace: str, name
     over = transaction(rt.engine, lambda db: pod_rows.record_pods(db, pool_id=pool_id, pods=facts, now=now))
     wake_after_pods(rt, over)
     rows = transaction(rt.engine, lambda db: pod_rows.over_rows(db, pool_id=pool_id, listed=list(by_uid), now=now))
-    rows = [row for row in rows if not is_younger(row, by_uid, than=listed)]
+    rows = [row for row in rows if not is_younger(row, by_uid, than=listed, now=now)]
     asking = [row for row in rows if asks_github(row, by_uid)]
     others = [row for row in rows if not asks_github(row, by_uid)]
     complete = see_all(rt, others, by_uid, namespace=namespace, now=now)
@@ -229,9 +230,13 @@ def report_stranger(uid: str, name: str, pool: str) -> None:
     log.warning("pod.not_adopted", pod=name, pod_uid=uid, pool=pool, cure=cure)
 
 
-def is_younger(row: PodRow, by_uid: Mapping[str, PodSeen], *, than: Listed) -> bool:
-    """Return whether a Pod is missing from a shared list only as its row was made after that had begun."""
-    return than.shared and row.terminal_at is None and row.uid not in by_uid and row.created_at > than.began
+def is_younger(row: PodRow, by_uid: Mapping[str, PodSeen], *, than: Listed, now: datetime) -> bool:
+    """Return whether a Pod is missing from a shared list only as its row was made after that had begun.
+
+    A row of the future was made by a clock that was ahead, and tells nothing about the list.
+    """
+    missing = than.shared and row.terminal_at is None and row.uid not in by_uid
+    return missing and than.began < row.created_at <= now + AHEAD
 
 
 def asks_github(row: PodRow, by_uid: Mapping[str, PodSeen]) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -12,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_adapters.pods import PodSeen
-from tasks.pools.pod_lists import pack, unpack
+from tasks.pools.pod_lists import Listed, pack, unpack
+from tasks.pools.pools import is_younger
 
 NUMBERS = st.integers(0, 2**53)
 TIMES = st.datetimes(datetime(2020, 1, 1), datetime(2040, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
@@ -38,3 +41,13 @@ def test_a_list_of_a_release_with_other_fields_is_refused() -> None:
     content["fields"].append("colour")
     with pytest.raises(ValueError, match="other fields"):
         unpack(zlib.compress(orjson.dumps(content)))
+
+
+@pytest.mark.parametrize(("made", "younger"), [(-1, False), (5, True), (3600, False)])
+def test_row_is_younger_than_a_list_only_if_it_was_made_between_the_list_and_now(made: int, younger: bool) -> None:
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    row = cast("Any", SimpleNamespace(uid="u", terminal_at=None, created_at=began + timedelta(seconds=made)))
+
+    found = is_younger(row, {}, than=Listed((), began, shared=True), now=began + timedelta(seconds=10))
+
+    assert found is younger
