@@ -140,6 +140,7 @@ def remember(db: Connection, failed: Sequence[Failed], *, now: datetime) -> None
             WHERE NOT EXISTS (SELECT FROM deliveries d WHERE d.guid = f.guid)
               AND (EXISTS (SELECT FROM free WHERE free.guid = f.guid)
                    OR NOT EXISTS (SELECT FROM redeliveries known WHERE known.guid = f.guid))
+            ORDER BY f.guid
             ON CONFLICT (guid) DO UPDATE SET delivery_id = greatest(r.delivery_id, excluded.delivery_id),
                    first_failed_at = least(r.first_failed_at, excluded.first_failed_at),
                    installation_id = coalesce(excluded.installation_id, r.installation_id)
