@@ -48,16 +48,32 @@ def list_(
         print_names(row.id for row in found.page.rows)
         return
     print_table(
-        ("id", Column("login", Kind.NAME), "access", Column("weight", drop=1), "Pods", Column("ending", drop=2), "vCPU",
-         "GiB"),
         (
-            (row.id, row.login, row.access, f"{row.weight:g}", f"{used.count}/{row.budget_count}", found.ending[row.id],
-             f"{used.vcpu_millicores / 1000:g}/{row.budget_vcpu / 1000:g}",
-             f"{used.memory_mib / 1024:g}/{row.budget_memory / 1024:g}")
+            "id",
+            Column("login", Kind.NAME),
+            "access",
+            Column("weight", drop=1),
+            "Pods",
+            Column("ending", drop=2),
+            "vCPU",
+            "GiB",
+        ),
+        (
+            (
+                row.id,
+                row.login,
+                row.access,
+                f"{row.weight:g}",
+                f"{used.count}/{row.budget_count}",
+                found.ending[row.id],
+                f"{used.vcpu_millicores / 1000:g}/{row.budget_vcpu / 1000:g}",
+                f"{used.memory_mib / 1024:g}/{row.budget_memory / 1024:g}",
+            )
             for row, used in ((row, found.usage[row.id]) for row in found.page.rows)
         ),
-        empty="no accounts", wide=form is Form.WIDE,
-    )  # fmt: skip
+        empty="no accounts",
+        wide=form is Form.WIDE,
+    )
     tell_more(found.page)
 
 
@@ -141,8 +157,10 @@ def allow(
         print_json(_plain(story.account, story.usage, story.ending))
         return
     row = story.account
-    typer.echo(f"{row.login} ({row.id}) is allowed: at most {row.budget_count} Pods, {row.budget_vcpu / 1000:g} vCPU, "
-               f"{row.budget_memory / 1024:g} GiB; `ostler account set {row.login}` changes that")  # fmt: skip
+    typer.echo(
+        f"{row.login} ({row.id}) is allowed: at most {row.budget_count} Pods, {row.budget_vcpu / 1000:g} vCPU, "
+        f"{row.budget_memory / 1024:g} GiB; `ostler account set {row.login}` changes that"
+    )
 
 
 def wake(pools: Sequence[int]) -> None:

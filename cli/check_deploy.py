@@ -181,12 +181,17 @@ def _print(verdict: Verdict, refusals: list[Refusal], notes: list[str]) -> None:
     print_table(
         ("runner Pods of", "state", Column("policies", Kind.TEXT), "unchanged", "reach web"),
         (
-            (row.pool, row.state, ", ".join(row.policies) or "none", words[row.same],
-             {None: "?", True: "yes", False: "no"}[row.reaches_web])
+            (
+                row.pool,
+                row.state,
+                ", ".join(row.policies) or "none",
+                words[row.same],
+                {None: "?", True: "yes", False: "no"}[row.reaches_web],
+            )
             for row in verdict.rows
         ),
         empty="no runner Pods",
-    )  # fmt: skip
+    )
     typer.echo()
     print_table(
         ("what", Column("object", Kind.TEXT), Column("becomes", Kind.TEXT)),

@@ -31,8 +31,10 @@ class InCluster:
 
         found = get_pool(self.kube, namespace=self.namespace, name=name)
         if found is None:
-            fail(f"there is no RunnerPool {name!r} in namespace {self.namespace!r}; `ostler pool list` lists the pools "
-                 "of all, and OSTLER_NAMESPACE names another one")  # fmt: skip
+            fail(
+                f"there is no RunnerPool {name!r} in namespace {self.namespace!r}; `ostler pool list` lists the pools "
+                "of all, and OSTLER_NAMESPACE names another one"
+            )
         return found
 
 
@@ -69,11 +71,16 @@ def calling(
         said = f": {answer.message}" if answer is not None and answer.message else ""
         match error:
             case Forbidden():
-                fail(f"the cluster refuses it{said}. The identity of {chosen.named} needs the verbs {needs}",
-                     status=status)  # fmt: skip
+                fail(
+                    f"the cluster refuses it{said}. The identity of {chosen.named} needs the verbs {needs}",
+                    status=status,
+                )
             case Gone():
-                fail(absent or f"it is gone by now, or the cluster has no RunnerPools{said}. `ostler crd` installs "
-                     "their kind", status=status)  # fmt: skip
+                fail(
+                    absent
+                    or f"it is gone by now, or the cluster has no RunnerPools{said}. `ostler crd` installs their kind",
+                    status=status,
+                )
             case Conflict():
                 fail("somebody else changes it all the time; try again", status=status)
             case Retryable() | RateLimited():

@@ -74,16 +74,31 @@ def jobs(
     now = utcnow()
     print_table(
         (
-            Column("job"), Column("repository", Kind.NAME, drop=1), Column("name", Kind.NAME, drop=2), Column("state"),
-            Column("hold"), Column("pool", Kind.NAME, drop=3), Column("age"), Column("account", Kind.NAME, drop=4),
+            Column("job"),
+            Column("repository", Kind.NAME, drop=1),
+            Column("name", Kind.NAME, drop=2),
+            Column("state"),
+            Column("hold"),
+            Column("pool", Kind.NAME, drop=3),
+            Column("age"),
+            Column("account", Kind.NAME, drop=4),
         ),
         (
-            (row.id, row.repository, row.name, row.conclusion or row.state, row.hold_reason, row.pool,
-             age(row.queued_at, now=now), row.account)
+            (
+                row.id,
+                row.repository,
+                row.name,
+                row.conclusion or row.state,
+                row.hold_reason,
+                row.pool,
+                age(row.queued_at, now=now),
+                row.account,
+            )
             for row in page.rows
         ),
-        empty="no jobs", wide=form is Form.WIDE,
-    )  # fmt: skip
+        empty="no jobs",
+        wide=form is Form.WIDE,
+    )
     tell_more(page)
 
 
@@ -112,9 +127,14 @@ def job(
     if as_json:
         claims = [{**object_of(claim), "pod_end": end} for claim, end in zip(story.claims, ends, strict=True)]
         print_json(
-            {**object_of(story.job), "why": asdict(why), "claims": claims, "events": list(story.events),
-             "claim_events": of_claims}
-        )  # fmt: skip
+            {
+                **object_of(story.job),
+                "why": asdict(why),
+                "claims": claims,
+                "events": list(story.events),
+                "claim_events": of_claims,
+            }
+        )
         return
     console = Console(highlight=False)
     found = story.job

@@ -65,6 +65,9 @@ def client_for(given: str | None = None, *, pool_size: int = 16) -> KubeClient:
 
     chosen = choose(given)
     return make_client(
-        kubeconfig=chosen.path, read_timeout=ANSWER_WITHIN, pool_size=pool_size, named=chosen.named,
+        kubeconfig=chosen.path,
+        read_timeout=ANSWER_WITHIN,
+        pool_size=pool_size,
+        named=chosen.named,
         policy=RetryPolicy(base=0.5, deadline=ANSWER_WITHIN),
-    )  # fmt: skip
+    )

@@ -46,10 +46,14 @@ def pod(
     console.print(f"Jobs: {', '.join(jobs) or 'none'}\n")
     moments = [moment(f"claim {event.claim_id}", event) for event in story.events]
     for at, what in (
-        (found.created_at, "created"), (found.first_polled_at, "first poll"), (found.poller_ended_at, "poller ended"),
-        (found.deletion_at, "deletion asked for"), (found.over_at, "over"), (found.node_gone_at, "node gone"),
+        (found.created_at, "created"),
+        (found.first_polled_at, "first poll"),
+        (found.poller_ended_at, "poller ended"),
+        (found.deletion_at, "deletion asked for"),
+        (found.over_at, "over"),
+        (found.node_gone_at, "node gone"),
         (found.gone_at, "gone"),
-    ):  # fmt: skip
+    ):
         if at is not None:
             moments.append((at, "pod", None, what, None, None, None))
     print_timeline(moments, empty="nothing was noted about it")

@@ -61,8 +61,13 @@ def scale(
 
     with in_cluster(verb="patch") as cluster:
         before, after = _changed(cluster, name, change)
-    _tell(after, f"{name}: {before.replicas} → {after.replicas} replicas" if before.replicas != after.replicas
-          else f"{name} has {after.replicas} replicas already", as_json=as_json)  # fmt: skip
+    _tell(
+        after,
+        f"{name}: {before.replicas} → {after.replicas} replicas"
+        if before.replicas != after.replicas
+        else f"{name} has {after.replicas} replicas already",
+        as_json=as_json,
+    )
     if after.paused and not as_json:
         typer.echo(f"{name} is paused: nothing is made or retired before `ostler pool resume {name}`", err=True)
 
@@ -141,8 +146,10 @@ def _watch(cluster: InCluster, pool: PoolSeen, *, quiet: bool) -> bool:
             while time.monotonic() < end and not interrupted:
                 time.sleep(0.1)
             if interrupted:
-                typer.echo(f"{pool.name} goes on draining without this command; `ostler pool list` shows how far it is",
-                           err=True)  # fmt: skip
+                typer.echo(
+                    f"{pool.name} goes on draining without this command; `ostler pool list` shows how far it is",
+                    err=True,
+                )
                 raise KeyboardInterrupt
     finally:
         signal.signal(signal.SIGINT, before)
@@ -209,6 +216,10 @@ def _tell(pool: PoolSeen, words: str, *, as_json: bool) -> None:
 def shown(pool: PoolSeen) -> dict[str, Any]:
     """Return what a change may have changed of a pool."""
     return {
-        "name": pool.name, "namespace": pool.namespace, "replicas": pool.replicas, "paused": pool.paused,
-        "autoscaled": pool.autoscaled, "draining": pool.terminating,
-    }  # fmt: skip
+        "name": pool.name,
+        "namespace": pool.namespace,
+        "replicas": pool.replicas,
+        "paused": pool.paused,
+        "autoscaled": pool.autoscaled,
+        "draining": pool.terminating,
+    }

@@ -51,16 +51,27 @@ def list_(as_json: Json = False, wide: Wide = False, output: Output = None) -> N
         return
     print_table(
         (
-            "sweep", Column("switch", Kind.TEXT), Column("last success", drop=1), Column("last tick"),
-            Column("outcome"), Column("why", Kind.TEXT),
+            "sweep",
+            Column("switch", Kind.TEXT),
+            Column("last success", drop=1),
+            Column("last tick"),
+            Column("outcome"),
+            Column("why", Kind.TEXT),
         ),
         (
-            (each.name, _switch(each), _ago(each.succeeded_at, now), _ago(each.began_at, now), each.outcome,
-             each.paused_why or each.why)
+            (
+                each.name,
+                _switch(each),
+                _ago(each.succeeded_at, now),
+                _ago(each.began_at, now),
+                each.outcome,
+                each.paused_why or each.why,
+            )
             for each in found
         ),
-        empty="no sweeps", wide=form is Form.WIDE,
-    )  # fmt: skip
+        empty="no sweeps",
+        wide=form is Form.WIDE,
+    )
 
 
 @app.command("pause")
@@ -150,18 +161,39 @@ def _print_repairs(rows: Any, *, wide: bool = False) -> None:
     now = utcnow()
     print_table(
         (
-            "repair", "age", Column("sweep", drop=1), "what", Column("why", Kind.TEXT),
-            Column("pod", Kind.NAME, drop=4), Column("claim", drop=2), Column("job", drop=3),
-            Column("subject", Kind.NAME, drop=7), Column("before", Kind.TEXT, drop=6),
-            Column("after", Kind.TEXT, drop=5), "outcome",
+            "repair",
+            "age",
+            Column("sweep", drop=1),
+            "what",
+            Column("why", Kind.TEXT),
+            Column("pod", Kind.NAME, drop=4),
+            Column("claim", drop=2),
+            Column("job", drop=3),
+            Column("subject", Kind.NAME, drop=7),
+            Column("before", Kind.TEXT, drop=6),
+            Column("after", Kind.TEXT, drop=5),
+            "outcome",
         ),
         (
-            (row.id, age(row.at, now=now), row.sweep, row.what, row.why, row.pod or row.pod_uid, row.claim_id,
-             row.job_id, row.subject or row.runner_name, row.before, row.after, row.outcome)
+            (
+                row.id,
+                age(row.at, now=now),
+                row.sweep,
+                row.what,
+                row.why,
+                row.pod or row.pod_uid,
+                row.claim_id,
+                row.job_id,
+                row.subject or row.runner_name,
+                row.before,
+                row.after,
+                row.outcome,
+            )
             for row in rows
         ),
-        empty="no repairs", wide=wide,
-    )  # fmt: skip
+        empty="no repairs",
+        wide=wide,
+    )
 
 
 def _obstacle(db: Connection) -> str | None:

@@ -91,16 +91,29 @@ def list_(as_json: Json = False, wide: Wide = False, output: Output = None) -> N
     now = utcnow()
     print_table(
         (
-            "id", Column("name", Kind.NAME), "scopes", Column("accounts", Kind.NAME), Column("made", drop=2),
-            Column("last used", drop=1), "state",
+            "id",
+            Column("name", Kind.NAME),
+            "scopes",
+            Column("accounts", Kind.NAME),
+            Column("made", drop=2),
+            Column("last used", drop=1),
+            "state",
         ),
         (
-            (row.id, row.name, ",".join(row.scopes), ",".join(row.accounts) or "all", age(row.created_at, now=now),
-             age(row.last_used_at, now=now), _state(row.revoked_at, row.expires_at, now=now))
+            (
+                row.id,
+                row.name,
+                ",".join(row.scopes),
+                ",".join(row.accounts) or "all",
+                age(row.created_at, now=now),
+                age(row.last_used_at, now=now),
+                _state(row.revoked_at, row.expires_at, now=now),
+            )
             for row in rows
         ),
-        empty="no tokens; `ostler token create NAME` makes one", wide=form is Form.WIDE,
-    )  # fmt: skip
+        empty="no tokens; `ostler token create NAME` makes one",
+        wide=form is Form.WIDE,
+    )
 
 
 @app.command("revoke")

@@ -113,8 +113,11 @@ def _web(client: KubeClient, namespace: str) -> Rolling:
     found = find_deployments(client, namespace=namespace, selector=_WEB)
     if len(found) != 1:
         there = f"namespace {namespace!r} has {len(found)} Deployments with the label {_WEB}, not one"
-        fail(f"there is no Ostler in namespace {namespace!r}; name its namespace by -n" if not found else
-             f"{there}; name another namespace by -n")  # fmt: skip
+        fail(
+            f"there is no Ostler in namespace {namespace!r}; name its namespace by -n"
+            if not found
+            else f"{there}; name another namespace by -n"
+        )
     return found[0]
 
 

@@ -67,10 +67,20 @@ RESTS_FROM = 100
 COUNT_MS = 60_000
 ALONE_MS = 5_000
 EXPIRES = 60
-HINTS = frozenset({
-    KEEP, AUTOSCALE, POOLS, MISSING_PODS, PODS_CHANGED, POD_GONE, POD_EXECUTES, POLLER_ENDED, POOL_CHANGED,
-    POD_EVENTS,
-})  # fmt: skip
+HINTS = frozenset(
+    {
+        KEEP,
+        AUTOSCALE,
+        POOLS,
+        MISSING_PODS,
+        PODS_CHANGED,
+        POD_GONE,
+        POD_EXECUTES,
+        POLLER_ENDED,
+        POOL_CHANGED,
+        POD_EVENTS,
+    }
+)
 """Messages that are of no use after `EXPIRES` seconds: a sweep has found the same by then, or it is only shown."""
 
 _TIMEOUT = 0.5
@@ -229,9 +239,13 @@ class Waker:
                 return
             after = max(after, AUTOSCALE_MS / 1000)
         self._app.send_task(
-            name, kwargs=kwargs, queue=queue, countdown=after or None, expires=EXPIRES if name in HINTS else None,
+            name,
+            kwargs=kwargs,
+            queue=queue,
+            countdown=after or None,
+            expires=EXPIRES if name in HINTS else None,
             ignore_result=True,
-        )  # fmt: skip
+        )
 
     def close(self) -> None:
         """Close the connections."""

@@ -416,9 +416,14 @@ def _place(ahead: int | None) -> str:
 
 def _short_of_budget(job: JobFacts, pool: PoolFacts) -> str | None:
     size = JobHead(
-        job_id=job.id, account_id=job.account_id, priority=0, queued_at=datetime.min, pool_id=pool.id,  # noqa: DTZ901
-        vcpu_millicores=pool.vcpu_millicores, memory_mib=pool.memory_mib,
-    )  # fmt: skip
+        job_id=job.id,
+        account_id=job.account_id,
+        priority=0,
+        queued_at=datetime.min,  # noqa: DTZ901
+        pool_id=pool.id,
+        vcpu_millicores=pool.vcpu_millicores,
+        memory_mib=pool.memory_mib,
+    )
     account = AccountView(account_id=job.account_id, weight=1, budget=job.budget, usage=job.usage)
     if refusal(size, account) not in {SkipReason.BUDGET_ZERO, SkipReason.OVER_BUDGET}:
         return None

@@ -202,9 +202,15 @@ def send(waker: Waker, batch: Batch, *, namespace: str) -> None:
         waker.send(POOL_CHANGED, queue="pools", namespace=namespace, pool=name)
     if batch.names_pods:
         waker.send(
-            PODS_CHANGED, queue="dispatch", namespace=namespace, pools=batch.pools, gone=batch.gone,
-            executing=batch.executing, unstamped=batch.unstamped, endings=batch.endings,
-        )  # fmt: skip
+            PODS_CHANGED,
+            queue="dispatch",
+            namespace=namespace,
+            pools=batch.pools,
+            gone=batch.gone,
+            executing=batch.executing,
+            unstamped=batch.unstamped,
+            endings=batch.endings,
+        )
 
 
 def send_all(hints: Hints, waker: Waker, *, namespace: str, stopped: threading.Event) -> None:

@@ -70,9 +70,11 @@ def github(
         page = Page(port=port)
         content = flow.manifest(
             name=name or f"ostler-{organization or 'runners'}"[: flow.LONGEST_NAME],
-            homepage=homepage_of(webhook_url), webhook_url=webhook_url, redirect_url=page.callback_url,
+            homepage=homepage_of(webhook_url),
+            webhook_url=webhook_url,
+            redirect_url=page.callback_url,
             organization=organization is not None,
-        )  # fmt: skip
+        )
         target = flow.registration_url(github_url, organization=organization, state=page.state)
     except (UpstreamError, OSError) as error:
         away = isinstance(error, Retryable | RateLimited)
@@ -150,8 +152,10 @@ def keep(store: Store, made: AppMade, *, api_url: str) -> None:
 
         rescue = Path(f"ostler-{secrets.token_hex(4)}.env")
         EnvFile(rescue, replace=False).write(values, api_url=api_url)
-        fail(f"{store.where} could not be written: {error}. The secrets of App {made.slug} are in {rescue.resolve()}, "
-             "which only you may read: take them from there and delete it.")  # fmt: skip
+        fail(
+            f"{store.where} could not be written: {error}. The secrets of App {made.slug} are in {rescue.resolve()}, "
+            "which only you may read: take them from there and delete it."
+        )
     typer.echo(f"3. App {made.slug} of {made.owner}: its id, key and webhook secret are in {store.where}.")
     if store.further(api_url):
         typer.echo(f"   {store.further(api_url)}")

@@ -46,10 +46,16 @@ def _seen(name: str, row: Row[Any] | None, *, now: datetime) -> SweepSeen:
         return SweepSeen(name, *[None] * 8)
     runs = row.leased_until is not None and row.leased_until > now
     return SweepSeen(
-        name=name, paused_at=row.paused_at, paused_by=row.paused_by, paused_why=row.paused_why,
-        runs_in=row.lease_holder if runs else None, began_at=row.began_at, succeeded_at=row.succeeded_at,
-        outcome=row.outcome, why=row.why,
-    )  # fmt: skip
+        name=name,
+        paused_at=row.paused_at,
+        paused_by=row.paused_by,
+        paused_why=row.paused_why,
+        runs_in=row.lease_holder if runs else None,
+        began_at=row.began_at,
+        succeeded_at=row.succeeded_at,
+        outcome=row.outcome,
+        why=row.why,
+    )
 
 
 def run_asked(db: Connection, asked: str) -> Row[Any] | None:

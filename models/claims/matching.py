@@ -129,18 +129,22 @@ def outlook(db: Connection, pool: PoolShape, *, batch: int, spare_after: float, 
                            WHERE pool_id = :pool_id AND cleared_at IS NULL) AS failures
         """),  # noqa: S608  the parts stand above
         {
-            "pool_id": pool.id, "batch": batch, "now": now, "web_alive": now - WEB_ALIVE,
+            "pool_id": pool.id,
+            "batch": batch,
+            "now": now,
+            "web_alive": now - WEB_ALIVE,
             "spare_before": now - timedelta(seconds=spare_after),
         },
-    ).one()  # fmt: skip
+    ).one()
     return Outlook(free=row.free, probes=row.probes, spares=row.spares, failures=row.failures)
 
 
 _LOCK_JOBS = Prepared(
     "lock_jobs",
     f"SELECT id FROM jobs WHERE id = ANY(:ids) AND {QUEUED} ORDER BY id FOR NO KEY UPDATE SKIP LOCKED",  # noqa: S608
-    ids="bigint[]", pool_id="bigint",
-)  # fmt: skip
+    ids="bigint[]",
+    pool_id="bigint",
+)
 
 
 def lock_jobs(db: Connection, pool: PoolShape, job_ids: Sequence[int]) -> frozenset[int]:
@@ -169,10 +173,13 @@ def lock_pods(db: Connection, pool: PoolShape, *, limit: int, now: datetime) -> 
             FOR NO KEY UPDATE OF p SKIP LOCKED
         """),
         {
-            "pool_id": pool.id, "now": now, "web_alive": now - WEB_ALIVE, "limit": limit,
+            "pool_id": pool.id,
+            "now": now,
+            "web_alive": now - WEB_ALIVE,
+            "limit": limit,
             "template_hash": pool.template_hash,
         },
-    ).all()  # fmt: skip
+    ).all()
     taken = set(_TAKEN.execute(db, uids=[row.uid for row in rows]).scalars()) if rows else set()
     return [FreePod(row.id, row.uid) for row in rows if row.uid not in taken]
 
@@ -273,9 +280,19 @@ _INSERT_CLAIMS = Prepared(
     )
     SELECT id, job_id, pod_uid FROM made
     """,  # noqa: S608  as above
-    pool_id="bigint", vcpu="bigint", memory="bigint", state="text", now="timestamptz", due="timestamptz",
-    jobs="bigint[]", pods="bigint[]", uids="text[]", transition="text", who="text", why="text",
-)  # fmt: skip
+    pool_id="bigint",
+    vcpu="bigint",
+    memory="bigint",
+    state="text",
+    now="timestamptz",
+    due="timestamptz",
+    jobs="bigint[]",
+    pods="bigint[]",
+    uids="text[]",
+    transition="text",
+    who="text",
+    why="text",
+)
 
 
 def insert_claims(

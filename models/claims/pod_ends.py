@@ -55,10 +55,14 @@ def record(db: Connection, endings: Mapping[str, Ending]) -> int:
 
     A row that another session has locked is left out (law L14).
     """
-    free = db.execute(
-        text("SELECT uid FROM runner_pods WHERE uid = ANY(:uids) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED"),
-        {"uids": list(endings)},
-    ).scalars().all()  # fmt: skip
+    free = (
+        db.execute(
+            text("SELECT uid FROM runner_pods WHERE uid = ANY(:uids) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED"),
+            {"uids": list(endings)},
+        )
+        .scalars()
+        .all()
+    )
     for uid in free:
         found = endings[uid]
         db.execute(

@@ -168,15 +168,21 @@ def begin_release(db: Connection, claim_id: int, *, requeue_after: float = 20.0,
     `requeue_after` seconds: its job waits for no confirmation of the epoch.
     """
     values = ", stamp_no = stamp_no + 1, chain_no = chain_no + 1"
-    row = lease(
-        db, "lease_release", claim_id, chain_no=None, seconds=RELEASE_LEASE, now=now, values=values
-    )  # fmt: skip
+    row = lease(db, "lease_release", claim_id, chain_no=None, seconds=RELEASE_LEASE, now=now, values=values)
     if row is not None:
         return _work(db, row)
     row = lease(
-        db, "lease_release", claim_id, chain_no=None, seconds=RELEASE_LEASE, now=now, values=values, trusted=False,
-        guard="AND delivered_at IS NULL AND changed_at <= :overdue", overdue=now - timedelta(seconds=requeue_after),
-    )  # fmt: skip
+        db,
+        "lease_release",
+        claim_id,
+        chain_no=None,
+        seconds=RELEASE_LEASE,
+        now=now,
+        values=values,
+        trusted=False,
+        guard="AND delivered_at IS NULL AND changed_at <= :overdue",
+        overdue=now - timedelta(seconds=requeue_after),
+    )
     return None if row is None else replace(_work(db, row), trusted=False)
 
 

@@ -107,10 +107,15 @@ def begin_unstamps(db: Connection, *, unstamp_after: float, now: datetime, who: 
         claim_id
         for claim_id in rows.scalars().all()
         if move_claim(
-            db, "stamp_removing", claim_id, now=now, who=who, why="its Pod stopped polling",
+            db,
+            "stamp_removing",
+            claim_id,
+            now=now,
+            who=who,
+            why="its Pod stopped polling",
             guard="AND state = 'minted' AND (leased_until IS NULL OR leased_until < :now)",
         )
-    ]  # fmt: skip
+    ]
 
 
 def pools_with_work(db: Connection, *, probe_every: float, now: datetime) -> list[int]:

@@ -94,9 +94,14 @@ def moved(db: Connection, name: str, rows: Sequence[Row[Any]], *, now: datetime)
         )
         if left is After.SERVED:
             served(
-                db, cause, FoundBy(row.stranded_found_by), since=row.stranded_at, claim_id=row.id, job_id=row.job_id,
+                db,
+                cause,
+                FoundBy(row.stranded_found_by),
+                since=row.stranded_at,
+                claim_id=row.id,
+                job_id=row.job_id,
                 now=now,
-            )  # fmt: skip
+            )
 
 
 def served(
@@ -116,9 +121,14 @@ def served(
             VALUES (:cause, :found_by, :claim_id, :job_id, least(:since, :now), :now)
         """),
         {
-            "cause": cause, "found_by": found_by, "claim_id": claim_id, "job_id": job_id, "since": since, "now": now,
+            "cause": cause,
+            "found_by": found_by,
+            "claim_id": claim_id,
+            "job_id": job_id,
+            "since": since,
+            "now": now,
         },
-    )  # fmt: skip
+    )
     seconds = max(0.0, (now - since).total_seconds())
     after_commit(db, lambda: telemetry.STRANDED_SECONDS.labels(cause, found_by).observe(seconds))
 

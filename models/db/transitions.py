@@ -116,8 +116,14 @@ def move_jobs(
 _MOVE_JOBS = Prepared(
     "move_jobs",
     _moving("jobs", "", "state", {}, columns="t.id"),
-    ids="bigint[]", sources="text[]", target="text", transition="text", now="timestamptz", who="text", why="text",
-)  # fmt: skip
+    ids="bigint[]",
+    sources="text[]",
+    target="text",
+    transition="text",
+    now="timestamptz",
+    who="text",
+    why="text",
+)
 
 
 def move_many_jobs(
@@ -129,9 +135,15 @@ def move_many_jobs(
     """
     transition = allowed(name)
     rows = _MOVE_JOBS.execute(
-        db, ids=list(job_ids), sources=sorted(transition.sources), target=transition.target, transition=name, now=now,
-        who=who, why=why,
-    )  # fmt: skip
+        db,
+        ids=list(job_ids),
+        sources=sorted(transition.sources),
+        target=transition.target,
+        transition=name,
+        now=now,
+        who=who,
+        why=why,
+    )
     moved = [row.id for row in rows]
     if moved:
         note(db, name, machine=transition.machine, rows=len(moved))

@@ -302,9 +302,14 @@ def _end_claim(batch: _Batch, claim: ClaimView) -> None:
     if moved.job_id is not None:
         # An anomaly let it end by another job's end: its own must not stay claimed by nobody (L4).
         requeued = move_jobs(
-            batch.db, "job_requeue", [moved.job_id], now=batch.now, who=batch.who,
-            why="its claim ended with another job", guard="AND state = 'claimed'",
-        )  # fmt: skip
+            batch.db,
+            "job_requeue",
+            [moved.job_id],
+            now=batch.now,
+            who=batch.who,
+            why="its claim ended with another job",
+            guard="AND state = 'claimed'",
+        )
         batch.bound.wakes.update(row.pool_id for row in requeued if row.pool_id is not None)
     del batch.locked.claims[claim.id]
     batch.freed.add(claim.account_id)

@@ -78,9 +78,15 @@ _UPDATE = f"""
     WHERE uid = :uid
 """  # noqa: S608 - names of columns from above
 _ROUTING = (
-    "labels", "allowed_accounts", "allowed_repositories", "allow_forks", "routing_priority", "draining",
-    "runner_group_id", "runner_group_name",
-)  # fmt: skip
+    "labels",
+    "allowed_accounts",
+    "allowed_repositories",
+    "allow_forks",
+    "routing_priority",
+    "draining",
+    "runner_group_id",
+    "runner_group_name",
+)
 
 
 def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
@@ -160,9 +166,10 @@ def _with_held_template(row: Row[Any], pool: PoolFacts, *, now: datetime) -> Poo
 def _differing(row: Row[Any], pool: PoolFacts) -> set[str]:
     wanted = {column: getattr(pool, column) for column in _MIRRORED}
     return {
-        column for column, value in wanted.items()
+        column
+        for column, value in wanted.items()
         if getattr(row, column) != (list(value) if isinstance(value, tuple) else value)
-    }  # fmt: skip
+    }
 
 
 def _insert(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:

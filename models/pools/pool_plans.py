@@ -47,9 +47,12 @@ def lock_pool(db: Connection, pool_id: int) -> Row[Any]:
 def starts_of(pool: Row[Any]) -> Starts:
     """Return how the starts of a pool go."""
     return Starts(
-        failures=pool.failed_starts, failed_at=pool.failed_at, create_after=pool.create_after,
-        trouble=None if pool.start_trouble is None else Trouble(pool.start_trouble), detail=pool.start_detail or "",
-    )  # fmt: skip
+        failures=pool.failed_starts,
+        failed_at=pool.failed_at,
+        create_after=pool.create_after,
+        trouble=None if pool.start_trouble is None else Trouble(pool.start_trouble),
+        detail=pool.start_detail or "",
+    )
 
 
 def retired_in_tick(pool: Row[Any], *, now: datetime) -> int:
@@ -79,10 +82,14 @@ def commit_plan(
                 VALUES (:pool_id, :namespace, :name, :attempt, :hash, :now)
             """),
             {
-                "pool_id": pool.id, "namespace": pool.namespace, "name": name, "attempt": attempt,
-                "hash": pool.template_hash, "now": now,
+                "pool_id": pool.id,
+                "namespace": pool.namespace,
+                "name": name,
+                "attempt": attempt,
+                "hash": pool.template_hash,
+                "now": now,
             },
-        )  # fmt: skip
+        )
     _give_up_rows(db, plan.give_up, now=now)
     retired = _retire(db, plan, due_after=due_after, now=now, who=who)
     if retired:
@@ -196,10 +203,14 @@ def _write_starts(db: Connection, pool_id: int, starts: Starts) -> None:
             WHERE id = :id
         """),
         {
-            "id": pool_id, "failures": starts.failures, "failed_at": starts.failed_at,
-            "create_after": starts.create_after, "trouble": starts.trouble, "detail": starts.detail or None,
+            "id": pool_id,
+            "failures": starts.failures,
+            "failed_at": starts.failed_at,
+            "create_after": starts.create_after,
+            "trouble": starts.trouble,
+            "detail": starts.detail or None,
         },
-    )  # fmt: skip
+    )
 
 
 def status_is_due(pool: Row[Any], status: Mapping[str, Any], *, every: float, now: datetime) -> bool:

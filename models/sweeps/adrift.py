@@ -151,9 +151,15 @@ def settle(db: Connection, job: AdriftJob, verdict: AdriftVerdict, *, now: datet
     match verdict.move:
         case Move.READY:
             move_jobs(
-                db, "job_ready", [job.id], now=now, who=who, why=verdict.fate.why,
-                values={"pool_id": "NULL", "hold_reason": ":hold"}, hold=HoldReason.NO_POOL,
-            )  # fmt: skip
+                db,
+                "job_ready",
+                [job.id],
+                now=now,
+                who=who,
+                why=verdict.fate.why,
+                values={"pool_id": "NULL", "hold_reason": ":hold"},
+                hold=HoldReason.NO_POOL,
+            )
         case Move.FOLLOW:
             move_fate(db, job.id, verdict.fate, now=now, who=who)
         case Move.LIFT | Move.KEEP:

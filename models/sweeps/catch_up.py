@@ -167,11 +167,16 @@ def remember(db: Connection, lease_no: int, place: Place, *, tried_at: datetime,
             RETURNING repository
         """),
         {
-            "repository": place.repository, "lease_no": lease_no, "tried_at": tried_at, "looked_at": looked_at,
-            "began_at": place.began_at, "next_run": place.next_run, "lists": json.dumps(place.lists),
+            "repository": place.repository,
+            "lease_no": lease_no,
+            "tried_at": tried_at,
+            "looked_at": looked_at,
+            "began_at": place.began_at,
+            "next_run": place.next_run,
+            "lists": json.dumps(place.lists),
             "settled": json.dumps(place.settled),
         },
-    ).one_or_none()  # fmt: skip
+    ).one_or_none()
     return mine is not None
 
 

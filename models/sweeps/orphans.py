@@ -185,9 +185,16 @@ def reap_finished(
         if claim is None or claim.job_id != pod.job_id:
             return None
         moved = move_claim(
-            db, "end_completed", pod.claim_id, now=now, who=who, why=why, guard="AND state = 'executing'",
-            values={"end_reason": ":end_reason", "spare_since": "NULL"}, end_reason=EndReason.COMPLETED,
-        )  # fmt: skip
+            db,
+            "end_completed",
+            pod.claim_id,
+            now=now,
+            who=who,
+            why=why,
+            guard="AND state = 'executing'",
+            values={"end_reason": ":end_reason", "spare_since": "NULL"},
+            end_reason=EndReason.COMPLETED,
+        )
         if moved is None:
             return None
         if moved.job_id is not None and pod.asks_for is not None:  # it must not stay claimed by nobody (L4)

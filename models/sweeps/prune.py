@@ -70,8 +70,12 @@ _OVER: Mapping[Kind, str] = {
     Kind.RUNNER_FAILURES: "SELECT claim_id AS id FROM runner_failures WHERE at < :before ORDER BY at",
 }
 _LOCKED: Mapping[Kind, str] = {
-    Kind.JOB_EVENTS: "e", Kind.CLAIM_EVENTS: "e", Kind.CLAIMS: "c", Kind.JOBS: "j", Kind.RUNNER_PODS: "p",
-}  # fmt: skip
+    Kind.JOB_EVENTS: "e",
+    Kind.CLAIM_EVENTS: "e",
+    Kind.CLAIMS: "c",
+    Kind.JOBS: "j",
+    Kind.RUNNER_PODS: "p",
+}
 _WITH_THEM: Mapping[Kind, tuple[str, ...]] = {
     Kind.CLAIMS: (
         "DELETE FROM mint_attempts WHERE claim_id = ANY(:ids)",

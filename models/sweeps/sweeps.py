@@ -154,9 +154,16 @@ def set_executing(
     own = "AND job_id IS NOT DISTINCT FROM CAST(:job_id AS bigint)"
     keeps = fate is None or job_id is None
     moved = move_claim(
-        db, "execute", claim_id, now=now, who=who, why=why, guard=own, values={} if keeps else {"job_id": "NULL"},
+        db,
+        "execute",
+        claim_id,
+        now=now,
+        who=who,
+        why=why,
+        guard=own,
+        values={} if keeps else {"job_id": "NULL"},
         job_id=job_id,
-    )  # fmt: skip
+    )
     if moved is not None:
         runner_failures.executed(db, [claim_id], now=now)
     if moved is None or job_id is None:

@@ -137,9 +137,14 @@ def wait_until(db: Connection, *, kind: str, key: str, reason: str, not_before: 
             WHERE id IN (SELECT id FROM jobs WHERE state = 'queued' AND hold_reason IS NULL AND {column} = :key
                          ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
         """),  # noqa: S608  the column is one of the literals above
-        {"hold": HoldReason.BACKOFF, "detail": f"{describe(kind, key)}: {reason}", "not_before": not_before, "key": key,
-         "now": now},
-    )  # fmt: skip
+        {
+            "hold": HoldReason.BACKOFF,
+            "detail": f"{describe(kind, key)}: {reason}",
+            "not_before": not_before,
+            "key": key,
+            "now": now,
+        },
+    )
 
 
 def remember_limit(db: Connection, *, installation_id: int, quota: str, seconds: float, now: datetime) -> None:
@@ -246,8 +251,11 @@ def let_one_through(
     who finds it locked. So nothing is waited for here, whatever else is held.
     """
     values = {
-        "now": now, "probed_before": now - timedelta(seconds=probe_every), "pool_id": pool_id, "without": without,
-    }  # fmt: skip
+        "now": now,
+        "probed_before": now - timedelta(seconds=probe_every),
+        "pool_id": pool_id,
+        "without": without,
+    }
     key = db.execute(
         text(f"""
             SELECT b.key FROM backoffs b
@@ -321,9 +329,13 @@ def standing(db: Connection, keys: Iterable[tuple[str, str]], *, now: datetime) 
             WHERE (not_before > :now OR (failures > 0 AND kind = ANY(:refusals)))
               AND (kind, key) IN (SELECT * FROM unnest(CAST(:kinds AS text[]), CAST(:keys AS text[])))
         """),
-        {"now": now, "refusals": list(REFUSALS), "kinds": [kind for kind, _ in wanted],
-         "keys": [key for _, key in wanted]},
-    )  # fmt: skip
+        {
+            "now": now,
+            "refusals": list(REFUSALS),
+            "kinds": [kind for kind, _ in wanted],
+            "keys": [key for _, key in wanted],
+        },
+    )
     return {(row.kind, row.key): Standing(**row._mapping) for row in rows}  # noqa: SLF001  SQLAlchemy's public name
 
 
@@ -424,9 +436,15 @@ class WaitBook:
                                                OR (probe.state = 'queued' AND probe.hold_reason IS NULL))))
                     FOR NO KEY UPDATE SKIP LOCKED)
             """),
-            {"kind": refusal.kind, "key": refusal.key, "job": job_id, "now": self._now, "until": until,
-             "lost": self._now - PROBE_LOST},
-        )  # fmt: skip
+            {
+                "kind": refusal.kind,
+                "key": refusal.key,
+                "job": job_id,
+                "now": self._now,
+                "until": until,
+                "lost": self._now - PROBE_LOST,
+            },
+        )
         self._standing[refusal.kind, refusal.key] = replace(
             refusal, not_before=until, probe_job_id=job_id if taken.rowcount else refusal.probe_job_id
         )

@@ -249,7 +249,14 @@ def told(scaled: Scaled) -> dict[str, Any]:
     decision, demand = scaled.outcome.decision, scaled.demand
     granted: Mapping[str, int] = asdict(scaled.outcome.granted)
     return {
-        "verdict": str(decision.verdict), "from": scaled.pool.replicas, "replicas": decision.replicas,
-        "load": demand.load, "queue": demand.queue, "usual": demand.usual, "min_warm": scaled.pool.min_warm,
-        "max_replicas": scaled.pool.max_replicas, "granted": dict(granted), "why": decision.why,
-    }  # fmt: skip
+        "verdict": str(decision.verdict),
+        "from": scaled.pool.replicas,
+        "replicas": decision.replicas,
+        "load": demand.load,
+        "queue": demand.queue,
+        "usual": demand.usual,
+        "min_warm": scaled.pool.min_warm,
+        "max_replicas": scaled.pool.max_replicas,
+        "granted": dict(granted),
+        "why": decision.why,
+    }

@@ -62,9 +62,11 @@ def facts(rt: Runtime, pool: PoolSeen) -> keeper.PoolFacts:
 def pod_hash_of(rt: Runtime, pool: PoolSeen) -> str:
     """Return what a Pod that is made of this pool now is named by; a Pod with another one is stale."""
     return pod_hash(
-        pool, dispatch_url=rt.settings.dispatch_url, audience=rt.settings.token_audience,
+        pool,
+        dispatch_url=rt.settings.dispatch_url,
+        audience=rt.settings.token_audience,
         dispatch_ca=rt.settings.dispatch_ca,
-    )  # fmt: skip
+    )
 
 
 def pod_facts(pod: PodSeen) -> PodFacts:

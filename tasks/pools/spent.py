@@ -248,9 +248,13 @@ def fate_of(
         return None
     try:
         return ask_fate(
-            rt, job_id=claim.job_id, repository=claim.repository, installation_id=claim.installation_id,
-            policy=SWEEP_ROW, look_ups=look_ups,
-        )  # fmt: skip
+            rt,
+            job_id=claim.job_id,
+            repository=claim.repository,
+            installation_id=claim.installation_id,
+            policy=SWEEP_ROW,
+            look_ups=look_ups,
+        )
     except UpstreamError as error:
         if isinstance(error, Retryable | RateLimited):
             silent.add(claim.installation_id)
