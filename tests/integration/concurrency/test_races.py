@@ -52,12 +52,13 @@ def _count_in_the_locking_statement(db: Connection, accounts: Mapping[int, Accou
     ).all()
     return {
         row.id: AccountView(
-            account_id=row.id, weight=row.weight,
+            account_id=row.id,
+            weight=row.weight,
             budget=Budget(count=row.budget_count, vcpu_millicores=row.budget_vcpu, memory_mib=row.budget_memory),
             usage=Usage(count=row.used, vcpu_millicores=0, memory_mib=0),
         )
         for row in rows
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("seed", [None, "count and insert in one statement"])
@@ -245,10 +246,21 @@ def test_a_retirement_and_a_job_claim_on_one_pod_have_one_winner(stage: Stage, w
 
 
 NEW_POOL = PoolFacts(
-    uid="pool-1", namespace="runners", name="small", image="image", labels=("linux",), runner_group_id=1, vcpu=2000,
-    memory=4096, replicas=2, allowed_accounts=(), allowed_repositories=(), routing_priority=0, template_hash="hash",
+    uid="pool-1",
+    namespace="runners",
+    name="small",
+    image="image",
+    labels=("linux",),
+    runner_group_id=1,
+    vcpu=2000,
+    memory=4096,
+    replicas=2,
+    allowed_accounts=(),
+    allowed_repositories=(),
+    routing_priority=0,
+    template_hash="hash",
     draining=False,
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(

@@ -34,14 +34,28 @@ TASKS: Mapping[str, str] = {
     "ask_owner": "it skips accounts that are locked",
     **dict.fromkeys(
         (
-            "resume", "rematch", "stale_claims", "unused_runners", "missing_pods", "missing_stamps", "redelivery",
-            "adrift_jobs", "orphaned_stamps", "silent_pods", "finished_jobs", "orphaned_runners",
-            "orphaned_service_accounts", "prune", "unbound_executions", "catch_up", "gates",
+            "resume",
+            "rematch",
+            "stale_claims",
+            "unused_runners",
+            "missing_pods",
+            "missing_stamps",
+            "redelivery",
+            "adrift_jobs",
+            "orphaned_stamps",
+            "silent_pods",
+            "finished_jobs",
+            "orphaned_runners",
+            "orphaned_service_accounts",
+            "prune",
+            "unbound_executions",
+            "catch_up",
+            "gates",
             "gone_nodes",
         ),
         SWEEP,
     ),
-}  # fmt: skip
+}
 """By task, without `ostler.`"""
 
 INTAKE = "test_web.test_intake_stores_other_webhooks_while_a_row_is_locked"

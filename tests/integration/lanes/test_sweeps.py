@@ -158,10 +158,14 @@ def lost_webhooks(subject: Subject, github: GitHub) -> None:
     at = utcnow() - timedelta(seconds=10)
     github.attempts.append(
         DeliverySeen(
-            id=5 + subject.number, guid=f"a{subject.number}", delivered_at=at, accepted=False, event="workflow_job",
+            id=5 + subject.number,
+            guid=f"a{subject.number}",
+            delivered_at=at,
+            accepted=False,
+            event="workflow_job",
             action="queued",
         )
-    )  # fmt: skip
+    )
     if subject.number == 0:
         subject.rows("INSERT INTO web_instances (id, started_at, beat_at) SELECT 'w', now(), now() + interval '1 h'")
         subject.rows(

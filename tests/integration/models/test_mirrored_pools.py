@@ -15,10 +15,22 @@ from ostler.clock import utcnow
 from tests.database import Database
 
 POOL = PoolFacts(
-    uid="u", namespace="n", name="small", image="i", labels=("x",), runner_group_id=1, vcpu=1000, memory=1024,
-    replicas=3, allowed_accounts=(), allowed_repositories=(), routing_priority=0, template_hash="h", draining=False,
+    uid="u",
+    namespace="n",
+    name="small",
+    image="i",
+    labels=("x",),
+    runner_group_id=1,
+    vcpu=1000,
+    memory=1024,
+    replicas=3,
+    allowed_accounts=(),
+    allowed_repositories=(),
+    routing_priority=0,
+    template_hash="h",
+    draining=False,
     generation=7,
-)  # fmt: skip
+)
 
 
 def look(database: Database, pool: PoolFacts, *, problem: str | None = None) -> tuple[int, int, str | None]:

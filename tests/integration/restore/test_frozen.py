@@ -137,10 +137,18 @@ def test_a_stamp_never_replaces_that_of_a_later_claim(stage: Stage, pod: str) ->
     claim_id = stage.claim(pod, job_id=7, state="claimed")
     uid = stage.pods()[pod].uid
     later = f"{claim_id + 4}.1"
-    assert put_on(
-        stage.kube, namespace=stage.namespace, name=pod, uid=uid, expected=stage.pods()[pod].stamp or "",
-        value=later, owner=99,
-    ).outcome is StampOutcome.DONE  # fmt: skip
+    assert (
+        put_on(
+            stage.kube,
+            namespace=stage.namespace,
+            name=pod,
+            uid=uid,
+            expected=stage.pods()[pod].stamp or "",
+            value=later,
+            owner=99,
+        ).outcome
+        is StampOutcome.DONE
+    )
     stamp.run(claim_id=claim_id)
     assert (stage.pods()[pod].stamp, stage.pods()[pod].owner) == (later, 99)
     assert stage.see(claim_id).stamp == "gave_up"
@@ -171,8 +179,14 @@ def test_nothing_is_matched_repeated_or_delivered_in_an_earlier_state_and_all_of
     stage.rows("UPDATE claims SET jit = 'x', due_at = now() - interval '1 h'")
     uid = stage.pods()[pod].uid
     now = utcnow()
-    poll = Polling(pod_uid=uid, namespace=stage.namespace, pod_name=pod, poll_id="p",
-                   until=now.replace(year=now.year + 1), again=False)  # fmt: skip
+    poll = Polling(
+        pod_uid=uid,
+        namespace=stage.namespace,
+        pod_name=pod,
+        poll_id="p",
+        until=now.replace(year=now.year + 1),
+        again=False,
+    )
 
     def prepare(db: Connection) -> None:
         beat(db, web_id="w", now=now)

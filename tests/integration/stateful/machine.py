@@ -50,12 +50,23 @@ MOST_JOBS = 30
 
 POOLS = {
     name: keeper.PoolFacts(
-        uid=f"{name}-1", namespace=NAMESPACE, name=name, image="image", labels=labels, runner_group_id=1, vcpu=2000,
-        memory=4096, replicas=2, allowed_accounts=(), allowed_repositories=(), routing_priority=0,
-        template_hash="hash", draining=False,
+        uid=f"{name}-1",
+        namespace=NAMESPACE,
+        name=name,
+        image="image",
+        labels=labels,
+        runner_group_id=1,
+        vcpu=2000,
+        memory=4096,
+        replicas=2,
+        allowed_accounts=(),
+        allowed_repositories=(),
+        routing_priority=0,
+        template_hash="hash",
+        draining=False,
     )
     for name, labels in (("small", ("linux",)), ("large", ("linux", "big")))
-}  # fmt: skip
+}
 
 WEIGHTS = {
     "nearly_all_goes_well_for_a_while": 8,
@@ -121,9 +132,14 @@ class Draw:
 
 
 draws = st.builds(
-    Draw, pick=st.integers(0, 23), other=st.integers(0, 23), flag=st.booleans(), fate=fates,
-    at=st.sampled_from([1, 1, 1, 2, 3]), wait=st.sampled_from([0, 0, 0, 3, 12]),
-)  # fmt: skip
+    Draw,
+    pick=st.integers(0, 23),
+    other=st.integers(0, 23),
+    flag=st.booleans(),
+    fate=fates,
+    at=st.sampled_from([1, 1, 1, 2, 3]),
+    wait=st.sampled_from([0, 0, 0, 3, 12]),
+)
 
 
 class ClaimPath(RuleBasedStateMachine):
@@ -151,10 +167,12 @@ class ClaimPath(RuleBasedStateMachine):
         transaction(
             self.engine,
             lambda db: accounts.ensure_accounts(
-                db, [NewAccount(id=i, login=login, installation_id=i + 100) for i, login in ACCOUNTS.items()],
-                budget=BUDGET, now=self.world.now,
+                db,
+                [NewAccount(id=i, login=login, installation_id=i + 100) for i, login in ACCOUNTS.items()],
+                budget=BUDGET,
+                now=self.world.now,
             ),
-        )  # fmt: skip
+        )
         self._mirror()
         for name in POOLS:
             self._add_pod(name)
@@ -455,11 +473,15 @@ class ClaimPath(RuleBasedStateMachine):
             pod.poll_no += 1
         polls = [
             offers.Polling(
-                pod_uid=pod.uid, namespace=NAMESPACE, pod_name=pod.name, poll_id=f"{pod.uid}-{pod.poll_no}",
-                until=later(self.world.now, 60), again=False,
+                pod_uid=pod.uid,
+                namespace=NAMESPACE,
+                pod_name=pod.name,
+                poll_id=f"{pod.uid}-{pod.poll_no}",
+                until=later(self.world.now, 60),
+                again=False,
             )
             for pod in pods
-        ]  # fmt: skip
+        ]
 
         def offer(db: Connection) -> list[offers.PolledPod]:
             offers.beat(db, web_id=web, now=self.world.now)

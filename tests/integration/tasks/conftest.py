@@ -487,9 +487,18 @@ class StubGitHub:
             return None
         status, conclusion, runner = self.job
         return JobSeen(
-            id=job_id, run_id=1, run_attempt=1, status=status, conclusion=conclusion, labels=(), runner_id=None,
-            runner_name=runner, created_at=None, started_at=None, completed_at=None,
-        )  # fmt: skip
+            id=job_id,
+            run_id=1,
+            run_attempt=1,
+            status=status,
+            conclusion=conclusion,
+            labels=(),
+            runner_id=None,
+            runner_name=runner,
+            created_at=None,
+            started_at=None,
+            completed_at=None,
+        )
 
     def get_run(self, *, run_id: int, **_: Any) -> RunSeen:
         """Return the run."""

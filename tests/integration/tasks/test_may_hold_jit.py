@@ -30,9 +30,11 @@ def ended(stage: Stage, claim: int) -> None:
 
 def put_stamp(stage: Stage, pod: str) -> None:
     stage.kube.request(
-        "PATCH", f"/api/v1/namespaces/{stage.namespace}/pods/{pod}",
-        body={"metadata": {"labels": {OWNER_LABEL: "1"}}}, content_type="application/merge-patch+json",
-    )  # fmt: skip
+        "PATCH",
+        f"/api/v1/namespaces/{stage.namespace}/pods/{pod}",
+        body={"metadata": {"labels": {OWNER_LABEL: "1"}}},
+        content_type="application/merge-patch+json",
+    )
 
 
 def claims(stage: Stage, purpose: str) -> list[tuple[str, str | None]]:
@@ -82,8 +84,10 @@ def attempts(stage: Stage, claim: int, outcomes: tuple[str, ...]) -> None:
             INSERT INTO mint_attempts (claim_id, runner_name, runner_id, outcome, created_at)
             VALUES (:claim, :name, 77, :outcome, now())
             """,
-            claim=claim, name=f"{claim}-{number}", outcome=outcome,
-        )  # fmt: skip
+            claim=claim,
+            name=f"{claim}-{number}",
+            outcome=outcome,
+        )
 
 
 class TestRetire:

@@ -63,9 +63,18 @@ class PartlyAway:
         """Return a job that is over."""
         self._answer(installation_id, policy)
         return JobSeen(
-            id=job_id, run_id=1, run_attempt=1, status="completed", conclusion="success", labels=(), runner_id=None,
-            runner_name=None, created_at=None, started_at=None, completed_at=None,
-        )  # fmt: skip
+            id=job_id,
+            run_id=1,
+            run_attempt=1,
+            status="completed",
+            conclusion="success",
+            labels=(),
+            runner_id=None,
+            runner_name=None,
+            created_at=None,
+            started_at=None,
+            completed_at=None,
+        )
 
 
 @pytest.fixture
@@ -94,8 +103,11 @@ def claims(stage: Stage, installations: list[int], *, state: str) -> list[int]:
         claim = stage.claim(pod, job_id=number, state=state, age=900 - number, runner=f"runner-{installation}-{number}")
         stage.rows(
             "UPDATE claims SET installation_id = :i, scope = :scope, runner_name = :runner WHERE id = :id",
-            i=installation, scope=f"orgs/org-{installation}", runner=f"runner-{installation}", id=claim,
-        )  # fmt: skip
+            i=installation,
+            scope=f"orgs/org-{installation}",
+            runner=f"runner-{installation}",
+            id=claim,
+        )
         made.append(claim)
     return made
 

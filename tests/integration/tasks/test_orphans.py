@@ -580,8 +580,9 @@ class TestFinishedJobs:
             INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at, ended_at)
             VALUES (7, :runner, :claim, 1, 2000, 4096, now() - interval '3 min', now() - interval '2 min')
             """,
-            runner=RUNNER, claim=over,
-        )  # fmt: skip
+            runner=RUNNER,
+            claim=over,
+        )
         github.runner = None
         return over
 
@@ -723,10 +724,13 @@ class TestFinishedJobs:
 
     @pytest.mark.parametrize(
         ("told", "state", "hold"),
-        [(("queued", None, None), "queued", None), (("in_progress", None, "another"), "running", "ask_github"),
-         (("completed", "cancelled", None), "completed", None)],
+        [
+            (("queued", None, None), "queued", None),
+            (("in_progress", None, "another"), "running", "ask_github"),
+            (("completed", "cancelled", None), "completed", None),
+        ],
         ids=["queued", "running elsewhere", "over"],
-    )  # fmt: skip
+    )
     def test_the_own_job_of_a_claim_that_executed_another_goes_where_github_says(
         self, stage: Stage, pod: str, github: StubGitHub, told: Any, state: str, hold: str | None
     ) -> None:

@@ -90,16 +90,30 @@ def payload(job_id: int = 1, action: str = "queued", **job: Any) -> bytes:
     body = {
         "action": action,
         "workflow_job": {
-            "id": job_id, "run_id": 2, "run_attempt": 1, "name": "build", "workflow_name": "CI", "status": action,
-            "conclusion": None, "labels": ["linux"], "head_branch": "main", "created_at": "2026-11-20T12:00:00Z",
-            "started_at": "2026-11-20T12:00:00Z", "completed_at": None, "runner_id": 0, "runner_name": None,
-        } | job,
+            "id": job_id,
+            "run_id": 2,
+            "run_attempt": 1,
+            "name": "build",
+            "workflow_name": "CI",
+            "status": action,
+            "conclusion": None,
+            "labels": ["linux"],
+            "head_branch": "main",
+            "created_at": "2026-11-20T12:00:00Z",
+            "started_at": "2026-11-20T12:00:00Z",
+            "completed_at": None,
+            "runner_id": 0,
+            "runner_name": None,
+        }
+        | job,
         "repository": {
-            "id": 5, "full_name": "acme/app", "private": True,
+            "id": 5,
+            "full_name": "acme/app",
+            "private": True,
             "owner": {"id": 77, "login": "acme", "type": "Organization"},
         },
         "installation": {"id": 3},
-    }  # fmt: skip
+    }
     return json.dumps(body).encode()
 
 

@@ -49,8 +49,9 @@ def polls(stage: Stage, *names: str) -> None:
         UPDATE runner_pods SET first_polled_at = coalesce(first_polled_at, now()), polled_at = now()
         WHERE uid IS NOT NULL AND gone_at IS NULL AND (name = ANY(:names) OR :all)
         """,
-        names=list(names), all=not names,
-    )  # fmt: skip
+        names=list(names),
+        all=not names,
+    )
 
 
 def new_tick(stage: Stage) -> None:
@@ -119,9 +120,13 @@ def stamp(stage: Stage, pod: PodSeen) -> None:
 def kubelet_says(stage: Stage, name: str, *, waiting: str) -> None:
     """Have the kubelet say that container `runner` waits for something."""
     container = {
-        "name": "runner", "image": OLD, "imageID": "", "ready": False, "restartCount": 0,
+        "name": "runner",
+        "image": OLD,
+        "imageID": "",
+        "ready": False,
+        "restartCount": 0,
         "state": {"waiting": {"reason": waiting, "message": "s3cret"}},
-    }  # fmt: skip
+    }
     body = {"status": {"phase": "Pending", "containerStatuses": [container]}}
     path = f"/api/v1/namespaces/{stage.namespace}/pods/{name}/status"
     stage.kube.request("PATCH", path, body=body, content_type=MERGE_PATCH)

@@ -126,8 +126,9 @@ def heal(stage: Stage) -> None:
         kept(stage)
         polls(stage)
         new_tick(stage)
-        if state(stage) == before and not stage.rows("SELECT 1 FROM claims WHERE purpose = 'retire'"
-                                                     " AND ended_at IS NULL"):  # fmt: skip
+        if state(stage) == before and not stage.rows(
+            "SELECT 1 FROM claims WHERE purpose = 'retire' AND ended_at IS NULL"
+        ):
             return
 
 

@@ -61,13 +61,18 @@ def applied(stage: Stage, *, replicas: int | None) -> None:
     """Apply a manifest of a pool as a GitOps controller does, with or without `replicas`."""
     spec = {"image": "runner:1", "runnerLabels": ["small"], "autoscaling": {"enabled": True}}
     body = {
-        "apiVersion": "ostler.dev/v1alpha1", "kind": "RunnerPool", "metadata": {"name": "small"},
+        "apiVersion": "ostler.dev/v1alpha1",
+        "kind": "RunnerPool",
+        "metadata": {"name": "small"},
         "spec": spec if replicas is None else {**spec, "replicas": replicas},
-    }  # fmt: skip
+    }
     stage.kube.request(
-        "PATCH", f"/apis/ostler.dev/v1alpha1/namespaces/{stage.namespace}/runnerpools/small", body=body,
-        query={"fieldManager": "gitops", "force": "true"}, content_type="application/apply-patch+yaml",
-    )  # fmt: skip
+        "PATCH",
+        f"/apis/ostler.dev/v1alpha1/namespaces/{stage.namespace}/runnerpools/small",
+        body=body,
+        query={"fieldManager": "gitops", "force": "true"},
+        content_type="application/apply-patch+yaml",
+    )
 
 
 def test_replicas_that_another_manager_sets_beside_autoscaling_are_told(stage: Stage) -> None:

@@ -172,8 +172,10 @@ def written_by(stage: Stage, act: Callable[[], object]) -> set[str]:
 
 
 def take_lease(stage: Stage, kin: Kin) -> int:
-    taken = transaction(stage.rt.engine, lambda db: sweep_runs.take(
-        db, kin.name, holder="another", lease=LEASE, again=False, now=utcnow()))  # fmt: skip
+    taken = transaction(
+        stage.rt.engine,
+        lambda db: sweep_runs.take(db, kin.name, holder="another", lease=LEASE, again=False, now=utcnow()),
+    )
     assert isinstance(taken, sweep_runs.Taken)
     return taken.lease_no
 
@@ -242,8 +244,10 @@ def test_where_nothing_is_stranded_a_sweep_does_nothing_and_asks_github_for_noth
 ) -> None:
     stage.job(7, state="running")
     stage.claim(min(stage.pods()), job_id=7, state="executing")
-    stage.rows("INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at)"
-               " SELECT 7, 'r', id, 1, 1, 1, now() FROM claims")  # fmt: skip
+    stage.rows(
+        "INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at)"
+        " SELECT 7, 'r', id, 1, 1, 1, now() FROM claims"
+    )
     before = state(stage)
     kin.task.run()
     assert (state(stage), ledger(stage, kin.name)) == (before, [])
