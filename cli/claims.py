@@ -34,8 +34,8 @@ def claims(
     output: Output = None,
 ) -> None:
     """List live claims, newest first."""
-    from models.browse.claims import ClaimFilter, list_claims  # noqa: PLC0415
-    from models.claims.pod_ends import end_of  # noqa: PLC0415
+    from models.browse.claims import ClaimFilter, list_claims
+    from models.claims.pod_ends import end_of
 
     def body(db: Connection) -> Page:
         wanted = ClaimFilter(

@@ -27,7 +27,7 @@ class InCluster:
 
     def pool(self, name: str) -> PoolSeen:
         """Return the pool of this name; ends the command when there is none."""
-        from k8s_adapters.pools import get_pool  # noqa: PLC0415
+        from k8s_adapters.pools import get_pool
 
         found = get_pool(self.kube, namespace=self.namespace, name=name)
         if found is None:
@@ -59,8 +59,8 @@ def calling(
     `needs`: the verbs that its calls take. `absent`: what it means that something does not exist. `status`: the exit
     status when the API server refuses; it is 3 when it does not answer. Raises ConfigurationError as `client_for` does.
     """
-    from k8s_adapters.retry import answer_of  # noqa: PLC0415
-    from ostler.errors import Conflict, Forbidden, Gone, RateLimited, Retryable, UpstreamError  # noqa: PLC0415
+    from k8s_adapters.retry import answer_of
+    from ostler.errors import Conflict, Forbidden, Gone, RateLimited, Retryable, UpstreamError
 
     chosen = choose(kubeconfig)
     kube = client_for(kubeconfig)

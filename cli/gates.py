@@ -9,7 +9,7 @@ from ostler.clock import utcnow
 
 def gates(as_json: Json = False, wide: Wide = False, output: Output = None) -> None:
     """List the gates of GitHub and Kubernetes: a closed one stops reaping and demand growth, never dispatch."""
-    from models.upstream import gates as rows  # noqa: PLC0415
+    from models.upstream import gates as rows
 
     form = form_of(as_json=as_json, wide=wide, output=output)
     now = utcnow()

@@ -50,7 +50,7 @@ def jobs(
     output: Output = None,
 ) -> None:
     """List jobs, newest first."""
-    from models.browse.jobs import JobFilter, list_jobs  # noqa: PLC0415
+    from models.browse.jobs import JobFilter, list_jobs
 
     def body(db: Connection) -> Page:
         wanted = JobFilter(
@@ -108,9 +108,9 @@ def job(
     wide: Wide = False,
 ) -> None:
     """Explain one job: where it stands, why, what would help, and how it came there."""
-    from models.browse.claims import claim_events  # noqa: PLC0415
-    from models.browse.jobs import job_story  # noqa: PLC0415
-    from models.claims.pod_ends import end_of  # noqa: PLC0415
+    from models.browse.claims import claim_events
+    from models.browse.jobs import job_story
+    from models.claims.pod_ends import end_of
 
     now = utcnow()
 

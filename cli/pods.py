@@ -24,8 +24,8 @@ def pod(
     as_json: Json = False,
 ) -> None:
     """Explain one runner Pod: how it ended, which jobs it had, and why."""
-    from models.browse.pods import pod_story  # noqa: PLC0415
-    from models.claims.pod_ends import end_of  # noqa: PLC0415
+    from models.browse.pods import pod_story
+    from models.claims.pod_ends import end_of
 
     def body(db: Connection) -> PodStory | None:
         return pod_story(db, pod)

@@ -36,7 +36,7 @@ def list_(
     output: Output = None,
 ) -> None:
     """List pools with their Pods and jobs in numbers."""
-    from models.browse.pools import PoolFilter, list_pools, pool_story, pool_troubles  # noqa: PLC0415
+    from models.browse.pools import PoolFilter, list_pools, pool_story, pool_troubles
 
     form = form_of(as_json=as_json, wide=wide, output=output)
     now = utcnow()
@@ -193,7 +193,7 @@ def _decision(story: PoolStory) -> tuple[str, str]:
 
 def pool_id(db: Connection, given: str | None) -> int | None:
     """Return the id of the pool that was named by name or id; ends the command when there is none."""
-    from models.browse.pools import pool_names  # noqa: PLC0415
+    from models.browse.pools import pool_names
 
     if given is None or (number := given_id(given)) is not None:
         return None if given is None else number

@@ -36,7 +36,7 @@ Why = Annotated[str, typer.Option("--why", help="the reason, shown to everybody 
 @app.command("list")
 def list_(as_json: Json = False, wide: Wide = False, output: Output = None) -> None:
     """List sweeps: which are paused, and how their last tick ended."""
-    from models.browse.sweeps import list_sweeps  # noqa: PLC0415
+    from models.browse.sweeps import list_sweeps
 
     form = form_of(as_json=as_json, wide=wide, output=output)
     now = utcnow()
@@ -77,9 +77,9 @@ def list_(as_json: Json = False, wide: Wide = False, output: Output = None) -> N
 @app.command("pause")
 def pause(name: Name, why: Why = "", as_json: Json = False) -> None:
     """Let a sweep (or `all`) repair nothing until it is resumed; one that runs stops before its next repair."""
-    from getpass import getuser  # noqa: PLC0415
+    from getpass import getuser
 
-    from models.sweeps import sweep_runs  # noqa: PLC0415
+    from models.sweeps import sweep_runs
 
     who, reason = f"{getuser()} (shell)", why[:LONGEST_WHY]
     _change(name, lambda db, each: sweep_runs.pause(db, each, who=who, why=reason, now=utcnow()), as_json=as_json)
@@ -88,7 +88,7 @@ def pause(name: Name, why: Why = "", as_json: Json = False) -> None:
 @app.command("resume")
 def resume(name: Name, as_json: Json = False) -> None:
     """Let a paused sweep (or `all`) run again, from its next tick on."""
-    from models.sweeps import sweep_runs  # noqa: PLC0415
+    from models.sweeps import sweep_runs
 
     _change(name, sweep_runs.resume, as_json=as_json)
 
@@ -101,7 +101,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Have a worker run one tick of a sweep now, and say what it repaired. Needs OSTLER_REDIS_URL."""
-    from models.browse.repairs import RepairFilter, list_repairs  # noqa: PLC0415
+    from models.browse.repairs import RepairFilter, list_repairs
 
     (only,) = _named(name, several=False)
     asked = uuid.uuid4().hex
@@ -138,7 +138,7 @@ def repairs(
     output: Output = None,
 ) -> None:
     """List what the sweeps repaired, newest first, and whether it came to what it was for."""
-    from models.browse.repairs import RepairFilter, list_repairs  # noqa: PLC0415
+    from models.browse.repairs import RepairFilter, list_repairs
 
     if sweep is not None:
         _named(sweep, several=False)
@@ -198,8 +198,8 @@ def _print_repairs(rows: Any, *, wide: bool = False) -> None:
 
 def _obstacle(db: Connection) -> str | None:
     """Return why no sweep may kill anything now, whatever it finds."""
-    from models.db import epochs  # noqa: PLC0415
-    from models.upstream import gates  # noqa: PLC0415
+    from models.db import epochs
+    from models.upstream import gates
 
     return epochs.doubt(db, now=utcnow()) or "; ".join(map(str, gates.shut(db))) or None
 
@@ -214,7 +214,7 @@ def _named(name: str, *, several: bool = True) -> tuple[str, ...]:
 
 
 def _change(name: str, write: Any, *, as_json: bool) -> None:
-    from models.browse.sweeps import list_sweeps  # noqa: PLC0415
+    from models.browse.sweeps import list_sweeps
 
     names = _named(name)
 
@@ -232,10 +232,10 @@ def _change(name: str, write: Any, *, as_json: bool) -> None:
 
 
 def _send(name: str, *, asked: str, dry: bool) -> None:
-    import redis  # noqa: PLC0415
-    from kombu.exceptions import KombuError, OperationalError  # noqa: PLC0415
+    import redis
+    from kombu.exceptions import KombuError, OperationalError
 
-    from ostler.wakes import Waker  # noqa: PLC0415
+    from ostler.wakes import Waker
 
     redis_url = load_stores().redis_url
     if redis_url is None:
@@ -251,7 +251,7 @@ def _send(name: str, *, asked: str, dry: bool) -> None:
 
 def _wait(asked: str, *, seconds: float) -> Row[Any] | None:
     """Return the run that was asked for once it has ended, None when it did not in time."""
-    from models.browse.sweeps import run_asked  # noqa: PLC0415
+    from models.browse.sweeps import run_asked
 
     end = time.monotonic() + seconds
     while time.monotonic() < end:

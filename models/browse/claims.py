@@ -87,7 +87,7 @@ def claim_story(db: Connection, claim_id: int, *, accounts: Collection[int] | No
 
     With `accounts` there is none of another account, nor one that retires a Pod.
     """
-    select = f"SELECT {_COLUMNS} FROM claims t {_JOINED} WHERE t.id = :id"  # noqa: S608  constants of this module
+    select = f"SELECT {_COLUMNS} FROM claims t {_JOINED} WHERE t.id = :id"
     claim = db.execute(
         text(select), {"id": claim_id, "seen": None if accounts is None else list(accounts)}
     ).one_or_none()

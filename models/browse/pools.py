@@ -63,7 +63,7 @@ def pool_story(db: Connection, pool_id: int, *, now: datetime) -> PoolStory | No
 
     `warm`: offered now and free. `reserved`: a live job claim, nothing delivered. `busy`: delivered or executing.
     """
-    pool = db.execute(text(f"SELECT {_COLUMNS} FROM pools t WHERE t.id = :id"), {"id": pool_id}).one_or_none()  # noqa: S608
+    pool = db.execute(text(f"SELECT {_COLUMNS} FROM pools t WHERE t.id = :id"), {"id": pool_id}).one_or_none()
     if pool is None:
         return None
     counts = db.execute(

@@ -27,7 +27,7 @@ _SUSPECTS = text(f"""
           AND p.poller_ended_at IS NULL AND p.terminal_at IS NULL AND p.gone_at IS NULL AND {epochs.TRUSTED}
         ORDER BY c.due_at NULLS FIRST LIMIT :limit FOR NO KEY UPDATE OF c SKIP LOCKED)
     RETURNING id
-""")  # noqa: S608  a constant of models.db.epochs
+""")
 
 
 def suspects(db: Connection, *, cut_off_after: float, due_after: float, now: datetime) -> list[int]:
@@ -72,7 +72,7 @@ def suspect(db: Connection, claim_id: int) -> Suspect | None:
             FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
             WHERE c.id = :id AND c.ended_at IS NULL AND c.state = 'delivered' AND c.stamp IN ('on', 'removing')
               AND c.runner_name IS NOT NULL AND c.installation_id IS NOT NULL AND c.scope IS NOT NULL
-        """),  # noqa: S608  literals of this package
+        """),
         {"id": claim_id},
     ).one_or_none()
     return None if row is None else Suspect(*row)

@@ -112,7 +112,7 @@ _HEADS = Prepared(
         LIMIT (SELECT ceil(2.0 * :batch / count(*)) FROM ranked)) job
     LEFT JOIN reserved ON reserved.account_id = ranked.account_id
     ORDER BY job.priority DESC, job.queued_at, job.id
-    """,  # noqa: S608
+    """,
     pool_id="bigint",
     vcpu="bigint",
     memory="bigint",

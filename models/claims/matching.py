@@ -111,7 +111,7 @@ def lock_pool(db: Connection, pool_id: int) -> PoolShape | None:
             SELECT pg_advisory_xact_lock(:pool_id);
             SELECT id, vcpu, memory, template_hash, wants_pods, autoscaled FROM pools
             WHERE id = :pool_id AND deleted_at IS NULL AND NOT draining AND {epochs.CURRENT}
-        """),  # noqa: S608  a literal of this package
+        """),
         {"pool_id": pool_id},
     ).one_or_none()
     return None if row is None else PoolShape(*row)
@@ -127,7 +127,7 @@ def outlook(db: Connection, pool: PoolShape, *, batch: int, spare_after: float, 
                    EXISTS (SELECT FROM claims WHERE {_SPARE}) AS spares,
                    EXISTS (SELECT FROM runner_failures
                            WHERE pool_id = :pool_id AND cleared_at IS NULL) AS failures
-        """),  # noqa: S608  the parts stand above
+        """),
         {
             "pool_id": pool.id,
             "batch": batch,
@@ -141,7 +141,7 @@ def outlook(db: Connection, pool: PoolShape, *, batch: int, spare_after: float, 
 
 _LOCK_JOBS = Prepared(
     "lock_jobs",
-    f"SELECT id FROM jobs WHERE id = ANY(:ids) AND {QUEUED} ORDER BY id FOR NO KEY UPDATE SKIP LOCKED",  # noqa: S608
+    f"SELECT id FROM jobs WHERE id = ANY(:ids) AND {QUEUED} ORDER BY id FOR NO KEY UPDATE SKIP LOCKED",
     ids="bigint[]",
     pool_id="bigint",
 )
@@ -229,7 +229,7 @@ def give_to_spares(
             WHERE {_SPARE}
               AND account_id IN (SELECT account_id FROM jobs WHERE id = ANY(:job_ids))
             ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
-        """),  # noqa: S608  as above
+        """),
         {"pool_id": pool.id, "job_ids": list(job_ids), "spare_before": now - timedelta(seconds=spare_after)},
     ).all()
     if not spares:
@@ -238,7 +238,7 @@ def give_to_spares(
     for row in spares:
         waiting.setdefault((row.account_id, row.scope, row.repository_id), []).append(row.id)
     jobs = db.execute(
-        text(f"SELECT id, account_id, scope, {_REPOSITORY} AS repository_id FROM jobs j WHERE id = ANY(:ids)"),  # noqa: S608  as above
+        text(f"SELECT id, account_id, scope, {_REPOSITORY} AS repository_id FROM jobs j WHERE id = ANY(:ids)"),
         {"ids": list(job_ids)},
     )
     by_id = {row.id: (row.account_id, row.scope, row.repository_id) for row in jobs}
@@ -279,7 +279,7 @@ _INSERT_CLAIMS = Prepared(
         SELECT id, :now, :transition, NULL, :state, :who, :why FROM made
     )
     SELECT id, job_id, pod_uid FROM made
-    """,  # noqa: S608  as above
+    """,
     pool_id="bigint",
     vcpu="bigint",
     memory="bigint",
@@ -351,7 +351,7 @@ def spare_candidates(
             SELECT account_id, count(*) AS spares FROM claims
             WHERE {_SPARE}
             GROUP BY account_id
-        """),  # noqa: S608  as above
+        """),
         {"pool_id": pool.id, "spare_before": now - timedelta(seconds=spare_after)},
     )
     left = {row.account_id: row.spares for row in rows}

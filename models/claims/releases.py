@@ -119,7 +119,7 @@ def registrations_of(db: Connection, claim_id: int, *, pod_uid: str | None = Non
             FROM mint_attempts m JOIN claims c ON c.id = m.claim_id
             WHERE m.outcome IN ('open', 'minted') AND c.installation_id IS NOT NULL
               AND (c.id = :id OR c.pod_uid = :uid) ORDER BY m.id
-        """),  # noqa: S608  the parts are literals of this package
+        """),
         {"id": claim_id, "uid": pod_uid},
     )
     return tuple(Registration(*row) for row in rows)
@@ -393,7 +393,7 @@ def insert_retire(
             SELECT id, uid, pool_id FROM runner_pods
             WHERE id = :id AND gone_at IS NULL AND {epochs.TRUSTED if trusted else epochs.CURRENT}
             FOR NO KEY UPDATE
-        """),  # noqa: S608  a literal of this package
+        """),
         {"id": runner_pod_id, "now": now},
     ).one_or_none()
     if pod is None or pod.uid is None:

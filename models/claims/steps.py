@@ -65,7 +65,7 @@ def lease(
               AND (CAST(:chain_no AS bigint) IS NULL OR chain_no = :chain_no)
               AND (leased_until IS NULL OR leased_until < :now) AND {rows} {guard}
             RETURNING *
-        """),  # noqa: S608  every part comes from this package, never from input
+        """),
         {
             "id": claim_id,
             "purpose": transition.purpose,

@@ -72,7 +72,7 @@ def mark(db: Connection, claim_id: int, cause: Cause, found_by: FoundBy, *, now:
             UPDATE claims c SET stranded_cause = :cause, stranded_found_by = :found_by,
                    stranded_at = least(:now, greatest(c.created_at, coalesce({_SINCE[cause, found_by]}, :now)))
             WHERE c.id = :id AND c.ended_at IS NULL AND c.stranded_cause IS DISTINCT FROM :cause
-        """),  # noqa: S608  the part stands above
+        """),
         {"id": claim_id, "cause": cause, "found_by": found_by, "now": now},
     )
 
@@ -151,7 +151,7 @@ def oldest(db: Connection, *, now: datetime) -> Mapping[Cause, float]:
                       AND NOT EXISTS (SELECT FROM deliveries d WHERE d.guid = r.guid)) AS webhook_lost
             FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
             WHERE c.ended_at IS NULL AND c.purpose = 'job'
-        """),  # noqa: S608  the parts stand above
+        """),
         {"now": now},
     ).one()
     since: dict[Cause, datetime | None] = {cause: getattr(row, cause) for cause in Cause}

@@ -61,7 +61,7 @@ _INSERT = f"""
     INSERT INTO pools (uid, namespace, created_at, routed_at, template_at, held_template, {", ".join(_VALUES)})
     VALUES (:uid, :namespace, :now, :now, :now, :template_hash, {", ".join(_VALUES.values())})
     ON CONFLICT DO NOTHING
-"""  # noqa: S608 - names of columns from above
+"""
 
 _SAME_SPEC = "(template_hash = :template_hash OR generation = :generation)"
 
@@ -76,7 +76,7 @@ _UPDATE = f"""
            routed_at = CASE WHEN :rerouted THEN CAST(:now AS timestamptz) ELSE routed_at END,
            rerouting_since = CASE WHEN :rerouted THEN CAST(:now AS timestamptz) ELSE rerouting_since END
     WHERE uid = :uid
-"""  # noqa: S608 - names of columns from above
+"""
 _ROUTING = (
     "labels",
     "allowed_accounts",

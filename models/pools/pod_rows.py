@@ -174,7 +174,7 @@ def _adopt(db: Connection, pool_id: int, pod: PodFacts) -> None:
             INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, stamp_value, created_at)
             VALUES ({POOL_OF_NAME.format(pool=":pool_id")}, :namespace, :name, :uid, :attempt, :hash, :stamp, :created)
             ON CONFLICT DO NOTHING
-        """),  # noqa: S608  a constant of this module
+        """),
         {
             "pool_id": pool_id,
             "namespace": pod.namespace,

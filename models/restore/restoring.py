@@ -50,7 +50,7 @@ def pods(db: Connection, uids: Sequence[str]) -> Mapping[str, RowPod]:
                            AND d.delivered_at IS NOT NULL) AS used
             FROM runner_pods p LEFT JOIN claims c ON c.pod_uid = p.uid AND c.ended_at IS NULL
             WHERE p.uid = ANY(:uids)
-        """),  # noqa: S608  the part is a literal of this package
+        """),
         {"uids": list(uids)},
     )
     return {row.uid: RowPod(row.id, row.pool_id, row.used, _claim(row), row.job_id) for row in rows}

@@ -123,7 +123,7 @@ _LOCKED_WITH_THEM: Mapping[Kind, tuple[str, ...]] = {
 def many(db: Connection, kind: Kind, *, before: datetime) -> int:
     """Return how many rows of a kind were over before that time."""
     found: int = db.execute(
-        text(f"SELECT count(*) FROM ({_OVER[kind]}) o"),  # noqa: S608  the part stands above
+        text(f"SELECT count(*) FROM ({_OVER[kind]}) o"),
         {"before": before},
     ).scalar_one()
     return found
@@ -154,4 +154,4 @@ def forget_page(db: Connection, kind: Kind, *, before: datetime) -> int:
     for statement in _WITH_THEM.get(kind, ()):
         db.execute(text(statement), {"ids": ids})
     key = "guid" if kind is Kind.DELIVERIES else "id"
-    return db.execute(text(f"DELETE FROM {kind} WHERE {key} = ANY(:ids)"), {"ids": ids}).rowcount  # noqa: S608
+    return db.execute(text(f"DELETE FROM {kind} WHERE {key} = ANY(:ids)"), {"ids": ids}).rowcount

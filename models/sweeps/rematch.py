@@ -194,7 +194,7 @@ def rematch_page(db: Connection, places: Mapping[int, int], *, limit: int, now: 
             {_BESIDE}
             WHERE j.hold_reason IS DISTINCT FROM 'unknown_account' OR a.access = 'allowed'
             ORDER BY j.account_id, j.id
-        """),  # noqa: S608  the parts stand above
+        """),
         _rematched(now) | {"accounts": list(places), "afters": list(places.values()), "each": each},
     ).all()
     last: dict[int, int] = {}
@@ -234,7 +234,7 @@ def _lock(db: Connection, job_ids: Sequence[int], *, now: datetime) -> Sequence[
         text(f"""
             SELECT {_COLUMNS} FROM jobs j {_BESIDE}
             WHERE j.id = ANY(:ids) AND {_REMATCHED} ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED
-        """),  # noqa: S608  as above
+        """),
         _rematched(now) | {"ids": list(job_ids)},
     ).all()
 
@@ -249,7 +249,7 @@ def rematch_run(db: Connection, run_id: int, *, now: datetime) -> Rematched:
             SELECT {_COLUMNS} FROM jobs j {_BESIDE}
             WHERE j.run_id = :run AND j.state = 'queued' AND j.hold_reason = :hold
             ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED
-        """),  # noqa: S608  as above
+        """),
         {"run": run_id, "hold": HoldReason.ORIGIN_UNKNOWN, "now": now},
     ).all()
     return _match(db, rows, _Router(db, rows, now=now), now=now)

@@ -146,7 +146,7 @@ def executes(db: Connection, wanted: Wanted) -> bool:
         text(f"""
             SELECT EXISTS (SELECT FROM claims c WHERE c.ended_at IS NULL AND c.state = 'executing'
                            AND {INSTALLATION_NOW} = :installation AND {SCOPE_NOW} = :scope)
-        """),  # noqa: S608  the parts are literals of this package
+        """),
         {"installation": wanted.installation_id, "scope": wanted.scope},
     ).scalar_one()
     return found

@@ -178,7 +178,7 @@ def hold(db: Connection, name: str, lease_no: int, *, lock: bool = True) -> Stan
     """
     locking = "FOR SHARE" if lock else ""
     row = db.execute(
-        text(f"SELECT lease_no, paused_at FROM sweeps WHERE name = :name {locking}"),  # noqa: S608  a literal
+        text(f"SELECT lease_no, paused_at FROM sweeps WHERE name = :name {locking}"),
         {"name": name},
     ).one_or_none()
     return Standing(

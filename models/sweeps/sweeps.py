@@ -121,7 +121,7 @@ def unused(
             WHERE c.ended_at IS NULL AND c.state = 'delivered'
               AND ((c.spare_since IS NULL AND u.since < :before) OR c.spare_since < :spare_before)
             ORDER BY random() LIMIT 1000
-        """),  # noqa: S608  the parts are literals of this package
+        """),
         {
             "before": now - timedelta(seconds=older_than),
             "polling": timedelta(seconds=polling_older_than),
