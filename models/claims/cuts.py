@@ -33,7 +33,7 @@ _SUSPECTS = text(f"""
 def suspects(db: Connection, *, cut_off_after: float, due_after: float, now: datetime) -> list[int]:
     """Return delivered claims whose Pods are to be looked at: nobody saw the end of the poller.
 
-    Each is returned every `due_after` seconds at most. The keeper records the end of most pollers, so an ordinary
+    Each is returned every `due_after` seconds at most. The reconciler records the end of most pollers, so an ordinary
     delivery is not among them.
     """
     rows = db.execute(

@@ -67,7 +67,7 @@ class Applied:
     """Pools that have something to match."""
     releases: tuple[int, ...]
     """Claims to release: they lost their job before their JIT was delivered."""
-    keeper: frozenset[int]
+    reconcile: frozenset[int]
     """Pools with a spent Pod to replace."""
     remaps: int
     """Jobs that ran on another runner than the one minted for them."""
@@ -145,7 +145,7 @@ def apply(
         outcomes=tuple(outcomes),
         wakes=frozenset({pool_id for pool_id in matchable if pool_id is not None} | bound.wakes),
         releases=tuple(bound.releases),
-        keeper=frozenset(bound.keeper),
+        reconcile=frozenset(bound.reconcile),
         remaps=bound.remaps,
         starts=tuple(bound.starts),
         asks=frozenset(asks),

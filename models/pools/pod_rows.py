@@ -1,4 +1,4 @@
-"""The rows of runner Pods as the keeper reads and writes them: what was seen of each, and what it was created with."""
+"""Rows of runner Pods as the reconciler reads and writes them: observed facts, and the facts of the creation."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ def retire_over(db: Connection, *, row_id: int, due_after: float, now: datetime,
 
 
 def is_wanted(db: Connection, *, row_id: int) -> bool:
-    """Return whether a row still waits for its Pod: another keeper may have made it, or given it up."""
+    """Return whether a row still waits for its Pod: another reconciler may have made it, or given it up."""
     found = db.execute(
         text("SELECT 1 FROM runner_pods WHERE id = :id AND uid IS NULL AND gone_at IS NULL"), {"id": row_id}
     ).one_or_none()

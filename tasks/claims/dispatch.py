@@ -157,7 +157,7 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
     plan = rows.plan(without=given, slots=len(pods))
     pairs = [(job.job_id, pod) for job, pod in zip(plan.picks, pods, strict=False)]
     claims = matching.insert_claims(db, pool, pairs, due_after=settings.due_after, now=now)
-    # A pool that is braked has the Pods, and is woken by the keeper.
+    # A pool that is braked has the Pods, and is woken by the reconciler.
     braked = held is not None and held.account_id is None
     left_without_pods = not braked and len(heads.jobs) - len(given) > free
     news = matching.set_wants_pods(db, pool, wants=left_without_pods)

@@ -1,7 +1,7 @@
 """What a reconcile does to a pool's Pods: creations for rows that stand, retirements under claims that stand.
 
 Decided under the pool's lock, with the claims read after the list (L8); done after the commit, each step such that
-another keeper may do it as well, or do it again after us.
+another reconciler may do it as well, or do it again after us.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def create_all(rt: Runtime, decided: Decided, pool: PoolSeen) -> None:
 
 
 def create_alone(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: str) -> bool:
-    """Create one Pod for its row, unless another keeper does, or did; return whether this one did."""
+    """Create one Pod for its row, unless another reconciler does, or did; return whether this one did."""
     with rt.waker.alone(f"create:{row_id}") as alone:
         if not alone or not still_wanted(rt, row_id):
             return False

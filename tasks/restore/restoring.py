@@ -26,7 +26,7 @@ from k8s_adapters.pools import list_pools
 from k8s_adapters.probe_pods import PROBE_POOL
 from models.db import epochs
 from models.db.engine import transaction, why_away
-from models.pools import keeper, pod_rows
+from models.pools import pod_rows, pool_mirror
 from models.restore import restoring
 from models.routing.accounts import default_budget
 from models.sweeps import adrift
@@ -232,7 +232,7 @@ class _Restore:
                 mirror(rt, pool)
             else:
                 mark_unusable(rt, pool, problem=pool.problem)
-        rows = transaction(rt.engine, lambda db: keeper.kept_pools(db, namespace=namespace))
+        rows = transaction(rt.engine, lambda db: pool_mirror.mirrored_pools(db, namespace=namespace))
         for row in rows:
             mine = [pod_facts(pod) for pod in pods if pod.pool == row.name]
             transaction(

@@ -35,7 +35,7 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
 from ostler.reasons import words_of
-from ostler.wakes import ASK_RUN, KEEP
+from ostler.wakes import ASK_RUN, RECONCILE
 from rules.claims.machines import JobState
 from rules.claims.stranding import Cause, FoundBy
 from rules.sweeps.adrift import LONGEST_QUEUED, next_ask_after
@@ -423,7 +423,7 @@ class _Look:
             *(partial(waker.wake, pool_id) for pool_id in sorted(applied.wakes)),
             *(partial(waker.send, ASK_RUN, queue="github", run_id=run_id) for run_id in sorted(applied.asks)),
             *(partial(send_release, self._rt, claim_id) for claim_id in applied.releases),
-            *(partial(waker.send, KEEP, queue="pools", pool_id=pool_id) for pool_id in sorted(applied.keeper)),
+            *(partial(waker.send, RECONCILE, queue="pools", pool_id=pool_id) for pool_id in sorted(applied.reconcile)),
         ]
         for message in messages:
             try:

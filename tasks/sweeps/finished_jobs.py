@@ -113,7 +113,7 @@ def look(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
         return
     living = get_pod(rt.kube, namespace=pod.namespace, name=pod.pod_name, policy=calls(SWEEP_ROW))
     if living is None or living.uid != pod.pod_uid or living.is_over:
-        return  # it has ended by itself: the keeper sees to it
+        return  # it has ended by itself: the reconciler sees to it
     node_gone = pod.on_gone_node and living.node is not None and gone_now(rt, living.node) is not None
     if not node_gone and (living.terminating or hurried):
         return  # it ends by itself, or its node came back

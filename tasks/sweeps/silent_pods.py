@@ -1,7 +1,7 @@
 """`ostler.silent_pods`: retires Pods that polled once and do not any more, or whose poller failed since then.
 
-Silence counts only while web processes beat, and a Pod that may hold a JIT is none of this sweep's. The keeper makes
-the successor.
+Silence counts only while web processes beat, and a Pod that may hold a JIT is none of this sweep's. The reconciler
+makes the successor.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ FIRST = {
     "transitions",
     "repairs",
     "scaling",
-    "keeper",
+    "reconciler",
     "usage",
     "stranded",
 }

@@ -15,7 +15,7 @@ READS = "it only reads, and no row lock makes a read wait"
 
 TASKS: Mapping[str, str] = {
     "dispatch": "test_tasks.test_dispatch_claims_another_job_while_a_row_is_locked",
-    "keep": "test_tasks.test_reconcile_replaces_another_spent_pod_while_a_row_is_locked",
+    "reconcile": "test_tasks.test_reconcile_replaces_another_spent_pod_while_a_row_is_locked",
     "pools": "test_tasks.test_other_pools_are_mirrored_and_scaled_while_a_pool_is_locked",
     "autoscale": "test_tasks.test_other_pools_are_mirrored_and_scaled_while_a_pool_is_locked",
     "pods_changed": "test_tasks.test_watch_has_other_claims_looked_up_while_a_claim_is_locked",

@@ -21,7 +21,7 @@ from models.db.engine import make_engine
 from ostler.clock import utcnow
 from ostler.errors import Busy
 from ostler.upstreams import TALLY
-from tasks.pools.pools import keep, pools
+from tasks.pools.pools import pools, reconcile
 from tasks.worker import runtime as current
 from tests.database import Database
 from tests.integration.lanes.locks import locked
@@ -134,8 +134,8 @@ def stage(database: Database, admin: KubeClient, home: str, monkeypatch: pytest.
     stage = Stage(rt, home, admin)
     tidy(stage)
     pools.run()
-    for message in stage.outbox.take("ostler.keep"):
-        keep.run(**message)
+    for message in stage.outbox.take("ostler.reconcile"):
+        reconcile.run(**message)
     stage.outbox.sent.clear()
     TALLY.take()
     rt.engine = make_engine(database.url, pool_size=10, application="a worker")

@@ -16,7 +16,7 @@ from ostler.errors import Retryable, StoreUnreachable
 from rules.restore.restoring import Act
 from rules.routing.scopes import Scope
 from tasks.claims.release import release
-from tasks.pools.pools import keep
+from tasks.pools.pools import reconcile
 from tasks.restore import restoring
 from tasks.restore.epochs import compare, epoch
 from tasks.restore.restoring import NotRestored, Report
@@ -146,7 +146,7 @@ def test_a_busy_pod_that_postgres_forgot_gets_its_claim_back_and_is_not_scaled_d
     world.put_back()
     world.stage.rows("UPDATE pools SET replicas = 0")
     pool_id = world.stage.rows("SELECT id FROM pools")[0].id
-    keep.run(pool_id=pool_id)
+    reconcile.run(pool_id=pool_id)
     assert world.claims() == []  # nothing is retired while that is known
 
     report = world.restore()
@@ -159,7 +159,7 @@ def test_a_busy_pod_that_postgres_forgot_gets_its_claim_back_and_is_not_scaled_d
     assert claim.id > 4711
     assert world.stage.rows("SELECT runner_name, runner_id FROM mint_attempts WHERE claim_id = :id", id=claim.id)
     world.stage.rows("UPDATE pools SET replicas = 0")  # it had been read anew from the cluster
-    keep.run(pool_id=pool_id)
+    reconcile.run(pool_id=pool_id)
     assert [(each.pod, each.purpose) for each in world.claims()] == [(busy, "job"), (warm, "retire")]
 
 

@@ -122,14 +122,14 @@ class World:
         self.send("ostler.dispatch", queue="dispatch", pool_id=pool_id)
 
     def keep(self, pool_id: int) -> None:
-        self.send("ostler.keep", queue="pools", pool_id=pool_id)
+        self.send("ostler.reconcile", queue="pools", pool_id=pool_id)
 
     def watched(self, _namespace: str) -> bool:
         """Nobody watches the Pods."""
         return False
 
     def kept(self, _pool_id: int, *, shared: bool = False) -> None:
-        """The keeper has begun."""
+        """The reconciler has begun."""
 
     def counted(self, _pool_id: int, *, pods: int) -> None:
         """Nobody asks."""

@@ -15,7 +15,7 @@ from ostler.errors import Gone, NotInstalled, Retryable
 from rules.routing.scopes import Scope
 from tasks.claims.release import release
 from tasks.claims.retire import retire
-from tasks.pools.pools import keep, pools
+from tasks.pools.pools import pools, reconcile
 from tasks.sweeps import finished_jobs as of_finished
 from tasks.sweeps import orphaned_stamps as of_stamps
 from tasks.sweeps.adrift_jobs import adrift_jobs
@@ -40,8 +40,8 @@ def grown(stage: Stage, *, replicas: int) -> list[str]:
     """Have the pool keep so many Pods; return their names."""
     stage.pool(replicas=replicas)
     pools.run()
-    for message in stage.outbox.take("ostler.keep"):
-        keep.run(**message)
+    for message in stage.outbox.take("ostler.reconcile"):
+        reconcile.run(**message)
     stage.outbox.sent.clear()
     return sorted(stage.pods())
 
@@ -457,7 +457,7 @@ class TestOrphanedRunners:
         stage.with_settings(spent_after=0)
         (row,) = stage.rows("SELECT id FROM pools")
         for _ in range(2):
-            keep.run(pool_id=row.id)
+            reconcile.run(pool_id=row.id)
 
         assert stage.see(claim).end_reason == "pod_spent"
 
@@ -924,7 +924,7 @@ class TestFinishedJobs:
         assert github.deleted == [77]
         assert pod not in stage.pods()
 
-    def test_a_pod_that_has_ended_is_the_keepers(self, stage: Stage, pod: str) -> None:
+    def test_a_pod_that_has_ended_is_the_reconcilers(self, stage: Stage, pod: str) -> None:
         finished_jobs.run()
         stage.later()
         stage.finish(pod)

@@ -1,4 +1,4 @@
-"""One locked row costs the other rows of its page nothing (law L14): the lanes of sweeps, keeper and watch."""
+"""One locked row costs the other rows of its page nothing (law L14): the lanes of sweeps, reconciler and watch."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_watch_has_each_claim_marked_by_a_task_of_its_own_when_one_is_locked(sta
     assert stage.outbox.take("ostler.pod_executes") == [{"claim_id": first}, {"claim_id": second}]
 
 
-def test_keeper_records_the_other_pods_when_the_row_of_one_is_locked(stage: Stage) -> None:
+def test_reconciler_records_the_other_pods_when_the_row_of_one_is_locked(stage: Stage) -> None:
     for number in (1, 2):
         stage.add_pod(f"pod-{number}")
     (pool,) = stage.rows("SELECT id FROM pools")

@@ -29,7 +29,7 @@ NAMES = {
     "ostler.retire": "retire",
     "ostler.pools": "pools",
     "ostler.autoscale": "pools",
-    "ostler.keep": "pools",
+    "ostler.reconcile": "pools",
     "ostler.epoch": "sweeps",
     "ostler.resume": "sweeps",
     "ostler.rematch": "sweeps",

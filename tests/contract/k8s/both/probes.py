@@ -409,7 +409,7 @@ def finalizers(it: Recorder) -> None:
 
 @probe
 def statuses_of_pools(it: Recorder) -> None:
-    """What a keeper writes of a pool, what of that is not taken, and that nothing else can write it."""
+    """What a reconciler writes of a pool, what of that is not taken, and that nothing else can write it."""
     pool(it, "w")
     condition = {
         "type": "Ready",

@@ -135,7 +135,7 @@ def an_hour_later(stage: Stage) -> None:
     """)
 
 
-def test_queued_jobs_get_pods_at_once_and_the_keeper_is_told(stage: Stage) -> None:
+def test_queued_jobs_get_pods_at_once_and_the_reconciler_is_told(stage: Stage) -> None:
     pool(stage)
     queue(stage, 4)
     autoscale.run()
@@ -143,7 +143,7 @@ def test_queued_jobs_get_pods_at_once_and_the_keeper_is_told(stage: Stage) -> No
     (row,) = stage.rows("SELECT id, replicas, scaled_up_at, scaled_down_at FROM pools")
     assert (row.replicas, row.scaled_down_at) == (5, None)
     assert row.scaled_up_at is not None
-    assert stage.outbox.take("ostler.keep") == [{"pool_id": row.id}]
+    assert stage.outbox.take("ostler.reconcile") == [{"pool_id": row.id}]
     assert decision(stage)["why"] == "0 with jobs + 4 queued + 1 warm = 5"
     why = "replicas from 0 to 5: 0 with jobs + 4 queued + 1 warm = 5"
     assert stage.rt.events.told == [("small", "Normal", "ScaledUp", why)]

@@ -329,7 +329,7 @@ def claimed_and_let_go(stage: Stage) -> None:
 
 
 def wanted(stage: Stage) -> None:
-    """A keeper is about to create the Pod."""
+    """A reconciler is about to create the Pod."""
     stage.rows("UPDATE runner_pods SET gone_at = NULL, uid = NULL WHERE gone_at IS NOT NULL")
 
 
@@ -372,7 +372,7 @@ def delete_pod(stage: Stage, pod: str) -> None:
 
 
 def create_pod(stage: Stage, name: str, **labels: str) -> None:
-    """Create a Pod of the pool that no keeper made."""
+    """Create a Pod of the pool that no reconciler made."""
     account = min(found for page in accounts_of(stage) for found in page)
     body = {
         "metadata": {"name": name, "labels": {"ostler.dev/pool": "small", **labels}},

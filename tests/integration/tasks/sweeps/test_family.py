@@ -32,7 +32,7 @@ from ostler.errors import Gone, Retryable
 from ostler.upstreams import TALLY
 from rules.pools.fleets import NOTHING, Node
 from rules.sweeps.nodes import NodeHealth, Ready
-from tasks.pools.pools import keep, pools
+from tasks.pools.pools import pools, reconcile
 from tasks.sweeps.catch_up import ACTIVE
 from tasks.sweeps.frame import LEASE
 from tasks.sweeps.redelivery import redelivery
@@ -109,8 +109,8 @@ def stage(database: Database, admin: KubeClient, home: str, monkeypatch: pytest.
     stage = Stage(rt, home, admin)
     tidy(stage)
     pools.run()
-    for message in stage.outbox.take("ostler.keep"):
-        keep.run(**message)
+    for message in stage.outbox.take("ostler.reconcile"):
+        reconcile.run(**message)
     stage.outbox.sent.clear()
     TALLY.take()
     yield stage
@@ -118,7 +118,7 @@ def stage(database: Database, admin: KubeClient, home: str, monkeypatch: pytest.
 
 
 def tidy(stage: Stage) -> None:
-    """Delete what is no untouched Pod of the keeper's, and every ServiceAccount without one."""
+    """Delete what is no untouched Pod of the reconciler's, and every ServiceAccount without one."""
     warm = set()
     for pod in list_pods(stage.kube, namespace=stage.namespace):
         if pod.owner is None and pod.attempt is not None and pod.node is None and not pod.terminating:

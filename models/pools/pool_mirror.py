@@ -217,7 +217,7 @@ def end_pool(db: Connection, pool_id: int, *, now: datetime) -> None:
     )
 
 
-def kept_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
+def mirrored_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
     """Return (id, name, leaving) of the pools that have Pods, want some, or may get one that is still being made.
 
     And of those whose jobs are still to be moved. `leaving`: the pool drains, or its object is gone.
