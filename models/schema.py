@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from models.browse import api_tokens
 from models.claims import runner_failures
-from models.db import epochs, stranded
+from models.db import epochs, stalls
 from models.db.base import Base
 from models.pools import offers, pod_lists, pools, runner_versions
 from models.routing import accounts, origins, runner_groups
@@ -36,7 +36,7 @@ MODULES = (
     runner_lists,
     runner_pods,
     runner_versions,
-    stranded,
+    stalls,
     sweep_runs,
 )
 """The modules that hold tables; the list keeps their imports from looking unused."""

@@ -490,7 +490,7 @@ class Settings(Stores, App, Periods, Logs):
         default=2592000,
         gt=0,
         description=(
-            "Seconds for which events of jobs and claims, runs of sweeps and records of stranded rows are kept"
+            "Seconds for which events of jobs and claims, runs of sweeps and records of stalled rows are kept"
         ),
     )
     keep_jobs: float = Field(

@@ -34,8 +34,8 @@ from lab.chaos.laws import (
 )
 from lab.chaos.plan import LATEST, ChaosPlan
 from lab.chaos.sampler import Sampler
-from lab.chaos.strandings import Path as StrandedPath
-from lab.chaos.strandings import paths, read_strandings
+from lab.chaos.stalls import Path as StallPath
+from lab.chaos.stalls import paths, read_stalls
 from lab.chaos.waits import scaled
 from lab.invariants import History, broken, nothing_left, read_pods, read_rows
 from lab.setup import ACCOUNTS, POOLS
@@ -108,7 +108,7 @@ class Result:
     events: Mapping[str, int]
     repairs: Mapping[str, int]
     unusual: Mapping[str, int]
-    stranded: Sequence[StrandedPath]
+    stalled: Sequence[StallPath]
     refusals: Refusals
 
     @property
@@ -371,8 +371,8 @@ class _Run:
             repairs = db.execute(
                 text("SELECT sweep, what, outcome, count(*) AS many FROM repairs GROUP BY 1, 2, 3 ORDER BY 1, 2, 3")
             ).all()
-            stranded = paths(
-                read_strandings(db, since=self._began_at.timestamp()),
+            stalled = paths(
+                read_stalls(db, since=self._began_at.timestamp()),
                 beat_kills=self._breaker.beat_kills,
                 freezes=self._breaker.freezes,
             )
@@ -390,7 +390,7 @@ class _Run:
             events=stats["events"],
             repairs={f"{row.sweep}: {row.what} ({row.outcome})": row.many for row in repairs},
             unusual=self._unusual(),
-            stranded=stranded,
+            stalled=stalled,
             refusals=refusals,
         )
 

@@ -240,7 +240,7 @@ def mirrored_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
 
 
 def record_listed(db: Connection, *, pool_id: int, at: datetime, now: datetime) -> None:
-    """Note down that all Pods that a list of that time did not show were dealt with, or are known to be stranded.
+    """Note down that all Pods that a list of that time did not show were dealt with, or are known to be stalled.
 
     A newer list that was noted down before stays, unless it is of the future.
     """

@@ -15,11 +15,11 @@ from sqlalchemy import CheckConstraint, Connection, Index
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.claims.matching import WEB_ALIVE
-from models.db import stranded
+from models.db import stalls
 from models.db.base import Base
 from models.db.sql import text
 from models.sweeps import sweep_runs
-from rules.claims.stranding import Cause, FoundBy
+from rules.claims.stalls import Cause, FoundBy
 from rules.sweeps.redelivery import Progress
 
 LIMIT = 1000
@@ -222,7 +222,7 @@ def record_page(
 
 
 def _forget(db: Connection, guids: Sequence[str]) -> int:
-    """Forget what was accepted; what had been a job's webhook was stranded until it came."""
+    """Forget what was accepted; what had been a job's webhook was stalled until it came."""
     rows = db.execute(
         text("""
             WITH gone AS (
@@ -236,7 +236,7 @@ def _forget(db: Connection, guids: Sequence[str]) -> int:
     ).all()
     for row in rows:
         if row.received_at is not None:
-            stranded.served(
+            stalls.served(
                 db,
                 Cause.WEBHOOK_LOST,
                 FoundBy.REDELIVERY,

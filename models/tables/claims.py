@@ -93,11 +93,11 @@ class Claim(Base):
         comment="first of two looks, after its job, that found its runner absent or idle"
     )
     forced_at: Mapped[datetime | None] = mapped_column(comment="its Pod may be deleted without its kubelet")
-    stranded_at: Mapped[datetime | None] = mapped_column(
+    stalled_at: Mapped[datetime | None] = mapped_column(
         comment="only a repair moves it on since then; none once it did"
     )
-    stranded_cause: Mapped[str | None]
-    stranded_found_by: Mapped[str | None]
+    stalled_cause: Mapped[str | None]
+    stalled_found_by: Mapped[str | None]
     end_reason: Mapped[str | None]
     ended_at: Mapped[datetime | None]
 

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from k8s_adapters.pods import PodSeen, get_pod
 from k8s_adapters.runners import delete_account_left, delete_runner
 from models.claims import pod_claims, pod_ends, releases
-from models.db import stranded
+from models.db import stalls
 from models.db.engine import transaction
 from models.pools import pod_rows, pool_plans
 from models.pools.pod_rows import PodRow
@@ -27,7 +27,7 @@ from ostler.reasons import meaning_of
 from rules.claims.fates import Fate, JobFate
 from rules.claims.machines import Purpose
 from rules.claims.pod_ends import tell
-from rules.claims.stranding import Cause, FoundBy
+from rules.claims.stalls import Cause, FoundBy
 from rules.pools.starts import trouble_of_ended
 from tasks.claims.evidence import judge
 from tasks.claims.freed import wake_after_pods
@@ -156,11 +156,11 @@ def end_claim(
     False when neither was done.
     """
 
-    def stranded_claim(db: Connection) -> pod_claims.ClaimFacts | None:
-        stranded.mark(db, claim_id, Cause.POD_SPENT if spent else Cause.POD_GONE, found_by, now=utcnow())
+    def stalled_claim(db: Connection) -> pod_claims.ClaimFacts | None:
+        stalls.mark(db, claim_id, Cause.POD_SPENT if spent else Cause.POD_GONE, found_by, now=utcnow())
         return pod_claims.claim_facts(db, claim_id)
 
-    claim = transaction(rt.engine, stranded_claim)
+    claim = transaction(rt.engine, stalled_claim)
     if claim is None:
         return False
     with about(claim=claim_id, job=claim.job_id, pod=claim.pod_name, pod_uid=claim.pod_uid):

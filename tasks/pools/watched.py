@@ -24,7 +24,7 @@ from ostler.logging import also_about
 from ostler.reasons import words_of
 from ostler.wakes import POD_EXECUTES, POD_GONE, POLLER_ENDED, RECONCILE, STAMP
 from rules.claims.machines import Purpose
-from rules.claims.stranding import FoundBy
+from rules.claims.stalls import FoundBy
 from tasks.claims.pod_events import ask_for_events
 from tasks.claims.retire import send_retire
 from tasks.pools.spent import end_claim

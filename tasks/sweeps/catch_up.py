@@ -23,7 +23,7 @@ from sqlalchemy.exc import DBAPIError
 from github_adapters.client import PAGE
 from github_adapters.runs import ListPage, RunSeen
 from github_adapters.webhooks import Home, WorkflowJobEvent
-from models.db import stranded
+from models.db import stalls
 from models.db.engine import is_locked, transaction
 from models.intake import intake
 from models.intake.binding_locks import Contended
@@ -37,7 +37,7 @@ from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, Upstr
 from ostler.reasons import words_of
 from ostler.wakes import ASK_RUN, RECONCILE
 from rules.claims.machines import JobState
-from rules.claims.stranding import Cause, FoundBy
+from rules.claims.stalls import Cause, FoundBy
 from rules.sweeps.adrift import LONGEST_QUEUED, next_ask_after
 from rules.sweeps.catch_up import Catch, judge_listed, wait_after
 from rules.sweeps.reaping import Source, Witness
@@ -393,7 +393,7 @@ class _Look:
                 return None  # its webhook came meanwhile
             now = utcnow()
             if before is None:
-                stranded.served(
+                stalls.served(
                     db, Cause.WEBHOOK_LOST, FoundBy.CATCH_UP, since=event.created_at, job_id=event.job_id, now=now
                 )
             received = [intake.Received(guid, event)]

@@ -8,7 +8,7 @@ from k8s_adapters.metadata import OF_POOLS, metadata_pages
 from k8s_adapters.pods import get_pod
 from models.sweeps import sweeps
 from models.sweeps.repairs import Case
-from rules.claims.stranding import FoundBy
+from rules.claims.stalls import FoundBy
 from rules.sweeps.reaping import Expect, Source, Witness
 from tasks.pools.spent import end_claim
 from tasks.sweeps.frame import sweep

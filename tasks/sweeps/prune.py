@@ -42,7 +42,7 @@ def kept_for(settings: Settings) -> dict[Kind, float]:
         Kind.RUNNER_PODS: settings.keep_jobs,
         Kind.REPAIRS: settings.keep_repairs,
         Kind.SWEEP_RUNS: settings.keep_events,
-        Kind.STRANDINGS: settings.keep_events,
+        Kind.STALLS: settings.keep_events,
         Kind.RUNNER_FAILURES: settings.keep_events,
     }
 

@@ -15,7 +15,7 @@ import structlog
 from sqlalchemy import Connection, Row
 
 from models.claims import releases
-from models.db import stranded
+from models.db import stalls
 from models.db.engine import transaction
 from models.sweeps import sweeps
 from models.sweeps.repairs import Case
@@ -23,7 +23,7 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from rules.claims.fates import NO_JOB, Fate, JobFate
-from rules.claims.stranding import Cause, FoundBy
+from rules.claims.stalls import Cause, FoundBy
 from rules.routing.scopes import Scope
 from rules.sweeps.looks import RunnerList
 from rules.sweeps.reaping import Expect, Source, Witness
@@ -209,7 +209,7 @@ def act(tick: Tick, claim: Row[Any], verdict: UnusedVerdict, fate: JobFate) -> N
             db, claim.id, reason=verdict.reason, spare_since=claim.spare_since, now=now, who=who
         )
         if begun:
-            stranded.mark(db, claim.id, Cause.RUNNER_UNUSED, FoundBy.UNUSED_RUNNERS, now=now)
+            stalls.mark(db, claim.id, Cause.RUNNER_UNUSED, FoundBy.UNUSED_RUNNERS, now=now)
         return begun
 
     case = Case(

@@ -41,7 +41,7 @@ LAWS = (
     "retry",
     "pool_plan",
     "starts",
-    "stranding",
+    "stall",
     "busy",
     "bindings",
     "machines",

@@ -183,14 +183,14 @@ class Rows(Collector):
             closed.add_metric((upstream,), seconds)
         yield gates
         yield closed
-        stranded = GaugeMetricFamily(
-            "ostler_oldest_stranded_seconds",
-            "For how long the oldest of what is stranded has been; 0: nothing is",
+        stalled = GaugeMetricFamily(
+            "ostler_oldest_stall_seconds",
+            "For how long the oldest of what is stalled has been; 0: nothing is",
             labels=("cause",),
         )
-        for cause, age in found.stranded_seconds.items():
-            stranded.add_metric((cause,), age)
-        yield stranded
+        for cause, age in found.stalled_seconds.items():
+            stalled.add_metric((cause,), age)
+        yield stalled
         yield GaugeMetricFamily(
             "ostler_last_tick_timestamp_seconds",
             "When any sweep last began, Unix time; 0: never",

@@ -204,7 +204,7 @@ OWN: Mapping[str, Callable[[Subject, GitHub], object]] = {
     "catch_up": untold_jobs,
     "gates": failing_upstreams,
 }
-"""Sweeps of which `kin` can strand one subject only."""
+"""Sweeps of which `kin` can stall one subject only."""
 
 
 def pruned(stage: Stage, _github: GitHub) -> int:
@@ -229,9 +229,9 @@ def test_sweep_repairs_another_subject_while_a_row_is_locked(
     first, second = (
         Subject(stage.rt, stage.namespace, stage.kube, number=number, pod=names[number]) for number in range(2)
     )
-    strand, repaired = OWN.get(kin.name, kin.strand), DONE.get(kin.name, kin.repaired)
-    strand(first, github)
-    strand(second, github)
+    stall, repaired = OWN.get(kin.name, kin.stall), DONE.get(kin.name, kin.repaired)
+    stall(first, github)
+    stall(second, github)
     forget_looks(stage)
 
     values = {"uid": uids[first.pod]} if ":uid" in row else {}

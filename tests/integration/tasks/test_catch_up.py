@@ -150,8 +150,8 @@ def test_a_queued_job_that_we_never_heard_of_is_taken_in_as_its_webhook_would_ha
     assert (repair.what, repair.job_id, repair.outcome) == ("bring", 7, "verified")
     (event,) = world.stage.rows("SELECT * FROM job_events WHERE job_id = 7")
     assert (event.transition, event.who) == ("job_seen", "test")
-    (stranding,) = world.stage.rows("SELECT * FROM strandings")
-    assert (stranding.cause, stranding.found_by, stranding.job_id) == ("webhook_lost", "catch_up", 7)
+    (stall,) = world.stage.rows("SELECT * FROM stalls")
+    assert (stall.cause, stall.found_by, stall.job_id) == ("webhook_lost", "catch_up", 7)
 
 
 def test_a_webhook_that_comes_late_doubles_nothing(world: World) -> None:

@@ -1,4 +1,4 @@
-"""The family of sweeps: how something is stranded for each, how one sees it repaired, and what can come between.
+"""The family of sweeps: how something is stalled for each, how one sees it repaired, and what can come between.
 
 Which bad day concerns which sweep is what its line in `FAMILY` says, and why one does not; `test_family` has one test
 per bad day. What a webhook did not say, a process that died and an error at one row are in `test_frame`.
@@ -93,18 +93,18 @@ class No:
 class Kin:
     """One sweep, and what can happen to it. What does not concern it is a `No`, which has to be said.
 
-    - `strand` makes something for it to repair, `repaired` counts what was.
+    - `stall` makes something for it to repair, `repaired` counts what was.
     - `reads`: the list that it begins with. `of_a_part`: what it repairs of a list that breaks off after a page; where
       what a list does not show means nothing, what came of it does.
     - `asks`: it asks GitHub for its row. `gets`: it looks at its Pod by a GET.
     - `moves`: what may happen to the row between verdict and action. `remapped`: GitHub gave the job to another
       runner while it was asked. `late`: what may come between its list and the rows, and keeps it from repairing.
-    - `namesake`: how many it repairs when another Pod has the name of the stranded one.
+    - `namesake`: how many it repairs when another Pod has the name of the stalled one.
     - `kills`, `writes` (an entry in the ledger), `repeats` (each tick does it again until the outcome is seen).
     """
 
     task: Task
-    strand: Callable[[Stage, GitHub], object]
+    stall: Callable[[Stage, GitHub], object]
     repaired: Callable[[Stage, GitHub], int]
     reads: str | No
     of_a_part: int = 0
@@ -114,7 +114,7 @@ class Kin:
     remapped: Between | No
     late: Between | No
     late_strands: bool = True
-    """Whether something is stranded before that, which it then may not repair."""
+    """Whether something is stalled before that, which it then may not repair."""
     namesake: int | No
     kills: bool | No
     writes: bool | No = True
@@ -129,7 +129,7 @@ def pod_of(stage: Stage) -> str:
     return min(stage.pods())
 
 
-# What is stranded
+# What is stalled
 
 
 def never_delivered(stage: Stage, _github: GitHub) -> None:
@@ -398,7 +398,7 @@ NOTHING_ENDS = No("nothing that may run ends by it")
 FAMILY = (
     Kin(
         task=stale_claims,
-        strand=never_delivered,
+        stall=never_delivered,
         repaired=RELEASING,
         reads=NO_LIST,
         asks=NO_GITHUB,
@@ -411,7 +411,7 @@ FAMILY = (
     ),
     Kin(
         task=unused_runners,
-        strand=offline_runner,
+        stall=offline_runner,
         repaired=RELEASING,
         reads="runners",
         asks=True,
@@ -424,7 +424,7 @@ FAMILY = (
     ),
     Kin(
         task=missing_pods,
-        strand=vanished_pod,
+        stall=vanished_pod,
         repaired=counted("SELECT 1 FROM claims WHERE end_reason = 'pod_gone'"),
         reads="Pods",
         asks=True,
@@ -438,7 +438,7 @@ FAMILY = (
     ),
     Kin(
         task=missing_stamps,
-        strand=unstamped_pod,
+        stall=unstamped_pod,
         repaired=sent("ostler.stamp"),
         reads="Pods",
         asks=NO_GITHUB,
@@ -452,7 +452,7 @@ FAMILY = (
     ),
     Kin(
         task=adrift_jobs,
-        strand=unasked_job,
+        stall=unasked_job,
         repaired=REQUEUED,
         reads=NO_LIST,
         asks=True,
@@ -465,7 +465,7 @@ FAMILY = (
     ),
     Kin(
         task=resume,
-        strand=overdue_claim,
+        stall=overdue_claim,
         repaired=sent("ostler.release"),
         reads=NO_LIST,
         asks=NO_GITHUB,
@@ -478,7 +478,7 @@ FAMILY = (
     ),
     Kin(
         task=rematch,
-        strand=held_job,
+        stall=held_job,
         repaired=REQUEUED,
         reads=NO_LIST,
         asks=NO_GITHUB,
@@ -491,7 +491,7 @@ FAMILY = (
     ),
     Kin(
         task=catch_up,
-        strand=untold_job,
+        stall=untold_job,
         repaired=REQUEUED,
         reads="runs",
         asks=True,
@@ -504,7 +504,7 @@ FAMILY = (
     ),
     Kin(
         task=unbound_executions,
-        strand=unnamed_execution,
+        stall=unnamed_execution,
         repaired=counted("SELECT 1 FROM executions"),
         reads=NO_LIST,
         asks=True,
@@ -517,7 +517,7 @@ FAMILY = (
     ),
     Kin(
         task=finished_jobs,
-        strand=pod_that_outlives_its_job,
+        stall=pod_that_outlives_its_job,
         repaired=RETIRING,
         reads="runners",
         asks=True,
@@ -530,7 +530,7 @@ FAMILY = (
     ),
     Kin(
         task=orphaned_stamps,
-        strand=stamped_pod,
+        stall=stamped_pod,
         repaired=RETIRING,
         reads="pods by pages",
         of_a_part=1,
@@ -544,7 +544,7 @@ FAMILY = (
     ),
     Kin(
         task=silent_pods,
-        strand=failed_poller,
+        stall=failed_poller,
         repaired=RETIRING,
         reads="Pods",
         asks=NO_GITHUB,
@@ -557,7 +557,7 @@ FAMILY = (
     ),
     Kin(
         task=gone_nodes,
-        strand=pod_on_a_gone_node,
+        stall=pod_on_a_gone_node,
         repaired=RETIRING,
         reads="Pods",
         asks=NO_GITHUB,
@@ -570,7 +570,7 @@ FAMILY = (
     ),
     Kin(
         task=orphaned_runners,
-        strand=left_runner,
+        stall=left_runner,
         repaired=lambda _, github: len(github.deleted),
         reads="runners",
         asks=True,
@@ -583,7 +583,7 @@ FAMILY = (
     ),
     Kin(
         task=orphaned_service_accounts,
-        strand=left_account,
+        stall=left_account,
         repaired=accounts_gone,
         reads="accounts by pages",
         of_a_part=1,
@@ -597,7 +597,7 @@ FAMILY = (
     ),
     Kin(
         task=redelivery,
-        strand=lost_webhook,
+        stall=lost_webhook,
         repaired=lambda _, github: len(github.asked),
         reads="deliveries",
         of_a_part=1,
@@ -611,7 +611,7 @@ FAMILY = (
     ),
     Kin(
         task=prune,
-        strand=old_delivery,
+        stall=old_delivery,
         repaired=lambda stage, _: 1 - len(stage.rows("SELECT FROM deliveries")),
         reads=NO_LIST,
         asks=NO_GITHUB,
@@ -624,7 +624,7 @@ FAMILY = (
     ),
     Kin(
         task=gates,
-        strand=failing_upstream,
+        stall=failing_upstream,
         repaired=counted("SELECT 1 FROM gates WHERE closed_at IS NOT NULL"),
         reads=NO_LIST,
         asks=No("an upstream that does not answer is what it is for"),
