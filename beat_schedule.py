@@ -23,7 +23,7 @@ _LINES = (
     ("missing_pods", "sweep_every", "sweeps"),
     ("missing_stamps", "sweep_every", "sweeps"),
     ("redelivery", "sweep_every", "sweeps"),
-    ("adrift_jobs", "sweep_every", "sweeps"),
+    ("unresolved_jobs", "sweep_every", "sweeps"),
     ("orphaned_stamps", "sweep_every", "sweeps"),
     ("silent_pods", "sweep_every", "sweeps"),
     ("gone_nodes", "sweep_every", "sweeps"),

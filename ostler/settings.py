@@ -356,7 +356,7 @@ class Settings(Stores, App, Periods, Logs):
         gt=0,
         description=("Seconds that a spent Pod waits for its `completed` webhook. Then GitHub is asked for the job"),
     )
-    adrift_after: float = Field(
+    unresolved_after: float = Field(
         default=120,
         gt=0,
         description=(
@@ -364,7 +364,7 @@ class Settings(Stores, App, Periods, Logs):
             "has none. The interval grows with each question"
         ),
     )
-    adrift_late_after: float = Field(
+    unresolved_late_after: float = Field(
         default=3600,
         gt=0,
         description=(

@@ -251,7 +251,8 @@ def overdue(
 ) -> Sequence[Overdue]:
     """Return the jobs of a repository that are queued for long, or run under a claim, while their run is not `active`.
 
-    Those apart that `adrift_jobs` asks about. That a running one is over may be told by its Pod too, unless that hangs.
+    Those apart that `unresolved_jobs` asks about. That a running one is over may be told by its Pod too, unless that
+    hangs.
     """
     rows = db.execute(
         text(f"""

@@ -45,8 +45,8 @@ def from_github(
     """Return the fate of a job from GitHub's answer; `status` None is a 404, `runner` is named in the reason.
 
     GitHub answers that also where it does not let us look (a repository taken from the installation, say), so it
-    ends no job: `rules.sweeps.adrift` judges what stays unseen. With its `run` over, a job that GitHub shows as waiting
-    will wait for ever: a run that ends as `startup_failure` leaves its jobs queued.
+    ends no job: `rules.sweeps.unresolved` judges what stays unseen. With its `run` over, a job that GitHub shows as
+    waiting will wait for ever: a run that ends as `startup_failure` leaves its jobs queued.
     """
     if status in WAITS and run is not None:
         how = run.conclusion or "unknown"

@@ -262,7 +262,7 @@ def fate_of(
         if paced or (not spent and isinstance(error, Retryable | RateLimited)):
             log.warning("claim.fate_unknown", error=meaning_of(error))
             return None
-        # Its Pod is over and holds a place in the pool: `adrift_jobs` asks on.
+        # Its Pod is over and holds a place in the pool: `unresolved_jobs` asks on.
         return JobFate(Fate.RUNNING, "GitHub cannot be asked")
 
 

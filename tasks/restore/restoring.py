@@ -2,9 +2,9 @@
 
 The cluster and GitHub say what is: stamped Pods which claims there were, their containers and GitHub's runners which of
 those got a JIT. In doubt a Pod gets a claim and is kept. Jobs that the rows have open are asked for; what cannot be
-asked stays held, for `adrift_jobs`. They are asked for when the rows are let go already: however many there are, the
-freeze is short. Every step finds its work done when it comes again: a restore that was killed before it let go is
-simply run once more, and one that was killed later leaves held jobs to `adrift_jobs`. A dry run only reads.
+asked stays held, for `unresolved_jobs`. They are asked for when the rows are let go already: however many there are,
+the freeze is short. Every step finds its work done when it comes again: a restore that was killed before it let go is
+simply run once more, and one that was killed later leaves held jobs to `unresolved_jobs`. A dry run only reads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from models.db.engine import transaction, why_away
 from models.pools import pod_rows, pool_mirror
 from models.restore import restoring
 from models.routing.accounts import default_budget
-from models.sweeps import adrift
+from models.sweeps import unresolved
 from ostler.clock import utcnow
 from ostler.errors import (
     Forbidden,
@@ -46,7 +46,7 @@ from rules.claims.stamps import parse
 from rules.restore.epochs import CLUSTER_LOST_IT
 from rules.restore.restoring import Act, PodVerdict, Registered, RestoredPod, judge_pod, stem_of, stem_of_runner
 from rules.routing.scopes import Scope
-from rules.sweeps.adrift import Adrift, Move, judge_adrift
+from rules.sweeps.unresolved import Move, Unresolved, judge_unresolved
 from tasks.claims.github import ask_job
 from tasks.pools.mirror import mark_unusable, mirror, pod_facts
 from tasks.restore.epochs import compare, judge_only, read
@@ -148,7 +148,7 @@ class _Restore:
     def left_as(self) -> str:
         """What holds when Postgres went away, and what to do."""
         if self._report.let_go:
-            return "The rows are let go; `adrift_jobs` asks for the jobs that are still held."
+            return "The rows are let go; `unresolved_jobs` asks for the jobs that are still held."
         return "What was done stays done: see that it answers, then run `ostler restore` again; it goes on there."
 
     def run(self) -> Report:
@@ -346,7 +346,7 @@ class _Restore:
             pass
 
     def _ask_for_jobs(self) -> None:
-        """Ask GitHub for each held job, once. `adrift_jobs` does the same, and later what is not answered here."""
+        """Ask GitHub for each held job, once. `unresolved_jobs` does the same, and later what is not answered here."""
         rt, report = self._rt, self._report
         asked: set[int] = set()
         while found := [job for job in self._next_jobs() if job.id not in asked]:
@@ -355,21 +355,21 @@ class _Restore:
                 try:
                     said = self._ask(job)
                 except RateLimited:
-                    report.jobs["left to adrift_jobs"] = transaction(rt.engine, restoring.held_jobs)
+                    report.jobs["left to unresolved_jobs"] = transaction(rt.engine, restoring.held_jobs)
                     return
                 except (UpstreamError, Invalid) as error:
                     said = f"not answered ({meaning_of(error)})"
                     self._later(job)
                 report.jobs[said] += 1
 
-    def _next_jobs(self) -> list[adrift.AdriftJob]:
+    def _next_jobs(self) -> list[unresolved.UnresolvedJob]:
         found = transaction(
             self._rt.engine,
-            lambda db: adrift.adrift_jobs(db, soon=timedelta(0), late=timedelta(days=3650), now=utcnow()),
+            lambda db: unresolved.unresolved_jobs(db, soon=timedelta(0), late=timedelta(days=3650), now=utcnow()),
         )
-        return [job for job in found if job.kind is Adrift.UNKNOWN]
+        return [job for job in found if job.kind is Unresolved.UNKNOWN]
 
-    def _ask(self, job: adrift.AdriftJob) -> str:
+    def _ask(self, job: unresolved.UnresolvedJob) -> str:
         """Ask GitHub for one job and move it; what it says, in a word."""
         rt, installation_id = self._rt, job.installation_id
         if installation_id is None:
@@ -382,7 +382,7 @@ class _Restore:
             SWEEP_ROW,
         )
         seen, now = told.job, utcnow()
-        verdict = judge_adrift(
+        verdict = judge_unresolved(
             kind=job.kind,
             state=job.state,
             status=None if seen is None else seen.status,
@@ -392,13 +392,13 @@ class _Restore:
             age=now - job.ready_at,
         )
         if verdict.move is not Move.KEEP:
-            transaction(rt.engine, lambda db: adrift.settle(db, job, verdict, now=now, who=restoring.WHO))
+            transaction(rt.engine, lambda db: unresolved.settle(db, job, verdict, now=now, who=restoring.WHO))
         self._later(job)  # where it runs on, it is asked for again
         return "unknown to GitHub" if seen is None else seen.status
 
-    def _later(self, job: adrift.AdriftJob) -> None:
-        after = utcnow() + timedelta(seconds=self._rt.settings.adrift_after)
-        transaction(self._rt.engine, lambda db: adrift.ask_later(db, [job.id], ask_after=after))
+    def _later(self, job: unresolved.UnresolvedJob) -> None:
+        after = utcnow() + timedelta(seconds=self._rt.settings.unresolved_after)
+        transaction(self._rt.engine, lambda db: unresolved.ask_later(db, [job.id], ask_after=after))
 
     def _let_go(self) -> None:
         """Put the epoch above the cluster's, tell the cluster, then end the freeze: in this order, or not at all."""

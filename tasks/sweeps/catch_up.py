@@ -28,8 +28,8 @@ from models.db.engine import is_locked, transaction
 from models.intake import intake
 from models.intake.binding_locks import Contended
 from models.routing.accounts import access_of_new, default_budget
-from models.sweeps import adrift
 from models.sweeps import catch_up as rows
+from models.sweeps import unresolved
 from models.sweeps.repairs import Case
 from ostler import telemetry
 from ostler.clock import utcnow
@@ -38,9 +38,9 @@ from ostler.reasons import words_of
 from ostler.wakes import ASK_RUN, RECONCILE
 from rules.claims.machines import JobState
 from rules.claims.stalls import Cause, FoundBy
-from rules.sweeps.adrift import LONGEST_QUEUED, next_ask_after
 from rules.sweeps.catch_up import Catch, judge_listed, wait_after
 from rules.sweeps.reaping import Source, Witness
+from rules.sweeps.unresolved import LONGEST_QUEUED, next_ask_after
 from tasks.claims.release import send_release
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import EXPECTED, RESERVE, Ended, Overtaken
@@ -302,7 +302,7 @@ class _Look:
                     self._bear_silence()
         finally:
             if later and not self._tick.dry:
-                transaction(self._rt.engine, lambda db: adrift.ask_each_later(db, later))
+                transaction(self._rt.engine, lambda db: unresolved.ask_each_later(db, later))
 
     def _ask_after(self, job: rows.Overdue) -> datetime:
         now = utcnow()

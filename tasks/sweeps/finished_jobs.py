@@ -27,10 +27,10 @@ from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from rules.claims.machines import ClaimState
-from rules.sweeps.adrift import LONGEST_EXECUTING
 from rules.sweeps.looks import LOOKS_APART, RunnerList
 from rules.sweeps.orphans import FinishedPod, RunnerLook, judge_finished
 from rules.sweeps.reaping import Expect
+from rules.sweeps.unresolved import LONGEST_EXECUTING
 from tasks.claims.github import ask_fate, deregister
 from tasks.claims.release import send_release
 from tasks.claims.retire import send_retire

@@ -166,8 +166,8 @@ def judge(tick: Tick, claim: Row[Any], seen: RunnerList, *, job: ClaimedJob) -> 
 def ask_job(tick: Tick, claim: Row[Any]) -> tuple[ClaimedJob, JobFate]:
     """Ask GitHub for the claimed job, and what becomes of it without this claim.
 
-    To the claim a 404 is the end of its job; the job itself is asked about again (`adrift_jobs`). One that is queued in
-    a run that is over is over too.
+    To the claim a 404 is the end of its job; the job itself is asked about again (`unresolved_jobs`). One that is
+    queued in a run that is over is over too.
     """
     if claim.job_id is None:
         return ClaimedJob.NOT_ASKED, NO_JOB

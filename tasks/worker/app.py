@@ -40,7 +40,7 @@ MODULES = (
     "tasks.sweeps.missing_stamps",
     "tasks.sweeps.unused_runners",
     "tasks.sweeps.redelivery",
-    "tasks.sweeps.adrift_jobs",
+    "tasks.sweeps.unresolved_jobs",
     "tasks.sweeps.orphaned_stamps",
     "tasks.sweeps.silent_pods",
     "tasks.sweeps.finished_jobs",

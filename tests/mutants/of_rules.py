@@ -47,7 +47,7 @@ LAWS = (
     "machines",
     "fates",
     "pod_ends",
-    "adrift",
+    "unresolved",
 )
 """The modules that decide about laws, which a full run judges first."""
 

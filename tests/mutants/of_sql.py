@@ -45,7 +45,7 @@ FIRST = {
     "pod_rows",
     "pool_plans",
     "stuck_pods",
-    "adrift",
+    "unresolved",
     "cuts",
     "sweeps",
     "transitions",

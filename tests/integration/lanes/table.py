@@ -41,7 +41,7 @@ TASKS: Mapping[str, str] = {
             "missing_pods",
             "missing_stamps",
             "redelivery",
-            "adrift_jobs",
+            "unresolved_jobs",
             "orphaned_stamps",
             "silent_pods",
             "finished_jobs",

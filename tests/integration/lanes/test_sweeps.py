@@ -45,7 +45,7 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     "missing_pods": (JOB, CLAIM, POD),
     "missing_stamps": (JOB, CLAIM, POD),
     "redelivery": ("SELECT 1 FROM redeliveries WHERE guid = 'a0' FOR NO KEY UPDATE",),
-    "adrift_jobs": (JOB,),
+    "unresolved_jobs": (JOB,),
     "orphaned_stamps": (POD,),
     "silent_pods": (POD,),
     "gone_nodes": (POD,),

@@ -416,7 +416,7 @@ def test_a_postgres_that_goes_away_is_named_with_what_to_do_and_the_next_restore
     admits(anybody=True)
     server.dispose()
     assert "\n" not in str(told.value)
-    assert ("adrift_jobs" if place == "_ask_for_jobs" else "run `ostler restore` again") in str(told.value)
+    assert ("unresolved_jobs" if place == "_ask_for_jobs" else "run `ostler restore` again") in str(told.value)
     assert world.frozen() == (place != "_ask_for_jobs")
     assert world.restore().let_go == (place != "_ask_for_jobs")
     assert len(world.claims()) == 2
@@ -440,7 +440,7 @@ def test_a_restore_that_is_killed_while_it_asks_for_jobs_has_let_go_and_leaves_t
 
 
 def test_a_job_is_asked_for_once_though_it_is_due_again(world: World) -> None:
-    world.stage.rt.settings = replace(world.stage.rt.settings, adrift_after=0)
+    world.stage.rt.settings = replace(world.stage.rt.settings, unresolved_after=0)
     world.stage.job(9, state="queued")
     world.github.jobs[9] = ("in_progress", None)
     world.put_back()

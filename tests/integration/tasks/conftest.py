@@ -131,8 +131,8 @@ class StubSettings:
     unused_polling_after: float = 150
     unused_after: float = 60
     spare_after: float = 60
-    adrift_after: float = 120
-    adrift_late_after: float = 3600
+    unresolved_after: float = 120
+    unresolved_late_after: float = 3600
     redelivery_again_after: float = 120
     redelivery_overlap: float = 900
     redelivery_kept: float = 259200

@@ -16,8 +16,8 @@ from sqlalchemy import Row
 
 from models.db.engine import transaction
 from models.intake import intake
-from models.sweeps import adrift, sweep_runs
 from models.sweeps import catch_up as rows
+from models.sweeps import sweep_runs, unresolved
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Forbidden, Gone, NotInstalled, RateLimited, Retryable, Suspended
@@ -312,7 +312,7 @@ def test_a_404_ends_only_what_can_be_queued_no_more(world: World) -> None:
 
 
 @pytest.mark.parametrize("hold", ["set_aside", "backoff", "ask_github"])
-def test_what_adrift_jobs_asks_about_is_left_to_it(world: World, hold: str) -> None:
+def test_what_unresolved_jobs_asks_about_is_left_to_it(world: World, hold: str) -> None:
     run = world.github.run(job(7), status="completed", conclusion="startup_failure")
     world.known(7, minutes=61, run=run, hold=hold)
     assert f"run {run}" not in world.tick()
@@ -776,6 +776,6 @@ def test_a_job_that_is_asked_about_here_is_not_asked_about_twice(world: World) -
     world.stage.rows("UPDATE jobs SET hold_reason = 'backoff' WHERE id = 7")
     found = transaction(
         world.stage.rt.engine,
-        lambda db: adrift.adrift_jobs(db, soon=timedelta(0), late=timedelta(0), now=utcnow()),
+        lambda db: unresolved.unresolved_jobs(db, soon=timedelta(0), late=timedelta(0), now=utcnow()),
     )
     assert found == []

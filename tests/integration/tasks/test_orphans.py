@@ -18,11 +18,11 @@ from tasks.claims.retire import retire
 from tasks.pools.pools import pools, reconcile
 from tasks.sweeps import finished_jobs as of_finished
 from tasks.sweeps import orphaned_stamps as of_stamps
-from tasks.sweeps.adrift_jobs import adrift_jobs
 from tasks.sweeps.finished_jobs import finished_jobs
 from tasks.sweeps.orphaned_runners import orphaned_runners
 from tasks.sweeps.orphaned_service_accounts import orphaned_service_accounts
 from tasks.sweeps.orphaned_stamps import orphaned_stamps
+from tasks.sweeps.unresolved_jobs import unresolved_jobs
 from tasks.sweeps.unused_runners import unused_runners
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 
@@ -813,7 +813,7 @@ class TestFinishedJobs:
             True,
         )
         stage.rows("UPDATE jobs SET changed_at = now() - interval '3 min'")
-        adrift_jobs.run()
+        unresolved_jobs.run()
         (job,) = stage.rows("SELECT state, conclusion FROM jobs WHERE id = 7")
         assert tuple(job) == ("completed", "unknown")
         assert stage.rows("SELECT 1 FROM executions WHERE ended_at IS NULL") == []  # the account's budget is free

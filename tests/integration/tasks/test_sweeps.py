@@ -17,12 +17,12 @@ from tasks.claims.release import release
 from tasks.claims.retire import retire
 from tasks.pools.pools import reconcile
 from tasks.sweeps import unused_runners as of_unused
-from tasks.sweeps.adrift_jobs import adrift_jobs
 from tasks.sweeps.finished_jobs import finished_jobs
 from tasks.sweeps.missing_pods import missing_pods
 from tasks.sweeps.missing_stamps import missing_stamps
 from tasks.sweeps.orphaned_runners import orphaned_runners
 from tasks.sweeps.stale_claims import stale_claims
+from tasks.sweeps.unresolved_jobs import unresolved_jobs
 from tasks.sweeps.unused_runners import unused_runners
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 
@@ -169,12 +169,12 @@ def test_a_spent_pod_does_not_wait_for_a_github_that_cannot_be_asked(
 
     for _ in range(3):  # GitHub is away, tick after tick
         stage.rows("UPDATE jobs SET changed_at = changed_at - interval '1 h', ask_after = NULL")
-        adrift_jobs.run()
+        unresolved_jobs.run()
         after = stage.see(claim)
         assert (after.job_state, after.hold_reason) == ("running", "ask_github")
     github.broken, github.job = False, ("completed", "success", RUNNER)
     stage.rows("UPDATE jobs SET ask_after = NULL")
-    adrift_jobs.run()
+    unresolved_jobs.run()
     after = stage.see(claim)
     assert (after.job_state, after.hold_reason, after.conclusion) == ("completed", None, "success")
 

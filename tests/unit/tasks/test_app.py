@@ -38,7 +38,7 @@ NAMES = {
     "ostler.missing_stamps": "sweeps",
     "ostler.unused_runners": "sweeps",
     "ostler.redelivery": "sweeps",
-    "ostler.adrift_jobs": "sweeps",
+    "ostler.unresolved_jobs": "sweeps",
     "ostler.orphaned_stamps": "sweeps",
     "ostler.silent_pods": "sweeps",
     "ostler.gone_nodes": "sweeps",

@@ -20,7 +20,6 @@ from k8s_adapters.metadata import OF_POOLS, metadata_pages
 from k8s_adapters.names import CLAIM_ANNOTATION, OWNER_LABEL
 from ostler.clock import utcnow
 from ostler.errors import Conflict
-from tasks.sweeps.adrift_jobs import adrift_jobs
 from tasks.sweeps.catch_up import catch_up
 from tasks.sweeps.finished_jobs import finished_jobs
 from tasks.sweeps.gates import gates
@@ -37,6 +36,7 @@ from tasks.sweeps.resume import resume
 from tasks.sweeps.silent_pods import silent_pods
 from tasks.sweeps.stale_claims import stale_claims
 from tasks.sweeps.unbound_executions import unbound_executions
+from tasks.sweeps.unresolved_jobs import unresolved_jobs
 from tasks.sweeps.unused_runners import unused_runners
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 from tests.integration.tasks.listing import job
@@ -451,7 +451,7 @@ FAMILY = (
         repeats=True,
     ),
     Kin(
-        task=adrift_jobs,
+        task=unresolved_jobs,
         stall=unasked_job,
         repaired=REQUEUED,
         reads=NO_LIST,

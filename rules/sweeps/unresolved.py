@@ -20,7 +20,7 @@ LONGEST_EXECUTING = timedelta(days=6)
 """A day more than GitHub lets a job run on a self-hosted runner (same page)."""
 
 
-class Adrift(StrEnum):
+class Unresolved(StrEnum):
     """Why a job is asked about.
 
     - `unknown`: it has the hold `ask_github`.
@@ -55,23 +55,23 @@ class Move(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class AdriftVerdict:
+class UnresolvedVerdict:
     """A move; `fate` says where to and why."""
 
     move: Move
     fate: JobFate
 
 
-def judge_adrift(
+def judge_unresolved(
     *,
-    kind: Adrift,
+    kind: Unresolved,
     state: JobState,
     status: str | None,
     conclusion: str | None,
     started: bool,
     age: timedelta,
     run: OverRun | None,
-) -> AdriftVerdict:
+) -> UnresolvedVerdict:
     """Return what becomes of a job of which GitHub says `status`; None is a 404. `run`: its run, if that is over.
 
     A 404 finishes only what no longer can be queued there: a job that `started`, or one whose `age` (since it was
@@ -81,17 +81,17 @@ def judge_adrift(
     if status is None:
         most = LONGEST_WAITING if state is JobState.WAITING else LONGEST_QUEUED
         over = started or age > most
-        return AdriftVerdict(Move.FOLLOW, NO_SUCH_JOB) if over else AdriftVerdict(Move.KEEP, fate)
+        return UnresolvedVerdict(Move.FOLLOW, NO_SUCH_JOB) if over else UnresolvedVerdict(Move.KEEP, fate)
     if fate.fate is Fate.FINISH:
-        return AdriftVerdict(Move.FOLLOW, fate)
+        return UnresolvedVerdict(Move.FOLLOW, fate)
     if fate.fate is Fate.RUNNING:
-        known = state is JobState.RUNNING and kind in {Adrift.UNKNOWN, Adrift.ELSEWHERE}
-        return AdriftVerdict(Move.KEEP if known else Move.FOLLOW, fate)
+        known = state is JobState.RUNNING and kind in {Unresolved.UNKNOWN, Unresolved.ELSEWHERE}
+        return UnresolvedVerdict(Move.KEEP if known else Move.FOLLOW, fate)
     if state is JobState.WAITING:
-        return AdriftVerdict(Move.READY if status == "queued" else Move.KEEP, fate)
+        return UnresolvedVerdict(Move.READY if status == "queued" else Move.KEEP, fate)
     if state is JobState.QUEUED:
-        return AdriftVerdict(Move.LIFT if kind is Adrift.UNKNOWN else Move.KEEP, fate)
-    return AdriftVerdict(Move.FOLLOW, fate)
+        return UnresolvedVerdict(Move.LIFT if kind is Unresolved.UNKNOWN else Move.KEEP, fate)
+    return UnresolvedVerdict(Move.FOLLOW, fate)
 
 
 def next_ask_after(stood: timedelta, *, least: timedelta, most: timedelta) -> timedelta:

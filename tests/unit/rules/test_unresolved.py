@@ -8,9 +8,9 @@ import pytest
 
 from rules.claims.fates import Fate, OverRun
 from rules.claims.machines import JobState
-from rules.sweeps.adrift import Adrift, Move, judge_adrift, next_ask_after
+from rules.sweeps.unresolved import Move, Unresolved, judge_unresolved, next_ask_after
 
-_A, _J, _M = Adrift, JobState, Move
+_A, _J, _M = Unresolved, JobState, Move
 HELD, SET_ASIDE, WAITING = (_A.UNKNOWN, _J.RUNNING), (_A.SET_ASIDE, _J.QUEUED), (_A.WAITING, _J.WAITING)
 ELSEWHERE, LOST, CLAIMED = (_A.ELSEWHERE, _J.RUNNING), (_A.BUG, _J.RUNNING), (_A.BUG, _J.CLAIMED)
 HELD_QUEUED = (_A.UNKNOWN, _J.QUEUED)
@@ -18,8 +18,8 @@ EVERY = [HELD, SET_ASIDE, WAITING, ELSEWHERE, LOST, CLAIMED, HELD_QUEUED]
 
 
 @pytest.mark.parametrize(("kind", "state"), EVERY)
-def test_what_is_over_is_finished(kind: Adrift, state: JobState) -> None:
-    verdict = judge_adrift(
+def test_what_is_over_is_finished(kind: Unresolved, state: JobState) -> None:
+    verdict = judge_unresolved(
         kind=kind, state=state, status="completed", conclusion="failure", run=None, started=False, age=timedelta(0)
     )
     assert (verdict.move, verdict.fate.fate, verdict.fate.conclusion) == (Move.FOLLOW, Fate.FINISH, "failure")
@@ -29,9 +29,9 @@ def test_what_is_over_is_finished(kind: Adrift, state: JobState) -> None:
 @pytest.mark.parametrize("started", [False, True])
 @pytest.mark.parametrize("hours", [0, 24, 48, 49, 24 * 35, 24 * 36])
 def test_a_404_finishes_only_what_started_or_cannot_be_queued_any_more(
-    kind: Adrift, state: JobState, started: bool, hours: int
+    kind: Unresolved, state: JobState, started: bool, hours: int
 ) -> None:
-    verdict = judge_adrift(
+    verdict = judge_unresolved(
         kind=kind, state=state, status=None, conclusion=None, run=None, started=started, age=timedelta(hours=hours)
     )
     over = started or hours > (24 * 35 if state is _J.WAITING else 48)
@@ -62,9 +62,9 @@ def test_a_404_finishes_only_what_started_or_cannot_be_queued_any_more(
     ],
 )
 def test_what_is_not_over_stands_where_github_says(
-    job: tuple[Adrift, JobState], status: str, move: Move, fate: Fate
+    job: tuple[Unresolved, JobState], status: str, move: Move, fate: Fate
 ) -> None:
-    verdict = judge_adrift(
+    verdict = judge_unresolved(
         kind=job[0], state=job[1], status=status, conclusion=None, run=None, started=False, age=timedelta(days=99)
     )
     assert (verdict.move, verdict.fate.fate) == (move, fate)
@@ -77,8 +77,8 @@ def test_a_job_is_asked_about_ever_more_seldom(stood: float, after: float) -> No
 
 
 @pytest.mark.parametrize(("kind", "state"), EVERY)
-def test_a_job_that_waits_in_a_run_that_is_over_is_finished(kind: Adrift, state: JobState) -> None:
-    verdict = judge_adrift(
+def test_a_job_that_waits_in_a_run_that_is_over_is_finished(kind: Unresolved, state: JobState) -> None:
+    verdict = judge_unresolved(
         kind=kind,
         state=state,
         status="queued",
