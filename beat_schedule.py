@@ -31,7 +31,7 @@ _LINES = (
     ("orphaned_runners", "slow_sweep_every", "sweeps"),
     ("orphaned_service_accounts", "slow_sweep_every", "sweeps"),
     ("prune", "prune_every", "sweeps"),
-    ("unbound_executions", "sweep_every", "sweeps"),
+    ("unidentified_executions", "sweep_every", "sweeps"),
     ("catch_up", "catch_up_every", "sweeps"),
 )
 

@@ -50,7 +50,7 @@ class UnusedAction(StrEnum):
     - `wait`: nothing in this tick; counted by reason.
     - `ask_job`: ask GitHub for the claimed job and judge again.
     - `execute`: `executing`, bound to the claimed job.
-    - `execute_unbound`: `executing`, its job left to the webhook that names the runner; counted.
+    - `execute_unidentified`: `executing`, its job left to the webhook that names the runner; counted.
     - `release_never_started`: release; the job goes back to the queue, the Pod is retired.
     - `finish`: the claimed job is over and so is its runner: end claim and job.
     - `spare`: the claimed job needs this claim no more; it becomes a spare.
@@ -60,7 +60,7 @@ class UnusedAction(StrEnum):
     WAIT = "wait"
     ASK_JOB = "ask_job"
     EXECUTE = "execute"
-    EXECUTE_UNBOUND = "execute_unbound"
+    EXECUTE_UNBOUND = "execute_unidentified"
     RELEASE_NEVER_STARTED = "release_never_started"
     FINISH = "finish"
     SPARE = "spare"

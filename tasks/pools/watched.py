@@ -132,7 +132,7 @@ def pod_executes(*, claim_id: int) -> None:
         return
 
     def body(db: Connection) -> bool:
-        return watched.execute_unbound(db, claim_id, now=utcnow(), who=rt.who, why=WHY)
+        return watched.execute_unidentified(db, claim_id, now=utcnow(), who=rt.who, why=WHY)
 
     try:
         moved = transaction(rt.engine, body)
@@ -140,7 +140,7 @@ def pod_executes(*, claim_id: int) -> None:
         log.warning("claim.not_marked", claim=claim_id, error=words_of(error))
         return
     if moved:
-        log.info("claim.executes_unbound", claim=claim_id)
+        log.info("claim.executes_unidentified", claim=claim_id)
 
 
 @task("poller_ended", queue="dispatch", policy=SWEEP)

@@ -47,7 +47,7 @@ MODULES = (
     "tasks.sweeps.gone_nodes",
     "tasks.sweeps.orphaned_runners",
     "tasks.sweeps.orphaned_service_accounts",
-    "tasks.sweeps.unbound_executions",
+    "tasks.sweeps.unidentified_executions",
     "tasks.sweeps.gates",
     "tasks.sweeps.prune",
     "tasks.sweeps.catch_up",

@@ -48,7 +48,7 @@ TASKS: Mapping[str, str] = {
             "orphaned_runners",
             "orphaned_service_accounts",
             "prune",
-            "unbound_executions",
+            "unidentified_executions",
             "catch_up",
             "gates",
             "gone_nodes",

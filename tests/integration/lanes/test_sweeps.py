@@ -53,7 +53,7 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     "orphaned_runners": (CLAIM, POD, "SELECT 1 FROM mint_attempts WHERE runner_id = 77 FOR NO KEY UPDATE"),
     "orphaned_service_accounts": (POD,),
     "prune": ("SELECT 1 FROM deliveries WHERE guid = 'a0' FOR UPDATE",),
-    "unbound_executions": (JOB, CLAIM, POD),
+    "unidentified_executions": (JOB, CLAIM, POD),
     "catch_up": (JOB,),
     "gates": ("SELECT 1 FROM gates WHERE upstream = 'github' FOR NO KEY UPDATE",),
 }

@@ -193,7 +193,7 @@ def test_a_delivered_claim_without_its_stamp_is_stamped_and_a_young_one_not_yet(
     ("runner", "job", "state", "after_job", "counted"),
     [
         ("busy", ("in_progress", None, RUNNER), "executing", (7, "running"), "execute"),
-        ("busy", ("queued", None, None), "executing", (None, "queued"), "execute_unbound"),
+        ("busy", ("queued", None, None), "executing", (None, "queued"), "execute_unidentified"),
         ("online", ("queued", None, None), "delivered", (7, "claimed"), "wait"),
         ("online", ("in_progress", None, "another"), "spare", (None, "running"), "spare"),
         ("online", ("completed", "cancelled", None), "spare", (None, "completed"), "spare"),

@@ -46,7 +46,7 @@ NAMES = {
     "ostler.finished_jobs": "sweeps",
     "ostler.orphaned_runners": "sweeps",
     "ostler.orphaned_service_accounts": "sweeps",
-    "ostler.unbound_executions": "sweeps",
+    "ostler.unidentified_executions": "sweeps",
     "ostler.pods_changed": "dispatch",
     "ostler.pod_gone": "dispatch",
     "ostler.pod_executes": "dispatch",

@@ -35,7 +35,7 @@ from tasks.sweeps.rematch import rematch
 from tasks.sweeps.resume import resume
 from tasks.sweeps.silent_pods import silent_pods
 from tasks.sweeps.stale_claims import stale_claims
-from tasks.sweeps.unbound_executions import unbound_executions
+from tasks.sweeps.unidentified_executions import unidentified_executions
 from tasks.sweeps.unresolved_jobs import unresolved_jobs
 from tasks.sweeps.unused_runners import unused_runners
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
@@ -503,7 +503,7 @@ FAMILY = (
         kills=NOTHING_ENDS,
     ),
     Kin(
-        task=unbound_executions,
+        task=unidentified_executions,
         stall=unnamed_execution,
         repaired=counted("SELECT 1 FROM executions"),
         reads=NO_LIST,

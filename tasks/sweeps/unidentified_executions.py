@@ -1,4 +1,4 @@
-"""`ostler.unbound_executions`: claims whose runner executes a job while nobody said which.
+"""`ostler.unidentified_executions`: claims whose runner executes a job while nobody said which.
 
 The watch saw that a job began, or GitHub refused to delete the busy runner, and no webhook came. GitHub is asked for
 the job that the claim has: if it runs on this runner they belong together, else it goes where GitHub says, so that it
@@ -23,11 +23,11 @@ from tasks.sweeps.tick import Tick
 from tasks.sweeps.unused_runners import ask_job
 
 
-@sweep("unbound_executions")
-def unbound_executions(tick: Tick) -> None:
+@sweep("unidentified_executions")
+def unidentified_executions(tick: Tick) -> None:
     """Ask for each; an installation that does not answer is left alone for this tick, one bad claim stops no other."""
     older_than = tick.rt.settings.unused_after
-    claims = list(tick.read(lambda db: watched.unbound(db, older_than=older_than, now=utcnow())))
+    claims = list(tick.read(lambda db: watched.unidentified(db, older_than=older_than, now=utcnow())))
     random.shuffle(claims)
     silent: set[int] = set()
     for claim in claims:
