@@ -25,7 +25,7 @@ _LINES = (
     ("redelivery", "sweep_every", "sweeps"),
     ("unresolved_jobs", "sweep_every", "sweeps"),
     ("orphaned_stamps", "sweep_every", "sweeps"),
-    ("silent_pods", "sweep_every", "sweeps"),
+    ("unresponsive_pods", "sweep_every", "sweeps"),
     ("gone_nodes", "sweep_every", "sweeps"),
     ("finished_jobs", "sweep_every", "sweeps"),
     ("orphaned_runners", "slow_sweep_every", "sweeps"),

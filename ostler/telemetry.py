@@ -239,7 +239,7 @@ for _why in ("surplus", "drained", "template", "cordoned", "not_started", "over"
     PODS_RETIRED.labels(_why)
 for _how in ("completed", "failed", "out_of_memory", "deleted", "evicted", "preempted", "node", "deadline", "unknown"):
     PODS_LOST.labels(_how)
-for _trouble in ("image", "container", "unschedulable", "poller", "silent", "refused"):
+for _trouble in ("image", "container", "unschedulable", "poller", "unresponsive", "refused"):
     FAILED_STARTS.labels(_trouble)
 for _hint in ("gone", "spent", "executing", "unstamped", "pool"):
     WATCH_HINTS.labels(_hint)

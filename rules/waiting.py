@@ -393,7 +393,7 @@ _TROUBLES = {
         "its Pods end before their first poll",
         "See the log of container `poller` of one of them: it says why web did not take the poll.",
     ),
-    Trouble.SILENT: (
+    Trouble.UNRESPONSIVE: (
         "its Pods run, and web does not hear them",
         "See that OSTLER_DISPATCH_URL reaches web from the Pods: DNS, network policies, and the log of `poller`.",
     ),

@@ -15,7 +15,7 @@ class PodState(StrEnum):
     - `busy`: it may hold a JIT.
     - `ending`: its delivered claim is over, and the Pod is not yet.
     - `retiring`: a live retire claim.
-    - `silent`: it polled once, and nobody hears it any more.
+    - `unresponsive`: it polled once, and nobody hears it any more.
     - `spent`: it is over, whatever containers beside `poller` and `runner` do.
     """
 
@@ -25,7 +25,7 @@ class PodState(StrEnum):
     BUSY = "busy"
     ENDING = "ending"
     RETIRING = "retiring"
-    SILENT = "silent"
+    UNRESPONSIVE = "unresponsive"
     SPENT = "spent"
 
 
@@ -62,4 +62,4 @@ def state_of(pod: PodSight) -> PodState:
         (not pod.ever_polled, PodState.STARTING),
         (pod.heard, PodState.WARM),
     )
-    return next((state for holds, state in answers if holds), PodState.SILENT)
+    return next((state for holds, state in answers if holds), PodState.UNRESPONSIVE)

@@ -264,7 +264,7 @@ def _leaves(pod: ObservedPod) -> bool:
     """
     if pod.node_gone or pod.state in {PodState.SPENT, PodState.RETIRING}:
         return True
-    return pod.terminating and pod.state in {PodState.STARTING, PodState.WARM, PodState.SILENT}
+    return pod.terminating and pod.state in {PodState.STARTING, PodState.WARM, PodState.UNRESPONSIVE}
 
 
 def _is_lost(pod: ObservedPod) -> bool:
@@ -311,18 +311,18 @@ def _retirements(
 ) -> list[Retirement]:
     """Return who goes, most dispensable first: failed starts, what is too many, stale starts, then what still serves.
 
-    Of the surplus, silent Pods go first and starting ones next, those without a node before others, so that those that
-    serve stay. Of the warm ones, those
-    go first that would be replaced anyway (cordoned, then stale), then those that have been idle longest.
+    Of the surplus, unresponsive Pods go first and starting ones next, those without a node before others, so that those
+    that serve stay. Of the warm ones, those go first that would be replaced anyway (cordoned, then stale), then those
+    that have been idle longest.
     """
     gone = {pod.id: Retirement(pod.id, Why.NOT_STARTED, detail) for pod, _, detail in overdue}
     seen = [pod for pod in kept if pod.seen and not pod.unborn]
     starting = [pod for pod in seen if pod.state is PodState.STARTING and pod.id not in gone]
-    silent = sorted((pod for pod in seen if pod.state is PodState.SILENT), key=_dispensable)
+    unresponsive = sorted((pod for pod in seen if pod.state is PodState.UNRESPONSIVE), key=_dispensable)
     warm = sorted((pod for pod in seen if pod.state is PodState.WARM), key=_dispensable)
     why = Why.DRAINED if pool.leaving else Why.SURPLUS
     starting_first = sorted(starting, key=lambda pod: (not pod.unschedulable, _dispensable(pod)))
-    surplus = [*silent, *starting_first, *warm][: max(0, too_many - len(gone))]
+    surplus = [*unresponsive, *starting_first, *warm][: max(0, too_many - len(gone))]
     gone |= {pod.id: Retirement(pod.id, why) for pod in surplus}
     gone |= {pod.id: Retirement(pod.id, Why.TEMPLATE) for pod in starting if pod.stale and pod.id not in gone}
     available = sum(pod.state in AVAILABLE and pod.id not in gone for pod in kept)

@@ -92,7 +92,7 @@ class QuietPod:
     web_beats: bool
 
 
-def judge_silent(pod: QuietPod, evidence: PodEvidence, *, grace_seconds: float) -> Verdict:
+def judge_unresponsive(pod: QuietPod, evidence: PodEvidence, *, grace_seconds: float) -> Verdict:
     """Return whether a Pod is of no use: it does not poll for so long, or its poller ended other than 0."""
     if evidence.terminal:
         return _keep("it is ending by itself")

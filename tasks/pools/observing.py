@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row
 from k8s_adapters.pods import PodSeen
 from models.pools import pool_plans
 from models.pools.pod_rows import PodRow
-from models.sweeps import silence
+from models.sweeps import unresponsive
 from models.upstream import gates
 from ostler.upstreams import Upstream
 from rules.claims.machines import Purpose
@@ -95,7 +95,7 @@ def make_plan(
         max_concurrent=pool.max_concurrent,
         starts=recovered(pool_plans.starts_of(pool), first_polls=polls, rolls=rolls(pods)),
         retired=pool_plans.retired_in_tick(pool, now=now),
-        web_beats=starting and silence.web_beats(db, since=heard_from, now=now),
+        web_beats=starting and unresponsive.web_beats(db, since=heard_from, now=now),
     )
     made = plan(observed, pods, most=most, now=now)
     if made.retire and not gates.is_open(db, Upstream.KUBERNETES):

@@ -279,7 +279,7 @@ def see(
     silent: set[int | None],
     now: datetime,
 ) -> None:
-    """Deal with one Pod that is over; a silent one is left to `silent_pods`."""
+    """Deal with one Pod that is over; a silent one is left to `unresponsive_pods`."""
     if row.uid is None:
         return
     if pod is None:

@@ -40,14 +40,14 @@ def resume(tick: Tick) -> None:
     if tick.read(epochs.is_older):  # what these rows say is due was done, or undone, long ago
         tick.incomplete("Postgres is older than the cluster")
         return
-    tick.part("un-stamps", lambda: unstamp_silent_pods(tick))
+    tick.part("un-stamps", lambda: unstamp_cut_off_pods(tick))
     if not tick.dry:
         tick.part("cuts", lambda: look_at_suspects(tick))
         tick.part("wakes", lambda: wake_pools(tick))
     tick.part("late steps", lambda: send_all_late_steps(tick))
 
 
-def unstamp_silent_pods(tick: Tick) -> None:
+def unstamp_cut_off_pods(tick: Tick) -> None:
     """Begin the un-stamps of minted claims whose Pods stopped polling, a page to a transaction."""
     while send_unstamps(tick) and tick.page():
         pass

@@ -42,7 +42,7 @@ MODULES = (
     "tasks.sweeps.redelivery",
     "tasks.sweeps.unresolved_jobs",
     "tasks.sweeps.orphaned_stamps",
-    "tasks.sweeps.silent_pods",
+    "tasks.sweeps.unresponsive_pods",
     "tasks.sweeps.finished_jobs",
     "tasks.sweeps.gone_nodes",
     "tasks.sweeps.orphaned_runners",

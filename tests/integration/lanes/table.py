@@ -43,7 +43,7 @@ TASKS: Mapping[str, str] = {
             "redelivery",
             "unresolved_jobs",
             "orphaned_stamps",
-            "silent_pods",
+            "unresponsive_pods",
             "finished_jobs",
             "orphaned_runners",
             "orphaned_service_accounts",

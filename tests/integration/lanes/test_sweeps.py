@@ -47,7 +47,7 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     "redelivery": ("SELECT 1 FROM redeliveries WHERE guid = 'a0' FOR NO KEY UPDATE",),
     "unresolved_jobs": (JOB,),
     "orphaned_stamps": (POD,),
-    "silent_pods": (POD,),
+    "unresponsive_pods": (POD,),
     "gone_nodes": (POD,),
     "finished_jobs": (JOB, CLAIM, POD),
     "orphaned_runners": (CLAIM, POD, "SELECT 1 FROM mint_attempts WHERE runner_id = 77 FOR NO KEY UPDATE"),

@@ -18,8 +18,8 @@ from rules.sweeps.orphans import (
     judge_orphaned_stamp,
     judge_runner,
     judge_service_account,
-    judge_silent,
     judge_stamped,
+    judge_unresponsive,
 )
 from rules.sweeps.reaping import Source, enough
 
@@ -65,7 +65,7 @@ def test_a_pod_that_may_hold_a_jit_stays(change: dict[str, Any]) -> None:
     evidence = replace(WAITING, **change)
 
     assert judge_orphaned_stamp(evidence, **SEEN).keep
-    assert judge_silent(QuietPod(quiet_seconds=1000, web_beats=True), evidence, grace_seconds=300).keep
+    assert judge_unresponsive(QuietPod(quiet_seconds=1000, web_beats=True), evidence, grace_seconds=300).keep
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_pod_that_may_hold_a_jit_stays(change: dict[str, Any]) -> None:
     ],
 )
 def test_a_pod_goes_for_its_silence_or_for_its_failed_poller(pod: QuietPod, code: int | None, goes: bool) -> None:
-    verdict = judge_silent(pod, replace(WAITING, poller_exit_code=code), grace_seconds=300)
+    verdict = judge_unresponsive(pod, replace(WAITING, poller_exit_code=code), grace_seconds=300)
 
     assert verdict.keep != goes
     assert verdict.keep or enough(verdict.witnesses)
@@ -169,7 +169,7 @@ def test_a_service_account_stays(change: dict[str, Any]) -> None:
 def test_each_orphan_is_judged_from_the_end_of_its_grace_on() -> None:
     silent = QuietPod(quiet_seconds=300, web_beats=True)
     assert judge_stamped(replace(ORPHAN, idle_seconds=300), grace_seconds=300) is None
-    assert not judge_silent(silent, WAITING, grace_seconds=300).keep
+    assert not judge_unresponsive(silent, WAITING, grace_seconds=300).keep
     assert not judge_runner(**{**LEFT, "idle_seconds": 900.0}, grace_seconds=900).keep
     assert not judge_service_account(**{**LONELY, "age_seconds": 600.0}, grace_seconds=600).keep
 

@@ -11,7 +11,7 @@ from rules.pools.pod_states import PodSight, PodState, state_of
     ("pod", "state"),
     [
         (PodSight(), PodState.STARTING),
-        (PodSight(ever_polled=True), PodState.SILENT),
+        (PodSight(ever_polled=True), PodState.UNRESPONSIVE),
         (PodSight(ever_polled=True, heard=True), PodState.WARM),
         (PodSight(claimed=True), PodState.RESERVED),
         (PodSight(claimed=True, ever_polled=True, heard=True), PodState.RESERVED),

@@ -62,7 +62,7 @@ def test_the_status_has_every_count() -> None:
         "busy": 3,
         "ending": 0,
         "retiring": 0,
-        "silent": 0,
+        "unresponsive": 0,
         "spent": 4,
         "stale": 5,
         "lost": 6,
@@ -132,7 +132,7 @@ def test_a_pool_that_wants_no_pods_is_not_ready_when_its_spec_is_wrong() -> None
 
 def test_pods_are_missing_when_something_keeps_them_from_starting() -> None:
     assert ready(POOL, plan(0, hopeless="ErrImagePull")) == ("False", "PodsMissing")
-    assert ready(POOL, plan(0, starts=Starts(trouble=Trouble.SILENT))) == ("False", "PodsMissing")
+    assert ready(POOL, plan(0, starts=Starts(trouble=Trouble.UNRESPONSIVE))) == ("False", "PodsMissing")
 
 
 def test_a_pool_that_is_deleted_or_paused_says_so() -> None:
@@ -180,7 +180,7 @@ def test_the_problem_of_the_spec_is_told_first_and_then_that_of_the_image() -> N
     [
         (Starts(trouble=Trouble.REFUSED, detail="why"), "PodRefused"),
         (Starts(trouble=Trouble.IMAGE, detail="why"), "why"),
-        (Starts(trouble=Trouble.SILENT, detail="why", failures=2), "PodsDoNotStart"),
+        (Starts(trouble=Trouble.UNRESPONSIVE, detail="why", failures=2), "PodsDoNotStart"),
     ],
 )
 def test_pods_that_do_not_start_degrade_their_pool_before_pods_that_run(starts: Starts, reason: str) -> None:
@@ -190,7 +190,7 @@ def test_pods_that_do_not_start_degrade_their_pool_before_pods_that_run(starts: 
 
 
 def test_one_failed_start_degrades_nothing() -> None:
-    assert degraded(POOL, plan(starts=Starts(trouble=Trouble.SILENT, detail="why", failures=1)))[0] == "False"
+    assert degraded(POOL, plan(starts=Starts(trouble=Trouble.UNRESPONSIVE, detail="why", failures=1)))[0] == "False"
 
 
 def test_a_brake_is_told_with_its_account_and_its_cure() -> None:

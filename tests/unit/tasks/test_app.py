@@ -40,7 +40,7 @@ NAMES = {
     "ostler.redelivery": "sweeps",
     "ostler.unresolved_jobs": "sweeps",
     "ostler.orphaned_stamps": "sweeps",
-    "ostler.silent_pods": "sweeps",
+    "ostler.unresponsive_pods": "sweeps",
     "ostler.gone_nodes": "sweeps",
     "ostler.prune": "sweeps",
     "ostler.finished_jobs": "sweeps",

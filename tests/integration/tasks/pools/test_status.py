@@ -48,7 +48,16 @@ def test_it_counts_the_pods_by_their_states_and_tells_of_the_spec_that_was_seen(
     """)
     again(stage)
     found = status(stage)
-    counts = {"busy": 1, "reserved": 1, "warm": 1, "ending": 1, "starting": 1, "silent": 0, "spent": 0, "retiring": 0}
+    counts = {
+        "busy": 1,
+        "reserved": 1,
+        "warm": 1,
+        "ending": 1,
+        "starting": 1,
+        "unresponsive": 0,
+        "spent": 0,
+        "retiring": 0,
+    }
     assert {name: found[name] for name in counts} == counts
     assert (found["replicas"], found["stale"], found["observedGeneration"]) == (5, 0, 1)
     assert found["selector"] == "ostler.dev/pool=small"

@@ -33,10 +33,10 @@ from tasks.sweeps.prune import prune
 from tasks.sweeps.redelivery import redelivery
 from tasks.sweeps.rematch import rematch
 from tasks.sweeps.resume import resume
-from tasks.sweeps.silent_pods import silent_pods
 from tasks.sweeps.stale_claims import stale_claims
 from tasks.sweeps.unidentified_executions import unidentified_executions
 from tasks.sweeps.unresolved_jobs import unresolved_jobs
+from tasks.sweeps.unresponsive_pods import unresponsive_pods
 from tasks.sweeps.unused_runners import unused_runners
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 from tests.integration.tasks.listing import job
@@ -543,7 +543,7 @@ FAMILY = (
         kills=True,
     ),
     Kin(
-        task=silent_pods,
+        task=unresponsive_pods,
         stall=failed_poller,
         repaired=RETIRING,
         reads="Pods",
