@@ -243,7 +243,7 @@ for _trouble in ("image", "container", "unschedulable", "poller", "unresponsive"
     FAILED_STARTS.labels(_trouble)
 for _hint in ("gone", "spent", "executing", "unstamped", "pool"):
     WATCH_HINTS.labels(_hint)
-for _why in ("allowance", "limited", "silent", "uninstalled", "refused", "failed", "time"):
+for _why in ("allowance", "limited", "no_answer", "uninstalled", "refused", "failed", "time"):
     CATCH_UP_LEFT.labels(_why)
 for _upstream in ("github", "kubernetes"):
     for _outcome in ("answered", "failed"):

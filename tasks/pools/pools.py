@@ -249,14 +249,14 @@ def see_all(
 ) -> bool:
     """Deal with these Pods of a pool, one after the other; False when some were left to the next run."""
     complete = True
-    silent: set[int | None] = set()
+    unavailable: set[int | None] = set()
     for row in rows:
         if remaining() < RESERVE:
             log.info("reconcile.to_be_continued")
             return False
         pod = by_uid.get(row.uid or "")
         try:
-            see(rt, row, pod, namespace=namespace, silent=silent, now=now)
+            see(rt, row, pod, namespace=namespace, unavailable=unavailable, now=now)
         except (UpstreamError, DBAPIError) as error:  # one Pod that cannot be dealt with stops no other (L14)
             log.warning("reconcile.pod_skipped", pod=row.name, error=words_of(error))
             complete = False
@@ -276,13 +276,13 @@ def see(
     pod: PodSeen | None,
     *,
     namespace: str,
-    silent: set[int | None],
+    unavailable: set[int | None],
     now: datetime,
 ) -> None:
-    """Deal with one Pod that is over; a silent one is left to `unresponsive_pods`."""
+    """Deal with one Pod that is over; an unresponsive one is left to `unresponsive_pods`."""
     if row.uid is None:
         return
     if pod is None:
-        see_missing(rt, row, namespace=namespace, silent=silent, now=now)
+        see_missing(rt, row, namespace=namespace, unavailable=unavailable, now=now)
     elif row.terminal_at is not None:
-        see_spent(rt, row, pod, silent=silent, now=now)
+        see_spent(rt, row, pod, unavailable=unavailable, now=now)

@@ -44,7 +44,7 @@ SPARED = 10.0
 """Seconds of the deadline that are left to what is needed more than the end of a ServiceAccount."""
 
 
-def see_missing(rt: Runtime, row: PodRow, *, namespace: str, silent: set[int | None], now: datetime) -> None:
+def see_missing(rt: Runtime, row: PodRow, *, namespace: str, unavailable: set[int | None], now: datetime) -> None:
     """A row whose Pod was not in the list: one GET by name and UID proves that it is gone."""
     uid = row.uid
     if uid is None or (row.claim_purpose == Purpose.RETIRE):
@@ -57,7 +57,7 @@ def see_missing(rt: Runtime, row: PodRow, *, namespace: str, silent: set[int | N
         wake_after_pods(rt, [uid])
         forget_account(rt, namespace=namespace, name=row.name, uid=uid)
     else:
-        end_claim(rt, row.claim_id, found_by=FoundBy.LISTS, spent=False, silent=silent)
+        end_claim(rt, row.claim_id, found_by=FoundBy.LISTS, spent=False, unavailable=unavailable)
 
 
 def forget_account(rt: Runtime, *, namespace: str, name: str, uid: str) -> None:
@@ -73,7 +73,7 @@ def forget_account(rt: Runtime, *, namespace: str, name: str, uid: str) -> None:
         log.warning("service_account.left", pod=name, error=meaning_of(error))
 
 
-def see_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, silent: set[int | None], now: datetime) -> None:
+def see_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, unavailable: set[int | None], now: datetime) -> None:
     """A Pod that is over: wait for its `completed`, then ask GitHub; delete it when no claim needs it."""
     waited = row.terminal_at is not None and now - row.terminal_at > timedelta(seconds=rt.settings.spent_after)
     if row.claim_id is None and judge(row.recorded, pod).busy:
@@ -94,7 +94,7 @@ def see_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, silent: set[int | None]
     if row.claim_purpose == Purpose.RETIRE:
         return
     if waited:
-        end_claim(rt, row.claim_id, found_by=FoundBy.LISTS, spent=True, silent=silent)
+        end_claim(rt, row.claim_id, found_by=FoundBy.LISTS, spent=True, unavailable=unavailable)
 
 
 def count_failed_start(rt: Runtime, row: PodRow, pod: PodSeen, *, now: datetime) -> None:
@@ -143,7 +143,7 @@ def end_claim(
     *,
     found_by: FoundBy,
     spent: bool,
-    silent: set[int | None],
+    unavailable: set[int | None],
     also: Callable[[Connection], None] = _nothing_else,
     look_ups: LookUps | None = None,
 ) -> bool:
@@ -151,7 +151,7 @@ def end_claim(
 
     One that is not executing is released instead, which also deregisters its runner; where GitHub will never
     answer that release (the App was removed), the end of the Pod ends the claim.
-    `silent` are the installations for which GitHub did not answer in this run: their claims wait for the next one.
+    `unavailable` are the installations for which GitHub did not answer in this run: their claims wait for the next one.
     `also` is called in the transaction that ends it or begins its release; `look_ups` are a tick's, as for `ask_job`.
     False when neither was done.
     """
@@ -164,7 +164,7 @@ def end_claim(
     if claim is None:
         return False
     with about(claim=claim_id, job=claim.job_id, pod=claim.pod_name, pod_uid=claim.pod_uid):
-        ended = _end(rt, claim_id, claim, spent=spent, silent=silent, also=also, look_ups=look_ups)
+        ended = _end(rt, claim_id, claim, spent=spent, unavailable=unavailable, also=also, look_ups=look_ups)
         if ended:
             ask_for_events(rt, [claim.pod_uid], live=True)
         return ended
@@ -176,17 +176,17 @@ def _end(
     claim: pod_claims.ClaimFacts,
     *,
     spent: bool,
-    silent: set[int | None],
+    unavailable: set[int | None],
     also: Callable[[Connection], None],
     look_ups: LookUps | None,
 ) -> bool:
     """Do what `end_claim` says with a claim that was found to be live."""
     if not claim.executing and not (claim.releasing and claim.delivered):
         return _begin_release(rt, claim_id, claim, also)
-    fate = fate_of(rt, claim, spent=spent, silent=silent, look_ups=look_ups)
+    fate = fate_of(rt, claim, spent=spent, unavailable=unavailable, look_ups=look_ups)
     if fate is None:
         return False
-    if fate.fate is Fate.REQUEUE and not runner_removed(rt, claim, silent=silent):
+    if fate.fate is Fate.REQUEUE and not runner_removed(rt, claim, unavailable=unavailable):
         return False
 
     def end(db: Connection) -> bool:
@@ -240,11 +240,11 @@ def fate_of(
     claim: pod_claims.ClaimFacts,
     *,
     spent: bool,
-    silent: set[int | None],
+    unavailable: set[int | None],
     look_ups: LookUps | None,
 ) -> JobFate | None:
     """Return what becomes of the job of a claim whose Pod is over; None when that has to be asked again."""
-    if claim.installation_id in silent:
+    if claim.installation_id in unavailable:
         return None
     try:
         return ask_fate(
@@ -257,7 +257,7 @@ def fate_of(
         )
     except UpstreamError as error:
         if isinstance(error, Retryable | RateLimited):
-            silent.add(claim.installation_id)
+            unavailable.add(claim.installation_id)
         paced = isinstance(error, RateLimited) and error.paced
         if paced or (not spent and isinstance(error, Retryable | RateLimited)):
             log.warning("claim.fate_unknown", error=meaning_of(error))
@@ -266,7 +266,7 @@ def fate_of(
         return JobFate(Fate.RUNNING, "GitHub cannot be asked")
 
 
-def runner_removed(rt: Runtime, claim: pod_claims.ClaimFacts, *, silent: set[int | None]) -> bool:
+def runner_removed(rt: Runtime, claim: pod_claims.ClaimFacts, *, unavailable: set[int | None]) -> bool:
     """Deregister the runner of a claim that ends while its job is queued; False when that has to be tried again.
 
     GitHub may have given this runner a job that it never began: no other runner gets that one before GitHub has
@@ -276,7 +276,7 @@ def runner_removed(rt: Runtime, claim: pod_claims.ClaimFacts, *, silent: set[int
         deregister(rt, claim.registrations, policy=SWEEP_ROW)
     except (Busy, Retryable, RateLimited) as error:
         if not isinstance(error, Busy):
-            silent.add(claim.installation_id)
+            unavailable.add(claim.installation_id)
         log.info("claim.runner_stays", error=meaning_of(error))
         return False
     except UpstreamError as error:  # the App was removed, or may not: the job need not wait for that

@@ -113,7 +113,7 @@ def pod_gone(*, claim_id: int) -> None:
         return
     also_about(job=claim.job_id, pod=claim.pod_name, pod_uid=claim.pod_uid)
     log.info("pod.gone")
-    end_claim(rt, claim_id, found_by=FoundBy.WATCH, spent=False, silent=set())
+    end_claim(rt, claim_id, found_by=FoundBy.WATCH, spent=False, unavailable=set())
     rt.waker.send(RECONCILE, queue="pools", pool_id=claim.pool_id)
 
 

@@ -61,7 +61,7 @@ MOST_PAGES = 10
 LONGEST = 200.0
 """Seconds of one tick: well below its period."""
 
-MOST_SILENCE = 3
+MOST_UNANSWERED = 3
 """Calls in a row without an answer after which an installation is left to the next tick."""
 
 LOCK_MS = 250
@@ -85,17 +85,17 @@ def catch_up(tick: Tick) -> None:
     settings = tick.rt.settings
     seen_within = timedelta(seconds=settings.catch_up_seen_within)
     places = tick.read(lambda db: rows.places(db, seen_within=seen_within, note=not tick.dry, now=utcnow()))
-    silent: dict[int, str] = {}
-    silence: Counter[int] = Counter()
+    unavailable: dict[int, str] = {}
+    unanswered: Counter[int] = Counter()
     for number, place in enumerate(places):
-        if place.installation_id in silent:
-            telemetry.CATCH_UP_LEFT.labels(silent[place.installation_id]).inc()
+        if place.installation_id in unavailable:
+            telemetry.CATCH_UP_LEFT.labels(unavailable[place.installation_id]).inc()
             continue
         if not tick.page():
             telemetry.CATCH_UP_LEFT.labels("time").inc(len(places) - number)
             return
         try:
-            why = visit(tick, place, silence)
+            why = visit(tick, place, unanswered)
         except DBAPIError as error:
             if not is_locked(error):
                 raise
@@ -104,20 +104,20 @@ def catch_up(tick: Tick) -> None:
         if why is None:
             continue
         telemetry.CATCH_UP_LEFT.labels(why).inc()
-        if why in {"allowance", "limited", "uninstalled"} or silence[place.installation_id] >= MOST_SILENCE:
-            silent[place.installation_id] = why
+        if why in {"allowance", "limited", "uninstalled"} or unanswered[place.installation_id] >= MOST_UNANSWERED:
+            unavailable[place.installation_id] = why
         if why == "uninstalled":
             put_off(tick, [each for each in places if each.installation_id == place.installation_id])
         elif why == "refused":
             put_off(tick, [place])
 
 
-def visit(tick: Tick, place: rows.Place, silence: Counter[int]) -> str | None:
+def visit(tick: Tick, place: rows.Place, unanswered: Counter[int]) -> str | None:
     """Look at one repository; return why the look did not come to its end, None when it did.
 
-    `silence`: calls in a row that were not answered, by installation.
+    `unanswered`: calls in a row that were not answered, by installation.
     """
-    look = _Look(tick, place, silence)
+    look = _Look(tick, place, unanswered)
     look.begin()
     why = None
     try:
@@ -130,7 +130,7 @@ def visit(tick: Tick, place: rows.Place, silence: Counter[int]) -> str | None:
             tick.listed(1)
         else:
             why = _why(error)
-            silence[place.installation_id] += why == "silent"
+            unanswered[place.installation_id] += why == "no_answer"
         if why == "limited":
             tick.incomplete("rate limited")
         if error is not None and not isinstance(error, EXPECTED):  # what is remembered may be of another version
@@ -145,7 +145,7 @@ def _why(error: Exception) -> str:
     if isinstance(error, NotInstalled | Suspended):
         return "uninstalled"
     if isinstance(error, Retryable):
-        return "silent"
+        return "no_answer"
     return "refused" if isinstance(error, UpstreamError) else "failed"
 
 
@@ -162,9 +162,9 @@ def put_off(tick: Tick, places: Sequence[rows.Place]) -> None:
 class _Look:
     """The look at one repository; `place` is what is remembered of it, and changes as the look goes on."""
 
-    def __init__(self, tick: Tick, place: rows.Place, silence: Counter[int]) -> None:
+    def __init__(self, tick: Tick, place: rows.Place, unanswered: Counter[int]) -> None:
         settings = tick.rt.settings
-        self._silence = silence
+        self._unanswered = unanswered
         self._tick = tick
         self._rt = tick.rt
         self._place = place
@@ -191,7 +191,7 @@ class _Look:
                 place.next_run = run_id
                 if not self._attempt(run_id, lambda run=run: self._look_into(run)):  # type: ignore[misc]
                     place.next_run = run_id + 1
-                    self._bear_silence()
+                    self._tolerate_unanswered()
         place.next_run = None
         self._look_after_ours(active)
 
@@ -220,13 +220,13 @@ class _Look:
         if why in {"limited", "uninstalled"}:
             raise _Left(why)
         self._tick.incomplete(f"a run could not be looked at: {why}")
-        self._silence[self._place.installation_id] += why == "silent"
+        self._unanswered[self._place.installation_id] += why == "no_answer"
         return False
 
-    def _bear_silence(self) -> None:
+    def _tolerate_unanswered(self) -> None:
         """End the look when nothing was answered several times in a row: the run is not to blame then."""
-        if self._silence[self._place.installation_id] >= MOST_SILENCE:
-            raise _Left("silent")
+        if self._unanswered[self._place.installation_id] >= MOST_UNANSWERED:
+            raise _Left("no_answer")
 
     def _active(self, status: str) -> list[RunSeen]:
         """Return the runs of a status, from memory while GitHub says that nothing changed."""
@@ -299,7 +299,7 @@ class _Look:
                 )
                 later.update((job.id, self._ask_after(job)) for job in jobs if job.id not in done)
                 if not heard:
-                    self._bear_silence()
+                    self._tolerate_unanswered()
         finally:
             if later and not self._tick.dry:
                 transaction(self._rt.engine, lambda db: unresolved.ask_each_later(db, later))
@@ -479,7 +479,7 @@ class _Look:
                     raise
                 time.sleep(limited.after)
                 continue
-            self._silence[self._place.installation_id] = 0
+            self._unanswered[self._place.installation_id] = 0
             told = answer.quota or quota
             if answer.cost != 1 or told != quota:
                 self._give_back(1 - answer.cost, told)

@@ -35,7 +35,7 @@ from tasks.claims.github import ask_fate, deregister
 from tasks.claims.release import send_release
 from tasks.claims.retire import send_retire
 from tasks.sweeps.frame import sweep
-from tasks.sweeps.pace import LONGEST, SILENT
+from tasks.sweeps.pace import LONGEST, UNAVAILABLE
 from tasks.sweeps.runner_lists import runners_of
 from tasks.sweeps.tick import Tick
 from tasks.worker.base import SWEEP_ROW, calls
@@ -60,15 +60,15 @@ def finished_jobs(tick: Tick) -> None:
     by_scope: dict[tuple[int, str], list[orphans.Finished]] = defaultdict(list)
     for pod in found:
         by_scope[pod.installation_id, pod.scope].append(pod)
-    silent: set[int] = set()
+    unavailable: set[int] = set()
     for (installation_id, scope), pods in by_scope.items():
-        if installation_id not in silent:
+        if installation_id not in unavailable:
             try:
                 seen = runners_of(tick, installation_id=installation_id, scope=scope)
             except UpstreamError as error:
                 tick.skipped(error, scope=scope)
-                if isinstance(error, SILENT):
-                    silent.add(installation_id)
+                if isinstance(error, UNAVAILABLE):
+                    unavailable.add(installation_id)
             else:
                 tick.listed(len(seen.runners))
                 tick.each(pods, lambda pod: look(tick, pod, seen))  # noqa: B023  called at once

@@ -21,7 +21,7 @@ from rules.sweeps.orphans import judge_runner
 from rules.sweeps.reaping import Repaired
 from tasks.claims.github import remove_runner, take_away
 from tasks.sweeps.frame import sweep
-from tasks.sweeps.pace import LONGEST, SILENT
+from tasks.sweeps.pace import LONGEST, UNAVAILABLE
 from tasks.sweeps.runner_lists import runners_of
 from tasks.sweeps.tick import Tick
 from tasks.worker.base import SWEEP_ROW
@@ -39,15 +39,15 @@ def orphaned_runners(tick: Tick) -> None:
     """Look at each scope once; an installation that does not answer is left alone for this tick (L14)."""
     now = utcnow()
     since, unheard_since = now - LOOKED_BACK, now - APPLIED_WITHIN
-    silent: set[int] = set()
+    unavailable: set[int] = set()
     for scope in tick.read(lambda db: orphans.scopes_of_runners(db, since=since, unheard_since=unheard_since)):
-        if scope.installation_id not in silent:
+        if scope.installation_id not in unavailable:
             try:
                 look_at_scope(tick, scope)
             except UpstreamError as error:
                 tick.skipped(error, scope=scope.scope)
-                if isinstance(error, SILENT):
-                    silent.add(scope.installation_id)
+                if isinstance(error, UNAVAILABLE):
+                    unavailable.add(scope.installation_id)
         if not tick.page():
             return
 

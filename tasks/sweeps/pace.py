@@ -36,7 +36,7 @@ RESERVE = 3.0
 LONGEST = 300.0
 """Seconds of all pages, or scopes, of one tick together, in a sweep that goes through many."""
 
-SILENT = (Retryable, RateLimited, Suspended, NotInstalled)
+UNAVAILABLE = (Retryable, RateLimited, Suspended, NotInstalled)
 """Errors that the next question about the same installation would meet too."""
 
 EXPECTED = (UpstreamError, StartOver, RedisError, KombuError, OperationalError, OSError)

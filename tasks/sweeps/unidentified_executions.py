@@ -18,7 +18,7 @@ from ostler.clock import utcnow
 from rules.sweeps.reaping import Source, Witness
 from rules.sweeps.unused import ClaimedJob
 from tasks.sweeps.frame import sweep
-from tasks.sweeps.pace import SILENT
+from tasks.sweeps.pace import UNAVAILABLE
 from tasks.sweeps.tick import Tick
 from tasks.sweeps.unused_runners import ask_job
 
@@ -29,15 +29,15 @@ def unidentified_executions(tick: Tick) -> None:
     older_than = tick.rt.settings.unused_after
     claims = list(tick.read(lambda db: watched.unidentified(db, older_than=older_than, now=utcnow())))
     random.shuffle(claims)
-    silent: set[int] = set()
+    unavailable: set[int] = set()
     for claim in claims:
         if not tick.goes_on():
             return
-        if claim.installation_id is None or claim.installation_id in silent:
+        if claim.installation_id is None or claim.installation_id in unavailable:
             continue
         error = tick.attempt(lambda claim: look(tick, claim), claim, row=claim.id)
-        if isinstance(error, SILENT):
-            silent.add(claim.installation_id)
+        if isinstance(error, UNAVAILABLE):
+            unavailable.add(claim.installation_id)
 
 
 def look(tick: Tick, claim: Row[Any]) -> None:

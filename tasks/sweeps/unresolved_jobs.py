@@ -46,19 +46,19 @@ def unresolved_jobs(tick: Tick) -> None:
     soon = timedelta(seconds=settings.unresolved_after)
     late = timedelta(seconds=settings.unresolved_late_after)
     found = tick.read(lambda db: unresolved.unresolved_jobs(db, soon=soon, late=late, now=utcnow()))
-    silent: set[int | None] = set()
+    unavailable: set[int | None] = set()
     for job in found:
         if not tick.goes_on():
             return
-        if job.installation_id in silent:
+        if job.installation_id in unavailable:
             continue
         error = tick.attempt(lambda job: look(tick, job), job, row=job.id)
         if isinstance(error, RateLimited):
             log.info("unresolved_jobs.rate_limited", installation=job.installation_id, after=error.after)
-            silent.add(job.installation_id)
+            unavailable.add(job.installation_id)
             make_room(tick, found, job.installation_id, after=error.after)
         elif isinstance(error, Retryable | Suspended | NotInstalled):
-            silent.add(job.installation_id)
+            unavailable.add(job.installation_id)
             make_room(tick, found, job.installation_id)
             ask_later(tick, job)  # later than its neighbours: it may be what fails
         elif error is not None:

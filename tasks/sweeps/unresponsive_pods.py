@@ -60,7 +60,7 @@ def look(tick: Tick, row: unresponsive.Quiet) -> None:
         what="retire",
         why=verdict.reason,
         pod_uid=pod.uid,
-        before="silent",
+        before="unresponsive",
         after="retiring",
         kills=True,
         witnesses=verdict.witnesses,

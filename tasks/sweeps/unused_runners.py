@@ -40,7 +40,7 @@ from rules.sweeps.unused import (
 from tasks.claims import github
 from tasks.claims.release import send_release
 from tasks.sweeps.frame import sweep
-from tasks.sweeps.pace import LONGEST, SILENT
+from tasks.sweeps.pace import LONGEST, UNAVAILABLE
 from tasks.sweeps.runner_lists import runners_of
 from tasks.sweeps.tick import Tick
 from tasks.worker.base import SWEEP_ROW, calls
@@ -73,14 +73,14 @@ def unused_runners(tick: Tick) -> None:
             by_scope[row.installation_id, row.scope].append(row)
     scopes = list(by_scope.items())
     random.shuffle(scopes)
-    silent: set[int] = set()
+    unavailable: set[int] = set()
     for (installation_id, scope), claims in scopes:
         if not tick.goes_on():
             return
-        if installation_id in silent:
+        if installation_id in unavailable:
             continue
         if not look_at_scope(tick, installation_id, scope, claims):
-            silent.add(installation_id)
+            unavailable.add(installation_id)
         if not tick.page():
             return
 
@@ -91,13 +91,13 @@ def look_at_scope(tick: Tick, installation_id: int, scope: str, claims: Sequence
         seen = runners_of(tick, installation_id=installation_id, scope=scope)
     except UpstreamError as error:
         tick.skipped(error, scope=scope)
-        return not isinstance(error, SILENT)
+        return not isinstance(error, UNAVAILABLE)
     tick.listed(len(seen.runners))
     for claim in claims:
         if not tick.goes_on():
             break
         failed = tick.attempt(lambda claim: look(tick, claim, seen), claim, row=claim.id)
-        if isinstance(failed, SILENT):
+        if isinstance(failed, UNAVAILABLE):
             return False
     return True
 

@@ -482,7 +482,7 @@ def test_a_repository_that_is_not_there_for_us_is_left_alone_ever_longer_and_con
 @pytest.mark.parametrize(
     ("error", "why"),
     [
-        (Retryable("500"), "silent"),
+        (Retryable("500"), "no_answer"),
         (RateLimited("slow", after=600), "limited"),
         (NotInstalled("404"), "uninstalled"),
         (Suspended("403"), "uninstalled"),
@@ -498,14 +498,14 @@ def test_an_installation_that_does_not_answer_is_left_and_stops_no_other(
     world.known(4, "completed", repository="zoo/app", installation=777)
     world.github.breaks["acme/shop"] = error
     before = world.left(why)
-    tried = ["queued acme/r2", "queued acme/r3", "queued acme/r5"][: 3 if why == "silent" else 1]
+    tried = ["queued acme/r2", "queued acme/r3", "queued acme/r5"][: 3 if why == "no_answer" else 1]
     assert world.tick() == [*tried, *lists("zoo/app")]
     assert world.left(why) == before + 4
     again = [each for each in world.tick() if "acme" in each]
     if why == "uninstalled":
         assert again == []
     else:
-        assert again[0] == ("queued acme/shop" if why == "silent" else "queued acme/r3")
+        assert again[0] == ("queued acme/shop" if why == "no_answer" else "queued acme/r3")
 
 
 @pytest.mark.parametrize("error", [Retryable("502"), Gone("404"), ValueError("a bug")], ids=str)
@@ -531,9 +531,9 @@ def test_runs_that_are_silent_one_after_the_other_are_passed_by_the_next_tick(wo
     for number in range(3):
         world.github.broken[world.github.run(job(10 + number))] = Retryable("502")
     world.github.run(job(8))
-    before = world.left("silent")
+    before = world.left("no_answer")
     world.tick()
-    assert (world.shown(8), world.left("silent")) == (None, before + 1)
+    assert (world.shown(8), world.left("no_answer")) == (None, before + 1)
     world.tick()
     assert world.shown(8) == ("queued", None)
 

@@ -45,7 +45,7 @@ def test_pods_that_do_not_poll_go_a_few_in_a_tick_however_many_pools_they_are_of
     (run,) = stage.rows("SELECT * FROM sweep_runs")
     assert (run.listed, run.found, run.repaired, run.overflow) == (7, 7, 5, 2)
     for row in stage.rows("SELECT * FROM repairs"):
-        assert (row.kills, row.before, row.after, row.expects) == (True, "silent", "retiring", "pod_gone")
+        assert (row.kills, row.before, row.after, row.expects) == (True, "unresponsive", "retiring", "pod_gone")
         assert [each.partition(":")[0] for each in row.witnesses] == ["postgres", "kubernetes"]
 
 
