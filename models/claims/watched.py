@@ -9,9 +9,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from models.claims.releases import lock_job, move_fate
+from models.claims.releases import apply_job_outcome, lock_job
 from models.db.transitions import move_claim, move_jobs
-from rules.claims.fates import JobFate
+from rules.claims.job_outcomes import JobOutcome
 
 
 def pools_named(db: Connection, *, namespace: str, names: Sequence[str]) -> list[int]:
@@ -94,12 +94,12 @@ def bind(db: Connection, claim_id: int, *, job_id: int, now: datetime, who: str,
     return True
 
 
-def part(db: Connection, claim_id: int, *, job_id: int, fate: JobFate, now: datetime, who: str) -> bool:
+def part(db: Connection, claim_id: int, *, job_id: int, job_outcome: JobOutcome, now: datetime, who: str) -> bool:
     """The claim's runner executes another job: its own goes where GitHub said (L4); False when it has moved on."""
     if not _still_unidentified(db, claim_id, job_id):
         return False
     db.execute(text("UPDATE claims SET job_id = NULL WHERE id = :id"), {"id": claim_id})
-    move_fate(db, job_id, fate, now=now, who=who)
+    apply_job_outcome(db, job_id, job_outcome, now=now, who=who)
     return True
 
 

@@ -16,10 +16,10 @@ from sqlalchemy import Connection, Double
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from models.claims.releases import lock_job, move_fate
+from models.claims.releases import apply_job_outcome, lock_job
 from models.db.base import Base
 from models.db.sql import text
-from rules.claims.fates import NO_SUCH_JOB
+from rules.claims.job_outcomes import NO_SUCH_JOB
 from rules.claims.machines import JobState
 from rules.routing.holds import HoldReason
 from rules.sweeps.catch_up import Purse, spend
@@ -281,7 +281,7 @@ def give_up(db: Connection, job_id: int, *, now: datetime, who: str) -> bool:
     lock_job(db, job_id)
     if states_of(db, [job_id]).get(job_id) is not JobState.QUEUED:
         return False
-    move_fate(db, job_id, NO_SUCH_JOB, now=now, who=who)
+    apply_job_outcome(db, job_id, NO_SUCH_JOB, now=now, who=who)
     return True
 
 

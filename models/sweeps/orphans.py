@@ -9,10 +9,10 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from models.claims.names import INSTALLATION_NOW, REPOSITORY_ID, SCOPE_NOW
-from models.claims.releases import Registration, insert_retire, lock_claim, move_fate, request_release
+from models.claims.releases import Registration, apply_job_outcome, insert_retire, lock_claim, request_release
 from models.db.sql import text
 from models.db.transitions import move_claim
-from rules.claims.fates import JobFate
+from rules.claims.job_outcomes import JobOutcome
 from rules.claims.machines import ClaimState, EndReason
 
 LIMIT = 1000
@@ -170,12 +170,12 @@ class Reaped:
 
 
 def reap_finished(
-    db: Connection, pod: Finished, fate: JobFate, *, why: str, due_after: float, now: datetime, who: str
+    db: Connection, pod: Finished, job_outcome: JobOutcome, *, why: str, due_after: float, now: datetime, who: str
 ) -> Reaped | None:
     """Begin the end of a finished Pod; None when its claim is not what it was.
 
     A delivered claim is released, which asks GitHub first. One that executed ends as `completed` would have ended it,
-    after GitHub removed its runner; its own job, where that was another, goes where GitHub said (`fate`).
+    after GitHub removed its runner; its own job, where that was another, goes where GitHub said (`job_outcome`).
     """
     if pod.state == ClaimState.DELIVERED:
         begun = request_release(db, pod.claim_id, reason=why, now=now, who=who)
@@ -198,7 +198,7 @@ def reap_finished(
         if moved is None:
             return None
         if moved.job_id is not None and pod.asks_for is not None:  # it must not stay claimed by nobody (L4)
-            move_fate(db, moved.job_id, fate, now=now, who=who)
+            apply_job_outcome(db, moved.job_id, job_outcome, now=now, who=who)
     retire_id = insert_retire(db, pod.runner_pod_id, now=now, who=who, why=why, due_after=due_after)
     return None if retire_id is None else Reaped(None, retire_id)
 

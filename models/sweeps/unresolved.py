@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from models.claims.names import SCOPE_NOW
-from models.claims.releases import Registration, lock_job, move_fate
+from models.claims.releases import Registration, apply_job_outcome, lock_job
 from models.db.sql import text
 from models.db.transitions import move_jobs
 from rules.claims.machines import EndReason, JobState
@@ -156,12 +156,12 @@ def settle(db: Connection, job: UnresolvedJob, verdict: UnresolvedVerdict, *, no
                 [job.id],
                 now=now,
                 who=who,
-                why=verdict.fate.why,
+                why=verdict.job_outcome.why,
                 values={"pool_id": "NULL", "hold_reason": ":hold"},
                 hold=HoldReason.NO_POOL,
             )
         case Move.FOLLOW:
-            move_fate(db, job.id, verdict.fate, now=now, who=who)
+            apply_job_outcome(db, job.id, verdict.job_outcome, now=now, who=who)
         case Move.LIFT | Move.KEEP:
             pass
     return True

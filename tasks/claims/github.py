@@ -16,7 +16,7 @@ from models.routing import accounts
 from ostler.clock import utcnow
 from ostler.errors import Gone, UpstreamError
 from ostler.reasons import meaning_of
-from rules.claims.fates import NO_JOB, WAITS, JobFate, OverRun, from_github
+from rules.claims.job_outcomes import NO_JOB, WAITS, JobOutcome, OverRun, from_github
 from rules.routing.scopes import Scope
 from tasks.worker.base import RELEASE, Policy, calls, remaining
 from tasks.worker.runtime import Runtime
@@ -76,7 +76,7 @@ def follow_owner(rt: Runtime, installation_id: int) -> bool:
     return renamed
 
 
-def ask_fate(
+def ask_job_outcome(
     rt: Runtime,
     *,
     job_id: int | None,
@@ -84,13 +84,13 @@ def ask_fate(
     installation_id: int | None,
     policy: Policy = RELEASE,
     look_ups: LookUps | None = None,
-) -> JobFate:
+) -> JobOutcome:
     """Return what GitHub says of a job that lost its claim; `look_ups` and what it raises as for `ask_job`."""
     if job_id is None or repository is None or installation_id is None:
         return NO_JOB
     return ask_job(
         rt, installation_id=installation_id, repository=repository, job_id=job_id, policy=policy, look_ups=look_ups
-    ).fate
+    ).job_outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class JobTold:
     run: OverRun | None
 
     @property
-    def fate(self) -> JobFate:
+    def job_outcome(self) -> JobOutcome:
         """Return what becomes of it."""
         if self.job is None:
             return from_github(status=None, conclusion=None, run=self.run)

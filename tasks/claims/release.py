@@ -25,7 +25,7 @@ from ostler.wakes import RELEASE as NAME
 from tasks.claims.again import OUT_OF_REACH, SELDOM, after_a_failure, look_again, wait_for_token
 from tasks.claims.annotation import look_at, write
 from tasks.claims.evidence import ask
-from tasks.claims.github import ask_fate, deregister, follow_owner
+from tasks.claims.github import ask_job_outcome, deregister, follow_owner
 from tasks.claims.retire import send_retire
 from tasks.worker.base import RELEASE, calls, task
 from tasks.worker.runtime import Runtime, runtime
@@ -219,13 +219,17 @@ def end_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
         look_again(rt, work, error, after=OUT_OF_REACH)
         return
     try:
-        fate = ask_fate(rt, job_id=work.job_id, repository=work.repository, installation_id=work.installation_id)
+        job_outcome = ask_job_outcome(
+            rt, job_id=work.job_id, repository=work.repository, installation_id=work.installation_id
+        )
     except RateLimited as error:
         wait_for_token(rt, work, after=error.after)
         return
     retire_id = transaction(
         rt.engine,
-        lambda db: releases.end_delivered(db, work, fate, now=utcnow(), who=rt.who, retire_due=rt.settings.due_after),
+        lambda db: releases.end_delivered(
+            db, work, job_outcome, now=utcnow(), who=rt.who, retire_due=rt.settings.due_after
+        ),
     )
     if retire_id is None:
         look_again(rt, work, "it lost its job meanwhile")

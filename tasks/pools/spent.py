@@ -24,14 +24,14 @@ from ostler.clock import utcnow
 from ostler.errors import Busy, RateLimited, Retryable, UpstreamError
 from ostler.logging import about
 from ostler.reasons import meaning_of
-from rules.claims.fates import Fate, JobFate
+from rules.claims.job_outcomes import JobOutcome, NextStep
 from rules.claims.machines import Purpose
 from rules.claims.pod_ends import tell
 from rules.claims.stalls import Cause, FoundBy
 from rules.pools.starts import trouble_of_ended
 from tasks.claims.evidence import judge
 from tasks.claims.freed import wake_after_pods
-from tasks.claims.github import LookUps, ask_fate, deregister
+from tasks.claims.github import LookUps, ask_job_outcome, deregister
 from tasks.claims.pod_events import ask_for_events
 from tasks.claims.release import send_release, wake_after
 from tasks.claims.retire import send_retire
@@ -183,15 +183,15 @@ def _end(
     """Do what `end_claim` says with a claim that was found to be live."""
     if not claim.executing and not (claim.releasing and claim.delivered):
         return _begin_release(rt, claim_id, claim, also)
-    fate = fate_of(rt, claim, spent=spent, unavailable=unavailable, look_ups=look_ups)
-    if fate is None:
+    job_outcome = job_outcome_of(rt, claim, spent=spent, unavailable=unavailable, look_ups=look_ups)
+    if job_outcome is None:
         return False
-    if fate.fate is Fate.REQUEUE and not runner_removed(rt, claim, unavailable=unavailable):
+    if job_outcome.next_step is NextStep.REQUEUE and not runner_removed(rt, claim, unavailable=unavailable):
         return False
 
     def end(db: Connection) -> bool:
         ended = releases.end_without_pod(
-            db, claim_id, job_id=claim.job_id, fate=fate, spent=spent, now=utcnow(), who=rt.who
+            db, claim_id, job_id=claim.job_id, job_outcome=job_outcome, spent=spent, now=utcnow(), who=rt.who
         )
         if ended:
             also(db)
@@ -199,7 +199,7 @@ def _end(
 
     ended = transaction(rt.engine, end)
     if ended:
-        log.info("claim.ended_without_pod", spent=spent, fate=fate.fate)
+        log.info("claim.ended_without_pod", spent=spent, job_outcome=job_outcome.next_step)
         count_lost(rt, claim)
         clean_up(rt, claim, gone=not spent)
     return ended
@@ -235,19 +235,19 @@ def _begin_release(
     return begun
 
 
-def fate_of(
+def job_outcome_of(
     rt: Runtime,
     claim: pod_claims.ClaimFacts,
     *,
     spent: bool,
     unavailable: set[int | None],
     look_ups: LookUps | None,
-) -> JobFate | None:
+) -> JobOutcome | None:
     """Return what becomes of the job of a claim whose Pod is over; None when that has to be asked again."""
     if claim.installation_id in unavailable:
         return None
     try:
-        return ask_fate(
+        return ask_job_outcome(
             rt,
             job_id=claim.job_id,
             repository=claim.repository,
@@ -260,10 +260,10 @@ def fate_of(
             unavailable.add(claim.installation_id)
         paced = isinstance(error, RateLimited) and error.paced
         if paced or (not spent and isinstance(error, Retryable | RateLimited)):
-            log.warning("claim.fate_unknown", error=meaning_of(error))
+            log.warning("claim.job_outcome_unknown", error=meaning_of(error))
             return None
         # Its Pod is over and holds a place in the pool: `unresolved_jobs` asks on.
-        return JobFate(Fate.RUNNING, "GitHub cannot be asked")
+        return JobOutcome(NextStep.RUNNING, "GitHub cannot be asked")
 
 
 def runner_removed(rt: Runtime, claim: pod_claims.ClaimFacts, *, unavailable: set[int | None]) -> bool:

@@ -31,7 +31,7 @@ from rules.sweeps.looks import LOOKS_APART, RunnerList
 from rules.sweeps.orphans import FinishedPod, RunnerLook, judge_finished
 from rules.sweeps.reaping import Expect
 from rules.sweeps.unresolved import LONGEST_EXECUTING
-from tasks.claims.github import ask_fate, deregister
+from tasks.claims.github import ask_job_outcome, deregister
 from tasks.claims.release import send_release
 from tasks.claims.retire import send_retire
 from tasks.sweeps.frame import sweep
@@ -132,7 +132,7 @@ def look(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
     )
     executing = pod.state == ClaimState.EXECUTING
     asks = executing and not tick.dry and pod.job_id is not None and pod.asks_for is not None
-    fate = ask_fate(
+    job_outcome = ask_job_outcome(
         rt,
         job_id=pod.job_id if asks else None,
         repository=pod.asks_for,
@@ -148,7 +148,7 @@ def look(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
     reaped = tick.repair(
         case,
         lambda db: orphans.reap_finished(
-            db, pod, fate, why=verdict.reason, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
+            db, pod, job_outcome, why=verdict.reason, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
         ),
         call=remove if executing else None,
         still=lambda db: not executing or orphans.still_executes(db, pod),

@@ -43,9 +43,11 @@ def unidentified_executions(tick: Tick) -> None:
 def look(tick: Tick, claim: Row[Any]) -> None:
     """Bind the claim to its job, or part them."""
     rt = tick.rt
-    job, fate = ask_job(tick, claim)
+    job, job_outcome = ask_job(tick, claim)
     here = job is ClaimedJob.IN_PROGRESS_HERE
-    why = "GitHub runs the claimed job on this runner" if here else f"its runner executes another job; {fate.why}"
+    why = (
+        "GitHub runs the claimed job on this runner" if here else f"its runner executes another job; {job_outcome.why}"
+    )
     case = Case(
         what="bind" if here else "part",
         why=why,
@@ -60,7 +62,7 @@ def look(tick: Tick, claim: Row[Any]) -> None:
         now = utcnow()
         if here:
             return watched.bind(db, claim.id, job_id=claim.job_id, now=now, who=rt.who, why=why)
-        return watched.part(db, claim.id, job_id=claim.job_id, fate=fate, now=now, who=rt.who)
+        return watched.part(db, claim.id, job_id=claim.job_id, job_outcome=job_outcome, now=now, who=rt.who)
 
     if tick.repair(case, body) and not here:
         rt.waker.wake(claim.pool_id)

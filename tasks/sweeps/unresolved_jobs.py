@@ -27,7 +27,7 @@ from ostler.errors import (
     Suspended,
 )
 from ostler.reasons import meaning_of
-from rules.claims.fates import Fate
+from rules.claims.job_outcomes import NextStep
 from rules.sweeps.reaping import Source, Witness
 from rules.sweeps.unresolved import Move, Unresolved, judge_unresolved, next_ask_after
 from tasks.claims.github import ask_job, deregister
@@ -109,14 +109,14 @@ def look(tick: Tick, job: unresolved.UnresolvedJob) -> None:
         return
     case = Case(
         what=verdict.move,
-        why=f"{job.kind}: {verdict.fate.why}",
+        why=f"{job.kind}: {verdict.job_outcome.why}",
         job_id=job.id,
         before=job.state,
-        after=verdict.fate.fate,
+        after=verdict.job_outcome.next_step,
         runner_name=job.runner_name,
         witnesses=(Witness(Source.GITHUB, f"the job is {status or 'unknown'}"),),
     )
-    requeued = verdict.move is Move.FOLLOW and verdict.fate.fate is Fate.REQUEUE
+    requeued = verdict.move is Move.FOLLOW and verdict.job_outcome.next_step is NextStep.REQUEUE
     try:
         moved = tick.repair(
             case,
@@ -129,8 +129,8 @@ def look(tick: Tick, job: unresolved.UnresolvedJob) -> None:
     if not moved:
         return  # by itself: it is found anew if that left it unresolved
     if job.kind is Unresolved.BUG:
-        log.error("unresolved_jobs.bug", job=job.id, move=verdict.move, fate=verdict.fate.fate)
-    if job.pool_id is not None and verdict.fate.fate is Fate.REQUEUE:
+        log.error("unresolved_jobs.bug", job=job.id, move=verdict.move, job_outcome=verdict.job_outcome.next_step)
+    if job.pool_id is not None and verdict.job_outcome.next_step is NextStep.REQUEUE:
         rt.waker.wake(job.pool_id)
 
 

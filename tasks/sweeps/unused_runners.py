@@ -22,7 +22,7 @@ from models.sweeps.repairs import Case
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
-from rules.claims.fates import NO_JOB, Fate, JobFate
+from rules.claims.job_outcomes import NO_JOB, JobOutcome, NextStep
 from rules.claims.stalls import Cause, FoundBy
 from rules.routing.scopes import Scope
 from rules.sweeps.looks import RunnerList
@@ -104,12 +104,12 @@ def look_at_scope(tick: Tick, installation_id: int, scope: str, claims: Sequence
 
 def look(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:
     """Judge one claim and act."""
-    verdict, fate = judge(tick, claim, seen, job=ClaimedJob.NOT_ASKED), NO_JOB
+    verdict, job_outcome = judge(tick, claim, seen, job=ClaimedJob.NOT_ASKED), NO_JOB
     if verdict.counts and not tick.dry:
         absent = claim.runner_name not in seen.runners
         transaction(tick.rt.engine, lambda db: sweeps.set_absent(db, claim.id, absent=absent, now=seen.taken_at))
     if verdict.action is UnusedAction.ASK_JOB:
-        job, fate = ask_job(tick, claim)
+        job, job_outcome = ask_job(tick, claim)
         verdict = judge(tick, claim, seen, job=job)
     if not tick.dry:
         telemetry.UNUSED_LOOKS.labels(verdict.action).inc()
@@ -122,7 +122,7 @@ def look(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:
     if verdict.action is UnusedAction.RELEASE_NEVER_STARTED and listed is not None and not still_offline(tick, claim):
         log.info("unused_runners.wait", claim=claim.id, reason="the runner is not offline any more")
         return
-    act(tick, claim, verdict, fate)
+    act(tick, claim, verdict, job_outcome)
 
 
 def still_offline(tick: Tick, claim: Row[Any]) -> bool:
@@ -163,7 +163,7 @@ def judge(tick: Tick, claim: Row[Any], seen: RunnerList, *, job: ClaimedJob) -> 
     )
 
 
-def ask_job(tick: Tick, claim: Row[Any]) -> tuple[ClaimedJob, JobFate]:
+def ask_job(tick: Tick, claim: Row[Any]) -> tuple[ClaimedJob, JobOutcome]:
     """Ask GitHub for the claimed job, and what becomes of it without this claim.
 
     To the claim a 404 is the end of its job; the job itself is asked about again (`unresolved_jobs`). One that is
@@ -179,17 +179,17 @@ def ask_job(tick: Tick, claim: Row[Any]) -> tuple[ClaimedJob, JobFate]:
         policy=SWEEP_ROW,
         look_ups=tick.look_ups,
     )
-    job, fate = told.job, told.fate
-    if job is None or fate.fate is Fate.FINISH:
+    job, job_outcome = told.job, told.job_outcome
+    if job is None or job_outcome.next_step is NextStep.FINISH:
         here = job is not None and job.runner_name is not None and job.runner_name == claim.runner_name
-        return ClaimedJob.TERMINAL_HERE if here else ClaimedJob.TERMINAL, fate
+        return ClaimedJob.TERMINAL_HERE if here else ClaimedJob.TERMINAL, job_outcome
     if job.status == "in_progress":
         ours = job.runner_name == claim.runner_name
-        return ClaimedJob.IN_PROGRESS_HERE if ours else ClaimedJob.IN_PROGRESS_ELSEWHERE, fate
-    return ClaimedJob.QUEUED, fate
+        return ClaimedJob.IN_PROGRESS_HERE if ours else ClaimedJob.IN_PROGRESS_ELSEWHERE, job_outcome
+    return ClaimedJob.QUEUED, job_outcome
 
 
-def act(tick: Tick, claim: Row[Any], verdict: UnusedVerdict, fate: JobFate) -> None:
+def act(tick: Tick, claim: Row[Any], verdict: UnusedVerdict, job_outcome: JobOutcome) -> None:
     """Carry a verdict out; each is one guarded transaction."""
     who = tick.rt.who
     executes = verdict.action in {UnusedAction.EXECUTE, UnusedAction.EXECUTE_UNBOUND}
@@ -200,10 +200,16 @@ def act(tick: Tick, claim: Row[Any], verdict: UnusedVerdict, fate: JobFate) -> N
         if executes:
             own = verdict.action is UnusedAction.EXECUTE
             return sweeps.set_executing(
-                db, claim.id, job_id=claim.job_id, fate=None if own else fate, now=now, who=who, why=verdict.reason
+                db,
+                claim.id,
+                job_id=claim.job_id,
+                job_outcome=None if own else job_outcome,
+                now=now,
+                who=who,
+                why=verdict.reason,
             )
         if verdict.action is UnusedAction.SPARE:
-            return sweeps.make_spare(db, claim.id, job_id=claim.job_id, fate=fate, now=now, who=who)
+            return sweeps.make_spare(db, claim.id, job_id=claim.job_id, job_outcome=job_outcome, now=now, who=who)
         # The release asks GitHub for the job, so that `finish` and `requeue` need no way of their own.
         begun = releases.request_release(
             db, claim.id, reason=verdict.reason, spare_since=claim.spare_since, now=now, who=who

@@ -143,7 +143,7 @@ def ended_claim_leaves_its_job() -> None:
     def leave(*_: Any, **__: Any) -> None:
         """Move nothing."""
 
-    put(releases, move_jobs=move_all_but, move_fate=leave)
+    put(releases, move_jobs=move_all_but, apply_job_outcome=leave)
 
 
 def one_look_at_absence() -> None:

@@ -45,7 +45,7 @@ LAWS = (
     "busy",
     "bindings",
     "machines",
-    "fates",
+    "job_outcomes",
     "pod_ends",
     "unresolved",
 )

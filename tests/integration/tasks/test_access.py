@@ -16,7 +16,7 @@ from models.routing.accounts import set_access
 from models.sweeps.unresolved import UnresolvedJob, settle
 from ostler.clock import utcnow
 from ostler.errors import Retryable
-from rules.claims.fates import Fate, JobFate
+from rules.claims.job_outcomes import JobOutcome, NextStep
 from rules.routing.access import Access
 from rules.sweeps.unresolved import Move, Unresolved, UnresolvedVerdict
 from tasks.intake.owner import ask_owner
@@ -98,7 +98,7 @@ def test_a_strangers_job_stays_held_when_a_restore_asked_github_about_it(cluster
         db.execute(text("UPDATE epochs SET older_since = now() + interval '1 s'"))
         assert hold_open_jobs(db, limit=10) == 1
         db.execute(text("UPDATE epochs SET older_since = NULL"))
-    found = UnresolvedVerdict(Move.LIFT, JobFate(Fate.REQUEUE, "GitHub says that it is queued"))
+    found = UnresolvedVerdict(Move.LIFT, JobOutcome(NextStep.REQUEUE, "GitHub says that it is queued"))
     held = job(clusterless)
     with clusterless.rt.engine.begin() as db:
         unresolved = UnresolvedJob(

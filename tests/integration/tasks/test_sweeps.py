@@ -12,7 +12,7 @@ from models.sweeps import sweeps
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Forbidden, Gone, NotInstalled
-from rules.claims.fates import Fate, JobFate
+from rules.claims.job_outcomes import JobOutcome, NextStep
 from tasks.claims.release import release
 from tasks.claims.retire import retire
 from tasks.pools.pools import reconcile
@@ -531,10 +531,10 @@ def test_late_answer_about_a_job_makes_no_spare_of_a_claim_that_executes_it(clus
     stage.job(7, state="running")
     claim = stage.claim("pod-1", job_id=7, state="executing")
     before = stage.see(claim)
-    cancelled = JobFate(Fate.FINISH, "GitHub says that it is over", conclusion="cancelled")
+    cancelled = JobOutcome(NextStep.FINISH, "GitHub says that it is over", conclusion="cancelled")
     made = transaction(
         stage.rt.engine,
-        lambda db: sweeps.make_spare(db, claim, job_id=7, fate=cancelled, now=utcnow(), who="late"),
+        lambda db: sweeps.make_spare(db, claim, job_id=7, job_outcome=cancelled, now=utcnow(), who="late"),
     )
     assert not made
     assert stage.see(claim) == before

@@ -183,7 +183,7 @@ def world(clusterless: Stage) -> World:
         ("in_progress", ("running", "ask_github", None)),
     ],
 )
-def test_a_job_whose_fate_was_not_known_goes_where_github_says(world: World, said: str | None, shown: Any) -> None:
+def test_a_job_whose_outcome_was_not_known_goes_where_github_says(world: World, said: str | None, shown: Any) -> None:
     world.job(7, "running", hold="ask_github")
     world.runs_on(7, "small-0-abcdef01")
     world.github.jobs[7] = said

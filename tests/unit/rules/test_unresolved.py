@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from rules.claims.fates import Fate, OverRun
+from rules.claims.job_outcomes import NextStep, OverRun
 from rules.claims.machines import JobState
 from rules.sweeps.unresolved import Move, Unresolved, judge_unresolved, next_ask_after
 
@@ -22,7 +22,11 @@ def test_what_is_over_is_finished(kind: Unresolved, state: JobState) -> None:
     verdict = judge_unresolved(
         kind=kind, state=state, status="completed", conclusion="failure", run=None, started=False, age=timedelta(0)
     )
-    assert (verdict.move, verdict.fate.fate, verdict.fate.conclusion) == (Move.FOLLOW, Fate.FINISH, "failure")
+    assert (verdict.move, verdict.job_outcome.next_step, verdict.job_outcome.conclusion) == (
+        Move.FOLLOW,
+        NextStep.FINISH,
+        "failure",
+    )
 
 
 @pytest.mark.parametrize(("kind", "state"), EVERY)
@@ -36,38 +40,38 @@ def test_a_404_finishes_only_what_started_or_cannot_be_queued_any_more(
     )
     over = started or hours > (24 * 35 if state is _J.WAITING else 48)
     assert verdict.move is (Move.FOLLOW if over else Move.KEEP)
-    assert verdict.fate.fate is (Fate.FINISH if over else Fate.RUNNING)
-    assert verdict.fate.conclusion == ("unknown" if over else None)
+    assert verdict.job_outcome.next_step is (NextStep.FINISH if over else NextStep.RUNNING)
+    assert verdict.job_outcome.conclusion == ("unknown" if over else None)
 
 
 @pytest.mark.parametrize(
-    ("job", "status", "move", "fate"),
+    ("job", "status", "move", "job_outcome"),
     [
-        (HELD, "queued", _M.FOLLOW, Fate.REQUEUE),
-        (LOST, "queued", _M.FOLLOW, Fate.REQUEUE),
-        (CLAIMED, "queued", _M.FOLLOW, Fate.REQUEUE),
-        (ELSEWHERE, "queued", _M.FOLLOW, Fate.REQUEUE),
-        (HELD_QUEUED, "queued", _M.LIFT, Fate.REQUEUE),
-        (SET_ASIDE, "queued", _M.KEEP, Fate.REQUEUE),
-        (WAITING, "waiting", _M.KEEP, Fate.REQUEUE),
-        (WAITING, "pending", _M.KEEP, Fate.REQUEUE),
-        (WAITING, "queued", _M.READY, Fate.REQUEUE),
-        (HELD, "in_progress", _M.KEEP, Fate.RUNNING),
-        (ELSEWHERE, "in_progress", _M.KEEP, Fate.RUNNING),
-        (LOST, "in_progress", _M.FOLLOW, Fate.RUNNING),
-        (CLAIMED, "in_progress", _M.FOLLOW, Fate.RUNNING),
-        (WAITING, "in_progress", _M.FOLLOW, Fate.RUNNING),
-        (SET_ASIDE, "in_progress", _M.FOLLOW, Fate.RUNNING),
-        (HELD_QUEUED, "in_progress", _M.FOLLOW, Fate.RUNNING),
+        (HELD, "queued", _M.FOLLOW, NextStep.REQUEUE),
+        (LOST, "queued", _M.FOLLOW, NextStep.REQUEUE),
+        (CLAIMED, "queued", _M.FOLLOW, NextStep.REQUEUE),
+        (ELSEWHERE, "queued", _M.FOLLOW, NextStep.REQUEUE),
+        (HELD_QUEUED, "queued", _M.LIFT, NextStep.REQUEUE),
+        (SET_ASIDE, "queued", _M.KEEP, NextStep.REQUEUE),
+        (WAITING, "waiting", _M.KEEP, NextStep.REQUEUE),
+        (WAITING, "pending", _M.KEEP, NextStep.REQUEUE),
+        (WAITING, "queued", _M.READY, NextStep.REQUEUE),
+        (HELD, "in_progress", _M.KEEP, NextStep.RUNNING),
+        (ELSEWHERE, "in_progress", _M.KEEP, NextStep.RUNNING),
+        (LOST, "in_progress", _M.FOLLOW, NextStep.RUNNING),
+        (CLAIMED, "in_progress", _M.FOLLOW, NextStep.RUNNING),
+        (WAITING, "in_progress", _M.FOLLOW, NextStep.RUNNING),
+        (SET_ASIDE, "in_progress", _M.FOLLOW, NextStep.RUNNING),
+        (HELD_QUEUED, "in_progress", _M.FOLLOW, NextStep.RUNNING),
     ],
 )
 def test_what_is_not_over_stands_where_github_says(
-    job: tuple[Unresolved, JobState], status: str, move: Move, fate: Fate
+    job: tuple[Unresolved, JobState], status: str, move: Move, job_outcome: NextStep
 ) -> None:
     verdict = judge_unresolved(
         kind=job[0], state=job[1], status=status, conclusion=None, run=None, started=False, age=timedelta(days=99)
     )
-    assert (verdict.move, verdict.fate.fate) == (move, fate)
+    assert (verdict.move, verdict.job_outcome.next_step) == (move, job_outcome)
 
 
 @pytest.mark.parametrize(("stood", "after"), [(0, 2), (3, 2), (10, 5), (60, 30), (120, 60), (10_000, 60)])
@@ -87,4 +91,8 @@ def test_a_job_that_waits_in_a_run_that_is_over_is_finished(kind: Unresolved, st
         started=False,
         age=timedelta(0),
     )
-    assert (verdict.move, verdict.fate.fate, verdict.fate.conclusion) == (_M.FOLLOW, Fate.FINISH, "startup_failure")
+    assert (verdict.move, verdict.job_outcome.next_step, verdict.job_outcome.conclusion) == (
+        _M.FOLLOW,
+        NextStep.FINISH,
+        "startup_failure",
+    )
