@@ -14,7 +14,7 @@ from typing import Any
 from lab.chaos.freezer import Freeze
 from lab.invariants import BudgetRow
 
-LOOKS_APART = 60.0
+CHECKS_APART = 60.0
 """Seconds between two looks that prove an absence."""
 
 MARGIN = 15.0
@@ -156,7 +156,7 @@ def of_absences(absences: Iterable[Absence], github: Log) -> Iterator[Broken]:
     gone = {event["runner"]: float(event["at"]) for event in github if event["event"] == "runner_deleted"}
     for absence in absences:
         since = absence.at - gone.get(absence.runner_name, absence.at)
-        if since < LOOKS_APART - MARGIN:
+        if since < CHECKS_APART - MARGIN:
             seen = "was registered" if since <= 0 else f"had been gone for {since:.0f} s"
             yield Broken(
                 "L8",

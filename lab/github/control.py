@@ -140,7 +140,7 @@ class Control:
             public=bool(body.get("public", False)),
             repositories={each.id for name, each in account.repositories.items() if name in wanted},
         )
-        self._world.look_again()
+        self._world.postpone()
         return JSONResponse({"id": group_id})
 
     async def delete_group(self, request: Request) -> Response:

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from models.claims.names import INSTALLATION_NOW, SCOPE_NOW
 from models.db.base import Base
 from models.db.sql import text
-from rules.sweeps.looks import ListedRunner, RunnerList
+from rules.sweeps.runner_checks import ListedRunner, RunnerList
 
 KEPT = timedelta(hours=1)
 """For how long the list of a scope that nobody asks for any more is kept."""

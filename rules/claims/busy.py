@@ -38,7 +38,7 @@ class PodEvidence:
     gone: bool = False
     runner_removed_proof: bool = False
     executed_job_terminal_for_seconds: float | None = None
-    runner_absent_or_idle_in_two_looks: bool = False
+    runner_absent_or_idle_in_two_checks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def _proofs(evidence: PodEvidence, job_over_after: float) -> tuple[str, ...]:
         (evidence.terminal, "the Pod is over"),
         (evidence.runner_removed_proof and seen not in {"online", "busy"}, "GitHub removed the runner"),
         (
-            job_is_over and evidence.runner_absent_or_idle_in_two_looks and seen != "busy",
+            job_is_over and evidence.runner_absent_or_idle_in_two_checks and seen != "busy",
             "the job it executed is over and its runner was absent or idle in two looks",
         ),
     )

@@ -105,7 +105,7 @@ def judge_unresponsive(pod: QuietPod, evidence: PodEvidence, *, grace_seconds: f
     return _never_given(evidence, "it does not poll")
 
 
-RunnerLook = Literal["absent", "idle", "busy"]
+RunnerCheck = Literal["absent", "idle", "busy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class FinishedPod:
     job_over: bool
     outlasts: bool
     job_over_seconds: float | None
-    runner: RunnerLook
+    runner: RunnerCheck
     free_for_seconds: float | None
     node_gone: str | None = None
     absent_for_seconds: float | None = None
@@ -131,20 +131,20 @@ class FinishedPod:
 
 
 def judge_finished(
-    pod: FinishedPod, *, looks_apart: float, job_over_after: float, absent_after: float = math.inf
+    pod: FinishedPod, *, checks_apart: float, job_over_after: float, absent_after: float = math.inf
 ) -> Verdict:
-    """Return whether such a Pod is over: its runner was absent or idle in two looks, `looks_apart` seconds apart.
+    """Return whether such a Pod is over: its runner was absent or idle in two looks, `checks_apart` seconds apart.
 
     That alone is no proof that it holds no JIT, unless the job that its runner executed is over for `job_over_after`.
     A runner that was absent in both looks is proof when that job is over for `absent_after`: GitHub removed it.
     """
     if pod.runner == "busy":
         return _keep("its runner is busy")
-    if _was_removed(pod, looks_apart=looks_apart, absent_after=absent_after):
+    if _was_removed(pod, checks_apart=checks_apart, absent_after=absent_after):
         return _judge_removed()
     if not pod.overdue:
         return _keep(f"its job ended a moment ago, and its runner is {pod.runner}")
-    if pod.free_for_seconds is None or pod.free_for_seconds < looks_apart:
+    if pod.free_for_seconds is None or pod.free_for_seconds < checks_apart:
         return _keep(f"its runner is {pod.runner} for the first time")
     if pod.node_gone is not None:
         what = pod.node_gone
@@ -159,7 +159,7 @@ def judge_finished(
             runner_ever_ready=False,
             github_runner_seen="absent" if pod.runner == "absent" else "online",
             executed_job_terminal_for_seconds=pod.job_over_seconds,
-            runner_absent_or_idle_in_two_looks=True,
+            runner_absent_or_idle_in_two_checks=True,
         ),
         job_over_after=job_over_after,
     )
@@ -174,11 +174,11 @@ def judge_finished(
     )
 
 
-def _was_removed(pod: FinishedPod, *, looks_apart: float, absent_after: float) -> bool:
+def _was_removed(pod: FinishedPod, *, checks_apart: float, absent_after: float) -> bool:
     over_for, absent_for = pod.job_over_seconds, pod.absent_for_seconds
     if pod.runner != "absent" or over_for is None or absent_for is None:
         return False
-    return over_for >= absent_after and absent_for >= looks_apart
+    return over_for >= absent_after and absent_for >= checks_apart
 
 
 def _judge_removed() -> Verdict:

@@ -83,13 +83,13 @@ def ask_job_outcome(
     repository: str | None,
     installation_id: int | None,
     policy: Policy = RELEASE,
-    look_ups: LookUps | None = None,
+    lookups: Lookups | None = None,
 ) -> JobOutcome:
-    """Return what GitHub says of a job that lost its claim; `look_ups` and what it raises as for `ask_job`."""
+    """Return what GitHub says of a job that lost its claim; `lookups` and what it raises as for `ask_job`."""
     if job_id is None or repository is None or installation_id is None:
         return NO_JOB
     return ask_job(
-        rt, installation_id=installation_id, repository=repository, job_id=job_id, policy=policy, look_ups=look_ups
+        rt, installation_id=installation_id, repository=repository, job_id=job_id, policy=policy, lookups=lookups
     ).job_outcome
 
 
@@ -111,7 +111,7 @@ class JobTold:
 
 
 @dataclass(slots=True)
-class LookUps:
+class Lookups:
     """What one tick was told of jobs and runs: it asks for each once, and goes without when calls are scarce."""
 
     jobs: dict[int, tuple[JobSeen | None, str | int]] = field(default_factory=dict)
@@ -125,15 +125,15 @@ def ask_job(
     repository: str,
     job_id: int,
     policy: Policy,
-    look_ups: LookUps | None = None,
+    lookups: Lookups | None = None,
 ) -> JobTold:
     """Ask for a job, and for its run when the job has not begun: one in a run that is over never will.
 
-    A run of an earlier attempt than the job's is an old answer and proves nothing. `look_ups` are a tick's: with them
+    A run of an earlier attempt than the job's is an old answer and proves nothing. `lookups` are a tick's: with them
     the question is shed first when calls are scarce. Raises what GitHub's adapter raises.
     """
-    kept = look_ups or LookUps()
-    optional = look_ups is not None
+    kept = lookups or Lookups()
+    optional = lookups is not None
     if job_id not in kept.jobs:
         kept.jobs[job_id] = _find_job(
             rt, installation_id=installation_id, repository=repository, job_id=job_id, policy=policy, optional=optional

@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from k8s_adapters.names import POOL_LABEL
 from k8s_adapters.pods import PodSeen, list_pods
 from k8s_adapters.pools import PoolSeen, get_pool, list_pools
-from models.claims import watched
+from models.claims import watch_reports
 from models.db.engine import transaction
 from models.pools import pod_rows, pool_mirror
 from models.pools.pod_lists import AHEAD
@@ -31,7 +31,7 @@ from ostler.reasons import words_of
 from ostler.wakes import RECONCILE, REMATCH
 from rules.claims.machines import Purpose
 from tasks.claims.braking import see_brake
-from tasks.claims.freed import wake_after_pods
+from tasks.claims.budget_wakes import wake_after_pods
 from tasks.pools import draining, pod_lists
 from tasks.pools.deadlines import limit_jobs
 from tasks.pools.mirror import mark_unusable, mirror, pod_facts
@@ -104,7 +104,7 @@ def pool_changed(*, namespace: str, pool: str) -> None:
             changed |= see_missing_pool(rt, row, namespace=namespace)
     if changed:
         rt.waker.send(REMATCH, queue="sweeps")
-    for pool_id in transaction(rt.engine, lambda db: watched.pools_named(db, namespace=namespace, names=[pool])):
+    for pool_id in transaction(rt.engine, lambda db: watch_reports.pools_named(db, namespace=namespace, names=[pool])):
         rt.waker.send(RECONCILE, queue="pools", pool_id=pool_id)
 
 

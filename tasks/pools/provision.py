@@ -32,7 +32,7 @@ from ostler.errors import Conflict, UpstreamError
 from ostler.reasons import meaning_of, words_of
 from rules.pools.pool_plan import ObservedPool, PoolPlan, Why
 from rules.pools.starts import Trouble
-from tasks.claims.freed import wake_after_pods
+from tasks.claims.budget_wakes import wake_after_pods
 from tasks.claims.retire import send_retire
 from tasks.pools.mirror import pod_hash_of
 from tasks.pools.observing import make_plan, on_gone_node

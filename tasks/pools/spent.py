@@ -29,9 +29,9 @@ from rules.claims.machines import Purpose
 from rules.claims.pod_ends import tell
 from rules.claims.stalls import Cause, FoundBy
 from rules.pools.starts import trouble_of_ended
+from tasks.claims.budget_wakes import wake_after_pods
 from tasks.claims.evidence import judge
-from tasks.claims.freed import wake_after_pods
-from tasks.claims.github import LookUps, ask_job_outcome, deregister
+from tasks.claims.github import Lookups, ask_job_outcome, deregister
 from tasks.claims.pod_events import ask_for_events
 from tasks.claims.release import send_release, wake_after
 from tasks.claims.retire import send_retire
@@ -145,14 +145,14 @@ def end_claim(
     spent: bool,
     unavailable: set[int | None],
     also: Callable[[Connection], None] = _nothing_else,
-    look_ups: LookUps | None = None,
+    lookups: Lookups | None = None,
 ) -> bool:
     """End a job claim whose Pod is proven gone or terminal, after asking GitHub about its job.
 
     One that is not executing is released instead, which also deregisters its runner; where GitHub will never
     answer that release (the App was removed), the end of the Pod ends the claim.
     `unavailable` are the installations for which GitHub did not answer in this run: their claims wait for the next one.
-    `also` is called in the transaction that ends it or begins its release; `look_ups` are a tick's, as for `ask_job`.
+    `also` is called in the transaction that ends it or begins its release; `lookups` are a tick's, as for `ask_job`.
     False when neither was done.
     """
 
@@ -164,7 +164,7 @@ def end_claim(
     if claim is None:
         return False
     with about(claim=claim_id, job=claim.job_id, pod=claim.pod_name, pod_uid=claim.pod_uid):
-        ended = _end(rt, claim_id, claim, spent=spent, unavailable=unavailable, also=also, look_ups=look_ups)
+        ended = _end(rt, claim_id, claim, spent=spent, unavailable=unavailable, also=also, lookups=lookups)
         if ended:
             ask_for_events(rt, [claim.pod_uid], live=True)
         return ended
@@ -178,12 +178,12 @@ def _end(
     spent: bool,
     unavailable: set[int | None],
     also: Callable[[Connection], None],
-    look_ups: LookUps | None,
+    lookups: Lookups | None,
 ) -> bool:
     """Do what `end_claim` says with a claim that was found to be live."""
     if not claim.executing and not (claim.releasing and claim.delivered):
         return _begin_release(rt, claim_id, claim, also)
-    job_outcome = job_outcome_of(rt, claim, spent=spent, unavailable=unavailable, look_ups=look_ups)
+    job_outcome = job_outcome_of(rt, claim, spent=spent, unavailable=unavailable, lookups=lookups)
     if job_outcome is None:
         return False
     if job_outcome.next_step is NextStep.REQUEUE and not runner_removed(rt, claim, unavailable=unavailable):
@@ -241,7 +241,7 @@ def job_outcome_of(
     *,
     spent: bool,
     unavailable: set[int | None],
-    look_ups: LookUps | None,
+    lookups: Lookups | None,
 ) -> JobOutcome | None:
     """Return what becomes of the job of a claim whose Pod is over; None when that has to be asked again."""
     if claim.installation_id in unavailable:
@@ -253,7 +253,7 @@ def job_outcome_of(
             repository=claim.repository,
             installation_id=claim.installation_id,
             policy=SWEEP_ROW,
-            look_ups=look_ups,
+            lookups=lookups,
         )
     except UpstreamError as error:
         if isinstance(error, Retryable | RateLimited):

@@ -27,9 +27,9 @@ from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from rules.claims.machines import ClaimState
-from rules.sweeps.looks import LOOKS_APART, RunnerList
-from rules.sweeps.orphans import FinishedPod, RunnerLook, judge_finished
+from rules.sweeps.orphans import FinishedPod, RunnerCheck, judge_finished
 from rules.sweeps.reaping import Expect
+from rules.sweeps.runner_checks import CHECKS_APART, RunnerList
 from rules.sweeps.unresolved import LONGEST_EXECUTING
 from tasks.claims.github import ask_job_outcome, deregister
 from tasks.claims.release import send_release
@@ -85,7 +85,7 @@ def look(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
     runner = listed.runners.get(pod.runner_name)
     hurried = pod.on_gone_node and not pod.overdue
     taken = runner is not None and (runner.busy or (hurried and runner.online))
-    seen: RunnerLook = "absent" if runner is None else "busy" if taken else "idle"
+    seen: RunnerCheck = "absent" if runner is None else "busy" if taken else "idle"
     verdict = judge_finished(
         FinishedPod(
             job_over=pod.job_over,
@@ -97,7 +97,7 @@ def look(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
             absent_for_seconds=None if pod.absent_since is None else listed.age_of(pod.absent_since),
             overdue=pod.overdue or pod.on_gone_node,
         ),
-        looks_apart=LOOKS_APART,
+        checks_apart=CHECKS_APART,
         job_over_after=rt.settings.finished_job_after,
         absent_after=rt.settings.lingering_after,
     )
@@ -138,7 +138,7 @@ def look(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
         repository=pod.asks_for,
         installation_id=pod.installation_id,
         policy=SWEEP_ROW,
-        look_ups=tick.look_ups,
+        lookups=tick.lookups,
     )
 
     def remove() -> None:

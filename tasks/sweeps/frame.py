@@ -45,8 +45,8 @@ counted
   it `expects` has come about (`models.sweeps.repairs`). What GitHub or the cluster is asked to do goes into `call`,
   which is made after a row was committed that says so.
 - **Locked rows.** A transaction waits only briefly for a row that another session has locked, and less for each
-  further one of the page (`models.db.patience`); it fails like any other at this row and is left to the next tick. A
-  query that chooses rows to be changed uses `SKIP LOCKED`.
+  further one of the page (`models.db.client_waits`); it fails like any other at this row and is left to the next tick.
+  A query that chooses rows to be changed uses `SKIP LOCKED`.
 - **Errors.** What fails at one row in `each` (or `attempt`) stops no other; one that nobody expected is raised when
   the others were looked at, and a database that is gone ends the tick. An `UpstreamError` outside of them ends it as
   aborted; anything else as failed, and is raised. `part` separates the parts of a sweep: one that fails stops no

@@ -59,6 +59,6 @@ def look(tick: Tick, claim: sweeps.LivePod, unavailable: set[int | None]) -> Non
             spent=False,
             unavailable=unavailable,
             also=write,
-            look_ups=tick.look_ups,
+            lookups=tick.lookups,
         ),
     )

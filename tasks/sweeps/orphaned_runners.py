@@ -16,9 +16,9 @@ from models.sweeps import orphans
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
-from rules.sweeps.looks import ListedRunner, RunnerList
 from rules.sweeps.orphans import judge_runner
 from rules.sweeps.reaping import Repaired
+from rules.sweeps.runner_checks import ListedRunner, RunnerList
 from tasks.claims.github import remove_runner, take_away
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import LONGEST, UNAVAILABLE

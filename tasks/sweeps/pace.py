@@ -20,7 +20,7 @@ from models.sweeps.sweep_runs import Counts, Standing
 from ostler.clock import utcnow
 from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
 from ostler.reasons import meaning_of
-from tasks.claims.github import LookUps
+from tasks.claims.github import Lookups
 from tasks.worker.base import DEADLINE, begin_page, remaining, stopping
 from tasks.worker.runtime import Runtime
 
@@ -85,7 +85,7 @@ class Pace:
         self.rt = rt
         self.dry = dry
         self.trouble: str | None = None
-        self.look_ups = LookUps()
+        self.lookups = Lookups()
         self.bug: Exception | None = None
         """An error that nobody expected at one row: it stopped no other, and is raised when the tick is through."""
         self._spec = spec

@@ -20,7 +20,7 @@ from models.sweeps.runner_lists import Wanted
 from ostler.clock import utcnow
 from ostler.errors import Conflict, Gone, NotInstalled, Retryable
 from rules.routing.scopes import Scope
-from rules.sweeps.looks import ListedRunner, RunnerList
+from rules.sweeps.runner_checks import ListedRunner, RunnerList
 from rules.upstream.retry import RetryPolicy
 from tasks.claims.github import follow_owner
 from tasks.pools.runner_versions import note_versions

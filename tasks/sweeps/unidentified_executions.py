@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from models.claims import watched
+from models.claims import watch_reports
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from rules.sweeps.reaping import Source, Witness
@@ -27,7 +27,7 @@ from tasks.sweeps.unused_runners import ask_job
 def unidentified_executions(tick: Tick) -> None:
     """Ask for each; an installation that does not answer is left alone for this tick, one bad claim stops no other."""
     older_than = tick.rt.settings.unused_after
-    claims = list(tick.read(lambda db: watched.unidentified(db, older_than=older_than, now=utcnow())))
+    claims = list(tick.read(lambda db: watch_reports.unidentified(db, older_than=older_than, now=utcnow())))
     random.shuffle(claims)
     unavailable: set[int] = set()
     for claim in claims:
@@ -61,8 +61,8 @@ def look(tick: Tick, claim: Row[Any]) -> None:
     def body(db: Connection) -> bool:
         now = utcnow()
         if here:
-            return watched.bind(db, claim.id, job_id=claim.job_id, now=now, who=rt.who, why=why)
-        return watched.part(db, claim.id, job_id=claim.job_id, job_outcome=job_outcome, now=now, who=rt.who)
+            return watch_reports.bind(db, claim.id, job_id=claim.job_id, now=now, who=rt.who, why=why)
+        return watch_reports.part(db, claim.id, job_id=claim.job_id, job_outcome=job_outcome, now=now, who=rt.who)
 
     if tick.repair(case, body) and not here:
         rt.waker.wake(claim.pool_id)

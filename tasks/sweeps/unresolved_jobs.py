@@ -92,7 +92,7 @@ def look(tick: Tick, job: unresolved.UnresolvedJob) -> None:
         repository=job.repository,
         job_id=job.id,
         policy=SWEEP,
-        look_ups=tick.look_ups,
+        lookups=tick.lookups,
     )
     status, conclusion = (None, None) if told.job is None else (told.job.status, told.job.conclusion)
     verdict = judge_unresolved(

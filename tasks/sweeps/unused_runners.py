@@ -25,8 +25,8 @@ from ostler.errors import UpstreamError
 from rules.claims.job_outcomes import NO_JOB, JobOutcome, NextStep
 from rules.claims.stalls import Cause, FoundBy
 from rules.routing.scopes import Scope
-from rules.sweeps.looks import RunnerList
 from rules.sweeps.reaping import Expect, Source, Witness
+from rules.sweeps.runner_checks import RunnerList
 from rules.sweeps.unused import (
     UPDATE_SECONDS,
     UPDATES,
@@ -153,7 +153,7 @@ def judge(tick: Tick, claim: Row[Any], seen: RunnerList, *, job: ClaimedJob) -> 
     return judge_unused(
         UnusedClaim(
             runner=state,
-            absent_before=seen.is_second_look(claim.runner_absent_at),
+            absent_before=seen.is_second_check(claim.runner_absent_at),
             job=job,
             is_spare=claim.job_id is None,
             age_seconds=seen.age_of(claim.spare_since if is_spare else claim.since),
@@ -177,7 +177,7 @@ def ask_job(tick: Tick, claim: Row[Any]) -> tuple[ClaimedJob, JobOutcome]:
         repository=claim.repository,
         job_id=claim.job_id,
         policy=SWEEP_ROW,
-        look_ups=tick.look_ups,
+        lookups=tick.lookups,
     )
     job, job_outcome = told.job, told.job_outcome
     if job is None or job_outcome.next_step is NextStep.FINISH:

@@ -20,7 +20,7 @@ from models.sweeps import runner_lists
 from ostler.clock import utcnow
 from ostler.errors import Retryable
 from rules.routing.scopes import Scope
-from rules.sweeps.looks import RunnerList
+from rules.sweeps.runner_checks import RunnerList
 from tasks.sweeps import runner_lists as listing
 from tasks.sweeps.finished_jobs import finished_jobs
 from tasks.sweeps.orphaned_runners import orphaned_runners

@@ -28,7 +28,7 @@ from k8s_adapters import client as kube_client
 from k8s_adapters.client import KubeClient
 from k8s_adapters.retry import Timing
 from lab.processes import free_port
-from models.db import patience
+from models.db import client_waits
 from tests.database import Database
 from tests.integration.cli.test_operator import Done, Operator, operator, run_command
 
@@ -200,9 +200,9 @@ def deviations(mistakes: tuple[Mistake, ...], environment: Mapping[str, str]) ->
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """An environment that names nothing, a home without files, and little patience."""
+    """An environment that names nothing, a home without files, and little client_waits."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(patience, "CONNECT", 2.0)
+    monkeypatch.setattr(client_waits, "CONNECT", 2.0)
     monkeypatch.setattr(kube_client, "Timing", lambda: Timing(sleep=lambda _: None))
     root, configured = logging.getLogger(), structlog.get_config()
     handlers, level = root.handlers[:], root.level
@@ -303,8 +303,8 @@ def test_dead_api_server_is_one_line_for_every_command(bare: dict[str, str], fil
 
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """The port of a server that accepts connections and never says anything, and little patience with it."""
-    monkeypatch.setattr(patience, "CONNECT", 0.5)
+    """The port of a server that accepts connections and never says anything, and little client_waits with it."""
+    monkeypatch.setattr(client_waits, "CONNECT", 0.5)
     monkeypatch.setattr(import_module("cli.setup.ping"), "LAST_CALL", 0.3)  # the name is a command, too
     make_client = kube_client.make_client
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import pytest
 
 from models.claims.deliver import Delivery, deliver
-from models.claims.watched import execute_unidentified
+from models.claims.watch_reports import execute_unidentified
 from models.db.engine import transaction
 from models.pools import offers
 from ostler import clock

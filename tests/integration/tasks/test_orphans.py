@@ -587,7 +587,9 @@ class TestFinishedJobs:
         return over
 
     @pytest.mark.usefixtures("lingers")
-    def test_a_pod_that_lingers_is_retired_when_its_runner_is_absent_in_two_looks(self, stage: Stage, pod: str) -> None:
+    def test_a_pod_that_lingers_is_retired_when_its_runner_is_absent_in_two_checks(
+        self, stage: Stage, pod: str
+    ) -> None:
         finished_jobs.run()
         finished_jobs.run()
         assert retirements(stage) == []  # the second look came too early

@@ -23,7 +23,7 @@ ENDS = {
     ("tasks/claims/annotation.py", "write"): "take_off",
     ("tasks/claims/release.py", "make_warm"): "write without owner",
     ("tasks/claims/stamp.py", "unstamp"): "write without owner",
-    ("tasks/claims/silent_cut.py", "reopen"): "write without owner",
+    ("tasks/claims/cuts.py", "reopen"): "write without owner",
     # What inserts retire claims, each in the transaction of who judged.
     ("models/claims/releases.py", "end_never_delivered"): "insert_retire",
     ("models/claims/releases.py", "end_delivered"): "insert_retire",
@@ -48,8 +48,8 @@ ASKS = {
     ("tasks/claims/release.py", "end_delivered"): {"ask"},
     ("tasks/claims/stamp.py", "unstamp"): {"ask", "look_at"},
     # A Pod that had a delivery: the cluster and GitHub have to show that it never arrived.
-    ("tasks/claims/silent_cut.py", "reopen"): {"look"},
-    ("tasks/claims/silent_cut.py", "look"): {"judge_cut", "get_pod", "runner_of"},
+    ("tasks/claims/cuts.py", "reopen"): {"look"},
+    ("tasks/claims/cuts.py", "look"): {"judge_cut", "get_pod", "runner_of"},
     ("tasks/sweeps/unresponsive_pods.py", "look"): {"evidence_of", "judge_unresponsive", "retire_quiet"},
     ("tasks/sweeps/orphaned_stamps.py", "look"): {"evidence_of", "judge_orphaned_stamp", "retire_stamped"},
     ("tasks/sweeps/finished_jobs.py", "look"): {"judge_finished", "reap_finished"},

@@ -14,7 +14,7 @@ from models.browse.claims import ClaimFilter, list_claims
 from models.browse.jobs import JobFilter, list_jobs
 from models.browse.pools import PoolFilter, list_pools
 from models.browse.repairs import RepairFilter, list_repairs
-from models.db import patience
+from models.db import client_waits
 from models.db.engine import make_engine
 from ostler.secrets import Secret
 from rules.claims.machines import ClaimState, JobState, Purpose
@@ -59,7 +59,7 @@ def filled(postgres: Postgres) -> Iterator[Engine]:
     postgres.create_database("browse_plans", template="ostler_template")
     with pytest.MonkeyPatch.context() as patch:
         for limit in ("STATEMENT", "ANSWER"):
-            patch.setattr(patience, limit, 900.0)  # a busy machine fills the tables for longer than one may take
+            patch.setattr(client_waits, limit, 900.0)  # a busy machine fills the tables for longer than one may take
         engine = make_engine(Secret(postgres.url("browse_plans")), pool_size=2, application="test")
         with engine.begin() as db:
             for statement in _FILL.split(";\n"):

@@ -19,7 +19,7 @@ from rules.claims.runner_brakes import FEWEST_JOBS, FEWEST_PODS, TOO_OLD
 
 
 @dataclass(frozen=True, slots=True)
-class Heads:
+class QueueHeads:
     """The heads of the accounts' queues, and what the fairness rule needs to order them."""
 
     jobs: tuple[JobHead, ...]
@@ -129,7 +129,7 @@ NOBODY = -1
 """The id of no account."""
 
 
-def read_heads(
+def read_queue_heads(
     db: Connection,
     pool: PoolShape,
     *,
@@ -139,7 +139,7 @@ def read_heads(
     braked: int = NOBODY,
     last: Sequence[int] = (),
     now: datetime,
-) -> Heads:
+) -> QueueHeads:
     """Return at most about twice `batch` jobs: the heads of the accounts that come first and have room.
 
     The index on dispatchable jobs is walked account by account, so held jobs and deep queues cost nothing. None is
@@ -194,4 +194,4 @@ def read_heads(
         for row in rows
     )
     places = {account: place for place, account in enumerate(last, start=1)}
-    return Heads(jobs=jobs, accounts=accounts, reservations=reservations, totals=totals, last=places)
+    return QueueHeads(jobs=jobs, accounts=accounts, reservations=reservations, totals=totals, last=places)

@@ -41,11 +41,11 @@ def reopen(rt: Runtime, claim_id: int) -> None:
     if verdict is None:
         return
     if not verdict.cut:
-        log.debug("silent_cut.none", claim=claim_id, why=verdict.why)
+        log.debug("cut.none", claim=claim_id, why=verdict.why)
         if claim.stamp == Stamp.REMOVING:
             transaction(rt.engine, lambda db: cuts.stamp_now(db, claim_id, why=verdict.why, now=utcnow()))
         return
-    log.warning("silent_cut.unstamp", claim=claim_id, pod=claim.pod_name)
+    log.warning("cut.unstamp", claim=claim_id, pod=claim.pod_name)
     due_after = rt.settings.due_after
     work = transaction(
         rt.engine,

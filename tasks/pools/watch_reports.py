@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.pods import PodSeen, get_pod
-from models.claims import cuts, pod_ends, watched
+from models.claims import cuts, pod_ends, watch_reports
 from models.db.engine import transaction
 from models.sweeps import sweeps
 from ostler.clock import utcnow
@@ -54,7 +54,7 @@ def pods_changed(
     rt = runtime()
     keep: set[int] = set()
     if pools:
-        keep.update(transaction(rt.engine, lambda db: watched.pools_named(db, namespace=namespace, names=pools)))
+        keep.update(transaction(rt.engine, lambda db: watch_reports.pools_named(db, namespace=namespace, names=pools)))
     if endings:
         record_endings(rt, endings)
     if gone:
@@ -62,7 +62,7 @@ def pods_changed(
     for pool_id in sorted(keep):
         rt.waker.send(RECONCILE, queue="pools", pool_id=pool_id)
     if executing:
-        for claim_id in transaction(rt.engine, lambda db: watched.not_executing(db, executing)):
+        for claim_id in transaction(rt.engine, lambda db: watch_reports.not_executing(db, executing)):
             rt.waker.send(POD_EXECUTES, queue="dispatch", claim_id=claim_id)
     if unstamped:
         for claim_id in transaction(rt.engine, lambda db: cuts.waiting_for_pollers(db, unstamped)):
@@ -93,7 +93,7 @@ def read_ending(given: Mapping[str, Any]) -> pod_ends.Ending | None:
 def see_gone(rt: Runtime, uids: Sequence[str]) -> set[int]:
     """Send a task for the claim of each of these Pods; return the pools that need a reconcile."""
     keep = set()
-    for pod in transaction(rt.engine, lambda db: watched.known_pods(db, uids)):
+    for pod in transaction(rt.engine, lambda db: watch_reports.known_pods(db, uids)):
         if pod.claim_id is None:
             keep.add(pod.pool_id)
         elif pod.purpose == Purpose.RETIRE:
@@ -132,7 +132,7 @@ def pod_executes(*, claim_id: int) -> None:
         return
 
     def body(db: Connection) -> bool:
-        return watched.execute_unidentified(db, claim_id, now=utcnow(), who=rt.who, why=WHY)
+        return watch_reports.execute_unidentified(db, claim_id, now=utcnow(), who=rt.who, why=WHY)
 
     try:
         moved = transaction(rt.engine, body)

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-LOOKS_APART = 55.0
+CHECKS_APART = 55.0
 """Seconds between two looks that prove something: a minute, less what beat's ticks shift. Nothing scales it."""
 
-FRESH = LOOKS_APART
+FRESH = CHECKS_APART
 """Seconds for which a list is used at least: so two lists of a scope are always two looks."""
 
 FRESH_TIMES = 2
@@ -51,6 +51,6 @@ class RunnerList:
         """Return how many seconds something was old when the list was taken; negative: the list is older."""
         return (self.taken_at - since).total_seconds()
 
-    def is_second_look(self, first: datetime | None) -> bool:
+    def is_second_check(self, first: datetime | None) -> bool:
         """Return whether this list and one taken at `first` are two looks."""
-        return first is not None and self.age_of(first) >= LOOKS_APART
+        return first is not None and self.age_of(first) >= CHECKS_APART
