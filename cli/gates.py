@@ -37,8 +37,8 @@ def gates(as_json: Json = False, wide: Wide = False, output: Output = None) -> N
                 "open" if row.open else "CLOSED",
                 age(row.closed_at or row.opened_at, now=now),
                 row.why,
-                "" if row.open else f"{row.good_looks} of {row.needs}",
-                age(row.looked_at, now=now),
+                "" if row.open else f"{row.healthy_checks} of {row.needs}",
+                age(row.checked_at, now=now),
                 row.calls,
                 row.errors,
             )

@@ -552,8 +552,8 @@ class Settings(Stores, App, Periods, Logs):
         lt=0.5,
         description="Largest fraction of failed calls at which an evaluation of a closed gate is healthy",
     )
-    gate_good_looks: int = Field(default=4, ge=1, description="Healthy evaluations in a row that reopen a gate")
-    gate_more_looks: int = Field(
+    gate_healthy_checks: int = Field(default=4, ge=1, description="Healthy evaluations in a row that reopen a gate")
+    gate_extra_checks: int = Field(
         default=4,
         ge=0,
         description=(

@@ -142,14 +142,14 @@ STALL_SECONDS = Histogram(
     buckets=_STALL_BUCKETS,
     registry=_registry,
 )
-UNUSED_LOOKS = Counter(
-    "ostler_unused_looks_total",
+UNUSED_RUNNER_CHECKS = Counter(
+    "ostler_unused_runner_checks_total",
     "Looks of `unused_runners` at a delivered claim that executes nothing, by verdict",
     ("verdict",),
     registry=_registry,
 )
-CATCH_UP_LEFT = Counter(
-    "ostler_catch_up_left_total",
+CATCH_UP_INCOMPLETE = Counter(
+    "ostler_catch_up_incomplete_total",
     "Looks of `catch_up` at a repository that were left to a later tick",
     ("why",),
     registry=_registry,
@@ -244,7 +244,7 @@ for _trouble in ("image", "container", "unschedulable", "poller", "unresponsive"
 for _hint in ("gone", "spent", "executing", "unstamped", "pool"):
     WATCH_HINTS.labels(_hint)
 for _why in ("allowance", "limited", "no_answer", "uninstalled", "refused", "failed", "time"):
-    CATCH_UP_LEFT.labels(_why)
+    CATCH_UP_INCOMPLETE.labels(_why)
 for _upstream in ("github", "kubernetes"):
     for _outcome in ("answered", "failed"):
         UPSTREAM_CALLS.labels(_upstream, _outcome)

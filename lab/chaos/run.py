@@ -217,7 +217,7 @@ class _Run:
 
     def _work(self) -> str | None:
         """Send, strike and look until every job is over; return why it ended early, if it did."""
-        moved_at = said_at = looked_at = began = time.monotonic()
+        moved_at = said_at = checked_at = began = time.monotonic()
         states: Counter[str] = Counter()
         while True:
             self._breaker.look(over=self._over)
@@ -236,8 +236,8 @@ class _Run:
                     f"struck {self._breaker.struck.total()}  samples {self._sampler.samples}  "
                     f"laws broken {len(self._sampler.broken)}"
                 )
-            if now - looked_at > SAY_EVERY / 2:
-                looked_at = now
+            if now - checked_at > SAY_EVERY / 2:
+                checked_at = now
                 if self._found_all():
                     return None
             if now - moved_at > STALLED:

@@ -251,7 +251,7 @@ def give_to_spares(
         db.execute(
             text("""
                 UPDATE claims c SET job_id = pair.job_id, spare_since = NULL, delivered_at = :now, changed_at = :now,
-                       runner_absent_at = NULL, runner_free_at = NULL
+                       runner_absent_at = NULL, runner_idle_at = NULL
                 FROM unnest(CAST(:claims AS bigint[]), CAST(:jobs AS bigint[])) AS pair (claim_id, job_id)
                 WHERE c.id = pair.claim_id
             """),

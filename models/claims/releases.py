@@ -157,7 +157,7 @@ def _work(db: Connection, row: Row[Any]) -> ReleaseWork:
         value=f"{row.id}.{row.stamp_no}",
         lease_until=row.leased_until,
         registrations=registrations,
-        forced=row.forced_at is not None,
+        forced=row.force_deleted_at is not None,
     )
 
 

@@ -42,7 +42,7 @@ class CatchUpRepository(Base):
     repository: Mapped[str] = mapped_column(primary_key=True, comment="owner/name")
     due_at: Mapped[datetime] = mapped_column(comment="the last tick that was to look at it")
     tried_at: Mapped[datetime | None] = mapped_column(comment="the last tick that came to it")
-    looked_at: Mapped[datetime | None] = mapped_column(comment="when the last look that came to its end began")
+    checked_at: Mapped[datetime | None] = mapped_column(comment="when the last look that came to its end began")
     began_at: Mapped[datetime | None] = mapped_column(comment="when the look under way began")
     next_run: Mapped[int | None] = mapped_column(comment="of the look under way: older runs were seen")
     failures: Mapped[int] = mapped_column(server_default="0")
@@ -58,7 +58,7 @@ class CatchUpRepository(Base):
 class CatchUpPurse(Base):
     """What an installation may still be asked."""
 
-    __tablename__ = "catch_up_purses"
+    __tablename__ = "catch_up_quotas"
 
     installation_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     calls: Mapped[float] = mapped_column(Double, comment="that may still be made, as of `at`")
@@ -93,7 +93,7 @@ _SEEN = """
     ), seen AS (
         SELECT n.repository, j.account_id,
                coalesce((SELECT i.id FROM installations i WHERE i.account_id = j.account_id AND i.left_at IS NULL
-                         ORDER BY i.told_at DESC NULLS LAST, i.id DESC LIMIT 1), j.installation_id) AS installation_id
+                         ORDER BY i.event_at DESC NULLS LAST, i.id DESC LIMIT 1), j.installation_id) AS installation_id
         FROM names n CROSS JOIN LATERAL (
             SELECT account_id, installation_id, queued_at, changed_at FROM jobs
             WHERE repository = n.repository ORDER BY id DESC LIMIT 1
@@ -152,8 +152,8 @@ def begin(db: Connection, repository: str, *, tried_at: datetime) -> None:
     )
 
 
-def remember(db: Connection, lease_no: int, place: Place, *, tried_at: datetime, looked_at: datetime | None) -> bool:
-    """Write down how far the look at a repository came; `looked_at` when that was to its end.
+def remember(db: Connection, lease_no: int, place: Place, *, tried_at: datetime, checked_at: datetime | None) -> bool:
+    """Write down how far the look at a repository came; `checked_at` when that was to its end.
 
     False, and nothing changed, when another tick has the sweep's lease by now.
     """
@@ -161,8 +161,8 @@ def remember(db: Connection, lease_no: int, place: Place, *, tried_at: datetime,
         text("""
             UPDATE catch_up_repositories SET tried_at = :tried_at, began_at = CAST(:began_at AS timestamptz),
                    next_run = CAST(:next_run AS bigint), lists = CAST(:lists AS jsonb),
-                   settled = CAST(:settled AS jsonb), looked_at = coalesce(CAST(:looked_at AS timestamptz), looked_at),
-                   failures = CASE WHEN CAST(:looked_at AS timestamptz) IS NULL THEN failures ELSE 0 END
+                   settled = CAST(:settled AS jsonb), checked_at = coalesce(CAST(:checked_at AS timestamptz),
+                   checked_at), failures = CASE WHEN CAST(:checked_at AS timestamptz) IS NULL THEN failures ELSE 0 END
             WHERE repository = :repository AND (SELECT lease_no FROM sweeps WHERE name = 'catch_up') = :lease_no
             RETURNING repository
         """),
@@ -170,7 +170,7 @@ def remember(db: Connection, lease_no: int, place: Place, *, tried_at: datetime,
             "repository": place.repository,
             "lease_no": lease_no,
             "tried_at": tried_at,
-            "looked_at": looked_at,
+            "checked_at": checked_at,
             "began_at": place.began_at,
             "next_run": place.next_run,
             "lists": json.dumps(place.lists),
@@ -197,19 +197,19 @@ def pay(db: Connection, installation_id: int, *, percent: float, now: datetime) 
     new = Purse.new(percent=percent, now=now)
     db.execute(
         text("""
-            INSERT INTO catch_up_purses (installation_id, calls, at, quota) VALUES (:id, :calls, :at, :quota)
+            INSERT INTO catch_up_quotas (installation_id, calls, at, quota) VALUES (:id, :calls, :at, :quota)
             ON CONFLICT (installation_id) DO NOTHING
         """),
         {"id": installation_id, "calls": new.calls, "at": new.at, "quota": new.quota},
     )
     row = db.execute(
-        text("SELECT calls, at, quota FROM catch_up_purses WHERE installation_id = :id FOR NO KEY UPDATE"),
+        text("SELECT calls, at, quota FROM catch_up_quotas WHERE installation_id = :id FOR NO KEY UPDATE"),
         {"id": installation_id},
     ).one()
     left = spend(Purse(*row), percent=percent, now=now)
     if left is not None:
         db.execute(
-            text("UPDATE catch_up_purses SET calls = :calls, at = greatest(at, :at) WHERE installation_id = :id"),
+            text("UPDATE catch_up_quotas SET calls = :calls, at = greatest(at, :at) WHERE installation_id = :id"),
             {"id": installation_id, "calls": left.calls, "at": left.at},
         )
     return left
@@ -218,7 +218,7 @@ def pay(db: Connection, installation_id: int, *, percent: float, now: datetime) 
 def give_back(db: Connection, installation_id: int, *, calls: int, quota: int) -> None:
     """Put back what a call did not cost, or take out what it cost beyond one; others may have paid meanwhile."""
     db.execute(
-        text("UPDATE catch_up_purses SET calls = calls + :calls, quota = :quota WHERE installation_id = :id"),
+        text("UPDATE catch_up_quotas SET calls = calls + :calls, quota = :quota WHERE installation_id = :id"),
         {"id": installation_id, "calls": calls, "quota": quota},
     )
 
@@ -290,16 +290,16 @@ class Coverage:
     """How many repositories the last tick was to look at, and how many of them were looked at lately."""
 
     due: int
-    looked_at: int
+    checked_at: int
 
 
 def coverage(db: Connection, *, now: datetime) -> Coverage:
     """Return how much of what should be looked at was."""
     row = db.execute(
         text("""
-            SELECT count(*) AS due, count(*) FILTER (WHERE looked_at >= :since) AS looked_at FROM catch_up_repositories
-            WHERE due_at = (SELECT max(due_at) FROM catch_up_repositories)
+            SELECT count(*) AS due, count(*) FILTER (WHERE checked_at >= :since) AS checked_at FROM
+            catch_up_repositories WHERE due_at = (SELECT max(due_at) FROM catch_up_repositories)
         """),
         {"since": now - COVERED_WITHIN},
     ).one()
-    return Coverage(row.due, row.looked_at)
+    return Coverage(row.due, row.checked_at)

@@ -97,7 +97,7 @@ _FINISHED = text(f"""
            (SELECT own.repository FROM jobs own WHERE own.id = c.job_id AND own.state <> 'completed') AS asks_for,
            {INSTALLATION_NOW}, {SCOPE_NOW}, c.runner_name,
            CASE WHEN x.job_id IS NOT NULL AND j.state = 'completed' THEN j.completed_at END AS executed_over_at,
-           t.since, CASE WHEN c.runner_free_at >= t.since THEN c.runner_free_at END,
+           t.since, CASE WHEN c.runner_idle_at >= t.since THEN c.runner_idle_at END,
            p.node_gone_at IS NOT NULL AS on_gone_node, w.overdue,
            CASE WHEN c.runner_absent_at >= t.since THEN c.runner_absent_at END
     FROM runner_pods p
@@ -144,8 +144,8 @@ def set_free(db: Connection, claim_id: int, *, free: bool, absent: bool | None, 
     """
     db.execute(
         text("""
-            UPDATE claims SET runner_free_at = CASE WHEN NOT :free THEN NULL
-                                               WHEN runner_free_at >= :since THEN runner_free_at ELSE :at END,
+            UPDATE claims SET runner_idle_at = CASE WHEN NOT :free THEN NULL
+                                               WHEN runner_idle_at >= :since THEN runner_idle_at ELSE :at END,
                    runner_absent_at = CASE WHEN CAST(:absent AS boolean) IS NULL THEN runner_absent_at
                                            WHEN NOT :absent THEN NULL
                                            WHEN runner_absent_at >= :since THEN runner_absent_at ELSE :at END

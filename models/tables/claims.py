@@ -89,10 +89,10 @@ class Claim(Base):
     delivered_at: Mapped[datetime | None]
     spare_since: Mapped[datetime | None]
     runner_absent_at: Mapped[datetime | None] = mapped_column(comment="first of two looks that did not find its runner")
-    runner_free_at: Mapped[datetime | None] = mapped_column(
+    runner_idle_at: Mapped[datetime | None] = mapped_column(
         comment="first of two looks, after its job, that found its runner absent or idle"
     )
-    forced_at: Mapped[datetime | None] = mapped_column(comment="its Pod may be deleted without its kubelet")
+    force_deleted_at: Mapped[datetime | None] = mapped_column(comment="its Pod may be deleted without its kubelet")
     stalled_at: Mapped[datetime | None] = mapped_column(
         comment="only a repair moves it on since then; none once it did"
     )

@@ -47,9 +47,9 @@ class GateRow(Base):
     closed_at: Mapped[datetime | None] = mapped_column(comment="NULL: it is open")
     opened_at: Mapped[datetime | None] = mapped_column(comment="when it last opened")
     why: Mapped[str | None] = mapped_column(comment="of its last closing")
-    good_looks: Mapped[int] = mapped_column(server_default="0")
+    healthy_checks: Mapped[int] = mapped_column(server_default="0")
     needs: Mapped[int] = mapped_column(server_default="0", comment="good looks that open it, drawn when it closed")
-    looked_at: Mapped[datetime | None]
+    checked_at: Mapped[datetime | None]
     calls: Mapped[int] = mapped_column(server_default="0")
     errors: Mapped[int] = mapped_column(server_default="0")
 
@@ -106,7 +106,7 @@ def look(
     db.execute(text("INSERT INTO gates (upstream) VALUES (:upstream) ON CONFLICT DO NOTHING"), {"upstream": upstream})
     row = db.execute(
         text("""
-            SELECT * FROM gates WHERE upstream = :upstream AND (looked_at IS NULL OR looked_at <= :before)
+            SELECT * FROM gates WHERE upstream = :upstream AND (checked_at IS NULL OR checked_at <= :before)
             FOR NO KEY UPDATE
         """),
         {"upstream": upstream, "before": now - timedelta(seconds=apart)},
@@ -121,14 +121,14 @@ def look(
         {"upstream": upstream, "after": now - timedelta(seconds=window)},
     ).one()
     seen = Look(int(found.calls), int(found.errors))
-    before = Gate(closed=row.closed_at is not None, good_looks=row.good_looks, needs=row.needs)
+    before = Gate(closed=row.closed_at is not None, healthy_checks=row.healthy_checks, needs=row.needs)
     after = judge(before, seen, rule=rule, roll=roll)
     closes, opens = after.closed and not before.closed, before.closed and not after.closed
     closed_at = now if closes else None if opens else row.closed_at
     db.execute(
         text("""
-            UPDATE gates SET closed_at = CAST(:closed_at AS timestamptz), good_looks = :good, needs = :needs,
-                   looked_at = :now, calls = :calls, errors = :errors,
+            UPDATE gates SET closed_at = CAST(:closed_at AS timestamptz), healthy_checks = :good, needs = :needs,
+                   checked_at = :now, calls = :calls, errors = :errors,
                    opened_at = CASE WHEN :opens THEN CAST(:now AS timestamptz) ELSE opened_at END,
                    why = CASE WHEN :closes THEN :why ELSE why END
             WHERE upstream = :upstream
@@ -139,7 +139,7 @@ def look(
             "closed_at": closed_at,
             "closes": closes,
             "opens": opens,
-            "good": after.good_looks,
+            "good": after.healthy_checks,
             "needs": after.needs,
             "calls": seen.calls,
             "errors": seen.errors,
@@ -174,8 +174,8 @@ def read(db: Connection) -> Sequence[Row[Any]]:
     return db.execute(
         text("""
             SELECT u.upstream, g.closed_at IS NULL AS open, g.closed_at, g.opened_at,
-                   CASE WHEN g.closed_at IS NOT NULL THEN g.why END AS why, coalesce(g.good_looks, 0) AS good_looks,
-                   coalesce(g.needs, 0) AS needs, g.looked_at, coalesce(g.calls, 0) AS calls,
+                   CASE WHEN g.closed_at IS NOT NULL THEN g.why END AS why, coalesce(g.healthy_checks, 0) AS
+                   healthy_checks, coalesce(g.needs, 0) AS needs, g.checked_at, coalesce(g.calls, 0) AS calls,
                    coalesce(g.errors, 0) AS errors
             FROM unnest(CAST(:upstreams AS text[])) AS u (upstream) LEFT JOIN gates g ON g.upstream = u.upstream
             ORDER BY u.upstream

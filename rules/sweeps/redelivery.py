@@ -21,11 +21,11 @@ SHORT_OVERLAP = timedelta(seconds=60)
 class Progress:
     """What has been read of GitHub's list of deliveries.
 
-    `looked_at`: when the last complete short look began. `checkpoint`: when the last complete scan began.
+    `checked_at`: when the last complete short look began. `checkpoint`: when the last complete scan began.
     `scan_began` and `scan_cursor`: of the scan under way, with the page that comes next (None: the first).
     """
 
-    looked_at: datetime
+    checked_at: datetime
     checkpoint: datetime
     scan_began: datetime | None
     scan_cursor: str | None
@@ -33,7 +33,7 @@ class Progress:
 
 def look_floor(progress: Progress, *, overlap: timedelta, now: datetime) -> datetime:
     """Return how far back a short look goes; what is older is left to the scan."""
-    return max(progress.looked_at - SHORT_OVERLAP, now - overlap)
+    return max(progress.checked_at - SHORT_OVERLAP, now - overlap)
 
 
 def scan_floor(progress: Progress, *, overlap: timedelta, kept: timedelta, now: datetime) -> datetime:

@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 class GateRule:
     """The thresholds; shares are parts of one, and `opens_at` is below `closes_at`.
 
-    `good_looks` are needed to open, and up to `more_looks` beside them.
+    `healthy_checks` are needed to open, and up to `extra_checks` beside them.
     """
 
     least_errors: int = 5
     closes_at: float = 0.5
     opens_at: float = 0.2
-    good_looks: int = 4
-    more_looks: int = 4
+    healthy_checks: int = 4
+    extra_checks: int = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Gate:
     """A gate: good looks since it closed or since the last that was not, and how many of them open it."""
 
     closed: bool = False
-    good_looks: int = 0
+    healthy_checks: int = 0
     needs: int = 0
 
 
@@ -53,11 +53,11 @@ def judge(gate: Gate, look: Look, *, rule: GateRule, roll: float) -> Gate:
     if not gate.closed:
         if look.errors < rule.least_errors or share < rule.closes_at:
             return gate
-        return Gate(closed=True, needs=rule.good_looks + int(roll * (rule.more_looks + 1)))
+        return Gate(closed=True, needs=rule.healthy_checks + int(roll * (rule.extra_checks + 1)))
     if share > rule.opens_at:
-        return replace(gate, good_looks=0)
-    good = gate.good_looks + 1
-    return Gate() if good >= gate.needs else replace(gate, good_looks=good)
+        return replace(gate, healthy_checks=0)
+    good = gate.healthy_checks + 1
+    return Gate() if good >= gate.needs else replace(gate, healthy_checks=good)
 
 
 def why_closed(look: Look) -> str:

@@ -136,7 +136,7 @@ def asked_of(db: Connection, found: Sequence[tuple[PoolSeen, PoolRow]], *, now: 
     accounts = scaling.accounts(db, sorted({queue.account_id for queue in queues}))
     queued = dispatchable(queues, accounts, places)
     scaled = [row for pool, row in found if hands_off(pool) is None]
-    stale = [row.id for row in scaled if row.usual_at is None or now - row.usual_at >= scaling.USUAL_EVERY]
+    stale = [row.id for row in scaled if row.typical_at is None or now - row.typical_at >= scaling.USUAL_EVERY]
     usual = {row.id: row.usual or 0 for row in scaled} | scaling.count_usual(db, stale, now=now)
     oldest: dict[int, datetime] = {}
     idle = {row.id for _, row in found if row.idle}

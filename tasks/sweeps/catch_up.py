@@ -72,7 +72,7 @@ ONCE = Policy(adapter_attempts=1, task_retries=0, call_seconds=10)
 
 
 class _Left(Ended):
-    """Ends the look at a repository, which the next tick goes on with; `why` as in `telemetry.CATCH_UP_LEFT`."""
+    """Ends the look at a repository, which the next tick goes on with; `why` as in `telemetry.CATCH_UP_INCOMPLETE`."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -89,10 +89,10 @@ def catch_up(tick: Tick) -> None:
     unanswered: Counter[int] = Counter()
     for number, place in enumerate(places):
         if place.installation_id in unavailable:
-            telemetry.CATCH_UP_LEFT.labels(unavailable[place.installation_id]).inc()
+            telemetry.CATCH_UP_INCOMPLETE.labels(unavailable[place.installation_id]).inc()
             continue
         if not tick.page():
-            telemetry.CATCH_UP_LEFT.labels("time").inc(len(places) - number)
+            telemetry.CATCH_UP_INCOMPLETE.labels("time").inc(len(places) - number)
             return
         try:
             why = visit(tick, place, unanswered)
@@ -103,7 +103,7 @@ def catch_up(tick: Tick) -> None:
             continue
         if why is None:
             continue
-        telemetry.CATCH_UP_LEFT.labels(why).inc()
+        telemetry.CATCH_UP_INCOMPLETE.labels(why).inc()
         if why in {"allowance", "limited", "uninstalled"} or unanswered[place.installation_id] >= MOST_UNANSWERED:
             unavailable[place.installation_id] = why
         if why == "uninstalled":
@@ -200,11 +200,11 @@ class _Look:
         if self._tick.dry:
             return
         place = self._place
-        looked_at = place.began_at if whole else None
+        checked_at = place.began_at if whole else None
         place.began_at = None if whole else place.began_at
         kept = transaction(
             self._rt.engine,
-            lambda db: rows.remember(db, self._tick.lease_no, place, tried_at=utcnow(), looked_at=looked_at),
+            lambda db: rows.remember(db, self._tick.lease_no, place, tried_at=utcnow(), checked_at=checked_at),
         )
         if not kept:
             raise Overtaken

@@ -91,7 +91,7 @@ def tell(looked: Looked) -> None:
         telemetry.GATE_CHANGES.labels(looked.upstream, "closed").inc()
         log.warning("gate.closed", **facts, stopped="reaping and demand growth; dispatch goes on")
     elif looked.after.closed:
-        log.warning("gate.stays_closed", **facts, good_looks=looked.after.good_looks, needs=looked.after.needs)
+        log.warning("gate.stays_closed", **facts, healthy_checks=looked.after.healthy_checks, needs=looked.after.needs)
     elif looked.before.closed:
         telemetry.GATE_CHANGES.labels(looked.upstream, "opened").inc()
         log.warning("gate.opened", **facts)
@@ -103,6 +103,6 @@ def rule_of(settings: Settings) -> GateRule:
         least_errors=settings.gate_least_errors,
         closes_at=settings.gate_closes_at,
         opens_at=settings.gate_opens_at,
-        good_looks=settings.gate_good_looks,
-        more_looks=settings.gate_more_looks,
+        healthy_checks=settings.gate_healthy_checks,
+        extra_checks=settings.gate_extra_checks,
     )

@@ -102,7 +102,7 @@ class _Sweep:
                 page = self._page(cursor)
                 end = _end(page, is_first=cursor is None, floor=floor)
                 if end is PageEnd.WHOLE:
-                    self._record(page, floor, replace(self._progress, looked_at=began))
+                    self._record(page, floor, replace(self._progress, checked_at=began))
                     return
                 self._record(page, floor, self._progress)
                 if end is PageEnd.DOUBT:

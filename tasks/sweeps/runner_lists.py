@@ -58,7 +58,7 @@ def runners_of(tick: Pace, *, installation_id: int, scope: str) -> RunnerList:
 
 def _find_or_take(tick: Pace, *, installation_id: int, scope: str) -> RunnerList:
     rt = tick.rt
-    wanted = Wanted(installation_id, scope, taker=secrets.token_hex(8))
+    wanted = Wanted(installation_id, scope, reader=secrets.token_hex(8))
     until = time.monotonic() + min(LONGEST_WAIT, remaining() / 2)
     while True:
         now = utcnow()

@@ -48,7 +48,7 @@ from tasks.worker.base import SWEEP_ROW, calls
 log = structlog.get_logger(__name__)
 
 for _verdict in set(UnusedAction) - {UnusedAction.ASK_JOB}:
-    telemetry.UNUSED_LOOKS.labels(_verdict)
+    telemetry.UNUSED_RUNNER_CHECKS.labels(_verdict)
 
 
 @sweep("unused_runners", longest=LONGEST)
@@ -112,7 +112,7 @@ def look(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:
         job, job_outcome = ask_job(tick, claim)
         verdict = judge(tick, claim, seen, job=job)
     if not tick.dry:
-        telemetry.UNUSED_LOOKS.labels(verdict.action).inc()
+        telemetry.UNUSED_RUNNER_CHECKS.labels(verdict.action).inc()
     if verdict is UPDATES and not tick.dry:
         telemetry.RUNNER_UPDATES.inc()
     if verdict.action is UnusedAction.WAIT:

@@ -279,7 +279,7 @@ def _coverage(found: Statistics) -> Iterator[Metric]:
         labels=("is",),
     )
     repositories.add_metric(("due",), found.catch_up.due)
-    repositories.add_metric(("looked_at",), found.catch_up.looked_at)
+    repositories.add_metric(("checked",), found.catch_up.checked_at)
     deliveries = GaugeMetricFamily(
         "ostler_redelivery_read_timestamp_seconds",
         "Until when GitHub's list of deliveries has been read, Unix time; 0: never",

@@ -16,7 +16,7 @@ from rules.upstream.gates import GateRule
 from tests.database import Database
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-RULE = GateRule(more_looks=0)
+RULE = GateRule(extra_checks=0)
 GITHUB, KUBERNETES = Upstream.GITHUB, Upstream.KUBERNETES
 
 
@@ -80,7 +80,7 @@ def test_a_doubled_tick_is_no_second_look(database: Database) -> None:
     assert look(engine, GITHUB, at=15) is not None
     assert look(engine, GITHUB, at=16) is None
     (row,) = [each for each in transaction(engine, gates.read) if each.upstream == GITHUB]
-    assert (row.good_looks, row.needs) == (1, 4)
+    assert (row.healthy_checks, row.needs) == (1, 4)
 
 
 def test_two_copies_at_once_look_once(database: Database) -> None:

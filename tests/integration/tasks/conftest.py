@@ -159,8 +159,8 @@ class StubSettings:
     gate_least_errors: int = 5
     gate_closes_at: float = 0.5
     gate_opens_at: float = 0.2
-    gate_good_looks: int = 4
-    gate_more_looks: int = 4
+    gate_healthy_checks: int = 4
+    gate_extra_checks: int = 4
 
 
 class Telling:
@@ -330,7 +330,7 @@ class Stage:
         self.rows("UPDATE runner_lists SET taken_at = taken_at - make_interval(secs => :s)", s=seconds)
         self.rows(
             """
-            UPDATE claims SET runner_free_at = runner_free_at - make_interval(secs => :s),
+            UPDATE claims SET runner_idle_at = runner_idle_at - make_interval(secs => :s),
                    runner_absent_at = runner_absent_at - make_interval(secs => :s)
             """,
             s=seconds,

@@ -107,9 +107,9 @@ class World:
     def later(self, minutes: float) -> None:
         """Let time pass for what the sweep remembers."""
         by = timedelta(minutes=minutes)
-        self.stage.rows("UPDATE catch_up_purses SET at = at - :by", by=by)
+        self.stage.rows("UPDATE catch_up_quotas SET at = at - :by", by=by)
         self.stage.rows(
-            "UPDATE catch_up_repositories SET not_before = not_before - :by, looked_at = looked_at - :by", by=by
+            "UPDATE catch_up_repositories SET not_before = not_before - :by, checked_at = checked_at - :by", by=by
         )
         self.stage.rows("UPDATE jobs SET ask_after = ask_after - :by", by=by)
 
@@ -119,7 +119,7 @@ class World:
 
     def left(self, why: str) -> float:
         """Return how many looks did not come to their end for this reason, in all tests of this process."""
-        found: float = telemetry.CATCH_UP_LEFT.labels(why)._value.get()
+        found: float = telemetry.CATCH_UP_INCOMPLETE.labels(why)._value.get()
         return found
 
     def settings(self, **changed: Any) -> None:
@@ -343,7 +343,7 @@ def test_what_has_not_changed_is_paid_for_once(world: World) -> None:
     assert world.github.paid[501] == 5
     assert len(world.tick()) == 5
     assert world.github.paid[501] == 5
-    (purse,) = world.stage.rows("SELECT * FROM catch_up_purses")
+    (purse,) = world.stage.rows("SELECT * FROM catch_up_quotas")
     assert 62.5 - 5 <= purse.calls <= 62.5 - 4.9
     world.github.jobs[run].append(job(9))
     world.tick()
@@ -355,7 +355,7 @@ def test_a_redirect_is_paid_for_and_not_given_back(world: World) -> None:
     world.github.redirects = 1
     world.tick()
     world.tick()  # a redirect to what has not changed
-    (purse,) = world.stage.rows("SELECT * FROM catch_up_purses")
+    (purse,) = world.stage.rows("SELECT * FROM catch_up_quotas")
     assert 62.5 - 12 <= purse.calls <= 62.5 - 11.9
 
 
@@ -365,7 +365,7 @@ def test_a_redirect_of_the_look_up_of_a_run_is_paid_for(world: World, *, known: 
     world.known(7, minutes=61, run=run)
     world.github.redirects = 1
     assert world.tick() == [*lists("acme/shop"), f"run {run}"]
-    (purse,) = world.stage.rows("SELECT * FROM catch_up_purses")
+    (purse,) = world.stage.rows("SELECT * FROM catch_up_quotas")
     assert 62.5 - 10 <= purse.calls <= 62.5 - 9.9
 
 
@@ -383,7 +383,7 @@ def test_what_is_given_back_does_not_undo_what_another_tick_paid(world: World) -
     world.tick()
     world.github.list_runs = meanwhile  # type: ignore[method-assign]
     world.tick()
-    (purse,) = world.stage.rows("SELECT * FROM catch_up_purses")
+    (purse,) = world.stage.rows("SELECT * FROM catch_up_quotas")
     assert 62.5 - 24 <= purse.calls <= 62.5 - 23.9
 
 
@@ -401,7 +401,7 @@ def test_two_first_payments_at_once_are_two(world: World) -> None:
             assert time.monotonic() < end
             time.sleep(0.01)
     second.join()
-    (purse,) = world.stage.rows("SELECT * FROM catch_up_purses")
+    (purse,) = world.stage.rows("SELECT * FROM catch_up_quotas")
     assert 62.5 - 2 <= purse.calls <= 62.5 - 1.9
 
 
@@ -437,13 +437,13 @@ def test_the_next_tick_goes_on_where_this_one_stopped(world: World) -> None:
     first = [each for each in world.github.asked if each.startswith("jobs")]
     assert 50 < len(first) < 65
     (before,) = world.stage.rows("SELECT * FROM catch_up_repositories")
-    assert (before.looked_at, before.next_run) == (None, runs[len(first)])
+    assert (before.checked_at, before.next_run) == (None, runs[len(first)])
     world.later(30)
     world.tick()
     second = [each for each in world.github.asked if each.startswith("jobs")]
     assert [*first, *second] == [f"jobs {run}" for run in runs]
     (after,) = world.stage.rows("SELECT * FROM catch_up_repositories")
-    assert after.looked_at == before.began_at
+    assert after.checked_at == before.began_at
     assert (after.began_at, after.next_run) == (None, None)
 
 
@@ -682,7 +682,7 @@ def test_our_own_pace_is_waited_for_and_costs_nothing(world: World) -> None:
     world.github.run(job(7))
     world.tick()
     assert world.shown(7) == ("queued", None)
-    (purse,) = world.stage.rows("SELECT * FROM catch_up_purses")
+    (purse,) = world.stage.rows("SELECT * FROM catch_up_quotas")
     assert 62.5 - 5 <= purse.calls <= 62.5 - 4.9
 
 
@@ -763,10 +763,10 @@ def test_coverage_is_what_was_looked_at_of_what_was_due(world: World) -> None:
     world.github.breaks["acme/zoo"] = Gone("404")
     world.tick()
     found = transaction(world.stage.rt.engine, lambda db: rows.coverage(db, now=utcnow()))
-    assert (found.due, found.looked_at) == (2, 1)
+    assert (found.due, found.checked_at) == (2, 1)
     world.later(20)
     found = transaction(world.stage.rt.engine, lambda db: rows.coverage(db, now=utcnow()))
-    assert (found.due, found.looked_at) == (2, 0)
+    assert (found.due, found.checked_at) == (2, 0)
 
 
 def test_a_job_that_is_asked_about_here_is_not_asked_about_twice(world: World) -> None:

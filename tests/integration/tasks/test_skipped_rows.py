@@ -224,7 +224,7 @@ def test_gates_look_at_the_other_upstream_when_the_row_of_one_is_locked(stage: S
     with locked(stage, "SELECT 1 FROM gates WHERE upstream = :upstream", upstream=next(iter(Upstream))):
         with pytest.raises(OperationalError):
             gates.run()
-        looked = [row.upstream for row in stage.rows("SELECT upstream FROM gates WHERE looked_at IS NOT NULL")]
+        looked = [row.upstream for row in stage.rows("SELECT upstream FROM gates WHERE checked_at IS NOT NULL")]
         assert looked == list(Upstream)[1:]
         assert [row.outcome for row in stage.rows("SELECT outcome FROM sweeps")] == ["failed"]
 

@@ -222,7 +222,7 @@ def test_a_runner_without_an_execution_is_judged_by_what_github_shows(
 
 def looks() -> dict[str, float]:
     """Return how often each verdict was counted."""
-    (family,) = telemetry.UNUSED_LOOKS.collect()
+    (family,) = telemetry.UNUSED_RUNNER_CHECKS.collect()
     return {each.labels["verdict"]: each.value for each in family.samples}
 
 

@@ -18,7 +18,7 @@ KEPT = timedelta(days=3)
 def progress(*, looked: float = 1, scanned: float = 5, scanning: bool = False) -> Progress:
     """Return what was read; the last complete look and scan began so many minutes ago."""
     return Progress(
-        looked_at=NOW - timedelta(minutes=looked),
+        checked_at=NOW - timedelta(minutes=looked),
         checkpoint=NOW - timedelta(minutes=scanned),
         scan_began=NOW - timedelta(minutes=2) if scanning else None,
         scan_cursor="v1_7" if scanning else None,

@@ -46,7 +46,7 @@ _FILL = """
            CASE WHEN n % 200 > 0 THEN 'ended' ELSE 'executing' END, now(), now(), CASE WHEN n % 200 > 0 THEN now() END
     FROM generate_series(1, :rows) n;
     INSERT INTO repairs (sweep, run_id, at, what, why, witnesses, kills, dry, pod_uid, claim_id, job_id, expects,
-                         outcome, settle_by)
+                         outcome, verify_by)
     SELECT 'sweep-' || n % 15, n / 10, now(), 'w', 'w', '{}', false, n % 500 = 0, 'pod-' || n % 3000, n % 3000,
            n % 3000, 'own', CASE WHEN n % 500 = 0 THEN 'dry' WHEN n % 200 = 1 THEN 'failed' ELSE 'verified' END, now()
     FROM generate_series(1, :rows) n;

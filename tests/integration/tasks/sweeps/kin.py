@@ -181,7 +181,7 @@ def pod_that_outlives_its_job(stage: Stage, github: GitHub) -> None:
     stage.job(7)
     stage.claim(pod_of(stage), job_id=7, state="executing", age=4000, runner=RUNNER)
     stage.rows("UPDATE jobs SET state = 'completed', conclusion = 'success', completed_at = now() - interval '1 h'")
-    stage.rows("UPDATE claims SET runner_free_at = now() - interval '61 s'")
+    stage.rows("UPDATE claims SET runner_idle_at = now() - interval '61 s'")
     github.runner = "online"
 
 

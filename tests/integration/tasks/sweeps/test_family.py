@@ -154,7 +154,7 @@ def state(stage: Stage) -> list[Any]:
     return [claims, jobs, others, [*stage.outbox.sent], [*github.deleted], [*github.asked], sorted(stage.pods())]
 
 
-DRY_WRITES = {"sweep_runs", "repairs", "runner_lists", "catch_up_purses"}
+DRY_WRITES = {"sweep_runs", "repairs", "runner_lists", "catch_up_quotas"}
 """What a dry run may write: that it ran, what it would have done, lists of GitHub's that it took for all, and what it
 paid for calls, which are real."""
 
@@ -297,7 +297,7 @@ def test_a_list_that_cannot_be_trusted_changes_nothing(
         return
     stage.rows("UPDATE claims SET runner_absent_at = NULL")
     if kin.name == "finished_jobs":
-        stage.rows("UPDATE claims SET runner_free_at = now() - interval '61 s'")
+        stage.rows("UPDATE claims SET runner_idle_at = now() - interval '61 s'")
     kin.task.run()
     assert kin.repaired(stage, github) == 1
 
@@ -305,7 +305,7 @@ def test_a_list_that_cannot_be_trusted_changes_nothing(
 def without_an_earlier_look(kin: Kin) -> Kin:
     def stall(stage: Stage, github: GitHub) -> None:
         kin.stall(stage, github)
-        stage.rows("UPDATE claims SET runner_free_at = NULL")
+        stage.rows("UPDATE claims SET runner_idle_at = NULL")
 
     return Kin(**{**vars(kin), "stall": stall})
 

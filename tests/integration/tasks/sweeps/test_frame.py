@@ -647,7 +647,7 @@ def test_of_a_process_that_was_killed_during_a_call_the_ledger_says_so(stage: St
         stage.tick(lambda tick: void(tick.repair(Case(what="weigh", why="light"), lambda db: weigh(db, 1), call=call)))
     assert [row.outcome for row in stage.ledger()] == ["begun"]
     stage.rows("UPDATE sweeps SET leased_until = now() - interval '1 s'")
-    stage.rows("UPDATE repairs SET settle_by = now() - interval '1 s'")
+    stage.rows("UPDATE repairs SET verify_by = now() - interval '1 s'")
     stage.tick(stage.every())
     assert [(row.outcome, row.note) for row in stage.ledger()] == [
         ("failed", "cut off during its call"),
@@ -665,7 +665,7 @@ def test_what_is_repaired_again_and_again_has_one_entry_until_its_outcome_is_see
     for _ in range(3):
         assert stage.tick(body).repaired == 1
     assert [row.outcome for row in stage.ledger()] == ["done"]
-    stage.rows("UPDATE repairs SET settle_by = now() - interval '1 s'")
+    stage.rows("UPDATE repairs SET verify_by = now() - interval '1 s'")
     stage.tick(body)
     assert [row.outcome for row in stage.ledger()] == ["failed", "done"]
 
@@ -677,7 +677,7 @@ def test_a_later_tick_verifies_what_a_repair_was_for_or_calls_it_failed_when_its
     stage.rows("INSERT INTO deliveries VALUES ('1', 'workflow_job', 'queued', 1, 'accepted', now())")
     stage.tick(body)
     assert [row.outcome for row in stage.ledger()] == ["verified", "done"]
-    stage.rows("UPDATE repairs SET settle_by = now() - interval '1 s'")
+    stage.rows("UPDATE repairs SET verify_by = now() - interval '1 s'")
     stage.tick(body)
     assert [(row.outcome, row.verified_at is not None) for row in stage.ledger()] == [
         ("verified", True),

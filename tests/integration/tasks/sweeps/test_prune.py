@@ -171,7 +171,7 @@ def test_deliveries_runs_and_settled_repairs_go_by_their_own_times(stage: Stage)
     for days, outcome in ((89, "verified"), (91, "verified"), (91, "done")):
         stage.rows(
             """
-            INSERT INTO repairs (sweep, run_id, at, what, why, witnesses, kills, dry, expects, outcome, settle_by)
+            INSERT INTO repairs (sweep, run_id, at, what, why, witnesses, kills, dry, expects, outcome, verify_by)
             VALUES ('resume', 1, :at, 'x', 'x', '{}', false, false, 'own', :outcome, now() + interval '1 day')
             """,
             outcome=outcome,
