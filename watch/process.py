@@ -111,7 +111,7 @@ class _Watch:
     def _say_so(self) -> None:
         """Tell the reconcilers that they will be woken."""
         try:
-            self._signs.watching(self._settings.namespace, seconds=self._settings.watch_lease)
+            self._signs.mark_watched(self._settings.namespace, seconds=self._settings.watch_lease)
         except RedisError as error:
             log.warning("watch.not_said", error=type(error).__name__)
 

@@ -112,7 +112,7 @@ def run_matcher(rt: Runtime, pool_id: int, *, now: datetime) -> Matched:
 def forget_wake(rt: Runtime, pool_id: int) -> None:
     """Delete the wake key; without Redis it expires by itself."""
     try:
-        rt.wake_keys.taken(pool_id)
+        rt.wake_keys.clear_wake(pool_id)
     except redis.RedisError as error:
         log.warning("dispatch.wake_key_kept", error=reason_of(error))
 

@@ -167,9 +167,9 @@ def reconcile(*, pool_id: int | None = None, pool: str | None = None, shared: bo
 
 def reconcile_pool(rt: Runtime, pool_id: int, *, shared: bool) -> None:
     """Reconcile one pool, by the list of the last tick if it may be `shared` and serves, else by one of now."""
-    rt.waker.kept(pool_id, shared=shared)
+    rt.waker.clear_reconcile(pool_id, shared=shared)
     listed = pod_lists.find(rt, pool_id) if shared else None
-    if listed is None and not rt.waker.has_rested(pool_id):
+    if listed is None and not rt.waker.may_reconcile(pool_id):
         rt.waker.send(RECONCILE, queue="pools", pool_id=pool_id)
         return
     pool = transaction(rt.engine, lambda db: pool_mirror.pool_name(db, pool_id))
@@ -192,7 +192,7 @@ def reconcile_pods(rt: Runtime, pool_id: int, listed: Listed, *, namespace: str,
     for pod in seen:
         if not pod.is_ours:
             report_stranger(pod.uid, pod.name, name)
-    rt.waker.counted(pool_id, pods=len(seen))
+    rt.waker.record_pod_count(pool_id, pods=len(seen))
     now = utcnow()
     by_uid = {pod.uid: pod for pod in seen}
     facts = [pod_facts(pod) for pod in seen]
@@ -216,7 +216,7 @@ def reconcile_pods(rt: Runtime, pool_id: int, listed: Listed, *, namespace: str,
     if complete:
         transaction(rt.engine, lambda db: pool_mirror.record_listed(db, pool_id=pool_id, at=listed.began, now=utcnow()))
     # While the Pods are watched, the end of this one wakes us.
-    awaited = any(is_ending(row, now=now) for row in decided.rows) and not rt.waker.watched(namespace)
+    awaited = any(is_ending(row, now=now) for row in decided.rows) and not rt.waker.is_watched(namespace)
     if awaited or decided.plan.goes_on:
         rt.waker.send(RECONCILE, queue="pools", after=LOOK_AGAIN, pool_id=pool_id)
     if not listed.shared:  # a pool goes by a list that began after it was asked to

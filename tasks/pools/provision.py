@@ -169,7 +169,7 @@ def create_all(rt: Runtime, decided: Decided, pool: PoolSeen) -> None:
 
 def create_alone(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: str) -> bool:
     """Create one Pod for its row, unless another reconciler does, or did; return whether this one did."""
-    with rt.waker.alone(f"create:{row_id}") as alone:
+    with rt.waker.single_flight(f"create:{row_id}") as alone:
         if not alone or not still_wanted(rt, row_id):
             return False
         create(rt, pool, row_id=row_id, pod_name=pod_name, attempt=attempt)

@@ -87,7 +87,7 @@ def see_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, unavailable: set[int | 
     if row.claim_id is None:
         if row.first_polled_at is None and not row.offered and not pod.terminating:
             count_failed_start(rt, row, pod, now=now)
-        with rt.waker.alone(f"delete:{pod.uid}") as alone:
+        with rt.waker.single_flight(f"delete:{pod.uid}") as alone:
             if alone:
                 remove(rt, pod, now=now)
         return

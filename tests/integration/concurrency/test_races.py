@@ -145,7 +145,7 @@ def test_one_matcher_runs_and_one_waits(stage: Stage, monkeypatch: pytest.Monkey
         lock_pool = matching.lock_pool
 
         def early(db: Connection, pool_id: int) -> matching.PoolShape | None:
-            keys.taken(pool_id)
+            keys.clear_wake(pool_id)
             return lock_pool(db, pool_id)
 
         monkeypatch.setattr(matching, "lock_pool", early)

@@ -115,7 +115,7 @@ class World:
     def wake_keys(self) -> World:
         return self
 
-    def taken(self, _pool_id: int) -> None:
+    def clear_wake(self, _pool_id: int) -> None:
         """There is no wake key: a wake is not sent while one like it waits."""
 
     def wake(self, pool_id: int) -> None:
@@ -124,17 +124,17 @@ class World:
     def keep(self, pool_id: int) -> None:
         self.send("ostler.reconcile", queue="pools", pool_id=pool_id)
 
-    def watched(self, _namespace: str) -> bool:
+    def is_watched(self, _namespace: str) -> bool:
         """Nobody watches the Pods."""
         return False
 
-    def kept(self, _pool_id: int, *, shared: bool = False) -> None:
+    def clear_reconcile(self, _pool_id: int, *, shared: bool = False) -> None:
         """The reconciler has begun."""
 
-    def counted(self, _pool_id: int, *, pods: int) -> None:
+    def record_pod_count(self, _pool_id: int, *, pods: int) -> None:
         """Nobody asks."""
 
-    def has_rested(self, _pool_id: int) -> bool:
+    def may_reconcile(self, _pool_id: int) -> bool:
         """Reconciles come as often as the machine draws them."""
         return True
 
@@ -142,7 +142,7 @@ class World:
         """Any message may have been lost."""
 
     @contextmanager
-    def alone(self, _what: str) -> Iterator[bool]:
+    def single_flight(self, _what: str) -> Iterator[bool]:
         yield True
 
     def send(self, name: str, *, queue: str, **kwargs: Any) -> None:

@@ -65,15 +65,15 @@ class Outbox:
         """Return what the test says."""
         return self.heads.get(queue)
 
-    def counted(self, pool_id: int, *, pods: int) -> None:
+    def record_pod_count(self, pool_id: int, *, pods: int) -> None:
         """Nobody asks."""
 
-    def has_rested(self, pool_id: int) -> bool:
+    def may_reconcile(self, pool_id: int) -> bool:
         """Say that a reconcile may begin."""
         del pool_id
         return True
 
-    def watched(self, namespace: str) -> bool:
+    def is_watched(self, namespace: str) -> bool:
         """Return what the test says."""
         del namespace
         return self.pods_are_watched
@@ -83,11 +83,11 @@ class Outbox:
         del queue
         self.sent.append((name, kwargs))
 
-    def kept(self, pool_id: int, *, shared: bool = False) -> None:
+    def clear_reconcile(self, pool_id: int, *, shared: bool = False) -> None:
         """There is no key to delete."""
 
     @contextmanager
-    def alone(self, what: str) -> Iterator[bool]:
+    def single_flight(self, what: str) -> Iterator[bool]:
         """Say that nobody else does this, unless the test has somebody do it."""
         yield what.partition(":")[0] not in self.done_by_others
 
