@@ -94,7 +94,7 @@ def drain(
                 err=True,
             )
             raise typer.Exit(2)
-        if not pool.held:
+        if not pool.has_finalizer:
             fail(
                 f"pool {name} lacks the finalizer ostler.dev/drain, and without it the cluster would end its busy Pods "
                 "with it. A worker on the queue `pools` puts it on within seconds: see that one runs "

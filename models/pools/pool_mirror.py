@@ -58,7 +58,7 @@ _CASTS = {"labels": "text[]", "allowed_accounts": "bigint[]", "allowed_repositor
 _VALUES = {name: f"CAST(:{name} AS {_CASTS[name]})" if name in _CASTS else f":{name}" for name in _MIRRORED}
 
 _INSERT = f"""
-    INSERT INTO pools (uid, namespace, created_at, routed_at, template_at, held_template, {", ".join(_VALUES)})
+    INSERT INTO pools (uid, namespace, created_at, routed_at, template_at, recorded_template, {", ".join(_VALUES)})
     VALUES (:uid, :namespace, :now, :now, :now, :template_hash, {", ".join(_VALUES.values())})
     ON CONFLICT DO NOTHING
 """
@@ -72,7 +72,7 @@ _UPDATE = f"""
            start_trouble = CASE WHEN {_SAME_SPEC} THEN start_trouble END,
            start_detail = CASE WHEN {_SAME_SPEC} THEN start_detail END,
            template_at = CASE WHEN template_hash = :template_hash THEN template_at ELSE CAST(:now AS timestamptz) END,
-           held_template = CASE WHEN template_hash = :template_hash THEN held_template ELSE :template_hash END,
+           recorded_template = CASE WHEN template_hash = :template_hash THEN recorded_template ELSE :template_hash END,
            routed_at = CASE WHEN :rerouted THEN CAST(:now AS timestamptz) ELSE routed_at END,
            rerouting_since = CASE WHEN :rerouted THEN CAST(:now AS timestamptz) ELSE rerouting_since END
     WHERE uid = :uid
@@ -101,14 +101,14 @@ def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
     row = _row(db, pool.uid)
     if row is None:
         return _insert(db, pool, now=now)
-    pool = _with_held_template(row, pool, now=now)
+    pool = _with_recorded_template(row, pool, now=now)
     if not _differing(row, pool) and row.deleted_at is None and row.problem is None:
         return False
     db.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": row.id})
     row = _row(db, pool.uid)
     if row is None or row.generation > pool.generation:
         return False  # somebody who looked later was here first
-    pool = _with_held_template(row, pool, now=now)
+    pool = _with_recorded_template(row, pool, now=now)
     rerouted = row.deleted_at is not None or not _differing(row, pool).isdisjoint(_ROUTING)
     db.execute(text(_UPDATE), {**_values(pool, now), "rerouted": rerouted})
     return rerouted
@@ -155,9 +155,9 @@ def _row(db: Connection, uid: str) -> Row[Any] | None:
     return db.execute(text("SELECT * FROM pools WHERE uid = :uid"), {"uid": uid}).one_or_none()
 
 
-def _with_held_template(row: Row[Any], pool: PoolFacts, *, now: datetime) -> PoolFacts:
+def _with_recorded_template(row: Row[Any], pool: PoolFacts, *, now: datetime) -> PoolFacts:
     """Return the pool with the row's hash, where the spec is the same and that hash is too young to be replaced."""
-    held = row.held_template == row.template_hash and row.template_at > now - TEMPLATE_HOLDS
+    held = row.recorded_template == row.template_hash and row.template_at > now - TEMPLATE_HOLDS
     if row.generation != pool.generation or not held:
         return pool
     return replace(pool, template_hash=row.template_hash)

@@ -54,8 +54,8 @@ class Pool(Base):
     allowed_repositories: Mapped[list[str]]
     routing_priority: Mapped[int]
     template_hash: Mapped[str]
-    template_at: Mapped[datetime | None] = mapped_column(comment="when the row got `held_template`")
-    held_template: Mapped[str | None] = mapped_column(
+    template_at: Mapped[datetime | None] = mapped_column(comment="when the row got `recorded_template`")
+    recorded_template: Mapped[str | None] = mapped_column(
         comment="stands for two minutes; a version without such holds wrote another template_hash"
     )
     draining: Mapped[bool] = mapped_column(server_default="false")

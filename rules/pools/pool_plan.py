@@ -57,8 +57,8 @@ class ObservedPod:
 class ObservedPool:
     """What the pool's row asks for, and what bears on its Pods.
 
-    `leaving`: its object is being deleted, or gone. `held`: it is paused, or its spec cannot be used: its Pods stay
-    as they are. `max_surge`: Pods above `replicas` that a roll may make; None is the default (`surge_of`).
+    `leaving`: its object is being deleted, or gone. `suspended`: it is paused, or its spec cannot be used: its Pods
+    stay as they are. `max_surge`: Pods above `replicas` that a roll may make; None is the default (`surge_of`).
     `web_beats`: a web process was there for all of `start_timeout` (seconds), so that silence says something of a Pod.
     `gate_open`: that of Kubernetes; a closed one stops all that deletes Pods. `retired` were retired by earlier plans
     of this tick: a pool may be looked at many times in one, and they share its budget.
@@ -66,7 +66,7 @@ class ObservedPool:
 
     replicas: int
     leaving: bool = False
-    held: bool = False
+    suspended: bool = False
     max_unavailable_percent: int = 10
     max_surge: int | None = None
     start_timeout: float = 300.0
@@ -217,7 +217,7 @@ def _room(pool: ObservedPool, kept: Sequence[ObservedPod], *, now: datetime) -> 
 def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: datetime) -> PoolPlan:
     """Return the plan of one reconcile, which creates `most` Pods at most."""
     kept = [pod for pod in pods if not _leaves(pod)]
-    if not pool.held and not pool.leaving:
+    if not pool.suspended and not pool.leaving:
         pool = replace(pool, starts=_room(pool, kept, now=now))
     overdue = _overdue(pool, kept, now=now)
     starts, troubles = _count(pool, overdue, now=now)
@@ -229,7 +229,7 @@ def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: dat
         hopeless=_hopeless(kept),
         wanted=pool.wanted,
     )
-    if pool.held and not pool.leaving:
+    if pool.suspended and not pool.leaving:
         return seen
     most_kept = pool.wanted + _extra(pool, kept)
     too_many = max(0, len(kept) - most_kept)

@@ -88,7 +88,7 @@ def make_plan(
     observed = ObservedPool(
         replicas=pool.replicas,
         leaving=pool.draining or pool.deleted_at is not None,
-        held=pool.paused or pool.problem is not None,
+        suspended=pool.paused or pool.problem is not None,
         max_unavailable_percent=pool.max_unavailable_percent,
         max_surge=pool.max_surge,
         start_timeout=pool.start_timeout,

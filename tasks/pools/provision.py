@@ -137,7 +137,7 @@ def act(rt: Runtime, decided: Decided) -> None:
     if not committed.create:
         return
     pool = get_pool(rt.kube, namespace=row.namespace, name=row.name, policy=calls(SWEEP))
-    if pool is None or pool.uid != row.uid or pool.problem is not None or pool.terminating or not pool.held:
+    if pool is None or pool.uid != row.uid or pool.problem is not None or pool.terminating or not pool.has_finalizer:
         return
     if pod_hash_of(rt, pool) != row.template_hash:
         # Another version of Ostler, or a spec that is not mirrored yet: such Pods would be stale from the start.

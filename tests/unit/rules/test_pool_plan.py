@@ -53,7 +53,7 @@ def test_it_goes_on_at_once_while_more_is_missing_than_one_reconcile_creates_and
     assert look(pool(100, max_concurrent=40), *starting).goes_on
     assert not look(pool(100, max_concurrent=20), *starting).goes_on, "its Pods have to start first"
     assert not look(pool(100, starts=Starts(failures=3, create_after=NOW + timedelta(seconds=9)))).goes_on
-    assert not look(pool(100, held=True)).goes_on
+    assert not look(pool(100, suspended=True)).goes_on
 
 
 def test_a_pod_that_others_delete_is_replaced_unless_it_works() -> None:
@@ -232,9 +232,9 @@ def test_an_image_that_no_waiting_helps_is_told_at_once() -> None:
 
 def test_a_paused_pool_keeps_what_it_has_and_one_that_is_deleted_drains_all_the_same() -> None:
     pods = [pod(1, stale=True), pod(2, cordoned=True), pod(3, PodState.STARTING, age=9999)]
-    made = look(pool(9, held=True), *pods)
+    made = look(pool(9, suspended=True), *pods)
     assert (made.create, made.creates, made.give_up, made.retire) == (0, False, (), ())
-    assert {why for _, why in retired(look(pool(9, held=True, leaving=True), *pods[:2]))} == {Why.DRAINED}
+    assert {why for _, why in retired(look(pool(9, suspended=True, leaving=True), *pods[:2]))} == {Why.DRAINED}
 
 
 def test_no_more_pods_are_starting_at_a_time_than_the_pool_allows() -> None:
@@ -266,7 +266,7 @@ pools_of = st.builds(
     ObservedPool,
     replicas=st.integers(0, 60),
     leaving=st.booleans(),
-    held=st.booleans(),
+    suspended=st.booleans(),
     max_unavailable_percent=st.integers(1, 100),
     max_surge=st.none() | st.integers(0, 5),
     max_concurrent=st.integers(1, 50),
@@ -299,7 +299,7 @@ def test_whatever_it_sees_a_plan_touches_no_pod_that_may_have_a_job_and_keeps_it
 def test_repeated_it_comes_to_the_wanted_number_of_fresh_pods_and_rests(
     of: ObservedPool, pods: list[ObservedPod], slow: set[int]
 ) -> None:
-    of = replace(of, held=False, gate_open=True, web_beats=True, starts=Starts())
+    of = replace(of, suspended=False, gate_open=True, web_beats=True, starts=Starts())
     quiet = {PodState.UNRESPONSIVE, PodState.ENDING, PodState.RETIRING, PodState.SPENT, PodState.RESERVED}
     world = {each.id: each for each in pods if each.state not in quiet}
     now, made = NOW, 10**6
@@ -334,7 +334,7 @@ def test_a_retirement_is_told_with_its_detail_if_it_has_one() -> None:
 def test_a_plan_says_how_the_pool_stands(*, held: bool) -> None:
     starts = Starts(failures=2, failed_at=NOW, create_after=NOW, trouble=Trouble.UNRESPONSIVE)
     made = look(
-        pool(3, held=held, starts=starts),
+        pool(3, suspended=held, starts=starts),
         pod(1, stale=True),
         pod(2, PodState.STARTING, unborn=True),
         pod(3, node_gone=True),
