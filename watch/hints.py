@@ -117,7 +117,7 @@ class Hints:
             self._changed_pools[name] = None
             self._changed.notify()
 
-    def look_at_everything(self) -> None:
+    def resync(self) -> None:
         """Events may have been missed: let the sweeps look."""
         with self._changed:
             self._everything = True

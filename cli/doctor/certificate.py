@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from cryptography import x509
 
+from cli.doctor.context import Context
 from cli.doctor.findings import Verdict, failed, ok, unknown, warning
-from cli.doctor.sight import Sight
 from ostler.clock import machine_now
 
 FAILS = timedelta(days=7)
@@ -28,9 +28,9 @@ CONNECT_WITHIN = 5.0
 _CURE = "run `helm upgrade` with your values, or renew it where you made it: docs/operations/certificates.md"
 
 
-def certificate(sight: Sight) -> Verdict:
+def certificate(context: Context) -> Verdict:
     """The certificate of the dispatch URL is for its host, and lasts."""
-    url = urlsplit(sight.settings.dispatch_url)
+    url = urlsplit(context.settings.dispatch_url)
     host = url.hostname or ""
     if url.scheme != "https":
         return ok("runner Pods poll without TLS: there is no certificate to end")

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from models.db.base import Base
 from ostler.upstreams import Counts, Upstream
-from rules.upstream.gates import Gate, GateRule, Look, judge, why_closed
+from rules.upstream.gates import CallCounts, Gate, GateRule, judge, why_closed
 
 BUCKET = 5
 """Seconds of one row of counts."""
@@ -67,13 +67,13 @@ class Shut:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class Evaluation:
     """What a look came to. `since` is when the gate closed, the time of the closing itself included."""
 
     upstream: Upstream
     before: Gate
     after: Gate
-    look: Look
+    counts: CallCounts
     since: datetime | None
 
 
@@ -96,12 +96,12 @@ def report(db: Connection, counts: Mapping[Upstream, Counts], *, now: datetime) 
         )
 
 
-def look(
+def evaluate(
     db: Connection, upstream: Upstream, *, rule: GateRule, window: float, apart: float, roll: float, now: datetime
-) -> Looked | None:
-    """Look at the last `window` seconds of an upstream and open or close its gate.
+) -> Evaluation | None:
+    """CallCounts at the last `window` seconds of an upstream and open or close its gate.
 
-    None when somebody looked less than `apart` seconds ago: a doubled tick is not a second good look.
+    None when it was evaluated less than `apart` seconds ago: a doubled tick is not a second good look.
     """
     db.execute(text("INSERT INTO gates (upstream) VALUES (:upstream) ON CONFLICT DO NOTHING"), {"upstream": upstream})
     row = db.execute(
@@ -120,7 +120,7 @@ def look(
         """),
         {"upstream": upstream, "after": now - timedelta(seconds=window)},
     ).one()
-    seen = Look(int(found.calls), int(found.errors))
+    seen = CallCounts(int(found.calls), int(found.errors))
     before = Gate(closed=row.closed_at is not None, healthy_checks=row.healthy_checks, needs=row.needs)
     after = judge(before, seen, rule=rule, roll=roll)
     closes, opens = after.closed and not before.closed, before.closed and not after.closed
@@ -146,7 +146,7 @@ def look(
             "why": why_closed(seen),
         },
     )
-    return Looked(upstream, before, after, seen, row.closed_at if opens else closed_at)
+    return Evaluation(upstream, before, after, seen, row.closed_at if opens else closed_at)
 
 
 def shut(db: Connection, *upstreams: Upstream) -> list[Shut]:
@@ -170,7 +170,7 @@ def is_open(db: Connection, upstream: Upstream) -> bool:
 
 
 def read(db: Connection) -> Sequence[Row[Any]]:
-    """Return every gate as it is known, by name; one that was never looked at is open."""
+    """Return every gate as it is known, by name; one that was never evaluation at is open."""
     return db.execute(
         text("""
             SELECT u.upstream, g.closed_at IS NULL AS open, g.closed_at, g.opened_at,

@@ -34,7 +34,7 @@ AVAILABLE = frozenset({PodState.WARM, PodState.RESERVED, PodState.BUSY, PodState
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PodSight:
+class StateFacts:
     """What rows, evidence and the cluster say of one Pod.
 
     `may_hold_jit` is the verdict of `rules.claims.busy`. `delivered`: by its live claim; `ever_delivered`: by any of
@@ -51,7 +51,7 @@ class PodSight:
     heard: bool = False
 
 
-def state_of(pod: PodSight) -> PodState:
+def state_of(pod: StateFacts) -> PodState:
     """Return the state of a Pod; what speaks for a JIT goes before all that speaks for an idle Pod (L3)."""
     answers = (
         (pod.terminal, PodState.SPENT),

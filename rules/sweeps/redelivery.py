@@ -31,7 +31,7 @@ class Progress:
     scan_cursor: str | None
 
 
-def look_floor(progress: Progress, *, overlap: timedelta, now: datetime) -> datetime:
+def recent_floor(progress: Progress, *, overlap: timedelta, now: datetime) -> datetime:
     """Return how far back a short look goes; what is older is left to the scan."""
     return max(progress.checked_at - SHORT_OVERLAP, now - overlap)
 

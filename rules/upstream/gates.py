@@ -26,7 +26,7 @@ class GateRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CallCounts:
     """The calls of all processes in the last minute, and those that failed."""
 
     calls: int
@@ -42,16 +42,16 @@ class Gate:
     needs: int = 0
 
 
-def judge(gate: Gate, look: Look, *, rule: GateRule, roll: float) -> Gate:
+def judge(gate: Gate, counts: CallCounts, *, rule: GateRule, roll: float) -> Gate:
     """Return what the gate is after a look; `roll` is random in [0, 1).
 
     No traffic says nothing: an open gate stays open and a closed one closed, as far as it had come.
     """
-    if look.calls == 0:
+    if counts.calls == 0:
         return gate
-    share = look.errors / look.calls
+    share = counts.errors / counts.calls
     if not gate.closed:
-        if look.errors < rule.least_errors or share < rule.closes_at:
+        if counts.errors < rule.least_errors or share < rule.closes_at:
             return gate
         return Gate(closed=True, needs=rule.healthy_checks + int(roll * (rule.extra_checks + 1)))
     if share > rule.opens_at:
@@ -60,6 +60,6 @@ def judge(gate: Gate, look: Look, *, rule: GateRule, roll: float) -> Gate:
     return Gate() if good >= gate.needs else replace(gate, healthy_checks=good)
 
 
-def why_closed(look: Look) -> str:
+def why_closed(counts: CallCounts) -> str:
     """Return the reason in words."""
-    return f"{look.errors} of {look.calls} calls of the last minute failed"
+    return f"{counts.errors} of {counts.calls} calls of the last minute failed"

@@ -50,7 +50,7 @@ def hints_of(before: Sight | None, after: Sight | None) -> frozenset[Hint]:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolSight:
+class PoolObservation:
     """What the watch remembers of a pool: what changes with its spec and its end, and not with its status."""
 
     name: str
@@ -58,6 +58,6 @@ class PoolSight:
     terminating: bool
 
 
-def pool_changed(before: PoolSight | None, after: PoolSight | None) -> bool:
+def pool_changed(before: PoolObservation | None, after: PoolObservation | None) -> bool:
     """Return whether a pool is to be looked at."""
     return before != after

@@ -37,7 +37,7 @@ def reopen(rt: Runtime, claim_id: int) -> None:
     claim = transaction(rt.engine, lambda db: cuts.suspect(db, claim_id))
     if claim is None:
         return
-    verdict = look(rt, claim)
+    verdict = check(rt, claim)
     if verdict is None:
         return
     if not verdict.cut:
@@ -71,7 +71,7 @@ def reopen(rt: Runtime, claim_id: int) -> None:
     transaction(rt.engine, finish)
 
 
-def look(rt: Runtime, claim: cuts.Suspect) -> CutVerdict | None:
+def check(rt: Runtime, claim: cuts.Suspect) -> CutVerdict | None:
     """Return what the Pod and GitHub show; None when the Pod is gone, or its poller has ended, which is recorded."""
     pod = get_pod(rt.kube, namespace=claim.namespace, name=claim.pod_name, policy=calls(SWEEP_ROW))
     if pod is None or pod.uid != claim.pod_uid:

@@ -22,7 +22,7 @@ from ostler.errors import Busy, Forbidden, Gone, Invalid, NotInstalled, RateLimi
 from ostler.logging import also_about
 from ostler.reasons import meaning_of
 from ostler.wakes import RELEASE as NAME
-from tasks.claims.annotation import look_at, write
+from tasks.claims.annotation import read_pod, write
 from tasks.claims.evidence import ask
 from tasks.claims.github import ask_job_outcome, deregister, follow_owner
 from tasks.claims.postpone import OUT_OF_REACH, SELDOM, postpone, postpone_on_failure, postpone_until_token
@@ -183,7 +183,7 @@ def make_warm(rt: Runtime, work: releases.ReleaseWork) -> Warmth | None:
 
     The Pod is read first: rows that lost a delivery in a failover say that nothing was ever delivered to it.
     """
-    pod = look_at(rt, work)
+    pod = read_pod(rt, work)
     verdict = ask(rt, work.pod_uid, pod, gone=pod is None)
     if verdict.busy:
         log.error("release.stamp_stays", reasons=verdict.reasons)

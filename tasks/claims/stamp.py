@@ -16,7 +16,7 @@ from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.logging import also_about
 from ostler.reasons import meaning_of
-from tasks.claims.annotation import look_at, write
+from tasks.claims.annotation import read_pod, write
 from tasks.claims.cuts import reopen
 from tasks.claims.evidence import ask
 from tasks.claims.release import send_release
@@ -80,7 +80,7 @@ def unstamp(*, claim_id: int) -> None:
         reopen(rt, claim_id)
         return
     also_about(job=work.job_id, pod=work.pod_name, pod_uid=work.pod_uid)
-    pod = look_at(rt, work)
+    pod = read_pod(rt, work)
     verdict = ask(rt, work.pod_uid, pod, gone=pod is None)
     if verdict.busy:
         log.error("unstamp.refused", reasons=verdict.reasons)

@@ -37,7 +37,7 @@ from tasks.claims.retire import send_retire
 from tasks.pools.mirror import pod_hash_of
 from tasks.pools.observing import make_plan, on_gone_node
 from tasks.worker.base import SWEEP, calls, remaining
-from tasks.worker.nodes import Sight, look_at
+from tasks.worker.nodes import NodeSnapshot, observe_nodes
 from tasks.worker.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -68,7 +68,7 @@ class Decided:
 def decide(rt: Runtime, pool_id: int, *, name: str, by_uid: Mapping[str, PodSeen]) -> Decided:
     """Plan a pool's reconcile and commit the plan; `by_uid` are its Pods, which were listed before this."""
     names = [(f"{name}-{secrets.token_hex(4)}", secrets.token_hex(8)) for _ in range(CREATIONS)]
-    nodes = look_at(rt, {pod.node for pod in by_uid.values() if pod.node is not None})
+    nodes = observe_nodes(rt, {pod.node for pod in by_uid.values() if pod.node is not None})
 
     def body(db: Connection) -> Decided:
         now = utcnow()
@@ -86,7 +86,7 @@ def decide(rt: Runtime, pool_id: int, *, name: str, by_uid: Mapping[str, PodSeen
 
 
 def record_nodes(
-    db: Connection, rows: Sequence[PodRow], by_uid: Mapping[str, PodSeen], nodes: Sight, *, now: datetime
+    db: Connection, rows: Sequence[PodRow], by_uid: Mapping[str, PodSeen], nodes: NodeSnapshot, *, now: datetime
 ) -> list[str]:
     """Write down which of the listed Pods are on nodes that are gone, where that is news: sweeps go by it.
 

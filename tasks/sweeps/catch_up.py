@@ -117,11 +117,11 @@ def visit(tick: Tick, place: rows.Place, unanswered: Counter[int]) -> str | None
 
     `unanswered`: calls in a row that were not answered, by installation.
     """
-    look = _Look(tick, place, unanswered)
-    look.begin()
+    visiting = _Visit(tick, place, unanswered)
+    visiting.begin()
     why = None
     try:
-        error = tick.attempt(lambda _: look.run(), place, repository=place.repository)
+        error = tick.attempt(lambda _: visiting.run(), place, repository=place.repository)
     except _Left as left:
         why = left.why
         tick.incomplete(f"left to the next tick: {why}")
@@ -135,7 +135,7 @@ def visit(tick: Tick, place: rows.Place, unanswered: Counter[int]) -> str | None
             tick.incomplete("rate limited")
         if error is not None and not isinstance(error, EXPECTED):  # what is remembered may be of another version
             place.lists, place.settled = {}, {}
-    look.remember(whole=why is None)
+    visiting.remember(whole=why is None)
     return why
 
 
@@ -159,7 +159,7 @@ def put_off(tick: Tick, places: Sequence[rows.Place]) -> None:
     transaction(tick.rt.engine, lambda db: rows.put_off(db, names, not_before=utcnow() + wait))
 
 
-class _Look:
+class _Visit:
     """The look at one repository; `place` is what is remembered of it, and changes as the look goes on."""
 
     def __init__(self, tick: Tick, place: rows.Place, unanswered: Counter[int]) -> None:
@@ -189,7 +189,7 @@ class _Look:
             run = active[run_id]
             if run_id >= (place.next_run or 0) and self._began - run.created_at >= self._after:
                 place.next_run = run_id
-                if not self._attempt(run_id, lambda run=run: self._look_into(run)):  # type: ignore[misc]
+                if not self._attempt(run_id, lambda run=run: self._visit_run(run)):  # type: ignore[misc]
                     place.next_run = run_id + 1
                     self._tolerate_unanswered()
         place.next_run = None
@@ -211,9 +211,9 @@ class _Look:
 
     # Runs
 
-    def _attempt(self, run_id: int, look: Callable[[], None]) -> bool:
+    def _attempt(self, run_id: int, body: Callable[[], None]) -> bool:
         """Look at a run; False when that failed, which stops no other (L14) but where GitHub asks to wait."""
-        error = self._tick.attempt(lambda _: look(), run_id, repository=self._place.repository, run=run_id)
+        error = self._tick.attempt(lambda _: body(), run_id, repository=self._place.repository, run=run_id)
         if error is None:
             return True
         why = _why(error)
@@ -250,7 +250,7 @@ class _Look:
             self._place.lists[status] = {"etag": first.etag, "runs": [_kept(run) for run in runs]}
         return runs
 
-    def _look_into(self, run: RunSeen) -> None:
+    def _visit_run(self, run: RunSeen) -> None:
         """Compare the jobs of a run with ours."""
         first, jobs = self._jobs(run, etag=self._place.settled.pop(str(run.id), None))
         if first.unchanged:
@@ -295,7 +295,7 @@ class _Look:
                 done: set[int] = set()
                 heard = self._attempt(
                     run_id,
-                    lambda run_id=run_id, jobs=jobs, done=done: self._look_for(run_id, jobs, done),  # type: ignore[misc]
+                    lambda run_id=run_id, jobs=jobs, done=done: self._ask_overdue(run_id, jobs, done),  # type: ignore[misc]
                 )
                 later.update((job.id, self._ask_after(job)) for job in jobs if job.id not in done)
                 if not heard:
@@ -308,7 +308,7 @@ class _Look:
         now = utcnow()
         return now + next_ask_after(now - job.ready_at, least=self._over_after / 2, most=self._over_after)
 
-    def _look_for(self, run_id: int, jobs: Sequence[rows.Overdue], done: set[int]) -> None:
+    def _ask_overdue(self, run_id: int, jobs: Sequence[rows.Overdue], done: set[int]) -> None:
         """Ask for a run and judge our jobs of it; those that need not be asked about again are added to `done`."""
         found = self._paid(
             lambda: self._rt.github.look_up_run(

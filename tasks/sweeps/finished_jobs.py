@@ -71,12 +71,12 @@ def finished_jobs(tick: Tick) -> None:
                     unavailable.add(installation_id)
             else:
                 tick.listed(len(seen.runners))
-                tick.each(pods, lambda pod: look(tick, pod, seen))  # noqa: B023  called at once
+                tick.each(pods, lambda pod: check(tick, pod, seen))  # noqa: B023  called at once
         if not tick.page():
             return
 
 
-def look(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
+def check(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
     """Judge one Pod, remember the look, and begin its end after the second."""
     rt = tick.rt
     if listed.age_of(pod.since) < 0:

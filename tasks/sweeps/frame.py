@@ -12,9 +12,9 @@ reason. 3. Act, in `tasks/sweeps/<name>.py`::
            pods = [pod for page in tick.whole("Pods", pages) for pod in page]
            things = tick.read(lambda db: orphans.found(db, now=utcnow()))       # the cluster first, rows second (L8)
            tick.doubt(not pods and bool(things), "no Pods at all")              # ends the tick, nothing is changed
-           tick.each(things, lambda thing: look(tick, pods, thing))             # one that fails stops no other (L14)
+           tick.each(things, lambda thing: check(tick, pods, thing))             # one that fails stops no other (L14)
 
-       def look(tick: Tick, pods: ..., thing: orphans.Thing) -> None:
+       def check(tick: Tick, pods: ..., thing: orphans.Thing) -> None:
            verdict = judge_orphan(...)
            if verdict.keep:
                return

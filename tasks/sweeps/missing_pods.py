@@ -29,10 +29,10 @@ def missing_pods(tick: Tick) -> None:
     missing = [claim for claim in claims if claim.pod_uid not in seen]
     random.shuffle(missing)  # those of which GitHub says nothing are not always the first (L14)
     unavailable: set[int | None] = set()
-    tick.each(missing, lambda claim: look(tick, claim, unavailable))
+    tick.each(missing, lambda claim: check(tick, claim, unavailable))
 
 
-def look(tick: Tick, claim: sweeps.LivePod, unavailable: set[int | None]) -> None:
+def check(tick: Tick, claim: sweeps.LivePod, unavailable: set[int | None]) -> None:
     """Prove by one GET that the Pod is gone, and end its claim.
 
     Nothing is killed: what ran in it is over. GitHub is asked for the job, and its runner is deregistered.

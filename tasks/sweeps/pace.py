@@ -94,7 +94,7 @@ class Pace:
         self._renewed_at = time.monotonic()
         self._ends_at = time.monotonic() + spec.longest
         self._counts = Counts()
-        self._looked = 0
+        self._checked = 0
         self._failed = 0
         self._left = False
 
@@ -104,7 +104,7 @@ class Pace:
 
         None when it looked at something, or when there was nothing to be looked at.
         """
-        if self._looked or self._counts.repaired:
+        if self._checked or self._counts.repaired:
             return None
         if self._left:
             return f"{self.trouble} before it had looked at anything"
@@ -161,7 +161,7 @@ class Pace:
 
     # Going on
 
-    def each(self, rows: Iterable[T], look: Callable[[T], object]) -> bool:
+    def each(self, rows: Iterable[T], check: Callable[[T], object]) -> bool:
         """Look at one row after the other while there is time; one that fails stops no other (law L14).
 
         False when rows were left to the next tick.
@@ -170,19 +170,19 @@ class Pace:
         for row in rows:
             if not self.goes_on():
                 return False
-            self.attempt(look, row, row=_named(row))
+            self.attempt(check, row, row=_named(row))
         if row is None:
-            self.looked()  # and found that there is nothing
+            self.mark_checked()  # and found that there is nothing
         return True
 
-    def attempt(self, look: Callable[[T], object], subject: T, **what: Any) -> Exception | None:
+    def attempt(self, check: Callable[[T], object], subject: T, **what: Any) -> Exception | None:
         """Look at one row; return the error for which that failed, which stops no other row (law L14).
 
         What goes on is the end of the tick: its lease, its switch, and a database that is gone, which no other row
         would find there either. An error that nobody expected is kept in `bug`.
         """
         try:
-            look(subject)
+            check(subject)
         except Ended:
             raise
         except Exception as error:  # noqa: BLE001  raised at the end of the tick, where it is a bug
@@ -193,7 +193,7 @@ class Pace:
             elif not isinstance(error, EXPECTED):
                 self.bug = self.bug or error
             return error
-        self._looked += 1
+        self._checked += 1
         return None
 
     def part(self, name: str, act: Callable[[], object]) -> None:
@@ -201,9 +201,9 @@ class Pace:
         error = self.attempt(lambda _: act(), None, part=name)
         self.bug = self.bug or error
 
-    def looked(self) -> None:
+    def mark_checked(self) -> None:
         """Count a look that was no row's: it came to something."""
-        self._looked += 1
+        self._checked += 1
 
     def skipped(self, error: Exception, **what: Any) -> None:
         """Count and log a row that could not be looked at or repaired."""

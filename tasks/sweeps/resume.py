@@ -42,7 +42,7 @@ def resume(tick: Tick) -> None:
         return
     tick.part("un-stamps", lambda: unstamp_cut_off_pods(tick))
     if not tick.dry:
-        tick.part("cuts", lambda: look_at_suspects(tick))
+        tick.part("cuts", lambda: check_suspects(tick))
         tick.part("wakes", lambda: wake_pools(tick))
     tick.part("late steps", lambda: send_all_late_steps(tick))
 
@@ -65,7 +65,7 @@ def send_unstamps(tick: Tick) -> bool:
     return len(removing) == due.UNSTAMPS
 
 
-def look_at_suspects(tick: Tick) -> None:
+def check_suspects(tick: Tick) -> None:
     """Have the Pods looked at whose delivered claims nobody saw used: their own stamp may cut them off."""
     rt, settings = tick.rt, tick.rt.settings
     for claim_id in transaction(

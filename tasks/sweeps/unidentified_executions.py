@@ -35,12 +35,12 @@ def unidentified_executions(tick: Tick) -> None:
             return
         if claim.installation_id is None or claim.installation_id in unavailable:
             continue
-        error = tick.attempt(lambda claim: look(tick, claim), claim, row=claim.id)
+        error = tick.attempt(lambda claim: check(tick, claim), claim, row=claim.id)
         if isinstance(error, UNAVAILABLE):
             unavailable.add(claim.installation_id)
 
 
-def look(tick: Tick, claim: Row[Any]) -> None:
+def check(tick: Tick, claim: Row[Any]) -> None:
     """Bind the claim to its job, or part them."""
     rt = tick.rt
     job, job_outcome = ask_job(tick, claim)

@@ -52,7 +52,7 @@ def unresolved_jobs(tick: Tick) -> None:
             return
         if job.installation_id in unavailable:
             continue
-        error = tick.attempt(lambda job: look(tick, job), job, row=job.id)
+        error = tick.attempt(lambda job: check(tick, job), job, row=job.id)
         if isinstance(error, RateLimited):
             log.info("unresolved_jobs.rate_limited", installation=job.installation_id, after=error.after)
             unavailable.add(job.installation_id)
@@ -79,7 +79,7 @@ def follow_names(tick: Tick) -> None:
         tick.attempt(follow, renaming, repository=renaming.repository_id)
 
 
-def look(tick: Tick, job: unresolved.UnresolvedJob) -> None:
+def check(tick: Tick, job: unresolved.UnresolvedJob) -> None:
     """Ask about one job and do what the answer says."""
     rt = tick.rt
     if job.installation_id is None:

@@ -37,10 +37,10 @@ def unresponsive_pods(tick: Tick) -> None:
         uids = [pod.uid for pod in page if not pod.terminating]
         quiet += tick.read(lambda db: unresponsive.quiet_pods(db, uids, now=utcnow()))  # noqa: B023  at once
     random.shuffle(quiet)  # those that cannot be retired are not always the first (L14)
-    tick.each(quiet, lambda row: look(tick, row))
+    tick.each(quiet, lambda row: check(tick, row))
 
 
-def look(tick: Tick, row: unresponsive.Quiet) -> None:
+def check(tick: Tick, row: unresponsive.Quiet) -> None:
     """Judge one Pod after a GET of it, and retire it."""
     rt = tick.rt
     pod = get_pod(rt.kube, namespace=rt.settings.namespace, name=row.name, policy=calls(SWEEP_ROW))

@@ -79,13 +79,13 @@ def unused_runners(tick: Tick) -> None:
             return
         if installation_id in unavailable:
             continue
-        if not look_at_scope(tick, installation_id, scope, claims):
+        if not check_scope(tick, installation_id, scope, claims):
             unavailable.add(installation_id)
         if not tick.page():
             return
 
 
-def look_at_scope(tick: Tick, installation_id: int, scope: str, claims: Sequence[Row[Any]]) -> bool:
+def check_scope(tick: Tick, installation_id: int, scope: str, claims: Sequence[Row[Any]]) -> bool:
     """Look at the claims of one scope; False when GitHub would not answer for its installation's others either."""
     try:
         seen = runners_of(tick, installation_id=installation_id, scope=scope)
@@ -96,13 +96,13 @@ def look_at_scope(tick: Tick, installation_id: int, scope: str, claims: Sequence
     for claim in claims:
         if not tick.goes_on():
             break
-        failed = tick.attempt(lambda claim: look(tick, claim, seen), claim, row=claim.id)
+        failed = tick.attempt(lambda claim: check(tick, claim, seen), claim, row=claim.id)
         if isinstance(failed, UNAVAILABLE):
             return False
     return True
 
 
-def look(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:
+def check(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:
     """Judge one claim and act."""
     verdict, job_outcome = judge(tick, claim, seen, job=ClaimedJob.NOT_ASKED), NO_JOB
     if verdict.counts and not tick.dry:

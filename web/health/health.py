@@ -218,7 +218,7 @@ class Health:
         """Return which sweeps are late or paused, and what the gates are."""
 
         def read(db: Connection) -> Sweeps:
-            found = self._watchdog.look(db)
+            found = self._watchdog.check(db)
             return Sweeps(
                 late=tuple(each.name for each in found if each.late),
                 paused=tuple(each.name for each in found if each.paused),

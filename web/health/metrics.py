@@ -29,7 +29,7 @@ from rules.routing.holds import HoldReason
 from web.api.database import Database
 from web.api.problems import Refusal
 from web.health.health import Kept
-from web.health.watchdog import Watchdog, Watched
+from web.health.watchdog import SweepStanding, Watchdog
 
 EVERY = 5.0
 """Seconds for which the rows' numbers are used again."""
@@ -62,7 +62,7 @@ class Found:
     """The rows in numbers, and the sweeps."""
 
     statistics: Statistics
-    sweeps: Sequence[Watched]
+    sweeps: Sequence[SweepStanding]
 
 
 class Metrics:
@@ -94,7 +94,7 @@ class Metrics:
     async def _ask(self) -> Found | None:
         try:
             return await self._database.run(
-                lambda db: Found(statistics.read(db, now=utcnow()), self._watchdog.look(db))
+                lambda db: Found(statistics.read(db, now=utcnow()), self._watchdog.check(db))
             )
         except (SQLAlchemyError, Refusal):
             return None
@@ -290,7 +290,7 @@ def _coverage(found: Statistics) -> Iterator[Metric]:
     yield from (repositories, deliveries)
 
 
-def _sweeps(sweeps: Sequence[Watched]) -> Iterator[Metric]:
+def _sweeps(sweeps: Sequence[SweepStanding]) -> Iterator[Metric]:
     lag = GaugeMetricFamily("ostler_sweep_lag_seconds", "Since the last success of a sweep", labels=("sweep",))
     late = GaugeMetricFamily("ostler_sweep_late", "Whether a sweep missed three periods", labels=("sweep",))
     paused = GaugeMetricFamily("ostler_sweep_paused", "Whether a sweep is paused", labels=("sweep",))

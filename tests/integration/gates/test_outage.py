@@ -68,7 +68,7 @@ class Stage:
         with self.rt.engine.begin() as db:
             db.execute(text("UPDATE upstream_calls SET since = since - interval '70 s'"))
 
-    def look(self) -> list[str]:
+    def evaluate(self) -> list[str]:
         """Run the sweep; return what it logged of gates."""
         with capture_logs() as logs:
             sweep.gates.run()

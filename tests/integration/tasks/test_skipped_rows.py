@@ -268,16 +268,16 @@ def test_repositories_are_due_when_the_row_of_one_is_locked(stage: Stage) -> Non
     stage.job(2)
     stage.rows("UPDATE jobs SET repository = 'acme/other' WHERE id = 2")
 
-    def look() -> list[str]:
+    def check() -> list[str]:
         found = transaction(
             stage.rt.engine,
             lambda db: catch_up.places(db, seen_within=timedelta(days=1), note=True, now=utcnow()),
         )
         return sorted(place.repository for place in found)
 
-    assert look() == ["acme/other", "acme/shop"]
+    assert check() == ["acme/other", "acme/shop"]
     with locked(stage, "SELECT 1 FROM catch_up_repositories WHERE repository = 'acme/shop'"):
-        assert look() == ["acme/other", "acme/shop"]
+        assert check() == ["acme/other", "acme/shop"]
 
 
 def test_repository_is_renamed_when_one_of_its_claims_is_locked(stage: Stage) -> None:

@@ -85,7 +85,7 @@ class Rows:
     """Seconds by which this machine's clock is ahead of that of Postgres."""
 
 
-class Sight:
+class Context:
     """What the checks share; safe for threads."""
 
     def __init__(self) -> None:
