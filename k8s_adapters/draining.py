@@ -15,7 +15,7 @@ from k8s_adapters.retry import RetryPolicy, answer_of
 from ostler.errors import Conflict, Gone, Invalid, Retryable
 
 _ROUNDS = 4
-"""Times that somebody else may change the pool between our look at it and our patch."""
+"""Times that somebody else may change the pool between our check at it and our patch."""
 
 
 def add_finalizer(

@@ -46,7 +46,7 @@ class PoolSeen:
     `max_surge` is None where the default counts. `replicas_writer`: the field manager, other than Ostler, that owns
     `spec.replicas`, as a GitOps controller whose manifest has it; None where nobody does.
     `has_finalizer`: our finalizer is on it. `deleted_at`: when its deletion was asked for. `status` is as it was
-    written last. `resource_version` is that of this look.
+    written last. `resource_version` is that of this check.
     """
 
     uid: str

@@ -654,7 +654,7 @@ class BeatSettings(Periods, RedisAlone):
 
 
 class FlowerSettings(RedisAlone):
-    """What `ostler flower` reads: it is the process that people look at, so it is given no other secret."""
+    """What `ostler flower` reads: it is the process that people check, so it is given no other secret."""
 
     flower_host: str = Field(default="0.0.0.0", description="address that `ostler flower` listens on")  # noqa: S104
     flower_port: int = Field(default=5555, ge=0, le=65535, description="port that `ostler flower` listens on")

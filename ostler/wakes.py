@@ -225,7 +225,7 @@ class Waker:
 
         A reconcile is not sent while one of its pool waits; that of a large pool waits for its rest. One by the list of
         a tick (`shared`) is only held back by another one of its kind: its list is older than what a wake tells of. Of
-        looks at all pools one is sent at once, the next for a second later, and none while that one waits.
+        checks all pools one is sent at once, the next for a second later, and none while that one waits.
         """
         if name == RECONCILE and kwargs.get("shared"):
             if not self._redis.set(tick_key(kwargs["pool_id"]), "1", nx=True, px=RECONCILE_MS):

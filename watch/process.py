@@ -84,7 +84,7 @@ class _Watch:
         return status
 
     def _step(self) -> None:
-        """Renew or look at the Lease, and do what follows."""
+        """Renew or check the Lease, and do what follows."""
         try:
             self._candidate.step()
         except UpstreamError as error:

@@ -84,7 +84,7 @@ class Publisher:
         self._sender.close()
 
     def wake(self, pool_ids: Iterable[int]) -> None:
-        """Have the matcher look at these pools; returns at once."""
+        """Have the matcher check these pools; returns at once."""
         with self._changed:
             for pool_id in pool_ids:
                 if pool_id in self._pools:

@@ -27,7 +27,7 @@ from web.connections import Connections
 from web.refused_log import RefusedLog
 
 LOOK_EVERY = 10.0
-"""Seconds between two looks at the files. The kubelet brings a changed Secret within a minute or two."""
+"""Seconds between two checks of the files. The kubelet brings a changed Secret within a minute or two."""
 
 HANDSHAKE_WITHIN = 10.0
 """Seconds from the accept to the end of the handshake."""

@@ -1,7 +1,7 @@
 """`ostler doctor`: what is wrong, why, and what to do about it. Exit status 1 when something failed.
 
 A check is one function that takes a `Context` and returns a `Verdict`, in the module of its family; it joins by a line
-in `checks.py`. They run at once, each with a deadline; what could not be looked at is `unknown`, and stops no other
+in `checks.py`. They run at once, each with a deadline; what could not be checked is `unknown`, and stops no other
 check.
 """
 

@@ -53,7 +53,7 @@ def read_certificate(host: str, port: int) -> x509.Certificate:
     """Return the certificate that a server shows, whether or not it can be verified. Raises OSError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # nothing is sent: the certificate is only looked at
+    context.verify_mode = ssl.CERT_NONE  # nothing is sent: the certificate is only checked
     with (
         socket.create_connection((host, port), timeout=CONNECT_WITHIN) as connection,
         context.wrap_socket(connection, server_hostname=host) as secured,

@@ -1,4 +1,4 @@
-"""What the checks look at: settings, clients, and what was read once for several of them.
+"""What the checks check: settings, clients, and what was read once for several of them.
 
 Everything is made when a check first asks for it, once, also by several threads; what failed once fails for all.
 """

@@ -20,7 +20,7 @@ MESSAGES_WITHIN = 30.0
 
 BEATS_WITHIN = timedelta(seconds=15)
 QUIET_FOR = timedelta(hours=24)
-"""Since the last webhook, after which it is worth a look: there are repositories that rest on weekends."""
+"""Since the last webhook, after which it is worth a check: there are repositories that rest on weekends."""
 
 
 def beats(context: Context) -> Verdict:

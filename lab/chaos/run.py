@@ -55,7 +55,7 @@ LULL = 200
 """Jobs after which the next are sent only when all of these are over: an idle fleet is swept, too."""
 
 EVERY = 0.2
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 SAY_EVERY = 5.0
 """Seconds between two lines of progress."""
@@ -65,7 +65,7 @@ STALLED = 300.0
 
 SETTLED_WITHIN = 300.0
 """Seconds from the last job's end until nothing may be left. The longest way is that of a Pod whose runner lives on:
-45 s after its job's end it is looked at, twice a minute apart, and again after each look that failed.
+45 s after its job's end it is checked, twice a minute apart, and again after each check that failed.
 """
 
 SWEPT_EVERY = 60.0
@@ -323,7 +323,7 @@ class _Run:
                 text("""
                     SELECT c.id, c.runner_name, extract(epoch FROM e.at)::float AS at
                     FROM claim_events e JOIN claims c ON c.id = e.claim_id
-                    WHERE e.transition = 'begin_release' AND e.why LIKE '%absent in two looks%'
+                    WHERE e.transition = 'begin_release' AND e.why LIKE '%absent in two checks%'
                 """)
             ).all()
             kills = db.execute(
@@ -362,7 +362,7 @@ class _Run:
         ]
         problems = [*([problem] if problem else []), *self._breaker.unexpected]
         if self._sampler.blind:
-            problems.append("the sampler ended early: nobody looked at the laws to the end")
+            problems.append("the sampler ended early: nobody checked the laws to the end")
         ended_early = bool(self._scene.until) and self._over < self._plan.jobs
         if not ended_early:
             found += [_named(each) for each in self._by_history(github, kubelet)]

@@ -70,7 +70,7 @@ class Control:
         ]
 
     async def list_secrets(self, _request: Request) -> Response:
-        """Return every credential that was ever given out, for tests that look where one must not be seen."""
+        """Return every credential that was ever given out, for tests that check where one must not be seen."""
         return JSONResponse({"jits": self._world.jits(), "installation_tokens": self._identity.given})
 
     async def add_account(self, request: Request) -> Response:

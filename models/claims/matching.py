@@ -163,7 +163,7 @@ _TAKEN = Prepared(
 def lock_pods(db: Connection, pool: PoolShape, *, limit: int, now: datetime) -> list[FreePod]:
     """Lock up to `limit` free Pods, those of the current template first; others take the place of locked ones.
 
-    Whoever inserts a claim holds the Pod's row, so the second look, which sees all that was committed before the lock,
+    Whoever inserts a claim holds the Pod's row, so the second check, which sees all that was committed before the lock,
     is final.
     """
     rows = db.execute(

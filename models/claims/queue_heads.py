@@ -84,7 +84,7 @@ _HEADS = Prepared(
         CROSS JOIN LATERAL (SELECT FROM offers o WHERE o.pool_id = p.id AND o.until > :now LIMIT 1) offered
         WHERE p.id <> :pool_id
     ), reserved AS MATERIALIZED (
-        -- One look at the index per account and pool: none walks a queue, however deep.
+        -- One check of the index per account and pool: none walks a queue, however deep.
         SELECT DISTINCT ON (ranked.account_id) ranked.account_id, other.id AS other_pool_id, other.vcpu AS other_vcpu,
                other.memory AS other_memory, oldest.queued_at AS other_queued_at, oldest.id AS other_job_id
         FROM ranked CROSS JOIN other

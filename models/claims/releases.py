@@ -304,7 +304,7 @@ def end_never_delivered(
     """End a claim whose JIT never left us: the job is queued at its old age, the Pod warm again at once.
 
     None when the claim moved on. A Pod of `unknown` warmth gets its retire claim in the same transaction, also while
-    the rows are not trusted: the retirement waits for trust, and looks at the Pod before it deletes it (L7).
+    the rows are not trusted: the retirement waits for trust, and checks the Pod before it deletes it (L7).
     """
     claim = lock_claim(db, work.claim_id)
     if claim is None or claim.delivered_at is not None:

@@ -131,7 +131,7 @@ def move_many_jobs(
 ) -> Sequence[int]:
     """Apply one transition to the jobs that it is allowed for, as `move_jobs`; return only the ids of those that moved.
 
-    Not for `job_requeue`, which also looks at the job's pool.
+    Not for `job_requeue`, which also checks the job's pool.
     """
     transition = allowed(name)
     rows = _MOVE_JOBS.execute(

@@ -92,7 +92,7 @@ _ROUTING = (
 def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
     """Make a pool's row say what the cluster says; return whether jobs may find another pool now.
 
-    Nothing is written when nothing differs, and no older look over a newer one. The pool's lock comes first. Jobs that
+    Nothing is written when nothing differs, and no older check over a newer one. The pool's lock comes first. Jobs that
     were routed before are moved later, by its reconcile (`tasks.routing.rerouting`); until then none is matched in it.
 
     While old and new workers overlap in a deployment they make two hashes of one spec. The first of them stands for
@@ -121,7 +121,7 @@ def generation_of(db: Connection, *, uid: str) -> int | None:
 
 
 def go_back(db: Connection, *, uid: str, known: int, generation: int) -> bool:
-    """Take a smaller generation for a pool whose row is still as known; the next look at it is mirrored.
+    """Take a smaller generation for a pool whose row is still as known; the next check at it is mirrored.
 
     `generation` comes from a read of the cluster that began after the row was read. False when the row moved on.
     """
@@ -173,9 +173,9 @@ def _differing(row: Row[Any], pool: PoolFacts) -> set[str]:
 
 
 def _insert(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
-    """Insert a pool's row. One of the same name with another UID went, and this one came, between two looks.
+    """Insert a pool's row. One of the same name with another UID went, and this one came, between two checks.
 
-    Its own row may be there by now, if another look has just made it.
+    Its own row may be there by now, if another check has just made it.
     """
     before = db.execute(
         text("""
@@ -186,7 +186,7 @@ def _insert(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
     for pool_id in before.all():
         end_pool(db, pool_id, now=now)
     made = db.execute(text(_INSERT), _values(pool, now))
-    return made.rowcount > 0  # none when another look at the pools was first
+    return made.rowcount > 0  # none when another check of the pools was first
 
 
 def _values(pool: PoolFacts, now: datetime) -> dict[str, Any]:
@@ -222,7 +222,7 @@ def mirrored_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
 
     And of those whose jobs are still to be moved. `leaving`: the pool drains, or its object is gone.
 
-    So a pool that is gone is looked at until a list that began `MADE_WITHIN` later has shown what there is of it.
+    So a pool that is gone is checked until a list that began `MADE_WITHIN` later has shown what there is of it.
     """
     return list(
         db.execute(

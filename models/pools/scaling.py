@@ -1,7 +1,7 @@
 """What the autoscaler reads of the rows, and what it notes down.
 
 Load is counted from Pods and claims, demand from queued jobs and budgets, what is usual from the claims of the last
-hour. Nothing is locked: what it decides is bounded by the pool's own maximum, and undone by the next look.
+hour. Nothing is locked: what it decides is bounded by the pool's own maximum, and undone by the next check.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the sweep `catch_up` remembers: which repositories it is to look at, how far it has come, what it may ask.
+"""What the sweep `catch_up` remembers: which repositories it is to check, how far it has come, what it may ask.
 
 What GitHub listed is kept with its etag, so that a list that has not changed since costs no quota. Only that a run's
 jobs needed nothing is remembered of them; a list that left something to do is read again.
@@ -25,13 +25,13 @@ from rules.routing.holds import HoldReason
 from rules.sweeps.catch_up import Purse, spend
 
 LIMIT = 500
-"""Jobs of one repository that one look asks about at most."""
+"""Jobs of one repository that one check asks about at most."""
 
 KEPT = timedelta(days=7)
 """How long what is known of a repository is kept after it was last due."""
 
 COVERED_WITHIN = timedelta(minutes=15)
-"""A repository counts as covered for so long after a look at it began: three periods."""
+"""A repository counts as covered for so long after a check of it began: three periods."""
 
 
 class CatchUpRepository(Base):
@@ -42,7 +42,7 @@ class CatchUpRepository(Base):
     repository: Mapped[str] = mapped_column(primary_key=True, comment="owner/name")
     due_at: Mapped[datetime] = mapped_column(comment="the last tick that was to look at it")
     tried_at: Mapped[datetime | None] = mapped_column(comment="the last tick that came to it")
-    checked_at: Mapped[datetime | None] = mapped_column(comment="when the last look that came to its end began")
+    checked_at: Mapped[datetime | None] = mapped_column(comment="when the last check that came to its end began")
     began_at: Mapped[datetime | None] = mapped_column(comment="when the look under way began")
     next_run: Mapped[int | None] = mapped_column(comment="of the look under way: older runs were seen")
     failures: Mapped[int] = mapped_column(server_default="0")
@@ -68,7 +68,7 @@ class CatchUpPurse(Base):
 
 @dataclass(slots=True)
 class Place:
-    """A repository to look at and what is remembered of it.
+    """A repository to check and what is remembered of it.
 
     `account_id` is of its newest job, `installation_id` the account's newest: its jobs may be of one that is gone.
     """
@@ -145,7 +145,7 @@ def places(db: Connection, *, seen_within: timedelta, note: bool, now: datetime)
 
 
 def begin(db: Connection, repository: str, *, tried_at: datetime) -> None:
-    """Write down that a look at a repository begins."""
+    """Write down that a check of a repository begins."""
     db.execute(
         text("UPDATE catch_up_repositories SET tried_at = :tried_at WHERE repository = :repository"),
         {"tried_at": tried_at, "repository": repository},
@@ -153,7 +153,7 @@ def begin(db: Connection, repository: str, *, tried_at: datetime) -> None:
 
 
 def remember(db: Connection, lease_no: int, place: Place, *, tried_at: datetime, checked_at: datetime | None) -> bool:
-    """Write down how far the look at a repository came; `checked_at` when that was to its end.
+    """Write down how far the check of a repository came; `checked_at` when that was to its end.
 
     False, and nothing changed, when another tick has the sweep's lease by now.
     """
@@ -287,14 +287,14 @@ def give_up(db: Connection, job_id: int, *, now: datetime, who: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How many repositories the last tick was to look at, and how many of them were looked at lately."""
+    """How many repositories the last tick was to check, and how many of them were checked lately."""
 
     due: int
     checked_at: int
 
 
 def coverage(db: Connection, *, now: datetime) -> Coverage:
-    """Return how much of what should be looked at was."""
+    """Return how much of what should be checked was."""
     row = db.execute(
         text("""
             SELECT count(*) AS due, count(*) FILTER (WHERE checked_at >= :since) AS checked_at FROM

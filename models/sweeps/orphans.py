@@ -62,11 +62,11 @@ class Finished:
     run: nobody will tell of its end. `executed_over_at`: the end of the job that its
     runner is known to have executed, which may be another than the claim's. `job_id` is the claim's own job; `asks_for`
     is its repository while that is not over, of which the end of the executed one says nothing. `since`: when the last
-    of claim and job came to stand as they do. `free_since`: the first look since then that found its
+    of claim and job came to stand as they do. `free_since`: the first check since then that found its
     runner absent or idle. Scope and installation are those of today (`models.claims.names`). `on_gone_node`: its node
-    was found gone. `overdue`: it is looked at whether or not its node is gone. `absent_since`: the first look since
+    was found gone. `overdue`: it is checked whether or not its node is gone. `absent_since`: the first check since
     then that did not find its runner. A Pod that is neither on a gone node nor overdue lingers: its claim has ended as
-    the job did that its runner executed, a moment ago, and only the absence of its runner in two looks ends it.
+    the job did that its runner executed, a moment ago, and only the absence of its runner in two checks ends it.
     """
 
     claim_id: int
@@ -138,7 +138,7 @@ def finished(db: Connection, *, before: datetime, began_before: datetime, absent
 
 
 def set_free(db: Connection, claim_id: int, *, free: bool, absent: bool | None, since: datetime, at: datetime) -> None:
-    """Remember the first look since a time that found a runner absent or idle, or forget it when it was seen busy.
+    """Remember the first check since a time that found a runner absent or idle, or forget it when it was seen busy.
 
     `absent`: the same for a runner that was not there at all; None leaves that alone.
     """
@@ -215,7 +215,7 @@ _MAY_BE_REGISTERED = """
     (m.outcome IN ('open', 'minted')
      OR (m.outcome = 'removed' AND m.runner_id IS NULL AND m.closed_at > :unheard_since))
 """
-"""Of a mint attempt `m`: GitHub may have its runner. One of which no answer came is `removed` when a look-up found no
+"""Of a mint attempt `m`: GitHub may have its runner. One of which no answer came is `removed` when a check-up found no
 runner of its name, but GitHub may apply such a registration after the look-up."""
 
 

@@ -19,7 +19,7 @@ from models.db.sql import text
 from rules.sweeps.reaping import Expect, Repaired, Witness
 
 LIMIT = 2000
-"""Repairs that one tick looks at again at most."""
+"""Repairs that one tick checks again at most."""
 
 _OPEN = text("outcome IN ('begun', 'done')")
 

@@ -159,7 +159,7 @@ def _close_lost(db: Connection, name: str, *, lease_no: int, now: datetime) -> N
 
 
 def note_barred(db: Connection, name: str, *, why: str) -> None:
-    """Write down that the last tick was not let run, for those who look at the list of sweeps."""
+    """Write down that the last tick was not let run, for those who check the list of sweeps."""
     db.execute(
         text("""
             INSERT INTO sweeps AS s (name, outcome, why) VALUES (:name, :paused, :why)

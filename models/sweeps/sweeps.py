@@ -101,11 +101,11 @@ def lacks_its_stamp(db: Connection, claim_id: int) -> bool:
 def unused(
     db: Connection, *, older_than: float, polling_older_than: float, spares_older_than: float, now: datetime
 ) -> Sequence[Row[Any]]:
-    """Return delivered claims of which no execution was seen, and spares, that are old enough to be looked at.
+    """Return delivered claims of which no execution was seen, and spares, that are old enough to be checked.
 
     The age of a delivered claim counts from the end of its poller (`since`). While the poller runs it counts from
     `polling_older_than` seconds after the delivery: until then the Pod may still fetch its JIT with the next poll.
-    In no order, so that those that cannot be looked at are not always the first (L14).
+    In no order, so that those that cannot be checked are not always the first (L14).
     """
     return db.execute(
         text(f"""
@@ -131,7 +131,7 @@ def unused(
 
 
 def set_absent(db: Connection, claim_id: int, *, absent: bool, now: datetime) -> None:
-    """Remember the first of two looks that did not find a runner, or forget it when it was seen."""
+    """Remember the first of two checks that did not find a runner, or forget it when it was seen."""
     db.execute(
         text("""
             UPDATE claims SET runner_absent_at = CASE WHEN :absent THEN coalesce(runner_absent_at, :now) END

@@ -88,9 +88,11 @@ class Claim(Base):
     minted_at: Mapped[datetime | None]
     delivered_at: Mapped[datetime | None]
     spare_since: Mapped[datetime | None]
-    runner_absent_at: Mapped[datetime | None] = mapped_column(comment="first of two looks that did not find its runner")
+    runner_absent_at: Mapped[datetime | None] = mapped_column(
+        comment="first of two checks that did not find its runner"
+    )
     runner_idle_at: Mapped[datetime | None] = mapped_column(
-        comment="first of two looks, after its job, that found its runner absent or idle"
+        comment="first of two checks, after its job, that found its runner absent or idle"
     )
     force_deleted_at: Mapped[datetime | None] = mapped_column(comment="its Pod may be deleted without its kubelet")
     stalled_at: Mapped[datetime | None] = mapped_column(

@@ -1,7 +1,7 @@
 """The gates of GitHub and Kubernetes, and the counts that they are judged by.
 
 Every process adds what it saw of an upstream to the row of the current five seconds, as often; the sweep
-`gates` looks at the last minute of all processes together. Both live in Postgres: Redis may be flushed, and would then
+`gates` checks the last minute of all processes together. Both live in Postgres: Redis may be flushed, and would then
 show an open gate on the worst day.
 """
 
@@ -39,7 +39,7 @@ class UpstreamCalls(Base):
 
 
 class GateRow(Base):
-    """The gate of one upstream; `calls` and `errors` are those of the last look."""
+    """The gate of one upstream; `calls` and `errors` are those of the last check."""
 
     __tablename__ = "gates"
 
@@ -48,7 +48,7 @@ class GateRow(Base):
     opened_at: Mapped[datetime | None] = mapped_column(comment="when it last opened")
     why: Mapped[str | None] = mapped_column(comment="of its last closing")
     healthy_checks: Mapped[int] = mapped_column(server_default="0")
-    needs: Mapped[int] = mapped_column(server_default="0", comment="good looks that open it, drawn when it closed")
+    needs: Mapped[int] = mapped_column(server_default="0", comment="good checks that open it, drawn when it closed")
     checked_at: Mapped[datetime | None]
     calls: Mapped[int] = mapped_column(server_default="0")
     errors: Mapped[int] = mapped_column(server_default="0")
@@ -68,7 +68,7 @@ class Shut:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What a look came to. `since` is when the gate closed, the time of the closing itself included."""
+    """What a check came to. `since` is when the gate closed, the time of the closing itself included."""
 
     upstream: Upstream
     before: Gate
@@ -101,7 +101,7 @@ def evaluate(
 ) -> Evaluation | None:
     """CallCounts at the last `window` seconds of an upstream and open or close its gate.
 
-    None when it was evaluated less than `apart` seconds ago: a doubled tick is not a second good look.
+    None when it was evaluated less than `apart` seconds ago: a doubled tick is not a second good check.
     """
     db.execute(text("INSERT INTO gates (upstream) VALUES (:upstream) ON CONFLICT DO NOTHING"), {"upstream": upstream})
     row = db.execute(
@@ -165,7 +165,7 @@ def shut(db: Connection, *upstreams: Upstream) -> list[Shut]:
 
 
 def is_open(db: Connection, upstream: Upstream) -> bool:
-    """Return whether the gate of an upstream is open, as it is until the first look at it."""
+    """Return whether the gate of an upstream is open, as it is until the first check of it."""
     return not shut(db, upstream)
 
 
@@ -185,7 +185,7 @@ def read(db: Connection) -> Sequence[Row[Any]]:
 
 
 def forget(db: Connection, *, now: datetime) -> None:
-    """Delete counts that nobody looks at any more."""
+    """Delete counts that nobody checks any more."""
     db.execute(
         text("""
             DELETE FROM upstream_calls WHERE (upstream, since) IN (

@@ -61,7 +61,7 @@ class ObservedPool:
     stay as they are. `max_surge`: Pods above `replicas` that a roll may make; None is the default (`surge_of`).
     `web_beats`: a web process was there for all of `start_timeout` (seconds), so that silence says something of a Pod.
     `gate_open`: that of Kubernetes; a closed one stops all that deletes Pods. `retired` were retired by earlier plans
-    of this tick: a pool may be looked at many times in one, and they share its budget.
+    of this tick: a pool may be checked many times in one, and they share its budget.
     """
 
     replicas: int
@@ -134,9 +134,9 @@ class PoolPlan:
 
 
 TICK = 9.0
-"""Seconds for which one budget of retirements is: the schedule's ten, less what one look of it may come early.
+"""Seconds for which one budget of retirements is: the schedule's ten, less what one check of it may come early.
 
-With all ten, a look that came a little early found the budget of the one before, and the next was ten seconds away.
+With all ten, a check that came a little early found the budget of the one before, and the next was ten seconds away.
 """
 
 

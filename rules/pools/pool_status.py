@@ -1,6 +1,6 @@
 """What a pool's status says: counts, and the conditions Ready, Draining and Degraded with their reasons.
 
-A condition's `lastTransitionTime` moves with its status alone, so that a look that finds the same changes nothing.
+A condition's `lastTransitionTime` moves with its status alone, so that a check that finds the same changes nothing.
 """
 
 from __future__ import annotations

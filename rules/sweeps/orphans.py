@@ -46,7 +46,7 @@ class StampedPod:
 
 
 def judge_stamped(pod: StampedPod, *, grace_seconds: float) -> Verdict | None:
-    """Return why a stamped Pod is left alone; None when the Pod itself has to be looked at."""
+    """Return why a stamped Pod is left alone; None when the Pod itself has to be checked."""
     if not pod.has_row:
         return _keep("it has no row yet, and without one it cannot be claimed for its retirement")
     if pod.has_live_claim:
@@ -114,10 +114,10 @@ class FinishedPod:
 
     `outlasts`: its claim has executed for longer than GitHub lets a job run. `job_over_seconds`: since the end of the
     job that its runner executed, None where no execution is known. `runner`: GitHub's word on it now.
-    `free_for_seconds`: since the first look that found it absent or idle with none in between that did not; None when
-    this is the first. `node_gone`: why its node is gone, where it is looked at for nothing else: a runner that is
-    online counts as busy then. `absent_for_seconds`: since the first look after the end of its job that did not find
-    its runner, with none in between that did. `overdue`: it is looked at for more than a runner that may be absent.
+    `free_for_seconds`: since the first check that found it absent or idle with none in between that did not; None when
+    this is the first. `node_gone`: why its node is gone, where it is checked for nothing else: a runner that is
+    online counts as busy then. `absent_for_seconds`: since the first check after the end of its job that did not find
+    its runner, with none in between that did. `overdue`: it is checked for more than a runner that may be absent.
     """
 
     job_over: bool
@@ -133,7 +133,7 @@ class FinishedPod:
 def judge_finished(
     pod: FinishedPod, *, checks_apart: float, job_over_after: float, absent_after: float = math.inf
 ) -> Verdict:
-    """Return whether such a Pod is over: its runner was absent or idle in two looks, `checks_apart` seconds apart.
+    """Return whether such a Pod is over: its runner was absent or idle in two checks, `checks_apart` seconds apart.
 
     That alone is no proof that it holds no JIT, unless the job that its runner executed is over for `job_over_after`.
     A runner that was absent in both looks is proof when that job is over for `absent_after`: GitHub removed it.
@@ -167,7 +167,7 @@ def judge_finished(
         keep=False,
         reason=f"{what}, its runner is {pod.runner}, and it has not ended",
         witnesses=(
-            Witness(Source.GITHUB, f"its runner was absent or idle in two looks, {pod.runner} now"),
+            Witness(Source.GITHUB, f"its runner was absent or idle in two checks, {pod.runner} now"),
             Witness(Source.POSTGRES if pod.node_gone is None else Source.KUBERNETES, what),
         ),
         proof="its runner is removed from GitHub first, and a refusal obeyed" if held.busy else held.reasons[0],
@@ -195,7 +195,7 @@ def _judge_removed() -> Verdict:
         keep=False,
         reason="its job is over, its runner is absent, and it has not ended",
         witnesses=(
-            Witness(Source.GITHUB, "its runner was absent in two looks"),
+            Witness(Source.GITHUB, "its runner was absent in two checks"),
             Witness(Source.POSTGRES, "the job that its runner executed is over"),
         ),
         proof=held.reasons[0],

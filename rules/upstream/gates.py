@@ -1,7 +1,7 @@
 """When the gate of an upstream closes and opens again: from counts of its calls to a verdict, nothing else.
 
 A closed gate stops reaping and the growth of demand, never dispatch: what is killed on the word of an upstream that
-answers half of the time is killed in doubt (law L8). It closes on one bad look, since waiting costs nothing but time,
+answers half of the time is killed in doubt (law L8). It closes on one bad check, since waiting costs nothing but time,
 and opens after several good ones in a row. How many is drawn anew at each closing, so that of many who wait for the
 same upstream not all begin at the same moment. Between what closes and what opens lies a band that does neither.
 """
@@ -35,7 +35,7 @@ class CallCounts:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A gate: good looks since it closed or since the last that was not, and how many of them open it."""
+    """A gate: good checks since it closed or since the last that was not, and how many of them open it."""
 
     closed: bool = False
     healthy_checks: int = 0
@@ -43,7 +43,7 @@ class Gate:
 
 
 def judge(gate: Gate, counts: CallCounts, *, rule: GateRule, roll: float) -> Gate:
-    """Return what the gate is after a look; `roll` is random in [0, 1).
+    """Return what the gate is after a check; `roll` is random in [0, 1).
 
     No traffic says nothing: an open gate stays open and a closed one closed, as far as it had come.
     """

@@ -23,10 +23,10 @@ class Sight:
 
 
 class Hint(StrEnum):
-    """What a worker is told to look at."""
+    """What a worker is told to check."""
 
     GONE = "gone"
-    """The Pod may be no more: its claim, if it has one, is to be looked at."""
+    """The Pod may be no more: its claim, if it has one, is to be checked."""
     SPENT = "spent"
     """The Pod has ended: its pool wants a successor."""
     EXECUTING = "executing"
@@ -59,5 +59,5 @@ class PoolObservation:
 
 
 def pool_changed(before: PoolObservation | None, after: PoolObservation | None) -> bool:
-    """Return whether a pool is to be looked at."""
+    """Return whether a pool is to be checked."""
     return before != after

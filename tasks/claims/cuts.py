@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 def reopen(rt: Runtime, claim_id: int) -> None:
     """Take the stamp off the Pod of a delivered claim if the Pod and GitHub show that its JIT never arrived.
 
-    Raises what the adapters raise: `resume` has the Pod looked at again.
+    Raises what the adapters raise: `resume` has the Pod checked again.
     """
     claim = transaction(rt.engine, lambda db: cuts.suspect(db, claim_id))
     if claim is None:

@@ -34,7 +34,7 @@ ROUNDS = 4
 """Runs of the matcher in one message at most; what is left after them wakes the next."""
 
 SKIPPED_PAUSE = 0.2
-"""Seconds before rows that others held are looked at again."""
+"""Seconds before rows that others held are checked again."""
 
 BUSY_PAUSE = 0.5
 """Seconds before the matcher tries the lock of a pool again that another transaction held."""

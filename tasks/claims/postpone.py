@@ -30,11 +30,11 @@ OUT_OF_REACH = 60.0
 
 FIRST_LOOK = 5.0
 LONGEST_LOOK = 60.0
-"""Seconds after which a retirement that cannot end yet is looked at again: at first, and at the longest."""
+"""Seconds after which a retirement that cannot end yet is checked again: at first, and at the longest."""
 
 
 def longer(work: ReleaseWork) -> float:
-    """Return the seconds until the next look: as many as it has been tried for, so that each wait doubles the time."""
+    """Return the seconds until the next check: as many as it has been tried for, so that each wait doubles the time."""
     return min(max((utcnow() - work.since).total_seconds(), FIRST_LOOK), LONGEST_LOOK)
 
 

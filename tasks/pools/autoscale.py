@@ -1,4 +1,4 @@
-"""`ostler.autoscale`: look at all pools and set the replicas of those that are autoscaled.
+"""`ostler.autoscale`: check all pools and set the replicas of those that are autoscaled.
 
 Every 10 s, and at once when the matcher left jobs without Pods in such a pool. The pools are read from the cluster
 first, the rows second (L8); a read that fails ends the run, and changes nothing. What is decided is noted down in the

@@ -1,6 +1,6 @@
 """`ostler.pools` and `ostler.reconcile(pool_id)`: the reconciler. It mirrors the pools and keeps their `replicas` Pods.
 
-Under load several runs look at one pool at once, and see the same work: they share it (`Waker.alone`).
+Under load several runs check one pool at once, and see the same work: they share it (`Waker.alone`).
 Rows are written before Pods are created. A spent Pod is recorded, replaced at once, and deleted when no claim
 needs it any more; a Pod that is not terminal is only ever deleted under a retire claim (L7).
 """
@@ -48,7 +48,7 @@ from tasks.worker.runtime import Runtime, runtime
 log = structlog.get_logger(__name__)
 
 LOOK_AGAIN = 1.0
-"""Seconds between two looks at a pool of which a Pod is ending, so that its successor need not wait for a period."""
+"""Seconds between two checks of a pool of which a Pod is ending, so that its successor need not wait for a period."""
 
 ENDING = 15.0
 """Seconds for which such a Pod is looked for; one that takes longer is seen by the next period."""
@@ -123,7 +123,7 @@ def see_pool(rt: Runtime, pool: PoolSeen) -> bool:
 
 
 def newest(rt: Runtime, pool: PoolSeen) -> PoolSeen:
-    """Return a pool as it is now, where its row knows a later generation than this look.
+    """Return a pool as it is now, where its row knows a later generation than this check.
 
     Either somebody looked later, or etcd was put back to a backup: then the pool that is read *after* its row has a
     smaller generation still, and its row follows.
@@ -187,7 +187,7 @@ def reconcile_pool(rt: Runtime, pool_id: int, *, shared: bool) -> None:
 
 
 def reconcile_pods(rt: Runtime, pool_id: int, listed: Listed, *, namespace: str, name: str) -> None:
-    """Reconcile one pool: its Pods were looked at first, its rows are second (L8)."""
+    """Reconcile one pool: its Pods were checked first, its rows are second (L8)."""
     seen = listed.pods
     for pod in seen:
         if not pod.is_ours:

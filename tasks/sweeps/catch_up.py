@@ -2,7 +2,7 @@
 
 A job that GitHub shows as queued and that we never heard of is taken in the same way as its webhook; one of ours that
 GitHub has finished, or whose run is over, is finished. Only repositories that were seen lately are asked about, with
-etags, for a small share of their installation's quota, and before anything else is shed. A look that does not come to
+etags, for a small share of their installation's quota, and before anything else is shed. A check that does not come to
 its end is gone on with by the next tick. `docs/decisions/0015-catching-up-by-lists.md` says why so.
 """
 
@@ -72,7 +72,7 @@ ONCE = Policy(adapter_attempts=1, task_retries=0, call_seconds=10)
 
 
 class _Left(Ended):
-    """Ends the look at a repository, which the next tick goes on with; `why` as in `telemetry.CATCH_UP_INCOMPLETE`."""
+    """Ends the check of a repository, which the next tick goes on with; `why` as in `telemetry.CATCH_UP_INCOMPLETE`."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -160,7 +160,7 @@ def put_off(tick: Tick, places: Sequence[rows.Place]) -> None:
 
 
 class _Visit:
-    """The look at one repository; `place` is what is remembered of it, and changes as the look goes on."""
+    """The check one repository; `place` is what is remembered of it, and changes as the look goes on."""
 
     def __init__(self, tick: Tick, place: rows.Place, unanswered: Counter[int]) -> None:
         settings = tick.rt.settings
@@ -219,7 +219,7 @@ class _Visit:
         why = _why(error)
         if why in {"limited", "uninstalled"}:
             raise _Left(why)
-        self._tick.incomplete(f"a run could not be looked at: {why}")
+        self._tick.incomplete(f"a run could not be checked: {why}")
         self._unanswered[self._place.installation_id] += why == "no_answer"
         return False
 

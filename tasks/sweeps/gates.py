@@ -1,7 +1,7 @@
 """`ostler.gates`: closes the gate of an upstream of which most calls fail, and opens it when it has come back.
 
 What a closed gate stops asks `models.upstream.gates.shut`. An upstream behind a closed gate is asked something cheap at
-each look: were nothing else going on, nobody would learn that it answers again.
+each check: were nothing else going on, nobody would learn that it answers again.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def evaluate(rt: Runtime, upstream: Upstream, rule: GateRule) -> None:
 
 
 def tell(evaluation: Evaluation) -> None:
-    """Log a gate that is closed at each look, so that it is never forgotten, and one that opens."""
+    """Log a gate that is closed at each check, so that it is never forgotten, and one that opens."""
     facts = {
         "upstream": evaluation.upstream,
         "calls": evaluation.counts.calls,

@@ -27,7 +27,7 @@ from tasks.worker.nodes import gone_now
 
 @sweep("gone_nodes", longest=LONGEST)
 def gone_nodes(tick: Tick) -> None:
-    """Where rows tell of such Pods: list the Pods first, read the rows second (L8), and look at each."""
+    """Where rows tell of such Pods: list the Pods first, read the rows second (L8), and check each."""
     rt = tick.rt
     if not tick.read(stuck_pods.stuck_pods):
         tick.mark_checked()

@@ -23,7 +23,7 @@ from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
 def missing_stamps(tick: Tick) -> None:
     """Stamp where the Pod carries no stamp, or another claim's, for `OSTLER_MISSING_STAMP_AFTER`.
 
-    Each page of Pods first, the claims of its Pods second; what lacks its stamp is looked at when all pages came (L8).
+    Each page of Pods first, the claims of its Pods second; what lacks its stamp is checked when all pages came (L8).
     """
     rt = tick.rt
     before = utcnow() - timedelta(seconds=rt.settings.missing_stamp_after)

@@ -31,7 +31,7 @@ RENEW_AFTER = 5.0
 """Seconds after which a lease is renewed before the next row."""
 
 RESERVE = 3.0
-"""Seconds of a tick that are left for the row that is looked at."""
+"""Seconds of a tick that are left for the row that is checked."""
 
 LONGEST = 300.0
 """Seconds of all pages, or scopes, of one tick together, in a sweep that goes through many."""
@@ -40,7 +40,7 @@ UNAVAILABLE = (Retryable, RateLimited, Suspended, NotInstalled)
 """Errors that the next question about the same installation would meet too."""
 
 EXPECTED = (UpstreamError, StartOver, RedisError, KombuError, OperationalError, OSError)
-"""What the look at a row may meet: an upstream, rows that kept moving, and a Redis that is away. What was committed
+"""What the check of a row may meet: an upstream, rows that kept moving, and a Redis that is away. What was committed
 before a message could not be sent stays: `resume` sends it again (L6)."""
 
 
@@ -63,7 +63,7 @@ class Sweep:
 
 
 class Ended(Exception):
-    """Ends a tick, not only the look at one row."""
+    """Ends a tick, not only the check one row."""
 
 
 class Aborted(Ended):
@@ -102,14 +102,14 @@ class Pace:
     def got_nowhere(self) -> str | None:
         """Why the tick may not count as one that ran: all that it tried failed, or it came to no row in its time.
 
-        None when it looked at something, or when there was nothing to be looked at.
+        None when it checked something, or when there was nothing to be checked.
         """
         if self._checked or self._counts.repaired:
             return None
         if self._left:
-            return f"{self.trouble} before it had looked at anything"
+            return f"{self.trouble} before it had checked anything"
         if self._failed or (self._counts.skipped and not self._counts.listed):
-            return "nothing could be looked at"
+            return "nothing could be checked"
         return None
 
     @property
@@ -202,11 +202,11 @@ class Pace:
         self.bug = self.bug or error
 
     def mark_checked(self) -> None:
-        """Count a look that was no row's: it came to something."""
+        """Count a check that was no row's: it came to something."""
         self._checked += 1
 
     def skipped(self, error: Exception, **what: Any) -> None:
-        """Count and log a row that could not be looked at or repaired."""
+        """Count and log a row that could not be checked or repaired."""
         self._counts.skipped += 1
         log.warning("sweep.row_skipped", sweep=self._spec.name, error=type(error).__name__, **what)
 

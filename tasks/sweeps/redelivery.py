@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 LOOK_RESERVE = 12.0
 SCAN_RESERVE = 8.0
 ASK_RESERVE = 2.0
-"""Seconds that the short look, the scan and the asks leave to what comes after them."""
+"""Seconds that the short check, the scan and the asks leave to what comes after them."""
 
 MOST_FAILURES = 3
 """Asks in a row without an answer, after which the rest waits for the next tick."""
@@ -93,7 +93,7 @@ class _Sweep:
         """When webhooks came that were accepted, and are missing in a Postgres that was put back."""
 
     def list_recent(self) -> None:
-        """Read from the newest delivery down to where the last look began."""
+        """Read from the newest delivery down to where the last check began."""
         began = utcnow()
         floor = recent_floor(self._progress, overlap=self._overlap, now=began)
         cursor: str | None = None

@@ -66,7 +66,7 @@ def send_unstamps(tick: Tick) -> bool:
 
 
 def check_suspects(tick: Tick) -> None:
-    """Have the Pods looked at whose delivered claims nobody saw used: their own stamp may cut them off."""
+    """Have the Pods checked whose delivered claims nobody saw used: their own stamp may cut them off."""
     rt, settings = tick.rt, tick.rt.settings
     for claim_id in transaction(
         rt.engine,
@@ -91,7 +91,7 @@ def send_all_late_steps(tick: Tick) -> None:
 def send_late_steps(tick: Tick) -> bool:
     """Send the steps of a page of claims that are late and whose messages wait in no queue; False when it was the last.
 
-    The queues are looked at anew for each page: what the page before sent waits in them.
+    The queues are checked anew for each page: what the page before sent waits in them.
     """
     rt, due_after = tick.rt, tick.rt.settings.due_after
     heads = {queue: rt.waker.oldest(queue) for queue in due.QUEUES}

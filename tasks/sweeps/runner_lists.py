@@ -115,7 +115,7 @@ def _take(tick: Pace, wanted: Wanted) -> RunnerList:
 
     def keep(db: Connection) -> None:
         if not seen and runner_lists.executes(db, wanted):
-            runner_lists.give_back(db, wanted)  # suspicious: whoever wants one asks again, and two looks stay two
+            runner_lists.give_back(db, wanted)  # suspicious: whoever wants one asks again, and two checks stay two
         else:
             runner_lists.keep(db, wanted, taken, now=utcnow())
 

@@ -27,7 +27,7 @@ from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
 
 @sweep("unresponsive_pods", longest=LONGEST)
 def unresponsive_pods(tick: Tick) -> None:
-    """List the Pods first, each page's rows second (L8), and look at those that nobody hears."""
+    """List the Pods first, each page's rows second (L8), and check those that nobody hears."""
     rt = tick.rt
     pages = metadata_pages(
         rt.kube, "pods", namespace=rt.settings.namespace, selector=OF_POOLS, policy=calls(SWEEP_LIST)

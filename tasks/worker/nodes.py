@@ -48,7 +48,7 @@ _asking = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot:
-    """The nodes on which some Pods are, in one look. `known`: those of which anything is known at all.
+    """The nodes on which some Pods are, in one check. `known`: those of which anything is known at all.
 
     `gone`: those that are gone, and why.
     """
@@ -131,6 +131,6 @@ def gone_now(rt: Runtime, name: str) -> Gone | None:
 
 
 def forget() -> None:
-    """List the nodes again at the next look. For tests, in which ten seconds are long."""
+    """List the nodes again at the next check. For tests, in which ten seconds are long."""
     with _asking:
         _known.clear()

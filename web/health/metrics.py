@@ -275,7 +275,7 @@ def _scaling(found: Statistics) -> Metric:
 def _coverage(found: Statistics) -> Iterator[Metric]:
     repositories = GaugeMetricFamily(
         "ostler_catch_up_repositories",
-        "Repositories that `catch_up` is to look at, and looked at lately",
+        "Repositories that `catch_up` is to check, and checked lately",
         labels=("is",),
     )
     repositories.add_metric(("due",), found.catch_up.due)

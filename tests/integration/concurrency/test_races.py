@@ -216,7 +216,7 @@ def test_a_busy_account_and_a_busy_job_delay_no_other(stage: Stage) -> None:
         holder.execute(text("SELECT 1 FROM jobs WHERE id = :id FOR UPDATE"), {"id": locked})
         matched = stage.match(pool)
         assert stage.claimed() == [wanted]
-        assert matched.again, "the skipped account is looked at again"
+        assert matched.again, "the skipped account is checked again"
         holder.rollback()
     stage.match(pool)
     assert len(stage.claimed()) == 3

@@ -58,7 +58,7 @@ class Stage:
                 self.call(upstream)
 
     def soon(self) -> None:
-        """Let a period pass since the last look."""
+        """Let a period pass since the last check."""
         with self.rt.engine.begin() as db:
             db.execute(text("UPDATE gates SET checked_at = checked_at - interval '15 s'"))
 
@@ -96,7 +96,7 @@ class Stage:
 
 @pytest.fixture
 def stage(database: Database, control_plane: ClusterAccess, namespace: str, tmp_path: Path) -> Iterator[Stage]:
-    """Both upstreams are real ones, behind fault proxies; the gates open after two good looks."""
+    """Both upstreams are real ones, behind fault proxies; the gates open after two good checks."""
     config = tmp_path / "kubeconfig"
     config.touch(mode=0o600)
     config.write_bytes(control_plane.kubeconfig.read_bytes())

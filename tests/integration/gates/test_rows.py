@@ -1,4 +1,4 @@
-"""The rows of a gate: counts of all processes together, one look at a time, and what asks whether it is open."""
+"""The rows of a gate: counts of all processes together, one check of a time, and what asks whether it is open."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_a_plan_made_while_the_tables_were_empty_walks_no_queue_either(stage: St
 
 
 def _plan_of_heads(db: Connection, pool: PoolShape) -> tuple[Any, float]:
-    """Return the heads, and how many rows of `jobs` were looked at for them."""
+    """Return the heads, and how many rows of `jobs` were checked for them."""
     heads, plan = _explained(
         db, lambda: read_queue_heads(db, pool, batch=1, spare_after=60, reserve_after=300, now=NOW)
     )

@@ -33,7 +33,7 @@ def test_a_spare_takes_the_next_job_before_any_warm_pod_and_without_a_mint(stage
     assert (list(matched.claims), matched.to_spares) == ([], 1)
     claim = stage.rows("SELECT * FROM claims")[0]
     assert (claim.id, claim.job_id, claim.state, claim.spare_since) == (spare, job, "delivered", None)
-    assert (claim.runner_absent_at, claim.runner_idle_at) == (None, None)  # looks at it as a spare
+    assert (claim.runner_absent_at, claim.runner_idle_at) == (None, None)  # checks it as a spare
     assert stage.rows("SELECT state FROM jobs WHERE id = :id", id=job)[0].state == "claimed"
 
 

@@ -326,7 +326,7 @@ class Stage:
         return claim
 
     def later(self, seconds: float = 61) -> None:
-        """Let looks at GitHub's runners be so much older: what was listed is listed anew, what was seen counts."""
+        """Let checks GitHub's runners be so much older: what was listed is listed anew, what was seen counts."""
         self.rows("UPDATE runner_lists SET taken_at = taken_at - make_interval(secs => :s)", s=seconds)
         self.rows(
             """
@@ -416,7 +416,7 @@ class StubGitHub:
     """A GitHub with at most one runner, one job and its run; `broken` fails every call, `keeps` every deletion.
 
     The App is gone from the installation `without_app`; the organisation of all others is called `login`. `optional`:
-    of each look-up of a job whether it may be shed.
+    of each check-up of a job whether it may be shed.
     """
 
     runner: str | None = None

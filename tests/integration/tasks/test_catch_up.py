@@ -29,7 +29,7 @@ from tests.integration.tasks.listing import Listing, home_of, job
 
 
 def lists(repository: str) -> list[str]:
-    """Return what is asked of a repository at each look."""
+    """Return what is asked of a repository at each check."""
     return [f"{status} {repository}" for status in ("queued", "in_progress", "waiting", "pending")]
 
 
@@ -118,7 +118,7 @@ class World:
         return self.stage.rows("SELECT * FROM sweep_runs ORDER BY id DESC LIMIT 1")[0]
 
     def left(self, why: str) -> float:
-        """Return how many looks did not come to their end for this reason, in all tests of this process."""
+        """Return how many checks did not come to their end for this reason, in all tests of this process."""
         found: float = telemetry.CATCH_UP_INCOMPLETE.labels(why)._value.get()
         return found
 
@@ -418,7 +418,7 @@ def test_a_list_that_left_something_to_do_is_read_again(world: World) -> None:
 def test_no_hour_costs_more_than_its_share_of_the_quota(world: World) -> None:
     world.github.quota = 1000
     world.settings(catch_up_percent=2)
-    for number in range(12):  # of which each look costs two and one for its run, as nothing is ever the same
+    for number in range(12):  # of which each check costs two and one for its run, as nothing is ever the same
         world.known(100 + number, "completed", repository=f"acme/r{number}")
     for minute in range(0, 60, 5):
         for number in range(12):

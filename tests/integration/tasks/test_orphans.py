@@ -544,7 +544,7 @@ class TestFinishedJobs:
         finished_jobs.run()
         assert retirements(stage) == []
         finished_jobs.run()
-        assert retirements(stage) == []  # the second look came too early
+        assert retirements(stage) == []  # the second check came too early
 
         stage.later()
         finished_jobs.run()
@@ -592,7 +592,7 @@ class TestFinishedJobs:
     ) -> None:
         finished_jobs.run()
         finished_jobs.run()
-        assert retirements(stage) == []  # the second look came too early
+        assert retirements(stage) == []  # the second check came too early
         stage.later()
 
         finished_jobs.run()
@@ -611,7 +611,7 @@ class TestFinishedJobs:
         github.runner = runner
         finished_jobs.run()
         github.runner = None
-        finished_jobs.run()  # absent again: the first look of two
+        finished_jobs.run()  # absent again: the first check of two
 
         assert retirements(stage) == []
 

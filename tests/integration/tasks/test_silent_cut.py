@@ -142,7 +142,7 @@ class TestKept:
 class TestJitThatArrivesAfterTheLook:
     @pytest.fixture
     def arrives(self, stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let the JIT arrive between the look at the Pod and the un-stamp."""
+        """Let the JIT arrive between the check of the Pod and the un-stamp."""
         find = StubGitHub.find_runner
 
         def then(github: StubGitHub, **asked: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The gate: it never flaps, never closes on silence, and opens only after enough good looks in a row."""
+"""The gate: it never flaps, never closes on silence, and opens only after enough good checks in a row."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_it_opens_only_after_as_many_good_looks_as_it_drew_and_no_other_between(
 def test_it_does_not_flap(rule: GateRule, story: list[tuple[CallCounts, float]]) -> None:
     gates = walk(rule, story)
     closings = sum(after.closed and not before.closed for before, after in pairwise(gates))
-    # Each closing and what opens the gate again take that many looks.
+    # Each closing and what opens the gate again take that many checks.
     assert closings <= len(story) // (1 + rule.healthy_checks) + 1
 
 

@@ -1,4 +1,4 @@
-"""Of which moment a list is proof, and when two of them are two looks."""
+"""Of which moment a list is proof, and when two of them are two checks."""
 
 from __future__ import annotations
 

@@ -309,7 +309,7 @@ def test_repeated_it_comes_to_the_wanted_number_of_fresh_pods_and_rests(
             del world[retirement.id]
         of = replace(of, starts=step.starts)
         now += timedelta(seconds=10)
-        for number, each in world.items():  # whoever starts has polled by the next look, some of them later
+        for number, each in world.items():  # whoever starts has polled by the next check, some of them later
             if each.state is PodState.STARTING and (number % 31 not in slow or turn % 3 == 0):
                 world[number] = replace(each, state=PodState.WARM, idle_since=now)
         for _ in range(step.create):

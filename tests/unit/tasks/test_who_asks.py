@@ -67,7 +67,7 @@ CALLERS = {
         ("tasks/claims/release.py", "carry_out"),
         ("tasks/claims/release.py", "go_on_without_github"),
     },
-    # A requeue asks nothing: it un-stamps nothing, and its retirement looks at the Pod before it deletes.
+    # A requeue asks nothing: it un-stamps nothing, and its retirement checks the Pod before it deletes.
     "end": {("tasks/claims/release.py", "end_never_delivered"), ("tasks/claims/release.py", "requeue")},
     "end_delivered": {("tasks/claims/release.py", "end_delivered"), ("tasks/claims/release.py", "carry_out")},
     "commit_plan": {("tasks/pools/provision.py", "decide")},

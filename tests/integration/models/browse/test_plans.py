@@ -23,7 +23,7 @@ from rules.sweeps.reaping import Repaired
 
 ROWS = 100_000
 FEW = 1000
-"""Rows that a page may look at: as many as there are live claims, and some."""
+"""Rows that a page may check: as many as there are live claims, and some."""
 _FILL = """
     INSERT INTO accounts SELECT n, 'account-' || n, 1, 10, 10, 10, '[]', now() FROM generate_series(1, :rows) n;
     INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas, allowed_accounts,
@@ -87,7 +87,7 @@ def plan_of(db: Connection, listing: Callable[[Connection], Any]) -> list[dict[s
 
 
 def rows_read(plan: list[dict[str, Any]]) -> float:
-    """Return how many rows of the list itself were looked at."""
+    """Return how many rows of the list itself were checked."""
     return sum(
         float(node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)))
         for node in plan

@@ -96,7 +96,7 @@ class Kin:
     - `stall` makes something for it to repair, `repaired` counts what was.
     - `reads`: the list that it begins with. `of_a_part`: what it repairs of a list that breaks off after a page; where
       what a list does not show means nothing, what came of it does.
-    - `asks`: it asks GitHub for its row. `gets`: it looks at its Pod by a GET.
+    - `asks`: it asks GitHub for its row. `gets`: it checks its Pod by a GET.
     - `moves`: what may happen to the row between verdict and action. `remapped`: GitHub gave the job to another
       runner while it was asked. `late`: what may come between its list and the rows, and keeps it from repairing.
     - `namesake`: how many it repairs when another Pod has the name of the stalled one.
@@ -391,7 +391,7 @@ OWN_ROWS = No("it begins with our rows, and no list is older than they are")
 ROWS_FIRST = No("its rows come before the list: what is later is what moved")
 NO_LIST = No("it begins with our rows")
 NO_GITHUB = No("it asks GitHub for nothing")
-NO_POD = No("it looks at no Pod")
+NO_POD = No("it checks no Pod")
 NO_NAME = No("it finds no Pod by its name")
 NOTHING_ENDS = No("nothing that may run ends by it")
 

@@ -144,7 +144,7 @@ def ledger(stage: Stage, sweep: str) -> list[Row[Any]]:
 
 
 def state(stage: Stage) -> list[Any]:
-    """Return what sweeps may change, but for their own rows and what they noted down of a look."""
+    """Return what sweeps may change, but for their own rows and what they noted down of a check."""
     claims = stage.rows("SELECT id, purpose, state, end_reason, job_id, chain_no, due_at FROM claims ORDER BY id")
     jobs = stage.rows("SELECT id, state, hold_reason, pool_id, conclusion FROM jobs ORDER BY id")
     others = stage.rows(
@@ -276,7 +276,7 @@ def test_a_list_that_cannot_be_trusted_changes_nothing(
     stage: Stage, github: GitHub, monkeypatch: pytest.MonkeyPatch, kin: Kin
 ) -> None:
     """Only what a list shows may be acted on where what it does not show means nothing."""
-    if kin.name == "finished_jobs":  # one look of two, however empty, is none that repairs
+    if kin.name == "finished_jobs":  # one check of two, however empty, is none that repairs
         kin = without_an_earlier_look(kin)
     kin.stall(stage, github)
     before = state(stage)
@@ -363,7 +363,7 @@ def test_while_github_or_the_api_server_does_not_answer_nothing_is_repaired(
             kin.task.run()
         assert (state(stage), kin.repaired(stage, github)) == (before, 0)
         (run,) = stage.rows("SELECT outcome, why FROM sweep_runs ORDER BY id DESC LIMIT 1")
-        assert tuple(run) == ("aborted", "nothing could be looked at")
+        assert tuple(run) == ("aborted", "nothing could be checked")
         (sweep,) = stage.rows("SELECT succeeded_at FROM sweeps")
         assert sweep.succeeded_at is None or kin.asks is True
     assert [row for row in ledger(stage, kin.name) if row.outcome not in {"failed", "moved_on"}] == []

@@ -556,11 +556,11 @@ def test_a_tick_that_came_to_no_row_does_not_count_as_one_that_ran(stage: Stage,
     run = stage.tick(in_its_own_time(out_of_time) if why == "time" else fails)
     assert (run.outcome, stage.row.succeeded_at, stage.repaired()) == ("aborted", None, [])
     assert run.why == (
-        "its time was up before it had looked at anything" if why == "time" else "nothing could be looked at"
+        "its time was up before it had checked anything" if why == "time" else "nothing could be checked"
     )
     assert telemetry.SWEEP_SUCCESS.labels("stub")._value.get() == before
     stage.spec = SPEC
-    stage.tick(lambda tick: void(list(tick.whole("Pods", []))))  # there is nothing to be looked at
+    stage.tick(lambda tick: void(list(tick.whole("Pods", []))))  # there is nothing to be checked
     assert stage.row.succeeded_at is not None
     assert telemetry.SWEEP_SUCCESS.labels("stub")._value.get() > before
 

@@ -78,7 +78,7 @@ def test_what_could_not_be_sent_waits_and_beyond_a_bound_everything_is_looked_at
     for number in range(module.MOST + 1):
         hints.note(Hint.GONE, uid=str(number), pool="")
     found = due(hints)
-    assert found is None or not found.gone  # everything was looked at a moment ago
+    assert found is None or not found.gone  # everything was checked a moment ago
     hints, _ = made()
     for number in range(module.MOST + 1):
         hints.note(Hint.GONE, uid=str(number), pool="")
