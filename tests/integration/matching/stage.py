@@ -14,6 +14,7 @@ from models.schema import metadata
 from ostler.secrets import Secret
 from ostler.settings import Settings
 from tasks.claims.dispatch import Matched, run_matcher
+from tasks.worker.transactions import Transactions
 from tests.database import Database
 from tests.integration.models.webhook_rows import NOW
 
@@ -41,7 +42,7 @@ class WakeKeys:
 
 
 @dataclass
-class Stage:
+class Stage(Transactions):
     """One database and what runs on it. It is the matcher's runtime, too."""
 
     engine: Engine

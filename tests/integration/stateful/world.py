@@ -34,6 +34,7 @@ from ostler.settings import Settings
 from ostler.wakes import QUEUES
 from tasks.worker.app import MODULES, app
 from tasks.worker.base import MINT
+from tasks.worker.transactions import Transactions
 from tests.integration.models.webhook_rows import NOW
 from tests.integration.stateful.cluster import NAMESPACE, Cluster
 from tests.integration.stateful.github import GitHub
@@ -76,7 +77,7 @@ class _Threads:
 
 
 @dataclass
-class World:
+class World(Transactions):
     """One example's everything. It is the tasks' runtime, too."""
 
     engine: Engine

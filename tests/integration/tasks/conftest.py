@@ -31,6 +31,7 @@ from rules.routing.scopes import Scope
 from tasks.claims.release import release
 from tasks.pools.pools import pools, reconcile
 from tasks.worker import runtime as current
+from tasks.worker.transactions import Transactions
 from tests.database import Database
 from tests.integration.tasks.listing import Listing, home_of
 
@@ -174,7 +175,7 @@ class Telling:
         self.told.append((regarding.name, kind, reason, note))
 
 
-class StubRuntime:
+class StubRuntime(Transactions):
     """The runtime of `tasks.worker.runtime`, with a GitHub that the test brings."""
 
     def __init__(self, database: Database, kube: KubeClient | None, namespace: str) -> None:
