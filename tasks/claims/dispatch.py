@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 
 from models.claims import matching, runner_failures
 from models.claims.queue_heads import NOBODY, QueueHeads, read_queue_heads
-from models.db.engine import is_locked, transaction
+from models.db.engine import is_locked
 from models.upstream import backoffs
 from ostler.clock import utcnow
 from ostler.reasons import reason_of
@@ -106,7 +106,7 @@ def run_matcher(rt: Runtime, pool_id: int, *, now: datetime) -> Matched:
         clear_wake(rt, pool_id)
         return Matched((), 0, again=False) if pool is None else match(rt, db, pool, now=now)
 
-    return transaction(rt.engine, body)
+    return rt.transaction(body)
 
 
 def clear_wake(rt: Runtime, pool_id: int) -> None:

@@ -66,6 +66,7 @@ def github(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> SlowGitHub:
     stage.rt.github = github
     stage.rt.cipher = Cipher([Secret(Fernet.generate_key().decode())])  # type: ignore[attr-defined]
     monkeypatch.setattr(module, "utcnow", github.now)
+    monkeypatch.setattr("tasks.worker.transactions.utcnow", github.now)
     return github
 
 
