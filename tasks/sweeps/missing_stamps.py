@@ -17,6 +17,7 @@ from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import LONGEST
 from tasks.sweeps.tick import Tick
 from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
+from tasks.worker.transactions import NOW
 
 
 @sweep("missing_stamps", longest=LONGEST)
@@ -32,7 +33,7 @@ def missing_stamps(tick: Tick) -> None:
     lacking: list[sweeps.LivePod] = []
     for page in tick.whole("Pods", pages):
         seen = {pod.uid: pod for pod in page}
-        claims = tick.read(lambda db: sweeps.delivered_to(db, list(seen), before=before, now=utcnow()))  # noqa: B023  called at once
+        claims = tick.read(sweeps.delivered_to, list(seen), before=before, now=NOW)
         lacking += [claim for claim in claims if not carries(seen[claim.pod_uid], claim)]
     random.shuffle(lacking)  # what takes long is not always the last (L14)
     tick.each(lacking, lambda claim: check(tick, claim))

@@ -26,7 +26,7 @@ def orphaned_service_accounts(tick: Tick) -> None:
     for page in pages:
         tick.listed(len(page))
         names = [account.name for account in page]
-        still_open = tick.read(lambda db: orphans.open_pod_names(db, namespace=namespace, names=names))  # noqa: B023
+        still_open = tick.read(orphans.open_pod_names, namespace=namespace, names=names)
         left = [account for account in page if account.name not in still_open]
         random.shuffle(left)  # what takes long is not always the last (L14)
         tick.each(left, lambda account: check(tick, account))

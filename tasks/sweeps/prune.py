@@ -51,10 +51,10 @@ def forget(tick: Tick, kind: Kind, *, before: datetime) -> bool:
     """Delete one kind page by page; False when something was left to the next tick. A dry run only counts."""
     if tick.dry:
         tick.mark_checked()
-        if many := tick.read(lambda db: rows.many(db, kind, before=before)):
+        if many := tick.read(rows.many, kind, before=before):
             tick.repair(_case(kind, before, f"{many} rows"), lambda _: True)
         return tick.goes_on()
-    while tick.read(lambda db: rows.some(db, kind, before=before)):
+    while tick.read(rows.some, kind, before=before):
         if not tick.page():
             return False
         if not tick.repair(_case(kind, before, "a page"), lambda db: rows.prune_page(db, kind, before=before)):

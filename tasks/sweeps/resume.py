@@ -11,7 +11,6 @@ import structlog
 from models.claims import cuts
 from models.claims import resume as due
 from models.db import epochs
-from models.db.engine import transaction
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.wakes import RELEASE, RETIRE, STAMP, UNSTAMP
@@ -21,6 +20,7 @@ from tasks.claims.dispatch import start_chains
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick
 from tasks.worker.runtime import Runtime
+from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
@@ -68,9 +68,8 @@ def send_unstamps(tick: Tick) -> bool:
 def check_suspects(tick: Tick) -> None:
     """Have the Pods checked whose delivered claims nobody saw used: their own stamp may cut them off."""
     rt, settings = tick.rt, tick.rt.settings
-    for claim_id in transaction(
-        rt.engine,
-        lambda db: cuts.suspects(db, cut_off_after=settings.cut_off_after, due_after=settings.due_after, now=utcnow()),
+    for claim_id in rt.transaction(
+        cuts.suspects, cut_off_after=settings.cut_off_after, due_after=settings.due_after, now=NOW
     ):
         rt.waker.send(UNSTAMP, queue="dispatch", claim_id=claim_id)
 
@@ -78,7 +77,7 @@ def check_suspects(tick: Tick) -> None:
 def wake_pools(tick: Tick) -> None:
     """Wake the matchers of pools that have jobs beside offered Pods."""
     every = tick.rt.settings.probe_every
-    for pool_id in tick.read(lambda db: due.pools_with_work(db, probe_every=every, now=utcnow())):
+    for pool_id in tick.read(due.pools_with_work, probe_every=every, now=NOW):
         tick.rt.waker.wake(pool_id)
 
 

@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from models.db.engine import transaction
 from models.intake import repositories
 from models.sweeps import unresolved
 from models.sweeps.repairs import Case
@@ -34,6 +33,7 @@ from tasks.claims.github import ask_job, deregister
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick
 from tasks.worker.base import SWEEP
+from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +45,7 @@ def unresolved_jobs(tick: Tick) -> None:
     settings = tick.rt.settings
     soon = timedelta(seconds=settings.unresolved_after)
     late = timedelta(seconds=settings.unresolved_late_after)
-    found = tick.read(lambda db: unresolved.unresolved_jobs(db, soon=soon, late=late, now=utcnow()))
+    found = tick.read(unresolved.unresolved_jobs, soon=soon, late=late, now=NOW)
     unavailable: set[int | None] = set()
     for job in found:
         if not tick.goes_on():
@@ -72,10 +72,10 @@ def follow_names(tick: Tick) -> None:
     now = utcnow()
 
     def follow(renaming: repositories.Renaming) -> None:
-        if transaction(tick.rt.engine, lambda db: repositories.rename(db, renaming, now=now)):
+        if tick.rt.transaction(repositories.rename, renaming, now=now):
             log.info("unresolved_jobs.repository_renamed", repository=renaming.repository_id, name=renaming.name)
 
-    for renaming in tick.read(lambda db: repositories.torn(db, now=now)):
+    for renaming in tick.read(repositories.torn, now=now):
         tick.attempt(follow, renaming, repository=renaming.repository_id)
 
 
@@ -139,7 +139,7 @@ def remove_left(tick: Tick, job: unresolved.UnresolvedJob) -> None:
 
     Raises `Busy` while one of them executes, and what GitHub's adapter raises.
     """
-    left = tick.read(lambda db: unresolved.left_runners(db, job.id))
+    left = tick.read(unresolved.left_runners, job.id)
     try:
         deregister(tick.rt, left)
     except (Suspended, NotInstalled):
@@ -171,4 +171,4 @@ def make_room(
 
 def _postpone(tick: Tick, job_ids: Sequence[int], *, ask_after: datetime) -> None:
     if not tick.dry:
-        transaction(tick.rt.engine, lambda db: unresolved.ask_later(db, job_ids, ask_after=ask_after))
+        tick.rt.transaction(unresolved.ask_later, job_ids, ask_after=ask_after)

@@ -188,6 +188,7 @@ def test_a_list_that_took_long_is_used_for_longer(
     began = utcnow() - timedelta(hours=1)
     late = [0.0]
     monkeypatch.setattr(listing, "utcnow", lambda: began + timedelta(seconds=late[0]))
+    monkeypatch.setattr("tasks.worker.transactions.utcnow", lambda: began + timedelta(seconds=late[0]))
 
     def answer() -> list[RunnerSeen]:
         late[0] += took
