@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ostler.settings import Settings
-from web.connections import Connections
+from web.edge.connections import Connections
 
 POLL_PATH = "/runners/v1/dispatch"
 _PRIVATE_PATHS = frozenset({"/metrics", "/healthz", "/readyz"})

@@ -18,8 +18,8 @@ from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ostler.logging import get_logger
-from web.connections import Connections
-from web.refused_log import RefusedLog
+from web.edge.connections import Connections
+from web.edge.refused_log import RefusedLog
 
 LARGEST_HEAD = 32 * 1024
 """Bytes of request line and headers, each header counted as `FIELD` more; a token may have 8 KiB of them."""

@@ -23,8 +23,8 @@ from cryptography import x509
 
 from ostler.errors import ConfigurationError
 from ostler.logging import get_logger
-from web.connections import Connections
-from web.refused_log import RefusedLog
+from web.edge.connections import Connections
+from web.edge.refused_log import RefusedLog
 
 LOOK_EVERY = 10.0
 """Seconds between two looks at the files. The kubelet brings a changed Secret within a minute or two."""
