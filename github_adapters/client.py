@@ -28,10 +28,10 @@ from github_adapters.http import API_VERSION, Answer, Deadline, Http
 from github_adapters.repeat import Timing, repeat
 from github_adapters.runner_groups import read_group
 from github_adapters.runs import ListPage, RunSeen, only, read_list, read_listed_job, read_run, unchanged
-from github_adapters.webhooks import WorkflowJobEvent
 from ostler.clock import machine_now
 from ostler.errors import Busy, NotInstalled, Retryable
 from ostler.secrets import Secret
+from rules.intake.events import WorkflowJobEvent
 from rules.routing.runner_groups import GroupSeen
 from rules.routing.scopes import Scope
 from rules.upstream.retry import ONCE, RetryPolicy

@@ -13,7 +13,8 @@ from typing import Any, Generic, TypeVar
 from github_adapters import fields
 from github_adapters.answers import quota_of
 from github_adapters.http import Answer
-from github_adapters.webhooks import Home, WorkflowJobEvent, read_home, read_job
+from github_adapters.webhooks import Home, read_home, read_job
+from rules.intake.events import WorkflowJobEvent
 from rules.routing.forks import Origin, origin_of
 
 T = TypeVar("T")

@@ -29,7 +29,7 @@ Not `suspend` and `deleted`: the next mint finds that out by itself, and late on
 
 
 class OwnerRenamed(Protocol):
-    """`github_adapters.webhooks.OwnerRenamed` is one."""
+    """`rules.intake.events.OwnerRenamed` is one."""
 
     @property
     def owner_id(self) -> int: ...  # noqa: D102
@@ -40,7 +40,7 @@ class OwnerRenamed(Protocol):
 
 
 class RepositoryRenamed(Protocol):
-    """`github_adapters.webhooks.RepositoryRenamed` is one."""
+    """`rules.intake.events.RepositoryRenamed` is one."""
 
     @property
     def owner_id(self) -> int: ...  # noqa: D102

@@ -16,7 +16,7 @@ from rules.claims.machines import ClaimState, JobState
 
 
 class JobEvent(Protocol):
-    """What a `workflow_job` webhook says; `github_adapters.webhooks.WorkflowJobEvent` is one."""
+    """What a `workflow_job` webhook says; `rules.intake.events.WorkflowJobEvent` is one."""
 
     @property
     def action(self) -> str: ...  # noqa: D102

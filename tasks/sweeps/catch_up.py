@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError
 
 from github_adapters.client import PAGE
 from github_adapters.runs import ListPage, RunSeen
-from github_adapters.webhooks import Home, WorkflowJobEvent
+from github_adapters.webhooks import Home
 from models.db import stranded
 from models.db.engine import is_locked, transaction
 from models.intake import intake
@@ -38,6 +38,7 @@ from ostler.reasons import words_of
 from ostler.wakes import ASK_RUN, KEEP
 from rules.claims.machines import JobState
 from rules.claims.stranding import Cause, FoundBy
+from rules.intake.events import WorkflowJobEvent
 from rules.sweeps.adrift import LONGEST_QUEUED, next_ask_after
 from rules.sweeps.catch_up import Catch, judge_listed, wait_after
 from rules.sweeps.reaping import Source, Witness

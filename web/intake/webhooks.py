@@ -25,7 +25,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from github_adapters.webhooks import MalformedPayload, WorkflowJobEvent, parse_workflow_job, verify_signature
+from github_adapters.webhooks import MalformedPayload, parse_workflow_job, verify_signature
 from models.db.engine import transaction
 from models.intake import intake
 from models.routing.accounts import access_of_new, default_budget
@@ -35,6 +35,7 @@ from ostler.logging import get_logger
 from ostler.reasons import words_of
 from ostler.settings import Settings
 from ostler.wakes import ASK_OWNER, ASK_RUN, KEEP, RELEASE, REMATCH
+from rules.intake.events import WorkflowJobEvent
 from web.edge.limits import BODY_WITHIN, proven
 from web.edge.refused_log import RefusedLog
 from web.intake import announcements

@@ -10,9 +10,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from github_adapters.runs import ListPage, RunSeen
-from github_adapters.webhooks import Home, WorkflowJobEvent
+from github_adapters.webhooks import Home
 from models.db.engine import in_transaction
 from ostler.clock import utcnow
+from rules.intake.events import WorkflowJobEvent
 
 PAGE = 100
 
