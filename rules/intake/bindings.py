@@ -8,58 +8,9 @@ the rows before and writes the verdict after.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
 
 from rules.claims.machines import ClaimState, JobState
-
-
-class JobEvent(Protocol):
-    """What a `workflow_job` webhook says; `rules.intake.events.WorkflowJobEvent` is one."""
-
-    @property
-    def action(self) -> str: ...  # noqa: D102
-    @property
-    def job_id(self) -> int: ...  # noqa: D102
-    @property
-    def run_id(self) -> int: ...  # noqa: D102
-    @property
-    def run_attempt(self) -> int: ...  # noqa: D102
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def workflow_name(self) -> str | None: ...  # noqa: D102
-    @property
-    def status(self) -> str: ...  # noqa: D102
-    @property
-    def conclusion(self) -> str | None: ...  # noqa: D102
-    @property
-    def labels(self) -> tuple[str, ...]: ...  # noqa: D102
-    @property
-    def runner_name(self) -> str | None: ...  # noqa: D102
-    @property
-    def created_at(self) -> datetime: ...  # noqa: D102
-    @property
-    def started_at(self) -> datetime | None: ...  # noqa: D102
-    @property
-    def completed_at(self) -> datetime | None: ...  # noqa: D102
-    @property
-    def head_branch(self) -> str | None: ...  # noqa: D102
-    @property
-    def repository(self) -> str: ...  # noqa: D102
-    @property
-    def repository_id(self) -> int: ...  # noqa: D102
-    @property
-    def owner_id(self) -> int: ...  # noqa: D102
-    @property
-    def owner_login(self) -> str: ...  # noqa: D102
-    @property
-    def owner_type(self) -> str: ...  # noqa: D102
-    @property
-    def installation_id(self) -> int | None: ...  # noqa: D102
-    @property
-    def public(self) -> bool: ...  # noqa: D102
 
 
 @dataclass(slots=True)
