@@ -25,9 +25,10 @@ from github_adapters.auth import AppAuth
 from github_adapters.deliveries import DeliveryPage, read_page
 from github_adapters.governor import APP, CallClass, Governs, Ungoverned
 from github_adapters.http import API_VERSION, Answer, Deadline, Http
+from github_adapters.pages import ListPage, only, read_list, unchanged
 from github_adapters.repeat import Timing, repeat
 from github_adapters.runner_groups import read_group
-from github_adapters.runs import ListPage, RunSeen, only, read_list, read_listed_job, read_run, unchanged
+from github_adapters.runs import RunSeen, read_listed_job, read_run
 from ostler.clock import machine_now
 from ostler.errors import Busy, NotInstalled, Retryable
 from ostler.secrets import Secret

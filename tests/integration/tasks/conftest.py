@@ -13,7 +13,8 @@ import pytest
 from sqlalchemy import Row, text
 
 from github_adapters.client import InstallationSeen, JobSeen, RunnerSeen
-from github_adapters.runs import ListPage, RunSeen
+from github_adapters.pages import ListPage
+from github_adapters.runs import RunSeen
 from k8s_adapters.client import KubeClient, make_client
 from k8s_adapters.events import Regarding
 from k8s_adapters.pods import PodSeen, list_pods

@@ -1,0 +1,81 @@
+"""Reading a page of a list that is asked for by its number, with its etag and its cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from github_adapters import fields
+from github_adapters.answers import quota_of
+from github_adapters.http import Answer
+
+T = TypeVar("T")
+
+LONGEST_ETAG = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListPage(Generic[T]):
+    """One page of a list; or `unchanged`: it is what it was under the etag that was sent, and cost no quota.
+
+    `total`: how many GitHub counts on all pages. `malformed`: entries that made no sense and were left out. `quota`:
+    calls an hour that the installation has, if the answer said so. `cost`: calls of it that the page used up; each
+    redirect that was followed is one more.
+    """
+
+    items: tuple[T, ...] = ()
+    total: int = 0
+    malformed: int = 0
+    etag: str | None = None
+    unchanged: bool = False
+    quota: int | None = None
+    cost: int = 1
+
+
+def read_list(answer: Answer, *, key: str, read: Callable[[Any], T]) -> ListPage[T]:
+    """Return a page of the list under `key`; an entry that makes no sense is left out and counted (law L14).
+
+    Raises `Malformed` when it is no such page, or none of it makes sense.
+    """
+    content = fields.decode(answer.body)
+    total, entries = content.get("total_count"), content.get(key)
+    if not isinstance(total, int) or isinstance(total, bool) or not isinstance(entries, list):
+        raise fields.Malformed(key)
+    items = []
+    for entry in entries:
+        try:
+            items.append(read(entry))
+        except fields.Malformed:
+            continue
+    if entries and not items:
+        raise fields.Malformed(key)
+    return ListPage(
+        items=tuple(items),
+        total=total,
+        malformed=len(entries) - len(items),
+        etag=_etag(answer),
+        quota=_quota(answer),
+        cost=1 + answer.redirects,
+    )
+
+
+def only(item: T | None, answer: Answer) -> ListPage[T]:
+    """Return the page that stands for what is not a list: one item, or none."""
+    items = () if item is None else (item,)
+    return ListPage(items=items, total=len(items), quota=_quota(answer), cost=1 + answer.redirects)
+
+
+def unchanged(answer: Answer) -> ListPage[Any]:
+    """Return the page that stands for an answer 304."""
+    return ListPage(unchanged=True, quota=_quota(answer), cost=answer.redirects)
+
+
+def _etag(answer: Answer) -> str | None:
+    found = answer.headers.get("etag")
+    return found if found and len(found) <= LONGEST_ETAG and found.isprintable() and found.isascii() else None
+
+
+def _quota(answer: Answer) -> int | None:
+    found = quota_of(answer)
+    return None if found is None else found.limit
