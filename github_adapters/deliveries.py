@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from github_adapters import fields
+from github_adapters.http import Answer
 from ostler.upstreams import SUCCESS
 
 LONGEST_GUID = 128
@@ -47,13 +47,13 @@ class DeliveryPage:
     malformed: int
 
 
-def read_page(body: bytes, headers: Mapping[str, str]) -> DeliveryPage:
+def read_page(answer: Answer) -> DeliveryPage:
     """Return a page; an entry that makes no sense is left out and counted (law L14).
 
     Raises `Malformed` when the page is no list, none of it makes sense, or its next page cannot be asked for.
     """
     try:
-        entries = json.loads(body)
+        entries = json.loads(answer.body)
     except (ValueError, RecursionError):
         raise fields.Malformed("the body is not JSON") from None
     if not isinstance(entries, list):
@@ -67,7 +67,9 @@ def read_page(body: bytes, headers: Mapping[str, str]) -> DeliveryPage:
     if entries and not seen:
         raise fields.Malformed("deliveries")
     return DeliveryPage(
-        deliveries=tuple(seen), next_cursor=_next_cursor(headers.get("link", "")), malformed=len(entries) - len(seen)
+        deliveries=tuple(seen),
+        next_cursor=_next_cursor(answer.headers.get("link", "")),
+        malformed=len(entries) - len(seen),
     )
 
 
