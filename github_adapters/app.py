@@ -1,4 +1,4 @@
-"""Reading the App and its installations (GitHub docs, "REST API endpoints for GitHub Apps")."""
+"""Calls of GitHub's page "REST API endpoints for GitHub Apps"."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from typing import Any
+from urllib.parse import quote
 
 from github_adapters import fields
-from github_adapters.http import Answer
+from github_adapters.governor import CallClass
+from github_adapters.http import Answer, Deadline
+from github_adapters.pages import PAGE
+from github_adapters.session import Session
+from ostler.errors import NotInstalled
 from ostler.logging import get_logger
 
 log = get_logger(__name__)
@@ -39,6 +45,74 @@ class AppInstallation:
     suspended: bool
     permissions: Mapping[str, str]
     events: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallationSeen:
+    """An installation of the App as GitHub shows it."""
+
+    account_id: int
+    login: str
+    suspended: bool
+
+
+class App:
+    """The App itself, and where it is installed."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def get_app(self, *, deadline_seconds: float | None = None) -> AppSeen:
+        """Return the App itself: that GitHub answers proves its id and its key, and their clocks' agreement."""
+        answer = self._session.call_as_app(
+            call_class=CallClass.READ, method="GET", path="/app", deadline=Deadline(deadline_seconds)
+        )
+        return self._session.read(answer, read_app, what="look-up of the App")
+
+    def is_public(self, *, slug: str, deadline_seconds: float | None = None) -> bool | None:
+        """Return whether anybody may install the App of this slug; None when GitHub does not say.
+
+        GitHub shows an App to a caller who is not authenticated only when it is public ("Get an app").
+        """
+        answer = self._session.call_as_nobody(path=f"/apps/{quote(slug, safe='')}", deadline=Deadline(deadline_seconds))
+        return {200: True, 404: False}.get(answer.status)
+
+    def clock_ahead(self, *, deadline_seconds: float | None = None) -> timedelta | None:
+        """Return by how much our clock is ahead of GitHub's, by the date of any answer; None when it has none."""
+        answer = self._session.call_as_nobody(path="/", deadline=Deadline(deadline_seconds))
+        return clock_ahead(answer, self._session.now())
+
+    def get_installation(self, *, installation_id: int, deadline_seconds: float | None = None) -> InstallationSeen:
+        """Return an installation of the App, under the login that its account has now. Raises `NotInstalled`."""
+        answer = self._session.call_as_app(
+            call_class=CallClass.READ,
+            method="GET",
+            path=f"/app/installations/{installation_id}",
+            deadline=Deadline(deadline_seconds),
+        )
+        if answer.status == HTTPStatus.NOT_FOUND:
+            raise NotInstalled("the App is not installed there any more")
+        return self._session.read(answer, _installation_seen, what="look-up of an installation")
+
+    def list_installations(self, *, deadline_seconds: float | None = None) -> list[AppInstallation]:
+        """Return where the App is installed, a hundred at most, with what was granted there."""
+        answer = self._session.call_as_app(
+            call_class=CallClass.READ,
+            method="GET",
+            path=f"/app/installations?per_page={PAGE}",
+            deadline=Deadline(deadline_seconds),
+        )
+        return self._session.read(answer, read_installations, what="list of installations")
+
+
+def _installation_seen(answer: Answer) -> InstallationSeen:
+    content = fields.decode(answer.body)
+    account = fields.section(content, "account")
+    return InstallationSeen(
+        account_id=fields.number(account, "id"),
+        login=fields.login(account, "login"),
+        suspended=content.get("suspended_at") is not None,
+    )
 
 
 def read_app(answer: Answer) -> AppSeen:

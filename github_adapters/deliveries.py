@@ -1,4 +1,4 @@
-"""Reading GitHub's list of webhook deliveries (GitHub docs: "REST API endpoints for GitHub App webhooks").
+"""Calls of GitHub's page "REST API endpoints for GitHub App webhooks".
 
 Every attempt is an entry of its own; the attempts of one event share its GUID.
 """
@@ -9,12 +9,17 @@ import json
 import re
 from dataclasses import dataclass
 from datetime import datetime
+from http import HTTPStatus
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 from github_adapters import fields
-from github_adapters.http import Answer
+from github_adapters.governor import CallClass
+from github_adapters.http import Answer, Deadline
+from github_adapters.pages import PAGE
+from github_adapters.session import Session
 from ostler.upstreams import SUCCESS
+from rules.upstream.retry import ONCE, RetryPolicy
 
 LONGEST_GUID = 128
 LONGEST_CURSOR = 512
@@ -45,6 +50,52 @@ class DeliveryPage:
     deliveries: tuple[DeliverySeen, ...]
     next_cursor: str | None
     malformed: int
+
+
+class Deliveries:
+    """The deliveries of the App's webhook."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def list_deliveries(self, *, cursor: str | None = None, policy: RetryPolicy = ONCE) -> DeliveryPage:
+        """Return a page of what GitHub tried to deliver to the App's webhook, newest first.
+
+        `cursor` is that of the page before, None for the first. Raises `Invalid` when GitHub does not take the cursor.
+        """
+        query = f"per_page={PAGE}" + ("" if cursor is None else f"&cursor={quote(cursor, safe='')}")
+        deadline = Deadline(policy.deadline)
+
+        def once() -> DeliveryPage:
+            answer = self._session.call_as_app(
+                call_class=CallClass.OPTIONAL, method="GET", path=f"/app/hook/deliveries?{query}", deadline=deadline
+            )
+            return self._session.read(answer, read_page, what="list of deliveries")
+
+        return self._session.repeat(once, policy=policy, deadline=deadline)
+
+    def probe(self, *, deadline_seconds: float | None = None) -> None:
+        """Ask for one delivery at most, as the App itself, only to see whether GitHub answers."""
+        answer = self._session.call_as_app(
+            call_class=CallClass.READ,
+            method="GET",
+            path="/app/hook/deliveries?per_page=1",
+            deadline=Deadline(deadline_seconds),
+        )
+        self._session.expect(answer, HTTPStatus.OK, what="probe")
+
+    def redeliver(self, *, delivery_id: int, deadline_seconds: float | None = None) -> None:
+        """Ask GitHub to deliver once more, under the same GUID; it does so later, as an attempt of its own.
+
+        Raises `Gone` (GitHub keeps the delivery no more) and `Invalid` (it cannot be delivered again).
+        """
+        answer = self._session.call_as_app(
+            call_class=CallClass.WRITE,
+            method="POST",
+            path=f"/app/hook/deliveries/{delivery_id}/attempts",
+            deadline=Deadline(deadline_seconds),
+        )
+        self._session.expect(answer, HTTPStatus.ACCEPTED, what="redelivery")
 
 
 def read_page(answer: Answer) -> DeliveryPage:

@@ -1,17 +1,24 @@
-"""Reading a page of a list that is asked for by its number, with its etag and its cost."""
+"""Pages of GitHub's lists, and look-ups of one item, with their etag and their cost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
 from typing import Any, Generic, TypeVar
 
 from github_adapters import fields
 from github_adapters.answers import quota_of
-from github_adapters.http import Answer
+from github_adapters.governor import CallClass
+from github_adapters.http import Answer, Deadline
+from github_adapters.session import Session
+from rules.routing.scopes import Scope
+from rules.upstream.retry import RetryPolicy
 
 T = TypeVar("T")
 
+PAGE = 100
 LONGEST_ETAG = 256
 
 
@@ -31,6 +38,65 @@ class ListPage(Generic[T]):
     unchanged: bool = False
     quota: int | None = None
     cost: int = 1
+
+
+def list_page(
+    session: Session,
+    *,
+    installation_id: int,
+    path: str,
+    etag: str | None,
+    policy: RetryPolicy,
+    what: str,
+    key: str,
+    read: Callable[[Any], T],
+) -> ListPage[T]:
+    """Return the page of the list under `key` that `path` names; shed first when calls are scarce."""
+    deadline = Deadline(policy.deadline)
+
+    def once() -> ListPage[T]:
+        answer = session.call(
+            installation_id=installation_id,
+            call_class=CallClass.CATCH_UP,
+            method="GET",
+            path=path,
+            deadline=deadline,
+            etag=etag,
+        )
+        if answer.status == HTTPStatus.NOT_MODIFIED and etag is not None:
+            return unchanged(answer)
+        return session.read(answer, partial(read_list, key=key, read=read), what=what)
+
+    return session.repeat(once, policy=policy, deadline=deadline)
+
+
+def look_up(
+    session: Session,
+    *,
+    installation_id: int,
+    path: str,
+    policy: RetryPolicy,
+    call_class: CallClass,
+    what: str,
+    read: Callable[[Mapping[str, Any]], T],
+) -> ListPage[T]:
+    """Return the item that `path` names as a page of one, or of none when GitHub does not know it."""
+    deadline = Deadline(policy.deadline)
+
+    def once() -> ListPage[T]:
+        answer = session.call(
+            installation_id=installation_id, call_class=call_class, method="GET", path=path, deadline=deadline
+        )
+        if answer.status == HTTPStatus.NOT_FOUND:
+            return only(None, answer)
+        return session.read(answer, lambda answer: only(read(fields.decode(answer.body)), answer), what=what)
+
+    return session.repeat(once, policy=policy, deadline=deadline)
+
+
+def home_of(repository: str | int) -> str:
+    """Return the beginning of a repository's paths. The form by id is that of GitHub's redirect after a renaming."""
+    return f"/repositories/{repository}" if isinstance(repository, int) else Scope.repository(repository).path
 
 
 def read_list(answer: Answer, *, key: str, read: Callable[[Any], T]) -> ListPage[T]:

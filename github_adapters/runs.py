@@ -1,18 +1,22 @@
-"""Reading workflow runs and their jobs (GitHub docs: "REST API endpoints for workflow runs", "… for workflow jobs").
-
-A job that a list shows is read as the event that its webhook would have been, so that it can go the same way.
-"""
+"""Calls of GitHub's page "REST API endpoints for workflow runs"."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 from github_adapters import fields
-from github_adapters.webhooks import Home, read_home, read_job
-from rules.intake.events import WorkflowJobEvent
+from github_adapters.governor import CallClass
+from github_adapters.pages import PAGE, ListPage, home_of, list_page, look_up
+from github_adapters.session import Session
+from github_adapters.webhooks import Home, read_home
 from rules.routing.forks import Origin, origin_of
+from rules.routing.scopes import Scope
+from rules.upstream.retry import ONCE, RetryPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +53,84 @@ class RunSeen:
         return self.status == "completed"
 
 
+class Runs:
+    """The workflow runs of a repository."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def get_run(
+        self,
+        *,
+        installation_id: int,
+        repository: str | int,
+        run_id: int,
+        policy: RetryPolicy = ONCE,
+        optional: bool = False,
+    ) -> RunSeen | None:
+        """Return a workflow run of a repository, as `get_job`, or None when GitHub does not know it.
+
+        An `optional` look-up is shed first when calls are scarce. Raises `Invalid` as `get_job` does.
+        """
+        found = self.look_up_run(
+            installation_id=installation_id, repository=repository, run_id=run_id, policy=policy, optional=optional
+        )
+        return next(iter(found.items), None)
+
+    def look_up_run(
+        self,
+        *,
+        installation_id: int,
+        repository: str | int,
+        run_id: int,
+        policy: RetryPolicy = ONCE,
+        optional: bool = False,
+    ) -> ListPage[RunSeen]:
+        """Return what `get_run` does as a list of one or none, with what it cost."""
+        return look_up(
+            self._session,
+            installation_id=installation_id,
+            path=f"{home_of(repository)}/actions/runs/{run_id}",
+            policy=policy,
+            call_class=CallClass.CATCH_UP if optional else CallClass.READ,
+            what="look-up of a run",
+            read=partial(_run, run_id=run_id),
+        )
+
+    def list_runs(
+        self,
+        *,
+        installation_id: int,
+        repository: str,
+        status: str,
+        page: int = 1,
+        etag: str | None = None,
+        policy: RetryPolicy = ONCE,
+    ) -> ListPage[RunSeen]:
+        """Return a page of the workflow runs of a repository that have this status; shed first when calls are scarce.
+
+        GitHub shows no more than the newest 1,000 of such a list, however many it counts.
+        """
+        path = f"{Scope.repository(repository).path}/actions/runs?status={quote(status, safe='')}"
+        return list_page(
+            self._session,
+            installation_id=installation_id,
+            path=f"{path}&per_page={PAGE}&page={page}",
+            etag=etag,
+            policy=policy,
+            what="list of runs",
+            key="workflow_runs",
+            read=read_run,
+        )
+
+
+def _run(source: Mapping[str, Any], *, run_id: int) -> RunSeen:
+    found = read_run(source)
+    if found.id != run_id:
+        raise fields.Malformed("id")
+    return found
+
+
 def read_run(source: Any) -> RunSeen:
     """Return a run. Raises `Malformed`."""
     if not isinstance(source, dict):
@@ -79,10 +161,3 @@ def _id_of(repository: Any) -> int | None:
     """Return the id of a repository; None of one that is not shown, or makes no sense."""
     found = repository.get("id") if isinstance(repository, dict) else None
     return found if isinstance(found, int) and not isinstance(found, bool) else None
-
-
-def read_listed_job(source: Any, *, run: RunSeen, installation_id: int) -> WorkflowJobEvent:
-    """Return what a webhook would say of a job as it is now; its action is its status. Raises `Malformed`."""
-    if not isinstance(source, dict) or fields.number(source, "run_id") != run.id:
-        raise fields.Malformed("job")
-    return read_job(source, action=fields.word(source, "status"), home=run.home, installation_id=installation_id)

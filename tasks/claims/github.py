@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from github_adapters.client import JobSeen
+from github_adapters.jobs import JobSeen
 from github_adapters.runs import RunSeen
 from models.claims import releases
 from models.db.engine import transaction

@@ -20,8 +20,7 @@ import structlog
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from github_adapters.client import PAGE
-from github_adapters.pages import ListPage
+from github_adapters.pages import PAGE, ListPage
 from github_adapters.runs import RunSeen
 from github_adapters.webhooks import Home
 from models.db import stranded

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from github_adapters.client import GitHub, Jit
+from github_adapters.client import GitHub
 from github_adapters.deliveries import DeliverySeen
 from github_adapters.pages import ListPage
+from github_adapters.runners import Jit
 from github_adapters.runs import RunSeen
 from github_adapters.webhooks import parse_workflow_job
 from ostler.clock import utcnow

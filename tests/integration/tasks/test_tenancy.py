@@ -9,7 +9,7 @@ import pytest
 from cryptography.fernet import Fernet
 from sqlalchemy import Row
 
-from github_adapters.client import Jit
+from github_adapters.runners import Jit
 from github_adapters.runs import RunSeen
 from ostler.clock import utcnow
 from ostler.encryption import Cipher
