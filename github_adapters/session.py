@@ -16,7 +16,7 @@ from github_adapters.answers import refusal
 from github_adapters.auth import AppAuth
 from github_adapters.governor import APP, CallClass, Governs
 from github_adapters.http import API_VERSION, Answer, Deadline, Http
-from github_adapters.repeat import Timing, repeat
+from github_adapters.retry import Timing, repeat
 from ostler.errors import Retryable
 from rules.upstream.retry import RetryPolicy
 
