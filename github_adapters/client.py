@@ -1,7 +1,7 @@
 """The calls of GitHub's REST API that Ostler makes, each on the module of its page in GitHub's documentation.
 
-A call takes a policy that says how often it is repeated. Without one it is one attempt, and the task around it decides:
-two layers of retries would multiply. A call that is not idempotent (a mint, a redelivery) is never repeated here. A
+A call takes a policy that says how often it is retried. Without one it is one attempt, and the task around it decides:
+two layers of retries would multiply. A call that is not idempotent (a mint, a redelivery) is never retried here. A
 refused installation token is renewed and tried once more. Why this is not a library:
 `docs/decisions/0002-github-client.md`.
 """

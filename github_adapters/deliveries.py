@@ -72,7 +72,7 @@ class Deliveries:
             )
             return self._session.read(answer, read_page, what="list of deliveries")
 
-        return self._session.repeat(once, policy=policy, deadline=deadline)
+        return self._session.retry(once, policy=policy, deadline=deadline)
 
     def probe(self, *, deadline_seconds: float | None = None) -> None:
         """Ask for one delivery at most, as the App itself, only to see whether GitHub answers."""

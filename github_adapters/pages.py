@@ -67,7 +67,7 @@ def list_page(
             return unchanged(answer)
         return session.read(answer, partial(read_list, key=key, read=read), what=what)
 
-    return session.repeat(once, policy=policy, deadline=deadline)
+    return session.retry(once, policy=policy, deadline=deadline)
 
 
 def look_up(
@@ -91,7 +91,7 @@ def look_up(
             return only(None, answer)
         return session.read(answer, lambda answer: only(read(fields.decode(answer.body)), answer), what=what)
 
-    return session.repeat(once, policy=policy, deadline=deadline)
+    return session.retry(once, policy=policy, deadline=deadline)
 
 
 def home_of(repository: str | int) -> str:

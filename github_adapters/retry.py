@@ -1,6 +1,6 @@
 """The one retry layer of calls to GitHub: what `rules.upstream.retry` decides, within the deadline of the call.
 
-Only what leaves as `Retryable` is repeated. A rate limit is not: the governor, or the task, waits for it.
+Only what leaves as `Retryable` is retried. A rate limit is not: the governor, or the task, waits for it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Timing:
     roll: Callable[[], float] = random.random
 
 
-def repeat(once: Callable[[], T], *, policy: RetryPolicy, deadline: Deadline, timing: Timing) -> T:
-    """Return what `once` returns, repeated as `policy` says and `deadline` allows; raises its last error."""
+def retry(once: Callable[[], T], *, policy: RetryPolicy, deadline: Deadline, timing: Timing) -> T:
+    """Return what `once` returns, retried as `policy` says and `deadline` allows; raises its last error."""
     endless = replace(policy, deadline=None)
     attempt = 1
     while True:

@@ -53,7 +53,7 @@ class RunnerGroups:
 
         seen: dict[int, GroupSeen] = {}
         for page in range(1, MOST_GROUP_PAGES + 1):
-            groups, total = self._session.repeat(partial(once, page), policy=policy, deadline=deadline)
+            groups, total = self._session.retry(partial(once, page), policy=policy, deadline=deadline)
             seen.update((group.id, group) for group in groups)
             if len(groups) < PAGE:
                 break

@@ -163,7 +163,7 @@ class Runners:
             self._session.expect(answer, HTTPStatus.NO_CONTENT, HTTPStatus.NOT_FOUND, what="delete of a runner")
             return answer.status == HTTPStatus.NO_CONTENT
 
-        deleted = self._session.repeat(once, policy=policy, deadline=deadline)
+        deleted = self._session.retry(once, policy=policy, deadline=deadline)
         if not deleted:
             self._page(
                 installation_id=installation_id, scope=scope, query="per_page=1", deadline=deadline, policy=policy
@@ -234,7 +234,7 @@ class Runners:
             )
             return self._session.read(answer, _runners, what="list of runners")
 
-        return self._session.repeat(once, policy=policy, deadline=deadline)
+        return self._session.retry(once, policy=policy, deadline=deadline)
 
 
 def _jit(answer: Answer, *, name: str) -> Jit:

@@ -1,7 +1,7 @@
 """Calls to GitHub's REST API in the name of the App or of one of its installations.
 
 One call is one attempt, except that a refused installation token is renewed and tried once more. The modules of
-GitHub's documentation pages decide what to call, what an answer holds, and whether `repeat` may call again.
+GitHub's documentation pages decide what to call, what an answer holds, and whether `retry` may call again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from github_adapters.answers import refusal
 from github_adapters.auth import AppAuth
 from github_adapters.governor import APP, CallClass, Governs
 from github_adapters.http import API_VERSION, Answer, Deadline, Http
-from github_adapters.retry import Timing, repeat
+from github_adapters.retry import Timing, retry
 from ostler.errors import Retryable
 from rules.upstream.retry import RetryPolicy
 
@@ -107,9 +107,9 @@ class Session:
         except fields.Malformed:
             raise Retryable(f"GitHub's answer to {what} makes no sense", status=answer.status) from None
 
-    def repeat(self, once: Callable[[], T], *, policy: RetryPolicy, deadline: Deadline) -> T:
-        """Return what `once` returns, repeated as `policy` says and `deadline` allows; raises its last error."""
-        return repeat(once, policy=policy, deadline=deadline, timing=self._timing)
+    def retry(self, once: Callable[[], T], *, policy: RetryPolicy, deadline: Deadline) -> T:
+        """Return what `once` returns, retried as `policy` says and `deadline` allows; raises its last error."""
+        return retry(once, policy=policy, deadline=deadline, timing=self._timing)
 
 
 def deadline_of(seconds: float | None, policy: RetryPolicy) -> Deadline:

@@ -1,6 +1,6 @@
-"""The one retry layer of calls to Kubernetes: find out what failed, ask `rules.upstream.retry`, wait, repeat.
+"""The one retry layer of calls to Kubernetes: find out what failed, ask `rules.upstream.retry`, wait, retry.
 
-Nothing below it repeats a call (urllib3's own retries are off) and nothing above it may multiply its
+Nothing below it retries a call (urllib3's own retries are off) and nothing above it may multiply its
 attempts. Sleep, clock and randomness are brought by the caller in tests. Times are in seconds.
 """
 
@@ -23,7 +23,7 @@ from ostler.errors import RateLimited, Retryable
 from ostler.upstreams import SERVER_ERROR
 from rules.upstream.retry import ONCE, Failure, Network, RetryPolicy, decide
 
-__all__ = ["ONCE", "Answer", "RetryPolicy", "Timing", "TruncatedAnswer", "answer_of", "call", "find_failure"]
+__all__ = ["ONCE", "Answer", "RetryPolicy", "Timing", "TruncatedAnswer", "answer_of", "find_failure", "retry"]
 
 T = TypeVar("T")
 
@@ -84,10 +84,10 @@ class Timing:
     roll: Callable[[], float] = random.random
 
 
-def call(attempt: Callable[[float | None], T], *, what: str, policy: RetryPolicy, timing: Timing | None = None) -> T:
-    """Return what `attempt` returns, repeated as `policy` says; it is given the seconds that are left.
+def retry(attempt: Callable[[float | None], T], *, what: str, policy: RetryPolicy, timing: Timing | None = None) -> T:
+    """Return what `attempt` returns, retried as `policy` says; it is given the seconds that are left.
 
-    An answer that is not worth repeating is raised as it is. Raises `Retryable` or `RateLimited` when the
+    An answer that is not worth retrying is raised as it is. Raises `Retryable` or `RateLimited` when the
     attempts or the deadline are used up; `what` names the call in their messages.
     """
     timing = timing or Timing()
