@@ -17,13 +17,12 @@ from github_adapters.deliveries import Deliveries
 from github_adapters.governor import Governs, Ungoverned
 from github_adapters.http import Http
 from github_adapters.jobs import Jobs
-from github_adapters.retry import Timing
 from github_adapters.runner_groups import RunnerGroups
 from github_adapters.runner_versions import RunnerVersions
 from github_adapters.runners import Runners
 from github_adapters.runs import Runs
 from github_adapters.session import Session
-from ostler.clock import machine_now
+from ostler.clock import Timing, machine_now
 from ostler.secrets import Secret
 
 

@@ -5,26 +5,17 @@ Only what leaves as `Retryable` is retried. A rate limit is not: the governor, o
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from github_adapters.http import Deadline
+from ostler.clock import Timing
 from ostler.errors import Retryable
 from ostler.upstreams import SUCCESS
 from rules.upstream.retry import Failure, Network, RetryPolicy, decide
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Timing:
-    """Sleep and randomness, so that tests can bring their own."""
-
-    sleep: Callable[[float], None] = time.sleep
-    roll: Callable[[], float] = random.random
 
 
 def retry(once: Callable[[], T], *, policy: RetryPolicy, deadline: Deadline, timing: Timing) -> T:

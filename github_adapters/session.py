@@ -16,7 +16,8 @@ from github_adapters.answers import refusal
 from github_adapters.auth import AppAuth
 from github_adapters.governor import APP, CallClass, Governs
 from github_adapters.http import API_VERSION, Answer, Deadline, Http
-from github_adapters.retry import Timing, retry
+from github_adapters.retry import retry
+from ostler.clock import Timing
 from ostler.errors import Retryable
 from rules.upstream.retry import RetryPolicy
 

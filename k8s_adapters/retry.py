@@ -7,23 +7,22 @@ attempts. Sleep, clock and randomness are brought by the caller in tests. Times 
 from __future__ import annotations
 
 import errno
-import random
 import socket
 import ssl
 import sys
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from http import HTTPStatus
 from typing import TypeVar
 
 import urllib3.exceptions
 
+from ostler.clock import Timing
 from ostler.errors import RateLimited, Retryable
 from ostler.upstreams import SERVER_ERROR
 from rules.upstream.retry import ONCE, Failure, Network, RetryPolicy, decide
 
-__all__ = ["ONCE", "Answer", "RetryPolicy", "Timing", "TruncatedAnswer", "answer_of", "find_failure", "retry"]
+__all__ = ["ONCE", "Answer", "RetryPolicy", "TruncatedAnswer", "answer_of", "find_failure", "retry"]
 
 T = TypeVar("T")
 
@@ -73,15 +72,6 @@ class Answer(Exception):
 
 class TruncatedAnswer(Exception):
     """An answer with status 2xx whose body is not what was asked for; whether the call was applied is unknown."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Timing:
-    """Sleep, clock and randomness, so that tests can bring their own."""
-
-    sleep: Callable[[float], None] = time.sleep
-    clock: Callable[[], float] = time.monotonic
-    roll: Callable[[], float] = random.random
 
 
 def retry(attempt: Callable[[float | None], T], *, what: str, policy: RetryPolicy, timing: Timing | None = None) -> T:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from github_adapters.client import GitHub
-from github_adapters.retry import Timing
+from ostler.clock import Timing
 from ostler.errors import Busy, Conflict, Forbidden, Gone, Invalid, RateLimited, Retryable, UpstreamError
 from ostler.secrets import Secret
 from rules.claims.fates import Fate

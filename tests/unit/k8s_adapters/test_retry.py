@@ -21,8 +21,9 @@ from urllib3.exceptions import (
     ReadTimeoutError,
 )
 
-from k8s_adapters.retry import ONCE, Answer, RetryPolicy, Timing, TruncatedAnswer, answer_of, find_failure, retry
+from k8s_adapters.retry import ONCE, Answer, RetryPolicy, TruncatedAnswer, answer_of, find_failure, retry
 from k8s_adapters.stamps import STAMP_POLICY
+from ostler.clock import Timing
 from ostler.errors import Conflict, RateLimited, Retryable
 from rules.upstream.retry import Failure, Network
 
