@@ -20,14 +20,14 @@ T = TypeVar("T")
 
 def retry(once: Callable[[], T], *, policy: RetryPolicy, deadline: Deadline, timing: Timing) -> T:
     """Return what `once` returns, retried as `policy` says and `deadline` allows; raises its last error."""
-    endless = replace(policy, deadline=None)
     attempt = 1
     while True:
         try:
             return once()
         except Retryable as error:
-            decision = decide(policy=endless, attempt=attempt, elapsed=0, failure=_failure(error), roll=timing.roll())
-            if not decision.retry or not deadline.allows(decision.wait):
+            within = replace(policy, deadline=deadline.remaining())
+            decision = decide(policy=within, attempt=attempt, elapsed=0, failure=_failure(error), roll=timing.roll())
+            if not decision.retry:
                 raise
         timing.sleep(decision.wait)
         attempt += 1
