@@ -26,12 +26,12 @@ from kubernetes.client import ApiClient, Configuration
 from yaml import YAMLError
 
 from k8s_adapters.names import FIELD_MANAGER
-from k8s_adapters.retry import ONCE, Answer, RetryPolicy, TruncatedAnswer, find_failure, retry
+from k8s_adapters.retry import Answer, TruncatedAnswer, find_failure, retry
 from ostler.clock import Timing, utcnow
 from ostler.errors import ConfigurationError, Conflict, Forbidden, Gone, Invalid, Retryable, UpstreamError
 from ostler.reasons import endpoint
 from ostler.upstreams import PATIENCE, SERVER_ERROR, SUCCESS, TALLY, Upstream
-from rules.upstream.retry import parse_retry_after
+from rules.upstream.retry import ONCE, RetryPolicy, parse_retry_after
 
 Json = dict[str, Any]
 T = TypeVar("T")

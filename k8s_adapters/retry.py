@@ -20,9 +20,7 @@ import urllib3.exceptions
 from ostler.clock import Timing
 from ostler.errors import RateLimited, Retryable
 from ostler.upstreams import SERVER_ERROR
-from rules.upstream.retry import ONCE, Failure, Network, RetryPolicy, decide
-
-__all__ = ["ONCE", "Answer", "RetryPolicy", "TruncatedAnswer", "answer_of", "find_failure", "retry"]
+from rules.upstream.retry import Failure, Network, RetryPolicy, decide
 
 T = TypeVar("T")
 

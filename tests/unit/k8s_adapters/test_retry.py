@@ -21,11 +21,11 @@ from urllib3.exceptions import (
     ReadTimeoutError,
 )
 
-from k8s_adapters.retry import ONCE, Answer, RetryPolicy, TruncatedAnswer, answer_of, find_failure, retry
+from k8s_adapters.retry import Answer, TruncatedAnswer, answer_of, find_failure, retry
 from k8s_adapters.stamps import STAMP_POLICY
 from ostler.clock import Timing
 from ostler.errors import Conflict, RateLimited, Retryable
-from rules.upstream.retry import Failure, Network
+from rules.upstream.retry import ONCE, Failure, Network, RetryPolicy
 
 STEADY = RetryPolicy(jitter=(1.0, 1.0))
 POOL = urllib3.HTTPConnectionPool("kubernetes")
