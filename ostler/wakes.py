@@ -26,7 +26,7 @@ STAMP = "ostler.stamp"
 MINT = "ostler.mint"
 RELEASE = "ostler.release"
 POOLS = "ostler.pools"
-KEEP = "ostler.keep"
+RECONCILE = "ostler.reconcile"
 AUTOSCALE = "ostler.autoscale"
 UNSTAMP = "ostler.unstamp"
 RETIRE = "ostler.retire"
@@ -47,7 +47,7 @@ QUEUES = ("dispatch", "github", "pools", "retire", "sweeps")
 _NAMED = {
     "dispatch": (DISPATCH, STAMP, UNSTAMP, RELEASE, PODS_CHANGED, POD_GONE, POD_EXECUTES, POLLER_ENDED),
     "github": (MINT, ASK_RUN, ASK_OWNER),
-    "pools": (POOLS, POOL_CHANGED, KEEP, AUTOSCALE),
+    "pools": (POOLS, POOL_CHANGED, RECONCILE, AUTOSCALE),
     "retire": (RETIRE,),
     "sweeps": ("ostler.*",),
 }
@@ -58,18 +58,18 @@ WATCH_QUEUES = ("dispatch", "pools", "sweeps")
 """The queues that the watch sends to (`watch.hints`)."""
 
 WAKE_MS = 2000
-KEEP_MS = 10_000
+RECONCILE_MS = 10_000
 AUTOSCALE_MS = 1_000
 REST_MS = 2
 """Milliseconds for each Pod of a pool between two of its reconciles."""
 RESTS_FROM = 100
 """Pods; a smaller pool is reconciled as often as somebody asks."""
 COUNT_MS = 60_000
-ALONE_MS = 5_000
+SINGLE_FLIGHT_MS = 5_000
 EXPIRES = 60
 HINTS = frozenset(
     {
-        KEEP,
+        RECONCILE,
         AUTOSCALE,
         POOLS,
         MISSING_PODS,
@@ -92,9 +92,9 @@ def wake_key(pool_id: int) -> str:
     return f"ostler:wake:{pool_id}"
 
 
-def keep_key(pool_id: int) -> str:
+def reconcile_key(pool_id: int) -> str:
     """Return the Redis key that says that a reconcile of this pool waits."""
-    return f"ostler:keep:{pool_id}"
+    return f"ostler:reconcile:{pool_id}"
 
 
 def tick_key(pool_id: int) -> str:
@@ -164,52 +164,52 @@ class Waker:
         """Return when the message was sent that comes next from a queue; None when none waits there."""
         return transport.head_of(self._redis.lrange(queue, *transport.HEAD))
 
-    def taken(self, pool_id: int) -> None:
+    def clear_wake(self, pool_id: int) -> None:
         """Delete the wake key; the matcher calls it under the pool's lock, and a failure only costs a run."""
         self._redis_under_lock.delete(wake_key(pool_id))
 
-    def kept(self, pool_id: int, *, shared: bool = False) -> None:
+    def clear_reconcile(self, pool_id: int, *, shared: bool = False) -> None:
         """Delete the key that says that a reconcile of this pool waits; its task calls it before it looks.
 
         `shared`: it is one by the list of a tick, which has a key of its own.
         """
-        self._redis.delete(tick_key(pool_id) if shared else keep_key(pool_id))
+        self._redis.delete(tick_key(pool_id) if shared else reconcile_key(pool_id))
 
-    def counted(self, pool_id: int, *, pods: int) -> None:
+    def record_pod_count(self, pool_id: int, *, pods: int) -> None:
         """Note down how many Pods a pool has, by which its next reconciles keep a distance."""
         with suppress(redis.RedisError):
             self._redis.set(count_key(pool_id), pods, px=COUNT_MS)
 
-    def has_rested(self, pool_id: int) -> bool:
+    def may_reconcile(self, pool_id: int) -> bool:
         """Return whether a reconcile may begin, and have the next one wait: each lists all Pods of the pool.
 
         The distance is 2 s for 1,000 Pods, and none for less than 100. Without Redis there is none.
         """
         try:
             pods = int(self._redis.get(count_key(pool_id)) or 0)
-            rest = min(KEEP_MS, REST_MS * pods)
+            rest = min(RECONCILE_MS, REST_MS * pods)
             return pods < RESTS_FROM or bool(self._redis.set(rest_key(pool_id), "1", nx=True, px=rest))
         except redis.RedisError:
             return True
 
-    def watching(self, namespace: str, *, seconds: float) -> None:
+    def mark_watched(self, namespace: str, *, seconds: float) -> None:
         """Say that whoever keeps a pool of this namespace will be woken when a Pod ends, for so long."""
         self._redis.set(watch_key(namespace), "1", px=round(seconds * 1000))
 
-    def watched(self, namespace: str) -> bool:
+    def is_watched(self, namespace: str) -> bool:
         """Return whether somebody says so."""
         return bool(self._redis.exists(watch_key(namespace)))
 
     @contextmanager
-    def alone(self, what: str) -> Iterator[bool]:
+    def single_flight(self, what: str) -> Iterator[bool]:
         """Yield whether nobody else does `what` now, or did it within the last 5 s.
 
         So those who saw the same work share it. It is no lock: Redis may forget it, and without Redis all do all of
         it. What fails may be done by others at once.
         """
-        key = f"ostler:alone:{what}"
+        key = f"ostler:single_flight:{what}"
         try:
-            first = bool(self._redis.set(key, "1", nx=True, px=ALONE_MS))
+            first = bool(self._redis.set(key, "1", nx=True, px=SINGLE_FLIGHT_MS))
         except redis.RedisError:
             first = True
         try:
@@ -225,13 +225,13 @@ class Waker:
 
         A reconcile is not sent while one of its pool waits; that of a large pool waits for its rest. One by the list of
         a tick (`shared`) is only held back by another one of its kind: its list is older than what a wake tells of. Of
-        looks at all pools one is sent at once, the next for a second later, and none while that one waits.
+        checks all pools one is sent at once, the next for a second later, and none while that one waits.
         """
-        if name == KEEP and kwargs.get("shared"):
-            if not self._redis.set(tick_key(kwargs["pool_id"]), "1", nx=True, px=KEEP_MS):
+        if name == RECONCILE and kwargs.get("shared"):
+            if not self._redis.set(tick_key(kwargs["pool_id"]), "1", nx=True, px=RECONCILE_MS):
                 return
-        elif name == KEEP:
-            if not self._redis.set(keep_key(kwargs["pool_id"]), "1", nx=True, px=KEEP_MS):
+        elif name == RECONCILE:
+            if not self._redis.set(reconcile_key(kwargs["pool_id"]), "1", nx=True, px=RECONCILE_MS):
                 return
             after = max(after, self._redis.pttl(rest_key(kwargs["pool_id"])) / 1000)
         if name == AUTOSCALE and not self._redis.set("ostler:autoscale", "1", nx=True, px=AUTOSCALE_MS):

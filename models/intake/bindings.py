@@ -36,7 +36,7 @@ class Bound:
     """Pools that have something to match."""
     releases: list[int] = field(default_factory=list)
     """Claims to release: they lost their job before their JIT was delivered."""
-    keeper: set[int] = field(default_factory=set)
+    reconcile: set[int] = field(default_factory=set)
     """Pools with a spent Pod to replace."""
     starts: list[float] = field(default_factory=list)
     """Seconds from the delivery to the execution, of each claim that began to execute."""
@@ -282,7 +282,7 @@ def _end_execution(batch: _Batch, job: JobView, *, ended: datetime) -> ClaimView
         batch.freed.add(execution.account_id)
     if execution.claim_id is not None:
         return batch.locked.claims.get(execution.claim_id)
-    # An anomaly at its start left it unbound; by now the release may have found the runner busy.
+    # An anomaly at its start left it unidentified; by now the release may have found the runner busy.
     claim = batch.locked.of_runner(execution.runner_name)
     verdict = judge_runner(claim, runner_name=execution.runner_name, job_id=job.id)
     return claim if verdict is Runner.OURS else None
@@ -314,4 +314,4 @@ def _end_claim(batch: _Batch, claim: ClaimView) -> None:
         batch.bound.wakes.update(row.pool_id for row in requeued if row.pool_id is not None)
     del batch.locked.claims[claim.id]
     batch.freed.add(claim.account_id)
-    batch.bound.keeper.add(claim.pool_id)
+    batch.bound.reconcile.add(claim.pool_id)

@@ -24,7 +24,7 @@ from models.db.transitions import move_jobs
 from models.intake import binding_locks, bindings
 from models.intake.binding_locks import Contended
 from models.pools.pools import routes
-from models.routing import origins
+from models.routing import run_origins
 from models.routing.accounts import NewAccount, ensure_accounts
 from models.routing.runner_groups import GroupBook, Wanted
 from models.upstream.backoffs import Standing, keys_of, standing
@@ -67,7 +67,7 @@ class Applied:
     """Pools that have something to match."""
     releases: tuple[int, ...]
     """Claims to release: they lost their job before their JIT was delivered."""
-    keeper: frozenset[int]
+    reconcile: frozenset[int]
     """Pools with a spent Pod to replace."""
     remaps: int
     """Jobs that ran on another runner than the one minted for them."""
@@ -145,7 +145,7 @@ def apply(
         outcomes=tuple(outcomes),
         wakes=frozenset({pool_id for pool_id in matchable if pool_id is not None} | bound.wakes),
         releases=tuple(bound.releases),
-        keeper=frozenset(bound.keeper),
+        reconcile=frozenset(bound.reconcile),
         remaps=bound.remaps,
         starts=tuple(bound.starts),
         asks=frozenset(asks),
@@ -184,7 +184,7 @@ class _Router:
 
     @functools.cached_property
     def _origins(self) -> Mapping[int, Origin]:
-        return origins.known(self._db, {event.run_id for event in self._events if event.public})
+        return run_origins.known(self._db, {event.run_id for event in self._events if event.public})
 
     @functools.cached_property
     def _accounts(self) -> dict[int, Row[Any]]:

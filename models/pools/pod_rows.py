@@ -1,4 +1,4 @@
-"""The rows of runner Pods as the keeper reads and writes them: what was seen of each, and what it was created with."""
+"""Rows of runner Pods as the reconciler reads and writes them: observed facts, and the facts of the creation."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: 
     """Give every Pod that was seen its row, its UID and its exit facts; return the UIDs first seen over now.
 
     Only rows that change are touched: the matcher skips rows that others have locked. A row that another session has
-    locked is left to the next look (L14).
+    locked is left to the next check (L14).
     """
     known = {
         row.name: row
@@ -275,7 +275,7 @@ def retire_over(db: Connection, *, row_id: int, due_after: float, now: datetime,
 
 
 def is_wanted(db: Connection, *, row_id: int) -> bool:
-    """Return whether a row still waits for its Pod: another keeper may have made it, or given it up."""
+    """Return whether a row still waits for its Pod: another reconciler may have made it, or given it up."""
     found = db.execute(
         text("SELECT 1 FROM runner_pods WHERE id = :id AND uid IS NULL AND gone_at IS NULL"), {"id": row_id}
     ).one_or_none()

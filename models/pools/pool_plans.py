@@ -1,7 +1,7 @@
 """What a reconcile decides, read and committed under the pool's lock: rows of Pods to create, and retire claims.
 
 A row stands before its Pod is created, and the lock is held from the reading of the claims to the commit, so that two
-keepers never create one too many nor count one failure twice.
+reconcilers never create one too many nor count one failure twice.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def record_refusal(db: Connection, pool_id: int, *, detail: str, quota: bool, no
     if quota:
         after = over_quota(starts, detail=detail)
     elif starts.waits(now):
-        after = starts  # another keeper was refused a moment ago
+        after = starts  # another reconciler was refused a moment ago
     else:
         after = refused(starts, detail=detail, now=now)
     if after != starts:

@@ -1,11 +1,12 @@
-"""`ostler.autoscale`: look at all pools and set the replicas of those that are autoscaled.
+"""`ostler.autoscale`: check all pools and set the replicas of those that are autoscaled.
 
 Every 10 s, and at once when the matcher left jobs without Pods in such a pool. The pools are read from the cluster
 first, the rows second (L8); a read that fails ends the run, and changes nothing. What is decided is noted down in the
 pool's row before it is done, so that a process killed in between has at worst waited too long with a scale-down.
 
 Two runs at once see the same and do it once: the patch names the version of the pool that was seen, and the second one
-meets a `Conflict`. The keeper creates under the pool's lock, so whatever is written here it is never one Pod too many.
+meets a `Conflict`. The reconciler creates under the pool's lock, so whatever is written here it is never one Pod too
+many.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Conflict, UpstreamError
 from ostler.reasons import words_of
-from ostler.wakes import KEEP, REMATCH
+from ostler.wakes import RECONCILE, REMATCH
 from rules.claims.runner_brakes import Brake
 from rules.pools.autoscaler import Doubts, Outcome, PoolView, plan, stuck
 from rules.pools.demand import Places, Queue, dispatchable
@@ -135,7 +136,7 @@ def asked_of(db: Connection, found: Sequence[tuple[PoolSeen, PoolRow]], *, now: 
     accounts = scaling.accounts(db, sorted({queue.account_id for queue in queues}))
     queued = dispatchable(queues, accounts, places)
     scaled = [row for pool, row in found if hands_off(pool) is None]
-    stale = [row.id for row in scaled if row.usual_at is None or now - row.usual_at >= scaling.USUAL_EVERY]
+    stale = [row.id for row in scaled if row.typical_at is None or now - row.typical_at >= scaling.USUAL_EVERY]
     usual = {row.id: row.usual or 0 for row in scaled} | scaling.count_usual(db, stale, now=now)
     oldest: dict[int, datetime] = {}
     idle = {row.id for _, row in found if row.idle}
@@ -221,7 +222,7 @@ def carry_out(rt: Runtime, scaled: Scaled) -> None:
     rt.events.tell(pool, "Normal", "ScaledUp" if up else "ScaledDown", change)
     if mirror(rt, after):  # its row was older than its spec: nobody else will find what routes jobs changed
         rt.waker.send(REMATCH, queue="sweeps")
-    rt.waker.send(KEEP, queue="pools", pool_id=row.id)
+    rt.waker.send(RECONCILE, queue="pools", pool_id=row.id)
 
 
 def write(rt: Runtime, pool: PoolSeen, *, replicas: int) -> PoolSeen | None:

@@ -45,15 +45,15 @@ FIRST = {
     "pod_rows",
     "pool_plans",
     "stuck_pods",
-    "adrift",
+    "unresolved",
     "cuts",
     "sweeps",
     "transitions",
     "repairs",
     "scaling",
-    "keeper",
+    "reconciler",
     "usage",
-    "stranded",
+    "stalled",
 }
 """Modules whose mutants run before the others: claims, offers, deliveries, releases, retirements and repairs."""
 

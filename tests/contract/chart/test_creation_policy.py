@@ -74,7 +74,7 @@ def runner(namespace: str, overlay: Json | None = None, **changes: Any) -> Json:
 
 
 def refusal(client: KubeClient, pod: Json) -> str | None:
-    """Return what the keeper would say of the creation, by a dry run; None when it would succeed."""
+    """Return what the reconciler would say of the creation, by a dry run; None when it would succeed."""
     path = object_path("pods", namespace=pod["metadata"]["namespace"])
     try:
         client.request("POST", path, body=pod, query={"dryRun": "All"}, policy=ONCE)

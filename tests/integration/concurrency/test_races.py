@@ -18,8 +18,8 @@ from sqlalchemy.exc import IntegrityError
 
 from models.claims import matching, releases
 from models.db.engine import transaction
-from models.pools import keeper
-from models.pools.keeper import PoolFacts
+from models.pools import pool_mirror
+from models.pools.pool_mirror import PoolFacts
 from models.routing.usage import usage_of
 from rules.claims.fairness import AccountView, Budget, Usage
 from tests.database import Database
@@ -145,7 +145,7 @@ def test_one_matcher_runs_and_one_waits(stage: Stage, monkeypatch: pytest.Monkey
         lock_pool = matching.lock_pool
 
         def early(db: Connection, pool_id: int) -> matching.PoolShape | None:
-            keys.taken(pool_id)
+            keys.clear_wake(pool_id)
             return lock_pool(db, pool_id)
 
         monkeypatch.setattr(matching, "lock_pool", early)
@@ -216,7 +216,7 @@ def test_a_busy_account_and_a_busy_job_delay_no_other(stage: Stage) -> None:
         holder.execute(text("SELECT 1 FROM jobs WHERE id = :id FOR UPDATE"), {"id": locked})
         matched = stage.match(pool)
         assert stage.claimed() == [wanted]
-        assert matched.again, "the skipped account is looked at again"
+        assert matched.again, "the skipped account is checked again"
         holder.rollback()
     stage.match(pool)
     assert len(stage.claimed()) == 3
@@ -264,7 +264,7 @@ NEW_POOL = PoolFacts(
 
 
 @pytest.mark.parametrize(
-    "look", [keeper.mirror_pool, partial(keeper.mark_problem, problem="bad")], ids=["good", "unusable"]
+    "look", [pool_mirror.mirror_pool, partial(pool_mirror.mark_problem, problem="bad")], ids=["good", "unusable"]
 )
 def test_a_pool_that_another_look_has_just_made_is_not_taken_for_one_that_went(
     database: Database, look: Callable[..., object]
@@ -273,7 +273,7 @@ def test_a_pool_that_another_look_has_just_made_is_not_taken_for_one_that_went(
     with stopped(database.engine, "SELECT id FROM pools WHERE namespace", thread="second") as looking:
         second = start("second", lambda: transaction(database.engine, see))
         looking.wait()
-        transaction(database.engine, partial(keeper.mirror_pool, pool=NEW_POOL, now=NOW))
+        transaction(database.engine, partial(pool_mirror.mirror_pool, pool=NEW_POOL, now=NOW))
     second.result(DEADLINE)
     rows = transaction(database.engine, lambda db: db.execute(text("SELECT uid, deleted_at FROM pools")).all())
     assert rows == [("pool-1", None)]
@@ -281,7 +281,7 @@ def test_a_pool_that_another_look_has_just_made_is_not_taken_for_one_that_went(
 
 def test_a_pool_of_the_same_name_that_went_between_two_looks_is_ended(database: Database) -> None:
     for uid in ("pool-1", "pool-2"):
-        transaction(database.engine, partial(keeper.mirror_pool, pool=replace(NEW_POOL, uid=uid), now=NOW))
+        transaction(database.engine, partial(pool_mirror.mirror_pool, pool=replace(NEW_POOL, uid=uid), now=NOW))
     rows = transaction(
         database.engine, lambda db: db.execute(text("SELECT uid, deleted_at FROM pools ORDER BY id")).all()
     )
@@ -289,7 +289,7 @@ def test_a_pool_of_the_same_name_that_went_between_two_looks_is_ended(database: 
 
 
 def test_two_looks_at_a_new_pool_make_one_row_of_it(database: Database) -> None:
-    see = partial(keeper.mirror_pool, pool=NEW_POOL, now=NOW)
+    see = partial(pool_mirror.mirror_pool, pool=NEW_POOL, now=NOW)
     with database.engine.begin() as first:
         assert see(first)
         second = start("second", lambda: transaction(database.engine, see))

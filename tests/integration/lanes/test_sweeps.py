@@ -22,7 +22,7 @@ from models.db.engine import make_engine
 from ostler.clock import utcnow
 from ostler.errors import Busy
 from ostler.upstreams import TALLY
-from tasks.pools.pools import keep, pools
+from tasks.pools.pools import pools, reconcile
 from tasks.worker import runtime as current
 from tests.database import Database
 from tests.integration.lanes.locks import locked
@@ -46,15 +46,15 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     "missing_pods": (JOB, CLAIM, POD),
     "missing_stamps": (JOB, CLAIM, POD),
     "redelivery": ("SELECT 1 FROM redeliveries WHERE guid = 'a0' FOR NO KEY UPDATE",),
-    "adrift_jobs": (JOB,),
+    "unresolved_jobs": (JOB,),
     "orphaned_stamps": (POD,),
-    "silent_pods": (POD,),
+    "unresponsive_pods": (POD,),
     "gone_nodes": (POD,),
     "finished_jobs": (JOB, CLAIM, POD),
     "orphaned_runners": (CLAIM, POD, "SELECT 1 FROM mint_attempts WHERE runner_id = 77 FOR NO KEY UPDATE"),
     "orphaned_service_accounts": (POD,),
     "prune": ("SELECT 1 FROM deliveries WHERE guid = 'a0' FOR UPDATE",),
-    "unbound_executions": (JOB, CLAIM, POD),
+    "unidentified_executions": (JOB, CLAIM, POD),
     "catch_up": (JOB,),
     "gates": ("SELECT 1 FROM gates WHERE upstream = 'github' FOR NO KEY UPDATE",),
 }
@@ -135,8 +135,8 @@ def stage(database: Database, admin: KubeClient, home: str, monkeypatch: pytest.
     stage = Stage(rt, home, admin)
     tidy(stage)
     pools.run()
-    for message in stage.outbox.take("ostler.keep"):
-        keep.run(**message)
+    for message in stage.outbox.take("ostler.reconcile"):
+        reconcile.run(**message)
     stage.outbox.sent.clear()
     TALLY.take()
     rt.engine = make_engine(database.url, pool_size=10, application="a worker")
@@ -205,7 +205,7 @@ OWN: Mapping[str, Callable[[Subject, GitHub], object]] = {
     "catch_up": untold_jobs,
     "gates": failing_upstreams,
 }
-"""Sweeps of which `kin` can strand one subject only."""
+"""Sweeps of which `kin` can stall one subject only."""
 
 
 def pruned(stage: Stage, _github: GitHub) -> int:
@@ -230,9 +230,9 @@ def test_sweep_repairs_another_subject_while_a_row_is_locked(
     first, second = (
         Subject(stage.rt, stage.namespace, stage.kube, number=number, pod=names[number]) for number in range(2)
     )
-    strand, repaired = OWN.get(kin.name, kin.strand), DONE.get(kin.name, kin.repaired)
-    strand(first, github)
-    strand(second, github)
+    stall, repaired = OWN.get(kin.name, kin.stall), DONE.get(kin.name, kin.repaired)
+    stall(first, github)
+    stall(second, github)
     forget_looks(stage)
 
     values = {"uid": uids[first.pod]} if ":uid" in row else {}

@@ -62,7 +62,7 @@ def test_a_job_goes_from_queued_to_completed(database: Database) -> None:
     assert claim_row(engine, claim).state == "executing"
     assert claim_row(engine, claim).jit is None
     done = deliver(engine, completed(1, "r-1"))
-    assert done.keeper == {pool}
+    assert done.reconcile == {pool}
     assert job_row(engine, 1).conclusion == "success"
     assert claim_row(engine, claim).end_reason == "completed"
     assert _events(engine, 1) == [

@@ -15,7 +15,7 @@ from ostler.clock import utcnow
 from tasks.claims.release import release
 from tasks.claims.retire import retire
 from tasks.claims.stamp import stamp
-from tasks.pools.pools import keep
+from tasks.pools.pools import reconcile
 from tasks.sweeps.obstacles import earlier_state
 from tasks.sweeps.resume import resume
 from tasks.sweeps.unused_runners import unused_runners
@@ -80,16 +80,16 @@ def test_no_step_of_a_claim_is_taken(stage: Stage, pod: str, step: str, set_up: 
 
 
 @DOUBTS
-def test_the_keeper_retires_no_pod_that_is_too_many(stage: Stage, pod: str, doubt: str) -> None:
+def test_the_reconciler_retires_no_pod_that_is_too_many(stage: Stage, pod: str, doubt: str) -> None:
     """In an earlier state a busy Pod looks warm: it is what a scale-down takes."""
     assert pod
     stage.rows("UPDATE pools SET replicas = 0")
     stage.rows(doubt)
-    keep.run(pool_id=pool_id(stage))
+    reconcile.run(pool_id=pool_id(stage))
     assert stage.outbox.take("ostler.retire") == []
     assert stage.rows("SELECT 1 FROM claims") == []
     stage.rows(TRUST)
-    keep.run(pool_id=pool_id(stage))
+    reconcile.run(pool_id=pool_id(stage))
     assert len(stage.outbox.take("ostler.retire")) == 2
 
 

@@ -17,7 +17,7 @@ from ostler.errors import Retryable, StoreUnreachable
 from rules.restore.restoring import Act
 from rules.routing.scopes import Scope
 from tasks.claims.release import release
-from tasks.pools.pools import keep
+from tasks.pools.pools import reconcile
 from tasks.restore import restoring
 from tasks.restore.epochs import compare, epoch
 from tasks.restore.restoring import NotRestored, Report
@@ -117,7 +117,7 @@ class World:
         )
 
     def acts(self, report: Report) -> dict[str, Act]:
-        return {look.pod.name: look.verdict.act for look in report.looks}
+        return {judgement.pod.name: judgement.verdict.act for judgement in report.judgements}
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_a_busy_pod_that_postgres_forgot_gets_its_claim_back_and_is_not_scaled_d
     world.put_back()
     world.stage.rows("UPDATE pools SET replicas = 0")
     pool_id = world.stage.rows("SELECT id FROM pools")[0].id
-    keep.run(pool_id=pool_id)
+    reconcile.run(pool_id=pool_id)
     assert world.claims() == []  # nothing is retired while that is known
 
     report = world.restore()
@@ -160,7 +160,7 @@ def test_a_busy_pod_that_postgres_forgot_gets_its_claim_back_and_is_not_scaled_d
     assert claim.id > 4711
     assert world.stage.rows("SELECT runner_name, runner_id FROM mint_attempts WHERE claim_id = :id", id=claim.id)
     world.stage.rows("UPDATE pools SET replicas = 0")  # it had been read anew from the cluster
-    keep.run(pool_id=pool_id)
+    reconcile.run(pool_id=pool_id)
     assert [(each.pod, each.purpose) for each in world.claims()] == [(busy, "job"), (warm, "retire")]
 
 
@@ -293,7 +293,7 @@ def test_a_pod_of_which_nobody_can_say_what_it_does_is_kept_and_named(world: Wor
     world.poller_exited(pod)
     world.put_back()
     report = world.restore()
-    assert [look.pod.name for look in report.undecided] == [pod]
+    assert [judgement.pod.name for judgement in report.undecided] == [pod]
     (claim,) = world.claims()
     assert (claim.state, claim.runner_name, claim.account_id) == ("executing", None, 99)
 
@@ -358,11 +358,11 @@ def test_a_restore_that_is_killed_anywhere_lets_nothing_go_and_is_finished_by_th
     apply = restoring._Restore._apply
     done: list[str] = []
 
-    def apply_one(self: Any, look: Any) -> None:
+    def apply_one(self: Any, judgement: Any) -> None:
         if done:
             raise Killed
-        apply(self, look)
-        done.append(look.pod.name)
+        apply(self, judgement)
+        done.append(judgement.pod.name)
 
     def killed(*_: Any, **__: Any) -> None:
         raise Killed
@@ -417,7 +417,7 @@ def test_a_postgres_that_goes_away_is_named_with_what_to_do_and_the_next_restore
     admits(anybody=True)
     server.dispose()
     assert "\n" not in str(told.value)
-    assert ("adrift_jobs" if place == "_ask_for_jobs" else "run `ostler restore` again") in str(told.value)
+    assert ("unresolved_jobs" if place == "_ask_for_jobs" else "run `ostler restore` again") in str(told.value)
     assert world.frozen() == (place != "_ask_for_jobs")
     assert world.restore().let_go == (place != "_ask_for_jobs")
     assert len(world.claims()) == 2
@@ -441,7 +441,7 @@ def test_a_restore_that_is_killed_while_it_asks_for_jobs_has_let_go_and_leaves_t
 
 
 def test_a_job_is_asked_for_once_though_it_is_due_again(world: World) -> None:
-    world.stage.rt.settings = replace(world.stage.rt.settings, adrift_after=0)
+    world.stage.rt.settings = replace(world.stage.rt.settings, unresolved_after=0)
     world.stage.job(9, state="queued")
     world.github.jobs[9] = ("in_progress", None)
     world.put_back()

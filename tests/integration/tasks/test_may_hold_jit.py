@@ -12,7 +12,7 @@ from models.db.engine import transaction
 from tasks.claims.release import release
 from tasks.claims.retire import retire
 from tasks.claims.stamp import unstamp
-from tasks.pools.pools import keep, pools
+from tasks.pools.pools import pools, reconcile
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 
 
@@ -210,8 +210,8 @@ class TestKeeper:
         stage.finish(pod, phase="Running", poller=0, runner=None)
         patch_pool_replicas(stage.kube, namespace=stage.namespace, name="small", replicas=0)
         pools.run()
-        for message in stage.outbox.take("ostler.keep"):
-            keep.run(**message)
+        for message in stage.outbox.take("ostler.reconcile"):
+            reconcile.run(**message)
         rows = stage.rows(
             "SELECT p.name FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id WHERE c.purpose = 'retire'"
         )

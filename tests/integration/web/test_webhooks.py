@@ -527,7 +527,7 @@ def cut(engine: Engine) -> int:
         SELECT count(*) FILTER (WHERE pg_terminate_backend(pid, 10000)) FROM pg_stat_activity
         WHERE datname = current_database() AND wait_event_type = 'Lock'
     """)
-    with engine.connect() as db:  # of its own: a transaction sees the activity of its first look
+    with engine.connect() as db:  # of its own: a transaction sees the activity of its first check
         return int(db.execute(statement).scalar_one())
 
 
@@ -628,7 +628,7 @@ def test_a_remap_and_a_completion_send_what_they_ask_for(database: Database) -> 
         await stage.send(
             payload(1, "completed", runner_name="r-1", conclusion="success", completed_at="2026-11-20T12:01:00Z")
         )
-        await until(lambda: stage.outbox.sent[1:] == [("ostler.keep", "pools", {"pool_id": pool})])
+        await until(lambda: stage.outbox.sent[1:] == [("ostler.reconcile", "pools", {"pool_id": pool})])
 
     on(database, act)
 
@@ -649,7 +649,7 @@ def test_a_strangers_job_is_held_and_github_is_asked_whose_the_app_is(database: 
 def test_many_jobs_that_end_together_ask_for_one_reconcile_of_their_pool(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhooks, "KEEP_AFTER", 3600.0)
+    monkeypatch.setattr(webhooks, "RECONCILE_AFTER", 3600.0)
     engine = database.engine
     pool = add_pool(engine, "linux")
 
@@ -662,7 +662,7 @@ def test_many_jobs_that_end_together_ask_for_one_reconcile_of_their_pool(
         return stage.outbox
 
     # Stopping sends what was put off.
-    assert on(database, act).sent == [("ostler.keep", "pools", {"pool_id": pool})]
+    assert on(database, act).sent == [("ostler.reconcile", "pools", {"pool_id": pool})]
 
 
 def test_nothing_is_sent_before_the_commit(database: Database) -> None:

@@ -409,7 +409,7 @@ def finalizers(it: Recorder) -> None:
 
 @probe
 def statuses_of_pools(it: Recorder) -> None:
-    """What a keeper writes of a pool, what of that is not taken, and that nothing else can write it."""
+    """What a reconciler writes of a pool, what of that is not taken, and that nothing else can write it."""
     pool(it, "w")
     condition = {
         "type": "Ready",
@@ -730,7 +730,7 @@ def collection(it: Recorder) -> None:
         return status == 404
 
     owner = pool(it, "background")
-    runner("unbound", owned_by(owner))
+    runner("unidentified", owned_by(owner))
     runner("bound", owned_by(owner), on_a_node=True)
     it.ask("DELETE", "pools/background", query={"propagationPolicy": "Background"})
     it.wait("pods", none_left)

@@ -131,11 +131,11 @@ def an_hour_later(stage: Stage) -> None:
     """Let what was done lie so far back that no delay holds any more."""
     stage.rows("""
         UPDATE pools SET scaled_up_at = scaled_up_at - interval '1 h', created_at = created_at - interval '1 h',
-               usual_at = NULL
+               typical_at = NULL
     """)
 
 
-def test_queued_jobs_get_pods_at_once_and_the_keeper_is_told(stage: Stage) -> None:
+def test_queued_jobs_get_pods_at_once_and_the_reconciler_is_told(stage: Stage) -> None:
     pool(stage)
     queue(stage, 4)
     autoscale.run()
@@ -143,7 +143,7 @@ def test_queued_jobs_get_pods_at_once_and_the_keeper_is_told(stage: Stage) -> No
     (row,) = stage.rows("SELECT id, replicas, scaled_up_at, scaled_down_at FROM pools")
     assert (row.replicas, row.scaled_down_at) == (5, None)
     assert row.scaled_up_at is not None
-    assert stage.outbox.take("ostler.keep") == [{"pool_id": row.id}]
+    assert stage.outbox.take("ostler.reconcile") == [{"pool_id": row.id}]
     assert decision(stage)["why"] == "0 with jobs + 4 queued + 1 warm = 5"
     why = "replicas from 0 to 5: 0 with jobs + 4 queued + 1 warm = 5"
     assert stage.rt.events.told == [("small", "Normal", "ScaledUp", why)]
@@ -227,7 +227,7 @@ def test_a_pool_shrinks_when_the_delay_since_it_grew_is_over(stage: Stage) -> No
 def test_nothing_is_written_when_nothing_is_news(stage: Stage) -> None:
     pool(stage)
     autoscale.run()
-    before = stage.rows("SELECT xmin, usual_at FROM pools")
+    before = stage.rows("SELECT xmin, typical_at FROM pools")
     (seen,) = list_pools(stage.kube, namespace=stage.namespace)
     autoscale.run()
     autoscale.run()
@@ -559,5 +559,5 @@ def test_count_of_one_pool_writes_the_usual_pods_of_no_other(clusterless: Stage,
     )
     usual = transaction(stage.rt.engine, lambda db: count_usual(db, [counted.id], now=utcnow()))
     assert usual == {counted.id: 0}
-    written = stage.rows("SELECT name FROM pools WHERE usual_at IS NOT NULL")
+    written = stage.rows("SELECT name FROM pools WHERE typical_at IS NOT NULL")
     assert [row.name for row in written] == ["large"]

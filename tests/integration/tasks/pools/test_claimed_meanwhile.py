@@ -1,4 +1,4 @@
-"""A Pod that is claimed after a keeper has listed, and before it acts, is left alone, whatever it was to go for."""
+"""A Pod that is claimed after a reconciler has listed, and before it acts, is left alone, whatever it was to go for."""
 
 from __future__ import annotations
 

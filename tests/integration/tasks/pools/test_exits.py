@@ -35,7 +35,7 @@ def test_it_is_stored_whatever_it_was(stage: Stage, monkeypatch: pytest.MonkeyPa
     def refuse(*_: Any, **__: Any) -> None:
         raise Retryable("no answer")
 
-    with monkeypatch.context() as broken:  # the keeper gets as far as the deletion
+    with monkeypatch.context() as broken:  # the reconciler gets as far as the deletion
         broken.setattr("tasks.pools.spent.delete_runner", refuse)
         kept(stage)
     found = {

@@ -55,7 +55,7 @@ def adopts(stage: Stage, name: str, uid: str) -> bool | None:
     return transaction(stage.rt.engine, body)
 
 
-def test_the_keeper_gives_it_a_row_of_its_own_and_counts_it(stage: Stage) -> None:
+def test_the_reconciler_gives_it_a_row_of_its_own_and_counts_it(stage: Stage) -> None:
     name, uid = late(stage)
     kept(stage)
     first, second = rows_of(stage, name)

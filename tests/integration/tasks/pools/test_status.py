@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from k8s_adapters.client import KubeClient
-from k8s_adapters.draining import hold_pool
+from k8s_adapters.draining import add_finalizer
 from k8s_adapters.pools import create_pool, delete_pool, get_pool, patch_pool_replicas
 from tasks.pools.mirror import mirror
-from tasks.pools.pools import keep, pool_changed
+from tasks.pools.pools import pool_changed, reconcile
 from tasks.worker.runtime import runtime
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import (
@@ -48,7 +48,16 @@ def test_it_counts_the_pods_by_their_states_and_tells_of_the_spec_that_was_seen(
     """)
     again(stage)
     found = status(stage)
-    counts = {"busy": 1, "reserved": 1, "warm": 1, "ending": 1, "starting": 1, "silent": 0, "spent": 0, "retiring": 0}
+    counts = {
+        "busy": 1,
+        "reserved": 1,
+        "warm": 1,
+        "ending": 1,
+        "starting": 1,
+        "unresponsive": 0,
+        "spent": 0,
+        "retiring": 0,
+    }
     assert {name: found[name] for name in counts} == counts
     assert (found["replicas"], found["stale"], found["observedGeneration"]) == (5, 0, 1)
     assert found["selector"] == "ostler.dev/pool=small"
@@ -130,7 +139,7 @@ def test_a_pool_at_rest_costs_one_list_and_no_write(stage: Stage, monkeypatch: p
         return send(self, method, path, **rest)
 
     monkeypatch.setattr(KubeClient, "request", noted)
-    keep.run(pool_id=the_pool(stage).id)
+    reconcile.run(pool_id=the_pool(stage).id)
     assert asked == [("GET", "pods")]
 
 
@@ -227,7 +236,7 @@ def test_a_change_that_the_watch_tells_of_is_mirrored_for_that_pool_alone(stage:
     spec(stage, "large", replicas=2)
     pool_changed.run(namespace=stage.namespace, pool="small")
     ids = {row.name: row.id for row in stage.rows("SELECT id, name FROM pools")}
-    assert [message["pool_id"] for message in stage.outbox.take("ostler.keep")] == [ids["small"]]
+    assert [message["pool_id"] for message in stage.outbox.take("ostler.reconcile")] == [ids["small"]]
     found = {row.name: row.replicas for row in stage.rows("SELECT name, replicas FROM pools")}
     assert found == {"small": 2, "large": 0}
 
@@ -244,7 +253,7 @@ def test_a_held_pool_without_a_row_drains_though_it_cannot_be_used(stage: Stage)
     """As after Postgres was put back to before it."""
     body = {"image": "i", "runnerLabels": ["a"], "podTemplate": UNUSABLE}
     pool = create_pool(stage.kube, namespace=stage.namespace, name="small", spec=body)
-    assert hold_pool(stage.kube, namespace=stage.namespace, name="small", uid=pool.uid)
+    assert add_finalizer(stage.kube, namespace=stage.namespace, name="small", uid=pool.uid)
     delete_pool(stage.kube, namespace=stage.namespace, name="small")
     kept(stage)
     assert get_pool(stage.kube, namespace=stage.namespace, name="small") is None

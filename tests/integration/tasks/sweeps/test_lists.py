@@ -14,7 +14,7 @@ from k8s_adapters.metadata import ObjectSeen
 from k8s_adapters.names import OWNER_LABEL
 from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultProxy
-from tasks.pools.pools import keep, pools
+from tasks.pools.pools import pools, reconcile
 from tasks.sweeps import missing_pods as of_pods
 from tasks.sweeps import orphaned_stamps as of_stamps
 from tasks.sweeps.missing_pods import missing_pods
@@ -59,13 +59,13 @@ def fill(stage: Stage, *, replicas: int) -> list[str]:
     stage.with_settings(orphaned_stamp_after=0, orphaned_account_after=0)
     stage.pool(replicas=replicas)
     pools.run()
-    for message in stage.outbox.take("ostler.keep"):
-        keep.run(**message)
+    for message in stage.outbox.take("ostler.reconcile"):
+        reconcile.run(**message)
     stage.outbox.sent.clear()
     return sorted(stage.pods())
 
 
-def strand(stage: Stage) -> None:
+def stall(stage: Stage) -> None:
     """Have something for each sweep to repair, and nothing of it on the first page of its list."""
     first, unstamped, vanished, orphan, outlived = fill(stage, replicas=5)
     for job in (1, 2, 3):
@@ -101,7 +101,7 @@ def state(stage: Stage) -> list[Any]:
 def test_a_list_that_breaks_off_ends_the_tick_and_nothing_is_concluded_from_its_part(
     stage: Stage, line: FaultProxy, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    strand(stage)
+    stall(stage)
     monkeypatch.setattr(metadata, "PAGE", 1)
     before = state(stage)
     line.add(BREAKS[how])

@@ -1,0 +1,229 @@
+"""What the checks check: settings, clients, and what was read once for several of them.
+
+Everything is made when a check first asks for it, once, also by several threads; what failed once fails for all.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from redis import Redis
+from redis.exceptions import RedisError
+from sqlalchemy.exc import DBAPIError
+
+from cli.healthy import BEAT_LOCK
+from cli.kubeconfigs import client_for
+from github_adapters.client import GitHub
+from models.browse import health
+from models.browse.sweeps import list_sweeps
+from models.db import epochs, migrate
+from models.db.engine import make_engine, transaction, why_away
+from models.pools import runner_versions
+from models.sweeps import sweep_runs
+from models.upstream import backoffs
+from models.upstream.backoffs import Standing
+from ostler import clock
+from ostler.clock import utcnow
+from ostler.errors import StoreUnreachable
+from ostler.reasons import endpoint, reason_and_cure
+from ostler.settings import (
+    AppAccess,
+    Cluster,
+    RedisAlone,
+    Settings,
+    load,
+    load_app,
+    load_cluster,
+    load_stores,
+    read,
+)
+from ostler.transport import HEAD, head_of
+from ostler.wakes import QUEUES
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from github_adapters.app import AppInstallation
+    from k8s_adapters.client import KubeClient
+    from models.browse.health import Server
+    from models.browse.sweeps import SweepSeen
+    from models.db.epochs import EpochSeen, Lost
+
+T = TypeVar("T")
+
+REDIS_WITHIN = 5.0
+CALL_WITHIN = 8.0
+"""Seconds for one call to Redis, and to Kubernetes or GitHub."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What Postgres says. `needed`: the newest revision of this version, None where the database fits it.
+
+    What comes after `server` is read only where it fits. `images` of pools and `versions` of
+    their runners as GitHub listed them: by the pool's name.
+    """
+
+    now: datetime
+    revision: str | None
+    needed: str | None
+    server: Server
+    epoch: EpochSeen | None = None
+    lost: Lost | None = None
+    last_tick: datetime | None = None
+    sweeps: Sequence[SweepSeen] = ()
+    web_beats: Sequence[datetime] = ()
+    last_delivery: datetime | None = None
+    images: Mapping[str, str] | None = None
+    versions: Mapping[str, str] | None = None
+    backoffs: Sequence[Standing] = ()
+    clock_ahead: float = 0.0
+    """Seconds by which this machine's clock is ahead of that of Postgres."""
+
+
+class Context:
+    """What the checks share; safe for threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: dict[str, Callable[[], Any]] = {}
+
+    def _once(self, name: str, make: Callable[[], T]) -> T:
+        """Return what `make` returns, made by the first who asks; raises what it raised."""
+        with self._lock:
+            if name not in self._made:
+                self._made[name] = _Kept(make)
+        return cast("T", self._made[name]())
+
+    @property
+    def settings(self) -> Settings:
+        """All settings. Raises `ConfigurationError`, which names the first that is wrong."""
+        return self._once("settings", load.__wrapped__)
+
+    @property
+    def app(self) -> AppAccess:
+        """The App's id and key. Raises as `settings`."""
+        return self._once("app", load_app)
+
+    @property
+    def place(self) -> Cluster:
+        """The way to the cluster, and the namespace of runner Pods."""
+        return self._once("place", load_cluster)
+
+    @property
+    def rows(self) -> Rows:
+        """What Postgres says. Raises `StoreUnreachable`, `ConfigurationError`."""
+        return self._once("rows", _rows)
+
+    @property
+    def redis_info(self) -> Mapping[str, Any]:
+        """What Redis says of itself. Raises `StoreUnreachable`.
+
+        Under `lock` whether a beat holds its lock, under `heads` when each queue's next message was sent.
+        """
+        return self._once("redis", _redis)
+
+    @property
+    def kube(self) -> KubeClient:
+        """The cluster. Raises `ConfigurationError`."""
+        return self._once("kube", self._make_kube)
+
+    @property
+    def lab_cluster(self) -> bool:
+        """Whether the cluster is the lab's embedded API server, which has no admission and no authorization."""
+        return self._once("version", lambda: self.kube.request("GET", "/version")).get("platform") == "embedded"
+
+    @property
+    def lab_github(self) -> bool:
+        """Whether GitHub is the lab's, which knows no versions of the runner."""
+        return self._once("lab", lambda: self.github.get_app(deadline_seconds=CALL_WITHIN)).name == "ostler-lab"
+
+    @property
+    def github(self) -> GitHub:
+        """GitHub, as the App. Raises `ConfigurationError`."""
+        return self._once("github", self._make_github)
+
+    @property
+    def installations(self) -> Sequence[AppInstallation]:
+        """Where the App is installed. Raises what GitHub's adapter raises."""
+        return self._once("installations", lambda: self.github.list_installations(deadline_seconds=CALL_WITHIN))
+
+    def _make_kube(self) -> KubeClient:
+        return client_for(pool_size=4)
+
+    def _make_github(self) -> GitHub:
+        return GitHub(
+            api_url=self.app.github_api_url,
+            app_id=self.app.github_app_id,
+            private_key=self.app.github_private_key,
+            timeout=CALL_WITHIN,
+        )
+
+
+class _Kept:
+    """Makes something once, by one thread; the others wait for it, and get the same or the same error."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._done: tuple[Any, BaseException | None] | None = None
+
+    def __call__(self) -> Any:
+        with self._lock:
+            if self._done is None:
+                try:
+                    self._done = (self._make(), None)
+                except Exception as error:  # noqa: BLE001  each who asks gets it raised
+                    self._done = (None, error)
+        value, failure = self._done
+        if failure is not None:
+            raise failure
+        return value
+
+
+def _rows() -> Rows:
+    url = load_stores().database_url
+    engine = make_engine(url, pool_size=1, application="ostler-doctor")
+    try:
+        return transaction(engine, _read)
+    except DBAPIError as error:
+        if (why := why_away(error)) is not None:
+            raise StoreUnreachable(f"Postgres at {endpoint(url.reveal())} does not answer: {why}") from None
+        raise
+    finally:
+        engine.dispose()
+
+
+def _read(db: Connection) -> Rows:
+    now, known = utcnow(), migrate.revisions()
+    revision = migrate.revision_of(db)
+    fits = migrate.fits(revision, known)
+    found = Rows(now, revision, None if fits else known[-1], health.server(db), clock_ahead=clock.process.skew())
+    if not fits:
+        return found
+    return replace(
+        found,
+        epoch=epochs.read(db, now=now),
+        lost=epochs.lost(db),
+        last_tick=sweep_runs.last_tick(db),
+        sweeps=list_sweeps(db, now=now),
+        web_beats=health.web_beats(db),
+        last_delivery=health.last_delivery(db),
+        images=health.pool_images(db),
+        backoffs=backoffs.in_force(db, now=now),
+        versions={each.pool: each.version for each in runner_versions.read(db)},
+    )
+
+
+def _redis() -> Mapping[str, Any]:
+    url = read(RedisAlone).redis_url.reveal()
+    try:
+        with Redis.from_url(url, socket_timeout=REDIS_WITHIN, socket_connect_timeout=REDIS_WITHIN) as redis:
+            heads = {queue: head_of(redis.lrange(queue, *HEAD)) for queue in QUEUES}
+            return {**redis.info(), "lock": bool(redis.exists(BEAT_LOCK)), "heads": heads}
+    except RedisError as error:
+        raise StoreUnreachable(f"Redis at {endpoint(url)} does not answer: {reason_and_cure(error)}") from None

@@ -1,0 +1,118 @@
+"""What the watch's hints are looked up in: rows of the Pods that it names, and claims whose runner has begun a job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from models.claims.releases import apply_job_outcome, lock_job
+from models.db.transitions import move_claim, move_jobs
+from rules.claims.job_outcomes import JobOutcome
+
+
+def pools_named(db: Connection, *, namespace: str, names: Sequence[str]) -> list[int]:
+    """Return the pools of these names, also those whose object is gone: they may have Pods."""
+    rows = db.execute(
+        text("SELECT id FROM pools WHERE namespace = :namespace AND name = ANY(:names) ORDER BY id"),
+        {"namespace": namespace, "names": list(names)},
+    )
+    return list(rows.scalars())
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A Pod that is not known to be gone, or that has a live claim; `claim_id` and `purpose` are the claim's."""
+
+    pool_id: int
+    claim_id: int | None
+    purpose: str | None
+
+
+def known_pods(db: Connection, uids: Sequence[str]) -> list[Known]:
+    """Return those of these Pods of which something is left to do when they are gone."""
+    rows = db.execute(
+        text("""
+            SELECT p.pool_id, c.id, c.purpose
+            FROM runner_pods p LEFT JOIN claims c ON c.pod_uid = p.uid AND c.ended_at IS NULL
+            WHERE p.uid = ANY(:uids) AND (p.gone_at IS NULL OR c.id IS NOT NULL) ORDER BY p.id
+        """),
+        {"uids": list(uids)},
+    )
+    return [Known(*row) for row in rows]
+
+
+def not_executing(db: Connection, uids: Sequence[str]) -> list[int]:
+    """Return the delivered claims of these Pods of which no execution is known."""
+    rows = db.execute(
+        text("""
+            SELECT id FROM claims
+            WHERE pod_uid = ANY(:uids) AND ended_at IS NULL AND purpose = 'job' AND delivered_at IS NOT NULL
+              AND state IN ('delivered', 'releasing') ORDER BY id
+        """),
+        {"uids": list(uids)},
+    )
+    return list(rows.scalars())
+
+
+def execute_unidentified(db: Connection, claim_id: int, *, now: datetime, who: str, why: str) -> bool:
+    """Record that a claim's runner executes a job. Which one stays open: the claim keeps its own meanwhile."""
+    moved = move_claim(db, "execute", claim_id, now=now, who=who, why=why, guard="AND delivered_at IS NOT NULL")
+    return moved is not None
+
+
+def unidentified(db: Connection, *, older_than: float, now: datetime) -> Sequence[Row[Any]]:
+    """Return claims that execute something, while nobody said that it is the job they have, for so many seconds."""
+    return db.execute(
+        text("""
+            SELECT c.id, c.job_id, c.installation_id, c.runner_name, c.pool_id, j.repository
+            FROM claims c JOIN jobs j ON j.id = c.job_id
+            WHERE c.ended_at IS NULL AND c.purpose = 'job' AND c.state = 'executing' AND c.changed_at < :before
+              AND NOT EXISTS (SELECT FROM executions e WHERE e.claim_id = c.id OR e.job_id = c.job_id)
+            ORDER BY random() LIMIT 1000
+        """),
+        {"before": now - timedelta(seconds=older_than)},
+    ).all()
+
+
+def bind(db: Connection, claim_id: int, *, job_id: int, now: datetime, who: str, why: str) -> bool:
+    """GitHub says that the claim's runner executes the job it has; False when the claim has moved on."""
+    if not _still_unidentified(db, claim_id, job_id):
+        return False
+    move_jobs(db, "job_run", [job_id], now=now, who=who, why=why)
+    db.execute(
+        text("""
+            INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at)
+            SELECT :job_id, runner_name, id, account_id, vcpu, memory, :now FROM claims WHERE id = :id
+            ON CONFLICT (job_id) DO NOTHING
+        """),
+        {"job_id": job_id, "id": claim_id, "now": now},
+    )
+    return True
+
+
+def part(db: Connection, claim_id: int, *, job_id: int, job_outcome: JobOutcome, now: datetime, who: str) -> bool:
+    """The claim's runner executes another job: its own goes where GitHub said (L4); False when it has moved on."""
+    if not _still_unidentified(db, claim_id, job_id):
+        return False
+    db.execute(text("UPDATE claims SET job_id = NULL WHERE id = :id"), {"id": claim_id})
+    apply_job_outcome(db, job_id, job_outcome, now=now, who=who)
+    return True
+
+
+def _still_unidentified(db: Connection, claim_id: int, job_id: int) -> bool:
+    """Lock the job and the claim; return whether the claim still executes something without being bound to it."""
+    lock_job(db, job_id)
+    row = db.execute(
+        text("""
+            SELECT 1 FROM claims c
+            WHERE c.id = :id AND c.job_id = :job_id AND c.ended_at IS NULL AND c.state = 'executing'
+              AND NOT EXISTS (SELECT FROM executions e WHERE e.claim_id = c.id OR e.job_id = :job_id)
+            FOR NO KEY UPDATE OF c
+        """),
+        {"id": claim_id, "job_id": job_id},
+    ).one_or_none()
+    return row is not None

@@ -1,0 +1,192 @@
+"""What is stalled now, and for how long what was served had been. See `rules.claims.stalls`.
+
+A claim that somebody found stalled says so in its own row until the transition that serves it, which also writes the
+row here; what has no claim (a lost webhook) is written by who found it. The rows outlive every process, so that a
+report over them misses nothing; the histogram of a process is counted at the same commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import CheckConstraint, Connection, Index, Row
+from sqlalchemy.orm import Mapped
+
+from models.db.base import Base, Serial
+from models.db.engine import after_commit
+from models.db.sql import text
+from ostler import telemetry
+from rules.claims.stalls import PATHS, After, Cause, FoundBy, after
+
+for _cause, _found_by in PATHS:
+    telemetry.STALL_SECONDS.labels(_cause, _found_by)
+
+OVERDUE = """
+    c.purpose = 'job' AND c.state IN ('claimed', 'minted', 'releasing') AND c.due_at < :now
+    AND (c.leased_until < :now OR (c.leased_until IS NULL AND c.last_error IS NULL))
+"""
+"""Its step was begun by a process that is lost, or its message is: one that was given back on purpose has an error."""
+
+OVERDUE_SINCE = """
+    greatest(c.changed_at, c.due_at - make_interval(secs =>
+        CASE WHEN c.state = 'releasing' AND c.leased_until IS NOT NULL THEN 20 ELSE 10 END))
+"""
+"""Since its last transition, or the beginning of the step that was lost: 20 and 10 are the seconds of its lease."""
+
+
+class Stall(Base):
+    """One time that something was stalled, once it was served. Ids are noted down, not referenced."""
+
+    __tablename__ = "stalls"
+    __table_args__ = (
+        CheckConstraint("cause IN (" + ", ".join(f"'{each}'" for each in Cause) + ")", name="cause_known"),
+        CheckConstraint("found_by IN (" + ", ".join(f"'{each}'" for each in FoundBy) + ")", name="found_by_known"),
+        Index("ix_stalls_served_at", "served_at"),
+    )
+
+    id: Mapped[Serial]
+    cause: Mapped[str]
+    found_by: Mapped[str]
+    claim_id: Mapped[int | None]
+    job_id: Mapped[int | None]
+    since: Mapped[datetime]
+    served_at: Mapped[datetime]
+
+
+_SINCE = {
+    (Cause.POD_GONE, FoundBy.WATCH): "NULL",
+    # The last list in which nothing was missing that is not marked by now.
+    (Cause.POD_GONE, FoundBy.LISTS): "(SELECT p.listed_at FROM pools p WHERE p.id = c.pool_id)",
+    (Cause.POD_SPENT, FoundBy.LISTS): "(SELECT p.terminal_at FROM runner_pods p WHERE p.id = c.runner_pod_id)",
+    (Cause.RUNNER_UNUSED, FoundBy.UNUSED_RUNNERS): "coalesce(c.spare_since, c.delivered_at)",
+}
+
+
+def mark(db: Connection, claim_id: int, cause: Cause, found_by: FoundBy, *, now: datetime) -> None:
+    """Note in a live claim that it is stalled, and since when; who found it first for this cause stays."""
+    db.execute(
+        text(f"""
+            UPDATE claims c SET stalled_cause = :cause, stalled_found_by = :found_by,
+                   stalled_at = least(:now, greatest(c.created_at, coalesce({_SINCE[cause, found_by]}, :now)))
+            WHERE c.id = :id AND c.ended_at IS NULL AND c.stalled_cause IS DISTINCT FROM :cause
+        """),
+        {"id": claim_id, "cause": cause, "found_by": found_by, "now": now},
+    )
+
+
+def moved(db: Connection, name: str, rows: Sequence[Row[Any]], *, now: datetime) -> None:
+    """Look at claims that a transition moved: write down those which it served."""
+    for row in rows:
+        if row.stalled_at is None:
+            continue
+        cause = Cause(row.stalled_cause)
+        left = after(cause, name)
+        if left is After.STALLED:
+            continue
+        db.execute(
+            text("""
+                UPDATE claims SET stalled_at = NULL, stalled_cause = NULL, stalled_found_by = NULL WHERE id = :id
+            """),
+            {"id": row.id},
+        )
+        if left is After.SERVED:
+            served(
+                db,
+                cause,
+                FoundBy(row.stalled_found_by),
+                since=row.stalled_at,
+                claim_id=row.id,
+                job_id=row.job_id,
+                now=now,
+            )
+
+
+def served(
+    db: Connection,
+    cause: Cause,
+    found_by: FoundBy,
+    *,
+    since: datetime,
+    now: datetime,
+    claim_id: int | None = None,
+    job_id: int | None = None,
+) -> None:
+    """Write down that what was stalled since then is served now; counted when this transaction commits."""
+    db.execute(
+        text("""
+            INSERT INTO stalls (cause, found_by, claim_id, job_id, since, served_at)
+            VALUES (:cause, :found_by, :claim_id, :job_id, least(:since, :now), :now)
+        """),
+        {
+            "cause": cause,
+            "found_by": found_by,
+            "claim_id": claim_id,
+            "job_id": job_id,
+            "since": since,
+            "now": now,
+        },
+    )
+    seconds = max(0.0, (now - since).total_seconds())
+    after_commit(db, lambda: telemetry.STALL_SECONDS.labels(cause, found_by).observe(seconds))
+
+
+def oldest(db: Connection, *, now: datetime) -> Mapping[Cause, float]:
+    """Return by cause for how many seconds the oldest of what is stalled has been; 0 where nothing is.
+
+    Known to us, that is: a Pod that nobody missed yet, or a webhook of which nobody told, is in none of them.
+    """
+    row = db.execute(
+        text(f"""
+            SELECT min(CASE WHEN c.stalled_cause = 'message_lost' THEN c.stalled_at
+                            WHEN {OVERDUE} THEN {OVERDUE_SINCE} END) AS message_lost,
+                   min(c.stalled_at) FILTER (WHERE c.stalled_cause = 'pod_gone') AS pod_gone,
+                   min(p.terminal_at) AS pod_spent,
+                   min(coalesce(c.spare_since, c.delivered_at))
+                       FILTER (WHERE c.state = 'delivered' OR c.stalled_cause = 'runner_unused') AS runner_unused,
+                   (SELECT min(r.first_failed_at) FROM redeliveries r
+                    WHERE NOT r.malformed
+                      AND NOT EXISTS (SELECT FROM deliveries d WHERE d.guid = r.guid)) AS webhook_lost
+            FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
+            WHERE c.ended_at IS NULL AND c.purpose = 'job'
+        """),
+        {"now": now},
+    ).one()
+    since: dict[Cause, datetime | None] = {cause: getattr(row, cause) for cause in Cause}
+    return {cause: 0.0 if at is None else max(0.0, (now - at).total_seconds()) for cause, at in since.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """How often one path served what was stalled, and after how many seconds."""
+
+    cause: Cause
+    found_by: FoundBy
+    many: int
+    p50: float
+    p99: float
+    most: float
+
+
+def summary(db: Connection, *, since: datetime) -> list[Served]:
+    """Return what each path served since then, over all processes; paths that served nothing are zeros."""
+    rows = db.execute(
+        text("""
+            SELECT cause, found_by, count(*) AS many, max(seconds) AS most,
+                   percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds) AS p50,
+                   percentile_disc(0.99) WITHIN GROUP (ORDER BY seconds) AS p99
+            FROM (SELECT cause, found_by, extract(epoch FROM served_at - since)::float AS seconds FROM stalls
+                  WHERE served_at >= :since) s
+            GROUP BY cause, found_by
+        """),
+        {"since": since},
+    )
+    found = {(row.cause, row.found_by): row for row in rows}
+    return [
+        Served(cause, found_by, row.many, row.p50, row.p99, row.most)
+        if (row := found.get((cause, found_by)))
+        else Served(cause, found_by, 0, 0.0, 0.0, 0.0)
+        for cause, found_by in PATHS
+    ]

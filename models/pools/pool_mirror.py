@@ -1,0 +1,259 @@
+"""The mirror of pools: what the cluster says of each, in its row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from models.db.sql import text
+
+TEMPLATE_HOLDS = timedelta(minutes=2)
+"""A template hash that only another version of Ostler, or other settings, explain stands for this long at least."""
+
+MADE_WITHIN = timedelta(minutes=1)
+"""A creation that began before its pool went is answered within this time; a task has 20 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolFacts:
+    """A pool as the cluster has it; sizes in millicores and MiB, times in seconds."""
+
+    uid: str
+    namespace: str
+    name: str
+    image: str
+    labels: tuple[str, ...]
+    runner_group_id: int
+    vcpu: int
+    memory: int
+    replicas: int
+    allowed_accounts: tuple[int, ...]
+    allowed_repositories: tuple[str, ...]
+    routing_priority: int
+    template_hash: str
+    draining: bool
+    draining_since: datetime | None = None
+    generation: int = 0
+    paused: bool = False
+    autoscaled: bool = False
+    min_warm: int = 1
+    max_replicas: int = 10
+    scale_down_delay: float = 600.0
+    max_unavailable_percent: int = 10
+    start_timeout: float = 300.0
+    max_concurrent: int = 100
+    drain_timeout: float | None = None
+    max_job_seconds: float | None = None
+    runner_group_name: str | None = None
+    allow_forks: bool = False
+    max_surge: int | None = None
+    replicas_writer: str | None = None
+
+
+_MIRRORED = tuple(field.name for field in fields(PoolFacts) if field.name not in {"uid", "namespace"})
+_CASTS = {"labels": "text[]", "allowed_accounts": "bigint[]", "allowed_repositories": "text[]"}
+_VALUES = {name: f"CAST(:{name} AS {_CASTS[name]})" if name in _CASTS else f":{name}" for name in _MIRRORED}
+
+_INSERT = f"""
+    INSERT INTO pools (uid, namespace, created_at, routed_at, template_at, recorded_template, {", ".join(_VALUES)})
+    VALUES (:uid, :namespace, :now, :now, :now, :template_hash, {", ".join(_VALUES.values())})
+    ON CONFLICT DO NOTHING
+"""
+
+_SAME_SPEC = "(template_hash = :template_hash OR generation = :generation)"
+
+_UPDATE = f"""
+    UPDATE pools SET {", ".join(f"{name} = {value}" for name, value in _VALUES.items())}, deleted_at = NULL,
+           problem = NULL, failed_starts = CASE WHEN {_SAME_SPEC} THEN failed_starts ELSE 0 END,
+           create_after = CASE WHEN {_SAME_SPEC} THEN create_after END,
+           start_trouble = CASE WHEN {_SAME_SPEC} THEN start_trouble END,
+           start_detail = CASE WHEN {_SAME_SPEC} THEN start_detail END,
+           template_at = CASE WHEN template_hash = :template_hash THEN template_at ELSE CAST(:now AS timestamptz) END,
+           recorded_template = CASE WHEN template_hash = :template_hash THEN recorded_template ELSE :template_hash END,
+           routed_at = CASE WHEN :rerouted THEN CAST(:now AS timestamptz) ELSE routed_at END,
+           rerouting_since = CASE WHEN :rerouted THEN CAST(:now AS timestamptz) ELSE rerouting_since END
+    WHERE uid = :uid
+"""
+_ROUTING = (
+    "labels",
+    "allowed_accounts",
+    "allowed_repositories",
+    "allow_forks",
+    "routing_priority",
+    "draining",
+    "runner_group_id",
+    "runner_group_name",
+)
+
+
+def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
+    """Make a pool's row say what the cluster says; return whether jobs may find another pool now.
+
+    Nothing is written when nothing differs, and no older check over a newer one. The pool's lock comes first. Jobs that
+    were routed before are moved later, by its reconcile (`tasks.routing.rerouting`); until then none is matched in it.
+
+    While old and new workers overlap in a deployment they make two hashes of one spec. The first of them stands for
+    `TEMPLATE_HOLDS`, so that the Pods that start are not replaced by turns.
+    """
+    row = _row(db, pool.uid)
+    if row is None:
+        return _insert(db, pool, now=now)
+    pool = _with_recorded_template(row, pool, now=now)
+    if not _differing(row, pool) and row.deleted_at is None and row.problem is None:
+        return False
+    db.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": row.id})
+    row = _row(db, pool.uid)
+    if row is None or row.generation > pool.generation:
+        return False  # somebody who looked later was here first
+    pool = _with_recorded_template(row, pool, now=now)
+    rerouted = row.deleted_at is not None or not _differing(row, pool).isdisjoint(_ROUTING)
+    db.execute(text(_UPDATE), {**_values(pool, now), "rerouted": rerouted})
+    return rerouted
+
+
+def generation_of(db: Connection, *, uid: str) -> int | None:
+    """Return the generation of a pool that its row has; None when it has no row."""
+    found: int | None = db.execute(text("SELECT generation FROM pools WHERE uid = :uid"), {"uid": uid}).scalar()
+    return found
+
+
+def go_back(db: Connection, *, uid: str, known: int, generation: int) -> bool:
+    """Take a smaller generation for a pool whose row is still as known; the next check at it is mirrored.
+
+    `generation` comes from a read of the cluster that began after the row was read. False when the row moved on.
+    """
+    moved = db.execute(
+        text("UPDATE pools SET generation = :generation WHERE uid = :uid AND generation = :known"),
+        {"uid": uid, "known": known, "generation": generation},
+    )
+    return moved.rowcount > 0
+
+
+def mark_problem(db: Connection, pool: PoolFacts, *, problem: str, now: datetime) -> None:
+    """Record that a pool's spec cannot be used. All else stays as it was before.
+
+    One that has no row gets one that serves no job, so that what there may be of it has an owner, and can drain.
+    """
+    row = _row(db, pool.uid)
+    if row is None:
+        _insert(db, replace(pool, labels=(), replicas=0), now=now)
+    elif (row.problem, row.generation) == (problem, pool.generation):
+        return
+    db.execute(
+        text("""
+            UPDATE pools SET problem = :problem, generation = :generation
+            WHERE uid = :uid AND deleted_at IS NULL AND generation <= :generation
+        """),
+        {"uid": pool.uid, "problem": problem, "generation": pool.generation},
+    )
+
+
+def _row(db: Connection, uid: str) -> Row[Any] | None:
+    return db.execute(text("SELECT * FROM pools WHERE uid = :uid"), {"uid": uid}).one_or_none()
+
+
+def _with_recorded_template(row: Row[Any], pool: PoolFacts, *, now: datetime) -> PoolFacts:
+    """Return the pool with the row's hash, where the spec is the same and that hash is too young to be replaced."""
+    held = row.recorded_template == row.template_hash and row.template_at > now - TEMPLATE_HOLDS
+    if row.generation != pool.generation or not held:
+        return pool
+    return replace(pool, template_hash=row.template_hash)
+
+
+def _differing(row: Row[Any], pool: PoolFacts) -> set[str]:
+    wanted = {column: getattr(pool, column) for column in _MIRRORED}
+    return {
+        column
+        for column, value in wanted.items()
+        if getattr(row, column) != (list(value) if isinstance(value, tuple) else value)
+    }
+
+
+def _insert(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
+    """Insert a pool's row. One of the same name with another UID went, and this one came, between two checks.
+
+    Its own row may be there by now, if another check has just made it.
+    """
+    before = db.execute(
+        text("""
+            SELECT id FROM pools WHERE namespace = :namespace AND name = :name AND deleted_at IS NULL AND uid <> :uid
+        """),
+        {"namespace": pool.namespace, "name": pool.name, "uid": pool.uid},
+    ).scalars()
+    for pool_id in before.all():
+        end_pool(db, pool_id, now=now)
+    made = db.execute(text(_INSERT), _values(pool, now))
+    return made.rowcount > 0  # none when another check of the pools was first
+
+
+def _values(pool: PoolFacts, now: datetime) -> dict[str, Any]:
+    values: dict[str, Any] = {name: getattr(pool, name) for name in (*_MIRRORED, "uid", "namespace")}
+    lists = {name: list(values[name]) for name in ("labels", "allowed_accounts", "allowed_repositories")}
+    return {**values, **lists, "now": now}
+
+
+def live_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
+    """Return (id, uid, name) of the pools whose object is not known to be gone."""
+    return list(
+        db.execute(
+            text("SELECT id, uid, name FROM pools WHERE namespace = :namespace AND deleted_at IS NULL ORDER BY id"),
+            {"namespace": namespace},
+        ).all()
+    )
+
+
+def end_pool(db: Connection, pool_id: int, *, now: datetime) -> None:
+    """Record that a pool's object is gone, which a GET by name and UID has proven.
+
+    Its jobs are moved later, by its reconcile (`tasks.routing.rerouting`); `rematch` finds what that left.
+    """
+    db.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": pool_id})
+    db.execute(
+        text("UPDATE pools SET deleted_at = :now, rerouting_since = :now WHERE id = :id AND deleted_at IS NULL"),
+        {"id": pool_id, "now": now},
+    )
+
+
+def mirrored_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
+    """Return (id, name, leaving) of the pools that have Pods, want some, or may get one that is still being made.
+
+    And of those whose jobs are still to be moved. `leaving`: the pool drains, or its object is gone.
+
+    So a pool that is gone is checked until a list that began `MADE_WITHIN` later has shown what there is of it.
+    """
+    return list(
+        db.execute(
+            text("""
+                SELECT id, name, draining OR deleted_at IS NOT NULL AS leaving FROM pools p
+                WHERE namespace = :namespace
+                  AND (deleted_at IS NULL OR rerouting_since IS NOT NULL OR rerouting_jobs <> '{}'
+                       OR listed_at IS NULL OR listed_at < deleted_at + :made_within
+                       OR EXISTS (SELECT FROM runner_pods r WHERE r.pool_id = p.id AND r.gone_at IS NULL))
+                ORDER BY id
+            """),
+            {"namespace": namespace, "made_within": MADE_WITHIN},
+        ).all()
+    )
+
+
+def record_listed(db: Connection, *, pool_id: int, at: datetime, now: datetime) -> None:
+    """Note down that all Pods that a list of that time did not show were dealt with, or are known to be stalled.
+
+    A newer list that was noted down before stays, unless it is of the future.
+    """
+    db.execute(
+        text("""
+            UPDATE pools SET listed_at = :at
+            WHERE id = :id AND (listed_at IS NULL OR listed_at < :at OR listed_at > :now)
+        """),
+        {"id": pool_id, "at": at, "now": now},
+    )
+
+
+def pool_name(db: Connection, pool_id: int) -> tuple[str, str] | None:
+    """Return namespace and name of a pool."""
+    row = db.execute(text("SELECT namespace, name FROM pools WHERE id = :id"), {"id": pool_id}).one_or_none()
+    return None if row is None else (row.namespace, row.name)

@@ -1,0 +1,167 @@
+"""Jobs that nothing moves any more: which they are, and how GitHub's answer is applied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from models.claims.names import SCOPE_NOW
+from models.claims.releases import Registration, apply_job_outcome, lock_job
+from models.db.sql import text
+from models.db.transitions import move_jobs
+from rules.claims.machines import EndReason, JobState
+from rules.routing.holds import HoldReason
+from rules.sweeps.unresolved import Move, Unresolved, UnresolvedVerdict
+
+LIMIT = 200
+
+
+@dataclass(frozen=True, slots=True)
+class UnresolvedJob:
+    """A job to ask GitHub about; `changed_at` is when it came to stand where it stands.
+
+    `ready_at` is when it was queued, or began to wait; `runner_name` is of its open execution, if it has one.
+    """
+
+    id: int
+    kind: Unresolved
+    state: JobState
+    installation_id: int | None
+    repository: str
+    pool_id: int | None
+    changed_at: datetime
+    ready_at: datetime
+    runner_name: str | None
+
+
+_FIND = text("""
+    WITH found AS (
+        SELECT id, 'unknown' AS kind FROM jobs j
+        WHERE hold_reason = :ask_github AND state <> 'completed' AND changed_at < :soon
+          AND NOT EXISTS (SELECT FROM claims c WHERE c.job_id = j.id AND c.ended_at IS NULL)
+        UNION ALL
+        SELECT id, 'set_aside' FROM jobs
+        WHERE hold_reason = ANY(:aside) AND state = 'queued' AND queued_at < :late
+        UNION ALL
+        SELECT id, 'waiting' FROM jobs WHERE state = 'waiting' AND changed_at < :late
+        UNION ALL
+        SELECT j.id, CASE WHEN e.elsewhere THEN 'elsewhere' WHEN e.outlived THEN 'outlived' ELSE 'bug' END
+        FROM jobs j
+        LEFT JOIN LATERAL (
+            SELECT m.id IS NULL AS elsewhere, x.claim_id IS NULL AND c.ended_at <= j.changed_at AS outlived
+            FROM executions x
+            LEFT JOIN mint_attempts m ON m.runner_name = x.runner_name LEFT JOIN claims c ON c.id = m.claim_id
+            WHERE x.job_id = j.id AND x.ended_at IS NULL AND j.state = 'running'
+        ) e ON true
+        WHERE j.state IN ('claimed', 'running') AND j.hold_reason IS DISTINCT FROM :ask_github
+          AND j.changed_at < CASE WHEN e.elsewhere THEN CAST(:late AS timestamptz) ELSE :soon END
+          AND NOT EXISTS (SELECT FROM claims c WHERE c.job_id = j.id AND c.ended_at IS NULL)
+    )
+    SELECT j.id, f.kind, j.state, j.installation_id, j.repository, j.pool_id, j.changed_at,
+           greatest(j.queued_at, (SELECT max(at) FROM job_events e
+                                  WHERE e.job_id = j.id AND e.transition IN ('job_seen', 'job_ready'))),
+           x.runner_name
+    FROM found f JOIN jobs j ON j.id = f.id LEFT JOIN executions x ON x.job_id = j.id AND x.ended_at IS NULL
+    WHERE j.ask_after IS NULL OR j.ask_after <= :now
+    ORDER BY coalesce(j.ask_after, j.changed_at), j.id LIMIT :limit
+""")
+
+
+def unresolved_jobs(db: Connection, *, soon: timedelta, late: timedelta, now: datetime) -> Sequence[UnresolvedJob]:
+    """Return the jobs that are unresolved, those that waited longest first.
+
+    `soon` counts for what is not known and for bugs, `late` for what may well stand there for long.
+    """
+    rows = db.execute(
+        _FIND,
+        {
+            "ask_github": HoldReason.ASK_GITHUB,
+            "aside": [str(HoldReason.SET_ASIDE), str(HoldReason.BACKOFF)],
+            "soon": now - soon,
+            "late": now - late,
+            "now": now,
+            "limit": LIMIT,
+        },
+    )
+    return [UnresolvedJob(row[0], Unresolved(row[1]), JobState(row[2]), *row[3:]) for row in rows]
+
+
+def left_runners(db: Connection, job_id: int) -> list[Registration]:
+    """Return the runners that may still be registered of the Pods that had the job, and ended before GitHub was asked.
+
+    Under the job's installation: the claim's may be one that the App had before it was installed anew.
+    """
+    rows = db.execute(
+        text(f"""
+            SELECT m.id, m.runner_name, m.runner_id, j.installation_id, {SCOPE_NOW}, true
+            FROM claims c JOIN mint_attempts m ON m.claim_id = c.id JOIN jobs j ON j.id = c.job_id
+            WHERE c.job_id = :id AND c.end_reason = ANY(:ends) AND m.outcome IN ('open', 'minted')
+              AND j.installation_id IS NOT NULL ORDER BY m.id
+        """),
+        {"id": job_id, "ends": [str(EndReason.POD_SPENT), str(EndReason.POD_GONE)]},
+    )
+    return [Registration(*row) for row in rows]
+
+
+def ask_later(db: Connection, job_ids: Sequence[int], *, ask_after: datetime) -> None:
+    """Ask about jobs no earlier than that; see `ask_each_later`."""
+    ask_each_later(db, dict.fromkeys(job_ids, ask_after))
+
+
+def ask_each_later(db: Connection, ask_after: Mapping[int, datetime]) -> None:
+    """Ask about each job no earlier; they have not moved, so their age stays. One that others hold locked is left."""
+    db.execute(
+        text("""
+            UPDATE jobs j SET ask_after = t.ask_after
+            FROM unnest(CAST(:ids AS bigint[]), CAST(:times AS timestamptz[])) AS t (id, ask_after)
+            WHERE j.id = t.id
+              AND j.id IN (SELECT id FROM jobs WHERE id = ANY(:ids) AND state <> 'completed'
+                           ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+        """),
+        {"ids": list(ask_after), "times": list(ask_after.values())},
+    )
+
+
+def settle(db: Connection, job: UnresolvedJob, verdict: UnresolvedVerdict, *, now: datetime, who: str) -> bool:
+    """Move a job as GitHub's answer says; False when it moved, started or got a claim since it was found."""
+    lock_job(db, job.id)
+    still = db.execute(
+        text("""
+            SELECT 1 FROM jobs j WHERE j.id = :id AND j.state = :state AND j.changed_at = :changed_at
+              AND NOT EXISTS (SELECT FROM claims c WHERE c.job_id = j.id AND c.ended_at IS NULL)
+              AND (SELECT x.runner_name FROM executions x WHERE x.job_id = j.id AND x.ended_at IS NULL)
+                  IS NOT DISTINCT FROM CAST(:runner_name AS text)
+        """),
+        {"id": job.id, "state": job.state, "changed_at": job.changed_at, "runner_name": job.runner_name},
+    ).one_or_none()
+    if still is None:
+        return False
+    db.execute(
+        text("""
+            UPDATE jobs SET ask_after = NULL,
+                   hold_reason = CASE WHEN hold_reason <> :ask_github THEN hold_reason
+                                      WHEN state = 'queued' AND pool_id IS NULL THEN :no_pool END
+            WHERE id = :id
+        """),
+        {"id": job.id, "ask_github": HoldReason.ASK_GITHUB, "no_pool": HoldReason.NO_POOL},
+    )
+    match verdict.move:
+        case Move.READY:
+            move_jobs(
+                db,
+                "job_ready",
+                [job.id],
+                now=now,
+                who=who,
+                why=verdict.job_outcome.why,
+                values={"pool_id": "NULL", "hold_reason": ":hold"},
+                hold=HoldReason.NO_POOL,
+            )
+        case Move.FOLLOW:
+            apply_job_outcome(db, job.id, verdict.job_outcome, now=now, who=who)
+        case Move.LIFT | Move.KEEP:
+            pass
+    return True

@@ -1,0 +1,72 @@
+"""Pods that nobody hears any more: they polled once, and have no claim, no offer, and nothing ever delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from models.claims.matching import WEB_ALIVE
+from models.claims.releases import insert_retire
+from models.db.sql import text
+
+POLL_NOTED_EVERY = timedelta(seconds=60)
+"""A poll is written down at most so often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """One such Pod. `heard_at`: the latest time at which it may have polled.
+
+    `grace`: seconds of its pool's `startTimeout`.
+    """
+
+    runner_pod_id: int
+    uid: str
+    name: str
+    heard_at: datetime
+    grace: float
+
+
+_QUIET = """
+    FROM runner_pods p JOIN pools ON pools.id = p.pool_id
+    WHERE p.uid = ANY(:uids) AND p.gone_at IS NULL AND p.terminal_at IS NULL
+      -- one that never polled is the reconciler's, which knows its pool's own deadline
+      AND p.first_polled_at IS NOT NULL
+      AND NOT EXISTS (SELECT FROM offers o WHERE o.pod_uid = p.uid AND o.until > :now)
+      -- a claim that has just ended may have cut its way to us
+      AND NOT EXISTS (SELECT FROM claims c WHERE c.pod_uid = p.uid
+                      AND (c.ended_at IS NULL OR c.delivered_at IS NOT NULL
+                           OR c.ended_at + make_interval(secs => pools.start_timeout) > :now))
+"""
+
+
+def quiet_pods(db: Connection, uids: Sequence[str], *, now: datetime) -> list[Quiet]:
+    """Return those of these Pods that are not offered and had no claim for their pool's grace, nor ever a JIT."""
+    rows = db.execute(
+        text(f"""
+            SELECT p.id, p.uid, p.name, greatest(p.created_at, p.polled_at + :noted), pools.start_timeout
+            {_QUIET} ORDER BY p.id
+        """),
+        {"uids": list(uids), "noted": POLL_NOTED_EVERY, "now": now},
+    )
+    return [Quiet(*row) for row in rows]
+
+
+def retire_quiet(db: Connection, pod: Quiet, *, why: str, due_after: float, now: datetime, who: str) -> int | None:
+    """Insert the retire claim of a Pod that was judged silent; None when it was heard or claimed since then."""
+    db.execute(text("SELECT 1 FROM runner_pods WHERE id = :id FOR NO KEY UPDATE"), {"id": pod.runner_pod_id})
+    if pod not in quiet_pods(db, [pod.uid], now=now):
+        return None
+    return insert_retire(db, pod.runner_pod_id, now=now, who=who, why=why, due_after=due_after)
+
+
+def web_beats(db: Connection, *, since: datetime, now: datetime) -> bool:
+    """Return whether a web process beats now and did so all the time since: silence counts only then."""
+    found = db.execute(
+        text("SELECT 1 FROM web_instances WHERE beat_at > :alive AND started_at < :since LIMIT 1"),
+        {"alive": now - WEB_ALIVE, "since": since},
+    ).one_or_none()
+    return found is not None

@@ -1,0 +1,109 @@
+"""Un-stamp of a Pod that had a delivery: the one exception, for a JIT that never arrived (`rules.claims.cuts`).
+
+The claim stays `delivered`, so that the next poll of this Pod gets the same JIT (L11). The Pod and its runner are
+looked up first, and the un-stamp runs under the claim's lease, as a compare-and-swap. A JIT that arrives after that
+does no harm: the stamp returns as soon as the end of the poller is seen.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import structlog
+from sqlalchemy import Connection
+
+from k8s_adapters.pods import get_pod
+from k8s_adapters.stamps import StampOutcome
+from models.claims import cuts, steps
+from models.db.engine import transaction
+from ostler.clock import utcnow
+from ostler.wakes import STAMP
+from rules.claims.busy import RunnerSeen
+from rules.claims.cuts import CutEvidence, CutVerdict, judge_cut
+from rules.claims.machines import Stamp
+from rules.routing.scopes import Scope
+from tasks.claims.annotation import write
+from tasks.worker.base import SWEEP_ROW, calls
+from tasks.worker.runtime import Runtime
+
+log = structlog.get_logger(__name__)
+
+
+def reopen(rt: Runtime, claim_id: int) -> None:
+    """Take the stamp off the Pod of a delivered claim if the Pod and GitHub show that its JIT never arrived.
+
+    Raises what the adapters raise: `resume` has the Pod checked again.
+    """
+    claim = transaction(rt.engine, lambda db: cuts.suspect(db, claim_id))
+    if claim is None:
+        return
+    verdict = check(rt, claim)
+    if verdict is None:
+        return
+    if not verdict.cut:
+        log.debug("cut.none", claim=claim_id, why=verdict.why)
+        if claim.stamp == Stamp.REMOVING:
+            transaction(rt.engine, lambda db: cuts.stamp_now(db, claim_id, why=verdict.why, now=utcnow()))
+        return
+    log.warning("cut.unstamp", claim=claim_id, pod=claim.pod_name)
+    due_after = rt.settings.due_after
+    work = transaction(
+        rt.engine,
+        lambda db: cuts.begin(db, claim, why=verdict.why, due_after=due_after, now=utcnow(), who=rt.who),
+    )
+    if work is None or write(rt, work, owner=None).outcome is not StampOutcome.DONE:
+        return  # it moved on; `missing_pods` ends the claim of a Pod that is gone
+
+    def finish(db: Connection) -> None:
+        now = utcnow()
+        steps.record_annotation(db, pod_uid=work.pod_uid, value=work.value)
+        steps.finish_stamp(
+            db,
+            work,
+            "stamp_off",
+            error=None,
+            due_after=due_after,
+            stamp_after=now + timedelta(seconds=rt.settings.unused_polling_after),
+            now=now,
+            who=rt.who,
+        )
+
+    transaction(rt.engine, finish)
+
+
+def check(rt: Runtime, claim: cuts.Suspect) -> CutVerdict | None:
+    """Return what the Pod and GitHub show; None when the Pod is gone, or its poller has ended, which is recorded."""
+    pod = get_pod(rt.kube, namespace=claim.namespace, name=claim.pod_name, policy=calls(SWEEP_ROW))
+    if pod is None or pod.uid != claim.pod_uid:
+        return None
+    if pod.poller_exit_code is not None:
+        ended = transaction(rt.engine, lambda db: cuts.pollers_ended(db, [claim.pod_uid], now=utcnow()))
+        for claim_id in ended:
+            rt.waker.send(STAMP, queue="dispatch", claim_id=claim_id)
+        return None
+    seen: RunnerSeen = "unknown"
+    if pod.poller_running and not pod.runner_ready:
+        seen = runner_of(rt, claim)
+    return judge_cut(
+        CutEvidence(
+            delivered_seconds=(utcnow() - claim.delivered_at).total_seconds(),
+            stamped=pod.owner is not None or claim.stamp == Stamp.REMOVING,
+            poller_running=pod.poller_running,
+            runner_began=pod.runner_ready or pod.runner_exit_code is not None,
+            github_runner_seen=seen,
+        ),
+        after=rt.settings.cut_off_after,
+    )
+
+
+def runner_of(rt: Runtime, claim: cuts.Suspect) -> RunnerSeen:
+    """Ask GitHub for the runner of a claim. In a scope that may be another's by now its absence says nothing."""
+    scope = Scope.parse(claim.scope)
+    found = rt.github.find_runner(
+        installation_id=claim.installation_id, scope=scope, name=claim.runner_name, policy=calls(SWEEP_ROW)
+    )
+    if found is None:
+        return "absent" if scope.certain else "unknown"
+    if found.busy:
+        return "busy"
+    return "online" if found.online else "offline"

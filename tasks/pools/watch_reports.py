@@ -1,0 +1,161 @@
+"""Tasks that act on the watch's hints: `ostler.pods_changed`, `ostler.pod_gone`, `ostler.pod_executes`, and one more.
+
+A hint names Pods to read and proves nothing (L6): anybody who may write to Redis can send one. A GET by name and UID
+proves that a Pod is gone, that its runner began a job, or that its poller ended. The reconciler's own list proves that
+a Pod is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import structlog
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from k8s_adapters.pods import PodSeen, get_pod
+from models.claims import cuts, pod_ends, watch_reports
+from models.db.engine import transaction
+from models.sweeps import sweeps
+from ostler.clock import utcnow
+from ostler.logging import also_about
+from ostler.reasons import words_of
+from ostler.wakes import POD_EXECUTES, POD_GONE, POLLER_ENDED, RECONCILE, STAMP
+from rules.claims.machines import Purpose
+from rules.claims.stalls import FoundBy
+from tasks.claims.pod_events import ask_for_events
+from tasks.claims.retire import send_retire
+from tasks.pools.spent import end_claim
+from tasks.worker.base import DISPATCH, SWEEP, calls, task
+from tasks.worker.runtime import Runtime, runtime
+
+log = structlog.get_logger(__name__)
+
+WHY = "its runner has begun a job"
+
+
+@task("pods_changed", queue="dispatch", policy=DISPATCH)
+def pods_changed(
+    *,
+    namespace: str,
+    pools: Sequence[str] = (),
+    gone: Sequence[str] = (),
+    executing: Sequence[str] = (),
+    unstamped: Sequence[str] = (),
+    endings: Mapping[str, Mapping[str, Any]] | None = None,
+) -> None:
+    """Look up what the watch saw: names of pools of which a Pod ended, UIDs that are gone or execute something.
+
+    `unstamped`: UIDs of Pods whose poller has ended and that carry no stamp. `endings`: the last sight of Pods that
+    are gone, which is recorded for people to read; nothing is decided by it.
+    """
+    rt = runtime()
+    keep: set[int] = set()
+    if pools:
+        keep.update(transaction(rt.engine, lambda db: watch_reports.pools_named(db, namespace=namespace, names=pools)))
+    if endings:
+        record_endings(rt, endings)
+    if gone:
+        keep |= see_gone(rt, gone)
+    for pool_id in sorted(keep):
+        rt.waker.send(RECONCILE, queue="pools", pool_id=pool_id)
+    if executing:
+        for claim_id in transaction(rt.engine, lambda db: watch_reports.not_executing(db, executing)):
+            rt.waker.send(POD_EXECUTES, queue="dispatch", claim_id=claim_id)
+    if unstamped:
+        for claim_id in transaction(rt.engine, lambda db: cuts.waiting_for_pollers(db, unstamped)):
+            rt.waker.send(POLLER_ENDED, queue="dispatch", claim_id=claim_id)
+
+
+def record_endings(rt: Runtime, endings: Mapping[str, Mapping[str, Any]]) -> None:
+    """Record how Pods ended; what a message says of one in another form than ours is left out."""
+    known = {uid: ending for uid, each in endings.items() if (ending := read_ending(each)) is not None}
+    left = len(endings) - transaction(rt.engine, lambda db: pod_ends.record(db, known))
+    if left:
+        log.info("pod.ending_not_recorded", count=left)
+
+
+def read_ending(given: Mapping[str, Any]) -> pod_ends.Ending | None:
+    """Return the ending that a message tells; None for one that makes no sense."""
+    try:
+        at, code = given.get("deletion_at"), given.get("runner_exit_code")
+        return pod_ends.Ending(
+            deletion_at=None if at is None else datetime.fromisoformat(at),
+            reason=None if given.get("reason") is None else str(given["reason"])[: pod_ends.LONGEST_REASON],
+            runner_exit_code=None if code is None else int(code) & 0xFFFF,
+        )
+    except (AttributeError, TypeError, ValueError):
+        return None
+
+
+def see_gone(rt: Runtime, uids: Sequence[str]) -> set[int]:
+    """Send a task for the claim of each of these Pods; return the pools that need a reconcile."""
+    keep = set()
+    for pod in transaction(rt.engine, lambda db: watch_reports.known_pods(db, uids)):
+        if pod.claim_id is None:
+            keep.add(pod.pool_id)
+        elif pod.purpose == Purpose.RETIRE:
+            send_retire(rt, pod.claim_id)
+        else:
+            rt.waker.send(POD_GONE, queue="dispatch", claim_id=pod.claim_id)
+    ask_for_events(rt, uids, live=False)
+    return keep
+
+
+@task("pod_gone", queue="dispatch", policy=SWEEP)
+def pod_gone(*, claim_id: int) -> None:
+    """End a claim if one GET by name and UID proves that its Pod is gone, as the sweep `missing_pods` does."""
+    rt = runtime()
+    claim = transaction(rt.engine, lambda db: sweeps.live_pod(db, claim_id))
+    if claim is None or read_pod_of(rt, claim) is not None:
+        return
+    also_about(job=claim.job_id, pod=claim.pod_name, pod_uid=claim.pod_uid)
+    log.info("pod.gone")
+    end_claim(rt, claim_id, found_by=FoundBy.WATCH, spent=False, unavailable=set())
+    rt.waker.send(RECONCILE, queue="pools", pool_id=claim.pool_id)
+
+
+@task("pod_executes", queue="dispatch", policy=SWEEP)
+def pod_executes(*, claim_id: int) -> None:
+    """Mark a claim as executing if one GET shows that its runner began a job. Which job stays open.
+
+    Only a container `runner` that is ready proves it: one that has ended might never have had a job. A locked claim is
+    left to its webhook or to `unused_runners` (L14).
+    """
+    rt = runtime()
+    claim = transaction(rt.engine, lambda db: sweeps.live_pod(db, claim_id))
+    pod = None if claim is None else read_pod_of(rt, claim)
+    if pod is None or not pod.runner_ready:
+        log.debug("claim.executes_nothing", claim=claim_id, pod_found=pod is not None)
+        return
+
+    def body(db: Connection) -> bool:
+        return watch_reports.execute_unidentified(db, claim_id, now=utcnow(), who=rt.who, why=WHY)
+
+    try:
+        moved = transaction(rt.engine, body)
+    except DBAPIError as error:
+        log.warning("claim.not_marked", claim=claim_id, error=words_of(error))
+        return
+    if moved:
+        log.info("claim.executes_unidentified", claim=claim_id)
+
+
+@task("poller_ended", queue="dispatch", policy=SWEEP)
+def poller_ended(*, claim_id: int) -> None:
+    """Let the stamp of a delivered claim return if one GET shows that the poller of its Pod has ended."""
+    rt = runtime()
+    claim = transaction(rt.engine, lambda db: sweeps.live_pod(db, claim_id))
+    pod = None if claim is None else read_pod_of(rt, claim)
+    if pod is None or pod.poller_exit_code is None:
+        return
+    for each in transaction(rt.engine, lambda db: cuts.pollers_ended(db, [pod.uid], now=utcnow())):
+        rt.waker.send(STAMP, queue="dispatch", claim_id=each)
+
+
+def read_pod_of(rt: Runtime, claim: sweeps.LivePod) -> PodSeen | None:
+    """Return the Pod of a claim; None when nothing has its name and UID."""
+    pod = get_pod(rt.kube, namespace=claim.namespace, name=claim.pod_name, policy=calls(SWEEP))
+    return pod if pod is not None and pod.uid == claim.pod_uid else None

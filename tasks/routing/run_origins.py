@@ -1,0 +1,76 @@
+"""`ostler.ask_run(run_id)`: asks GitHub whether a run of a public repository comes from a fork, once for all its jobs.
+
+They are held until then. A message that is lost, or a question that got no answer, is repeated by `rematch`.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from models.db.engine import transaction
+from models.routing import run_origins
+from models.sweeps.rematch import rematch_run
+from ostler.clock import utcnow
+from ostler.errors import RateLimited, UpstreamError
+from ostler.reasons import meaning_of
+from ostler.wakes import ASK_RUN
+from tasks.worker.base import Policy, calls, task
+from tasks.worker.runtime import Runtime, runtime
+
+log = structlog.get_logger(__name__)
+
+ASK = Policy(adapter_attempts=2, task_retries=0, call_seconds=10)
+
+SOON = 5.0
+"""Seconds within which a question that waits for its turn is sent again by itself; a later one is left to `rematch`. A
+worker holds only so many waiting messages (`tasks.claims.mint.LONGEST_MESSAGE`)."""
+
+
+@task("ask_run", queue="github", policy=ASK)
+def ask_run(*, run_id: int) -> None:
+    """Ask, keep the answer, and match the jobs that waited for it."""
+    rt = runtime()
+    question = transaction(rt.engine, lambda db: run_origins.begin(db, run_id, now=utcnow()))
+    if question is None:
+        return
+    if not question.answered and not ask(rt, question):
+        return
+    matched = transaction(rt.engine, lambda db: rematch_run(db, run_id, now=utcnow()))
+    for pool_id in sorted(matched.pools):
+        rt.waker.wake(pool_id)
+
+
+def ask(rt: Runtime, question: run_origins.Question) -> bool:
+    """Return whether it is known now where the run comes from; no usable answer changes nothing (L8)."""
+    if question.installation_id is None:
+        postpone(rt, question, why="no installation of the App is known for its account")
+        return False
+    try:
+        run = rt.github.get_run(
+            installation_id=question.installation_id,
+            repository=question.repository,
+            run_id=question.run_id,
+            policy=calls(ASK),
+        )
+    except RateLimited as limited:
+        wait = postpone(rt, question, why="GitHub's rate limit", after=limited.after)
+        if wait <= SOON:
+            rt.waker.send(ASK_RUN, queue="github", after=wait + 1, run_id=question.run_id)
+        return False
+    except UpstreamError as error:
+        postpone(rt, question, why=str(error) or meaning_of(error))
+        return False
+    if run is None:
+        postpone(rt, question, why="GitHub does not show it to the App")
+        return False
+    transaction(rt.engine, lambda db: run_origins.record(db, question.run_id, run.origin, now=utcnow()))
+    log.info("run.origin", run=question.run_id, origin=run.origin)
+    return True
+
+
+def postpone(rt: Runtime, question: run_origins.Question, *, why: str, after: float | None = None) -> float:
+    """Ask again later; return in how many seconds."""
+    log.warning("run.origin_unknown", run=question.run_id, why=why)
+    return transaction(
+        rt.engine, lambda db: run_origins.postpone(db, question.run_id, why=why, after=after, now=utcnow())
+    )

@@ -1,0 +1,68 @@
+"""`ostler.unidentified_executions`: claims whose runner executes a job while nobody said which.
+
+The watch saw that a job began, or GitHub refused to delete the busy runner, and no webhook came. GitHub is asked for
+the job that the claim has: if it runs on this runner they belong together, else it goes where GitHub says, so that it
+does not wait for the end of another (L4). What GitHub does not answer waits for the next tick (L8). Nothing is killed.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from models.claims import watch_reports
+from models.sweeps.repairs import Case
+from ostler.clock import utcnow
+from rules.sweeps.reaping import Source, Witness
+from rules.sweeps.unused import ClaimedJob
+from tasks.sweeps.frame import sweep
+from tasks.sweeps.pace import UNAVAILABLE
+from tasks.sweeps.tick import Tick
+from tasks.sweeps.unused_runners import ask_job
+
+
+@sweep("unidentified_executions")
+def unidentified_executions(tick: Tick) -> None:
+    """Ask for each; an installation that does not answer is left alone for this tick, one bad claim stops no other."""
+    older_than = tick.rt.settings.unused_after
+    claims = list(tick.read(lambda db: watch_reports.unidentified(db, older_than=older_than, now=utcnow())))
+    random.shuffle(claims)
+    unavailable: set[int] = set()
+    for claim in claims:
+        if not tick.goes_on():
+            return
+        if claim.installation_id is None or claim.installation_id in unavailable:
+            continue
+        error = tick.attempt(lambda claim: check(tick, claim), claim, row=claim.id)
+        if isinstance(error, UNAVAILABLE):
+            unavailable.add(claim.installation_id)
+
+
+def check(tick: Tick, claim: Row[Any]) -> None:
+    """Bind the claim to its job, or part them."""
+    rt = tick.rt
+    job, job_outcome = ask_job(tick, claim)
+    here = job is ClaimedJob.IN_PROGRESS_HERE
+    why = (
+        "GitHub runs the claimed job on this runner" if here else f"its runner executes another job; {job_outcome.why}"
+    )
+    case = Case(
+        what="bind" if here else "part",
+        why=why,
+        claim_id=claim.id,
+        job_id=claim.job_id,
+        runner_name=claim.runner_name,
+        before="executing",
+        witnesses=(Witness(Source.GITHUB, f"the job is {job}"),),
+    )
+
+    def body(db: Connection) -> bool:
+        now = utcnow()
+        if here:
+            return watch_reports.bind(db, claim.id, job_id=claim.job_id, now=now, who=rt.who, why=why)
+        return watch_reports.part(db, claim.id, job_id=claim.job_id, job_outcome=job_outcome, now=now, who=rt.who)
+
+    if tick.repair(case, body) and not here:
+        rt.waker.wake(claim.pool_id)

@@ -1,0 +1,76 @@
+"""`ostler.unresponsive_pods`: retires Pods that polled once and do not any more, or whose poller failed since then.
+
+Silence counts only while web processes beat, and a Pod that may hold a JIT is none of this sweep's. The reconciler
+makes the successor.
+"""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+
+from k8s_adapters.metadata import OF_POOLS, metadata_pages
+from k8s_adapters.pods import get_pod
+from models.claims import busy
+from models.sweeps import unresponsive
+from models.sweeps.repairs import Case
+from ostler.clock import utcnow
+from rules.sweeps.orphans import QuietPod, judge_unresponsive
+from rules.sweeps.reaping import Expect
+from tasks.claims.evidence import evidence_of
+from tasks.claims.retire import send_retire
+from tasks.sweeps.frame import sweep
+from tasks.sweeps.pace import LONGEST
+from tasks.sweeps.tick import Tick
+from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
+
+
+@sweep("unresponsive_pods", longest=LONGEST)
+def unresponsive_pods(tick: Tick) -> None:
+    """List the Pods first, each page's rows second (L8), and check those that nobody hears."""
+    rt = tick.rt
+    pages = metadata_pages(
+        rt.kube, "pods", namespace=rt.settings.namespace, selector=OF_POOLS, policy=calls(SWEEP_LIST)
+    )
+    quiet: list[unresponsive.Quiet] = []
+    for page in tick.whole("Pods", pages):
+        uids = [pod.uid for pod in page if not pod.terminating]
+        quiet += tick.read(lambda db: unresponsive.quiet_pods(db, uids, now=utcnow()))  # noqa: B023  at once
+    random.shuffle(quiet)  # those that cannot be retired are not always the first (L14)
+    tick.each(quiet, lambda row: check(tick, row))
+
+
+def check(tick: Tick, row: unresponsive.Quiet) -> None:
+    """Judge one Pod after a GET of it, and retire it."""
+    rt = tick.rt
+    pod = get_pod(rt.kube, namespace=rt.settings.namespace, name=row.name, policy=calls(SWEEP_ROW))
+    if pod is None or pod.uid != row.uid or pod.terminating:
+        return
+    now = utcnow()
+    # Its row may have waited long for a quota.
+    quiet_seconds = (now - max(row.heard_at, pod.created_at)).total_seconds()
+    web_beats = tick.read(lambda db: unresponsive.web_beats(db, since=now - timedelta(seconds=row.grace), now=now))
+    evidence = evidence_of(tick.read(lambda db: busy.recorded(db, pod.uid)), pod)
+    verdict = judge_unresponsive(
+        QuietPod(quiet_seconds=quiet_seconds, web_beats=web_beats), evidence, grace_seconds=row.grace
+    )
+    if verdict.keep:
+        return
+    case = Case(
+        what="retire",
+        why=verdict.reason,
+        pod_uid=pod.uid,
+        before="unresponsive",
+        after="retiring",
+        kills=True,
+        witnesses=verdict.witnesses,
+        expects=Expect.POD_GONE,
+    )
+    retire_id = tick.repair(
+        case,
+        lambda db: unresponsive.retire_quiet(
+            db, row, why=verdict.reason, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
+        ),
+    )
+    if retire_id is not None:
+        send_retire(rt, retire_id)

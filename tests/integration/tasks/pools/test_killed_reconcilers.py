@@ -1,0 +1,137 @@
+"""A reconciler killed at each step loses nothing, creates nothing twice and touches no Pod with a job."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from multiprocessing import get_context
+
+import pytest
+
+from lab.control_plane import ClusterAccess
+from tests.database import Database
+from tests.integration.tasks.conftest import Stage
+from tests.integration.tasks.pools import mortal
+from tests.integration.tasks.pools.fleet import kept, new_tick, polls, retired, spec, the_pool
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+MOST = 120
+"""Steps that no reconciler comes near."""
+
+
+def replaces_a_spent_pod(stage: Stage, busy: str, step: int) -> None:
+    del step
+    stage.finish(min(set(stage.pods()) - {busy}))
+
+
+def retires_one_too_many(stage: Stage, busy: str, step: int) -> None:
+    del busy, step
+    spec(stage, replicas=4)
+    heal(stage)
+    spec(stage, replicas=3)
+    stage.rows("UPDATE pools SET replicas = 3")
+
+
+def rolls(stage: Stage, busy: str, step: int) -> None:
+    del busy
+    spec(stage, image=f"runner:{step + 1}")
+    stage.rows("UPDATE pools SET template_hash = 'an older one'")
+    stage.rows("UPDATE runner_pods SET template_hash = 'the oldest'")
+
+
+@pytest.mark.parametrize("breaks", [replaces_a_spent_pod, retires_one_too_many, rolls])
+def test_whatever_a_killed_reconciler_leaves_the_next_one_brings_to_its_end(
+    stage: Stage, control_plane: ClusterAccess, database: Database, breaks: Callable[[Stage, str, int], None]
+) -> None:
+    stage.pool(replicas=3)
+    heal(stage)
+    busy = min(stage.pods())
+    stage.job(7)
+    claim = stage.claim(busy, job_id=7, state="executing")
+    context = get_context("forkserver")
+    context.set_forkserver_preload([mortal.__name__])
+    killed = 0
+    for step in range(1, MOST):
+        breaks(stage, busy, step)
+        process = context.Process(
+            target=mortal.live,
+            args=(database.url.reveal(), str(control_plane.kubeconfig), stage.namespace, the_pool(stage).id, step),
+        )
+        process.start()
+        process.join(120)
+        heal(stage)
+
+        pods = stage.pods()
+        assert len(pods) == 3, f"killed at step {step}"
+        assert busy in pods
+        assert stage.service_accounts() - {"default"} == set(pods), f"killed at step {step}"
+        rows = stage.rows("SELECT name, uid FROM runner_pods WHERE gone_at IS NULL")
+        assert {(row.name, row.uid) for row in rows} == {(pod.name, pod.uid) for pod in pods.values()}
+        assert [row.id for row in stage.rows("SELECT id FROM claims WHERE ended_at IS NULL")] == [claim]
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+        killed += 1
+    assert process.exitcode == 0
+    assert killed > 20
+
+
+def test_whatever_a_killed_tick_leaves_the_next_one_brings_to_its_end(
+    stage: Stage, control_plane: ClusterAccess, database: Database
+) -> None:
+    for name in ("large", "small"):
+        stage.pool(name, replicas=2)
+    heal(stage)
+    busy = min(stage.pods())
+    stage.job(7)
+    claim = stage.claim(busy, job_id=7, state="executing")
+    context = get_context("forkserver")
+    context.set_forkserver_preload([mortal.__name__])
+    killed = 0
+    for step in range(1, 2 * MOST):
+        for name in ("large", "small"):
+            stage.finish(max(each for each, pod in stage.pods().items() if pod.pool == name and each != busy))
+        process = context.Process(
+            target=mortal.tick, args=(database.url.reveal(), str(control_plane.kubeconfig), stage.namespace, step)
+        )
+        process.start()
+        process.join(120)
+        heal(stage)
+
+        pods = stage.pods()
+        assert sorted(str(pod.pool) for pod in pods.values()) == ["large"] * 2 + ["small"] * 2, f"killed at step {step}"
+        assert busy in pods
+        rows = stage.rows("SELECT name, uid FROM runner_pods WHERE gone_at IS NULL")
+        assert {(row.name, row.uid) for row in rows} == {(pod.name, pod.uid) for pod in pods.values()}
+        assert [row.id for row in stage.rows("SELECT id FROM claims WHERE ended_at IS NULL")] == [claim]
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+        killed += 1
+    assert process.exitcode == 0
+    assert killed > 20
+
+
+def heal(stage: Stage) -> None:
+    """Let others go on until nothing is left to do: reconcilers, retirements that `resume` sends, Pods that poll."""
+    for _ in range(12):
+        # What the killed one had leased is free by then, and its message is sent again.
+        stage.rows("UPDATE claims SET leased_until = NULL WHERE purpose = 'retire' AND ended_at IS NULL")
+        stage.outbox.sent.clear()
+        for row in stage.rows("SELECT id FROM claims WHERE purpose = 'retire' AND ended_at IS NULL"):
+            stage.outbox.send("ostler.retire", queue="retire", claim_id=row.id)
+        retired(stage)
+        before = state(stage)
+        kept(stage)
+        polls(stage)
+        new_tick(stage)
+        if state(stage) == before and not stage.rows(
+            "SELECT 1 FROM claims WHERE purpose = 'retire' AND ended_at IS NULL"
+        ):
+            return
+
+
+def state(stage: Stage) -> tuple[object, ...]:
+    rows = stage.rows("SELECT id, uid, terminal_at IS NULL FROM runner_pods WHERE gone_at IS NULL ORDER BY id")
+    return tuple(map(tuple, rows)), tuple(sorted(pod.uid for pod in stage.pods().values()))
