@@ -11,17 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from github_adapters.app import App
-from github_adapters.auth import AppAuth
-from github_adapters.deliveries import Deliveries
-from github_adapters.governor import Governs, Ungoverned
-from github_adapters.http import Http
-from github_adapters.jobs import Jobs
-from github_adapters.runner_groups import RunnerGroups
-from github_adapters.runner_versions import RunnerVersions
-from github_adapters.runners import Runners
-from github_adapters.runs import Runs
-from github_adapters.session import Session
+from github_adapters.calls.auth import AppAuth
+from github_adapters.calls.governor import Governs, Ungoverned
+from github_adapters.calls.http import Http
+from github_adapters.calls.session import Session
+from github_adapters.endpoints.app import App
+from github_adapters.endpoints.deliveries import Deliveries
+from github_adapters.endpoints.jobs import Jobs
+from github_adapters.endpoints.runner_groups import RunnerGroups
+from github_adapters.endpoints.runner_versions import RunnerVersions
+from github_adapters.endpoints.runners import Runners
+from github_adapters.endpoints.runs import Runs
 from ostler.clock import Timing, machine_now
 from ostler.secrets import Secret
 

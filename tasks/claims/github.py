@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from github_adapters.jobs import JobSeen
-from github_adapters.runs import RunSeen
+from github_adapters.endpoints.jobs import JobSeen
+from github_adapters.endpoints.runs import RunSeen
 from models.claims import releases
 from models.db.engine import transaction
 from models.intake import repositories

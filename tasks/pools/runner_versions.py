@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import structlog
 from sqlalchemy.exc import DBAPIError
 
-from github_adapters.runners import RunnerSeen
+from github_adapters.endpoints.runners import RunnerSeen
 from models.db.engine import transaction
 from models.pools import runner_versions
 from ostler.clock import utcnow

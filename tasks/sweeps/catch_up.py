@@ -20,8 +20,8 @@ import structlog
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from github_adapters.pages import PAGE, ListPage
-from github_adapters.runs import RunSeen
+from github_adapters.endpoints.pages import PAGE, ListPage
+from github_adapters.endpoints.runs import RunSeen
 from github_adapters.webhooks import Home
 from models.db import stalls
 from models.db.engine import is_locked, transaction

@@ -18,8 +18,8 @@ import structlog
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from github_adapters.deliveries import DeliveryPage, DeliverySeen
-from github_adapters.pages import PAGE
+from github_adapters.endpoints.deliveries import DeliveryPage, DeliverySeen
+from github_adapters.endpoints.pages import PAGE
 from models.db import epochs
 from models.db.engine import transaction
 from models.intake.announcements import TAKEN

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from github_adapters.client import GitHub
-from github_adapters.deliveries import DeliverySeen
-from github_adapters.pages import ListPage
-from github_adapters.runners import Jit
-from github_adapters.runs import RunSeen
+from github_adapters.endpoints.deliveries import DeliverySeen
+from github_adapters.endpoints.pages import ListPage
+from github_adapters.endpoints.runners import Jit
+from github_adapters.endpoints.runs import RunSeen
 from github_adapters.webhooks import parse_workflow_job
 from ostler.clock import utcnow
 from ostler.errors import (

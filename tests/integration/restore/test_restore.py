@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, create_engine, text
 
-from github_adapters.jobs import JobSeen
-from github_adapters.runners import RunnerSeen
+from github_adapters.endpoints.jobs import JobSeen
+from github_adapters.endpoints.runners import RunnerSeen
 from lab.postgres import Postgres
 from models.db import epochs
 from models.restore import restoring as models_restoring

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from github_adapters.app import InstallationSeen
-from github_adapters.jobs import JobSeen
-from github_adapters.runners import Jit, RunnerSeen
+from github_adapters.endpoints.app import InstallationSeen
+from github_adapters.endpoints.jobs import JobSeen
+from github_adapters.endpoints.runners import Jit, RunnerSeen
 from ostler.errors import Busy, Conflict, Forbidden, Gone, Invalid, RateLimited
 from ostler.secrets import Secret
 from rules.intake.events import WorkflowJobEvent

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Row, text
 
-from github_adapters.app import InstallationSeen
-from github_adapters.jobs import JobSeen
-from github_adapters.pages import ListPage
-from github_adapters.runners import RunnerSeen
-from github_adapters.runs import RunSeen
+from github_adapters.endpoints.app import InstallationSeen
+from github_adapters.endpoints.jobs import JobSeen
+from github_adapters.endpoints.pages import ListPage
+from github_adapters.endpoints.runners import RunnerSeen
+from github_adapters.endpoints.runs import RunSeen
 from k8s_adapters.client import KubeClient, make_client
 from k8s_adapters.events import Regarding
 from k8s_adapters.pods import PodSeen, list_pods

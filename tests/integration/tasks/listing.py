@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from github_adapters.pages import ListPage
-from github_adapters.runs import RunSeen
+from github_adapters.endpoints.pages import ListPage
+from github_adapters.endpoints.runs import RunSeen
 from github_adapters.webhooks import Home
 from models.db.engine import in_transaction
 from ostler.clock import utcnow

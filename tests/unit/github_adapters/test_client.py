@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from github_adapters.client import GitHub
-from github_adapters.jobs import JobSeen
+from github_adapters.endpoints.jobs import JobSeen
 from ostler.errors import Busy, Conflict, Forbidden, Gone, Invalid, RateLimited, Retryable, UpstreamError
 from ostler.secrets import Secret
 from rules.routing.scopes import Scope

@@ -10,7 +10,7 @@ from http import HTTPStatus
 import pytest
 from kubernetes.client import ApiClient, Configuration
 
-from github_adapters.http import Deadline, Http
+from github_adapters.calls.http import Deadline, Http
 from k8s_adapters.client import KubeClient
 from ostler.errors import OstlerError
 from ostler.upstreams import TALLY, Counts, Upstream

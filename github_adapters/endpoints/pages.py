@@ -9,10 +9,10 @@ from http import HTTPStatus
 from typing import Any, Generic, TypeVar
 
 from github_adapters import fields
-from github_adapters.answers import quota_of
-from github_adapters.governor import CallClass
-from github_adapters.http import Answer, Deadline
-from github_adapters.session import Session
+from github_adapters.calls.answers import quota_of
+from github_adapters.calls.governor import CallClass
+from github_adapters.calls.http import Answer, Deadline
+from github_adapters.calls.session import Session
 from rules.routing.scopes import Scope
 from rules.upstream.retry import RetryPolicy
 

@@ -11,10 +11,10 @@ from typing import Any
 from urllib.parse import quote
 
 from github_adapters import fields
-from github_adapters.governor import CallClass
-from github_adapters.http import Answer, Deadline
-from github_adapters.pages import PAGE
-from github_adapters.session import Session, deadline_of
+from github_adapters.calls.governor import CallClass
+from github_adapters.calls.http import Answer, Deadline
+from github_adapters.calls.session import Session, deadline_of
+from github_adapters.endpoints.pages import PAGE
 from ostler.errors import Busy, Retryable
 from ostler.secrets import Secret
 from rules.routing.scopes import Scope

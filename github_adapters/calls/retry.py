@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from github_adapters.http import Deadline
+from github_adapters.calls.http import Deadline
 from ostler.clock import Timing
 from ostler.errors import Retryable
 from ostler.upstreams import SUCCESS

@@ -12,11 +12,11 @@ from http import HTTPStatus
 from typing import TypeVar
 
 from github_adapters import fields
-from github_adapters.answers import refusal
-from github_adapters.auth import AppAuth
-from github_adapters.governor import APP, CallClass, Governs
-from github_adapters.http import API_VERSION, Answer, Deadline, Http
-from github_adapters.retry import retry
+from github_adapters.calls.answers import refusal
+from github_adapters.calls.auth import AppAuth
+from github_adapters.calls.governor import APP, CallClass, Governs
+from github_adapters.calls.http import API_VERSION, Answer, Deadline, Http
+from github_adapters.calls.retry import retry
 from ostler.clock import Timing
 from ostler.errors import Retryable
 from rules.upstream.retry import RetryPolicy

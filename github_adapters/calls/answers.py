@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
 
-from github_adapters.http import Answer
-from github_adapters.words import words_of
+from github_adapters.calls.http import Answer
+from github_adapters.calls.words import words_of
 from ostler.errors import (
     Conflict,
     Forbidden,

@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any
 
 from github_adapters import fields
-from github_adapters.governor import CallClass
-from github_adapters.pages import PAGE, ListPage, home_of, list_page, look_up
-from github_adapters.runs import RunSeen
-from github_adapters.session import Session
+from github_adapters.calls.governor import CallClass
+from github_adapters.calls.session import Session
+from github_adapters.endpoints.pages import PAGE, ListPage, home_of, list_page, look_up
+from github_adapters.endpoints.runs import RunSeen
 from github_adapters.webhooks import read_job
 from rules.intake.events import WorkflowJobEvent
 from rules.routing.scopes import Scope

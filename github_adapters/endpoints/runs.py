@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import quote
 
 from github_adapters import fields
-from github_adapters.governor import CallClass
-from github_adapters.pages import PAGE, ListPage, home_of, list_page, look_up
-from github_adapters.session import Session
+from github_adapters.calls.governor import CallClass
+from github_adapters.calls.session import Session
+from github_adapters.endpoints.pages import PAGE, ListPage, home_of, list_page, look_up
 from github_adapters.webhooks import Home, read_home
 from rules.routing.forks import Origin, origin_of
 from rules.routing.scopes import Scope

@@ -7,9 +7,9 @@ from http import HTTPStatus
 from urllib.parse import quote
 
 from github_adapters import fields
-from github_adapters.governor import CallClass
-from github_adapters.http import Answer, Deadline
-from github_adapters.session import Session
+from github_adapters.calls.governor import CallClass
+from github_adapters.calls.http import Answer, Deadline
+from github_adapters.calls.session import Session
 from rules.routing.scopes import Scope
 
 DEPRECATIONS = "2026-03-10"
