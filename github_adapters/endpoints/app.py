@@ -37,7 +37,7 @@ class AppSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppInstallation:
-    """An installation, with what its owner granted: less than the App asks for until a change of it is accepted."""
+    """An installation and its permissions: the owner might not have accepted all that the App asks for."""
 
     id: int
     login: str
@@ -95,7 +95,7 @@ class App:
         return self._session.read(answer, _installation_seen, what="look-up of an installation")
 
     def list_installations(self, *, deadline_seconds: float | None = None) -> list[AppInstallation]:
-        """Return where the App is installed, a hundred at most, with what was granted there."""
+        """Return up to 100 installations of the App and the permissions granted to each."""
         answer = self._session.call_as_app(
             call_class=CallClass.READ,
             method="GET",

@@ -30,7 +30,7 @@ _LINK = re.compile(r"<([^<>]*)>\s*;[^<]*\brel=\"?next\b")
 class DeliverySeen:
     """One attempt to deliver a webhook; `delivered_at` in UTC, `accepted` when it was answered with 2xx.
 
-    `status_code` is 0 where nothing answered. `installation_id` is None for what is about no installation, as a ping.
+    `status_code` is 0 when nothing answered. `installation_id` is None for an event of no installation, as a ping.
     """
 
     id: int
@@ -59,7 +59,7 @@ class Deliveries:
         self._session = session
 
     def list_deliveries(self, *, cursor: str | None = None, policy: RetryPolicy = ONCE) -> DeliveryPage:
-        """Return a page of what GitHub tried to deliver to the App's webhook, newest first.
+        """Return a page of the attempts to deliver to the App's webhook, newest first.
 
         `cursor` is that of the page before, None for the first. Raises `Invalid` when GitHub does not take the cursor.
         """

@@ -127,13 +127,13 @@ def read_list(answer: Answer, *, key: str, read: Callable[[Any], T]) -> ListPage
 
 
 def only(item: T | None, answer: Answer) -> ListPage[T]:
-    """Return the page that stands for what is not a list: one item, or none."""
+    """Return a page of one item or none, from an answer that is not a list."""
     items = () if item is None else (item,)
     return ListPage(items=items, total=len(items), quota=_quota(answer), cost=1 + answer.redirects)
 
 
 def unchanged(answer: Answer) -> ListPage[Any]:
-    """Return the page that stands for an answer 304."""
+    """Return the page that an answer 304 stands for."""
     return ListPage(unchanged=True, quota=_quota(answer), cost=answer.redirects)
 
 

@@ -279,5 +279,5 @@ def _runner(source: Any) -> RunnerSeen:
 
 
 def _short(value: Any) -> str | None:
-    """Return a word of at most 100 characters, None for anything else: no list fails for what is only shown."""
+    """Return a word of at most 100 characters, else None. It is only shown, so no list fails because of it."""
     return value.lower() if isinstance(value, str) and 0 < len(value) <= 100 else None  # noqa: PLR2004

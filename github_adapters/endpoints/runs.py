@@ -86,7 +86,7 @@ class Runs:
         policy: RetryPolicy = ONCE,
         optional: bool = False,
     ) -> ListPage[RunSeen]:
-        """Return what `get_run` does as a list of one or none, with what it cost."""
+        """Return the run of `get_run` as a page of one or none, and the cost of the call."""
         return look_up(
             self._session,
             installation_id=installation_id,

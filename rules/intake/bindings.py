@@ -1,4 +1,4 @@
-"""Which claim a job that GitHub started belongs to, and what becomes of the claims and jobs it displaces.
+"""Binding of a started job to the claim that runs it, and the outcome for those that it displaces.
 
 GitHub gives a job to any idle runner whose labels cover it, so the runner that reports a job need not be
 the one that was minted for it. These functions check rows and return a verdict; `models.intake.bindings` locks
@@ -85,7 +85,7 @@ def loss_of(claim: ClaimView) -> Loss:
 
 
 def may_swap(winner: ClaimView, loser: ClaimView, former: JobView | None) -> bool:
-    """Return whether `loser`, from whom `winner` took a job, can go on with the job of `winner` instead.
+    """Return whether `loser`, whose job `winner` took, can continue with the job of `winner` instead.
 
     Only within one pool, scope and account, only for a job that still waits for its runner, and only when the
     loser is on its way to a runner that is free: not under release, not executing.

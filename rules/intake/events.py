@@ -11,7 +11,7 @@ from typing import Literal
 class WorkflowJobEvent:
     """One `workflow_job` webhook; every value fits the tables. Times are in UTC.
 
-    `action`, `status` and `conclusion` are GitHub's words, of which it may send new ones.
+    `action`, `status` and `conclusion` are GitHub's words. GitHub may send new ones.
     """
 
     action: str
