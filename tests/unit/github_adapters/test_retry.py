@@ -49,7 +49,7 @@ def listed(github: GitHub, policy: RetryPolicy) -> object:
 
 
 def delete(github: GitHub, policy: RetryPolicy) -> object:
-    return github.delete_runner(installation_id=1, scope=ACME, runner_id=5, policy=policy)  # type: ignore[func-returns-value]
+    return github.delete_runner(installation_id=1, scope=ACME, runner_id=5, policy=policy)
 
 
 def job(github: GitHub, policy: RetryPolicy) -> object:
