@@ -24,21 +24,21 @@ from ostler.encryption import Cipher
 from ostler.settings import Settings
 from web.api.app import build_api, mount_api
 from web.api.database import Database
+from web.edge.limits import PORT
+from web.edge.ports import POLL_PATH, Ports
+from web.edge.refused_log import RefusedLog
 from web.health.health import Health, Vitals
 from web.health.metrics import Held, Metrics
 from web.health.watchdog import Watchdog
 from web.intake.webhooks import Intake
-from web.limits import PORT
-from web.ports import POLL_PATH, Ports
-from web.publisher import Publisher, Sender
-from web.refused_log import RefusedLog
+from web.process.publisher import Publisher, Sender
+from web.process.threads import CLUSTER_THREADS, Threads
 from web.runners.admission import Admission
 from web.runners.cluster import Cluster, KubernetesCluster
 from web.runners.handover import Handover
 from web.runners.listener import Listener
 from web.runners.offering import Offering
 from web.runners.polls import Polls
-from web.threads import CLUSTER_THREADS, Threads
 
 log = structlog.get_logger(__name__)
 _misdirected = RefusedLog(log, "web.other_port")

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from github_adapters.client import JobSeen
-from github_adapters.runs import RunSeen
+from github_adapters.endpoints.jobs import JobSeen
+from github_adapters.endpoints.runs import RunSeen
 from models.claims import releases
 from models.intake import repositories
 from models.routing import accounts

@@ -14,7 +14,7 @@ import structlog
 from celery import Task
 from sqlalchemy import Connection
 
-from github_adapters.client import Jit
+from github_adapters.endpoints.runners import Jit
 from models.claims import releases, steps
 from models.routing import accounts, installations, runner_groups
 from models.upstream import backoffs

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import structlog
 from sqlalchemy.exc import DBAPIError
 
-from github_adapters.client import RunnerSeen
+from github_adapters.endpoints.runners import RunnerSeen
 from models.pools import runner_versions
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError

@@ -20,9 +20,9 @@ import structlog
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from github_adapters.client import PAGE
-from github_adapters.runs import ListPage, RunSeen
-from github_adapters.webhooks import Home, WorkflowJobEvent
+from github_adapters.endpoints.pages import PAGE, ListPage
+from github_adapters.endpoints.runs import RunSeen
+from github_adapters.webhooks import Home
 from models.db import stalls
 from models.db.engine import is_locked
 from models.intake import intake
@@ -38,6 +38,7 @@ from ostler.reasons import words_of
 from ostler.wakes import ASK_RUN, RECONCILE
 from rules.claims.machines import JobState
 from rules.claims.stalls import Cause, FoundBy
+from rules.intake.events import WorkflowJobEvent
 from rules.sweeps.catch_up import Catch, judge_listed, wait_after
 from rules.sweeps.reaping import Source, Witness
 from rules.sweeps.unresolved import LONGEST_QUEUED, next_ask_after

@@ -18,8 +18,8 @@ import structlog
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from github_adapters.client import PAGE
-from github_adapters.deliveries import DeliveryPage, DeliverySeen
+from github_adapters.endpoints.deliveries import DeliveryPage, DeliverySeen
+from github_adapters.endpoints.pages import PAGE
 from models.db import epochs
 from models.intake.announcements import TAKEN
 from models.sweeps import redelivery as asks

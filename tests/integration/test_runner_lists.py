@@ -14,7 +14,8 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import text
 
-from github_adapters.client import GitHub, RunnerSeen
+from github_adapters.client import GitHub
+from github_adapters.endpoints.runners import RunnerSeen
 from models.db.engine import transaction
 from models.sweeps import runner_lists
 from ostler.clock import utcnow

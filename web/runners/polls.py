@@ -26,8 +26,8 @@ from ostler.reasons import words_of
 from ostler.secrets import Secret
 from ostler.settings import Settings
 from rules.claims.poll_answers import Answer, Verdict
-from web.limits import BODY_WITHIN, proven
-from web.refused_log import RefusedLog
+from web.edge.limits import BODY_WITHIN, proven
+from web.edge.refused_log import RefusedLog
 from web.runners.admission import Admission
 from web.runners.handover import Handover, Missed, Recipient
 from web.runners.held import Poll

@@ -26,9 +26,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from k8s_adapters import client as kube_client
 from k8s_adapters.client import KubeClient
-from k8s_adapters.retry import Timing
 from lab.processes import free_port
 from models.db import client_waits
+from ostler.clock import Timing
 from tests.database import Database
 from tests.integration.cli.test_operator import Done, Operator, operator, run_command
 

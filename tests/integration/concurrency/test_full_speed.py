@@ -17,7 +17,7 @@ from cryptography.fernet import Fernet
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from github_adapters.client import Jit
+from github_adapters.endpoints.runners import Jit
 from k8s_adapters.names import CLAIM_ANNOTATION
 from models.claims import deliver, releases, resume
 from models.db.engine import StartOver, transaction

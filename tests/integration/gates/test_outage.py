@@ -14,7 +14,6 @@ from structlog.testing import capture_logs
 from github_adapters.client import GitHub
 from k8s_adapters.client import make_client
 from k8s_adapters.pods import list_pods
-from k8s_adapters.retry import ONCE
 from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultProxy, kubeconfig_through
 from models.db.engine import transaction
@@ -23,6 +22,7 @@ from models.upstream.gates import is_open, shut
 from ostler.errors import Retryable
 from ostler.upstreams import TALLY, Upstream
 from rules.sweeps.reaping import Source, Witness
+from rules.upstream.retry import ONCE
 from tasks.sweeps import gates as sweep
 from tasks.sweeps.frame import LEASE, run_tick
 from tasks.sweeps.pace import Sweep

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, create_engine, text
 
-from github_adapters.client import JobSeen, RunnerSeen
+from github_adapters.endpoints.jobs import JobSeen
+from github_adapters.endpoints.runners import RunnerSeen
 from lab.postgres import Postgres
 from models.db import epochs
 from models.restore import restoring as models_restoring

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Row, text
 
-from github_adapters.client import InstallationSeen, JobSeen, RunnerSeen
-from github_adapters.runs import ListPage, RunSeen
-from github_adapters.webhooks import WorkflowJobEvent
+from github_adapters.endpoints.app import InstallationSeen
+from github_adapters.endpoints.jobs import JobSeen
+from github_adapters.endpoints.pages import ListPage
+from github_adapters.endpoints.runners import RunnerSeen
+from github_adapters.endpoints.runs import RunSeen
 from k8s_adapters.client import KubeClient, make_client
 from k8s_adapters.events import Regarding
 from k8s_adapters.pods import PodSeen, list_pods
@@ -27,6 +29,7 @@ from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, NotInstalled, Retryable
 from ostler.secrets import Secret
 from ostler.wakes import Waker
+from rules.intake.events import WorkflowJobEvent
 from rules.routing.scopes import Scope
 from tasks.claims.release import release
 from tasks.pools.pools import pools, reconcile

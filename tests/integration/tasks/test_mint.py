@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cryptography.fernet import Fernet
 
-from github_adapters.client import Jit, RunnerSeen
+from github_adapters.endpoints.runners import Jit, RunnerSeen
 from models.claims import steps
 from ostler.clock import utcnow
 from ostler.encryption import Cipher

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Row, text
 from structlog.testing import capture_logs
 
-from github_adapters.deliveries import DeliveryPage, DeliverySeen
+from github_adapters.endpoints.deliveries import DeliveryPage, DeliverySeen
 from models.db import epochs
 from models.db.engine import in_transaction, transaction
 from models.sweeps import redelivery as asks

@@ -22,13 +22,13 @@ from k8s_adapters.client import KubeClient, object_path
 from k8s_adapters.leases import read_lease
 from k8s_adapters.pools import PoolSeen, create_pool
 from k8s_adapters.resources import Created
-from k8s_adapters.retry import ONCE
 from k8s_adapters.runners import create_runner
 from lab.control_plane import ClusterAccess
 from lab.faults import FaultProxy
 from lab.faults.proxy import kubeconfig_through
 from lab.processes import Child, free_port
 from lab.redis import Redis
+from rules.upstream.retry import ONCE
 from tests.integration.watch.relay import Relay
 
 PATIENCE = 60.0

@@ -27,9 +27,9 @@ from ostler.secrets import Secret
 from ostler.settings import Settings
 from tests.database import Database
 from tests.integration.models.webhook_rows import add_claim, add_pool, count, job_row
-from web import publisher as web_publisher
 from web.intake import batches, webhooks
 from web.intake.webhooks import Intake
+from web.process import publisher as web_publisher
 
 T = TypeVar("T")
 

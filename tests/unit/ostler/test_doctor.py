@@ -34,8 +34,8 @@ from cli.doctor.findings import Check, Outcome, Verdict, ok, unknown
 from cli.doctor.runner import is_bad, run
 from deploys.addresses import PRIVATE_V4
 from github_adapters import permissions
-from github_adapters.app import AppInstallation, AppSeen
-from github_adapters.deliveries import DeliveryPage, DeliverySeen
+from github_adapters.endpoints.app import AppInstallation, AppSeen
+from github_adapters.endpoints.deliveries import DeliveryPage, DeliverySeen
 from k8s_adapters.admission import PolicyAnswer
 from models.browse.health import Server
 from models.browse.sweeps import SweepSeen

@@ -22,8 +22,8 @@ from ostler.encryption import Cipher
 from ostler.secrets import Secret
 from ostler.settings import Settings
 from web.app import Web, build_app
-from web.connections import Connections
-from web.ports import Audience
+from web.edge.connections import Connections
+from web.edge.ports import Audience
 from web.server import Server, make_server
 
 NAMESPACE = "runners"

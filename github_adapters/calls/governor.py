@@ -28,8 +28,8 @@ from typing import Protocol
 import redis
 import structlog
 
-from github_adapters.answers import EVERYTHING, limit_of, quota_of
-from github_adapters.http import Answer
+from github_adapters.calls.answers import EVERYTHING, limit_of, quota_of
+from github_adapters.calls.http import Answer
 from ostler.clock import machine_now
 from ostler.errors import RateLimited
 from ostler.secrets import Secret

@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from github_adapters import fields
-from github_adapters.answers import refused_token
-from github_adapters.governor import CallClass, Governs
-from github_adapters.http import Deadline, Http
+from github_adapters.calls.answers import refused_token
+from github_adapters.calls.governor import CallClass, Governs
+from github_adapters.calls.http import Deadline, Http
 from ostler.errors import ConfigurationError, NotInstalled, RateLimited, Retryable
 from ostler.secrets import Secret
 

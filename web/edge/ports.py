@@ -1,4 +1,4 @@
-"""Which path is served on which port of `ostler web`.
+"""Ports of `ostler web` and the paths that each serves.
 
 | port | setting | what is served | who should reach it |
 | --- | --- | --- | --- |
@@ -20,14 +20,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ostler.settings import Settings
-from web.connections import Connections
+from web.edge.connections import Connections
 
 POLL_PATH = "/runners/v1/dispatch"
 _PRIVATE_PATHS = frozenset({"/metrics", "/healthz", "/readyz"})
 
 
 class Audience(StrEnum):
-    """For whom a path is."""
+    """The clients that a path serves."""
 
     PUBLIC = "public"
     POLLS = "polls"
@@ -38,11 +38,11 @@ MOST_CONNECTIONS: Mapping[Audience, int] = {Audience.PUBLIC: 1_000, Audience.POL
 """Connections of a port that hold no verified poll. Polls of a whole fleet come at once when `web` starts."""
 
 _PART_OF_FILES = 4
-"""At most one of so many open files is for the unproven connections of a port."""
+"""The unproven connections of one port may use one open file in four."""
 
 
 def audience_of(path: str) -> Audience:
-    """Return for whom a path is; one that does not exist is for the public."""
+    """Return the audience of a path; one that does not exist is for the public."""
     if path == POLL_PATH:
         return Audience.POLLS
     return Audience.PRIVATE if path in _PRIVATE_PATHS else Audience.PUBLIC

@@ -1,4 +1,4 @@
-"""Bounds on what a client can make the process hold or do before it has proven anything.
+"""Bounds on the memory and the time that a client can take before it has proven anything.
 
 httptools, unlike h11, bounds neither sizes nor times, and it reports a header field only when the field has ended.
 So this protocol counts the bytes that came since the parser last reported anything. It answers one request of a
@@ -18,8 +18,8 @@ from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ostler.logging import get_logger
-from web.connections import Connections
-from web.refused_log import RefusedLog
+from web.edge.connections import Connections
+from web.edge.refused_log import RefusedLog
 
 LARGEST_HEAD = 32 * 1024
 """Bytes of request line and headers, each header counted as `FIELD` more; a token may have 8 KiB of them."""
@@ -124,7 +124,7 @@ class BoundedProtocol(HttpToolsProtocol):
     # What comes
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came, and drop the client when it is too much for what it says."""
+        """Parse the bytes, and drop the client when they exceed a bound of this protocol."""
         if self._dropped:
             return
         if self._discards:
@@ -231,7 +231,7 @@ class BoundedProtocol(HttpToolsProtocol):
         raise _Stopped
 
     def _refuse(self) -> None:
-        """Answer 400 to what is not HTTP, and close."""
+        """Answer 400 to bytes that are not HTTP, and close."""
         self._discards = True
         self._expect(READ_WITHIN)
         _malformed.add(client=self.client[0] if self.client else None)

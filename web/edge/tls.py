@@ -23,8 +23,8 @@ from cryptography import x509
 
 from ostler.errors import ConfigurationError
 from ostler.logging import get_logger
-from web.connections import Connections
-from web.refused_log import RefusedLog
+from web.edge.connections import Connections
+from web.edge.refused_log import RefusedLog
 
 LOOK_EVERY = 10.0
 """Seconds between two checks of the files. The kubelet brings a changed Secret within a minute or two."""
@@ -42,7 +42,7 @@ _CERTIFICATE, _KEY = "OSTLER_WEB_POLLS_TLS_CERT", "OSTLER_WEB_POLLS_TLS_KEY"
 
 _M_MMAP_THRESHOLD = -3
 _OWN_PAGES_FROM = 128 * 1024
-"""Bytes from which a buffer is mapped separately: glibc's initial value, which it raises unless it is set."""
+"""Bytes; a buffer of this size or more is mapped separately. Unless it is set, glibc raises its initial value."""
 
 log = get_logger(__name__)
 _failed = RefusedLog(log, "tls.handshake_failed")

@@ -1,4 +1,4 @@
-"""What an answer of GitHub means: its quota, a limit, or a refusal in the words of `ostler.errors`.
+"""Meaning of an answer of GitHub: its quota, a limit, or a refusal in the words of `ostler.errors`.
 
 The rules for limits are those of "Rate limits for the REST API" (GitHub docs): obey `retry-after`, else the
 reset of an empty quota, else wait a minute. No error's text holds a body or a credential (law L13).
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
 
-from github_adapters.http import Answer
-from github_adapters.words import words_of
+from github_adapters.calls.http import Answer
+from github_adapters.calls.words import words_of
 from ostler.errors import (
     Conflict,
     Forbidden,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
+from github_adapters.calls.http import Answer
 from github_adapters.fields import Malformed, decode, without_controls
-from github_adapters.http import Answer
 
 LONGEST = 200
 """Characters of a message that are kept."""

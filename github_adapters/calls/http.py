@@ -59,16 +59,16 @@ class Deadline:
 
         Raises `Retryable` when there is no time left; the wait then never began.
         """
-        if self._end is None:
+        left = self.remaining()
+        if left is None:
             return limit
-        left = self._end - time.monotonic()
         if left <= 0:
             raise Retryable("no time left for a call to GitHub")
         return min(left, limit)
 
-    def allows(self, wait: float) -> bool:
-        """Return whether there is time left after a wait of so many seconds."""
-        return self._end is None or time.monotonic() + wait < self._end
+    def remaining(self) -> float | None:
+        """Return the seconds that are left, which may be below 0; None when it never ends."""
+        return None if self._end is None else self._end - time.monotonic()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

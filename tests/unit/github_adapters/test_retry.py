@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from github_adapters.client import GitHub
-from github_adapters.repeat import Timing
+from ostler.clock import Timing
 from ostler.errors import Busy, Conflict, Forbidden, Gone, Invalid, RateLimited, Retryable, UpstreamError
 from ostler.secrets import Secret
 from rules.claims.job_outcomes import NextStep
@@ -49,7 +49,7 @@ def listed(github: GitHub, policy: RetryPolicy) -> object:
 
 
 def delete(github: GitHub, policy: RetryPolicy) -> object:
-    return github.delete_runner(installation_id=1, scope=ACME, runner_id=5, policy=policy)  # type: ignore[func-returns-value]
+    return github.delete_runner(installation_id=1, scope=ACME, runner_id=5, policy=policy)
 
 
 def job(github: GitHub, policy: RetryPolicy) -> object:
@@ -68,8 +68,8 @@ def runs(github: GitHub, policy: RetryPolicy) -> object:
     return github.list_runs(installation_id=1, repository="acme/app", status="queued", policy=policy)
 
 
-Repeatable = Callable[[GitHub, RetryPolicy], object]
-EVERY: list[tuple[Repeatable, Reply]] = [
+PolicyCall = Callable[[GitHub, RetryPolicy], object]
+EVERY: list[tuple[PolicyCall, Reply]] = [
     (find, Reply(body=NOBODY)),
     (listed, Reply(body=NOBODY)),
     (delete, Reply(status=204)),
@@ -78,7 +78,7 @@ EVERY: list[tuple[Repeatable, Reply]] = [
     (run, Reply(status=404)),
     (runs, Reply(body={"total_count": 0, "workflow_runs": []})),
 ]
-REPEATABLE = pytest.mark.parametrize(("call", "fine"), EVERY, ids=[call.__name__ for call, _ in EVERY])
+EACH_CALL = pytest.mark.parametrize(("call", "fine"), EVERY, ids=[call.__name__ for call, _ in EVERY])
 
 
 def replies(*first: Reply, then: Reply) -> Callable[[Call], Reply]:
@@ -87,7 +87,7 @@ def replies(*first: Reply, then: Reply) -> Callable[[Call], Reply]:
     return lambda _: next(turn)
 
 
-@REPEATABLE
+@EACH_CALL
 @pytest.mark.parametrize(
     "broken",
     [
@@ -99,8 +99,8 @@ def replies(*first: Reply, then: Reply) -> Callable[[Call], Reply]:
     ],
     ids=["500", "502", "503", "504", "cut"],
 )
-def test_what_may_end_differently_is_repeated(
-    github: GitHub, upstream: Upstream, slept: list[float], call: Repeatable, fine: Reply, broken: Reply
+def test_what_may_end_differently_is_retried(
+    github: GitHub, upstream: Upstream, slept: list[float], call: PolicyCall, fine: Reply, broken: Reply
 ) -> None:
     upstream.answer = replies(broken, broken, broken, then=fine)
     call(github, FOUR)
@@ -108,9 +108,9 @@ def test_what_may_end_differently_is_repeated(
     assert slept == [1, 2, 4]
 
 
-@REPEATABLE
-def test_an_answer_that_makes_no_sense_is_repeated(
-    github: GitHub, upstream: Upstream, slept: list[float], call: Repeatable, fine: Reply
+@EACH_CALL
+def test_an_answer_that_makes_no_sense_is_retried(
+    github: GitHub, upstream: Upstream, slept: list[float], call: PolicyCall, fine: Reply
 ) -> None:
     status = 503 if fine.status == 204 else 200  # a 204 has no body to be nonsense
     upstream.answer = replies(Reply(status=status, body="nonsense"), then=fine)
@@ -118,9 +118,9 @@ def test_an_answer_that_makes_no_sense_is_repeated(
     assert slept == [1]
 
 
-@REPEATABLE
+@EACH_CALL
 def test_the_last_error_leaves_when_the_attempts_are_used_up(
-    github: GitHub, upstream: Upstream, slept: list[float], call: Repeatable, fine: Reply
+    github: GitHub, upstream: Upstream, slept: list[float], call: PolicyCall, fine: Reply
 ) -> None:
     upstream.answer = replies(*[Reply(status=502)] * 4, then=fine)
     with pytest.raises(Retryable) as last:
@@ -129,7 +129,7 @@ def test_the_last_error_leaves_when_the_attempts_are_used_up(
     assert len(slept) == 3
 
 
-@REPEATABLE
+@EACH_CALL
 @pytest.mark.parametrize(
     ("answer", "meaning"),
     [
@@ -143,11 +143,11 @@ def test_the_last_error_leaves_when_the_attempts_are_used_up(
     ],
     ids=["429", "limited", "403", "401", "409", "400", "501"],
 )
-def test_an_answer_is_not_repeated(
+def test_an_answer_is_not_retried(
     github: GitHub,
     upstream: Upstream,
     slept: list[float],
-    call: Repeatable,
+    call: PolicyCall,
     fine: Reply,
     answer: Reply,
     meaning: type[UpstreamError],
@@ -159,7 +159,7 @@ def test_an_answer_is_not_repeated(
     assert slept == []
 
 
-@REPEATABLE
+@EACH_CALL
 def test_without_a_policy_a_call_is_made_once(
     github: GitHub, upstream: Upstream, slept: list[float], call: Any, fine: Reply
 ) -> None:
@@ -169,9 +169,9 @@ def test_without_a_policy_a_call_is_made_once(
     assert slept == []
 
 
-@REPEATABLE
+@EACH_CALL
 def test_no_attempt_begins_when_the_wait_would_outlive_the_deadline(
-    github: GitHub, upstream: Upstream, slept: list[float], call: Repeatable, fine: Reply
+    github: GitHub, upstream: Upstream, slept: list[float], call: PolicyCall, fine: Reply
 ) -> None:
     upstream.answer = replies(Reply(status=502), then=fine)
     with pytest.raises(Retryable):
@@ -179,7 +179,7 @@ def test_no_attempt_begins_when_the_wait_would_outlive_the_deadline(
     assert slept == []
 
 
-def test_a_refused_token_of_an_installation_is_repeated_too(
+def test_a_refused_token_of_an_installation_is_retried_too(
     github: GitHub, upstream: Upstream, slept: list[float]
 ) -> None:
     upstream.tokens = replies(Reply(status=502), then=upstream.tokens(upstream_call()))
@@ -221,7 +221,7 @@ def test_a_busy_runner_is_not_asked_for_again(github: GitHub, upstream: Upstream
     assert slept == []
 
 
-def test_neither_a_mint_nor_a_redelivery_is_ever_repeated(
+def test_neither_a_mint_nor_a_redelivery_is_ever_retried(
     github: GitHub, upstream: Upstream, slept: list[float]
 ) -> None:
     upstream.answer = lambda _: Reply(status=502)
