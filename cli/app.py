@@ -247,6 +247,6 @@ def demo(
     logs: Annotated[Path | None, typer.Option(help="keep the logs of every process in this new folder")] = None,
 ) -> None:
     """Run the whole system on this machine and real jobs through it."""
-    from cli.demo import run_demo  # noqa: PLC0415
+    from lab.demo.run import run_demo  # noqa: PLC0415
 
     raise typer.Exit(run_demo(jobs=jobs, cluster=cluster, seed=seed, logs=logs))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.demo_folder import remove_killed
+from lab.demo.folder import remove_killed
 
 
 @contextmanager

@@ -21,13 +21,13 @@ from rich.markup import escape
 from sqlalchemy import create_engine
 from urllib3.exceptions import HTTPError
 
-from cli.demo_folder import folder_of_run, remove_killed, running_in
-from cli.demo_keeper import Keeper
-from cli.demo_report import figures_of, report
-from cli.demo_view import View
-from cli.demo_where import show_where
 from lab.control_plane import ControlPlaneUnavailable
 from lab.control_plane_build import binaries
+from lab.demo.folder import folder_of_run, remove_killed, running_in
+from lab.demo.keeper import Keeper
+from lab.demo.report import figures_of, report
+from lab.demo.view import View
+from lab.demo.where import show_where
 from lab.processes import StartError
 from lab.setup import ACCOUNTS, POOLS
 from lab.system import CLUSTERS, Options, System, read_log

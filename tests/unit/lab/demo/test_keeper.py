@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from cli.demo_keeper import TRIES, Keeper
+from lab.demo.keeper import TRIES, Keeper
 from lab.processes import StartError
 from lab.system import System
 
