@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lab.bootstrap import ACCOUNTS, POOLS, LabAccount, LabPool
 from lab.levers import pull
-from lab.setup import ACCOUNTS, POOLS, LabAccount, LabPool
 
 Say = Callable[[str], None]
 

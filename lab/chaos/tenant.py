@@ -21,11 +21,11 @@ from typing import Any
 import urllib3
 from urllib3.exceptions import HTTPError
 
+from lab.bootstrap import ACCOUNTS, POOLS
 from lab.chaos.laws import Broken, of_executions
 from lab.chaos.sampler import Sampler
 from lab.chaos.waits import scaled
 from lab.kubelet.simulated import LINGERS
-from lab.setup import ACCOUNTS, POOLS
 from lab.system import Options, System, read_log
 
 Say = Callable[[str], None]

@@ -21,6 +21,7 @@ from rich.markup import escape
 from sqlalchemy import create_engine
 from urllib3.exceptions import HTTPError
 
+from lab.bootstrap import ACCOUNTS, POOLS
 from lab.control_plane import ControlPlaneUnavailable
 from lab.control_plane_build import binaries
 from lab.demo.folder import folder_of_run, remove_killed, running_in
@@ -29,7 +30,6 @@ from lab.demo.report import figures_of, report
 from lab.demo.view import View
 from lab.demo.where import show_where
 from lab.processes import StartError
-from lab.setup import ACCOUNTS, POOLS
 from lab.system import CLUSTERS, Options, System, read_log
 from lab.traffic import Traffic
 from lab.verdict import judge
