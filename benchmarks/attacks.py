@@ -35,9 +35,15 @@ def run(recorder: Recorder) -> None:
             recorder.say(f"round {number + 1}, in peace")
             _round(recorder, stage, web, next(first), attacked=False)
         attack = stage.module(
-            "attacks", "benchmarks.load.attacks", "--port", str(stage.web_port), "--idle", str(recorder.size(2000, 20)),
-            "--dribbling", str(recorder.size(100, 2)),
-        )  # fmt: skip
+            "attacks",
+            "benchmarks.load.attacks",
+            "--port",
+            str(stage.web_port),
+            "--idle",
+            str(recorder.size(2000, 20)),
+            "--dribbling",
+            str(recorder.size(100, 2)),
+        )
         stage.wait(lambda: bool(stage.said("attacks", "attacks")), timeout=60, what="the attack")
         time.sleep(recorder.size(5, 1))
         for number in range(recorder.size(3, 1)):
@@ -63,9 +69,14 @@ def _round(recorder: Recorder, stage: Stage, web: Child, first: int, *, attacked
         recorder.add("CPU of web, in peace", "cores", used, window, is_bound=True)
         return
     recorder.add(
-        "accepted, 200/s, attacked", "ms", found["latencies"], window, targets=(Target("p99", "<", 150),),
-        bounds=("accepted, 200/s, in peace",), note="from the moment the webhook was due to the end of its answer",
-    )  # fmt: skip
+        "accepted, 200/s, attacked",
+        "ms",
+        found["latencies"],
+        window,
+        targets=(Target("p99", "<", 150),),
+        bounds=("accepted, 200/s, in peace",),
+        note="from the moment the webhook was due to the end of its answer",
+    )
     recorder.add("CPU of web, attacked", "cores", used, window, bounds=("CPU of web, in peace",))
     recorder.add("memory of web, attacked", "MiB", memory(web.pid)[0], window, targets=(Target("median", "<", 400),))
     _lost(recorder, stage, window, found, first, count)
@@ -76,19 +87,38 @@ def _lost(recorder: Recorder, stage: Stage, window: Window, found: dict[str, Any
         stage.scalar("SELECT count(*) FROM jobs WHERE id >= :first AND id < :end", first=first, end=first + count)
     )
     recorder.add(
-        "webhooks lost, attacked", "rows", count - min(kept, found["statuses"].get("202", 0)), window,
-        targets=(Target("median", "=", 0),), note="webhooks that were not answered 202, or have no row",
-    )  # fmt: skip
+        "webhooks lost, attacked",
+        "rows",
+        count - min(kept, found["statuses"].get("202", 0)),
+        window,
+        targets=(Target("median", "=", 0),),
+        note="webhooks that were not answered 202, or have no row",
+    )
     state = stage.said("polls", "state")[-1]
     broken = sum(number for status, number in state["answers"].items() if status != "204")
     recorder.add(
-        "polls that ended otherwise than with 204", "calls", broken, window, targets=(Target("median", "=", 0),),
-    )  # fmt: skip
+        "polls that ended otherwise than with 204",
+        "calls",
+        broken,
+        window,
+        targets=(Target("median", "=", 0),),
+    )
 
 
 def _send(stage: Stage, first: int, *, count: int, rate: float) -> dict[str, Any]:
     found: dict[str, Any] = stage.run(
-        "benchmarks.load.hooks", "--url", f"{stage.web_url}/webhooks/github", "--count", str(count), "--first",
-        str(first), "--labels", ",".join(LABELS), "--rate", str(rate), "--senders", "64",
-    )  # fmt: skip
+        "benchmarks.load.hooks",
+        "--url",
+        f"{stage.web_url}/webhooks/github",
+        "--count",
+        str(count),
+        "--first",
+        str(first),
+        "--labels",
+        ",".join(LABELS),
+        "--rate",
+        str(rate),
+        "--senders",
+        "64",
+    )
     return found

@@ -65,9 +65,13 @@ def _whole(recorder: Recorder, cluster: str) -> None:
         for problem in verdict.problems:
             recorder.say(f"problem: {problem}")
         recorder.add(
-            f"{cluster}: jobs that did not complete exactly once", "rows", len(verdict.problems), window,
-            targets=(Target("median", "=", 0),), note=f"of {verdict.jobs}, by the logs of GitHub and the kubelet",
-        )  # fmt: skip
+            f"{cluster}: jobs that did not complete exactly once",
+            "rows",
+            len(verdict.problems),
+            window,
+            targets=(Target("median", "=", 0),),
+            note=f"of {verdict.jobs}, by the logs of GitHub and the kubelet",
+        )
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -129,18 +133,28 @@ def _window(recorder: Recorder, cluster: str, driver: _Driver, *, seconds: float
     recorder.say(
         f"{cluster}: {completed / window.seconds:.1f} jobs/s, {ours:.0f} ms of CPU a job in Ostler's processes"
     )
-    recorder.add(f"{cluster}: sustained throughput", "/s", completed / window.seconds, window,
-                 targets=(Target("median", "≥", LEAST[cluster]),))  # fmt: skip
     recorder.add(
-        f"{cluster}: CPU of a job in all of Ostler's processes", "ms", ours, window,
-        targets=(Target("median", "≤", 30),), bounds=("three no-op tasks", "three webhooks of a bare ASGI app"),
+        f"{cluster}: sustained throughput",
+        "/s",
+        completed / window.seconds,
+        window,
+        targets=(Target("median", "≥", LEAST[cluster]),),
+    )
+    recorder.add(
+        f"{cluster}: CPU of a job in all of Ostler's processes",
+        "ms",
+        ours,
+        window,
+        targets=(Target("median", "≤", 30),),
+        bounds=("three no-op tasks", "three webhooks of a bare ASGI app"),
         note="webhook to completion, and the Pod that replaces the spent one",
-    )  # fmt: skip
+    )
     for name in sorted(per_job, key=lambda name: (name not in OURS, -per_job[name])):
         whose = "" if name in OURS else "lab: "
         recorder.add(f"{cluster}: … {whose}{name}", "ms", per_job[name], window)
-    recorder.add(f"{cluster}: calls to GitHub per job", "ratio", calls / completed, window,
-                 targets=(Target("median", "≤", 1.2),))  # fmt: skip
+    recorder.add(
+        f"{cluster}: calls to GitHub per job", "ratio", calls / completed, window, targets=(Target("median", "≤", 1.2),)
+    )
 
 
 def _bounds(recorder: Recorder, stage: Stage) -> None:

@@ -57,10 +57,20 @@ def run(recorder: Recorder) -> None:
         pass
     for phase in PHASES:
         few, many = costs["few"][phase], costs["many"][phase]
-        recorder.add(f"{phase}: CPU of a Pod, many to few", "ratio", many[0] / max(few[0], 1e-6), window,
-                     targets=(Target("median", "≤", 1.25),))  # fmt: skip
-        recorder.add(f"{phase}: calls of a Pod, many to few", "ratio", many[1] / max(few[1], 1e-6), window,
-                     targets=(Target("median", "≤", 1.25),))  # fmt: skip
+        recorder.add(
+            f"{phase}: CPU of a Pod, many to few",
+            "ratio",
+            many[0] / max(few[0], 1e-6),
+            window,
+            targets=(Target("median", "≤", 1.25),),
+        )
+        recorder.add(
+            f"{phase}: calls of a Pod, many to few",
+            "ratio",
+            many[1] / max(few[1], 1e-6),
+            window,
+            targets=(Target("median", "≤", 1.25),),
+        )
     recorder.lab = {
         "Pods": ", ".join(f"{name}: {pods}" for name, (pods, _) in SIZES.items()) + ", simulated, start at once",
         "jobs": f"{LONG} that run over roll and scale-down, one of half a second each second beside them",
@@ -72,9 +82,12 @@ def _fleet(recorder: Recorder, name: str, pods: int) -> dict[str, tuple[float, f
     folder = Path(tempfile.mkdtemp(prefix="ostler-bench-"))
     budget = {f"OSTLER_DEFAULT_BUDGET_{what}": "100000" for what in ("COUNT", "VCPU", "MEMORY_GIB")}
     options = Options(
-        pools=(POOL,), real_pods=0, beats=1, kubernetes_faults=FaultPlan(),
+        pools=(POOL,),
+        real_pods=0,
+        beats=1,
+        kubernetes_faults=FaultPlan(),
         settings={**budget, "OSTLER_LOG_LEVEL": "WARNING"},
-    )  # fmt: skip
+    )
     with System(folder, options, say=recorder.say, cluster="real") as system:
         kube = system.kube()
         engine = make_engine(Secret(system.postgres.url("ostler")), pool_size=2, application="bench")
@@ -88,9 +101,14 @@ def _fleet(recorder: Recorder, name: str, pods: int) -> dict[str, tuple[float, f
             recorder.say(f"problem: {problem}")
         with recorder.window() as window:
             pass
-        recorder.add(f"{name}: jobs that did not complete exactly once", "rows", len(verdict.problems), window,
-                     targets=(Target("median", "=", 0),),
-                     note=f"of {verdict.jobs}; a busy Pod that was touched is one")  # fmt: skip
+        recorder.add(
+            f"{name}: jobs that did not complete exactly once",
+            "rows",
+            len(verdict.problems),
+            window,
+            targets=(Target("median", "=", 0),),
+            note=f"of {verdict.jobs}; a busy Pod that was touched is one",
+        )
         recorder.add(f"{name}: queued → begun at GitHub, while the pool rolls", "s", waits(log), window)
     shutil.rmtree(folder, ignore_errors=True)
     return found
@@ -148,8 +166,9 @@ class _Fleet:
             f"of CPU a Pod, the control plane {cluster * 1000:.0f} ms"
         )
         bound = f"{self.name}: the same creations by one caller in a loop"
-        self.recorder.add(f"{what}: rate", "/s", self.pods / window.seconds, window,
-                          bounds=(bound,) if phase == "up" else ())  # fmt: skip
+        self.recorder.add(
+            f"{what}: rate", "/s", self.pods / window.seconds, window, bounds=(bound,) if phase == "up" else ()
+        )
         self.recorder.add(f"{what}: calls to the API server a Pod", "calls", calls / self.pods, window)
         self.recorder.add(f"{what}: CPU a Pod in Ostler's processes", "ms", ours * 1000, window)
         self.recorder.add(f"{what}: CPU a Pod in the control plane", "ms", cluster * 1000, window)
@@ -165,10 +184,21 @@ class _Fleet:
         pool = create_pool(self.kube, namespace=namespace, name="bare", spec=spec_of(POOL))
         with self.recorder.window() as window:
             for number in range(count):
-                create_runner(self.kube, pool=pool, name=f"bare-{number:08x}", attempt="bare",
-                              dispatch_url="http://web/", audience="ostler")  # fmt: skip
-        self.recorder.add(f"{self.name}: the same creations by one caller in a loop", "/s", count / window.seconds,
-                          window, is_bound=True)  # fmt: skip
+                create_runner(
+                    self.kube,
+                    pool=pool,
+                    name=f"bare-{number:08x}",
+                    attempt="bare",
+                    dispatch_url="http://web/",
+                    audience="ostler",
+                )
+        self.recorder.add(
+            f"{self.name}: the same creations by one caller in a loop",
+            "/s",
+            count / window.seconds,
+            window,
+            is_bound=True,
+        )
         self.kube.request("DELETE", f"/api/v1/namespaces/{namespace}")
 
     @contextlib.contextmanager
@@ -191,8 +221,12 @@ class _Fleet:
 
     def _send(self, count: int, *, seconds: float) -> None:
         account = ACCOUNTS[0]
-        body = {"repository": f"{account.login}/{account.repositories[0]}", "labels": list(POOL.labels),
-                "count": count, "duration_seconds": seconds}  # fmt: skip
+        body = {
+            "repository": f"{account.login}/{account.repositories[0]}",
+            "labels": list(POOL.labels),
+            "count": count,
+            "duration_seconds": seconds,
+        }
         self.system.lab("POST", "/jobs", body)
 
     def _states(self) -> dict[str, int]:
@@ -218,8 +252,10 @@ class _Fleet:
         self._until(lambda: self._one("SELECT count(*) FROM pools WHERE image = 'runner:next'") == 1)
 
     def _is_rolled(self) -> bool:
-        stale = self._rows("r.template_hash <> p.template_hash AND NOT EXISTS (SELECT FROM claims c WHERE "
-                           "c.pod_uid = r.uid AND c.delivered_at IS NOT NULL)")  # fmt: skip
+        stale = self._rows(
+            "r.template_hash <> p.template_hash AND NOT EXISTS (SELECT FROM claims c WHERE "
+            "c.pod_uid = r.uid AND c.delivered_at IS NOT NULL)"
+        )
         return stale == 0 and self._warm() >= self.pods - self.long - 2
 
     def _is_down(self) -> bool:

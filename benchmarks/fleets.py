@@ -44,8 +44,13 @@ def run(recorder: Recorder) -> None:
         p99 = {beside: _once(recorder, bad, beside=beside, number=number) for beside in (ILL, IDLE)}
         with recorder.window() as window:
             pass
-        recorder.add("healthy pools: p99 beside bad fleets to p99 beside idle Pods", "ratio", p99[ILL] / p99[IDLE],
-                     window, targets=(Target("median", "≤", 2),))  # fmt: skip
+        recorder.add(
+            "healthy pools: p99 beside bad fleets to p99 beside idle Pods",
+            "ratio",
+            p99[ILL] / p99[IDLE],
+            window,
+            targets=(Target("median", "≤", 2),),
+        )
     recorder.lab = {
         "healthy": ", ".join(f"{pool.name}: {pool.replicas} Pods" for pool in HEALTHY) + f", {RATE:g} jobs/s",
         "beside them": ", ".join(f"{pool.name}: {pool.replicas}" for pool in bad)
@@ -59,9 +64,12 @@ def _once(recorder: Recorder, bad: list[LabPool], *, beside: str, number: int) -
     pools = bad if beside == ILL else [replace(pool, spec={}) for pool in bad]
     folder = Path(tempfile.mkdtemp(prefix="ostler-bench-"))
     options = Options(
-        pools=(*HEALTHY, *pools), real_pods=0, beats=1, seed=number + 1,
+        pools=(*HEALTHY, *pools),
+        real_pods=0,
+        beats=1,
+        seed=number + 1,
         settings={"OSTLER_DEFAULT_BUDGET_COUNT": "100", "OSTLER_LOG_LEVEL": "WARNING"},
-    )  # fmt: skip
+    )
     with System(folder, options, say=recorder.say, cluster="embedded") as system:
         system.lab("PUT", f"/accounts/{BAD.login}/groups/{GROUP}", {"name": "special"})
         system.lab("PUT", f"/accounts/{BAD.login}/refusals", [{"group": GROUP, "because": "permission"}])
@@ -75,8 +83,14 @@ def _once(recorder: Recorder, bad: list[LabPool], *, beside: str, number: int) -
         busy = (machine_cpu() - before) / window.seconds / CORES * 100
         found = load.milliseconds()
     shutil.rmtree(folder, ignore_errors=True)
-    recorder.add(f"beside {beside}: queued → JIT, healthy pools", "ms", found, window, is_bound=beside == IDLE,
-                 bounds=() if beside == IDLE else (f"beside {IDLE}: queued → JIT, healthy pools",))  # fmt: skip
+    recorder.add(
+        f"beside {beside}: queued → JIT, healthy pools",
+        "ms",
+        found,
+        window,
+        is_bound=beside == IDLE,
+        bounds=() if beside == IDLE else (f"beside {IDLE}: queued → JIT, healthy pools",),
+    )
     recorder.add(f"beside {beside}: CPU of the machine", "%", busy, window, targets=(Target("median", "<", 70),))
     p99 = sorted(found)[min(len(found) - 1, int(0.99 * len(found)))]
     recorder.say(f"beside {beside}: p99 {p99:.0f} ms of {len(found)} jobs, CPU {busy:.0f} %")

@@ -28,8 +28,16 @@ NOTES = ROOT / "benchmarks" / "notes"
 KEPT = 1000
 """Observations of one round that are kept; of more, so many evenly spaced ones of their sorted list."""
 PACKAGES = (
-    "celery", "kombu", "redis", "sqlalchemy", "psycopg2-binary", "starlette", "uvicorn", "uvloop", "kubernetes",
-)  # fmt: skip
+    "celery",
+    "kombu",
+    "redis",
+    "sqlalchemy",
+    "psycopg2-binary",
+    "starlette",
+    "uvicorn",
+    "uvloop",
+    "kubernetes",
+)
 
 Unit = Literal["ms", "s", "/s", "MiB", "cores", "calls", "rows", "statements", "ratio", "kB", "%"]
 Statistic = Literal["p50", "p99", "max", "median"]
@@ -46,8 +54,11 @@ class Target:
     def met(self, found: float) -> bool:
         """Return whether a value meets it."""
         return {
-            "<": found < self.value, "≤": found <= self.value, "≥": found >= self.value, "=": found == self.value,
-        }[self.sign]  # fmt: skip
+            "<": found < self.value,
+            "≤": found <= self.value,
+            "≥": found >= self.value,
+            "=": found == self.value,
+        }[self.sign]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +131,17 @@ class Recorder:
         window.others = round(max(used, 0.0) / max(window.seconds, 0.01), 2)
 
     def add(
-        self, name: str, unit: Unit, values: Iterable[float] | float, window: Window, *,
-        targets: Sequence[Target] = (), bounds: Sequence[str] = (), is_bound: bool = False, note: str = "",
-    ) -> Figure:  # fmt: skip
+        self,
+        name: str,
+        unit: Unit,
+        values: Iterable[float] | float,
+        window: Window,
+        *,
+        targets: Sequence[Target] = (),
+        bounds: Sequence[str] = (),
+        is_bound: bool = False,
+        note: str = "",
+    ) -> Figure:
         """Add one round to a figure, made on first use."""
         figure = self.figures.setdefault(name, Figure(name, unit, targets, bounds, is_bound, note))
         found = [float(values)] if isinstance(values, int | float) else sorted(values)
@@ -179,10 +198,13 @@ def read(path: Path) -> tuple[dict[str, Any], list[Figure]]:
 def environment() -> dict[str, str]:
     """Return what the figures depend on and a reader cannot see."""
     cpu = next(
-        (line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
-         if line.startswith("model name")),
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
         platform.machine(),
-    )  # fmt: skip
+    )
     memory = int(Path("/proc/meminfo").read_text().split()[1]) // 1024
     return {
         "cpu": cpu,

@@ -56,23 +56,37 @@ def _held(recorder: Recorder, stage: Stage, web: Child, count: int) -> None:
         polls = _answered(stage) - answered
         recorder.say(f"{polls} polls in {window.seconds:.0f} s, {statements.count} statements")
         recorder.add(
-            "memory of web, 10,000 Pods held", "MiB", resident, window, targets=(Target("median", "<", 400),),
-            bounds=("memory of a bare ASGI app, 10,000 held",), note=f"{proportional:.0f} MiB proportional",
-        )  # fmt: skip
+            "memory of web, 10,000 Pods held",
+            "MiB",
+            resident,
+            window,
+            targets=(Target("median", "<", 400),),
+            bounds=("memory of a bare ASGI app, 10,000 held",),
+            note=f"{proportional:.0f} MiB proportional",
+        )
         empty = recorder.figures["memory of web, no Pod"].value("median")
         recorder.add("memory per held Pod", "kB", (resident - empty) * 1024 / count, window)
         recorder.add(
-            "CPU of web, 10,000 Pods held", "cores", used, window,
-            targets=(Target("median", "<", 0.25),), bounds=("CPU of a bare ASGI app, 10,000 held",),
+            "CPU of web, 10,000 Pods held",
+            "cores",
+            used,
+            window,
+            targets=(Target("median", "<", 0.25),),
+            bounds=("CPU of a bare ASGI app, 10,000 held",),
             note="every Pod polls again each 40 to 55 s, over a new connection",
-        )  # fmt: skip
-        recorder.add("calls to the cluster", "calls", _calls(stage) - calls, window,
-                     targets=(Target("median", "=", 0),))  # fmt: skip
+        )
+        recorder.add(
+            "calls to the cluster", "calls", _calls(stage) - calls, window, targets=(Target("median", "=", 0),)
+        )
         if polls:
-            recorder.add("SQL statements per poll", "ratio", statements.count / polls, window,
-                         targets=(Target("median", "≤", 0.15),),
-                         note="BEGIN, COMMIT and ROLLBACK not counted; with them "
-                              f"{statements.with_transactions / polls:.2g}")  # fmt: skip
+            recorder.add(
+                "SQL statements per poll",
+                "ratio",
+                statements.count / polls,
+                window,
+                targets=(Target("median", "≤", 0.15),),
+                note=f"BEGIN, COMMIT and ROLLBACK not counted; with them {statements.with_transactions / polls:.2g}",
+            )
 
 
 def _restarts(recorder: Recorder, stage: Stage, web: Child, count: int) -> Child:
@@ -94,9 +108,13 @@ def _restarts(recorder: Recorder, stage: Stage, web: Child, count: int) -> Child
                 )
                 seconds = time.monotonic() - began
             recorder.add(
-                f"web {how} and started: all Pods back", "s", seconds, window, targets=(Target("median", "<", 30),),
+                f"web {how} and started: all Pods back",
+                "s",
+                seconds,
+                window,
+                targets=(Target("median", "<", 30),),
                 note=f"from the start of the new process, which answered after {up:.1f} s",
-            )  # fmt: skip
+            )
             time.sleep(recorder.size(3, 1))
     return web
 

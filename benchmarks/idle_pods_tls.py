@@ -50,12 +50,16 @@ def _start_secured(stage: Stage, port: int) -> Child:
     folder.mkdir()
     certificate, key = write_certificate(folder)
     child = stage.module(
-        "web-tls", "ostler", "web",
-        OSTLER_WEB_PORT=str(free_port()), OSTLER_WEB_POLLS_PORT=str(free_port()),
-        OSTLER_WEB_PRIVATE_PORT=str(free_port()), OSTLER_WEB_POLLS_TLS_PORT=str(port),
+        "web-tls",
+        "ostler",
+        "web",
+        OSTLER_WEB_PORT=str(free_port()),
+        OSTLER_WEB_POLLS_PORT=str(free_port()),
+        OSTLER_WEB_PRIVATE_PORT=str(free_port()),
+        OSTLER_WEB_POLLS_TLS_PORT=str(port),
         OSTLER_WEB_POLLS_TLS_CERT=str(certificate),
         OSTLER_WEB_POLLS_TLS_KEY=str(key),
-    )  # fmt: skip
+    )
     child.wait_until(lambda: "listener.hearing" in child.log.read_text(), timeout=60)
     return child
 
@@ -76,19 +80,27 @@ def _held(recorder: Recorder, stage: Stage, webs: dict[str, Child], empty: dict[
         answers = {name: _answers(stage, name) for name in webs}
         recorder.say(f"statuses since the start, 0 for no answer: {answers}")
         recorder.add(
-            "memory of web, 10,000 Pods held by TLS", "MiB", resident["TLS"], window,
-            targets=(Target("median", "≤", _MOST_MEMORY),), bounds=("memory of web, 10,000 Pods held without TLS",),
-        )  # fmt: skip
+            "memory of web, 10,000 Pods held by TLS",
+            "MiB",
+            resident["TLS"],
+            window,
+            targets=(Target("median", "≤", _MOST_MEMORY),),
+            bounds=("memory of web, 10,000 Pods held without TLS",),
+        )
         recorder.add("memory of web, 10,000 Pods held without TLS", "MiB", resident["plain"], window, is_bound=True)
         recorder.add("memory per Pod held by TLS", "kB", (resident["TLS"] - empty["TLS"]) * 1024 / count, window)
         recorder.add(
             "memory per Pod held without TLS", "kB", (resident["plain"] - empty["plain"]) * 1024 / count, window
         )
         recorder.add(
-            "CPU of web, 10,000 Pods held by TLS", "cores", cores["TLS"], window,
-            targets=(Target("median", "≤", _MOST_CORES),), bounds=("CPU of web, 10,000 Pods held without TLS",),
+            "CPU of web, 10,000 Pods held by TLS",
+            "cores",
+            cores["TLS"],
+            window,
+            targets=(Target("median", "≤", _MOST_CORES),),
+            bounds=("CPU of web, 10,000 Pods held without TLS",),
             note="every Pod polls again each 40 to 55 s, over a new connection with a full handshake",
-        )  # fmt: skip
+        )
         recorder.add("CPU of web, 10,000 Pods held without TLS", "cores", cores["plain"], window, is_bound=True)
         if cores["plain"]:
             recorder.add("CPU with TLS to without", "ratio", cores["TLS"] / cores["plain"], window)

@@ -100,9 +100,12 @@ def _round(recorder: Recorder, stage: Stage, pool: int, polls: str, *, jobs: int
     _record(recorder, window, _times(stage, polls, wanted))
     for name, milliseconds in used.items():
         recorder.add(
-            f"CPU of {name} per job, webhook to JIT", "ms", milliseconds, window,
+            f"CPU of {name} per job, webhook to JIT",
+            "ms",
+            milliseconds,
+            window,
             bounds=("CPU of three no-op tasks",) if name == "worker" else (),
-        )  # fmt: skip
+        )
     stage.wait(lambda: stage.offered() == 0, timeout=60, what="the end of the offers")
 
 
@@ -133,8 +136,9 @@ def _times(stage: Stage, polls: str, wanted: set[int]) -> dict[int, dict[str, fl
         found[claims[event["claim"]]]["jit"] = event["at"]
     for row in stage.rows(
         "SELECT job_id, extract(epoch FROM at) AS at FROM job_events WHERE job_id = ANY(:ids) "
-        "AND transition = 'job_seen'", ids=sorted(wanted),
-    ):  # fmt: skip
+        "AND transition = 'job_seen'",
+        ids=sorted(wanted),
+    ):
         found[row.job_id]["seen"] = float(row.at)
     for row in stage.rows(
         "SELECT claim_id, transition, extract(epoch FROM at) AS at FROM claim_events WHERE claim_id = ANY(:ids)",
@@ -146,11 +150,14 @@ def _times(stage: Stage, polls: str, wanted: set[int]) -> dict[int, dict[str, fl
 
 def _record(recorder: Recorder, window: Window, times: Mapping[int, Mapping[str, float]]) -> None:
     recorder.add(
-        "queued → JIT in the Pod", "ms", [(each["jit"] - each["queued"]) * 1000 for each in times.values()], window,
+        "queued → JIT in the Pod",
+        "ms",
+        [(each["jit"] - each["queued"]) * 1000 for each in times.values()],
+        window,
         targets=(Target("p50", "<", 60), Target("p99", "<", 250)),
         bounds=("three no-op tasks", "raw SQL of the claim path"),
         note="both ends by the clocks of others: GitHub's log and the polling process",
-    )  # fmt: skip
+    )
     for name, (start, end) in PHASES.items():
         both = [each for each in times.values() if start in each and end in each]
         recorder.add(f"… {name}", "ms", [(each[end] - each[start]) * 1000 for each in both], window)

@@ -122,8 +122,10 @@ class _Matcher:
                    now() - random() * interval '1 hour', now()
             FROM generate_series(1, :queued) n ORDER BY random()
             """,
-            accounts=case.accounts, queued=case.queued, pool=self.pool,
-        )  # fmt: skip
+            accounts=case.accounts,
+            queued=case.queued,
+            pool=self.pool,
+        )
         rows("DELETE FROM runner_pods WHERE charged_account_id IS NOT NULL")
         rows(
             """
@@ -132,8 +134,10 @@ class _Matcher:
             SELECT :pool, 'n', 'ending-' || n, 'ending-' || n, 'a', 'h', now(), 1 + n % :accounts, 2000, 4096
             FROM generate_series(1, :ending) n
             """,
-            pool=self.pool, accounts=case.accounts, ending=case.ending,
-        )  # fmt: skip
+            pool=self.pool,
+            accounts=case.accounts,
+            ending=case.ending,
+        )
 
     def once(self, batch: int) -> float:
         """Run the matcher, put new jobs and Pods in the place of those it paired, and return the seconds of the run."""
@@ -174,8 +178,9 @@ class _Matcher:
         self.stage.rows(
             "INSERT INTO offers (pod_uid, pool_id, web_id, poll_id, until) "
             "SELECT uid, pool_id, :web, 'p', now() + interval '1 day' FROM runner_pods WHERE uid = ANY(:uids)",
-            web=_WEB, uids=[pod.uid for pod in pods],
-        )  # fmt: skip
+            web=_WEB,
+            uids=[pod.uid for pod in pods],
+        )
 
 
 def _measure(recorder: Recorder, matcher: _Matcher, case: Case) -> None:
@@ -189,10 +194,13 @@ def _measure(recorder: Recorder, matcher: _Matcher, case: Case) -> None:
             times = [matcher.once(case.batch) for _ in range(recorder.size(15, 2))]
         most = _most(case)
         recorder.add(
-            case.name, "ms", [seconds * 1000 for seconds in times], window,
+            case.name,
+            "ms",
+            [seconds * 1000 for seconds in times],
+            window,
             targets=() if most is None else (Target("p50", "≤", most),),
             bounds=(f"raw SQL, batch of {case.batch}",),
-        )  # fmt: skip
+        )
 
 
 def _most(case: Case) -> float | None:
@@ -214,8 +222,11 @@ def _ratio(recorder: Recorder, few: Case, many: Case) -> None:
     ratio = recorder.figures[many.name].value("p50") / recorder.figures[few.name].value("p50")
     recorder.add(
         f"batch of {few.batch}, {_of(few.accounts, 'account')}: {many.queued:,} queued ÷ {few.queued:,}",
-        "ratio", ratio, window, targets=(Target("median", "≤", 1.5),),
-    )  # fmt: skip
+        "ratio",
+        ratio,
+        window,
+        targets=(Target("median", "≤", 1.5),),
+    )
 
 
 def _bound(recorder: Recorder, stage: Stage) -> None:

@@ -60,10 +60,13 @@ def _targets(found: Mapping[str, tuple[dict[str, Any], list[Figure]]]) -> str:
     ]
     met = sum(1 for _, figure, target in rows if target.met(figure.value(target.statistic)))
     lines = [
-        "## Targets", "",
-        f"{met} of {len(rows)} met. Where one is missed, the notes of its subject say why and what was tried.", "",
-        "| subject | figure | target | measured | others |", "| --- | --- | --- | --- | --- |",
-    ]  # fmt: skip
+        "## Targets",
+        "",
+        f"{met} of {len(rows)} met. Where one is missed, the notes of its subject say why and what was tried.",
+        "",
+        "| subject | figure | target | measured | others |",
+        "| --- | --- | --- | --- | --- |",
+    ]
     for subject, figure, target in rows:
         value = figure.value(target.statistic)
         verdict = "" if target.met(value) else " **missed**"
@@ -118,9 +121,7 @@ def _measured(figure: Figure) -> str:
     if figure.is_distribution:
         counts = {each.count for each in figure.rounds}
         count = str(counts.pop()) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
-        values = " · ".join(
-            f"{statistic} {_number(figure.value(statistic))}" for statistic in ("p50", "p99", "max")
-        )  # fmt: skip
+        values = " · ".join(f"{statistic} {_number(figure.value(statistic))}" for statistic in ("p50", "p99", "max"))
         return f"{values} {figure.unit} ({_rounds(figure)} of {count})"
     text = _amount(figure.value("median"), figure.unit)
     if len(figure.rounds) > 1:

@@ -63,8 +63,12 @@ _FILL = """
     FROM generate_series(1, :jobs) n
 """
 _LISTS_INDEXES = (
-    "ix_jobs_open_state_id", "ix_jobs_held_id", "ix_jobs_account_id_id", "ix_jobs_pool_id_id", "ix_jobs_repository_id",
-)  # fmt: skip
+    "ix_jobs_open_state_id",
+    "ix_jobs_held_id",
+    "ix_jobs_account_id_id",
+    "ix_jobs_pool_id_id",
+    "ix_jobs_repository_id",
+)
 
 
 class Nobody:
@@ -200,8 +204,11 @@ async def send_all(made: Engine, job_ids: list[int]) -> float:
     transport = httpx.ASGITransport(app=app)
     slots = asyncio.Semaphore(AT_ONCE)
     async with httpx.AsyncClient(transport=transport, base_url="http://bench") as client:
-        requests = [client.build_request("POST", "/webhooks", content=body, headers=headers(body, job_id))
-                    for job_id in job_ids for body in [payload(job_id)]]  # fmt: skip
+        requests = [
+            client.build_request("POST", "/webhooks", content=body, headers=headers(body, job_id))
+            for job_id in job_ids
+            for body in [payload(job_id)]
+        ]
 
         async def send(request: httpx.Request) -> None:
             async with slots:
@@ -225,10 +232,21 @@ def headers(body: bytes, job_id: int) -> dict[str, str]:
 
 def payload(job_id: int) -> bytes:
     job = {
-        "id": job_id, "run_id": 2, "run_attempt": 1, "name": "build", "workflow_name": "CI", "status": "queued",
-        "conclusion": None, "labels": ["linux"], "head_branch": "main", "created_at": "2026-11-20T12:00:00Z",
-        "started_at": "2026-11-20T12:00:00Z", "completed_at": None, "runner_id": 0, "runner_name": None,
-    }  # fmt: skip
+        "id": job_id,
+        "run_id": 2,
+        "run_attempt": 1,
+        "name": "build",
+        "workflow_name": "CI",
+        "status": "queued",
+        "conclusion": None,
+        "labels": ["linux"],
+        "head_branch": "main",
+        "created_at": "2026-11-20T12:00:00Z",
+        "started_at": "2026-11-20T12:00:00Z",
+        "completed_at": None,
+        "runner_id": 0,
+        "runner_name": None,
+    }
     owner = {"id": 77, "login": "acme", "type": "Organization"}
     repository = {"id": 5, "full_name": f"acme/app-{job_id % 100}", "private": True, "owner": owner}
     body = {"action": "queued", "workflow_job": job, "repository": repository, "installation": {"id": 3}}

@@ -137,14 +137,29 @@ def _killed(recorder: Recorder, stage: Stage, pool: int, replicas: Sequence[Chil
     ]
     orphans = len(set(left)) - int(stage.scalar("SELECT count(*) FROM claims WHERE delivered_at IS NOT NULL"))
     recorder.add("1 replica, before others came", "/s", alone, window)
-    recorder.add("4 replicas, before two were killed", "/s", together, window,
-                 note="the start of their processes is in this figure")  # fmt: skip
-    recorder.add("jobs without a JIT after 2 of 4 replicas were killed", "rows", lost, window,
-                 targets=(Target("median", "=", 0),))  # fmt: skip
+    recorder.add(
+        "4 replicas, before two were killed",
+        "/s",
+        together,
+        window,
+        note="the start of their processes is in this figure",
+    )
+    recorder.add(
+        "jobs without a JIT after 2 of 4 replicas were killed",
+        "rows",
+        lost,
+        window,
+        targets=(Target("median", "=", 0),),
+    )
     recorder.add("jobs or Pods with two JITs", "rows", doubled, window, targets=(Target("median", "=", 0),))
-    recorder.add("runners registered beyond one per job", "rows", orphans, window,
-                 note="a replica killed between GitHub's answer and its commit leaves one, which `resume`'s mint looks "
-                      "up by the name that was written down first and deregisters")  # fmt: skip
+    recorder.add(
+        "runners registered beyond one per job",
+        "rows",
+        orphans,
+        window,
+        note="a replica killed between GitHub's answer and its commit leaves one, which `resume`'s mint looks "
+        "up by the name that was written down first and deregisters",
+    )
 
 
 def _rate(stage: Stage, name: str, began: float, ended: float) -> float:

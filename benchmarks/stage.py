@@ -107,9 +107,14 @@ class Stage:
         port = free_port()
         self.upstream_url = f"http://127.0.0.1:{port}"
         self.module(
-            "upstream", "benchmarks.load.upstream", "--port", str(port), "--public-key", str(self._public_key),
+            "upstream",
+            "benchmarks.load.upstream",
+            "--port",
+            str(port),
+            "--public-key",
+            str(self._public_key),
             ready=lambda: _answers(f"{self.upstream_url}/_calls"),
-        )  # fmt: skip
+        )
         self._write_kubeconfig()
 
     def stop(self) -> None:
@@ -144,15 +149,29 @@ class Stage:
         port = free_port()
         self.github_url = f"http://127.0.0.1:{port}"
         self.module(
-            "github", "lab.github", "--port", str(port), "--app-id", APP_ID, "--app-public-key", str(self._public_key),
-            "--webhook-url", f"{self.web_url}/webhooks/github", "--log", str(self.folder / "github.jsonl"),
-            ready=lambda: _answers(f"{self.github_url}/_lab/stats"), LAB_WEBHOOK_SECRET=self.secret,
-        )  # fmt: skip
+            "github",
+            "lab.github",
+            "--port",
+            str(port),
+            "--app-id",
+            APP_ID,
+            "--app-public-key",
+            str(self._public_key),
+            "--webhook-url",
+            f"{self.web_url}/webhooks/github",
+            "--log",
+            str(self.folder / "github.jsonl"),
+            ready=lambda: _answers(f"{self.github_url}/_lab/stats"),
+            LAB_WEBHOOK_SECRET=self.secret,
+        )
         for number, login, installation in ACCOUNTS:
             body = {
-                "id": number, "login": login, "type": "Organization", "installation_id": installation,
+                "id": number,
+                "login": login,
+                "type": "Organization",
+                "installation_id": installation,
                 "repositories": [{"id": number * 100, "name": "app"}],
-            }  # fmt: skip
+            }
             self.github("POST", "/accounts", body)
         if knobs:
             self.github("POST", "/settings", knobs)
@@ -180,10 +199,18 @@ class Stage:
         listed = self.folder / f"{name}.json"
         listed.write_text(json.dumps([{"name": pod.name, "uid": pod.uid} for pod in pods]))
         child = self.module(
-            name, "benchmarks.load.polls", "--port", str(port or self.polls_port), "--pods", str(listed),
-            "--private-key", str(self._private_key), "--ramp", str(ramp),
+            name,
+            "benchmarks.load.polls",
+            "--port",
+            str(port or self.polls_port),
+            "--pods",
+            str(listed),
+            "--private-key",
+            str(self._private_key),
+            "--ramp",
+            str(ramp),
             *([] if ca is None else ["--ca", str(ca)]),
-        )  # fmt: skip
+        )
         child.wait_until(lambda: bool(self.said(name, "ready")), timeout=180)
         return child
 
@@ -197,9 +224,11 @@ class Stage:
         """Run a load to its end and return the JSON that it prints."""
         done = subprocess.run(
             [sys.executable, "-m", module, *arguments],
-            check=False, capture_output=True, text=True,
+            check=False,
+            capture_output=True,
+            text=True,
             env={**self.environment(), "LAB_WEBHOOK_SECRET": self.secret, **env},
-        )  # fmt: skip
+        )
         if done.returncode:
             raise StartError(f"{module} ended with {done.returncode}:\n{done.stderr[-2000:]}")
         return json.loads(done.stdout)
@@ -266,9 +295,11 @@ class Stage:
                 VALUES (:name, :namespace, :name, 'image', :labels, 1, 2000, 4096, 1, '{}', '{}', 0, 'hash', now())
                 RETURNING id
                 """,
-                name=name, namespace=NAMESPACE, labels=list(labels),
+                name=name,
+                namespace=NAMESPACE,
+                labels=list(labels),
             )
-        )  # fmt: skip
+        )
 
     def add_pods(self, pool_id: int, count: int) -> list[BenchPod]:
         """Insert runner Pods that never polled, and return them."""
@@ -278,8 +309,10 @@ class Stage:
             SELECT :pool, :namespace, 'bench-' || left(uid, 18), uid, 'a', 'hash', now()
             FROM (SELECT gen_random_uuid()::text AS uid FROM generate_series(1, :count)) made RETURNING name, uid
             """,
-            pool=pool_id, namespace=NAMESPACE, count=count,
-        )  # fmt: skip
+            pool=pool_id,
+            namespace=NAMESPACE,
+            count=count,
+        )
         return [BenchPod(*row) for row in rows]
 
     def wait(self, done: Callable[[], bool], *, timeout: float, what: str, every: float = 0.1) -> None:
@@ -306,14 +339,29 @@ class Stage:
             old.unlink()
         done = subprocess.run(
             [
-                str(self.postgres.program("pgbench")), "-n", "-M", "prepared", "-f", str(path), "-c", str(clients),
-                "-l", f"--log-prefix={self.folder / 'bound-log'}", "-U", "postgres", "-h", str(self.postgres.socket),
+                str(self.postgres.program("pgbench")),
+                "-n",
+                "-M",
+                "prepared",
+                "-f",
+                str(path),
+                "-c",
+                str(clients),
+                "-l",
+                f"--log-prefix={self.folder / 'bound-log'}",
+                "-U",
+                "postgres",
+                "-h",
+                str(self.postgres.socket),
                 *(["-T", str(int(seconds))] if seconds else ["-t", str(transactions)]),
                 *(["-R", str(rate)] if rate else []),
                 "ostler",
             ],
-            check=False, capture_output=True, text=True, cwd=self.folder,
-        )  # fmt: skip
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+        )
         if done.returncode or "ERROR" in done.stderr:
             raise StartError(f"pgbench: {done.stderr[-2000:]}")
         times = [

@@ -94,9 +94,12 @@ class _Fleet:
             SELECT n + 1, :pool, :namespace, name, uid, 'bench', 'hash', now() - interval '2 h'
             FROM unnest(CAST(:numbers AS bigint[]), CAST(:names AS text[]), CAST(:uids AS text[])) p (n, name, uid)
             """,
-            pool=self._pool_id, namespace=NAMESPACE, numbers=[pod.number for pod in pods],
-            names=[pod.name for pod in pods], uids=[pod.uid for pod in pods],
-        )  # fmt: skip
+            pool=self._pool_id,
+            namespace=NAMESPACE,
+            numbers=[pod.number for pod in pods],
+            names=[pod.name for pod in pods],
+            uids=[pod.uid for pod in pods],
+        )
         self._stage.rows(
             """
             INSERT INTO claims (id, purpose, runner_pod_id, pod_uid, pool_id, account_id, scope, vcpu, memory, state,
@@ -109,8 +112,9 @@ class _Fleet:
             FROM runner_pods p, LATERAL (SELECT p.id - 1 AS n, (p.id - 1) % :every = 1 AS orphan,
                                                 now() - interval '1 h' AS since) o
             """,
-            owner=OWNER, every=_ORPHANS,
-        )  # fmt: skip
+            owner=OWNER,
+            every=_ORPHANS,
+        )
         self._stage.system("VACUUM ANALYZE")
 
     def tick(self, recorder: Recorder, name: str) -> Cost:
@@ -152,14 +156,25 @@ def _add(recorder: Recorder, count: int, bare: Cost, parsed: Cost, tick: Cost, *
 
 
 def _add_tick(
-    recorder: Recorder, name: str, count: int, tick: Cost, *, targets: tuple[Target, ...] = (),
+    recorder: Recorder,
+    name: str,
+    count: int,
+    tick: Cost,
+    *,
+    targets: tuple[Target, ...] = (),
     loops: tuple[str, ...] = (),
-) -> None:  # fmt: skip
+) -> None:
     """Add what a tick cost; `loops` over the same pages bound it."""
     pods = f"{count:,} Pods"
     title = f"`{name}`, {pods}"
-    recorder.add(f"{title}: CPU of the sweep", "s", tick.cpu, tick.window, targets=targets,
-                 bounds=[f"{loop}, {pods}: CPU" for loop in loops])  # fmt: skip
+    recorder.add(
+        f"{title}: CPU of the sweep",
+        "s",
+        tick.cpu,
+        tick.window,
+        targets=targets,
+        bounds=[f"{loop}, {pods}: CPU" for loop in loops],
+    )
     recorder.add(f"{title}: time", "s", tick.wall, tick.window, bounds=[f"{loop}, {pods}: time" for loop in loops])
     recorder.add(f"{title}: memory before", "MiB", tick.before, tick.window, is_bound=True)
     recorder.add(f"{title}: peak memory", "MiB", tick.peak, tick.window, bounds=(f"{title}: memory before",))
@@ -176,8 +191,18 @@ def _ratios(recorder: Recorder, few: int, many: int) -> None:
     last = recorder.figures[f"`{MAIN}`, {many:,} Pods: CPU of the sweep"].rounds[-1]
     window = Window(seconds=last.seconds, load=last.load, others=last.others)
     per_pod = (value(many, "CPU of the sweep") / many) / (value(few, "CPU of the sweep") / few)
-    recorder.add(f"`{MAIN}`, CPU per Pod: {many:,} ÷ {few:,} Pods", "ratio", per_pod, window,
-                 targets=(Target("median", "≤", 1.2),))  # fmt: skip
+    recorder.add(
+        f"`{MAIN}`, CPU per Pod: {many:,} ÷ {few:,} Pods",
+        "ratio",
+        per_pod,
+        window,
+        targets=(Target("median", "≤", 1.2),),
+    )
     memory = value(many, "peak memory") / value(few, "peak memory")
-    recorder.add(f"`{MAIN}`, peak memory: {many:,} ÷ {few:,} Pods", "ratio", memory, window,
-                 targets=(Target("median", "≤", 1.1),))  # fmt: skip
+    recorder.add(
+        f"`{MAIN}`, peak memory: {many:,} ÷ {few:,} Pods",
+        "ratio",
+        memory,
+        window,
+        targets=(Target("median", "≤", 1.1),),
+    )

@@ -63,10 +63,14 @@ def _at_200(recorder: Recorder, stage: Stage, url: str, bare_url: str, first: in
         found = _send(stage, url, first, count=count, rate=200)
     _all_accepted(found, count)
     recorder.add(
-        "accepted, 200/s", "ms", found["latencies"], window, targets=(Target("p99", "<", 50),),
+        "accepted, 200/s",
+        "ms",
+        found["latencies"],
+        window,
+        targets=(Target("p99", "<", 50),),
         bounds=("bare ASGI app, 200/s", "raw SQL, 200/s"),
         note="from the moment the webhook was due to the end of its answer, rows committed",
-    )  # fmt: skip
+    )
     with recorder.window() as window:
         found = _send(stage, bare_url, first, count=count, rate=200)
     recorder.add("bare ASGI app, 200/s", "ms", found["latencies"], window, is_bound=True)
@@ -87,14 +91,22 @@ def _flat_out(
         _all_accepted(found, count)
         used = (cpu(child.pid) - before) / count * 1000
         recorder.add(
-            "accepted, flat out" if not bound else f"{name}, flat out", "/s", count / found["seconds"], window,
+            "accepted, flat out" if not bound else f"{name}, flat out",
+            "/s",
+            count / found["seconds"],
+            window,
             bounds=() if bound else ("bare ASGI app, flat out", "raw SQL, flat out, 1 connection", "raw SQL, 8"),
-            is_bound=bound, note="" if bound else "64 senders, each its next when the last was answered",
-        )  # fmt: skip
+            is_bound=bound,
+            note="" if bound else "64 senders, each its next when the last was answered",
+        )
         recorder.add(
-            "CPU of web per webhook" if not bound else f"CPU per webhook, {name}", "ms", used, window,
-            bounds=() if bound else ("CPU per webhook, bare ASGI app",), is_bound=bound,
-        )  # fmt: skip
+            "CPU of web per webhook" if not bound else f"CPU per webhook, {name}",
+            "ms",
+            used,
+            window,
+            bounds=() if bound else ("CPU per webhook, bare ASGI app",),
+            is_bound=bound,
+        )
     for clients, name in ((1, "raw SQL, flat out, 1 connection"), (8, "raw SQL, 8")):
         with recorder.window() as window:
             _, rate = stage.pgbench(_SQL, clients=clients, seconds=recorder.size(3, 1))
@@ -112,9 +124,13 @@ def _burst(recorder: Recorder, stage: Stage, url: str, first: int) -> None:
         "burst of 2,000 in 1 s: answered", "ms", found["latencies"], window, targets=(Target("max", "<", 5000),)
     )
     recorder.add(
-        "burst of 2,000 in 1 s: lost", "rows", count - min(kept, found["statuses"].get("202", 0)), window,
-        targets=(Target("median", "=", 0),), note="webhooks that were not answered 202, or have no row",
-    )  # fmt: skip
+        "burst of 2,000 in 1 s: lost",
+        "rows",
+        count - min(kept, found["statuses"].get("202", 0)),
+        window,
+        targets=(Target("median", "=", 0),),
+        note="webhooks that were not answered 202, or have no row",
+    )
 
 
 def _beside_polls(recorder: Recorder, stage: Stage, pool: int, url: str, first: Any) -> None:
@@ -130,18 +146,33 @@ def _beside_polls(recorder: Recorder, stage: Stage, pool: int, url: str, first: 
             found = _send(stage, url, next(first), count=sent, rate=200)
         _all_accepted(found, sent)
         recorder.add(
-            "accepted, 200/s, beside 10,000 held polls", "ms", found["latencies"], window,
-            targets=(Target("p99", "<", 150),), bounds=("bare ASGI app, 200/s",),
-        )  # fmt: skip
+            "accepted, 200/s, beside 10,000 held polls",
+            "ms",
+            found["latencies"],
+            window,
+            targets=(Target("p99", "<", 150),),
+            bounds=("bare ASGI app, 200/s",),
+        )
     polls.kill()
     del pool
 
 
 def _send(stage: Stage, url: str, first: int, *, count: int, rate: float) -> dict[str, Any]:
     found: dict[str, Any] = stage.run(
-        "benchmarks.load.hooks", "--url", url, "--count", str(count), "--first", str(first), "--labels",
-        ",".join(LABELS), "--rate", str(rate), "--senders", "64",
-    )  # fmt: skip
+        "benchmarks.load.hooks",
+        "--url",
+        url,
+        "--count",
+        str(count),
+        "--first",
+        str(first),
+        "--labels",
+        ",".join(LABELS),
+        "--rate",
+        str(rate),
+        "--senders",
+        "64",
+    )
     return found
 
 

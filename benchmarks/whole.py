@@ -26,9 +26,10 @@ def used(system: System) -> Mapping[str, float]:
 def _children() -> list[int]:
     me = os.getpid()
     return [
-        pid for pid in descendants(me)
+        pid
+        for pid in descendants(me)
         if pid != me and int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) == me
-    ]  # fmt: skip
+    ]
 
 
 def _program(pid: int) -> str:

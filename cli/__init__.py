@@ -19,9 +19,9 @@ def main() -> None:
 
 
 def _run() -> None:
-    from cli.app import app  # noqa: PLC0415  it imports much
-    from cli.output import AWAY, MISTAKE, NOT_FOUND  # noqa: PLC0415
-    from ostler.errors import (  # noqa: PLC0415
+    from cli.app import app
+    from cli.output import AWAY, MISTAKE, NOT_FOUND
+    from ostler.errors import (
         ConfigurationError,
         RateLimited,
         Retryable,

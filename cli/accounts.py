@@ -37,7 +37,7 @@ def list_(
     output: Output = None,
 ) -> None:
     """List accounts with their budgets, and what they use of them now."""
-    from models.browse.accounts import AccountFilter, list_accounts  # noqa: PLC0415
+    from models.browse.accounts import AccountFilter, list_accounts
 
     form = form_of(as_json=as_json, wide=wide, output=output)
     found = query(lambda db: list_accounts(db, AccountFilter(login=login), limit=limit))
@@ -48,16 +48,32 @@ def list_(
         print_names(row.id for row in found.page.rows)
         return
     print_table(
-        ("id", Column("login", Kind.NAME), "access", Column("weight", drop=1), "Pods", Column("ending", drop=2), "vCPU",
-         "GiB"),
         (
-            (row.id, row.login, row.access, f"{row.weight:g}", f"{used.count}/{row.budget_count}", found.ending[row.id],
-             f"{used.vcpu_millicores / 1000:g}/{row.budget_vcpu / 1000:g}",
-             f"{used.memory_mib / 1024:g}/{row.budget_memory / 1024:g}")
+            "id",
+            Column("login", Kind.NAME),
+            "access",
+            Column("weight", drop=1),
+            "Pods",
+            Column("ending", drop=2),
+            "vCPU",
+            "GiB",
+        ),
+        (
+            (
+                row.id,
+                row.login,
+                row.access,
+                f"{row.weight:g}",
+                f"{used.count}/{row.budget_count}",
+                found.ending[row.id],
+                f"{used.vcpu_millicores / 1000:g}/{row.budget_vcpu / 1000:g}",
+                f"{used.memory_mib / 1024:g}/{row.budget_memory / 1024:g}",
+            )
             for row, used in ((row, found.usage[row.id]) for row in found.page.rows)
         ),
-        empty="no accounts", wide=form is Form.WIDE,
-    )  # fmt: skip
+        empty="no accounts",
+        wide=form is Form.WIDE,
+    )
     tell_more(found.page)
 
 
@@ -75,9 +91,9 @@ def set_(
     as_json: Json = False,
 ) -> None:
     """Change the budget or the weight of an account; what is not given stays. A lower budget ends nothing."""
-    from models.browse.accounts import account_story  # noqa: PLC0415
-    from models.routing.accounts import set_budget, set_weight  # noqa: PLC0415
-    from models.routing.usage import pools_with_work  # noqa: PLC0415
+    from models.browse.accounts import account_story
+    from models.routing.accounts import set_budget, set_weight
+    from models.routing.usage import pools_with_work
 
     if (count, vcpu, memory, weight) == (None, None, None, None):
         raise typer.BadParameter("give at least one of --count, --vcpu, --memory and --weight")
@@ -123,9 +139,9 @@ def allow(
     as_json: Json = False,
 ) -> None:
     """Let an account in: its jobs that are held as `unknown_account` go on at once, within its budget."""
-    from models.browse.accounts import account_story  # noqa: PLC0415
-    from models.routing.accounts import set_access  # noqa: PLC0415
-    from rules.routing.access import Access  # noqa: PLC0415
+    from models.browse.accounts import account_story
+    from models.routing.accounts import set_access
+    from rules.routing.access import Access
 
     def body(db: Connection) -> AccountStory | None:
         found = account_id(db, account)
@@ -141,16 +157,18 @@ def allow(
         print_json(_plain(story.account, story.usage, story.ending))
         return
     row = story.account
-    typer.echo(f"{row.login} ({row.id}) is allowed: at most {row.budget_count} Pods, {row.budget_vcpu / 1000:g} vCPU, "
-               f"{row.budget_memory / 1024:g} GiB; `ostler account set {row.login}` changes that")  # fmt: skip
+    typer.echo(
+        f"{row.login} ({row.id}) is allowed: at most {row.budget_count} Pods, {row.budget_vcpu / 1000:g} vCPU, "
+        f"{row.budget_memory / 1024:g} GiB; `ostler account set {row.login}` changes that"
+    )
 
 
 def wake(pools: Sequence[int]) -> None:
     """Have a change felt at once, where Redis can be had; else the sweeps find it within a minute (law L6)."""
-    import redis  # noqa: PLC0415
-    from kombu.exceptions import KombuError, OperationalError  # noqa: PLC0415
+    import redis
+    from kombu.exceptions import KombuError, OperationalError
 
-    from ostler.wakes import REMATCH, Waker  # noqa: PLC0415
+    from ostler.wakes import REMATCH, Waker
 
     redis_url = load_stores().redis_url
     if redis_url is None:
@@ -186,7 +204,7 @@ def _amount(count: int, vcpu: int, memory: int) -> dict[str, float]:
 
 def account_id(db: Connection, given: str | None) -> int | None:
     """Return the id of the account that was named by login or id; ends the command when there is none."""
-    from models.browse.accounts import AccountFilter, list_accounts  # noqa: PLC0415
+    from models.browse.accounts import AccountFilter, list_accounts
 
     if given is None or (number := given_id(given)) is not None:
         return None if given is None else number

@@ -77,7 +77,7 @@ def _start(process: str) -> Settings:
 
 
 def _begin_logs(process: str, settings: Logs) -> None:
-    from ostler import logging  # noqa: PLC0415
+    from ostler import logging
 
     logging.configure(process=process, level=settings.log_level, style=settings.log_style)
     for each in unread_variables():
@@ -88,7 +88,7 @@ def _begin_logs(process: str, settings: Logs) -> None:
 def web() -> None:
     """Serve GitHub's webhooks and the runner Pods' polls."""
     settings = _start("web")
-    from web.server import run  # noqa: PLC0415
+    from web.server import run
 
     run(settings)
 
@@ -100,14 +100,14 @@ def worker(
     ] = "dispatch,github,pools,retire,sweeps",
 ) -> None:
     """Run the Celery worker: claims, stamps, mints, pools and sweeps."""
-    from ostler.errors import ConfigurationError  # noqa: PLC0415
-    from ostler.wakes import QUEUES  # noqa: PLC0415
+    from ostler.errors import ConfigurationError
+    from ostler.wakes import QUEUES
 
     chosen = tuple(name.strip() for name in queues.split(",") if name.strip())
     if unknown := [name for name in chosen if name not in QUEUES]:
         raise ConfigurationError(f"--queues: found {unknown[0]!r}; there are {', '.join(QUEUES)}")
     settings = _start("worker")
-    from tasks.worker.processes import run_worker  # noqa: PLC0415
+    from tasks.worker.processes import run_worker
 
     run_worker(settings, queues=chosen)
 
@@ -115,11 +115,11 @@ def worker(
 @app.command()
 def beat() -> None:
     """Run beat: sends the sweeps on time. Start two; one is active, the other takes over."""
-    from ostler.settings import load_beat  # noqa: PLC0415
+    from ostler.settings import load_beat
 
     settings = load_beat()
     _begin_logs("beat", settings)
-    from tasks.worker.beat import run_beat  # noqa: PLC0415
+    from tasks.worker.beat import run_beat
 
     run_beat(settings)
 
@@ -127,11 +127,11 @@ def beat() -> None:
 @app.command()
 def watch() -> None:
     """Run the watch: tells workers at once when something happens to a Pod. Start two; one leads."""
-    from watch.settings import load_watch  # noqa: PLC0415
+    from watch.settings import load_watch
 
     settings = load_watch()
     _begin_logs("watch", settings)
-    from watch.process import run_watch  # noqa: PLC0415
+    from watch.process import run_watch
 
     raise typer.Exit(run_watch(settings))
 
@@ -139,11 +139,11 @@ def watch() -> None:
 @app.command()
 def flower() -> None:
     """Serve Flower, a live and read-only view of workers and tasks, behind a login."""
-    from ostler.settings import load_flower  # noqa: PLC0415
+    from ostler.settings import load_flower
 
     settings = load_flower()
     _begin_logs("flower", settings)
-    from tasks.worker.flower import run_flower  # noqa: PLC0415
+    from tasks.worker.flower import run_flower
 
     run_flower(settings)
 
@@ -159,13 +159,13 @@ def healthy(process: Annotated[Process, typer.Argument(help="the process of this
 @app.command()
 def migrate() -> None:
     """Bring the database up to the schema of this version."""
-    from ostler import logging  # noqa: PLC0415
+    from ostler import logging
 
     # Not all the settings: who migrates needs the way to Postgres, and is given no other secret.
     settings = load_stores()
     logging.configure(process="migrate")
-    from models.db import migrate as migrations  # noqa: PLC0415
-    from models.db.engine import assert_isolation, make_engine  # noqa: PLC0415
+    from models.db import migrate as migrations
+    from models.db.engine import assert_isolation, make_engine
 
     engine = make_engine(settings.database_url, pool_size=1, application="ostler-migrate")
     with speaking_to_postgres(settings.database_url):
@@ -181,17 +181,17 @@ def crd(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Install or update the RunnerPool definition in the cluster; a kubeconfig is all that it reads."""
-    from k8s_adapters.crd import apply_crd, crd_manifest  # noqa: PLC0415
+    from k8s_adapters.crd import apply_crd, crd_manifest
 
     if show:
-        import yaml  # noqa: PLC0415
+        import yaml
 
         typer.echo(yaml.safe_dump(crd_manifest(), sort_keys=False, width=120), nl=False)
         return
-    from ostler import logging  # noqa: PLC0415
+    from ostler import logging
 
     logging.configure(process="crd")
-    from cli.cluster import calling  # noqa: PLC0415
+    from cli.cluster import calling
 
     with calling(
         kubeconfig,
@@ -206,7 +206,7 @@ def crd(
 @app.command("generate-key")
 def generate_key() -> None:
     """Print a new key for OSTLER_ENCRYPTION_KEYS; put it first and keep the old ones while claims live."""
-    from cryptography.fernet import Fernet  # noqa: PLC0415
+    from cryptography.fernet import Fernet
 
     typer.echo(Fernet.generate_key().decode())
 
@@ -220,7 +220,7 @@ def redis_users(
     Passwords are read from OSTLER_REDIS_PASSWORD, OSTLER_REDIS_PASSWORD_BEAT, OSTLER_REDIS_PASSWORD_WATCH and
     OSTLER_REDIS_PASSWORD_FLOWER; the file holds their SHA-256. The user `default` is left to you: give it a password.
     """
-    from ostler.redis_users import acl_file, passwords_from  # noqa: PLC0415
+    from ostler.redis_users import acl_file, passwords_from
 
     typer.echo(acl_file(passwords_from(os.environ), database=database), nl=False)
 
@@ -228,7 +228,7 @@ def redis_users(
 @app.command("control-plane")
 def control_plane() -> None:
     """Build kube-apiserver, kube-controller-manager and etcd from Go modules, once (about five minutes)."""
-    from lab.control_plane import ControlPlaneUnavailable, build  # noqa: PLC0415
+    from lab.control_plane import ControlPlaneUnavailable, build
 
     try:
         build(typer.echo)
@@ -247,6 +247,6 @@ def demo(
     logs: Annotated[Path | None, typer.Option(help="keep the logs of every process in this new folder")] = None,
 ) -> None:
     """Run the whole system on this machine and real jobs through it."""
-    from lab.demo.run import run_demo  # noqa: PLC0415
+    from lab.demo.run import run_demo
 
     raise typer.Exit(run_demo(jobs=jobs, cluster=cluster, seed=seed, logs=logs))

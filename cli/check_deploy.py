@@ -50,7 +50,7 @@ def check_deploy(
     as_json: Json = False,
 ) -> None:
     """Refuse a deploy that would touch running jobs: policies, pools, namespaces, the admission policy."""
-    from deploys.deploy_plan import Deploy, judge  # noqa: PLC0415
+    from deploys.deploy_plan import Deploy, judge
 
     old_path, new_path = _paths(manifests, live=live, first=first)
     old = None if old_path is None else read_files("OLD", old_path, namespace=namespace)
@@ -95,10 +95,10 @@ def _paths(given: list[str], *, live: bool, first: bool) -> tuple[str | None, st
 
 def _judge_live(deploy: Any, kubeconfig: str | None) -> tuple[Verdict, list[Refusal], list[str]]:
     """Return the verdict with what the cluster has, and what came of asking it as the garbage collector."""
-    from dataclasses import replace  # noqa: PLC0415
+    from dataclasses import replace
 
-    from cli.cluster import calling  # noqa: PLC0415
-    from deploys.deploy_plan import judge  # noqa: PLC0415
+    from cli.cluster import calling
+    from deploys.deploy_plan import judge
 
     with calling(kubeconfig, needs="get and list of what a deploy changes", status=MISTAKE) as client:
         live = _read_live(client, deploy.old, deploy.new, deploy.runners)
@@ -108,9 +108,9 @@ def _judge_live(deploy: Any, kubeconfig: str | None) -> tuple[Verdict, list[Refu
 
 
 def _read_live(client: Any, old: Manifests | None, new: Manifests, runners: frozenset[str]) -> Live:
-    from deploys.deploy_plan import DEFAULT_RUNNERS, Live  # noqa: PLC0415
-    from deploys.manifests import read_manifests  # noqa: PLC0415
-    from k8s_adapters.deployed import labels_of_runners, read_deployed  # noqa: PLC0415
+    from deploys.deploy_plan import DEFAULT_RUNNERS, Live
+    from deploys.manifests import read_manifests
+    from k8s_adapters.deployed import labels_of_runners, read_deployed
 
     places = {key[1] for each in (old, new) if each is not None for key in each.objects if key[1]}
     bodies = read_deployed(client, namespaces=places)
@@ -121,8 +121,8 @@ def _read_live(client: Any, old: Manifests | None, new: Manifests, runners: froz
 
 
 def _ask_as_collector(client: Any, live: Live, verdict: Verdict) -> tuple[list[Refusal], list[str]]:
-    from deploys.deploys import Danger, Refusal  # noqa: PLC0415
-    from k8s_adapters.admission import refuses_the_collector  # noqa: PLC0415
+    from deploys.deploys import Danger, Refusal
+    from k8s_adapters.admission import refuses_the_collector
 
     refusals: list[Refusal] = []
     notes: list[str] = []
@@ -140,7 +140,7 @@ def _ask_as_collector(client: Any, live: Live, verdict: Verdict) -> tuple[list[R
 
 
 def _selector(text: str) -> Selector:
-    from deploys.selectors import Operator, Requirement, Selector  # noqa: PLC0415
+    from deploys.selectors import Operator, Requirement, Selector
 
     parts = [part.partition("=") for part in text.split(",")]
     if not all(key and equals and value for key, equals, value in parts):
@@ -149,7 +149,7 @@ def _selector(text: str) -> Selector:
 
 
 def _blocks(option: str, given: list[str] | None) -> Addresses:
-    from deploys.addresses import blocks  # noqa: PLC0415
+    from deploys.addresses import blocks
 
     try:
         return blocks(given or ())
@@ -175,18 +175,23 @@ def _key(key: tuple[str, str, str]) -> dict[str, str]:
 
 
 def _print(verdict: Verdict, refusals: list[Refusal], notes: list[str]) -> None:
-    from deploys.manifests import told  # noqa: PLC0415
+    from deploys.manifests import told
 
     words = {None: "-", True: "yes", False: "NO"}
     print_table(
         ("runner Pods of", "state", Column("policies", Kind.TEXT), "unchanged", "reach web"),
         (
-            (row.pool, row.state, ", ".join(row.policies) or "none", words[row.same],
-             {None: "?", True: "yes", False: "no"}[row.reaches_web])
+            (
+                row.pool,
+                row.state,
+                ", ".join(row.policies) or "none",
+                words[row.same],
+                {None: "?", True: "yes", False: "no"}[row.reaches_web],
+            )
             for row in verdict.rows
         ),
         empty="no runner Pods",
-    )  # fmt: skip
+    )
     typer.echo()
     print_table(
         ("what", Column("object", Kind.TEXT), Column("becomes", Kind.TEXT)),

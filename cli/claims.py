@@ -34,8 +34,8 @@ def claims(
     output: Output = None,
 ) -> None:
     """List live claims, newest first."""
-    from models.browse.claims import ClaimFilter, list_claims  # noqa: PLC0415
-    from models.claims.pod_ends import end_of  # noqa: PLC0415
+    from models.browse.claims import ClaimFilter, list_claims
+    from models.claims.pod_ends import end_of
 
     def body(db: Connection) -> Page:
         wanted = ClaimFilter(
@@ -60,17 +60,35 @@ def claims(
     now = utcnow()
     print_table(
         (
-            Column("claim"), Column("purpose", drop=5), Column("state"), Column("stamp", drop=4), Column("job"),
-            Column("account", Kind.NAME, drop=3), Column("pool", Kind.NAME, drop=6), Column("pod", Kind.NAME),
-            Column("age"), Column("end", drop=2),
+            Column("claim"),
+            Column("purpose", drop=5),
+            Column("state"),
+            Column("stamp", drop=4),
+            Column("job"),
+            Column("account", Kind.NAME, drop=3),
+            Column("pool", Kind.NAME, drop=6),
+            Column("pod", Kind.NAME),
+            Column("age"),
+            Column("end", drop=2),
         ),
         (
-            (row.id, row.purpose, row.state, row.stamp, row.job_id, row.account, row.pool, row.pod,
-             age(row.created_at, now=now), _end(row))
+            (
+                row.id,
+                row.purpose,
+                row.state,
+                row.stamp,
+                row.job_id,
+                row.account,
+                row.pool,
+                row.pod,
+                age(row.created_at, now=now),
+                _end(row),
+            )
             for row in page.rows
         ),
-        empty="no claims", wide=form is Form.WIDE,
-    )  # fmt: skip
+        empty="no claims",
+        wide=form is Form.WIDE,
+    )
     tell_more(page)
 
 

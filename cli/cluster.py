@@ -27,12 +27,14 @@ class InCluster:
 
     def pool(self, name: str) -> PoolSeen:
         """Return the pool of this name; ends the command when there is none."""
-        from k8s_adapters.pools import get_pool  # noqa: PLC0415
+        from k8s_adapters.pools import get_pool
 
         found = get_pool(self.kube, namespace=self.namespace, name=name)
         if found is None:
-            fail(f"there is no RunnerPool {name!r} in namespace {self.namespace!r}; `ostler pool list` lists the pools "
-                 "of all, and OSTLER_NAMESPACE names another one")  # fmt: skip
+            fail(
+                f"there is no RunnerPool {name!r} in namespace {self.namespace!r}; `ostler pool list` lists the pools "
+                "of all, and OSTLER_NAMESPACE names another one"
+            )
         return found
 
 
@@ -57,8 +59,8 @@ def calling(
     `needs`: the verbs that its calls take. `absent`: what it means that something does not exist. `status`: the exit
     status when the API server refuses; it is 3 when it does not answer. Raises ConfigurationError as `client_for` does.
     """
-    from k8s_adapters.retry import answer_of  # noqa: PLC0415
-    from ostler.errors import Conflict, Forbidden, Gone, RateLimited, Retryable, UpstreamError  # noqa: PLC0415
+    from k8s_adapters.retry import answer_of
+    from ostler.errors import Conflict, Forbidden, Gone, RateLimited, Retryable, UpstreamError
 
     chosen = choose(kubeconfig)
     kube = client_for(kubeconfig)
@@ -69,11 +71,16 @@ def calling(
         said = f": {answer.message}" if answer is not None and answer.message else ""
         match error:
             case Forbidden():
-                fail(f"the cluster refuses it{said}. The identity of {chosen.named} needs the verbs {needs}",
-                     status=status)  # fmt: skip
+                fail(
+                    f"the cluster refuses it{said}. The identity of {chosen.named} needs the verbs {needs}",
+                    status=status,
+                )
             case Gone():
-                fail(absent or f"it is gone by now, or the cluster has no RunnerPools{said}. `ostler crd` installs "
-                     "their kind", status=status)  # fmt: skip
+                fail(
+                    absent
+                    or f"it is gone by now, or the cluster has no RunnerPools{said}. `ostler crd` installs their kind",
+                    status=status,
+                )
             case Conflict():
                 fail("somebody else changes it all the time; try again", status=status)
             case Retryable() | RateLimited():

@@ -9,7 +9,7 @@ from ostler.clock import utcnow
 
 def gates(as_json: Json = False, wide: Wide = False, output: Output = None) -> None:
     """List the gates of GitHub and Kubernetes: a closed one stops reaping and demand growth, never dispatch."""
-    from models.upstream import gates as rows  # noqa: PLC0415
+    from models.upstream import gates as rows
 
     form = form_of(as_json=as_json, wide=wide, output=output)
     now = utcnow()
@@ -22,13 +22,28 @@ def gates(as_json: Json = False, wide: Wide = False, output: Output = None) -> N
         return
     print_table(
         (
-            "upstream", "gate", "since", Column("why", Kind.TEXT), Column("good looks", drop=1),
-            Column("looked at", drop=2), "calls", "errors",
+            "upstream",
+            "gate",
+            "since",
+            Column("why", Kind.TEXT),
+            Column("good looks", drop=1),
+            Column("looked at", drop=2),
+            "calls",
+            "errors",
         ),
         (
-            (row.upstream, "open" if row.open else "CLOSED", age(row.closed_at or row.opened_at, now=now), row.why,
-             "" if row.open else f"{row.good_looks} of {row.needs}", age(row.looked_at, now=now), row.calls, row.errors)
+            (
+                row.upstream,
+                "open" if row.open else "CLOSED",
+                age(row.closed_at or row.opened_at, now=now),
+                row.why,
+                "" if row.open else f"{row.good_looks} of {row.needs}",
+                age(row.looked_at, now=now),
+                row.calls,
+                row.errors,
+            )
             for row in found
         ),
-        empty="no gates", wide=form is Form.WIDE,
-    )  # fmt: skip
+        empty="no gates",
+        wide=form is Form.WIDE,
+    )

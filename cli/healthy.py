@@ -68,14 +68,14 @@ def _beats(alive_file: str | None, *, never: str) -> str | None:
 
 def holds_lock(redis_url: str) -> bool:
     """Return whether a beat holds the lock in Redis. Raises what Redis raises."""
-    from redis import Redis  # noqa: PLC0415  the other checks do without
+    from redis import Redis
 
     with Redis.from_url(redis_url, socket_timeout=WITHIN, socket_connect_timeout=WITHIN) as redis:
         return bool(redis.exists(BEAT_LOCK))
 
 
 def _is_locked(redis_url: str) -> str | None:
-    from redis.exceptions import RedisError  # noqa: PLC0415  the other checks do without
+    from redis.exceptions import RedisError
 
     try:
         held = holds_lock(redis_url)

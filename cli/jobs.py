@@ -50,7 +50,7 @@ def jobs(
     output: Output = None,
 ) -> None:
     """List jobs, newest first."""
-    from models.browse.jobs import JobFilter, list_jobs  # noqa: PLC0415
+    from models.browse.jobs import JobFilter, list_jobs
 
     def body(db: Connection) -> Page:
         wanted = JobFilter(
@@ -74,16 +74,31 @@ def jobs(
     now = utcnow()
     print_table(
         (
-            Column("job"), Column("repository", Kind.NAME, drop=1), Column("name", Kind.NAME, drop=2), Column("state"),
-            Column("hold"), Column("pool", Kind.NAME, drop=3), Column("age"), Column("account", Kind.NAME, drop=4),
+            Column("job"),
+            Column("repository", Kind.NAME, drop=1),
+            Column("name", Kind.NAME, drop=2),
+            Column("state"),
+            Column("hold"),
+            Column("pool", Kind.NAME, drop=3),
+            Column("age"),
+            Column("account", Kind.NAME, drop=4),
         ),
         (
-            (row.id, row.repository, row.name, row.conclusion or row.state, row.hold_reason, row.pool,
-             age(row.queued_at, now=now), row.account)
+            (
+                row.id,
+                row.repository,
+                row.name,
+                row.conclusion or row.state,
+                row.hold_reason,
+                row.pool,
+                age(row.queued_at, now=now),
+                row.account,
+            )
             for row in page.rows
         ),
-        empty="no jobs", wide=form is Form.WIDE,
-    )  # fmt: skip
+        empty="no jobs",
+        wide=form is Form.WIDE,
+    )
     tell_more(page)
 
 
@@ -93,9 +108,9 @@ def job(
     wide: Wide = False,
 ) -> None:
     """Explain one job: where it stands, why, what would help, and how it came there."""
-    from models.browse.claims import claim_events  # noqa: PLC0415
-    from models.browse.jobs import job_story  # noqa: PLC0415
-    from models.claims.pod_ends import end_of  # noqa: PLC0415
+    from models.browse.claims import claim_events
+    from models.browse.jobs import job_story
+    from models.claims.pod_ends import end_of
 
     now = utcnow()
 
@@ -112,9 +127,14 @@ def job(
     if as_json:
         claims = [{**object_of(claim), "pod_end": end} for claim, end in zip(story.claims, ends, strict=True)]
         print_json(
-            {**object_of(story.job), "why": asdict(why), "claims": claims, "events": list(story.events),
-             "claim_events": of_claims}
-        )  # fmt: skip
+            {
+                **object_of(story.job),
+                "why": asdict(why),
+                "claims": claims,
+                "events": list(story.events),
+                "claim_events": of_claims,
+            }
+        )
         return
     console = Console(highlight=False)
     found = story.job

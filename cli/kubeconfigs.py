@@ -60,11 +60,14 @@ def client_for(given: str | None = None, *, pool_size: int = 16) -> KubeClient:
 
     Raises ConfigurationError when its credentials cannot be read.
     """
-    from k8s_adapters.client import make_client  # noqa: PLC0415
-    from k8s_adapters.retry import RetryPolicy  # noqa: PLC0415
+    from k8s_adapters.client import make_client
+    from k8s_adapters.retry import RetryPolicy
 
     chosen = choose(given)
     return make_client(
-        kubeconfig=chosen.path, read_timeout=ANSWER_WITHIN, pool_size=pool_size, named=chosen.named,
+        kubeconfig=chosen.path,
+        read_timeout=ANSWER_WITHIN,
+        pool_size=pool_size,
+        named=chosen.named,
         policy=RetryPolicy(base=0.5, deadline=ANSWER_WITHIN),
-    )  # fmt: skip
+    )

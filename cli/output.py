@@ -53,7 +53,7 @@ def query(body: Callable[[Connection], T]) -> T:
 
     Raises in one line StoreUnreachable when the database does not answer, ConfigurationError when it cannot be used.
     """
-    from models.db.engine import make_engine, transaction  # noqa: PLC0415
+    from models.db.engine import make_engine, transaction
 
     url = load_stores().database_url
     engine = make_engine(url, pool_size=1, application="ostler-cli")
@@ -67,9 +67,9 @@ def query(body: Callable[[Connection], T]) -> T:
 @contextmanager
 def speaking_to_postgres(url: Secret) -> Iterator[None]:
     """Translate what a statement raises when the database cannot be used; raises as `query` does."""
-    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415
+    from sqlalchemy.exc import DBAPIError
 
-    from models.db.engine import why_away  # noqa: PLC0415
+    from models.db.engine import why_away
 
     try:
         yield
@@ -116,7 +116,7 @@ def tell_more(page: Page) -> None:
 
 def object_of(row: Row[Any]) -> Mapping[str, Any]:
     """Return a row as an object."""
-    return dict(row._mapping)  # noqa: SLF001
+    return dict(row._mapping)
 
 
 def age(since: datetime | None, *, now: datetime) -> str:

@@ -24,8 +24,8 @@ def pod(
     as_json: Json = False,
 ) -> None:
     """Explain one runner Pod: how it ended, which jobs it had, and why."""
-    from models.browse.pods import pod_story  # noqa: PLC0415
-    from models.claims.pod_ends import end_of  # noqa: PLC0415
+    from models.browse.pods import pod_story
+    from models.claims.pod_ends import end_of
 
     def body(db: Connection) -> PodStory | None:
         return pod_story(db, pod)
@@ -46,10 +46,14 @@ def pod(
     console.print(f"Jobs: {', '.join(jobs) or 'none'}\n")
     moments = [moment(f"claim {event.claim_id}", event) for event in story.events]
     for at, what in (
-        (found.created_at, "created"), (found.first_polled_at, "first poll"), (found.poller_ended_at, "poller ended"),
-        (found.deletion_at, "deletion asked for"), (found.over_at, "over"), (found.node_gone_at, "node gone"),
+        (found.created_at, "created"),
+        (found.first_polled_at, "first poll"),
+        (found.poller_ended_at, "poller ended"),
+        (found.deletion_at, "deletion asked for"),
+        (found.over_at, "over"),
+        (found.node_gone_at, "node gone"),
         (found.gone_at, "gone"),
-    ):  # fmt: skip
+    ):
         if at is not None:
             moments.append((at, "pod", None, what, None, None, None))
     print_timeline(moments, empty="nothing was noted about it")

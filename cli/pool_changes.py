@@ -47,7 +47,7 @@ def scale(
     as_json: Json = False,
 ) -> None:
     """Set how many Pods a pool keeps; of too many it retires warm ones. Not where the pool is autoscaled."""
-    from k8s_adapters.pools import scale_pool  # noqa: PLC0415
+    from k8s_adapters.pools import scale_pool
 
     def change(kube: KubeClient, pool: PoolSeen) -> PoolSeen:
         _refuse_terminating(pool)
@@ -61,8 +61,13 @@ def scale(
 
     with in_cluster(verb="patch") as cluster:
         before, after = _changed(cluster, name, change)
-    _tell(after, f"{name}: {before.replicas} → {after.replicas} replicas" if before.replicas != after.replicas
-          else f"{name} has {after.replicas} replicas already", as_json=as_json)  # fmt: skip
+    _tell(
+        after,
+        f"{name}: {before.replicas} → {after.replicas} replicas"
+        if before.replicas != after.replicas
+        else f"{name} has {after.replicas} replicas already",
+        as_json=as_json,
+    )
     if after.paused and not as_json:
         typer.echo(f"{name} is paused: nothing is made or retired before `ostler pool resume {name}`", err=True)
 
@@ -77,7 +82,7 @@ def drain(
 
     Ctrl-C ends the command, not the drain.
     """
-    from k8s_adapters.pools import drain_pool  # noqa: PLC0415
+    from k8s_adapters.pools import drain_pool
 
     def change(kube: KubeClient, pool: PoolSeen) -> PoolSeen:
         if pool.terminating:
@@ -116,7 +121,7 @@ def _watch(cluster: InCluster, pool: PoolSeen, *, quiet: bool) -> bool:
 
     Raises Retryable when the API server has not answered for `OUTAGE`.
     """
-    from ostler.errors import Retryable  # noqa: PLC0415
+    from ostler.errors import Retryable
 
     interrupted = []
     # A KeyboardInterrupt can be lost in the middle of a call; this one is seen after it.
@@ -141,8 +146,10 @@ def _watch(cluster: InCluster, pool: PoolSeen, *, quiet: bool) -> bool:
             while time.monotonic() < end and not interrupted:
                 time.sleep(0.1)
             if interrupted:
-                typer.echo(f"{pool.name} goes on draining without this command; `ostler pool list` shows how far it is",
-                           err=True)  # fmt: skip
+                typer.echo(
+                    f"{pool.name} goes on draining without this command; `ostler pool list` shows how far it is",
+                    err=True,
+                )
                 raise KeyboardInterrupt
     finally:
         signal.signal(signal.SIGINT, before)
@@ -151,7 +158,7 @@ def _watch(cluster: InCluster, pool: PoolSeen, *, quiet: bool) -> bool:
 
 def _left(cluster: InCluster, pool: PoolSeen) -> str | None:
     """Return in words what is left of a pool that drains; None when its object is gone."""
-    from k8s_adapters.pools import get_pool  # noqa: PLC0415
+    from k8s_adapters.pools import get_pool
 
     found = get_pool(cluster.kube, namespace=pool.namespace, name=pool.name)
     if found is None or found.uid != pool.uid:
@@ -162,7 +169,7 @@ def _left(cluster: InCluster, pool: PoolSeen) -> str | None:
 
 
 def _set_paused(name: str, *, paused: bool, as_json: bool) -> None:
-    from k8s_adapters.pools import pause_pool  # noqa: PLC0415
+    from k8s_adapters.pools import pause_pool
 
     def change(kube: KubeClient, pool: PoolSeen) -> PoolSeen:
         if pool.paused == paused:
@@ -187,7 +194,7 @@ def _changed(
     cluster: InCluster, name: str, change: Callable[[KubeClient, PoolSeen], PoolSeen]
 ) -> tuple[PoolSeen, PoolSeen]:
     """Return the pool before and after a change, made anew where somebody changed it between look and write."""
-    from ostler.errors import Conflict  # noqa: PLC0415
+    from ostler.errors import Conflict
 
     for left in reversed(range(TRIES)):
         before = cluster.pool(name)
@@ -209,6 +216,10 @@ def _tell(pool: PoolSeen, words: str, *, as_json: bool) -> None:
 def shown(pool: PoolSeen) -> dict[str, Any]:
     """Return what a change may have changed of a pool."""
     return {
-        "name": pool.name, "namespace": pool.namespace, "replicas": pool.replicas, "paused": pool.paused,
-        "autoscaled": pool.autoscaled, "draining": pool.terminating,
-    }  # fmt: skip
+        "name": pool.name,
+        "namespace": pool.namespace,
+        "replicas": pool.replicas,
+        "paused": pool.paused,
+        "autoscaled": pool.autoscaled,
+        "draining": pool.terminating,
+    }

@@ -36,7 +36,7 @@ def list_(
     output: Output = None,
 ) -> None:
     """List pools with their Pods and jobs in numbers."""
-    from models.browse.pools import PoolFilter, list_pools, pool_story, pool_troubles  # noqa: PLC0415
+    from models.browse.pools import PoolFilter, list_pools, pool_story, pool_troubles
 
     form = form_of(as_json=as_json, wide=wide, output=output)
     now = utcnow()
@@ -63,19 +63,43 @@ def list_(
         return
     print_table(
         (
-            Column("id", drop=8), Column("pool", Kind.NAME), Column("labels", Kind.TEXT, drop=9),
-            Column("scaling", Kind.TEXT, drop=10), "replicas", Column("pods", drop=6), "warm",
-            Column("reserved", drop=7), "busy", "queued", Column("held", drop=5), Column("oldest", drop=4), "state",
+            Column("id", drop=8),
+            Column("pool", Kind.NAME),
+            Column("labels", Kind.TEXT, drop=9),
+            Column("scaling", Kind.TEXT, drop=10),
+            "replicas",
+            Column("pods", drop=6),
+            "warm",
+            Column("reserved", drop=7),
+            "busy",
+            "queued",
+            Column("held", drop=5),
+            Column("oldest", drop=4),
+            "state",
             Column("what is wrong", Kind.TEXT),
         ),
         (
-            (story.pool.id, story.pool.name, ",".join(story.pool.labels), _scaling(story), story.pool.replicas,
-             story.counts.pods, story.counts.warm, story.counts.reserved, story.counts.busy, story.counts.queued,
-             story.counts.held, age(story.counts.oldest_queued_at, now=now), _state(story), trouble)
+            (
+                story.pool.id,
+                story.pool.name,
+                ",".join(story.pool.labels),
+                _scaling(story),
+                story.pool.replicas,
+                story.counts.pods,
+                story.counts.warm,
+                story.counts.reserved,
+                story.counts.busy,
+                story.counts.queued,
+                story.counts.held,
+                age(story.counts.oldest_queued_at, now=now),
+                _state(story),
+                trouble,
+            )
             for story, trouble in found
         ),
-        empty="no pools", wide=form is Form.WIDE,
-    )  # fmt: skip
+        empty="no pools",
+        wide=form is Form.WIDE,
+    )
 
 
 def _state(story: PoolStory) -> str:
@@ -136,16 +160,26 @@ def _print_decisions(stories: Sequence[PoolStory], *, wide: bool) -> None:
     now = utcnow()
     print_table(
         (
-            Column("pool", Kind.NAME), "replicas", "decision", Column("why", Kind.TEXT), Column("scaled up", drop=1),
+            Column("pool", Kind.NAME),
+            "replicas",
+            "decision",
+            Column("why", Kind.TEXT),
+            Column("scaled up", drop=1),
             Column("scaled down", drop=2),
         ),
         (
-            (story.pool.name, story.pool.replicas, *_decision(story), age(story.pool.scaled_up_at, now=now),
-             age(story.pool.scaled_down_at, now=now))
+            (
+                story.pool.name,
+                story.pool.replicas,
+                *_decision(story),
+                age(story.pool.scaled_up_at, now=now),
+                age(story.pool.scaled_down_at, now=now),
+            )
             for story in stories
         ),
-        empty="no pools", wide=wide,
-    )  # fmt: skip
+        empty="no pools",
+        wide=wide,
+    )
 
 
 def _decision(story: PoolStory) -> tuple[str, str]:
@@ -159,7 +193,7 @@ def _decision(story: PoolStory) -> tuple[str, str]:
 
 def pool_id(db: Connection, given: str | None) -> int | None:
     """Return the id of the pool that was named by name or id; ends the command when there is none."""
-    from models.browse.pools import pool_names  # noqa: PLC0415
+    from models.browse.pools import pool_names
 
     if given is None or (number := given_id(given)) is not None:
         return None if given is None else number

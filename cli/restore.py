@@ -29,14 +29,14 @@ def restore(
 
     Needs a worker's settings. May be run again at any time. Exit status 1 when nothing was let go.
     """
-    from ostler import logging  # noqa: PLC0415
-    from ostler.settings import load  # noqa: PLC0415
+    from ostler import logging
+    from ostler.settings import load
 
     settings = load().model_copy(update={"worker_threads": THREADS, "kubeconfig": choose().path})
     logging.configure(process="restore", level="WARNING", style="console")
-    from tasks.restore.restoring import NotRestored  # noqa: PLC0415
-    from tasks.restore.restoring import restore as run  # noqa: PLC0415
-    from tasks.worker.runtime import Runtime  # noqa: PLC0415
+    from tasks.restore.restoring import NotRestored
+    from tasks.restore.restoring import restore as run
+    from tasks.worker.runtime import Runtime
 
     try:
         report = run(Runtime(settings), dry=dry, anyway=anyway, emptied=emptied, say=typer.echo)

@@ -36,7 +36,7 @@ Why = Annotated[str, typer.Option("--why", help="the reason, shown to everybody 
 @app.command("list")
 def list_(as_json: Json = False, wide: Wide = False, output: Output = None) -> None:
     """List sweeps: which are paused, and how their last tick ended."""
-    from models.browse.sweeps import list_sweeps  # noqa: PLC0415
+    from models.browse.sweeps import list_sweeps
 
     form = form_of(as_json=as_json, wide=wide, output=output)
     now = utcnow()
@@ -51,24 +51,35 @@ def list_(as_json: Json = False, wide: Wide = False, output: Output = None) -> N
         return
     print_table(
         (
-            "sweep", Column("switch", Kind.TEXT), Column("last success", drop=1), Column("last tick"),
-            Column("outcome"), Column("why", Kind.TEXT),
+            "sweep",
+            Column("switch", Kind.TEXT),
+            Column("last success", drop=1),
+            Column("last tick"),
+            Column("outcome"),
+            Column("why", Kind.TEXT),
         ),
         (
-            (each.name, _switch(each), _ago(each.succeeded_at, now), _ago(each.began_at, now), each.outcome,
-             each.paused_why or each.why)
+            (
+                each.name,
+                _switch(each),
+                _ago(each.succeeded_at, now),
+                _ago(each.began_at, now),
+                each.outcome,
+                each.paused_why or each.why,
+            )
             for each in found
         ),
-        empty="no sweeps", wide=form is Form.WIDE,
-    )  # fmt: skip
+        empty="no sweeps",
+        wide=form is Form.WIDE,
+    )
 
 
 @app.command("pause")
 def pause(name: Name, why: Why = "", as_json: Json = False) -> None:
     """Let a sweep (or `all`) repair nothing until it is resumed; one that runs stops before its next repair."""
-    from getpass import getuser  # noqa: PLC0415
+    from getpass import getuser
 
-    from models.sweeps import sweep_runs  # noqa: PLC0415
+    from models.sweeps import sweep_runs
 
     who, reason = f"{getuser()} (shell)", why[:LONGEST_WHY]
     _change(name, lambda db, each: sweep_runs.pause(db, each, who=who, why=reason, now=utcnow()), as_json=as_json)
@@ -77,7 +88,7 @@ def pause(name: Name, why: Why = "", as_json: Json = False) -> None:
 @app.command("resume")
 def resume(name: Name, as_json: Json = False) -> None:
     """Let a paused sweep (or `all`) run again, from its next tick on."""
-    from models.sweeps import sweep_runs  # noqa: PLC0415
+    from models.sweeps import sweep_runs
 
     _change(name, sweep_runs.resume, as_json=as_json)
 
@@ -90,7 +101,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Have a worker run one tick of a sweep now, and say what it repaired. Needs OSTLER_REDIS_URL."""
-    from models.browse.repairs import RepairFilter, list_repairs  # noqa: PLC0415
+    from models.browse.repairs import RepairFilter, list_repairs
 
     (only,) = _named(name, several=False)
     asked = uuid.uuid4().hex
@@ -127,7 +138,7 @@ def repairs(
     output: Output = None,
 ) -> None:
     """List what the sweeps repaired, newest first, and whether it came to what it was for."""
-    from models.browse.repairs import RepairFilter, list_repairs  # noqa: PLC0415
+    from models.browse.repairs import RepairFilter, list_repairs
 
     if sweep is not None:
         _named(sweep, several=False)
@@ -150,24 +161,45 @@ def _print_repairs(rows: Any, *, wide: bool = False) -> None:
     now = utcnow()
     print_table(
         (
-            "repair", "age", Column("sweep", drop=1), "what", Column("why", Kind.TEXT),
-            Column("pod", Kind.NAME, drop=4), Column("claim", drop=2), Column("job", drop=3),
-            Column("subject", Kind.NAME, drop=7), Column("before", Kind.TEXT, drop=6),
-            Column("after", Kind.TEXT, drop=5), "outcome",
+            "repair",
+            "age",
+            Column("sweep", drop=1),
+            "what",
+            Column("why", Kind.TEXT),
+            Column("pod", Kind.NAME, drop=4),
+            Column("claim", drop=2),
+            Column("job", drop=3),
+            Column("subject", Kind.NAME, drop=7),
+            Column("before", Kind.TEXT, drop=6),
+            Column("after", Kind.TEXT, drop=5),
+            "outcome",
         ),
         (
-            (row.id, age(row.at, now=now), row.sweep, row.what, row.why, row.pod or row.pod_uid, row.claim_id,
-             row.job_id, row.subject or row.runner_name, row.before, row.after, row.outcome)
+            (
+                row.id,
+                age(row.at, now=now),
+                row.sweep,
+                row.what,
+                row.why,
+                row.pod or row.pod_uid,
+                row.claim_id,
+                row.job_id,
+                row.subject or row.runner_name,
+                row.before,
+                row.after,
+                row.outcome,
+            )
             for row in rows
         ),
-        empty="no repairs", wide=wide,
-    )  # fmt: skip
+        empty="no repairs",
+        wide=wide,
+    )
 
 
 def _obstacle(db: Connection) -> str | None:
     """Return why no sweep may kill anything now, whatever it finds."""
-    from models.db import epochs  # noqa: PLC0415
-    from models.upstream import gates  # noqa: PLC0415
+    from models.db import epochs
+    from models.upstream import gates
 
     return epochs.doubt(db, now=utcnow()) or "; ".join(map(str, gates.shut(db))) or None
 
@@ -182,7 +214,7 @@ def _named(name: str, *, several: bool = True) -> tuple[str, ...]:
 
 
 def _change(name: str, write: Any, *, as_json: bool) -> None:
-    from models.browse.sweeps import list_sweeps  # noqa: PLC0415
+    from models.browse.sweeps import list_sweeps
 
     names = _named(name)
 
@@ -200,10 +232,10 @@ def _change(name: str, write: Any, *, as_json: bool) -> None:
 
 
 def _send(name: str, *, asked: str, dry: bool) -> None:
-    import redis  # noqa: PLC0415
-    from kombu.exceptions import KombuError, OperationalError  # noqa: PLC0415
+    import redis
+    from kombu.exceptions import KombuError, OperationalError
 
-    from ostler.wakes import Waker  # noqa: PLC0415
+    from ostler.wakes import Waker
 
     redis_url = load_stores().redis_url
     if redis_url is None:
@@ -219,7 +251,7 @@ def _send(name: str, *, asked: str, dry: bool) -> None:
 
 def _wait(asked: str, *, seconds: float) -> Row[Any] | None:
     """Return the run that was asked for once it has ended, None when it did not in time."""
-    from models.browse.sweeps import run_asked  # noqa: PLC0415
+    from models.browse.sweeps import run_asked
 
     end = time.monotonic() + seconds
     while time.monotonic() < end:

@@ -24,9 +24,15 @@ def print_timeline(moments: Iterable[Moment], *, empty: str, wide: bool = False)
     """Print what happened, oldest first."""
     print_table(
         (
-            "when", "what", Column("from", drop=3), "to", Column("by", drop=2), Column("why", Kind.TEXT),
+            "when",
+            "what",
+            Column("from", drop=3),
+            "to",
+            Column("by", drop=2),
+            Column("why", Kind.TEXT),
             Column("after ms", drop=1),
         ),
         ((f"{at:%Y-%m-%d %H:%M:%S}", *rest) for at, *rest in sorted(moments, key=lambda each: each[0])),
-        empty=empty, wide=wide,
-    )  # fmt: skip
+        empty=empty,
+        wide=wide,
+    )

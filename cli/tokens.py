@@ -37,7 +37,7 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Make a token and print it. It is shown this once: only its digest is kept."""
-    from models.browse import api_tokens  # noqa: PLC0415
+    from models.browse import api_tokens
 
     if re.fullmatch(rf"[\x20-\x7e]{{1,{LONGEST_NAME}}}", name) is None or not name.strip():
         raise typer.BadParameter(f"a name has 1 to {LONGEST_NAME} printable ASCII characters", param_hint="NAME")
@@ -78,7 +78,7 @@ def create(
 @app.command("list")
 def list_(as_json: Json = False, wide: Wide = False, output: Output = None) -> None:
     """List tokens, also those that hold no more."""
-    from models.browse import api_tokens  # noqa: PLC0415
+    from models.browse import api_tokens
 
     form = form_of(as_json=as_json, wide=wide, output=output)
     rows = query(api_tokens.list_tokens)
@@ -91,22 +91,35 @@ def list_(as_json: Json = False, wide: Wide = False, output: Output = None) -> N
     now = utcnow()
     print_table(
         (
-            "id", Column("name", Kind.NAME), "scopes", Column("accounts", Kind.NAME), Column("made", drop=2),
-            Column("last used", drop=1), "state",
+            "id",
+            Column("name", Kind.NAME),
+            "scopes",
+            Column("accounts", Kind.NAME),
+            Column("made", drop=2),
+            Column("last used", drop=1),
+            "state",
         ),
         (
-            (row.id, row.name, ",".join(row.scopes), ",".join(row.accounts) or "all", age(row.created_at, now=now),
-             age(row.last_used_at, now=now), _state(row.revoked_at, row.expires_at, now=now))
+            (
+                row.id,
+                row.name,
+                ",".join(row.scopes),
+                ",".join(row.accounts) or "all",
+                age(row.created_at, now=now),
+                age(row.last_used_at, now=now),
+                _state(row.revoked_at, row.expires_at, now=now),
+            )
             for row in rows
         ),
-        empty="no tokens; `ostler token create NAME` makes one", wide=form is Form.WIDE,
-    )  # fmt: skip
+        empty="no tokens; `ostler token create NAME` makes one",
+        wide=form is Form.WIDE,
+    )
 
 
 @app.command("revoke")
 def revoke(token_id: Annotated[int, typer.Argument(min=1, max=BIGGEST_ID, metavar="ID")]) -> None:
     """Make a token useless from now on."""
-    from models.browse import api_tokens  # noqa: PLC0415
+    from models.browse import api_tokens
 
     if not query(lambda db: api_tokens.revoke(db, token_id, now=utcnow())):
         fail(f"there is no token {token_id}; `ostler token list` lists them")
@@ -115,7 +128,7 @@ def revoke(token_id: Annotated[int, typer.Argument(min=1, max=BIGGEST_ID, metava
 
 def _ids_of(logins: Sequence[str]) -> list[int]:
     """Return the ids of these accounts; ends the command for a login that no account has."""
-    from models.browse.accounts import AccountFilter, list_accounts  # noqa: PLC0415
+    from models.browse.accounts import AccountFilter, list_accounts
 
     ids = []
     for login in logins:

@@ -108,13 +108,16 @@ def problems(found: dict[str, Any]) -> list[str]:
 
 
 def _web(client: KubeClient, namespace: str) -> Rolling:
-    from k8s_adapters.rolling import find_deployments  # noqa: PLC0415
+    from k8s_adapters.rolling import find_deployments
 
     found = find_deployments(client, namespace=namespace, selector=_WEB)
     if len(found) != 1:
         there = f"namespace {namespace!r} has {len(found)} Deployments with the label {_WEB}, not one"
-        fail(f"there is no Ostler in namespace {namespace!r}; name its namespace by -n" if not found else
-             f"{there}; name another namespace by -n")  # fmt: skip
+        fail(
+            f"there is no Ostler in namespace {namespace!r}; name its namespace by -n"
+            if not found
+            else f"{there}; name another namespace by -n"
+        )
     return found[0]
 
 
@@ -122,8 +125,8 @@ def _verify(
     client: KubeClient, web: Rolling, *, runners: str, image: str, to: str, seconds: float, roll: bool
 ) -> dict[str, Any]:
     """Return the probe's report, and whether web rolled meanwhile."""
-    from k8s_adapters.probe_pods import create_probe, delete_probe  # noqa: PLC0415
-    from k8s_adapters.rolling import address_of, ended_with, left_of, restart  # noqa: PLC0415
+    from k8s_adapters.probe_pods import create_probe, delete_probe
+    from k8s_adapters.rolling import address_of, ended_with, left_of, restart
 
     arguments = ["hold-connection", "--to", to, "--seconds", str(seconds)]
     if (address := address_of(client, web)) is not None:
@@ -148,7 +151,7 @@ def _verify(
 
 
 def _wait(client: KubeClient, pod: Any) -> None:
-    from k8s_adapters.rolling import ended_with  # noqa: PLC0415
+    from k8s_adapters.rolling import ended_with
 
     sys.stderr.write(f"waiting for the probe {pod['metadata']['name']}\n")
     deadline = time.monotonic() + _STARTS_WITHIN
@@ -161,13 +164,13 @@ def _wait(client: KubeClient, pod: Any) -> None:
 
 
 def _stamp() -> dict[str, str]:
-    from k8s_adapters.names import OWNER_LABEL  # noqa: PLC0415
+    from k8s_adapters.names import OWNER_LABEL
 
     return {OWNER_LABEL: "0"}  # no account has this id
 
 
 def _spec(image: str, arguments: list[str]) -> dict[str, Any]:
-    from k8s_adapters.probe_pods import restricted  # noqa: PLC0415
+    from k8s_adapters.probe_pods import restricted
 
     container = {
         "name": "probe",

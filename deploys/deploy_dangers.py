@@ -127,11 +127,7 @@ def reaching_web(seen: Seen, web: Iterable[Workload], addresses: Addresses) -> I
     """A stamped Pod reaches web, as Pods or at an address of it; whether web would let it in is not asked."""
     if not seen.egress.policies:
         return
-    ways = [
-        f"as {each.pod.key}"
-        for each in web
-        if seen.egress.ports_of(each.pod.key).common(each.ports or ALL_PORTS)
-    ]  # fmt: skip
+    ways = [f"as {each.pod.key}" for each in web if seen.egress.ports_of(each.pod.key).common(each.ports or ALL_PORTS)]
     ways += [f"at {each}" for each in seen.egress.addresses_beside(_DNS).common(addresses).cidrs()]
     if ways:
         yield Refusal(
@@ -146,10 +142,8 @@ def reaching_web(seen: Seen, web: Iterable[Workload], addresses: Addresses) -> I
 def missing_web(seen: Seen, web: Iterable[Workload]) -> Iterable[Refusal]:
     """An idle Pod does not reach Pods of web, of before or after: while they roll both are there."""
     missing = [
-        each.pod.key
-        for each in web
-        if not may_connect(seen.network, seen.pod, each.pod, ports=each.ports or ALL_PORTS)
-    ]  # fmt: skip
+        each.pod.key for each in web if not may_connect(seen.network, seen.pod, each.pod, ports=each.ports or ALL_PORTS)
+    ]
     if missing:
         yield Refusal(
             Danger.IDLE_MISSES_WEB,

@@ -202,9 +202,17 @@ def _object(body: Mapping[str, Any], namespace: str) -> Object:
 
 def _is_of_cluster(kind: str) -> bool:
     return kind.startswith(("Cluster", "ValidatingAdmission", "MutatingAdmission", "ValidatingWebhook")) or kind in {
-        "Namespace", "CustomResourceDefinition", "PriorityClass", "StorageClass", "PersistentVolume", "APIService",
-        "MutatingWebhookConfiguration", "IngressClass", "RuntimeClass", "Node",
-    }  # fmt: skip
+        "Namespace",
+        "CustomResourceDefinition",
+        "PriorityClass",
+        "StorageClass",
+        "PersistentVolume",
+        "APIService",
+        "MutatingWebhookConfiguration",
+        "IngressClass",
+        "RuntimeClass",
+        "Node",
+    }
 
 
 def _metadata(given: Object) -> Mapping[str, Any]:
@@ -257,8 +265,13 @@ def _pool(given: Object) -> Pool:
 
 def _service(given: Object) -> Service:
     spec, status = given.body.get("spec") or {}, _within(given.body, "status", "loadBalancer", "ingress") or []
-    wanted = [spec.get("clusterIP"), *(spec.get("clusterIPs") or []), *(spec.get("externalIPs") or []),
-              spec.get("loadBalancerIP"), *(each.get("ip") for each in status)]  # fmt: skip
+    wanted = [
+        spec.get("clusterIP"),
+        *(spec.get("clusterIPs") or []),
+        *(spec.get("externalIPs") or []),
+        spec.get("loadBalancerIP"),
+        *(each.get("ip") for each in status),
+    ]
     texts = {each for each in wanted if isinstance(each, str) and each not in {"", "None"}}
     try:
         return Service(given.key[1], _texts(spec.get("selector")), blocks(sorted(texts)))

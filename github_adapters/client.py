@@ -239,9 +239,12 @@ class GitHub:
 
         def once(page: int) -> tuple[list[GroupSeen], int]:
             answer = self._call(
-                installation_id=installation_id, call_class=CallClass.READ, method="GET", deadline=deadline,
+                installation_id=installation_id,
+                call_class=CallClass.READ,
+                method="GET",
+                deadline=deadline,
                 path=f"{Scope.organization(login).path}/actions/runner-groups?per_page={PAGE}&page={page}{only_for}",
-            )  # fmt: skip
+            )
             if answer.status != HTTPStatus.OK:
                 raise refusal(answer, what="list of runner groups", now=self._clock())
             with _sense(answer, "list of runner groups"):
@@ -312,10 +315,13 @@ class GitHub:
         one.
         """
         found = self._look_up(
-            installation_id=installation_id, path=f"{_home(repository)}/actions/jobs/{job_id}", policy=policy,
-            call_class=CallClass.OPTIONAL if optional else CallClass.READ, what="look-up of a job",
+            installation_id=installation_id,
+            path=f"{_home(repository)}/actions/jobs/{job_id}",
+            policy=policy,
+            call_class=CallClass.OPTIONAL if optional else CallClass.READ,
+            what="look-up of a job",
             read=partial(_job, job_id=job_id),
-        )  # fmt: skip
+        )
         return next(iter(found.items), None)
 
     def get_run(
@@ -347,10 +353,13 @@ class GitHub:
     ) -> ListPage[RunSeen]:
         """Return what `get_run` does as a list of one or none, with what it cost."""
         return self._look_up(
-            installation_id=installation_id, path=f"{_home(repository)}/actions/runs/{run_id}", policy=policy,
-            call_class=CallClass.CATCH_UP if optional else CallClass.READ, what="look-up of a run",
+            installation_id=installation_id,
+            path=f"{_home(repository)}/actions/runs/{run_id}",
+            policy=policy,
+            call_class=CallClass.CATCH_UP if optional else CallClass.READ,
+            what="look-up of a run",
             read=partial(_run, run_id=run_id),
-        )  # fmt: skip
+        )
 
     def list_runs(
         self,
@@ -368,9 +377,14 @@ class GitHub:
         """
         path = f"{Scope.repository(repository).path}/actions/runs?status={quote(status, safe='')}"
         return self._list_page(
-            installation_id=installation_id, path=f"{path}&per_page={PAGE}&page={page}", etag=etag, policy=policy,
-            what="list of runs", key="workflow_runs", read=read_run,
-        )  # fmt: skip
+            installation_id=installation_id,
+            path=f"{path}&per_page={PAGE}&page={page}",
+            etag=etag,
+            policy=policy,
+            what="list of runs",
+            key="workflow_runs",
+            read=read_run,
+        )
 
     def list_run_jobs(
         self,
@@ -390,9 +404,14 @@ class GitHub:
         path = f"{Scope.repository(repository).path}/actions/runs/{run.id}/jobs"
         query = f"filter={'all' if every_attempt else 'latest'}&per_page={PAGE}&page={page}"
         return self._list_page(
-            installation_id=installation_id, path=f"{path}?{query}", etag=etag, policy=policy,
-            what="list of jobs", key="jobs", read=partial(read_listed_job, run=run, installation_id=installation_id),
-        )  # fmt: skip
+            installation_id=installation_id,
+            path=f"{path}?{query}",
+            etag=etag,
+            policy=policy,
+            what="list of jobs",
+            key="jobs",
+            read=partial(read_listed_job, run=run, installation_id=installation_id),
+        )
 
     def get_installation(self, *, installation_id: int, deadline_seconds: float | None = None) -> InstallationSeen:
         """Return an installation of the App, under the login that its account has now. Raises `NotInstalled`."""
@@ -448,10 +467,13 @@ class GitHub:
         Github docs: "Get runner version deprecation info", of API version 2026-03-10.
         """
         answer = self._call(
-            installation_id=installation_id, call_class=CallClass.READ, method="GET",
+            installation_id=installation_id,
+            call_class=CallClass.READ,
+            method="GET",
             path=f"{Scope.organization(login).path}/actions/runners/deprecations/{quote(version, safe='')}",
-            deadline=Deadline(deadline_seconds), api_version=DEPRECATIONS,
-        )  # fmt: skip
+            deadline=Deadline(deadline_seconds),
+            api_version=DEPRECATIONS,
+        )
         if answer.status in {HTTPStatus.NOT_FOUND, HTTPStatus.BAD_REQUEST, HTTPStatus.GONE}:
             return None
         if answer.status != HTTPStatus.OK:
@@ -462,9 +484,11 @@ class GitHub:
     def list_installations(self, *, deadline_seconds: float | None = None) -> list[AppInstallation]:
         """Return where the App is installed, a hundred at most, with what was granted there."""
         answer = self._call_as_app(
-            call_class=CallClass.READ, method="GET", path=f"/app/installations?per_page={PAGE}",
+            call_class=CallClass.READ,
+            method="GET",
+            path=f"/app/installations?per_page={PAGE}",
             deadline=Deadline(deadline_seconds),
-        )  # fmt: skip
+        )
         if answer.status != HTTPStatus.OK:
             raise refusal(answer, what="list of installations", now=self._clock())
         with _sense(answer, "list of installations"):
@@ -554,9 +578,13 @@ class GitHub:
 
         def once() -> ListPage[T]:
             answer = self._call(
-                installation_id=installation_id, call_class=CallClass.CATCH_UP, method="GET", path=path,
-                deadline=deadline, etag=etag,
-            )  # fmt: skip
+                installation_id=installation_id,
+                call_class=CallClass.CATCH_UP,
+                method="GET",
+                path=path,
+                deadline=deadline,
+                etag=etag,
+            )
             if answer.status == HTTPStatus.NOT_MODIFIED and etag is not None:
                 return unchanged(answer)
             if answer.status != HTTPStatus.OK:

@@ -258,9 +258,12 @@ class Governor:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._redis = redis.Redis.from_url(
-            redis_url.reveal(), socket_timeout=TIMEOUT, socket_connect_timeout=TIMEOUT, health_check_interval=10,
+            redis_url.reveal(),
+            socket_timeout=TIMEOUT,
+            socket_connect_timeout=TIMEOUT,
+            health_check_interval=10,
             decode_responses=True,
-        )  # fmt: skip
+        )
         self._take_script = self._redis.register_script(_TAKE)
         self._settle_script = self._redis.register_script(_SETTLE)
         self._paces = dict(paces)
@@ -310,9 +313,19 @@ class Governor:
     def _ask(self, installation_id: int, call_class: CallClass, call: str) -> tuple[str, float]:
         pace = self._paces[call_class]
         arguments: list[str | float] = [
-            call_class, pace.rate, pace.burst, pace.at_once, pace.spared, int(pace.told), UNKNOWN_EVERY, call,
-            LONGEST_CALL, pace.quota, UNKNOWN_APART, LONGEST_PLACE,
-        ]  # fmt: skip
+            call_class,
+            pace.rate,
+            pace.burst,
+            pace.at_once,
+            pace.spared,
+            int(pace.told),
+            UNKNOWN_EVERY,
+            call,
+            LONGEST_CALL,
+            pace.quota,
+            UNKNOWN_APART,
+            LONGEST_PLACE,
+        ]
         keys = _keys(installation_id)
         why, after = self._take_script(keys, [*arguments, 0])
         if why == "unknown":

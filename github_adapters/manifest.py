@@ -80,9 +80,11 @@ def exchange(*, api_url: str, code: str, deadline_seconds: float = 20) -> AppMad
     http = Http(api_url=api_url, timeout=deadline_seconds)
     try:
         answer = http.request(
-            method="POST", path=f"/app-manifests/{code}/conversions", authorization=None,
+            method="POST",
+            path=f"/app-manifests/{code}/conversions",
+            authorization=None,
             deadline=Deadline(deadline_seconds),
-        )  # fmt: skip
+        )
     finally:
         http.close()
     if answer.status == HTTPStatus.NOT_FOUND:

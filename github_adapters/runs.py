@@ -43,9 +43,11 @@ class RunSeen:
     def origin(self) -> Origin:
         """Return whether it comes from a fork."""
         return origin_of(
-            event=self.event, repository_id=self.home.repository_id, head_repository_id=self.head_repository_id,
+            event=self.event,
+            repository_id=self.home.repository_id,
+            head_repository_id=self.head_repository_id,
             pull_request_heads=self.pull_request_heads,
-        )  # fmt: skip
+        )
 
     @property
     def over(self) -> bool:
@@ -128,9 +130,13 @@ def read_list(answer: Answer, *, key: str, read: Callable[[Any], T]) -> ListPage
     if entries and not items:
         raise fields.Malformed(key)
     return ListPage(
-        items=tuple(items), total=total, malformed=len(entries) - len(items), etag=_etag(answer), quota=_quota(answer),
+        items=tuple(items),
+        total=total,
+        malformed=len(entries) - len(items),
+        etag=_etag(answer),
+        quota=_quota(answer),
         cost=1 + answer.redirects,
-    )  # fmt: skip
+    )
 
 
 def only(item: T | None, answer: Answer) -> ListPage[T]:

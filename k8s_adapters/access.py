@@ -86,9 +86,13 @@ def may(client: KubeClient, right: Right, *, namespace: str) -> bool:
     else:
         resource, _, subresource = right.resource.partition("/")
         attributes: Json = {
-            "verb": right.verb, "group": right.group, "resource": resource, "subresource": subresource,
-            "name": right.name or "", "namespace": "" if right.cluster else namespace,
-        }  # fmt: skip
+            "verb": right.verb,
+            "group": right.group,
+            "resource": resource,
+            "subresource": subresource,
+            "name": right.name or "",
+            "namespace": "" if right.cluster else namespace,
+        }
         spec = {"resourceAttributes": attributes}
     body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec}
     return bool(client.request("POST", _REVIEWS, body=body)["status"]["allowed"])

@@ -325,9 +325,11 @@ def _by_file(kubeconfig: str, named: str) -> Configuration:
     configuration = _bare()
     try:
         config.load_kube_config(  # type: ignore[no-untyped-call]
-            config_file=kubeconfig, context=_first_context(files), client_configuration=configuration,
+            config_file=kubeconfig,
+            context=_first_context(files),
+            client_configuration=configuration,
             persist_config=False,
-        )  # fmt: skip
+        )
         host = urlsplit(configuration.host)
         usable = host.scheme in {"http", "https"} and bool(host.hostname) and host.port != 0
     except Exception as error:

@@ -104,12 +104,14 @@ def _columns() -> list[Json]:
         {"name": "Ready", "type": "string", "jsonPath": '.status.conditions[?(@.type=="Ready")].status'},
         {"name": "Labels", "type": "string", "jsonPath": ".spec.runnerLabels"},
         {
-            "name": "Degraded", "type": "string", "priority": 1,
+            "name": "Degraded",
+            "type": "string",
+            "priority": 1,
             "jsonPath": '.status.conditions[?(@.type=="Degraded")].message',
         },
         {"name": "Image", "type": "string", "jsonPath": ".spec.image", "priority": 1},
         {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
-    ]  # fmt: skip
+    ]
 
 
 def _schema() -> Json:
@@ -242,11 +244,16 @@ def _size() -> Json:
             "default": False,
             "description": "Leave the pool's Pods as they are: none is made, none is retired; warm ones still serve.",
         },
-        "drainTimeout": _duration(None, "After a pool's deletion, how long until a job that still runs is reported as "
-                                        "overdue. It kills nothing."),
+        "drainTimeout": _duration(
+            None,
+            "After a pool's deletion, how long until a job that still runs is reported as overdue. It kills nothing.",
+        ),
         "maxJobDuration": {
-            **_duration(None, "How long a job may run before the kubelet ends its Pod and the job fails, one minute "
-                              "or more. No limit unless it is set."),
+            **_duration(
+                None,
+                "How long a job may run before the kubelet ends its Pod and the job fails, one minute "
+                "or more. No limit unless it is set.",
+            ),
             "x-kubernetes-validations": [
                 {"rule": "duration(self) >= duration('1m')", "message": "must be at least one minute"}
             ],
@@ -291,8 +298,11 @@ def _size() -> Json:
             "type": "object",
             "default": {},
             "properties": {
-                "startTimeout": _duration(None, "From a Pod's creation to its first poll, before it is replaced; "
-                                                "by default what OSTLER_START_TIMEOUT says."),
+                "startTimeout": _duration(
+                    None,
+                    "From a Pod's creation to its first poll, before it is replaced; "
+                    "by default what OSTLER_START_TIMEOUT says.",
+                ),
                 "maxConcurrent": {
                     "type": "integer",
                     "minimum": 1,
@@ -302,7 +312,7 @@ def _size() -> Json:
                 },
             },
         },
-    }  # fmt: skip
+    }
 
 
 def _quantity(default: int | str | None, text: str) -> Json:

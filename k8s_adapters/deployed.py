@@ -23,10 +23,12 @@ _OF_CLUSTER = (
     (f"/apis/{API_VERSION}", PLURAL, API_VERSION, KIND),
     (_ADMISSION, "validatingadmissionpolicies", "admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"),
     (
-        _ADMISSION, "validatingadmissionpolicybindings", "admissionregistration.k8s.io/v1",
+        _ADMISSION,
+        "validatingadmissionpolicybindings",
+        "admissionregistration.k8s.io/v1",
         "ValidatingAdmissionPolicyBinding",
     ),
-)  # fmt: skip
+)
 """Of all namespaces: policies and pools of others count too."""
 
 _OF_NAMESPACES = (

@@ -64,12 +64,15 @@ def event_manifest(told: Told, *, instance: str) -> Json:
         "action": told.reason,
         "reason": told.reason,
         "regarding": {
-            "apiVersion": about.api_version, "kind": about.kind, "namespace": about.namespace, "name": about.name,
+            "apiVersion": about.api_version,
+            "kind": about.kind,
+            "namespace": about.namespace,
+            "name": about.name,
             "uid": about.uid,
         },
         "note": told.note[:_LONGEST_NOTE],
         "type": told.type,
-    }  # fmt: skip
+    }
 
 
 def write_event(client: KubeClient, told: Told, *, instance: str, policy: RetryPolicy | None = None) -> None:

@@ -20,9 +20,18 @@ from k8s_adapters.retry import RetryPolicy
 from ostler.errors import Gone, Retryable
 
 _PAGE = 500
-_BOUND_TO_POD_OR_NODE = frozenset({
-    "emptyDir", "configMap", "secret", "projected", "downwardAPI", "hostPath", "gitRepo", "image",
-})  # fmt: skip
+_BOUND_TO_POD_OR_NODE = frozenset(
+    {
+        "emptyDir",
+        "configMap",
+        "secret",
+        "projected",
+        "downwardAPI",
+        "hostPath",
+        "gitRepo",
+        "image",
+    }
+)
 """Kinds of volumes that no other node can have: every kind that is not here may be attached elsewhere."""
 
 

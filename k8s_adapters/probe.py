@@ -11,6 +11,9 @@ _WITHIN = 5.0
 def probe(client: KubeClient, *, namespace: str) -> None:
     """Ask for one Pod at most, for which the server needs its store too. Raises `UpstreamError` when it fails."""
     client.request(
-        "GET", object_path("pods", namespace=namespace), query={"limit": 1}, timeout=_WITHIN,
+        "GET",
+        object_path("pods", namespace=namespace),
+        query={"limit": 1},
+        timeout=_WITHIN,
         policy=ONCE,
-    )  # fmt: skip
+    )

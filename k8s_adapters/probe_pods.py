@@ -1,8 +1,8 @@
 """Pods that Ostler makes to find something out, and removes again. They run nothing of a pool and are no pool's.
 
 They have the pool's label, so that policies take them for runner Pods. Its value names no pool, as no object can have
-that name: the keeper lists Pods by the names of pools, so that no row is made for these, and sweeps leave alone what
-has none.
+that name: the reconciler lists Pods by the names of pools, so that no row is made for these, and sweeps leave alone
+what has none.
 """
 
 from __future__ import annotations

@@ -32,9 +32,12 @@ def put_secret(
     present = keys_of(client, namespace=namespace, name=name)
     if present is None:
         body = {
-            "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
-            "metadata": {"name": name, "labels": MANAGED_BY}, "data": data,
-        }  # fmt: skip
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "type": "Opaque",
+            "metadata": {"name": name, "labels": MANAGED_BY},
+            "data": data,
+        }
         client.request("POST", object_path("secrets", namespace=namespace), body=body)
         return
     taken = sorted(present & values.keys())

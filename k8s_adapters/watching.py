@@ -56,15 +56,24 @@ class Watch(Generic[T]):
     """One connection; a context manager. `stop()` may come from another thread, and ends `events()` early."""
 
     def __init__(
-        self, client: KubeClient, path: str, *, selector: str | None, read: Callable[[Json], T], since: str,
+        self,
+        client: KubeClient,
+        path: str,
+        *,
+        selector: str | None,
+        read: Callable[[Json], T],
+        since: str,
         seconds: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Ask the server for a watch of so many seconds. Raises `WatchExpired` and what the client raises."""
         self._stopped = False
         self._read = read
         query: dict[str, str | int] = {
-            "watch": "1", "resourceVersion": since, "allowWatchBookmarks": "true", "timeoutSeconds": seconds,
-        }  # fmt: skip
+            "watch": "1",
+            "resourceVersion": since,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": seconds,
+        }
         if selector is not None:
             query["labelSelector"] = selector
         try:

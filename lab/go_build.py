@@ -114,9 +114,16 @@ class GoPrograms:
     def _compile(self, go: str, program: str, folder: Path, say: Say) -> None:
         """Run `go build` for one program and report its progress."""
         command = [
-            go, "build", "-v", "-trimpath", "-ldflags", self.linker_flags, "-o", str(folder / program),
+            go,
+            "build",
+            "-v",
+            "-trimpath",
+            "-ldflags",
+            self.linker_flags,
+            "-o",
+            str(folder / program),
             self.packages[program],
-        ]  # fmt: skip
+        ]
         environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly"}
         began = reported = time.monotonic()
         downloaded = compiled = 0

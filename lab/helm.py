@@ -139,8 +139,13 @@ def _run(arguments: Sequence[str], *, kubeconfig: Path | None) -> str:
         }
         done = subprocess.run(
             [str(build()), *arguments],
-            env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=_TIMEOUT,
-        )  # fmt: skip
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_TIMEOUT,
+        )
     if done.returncode != 0:
         raise HelmRefused(done.stderr.strip() or done.stdout.strip())
     return done.stdout

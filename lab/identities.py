@@ -21,9 +21,15 @@ IDENTITIES = ("web", "worker", "beat", "watch", "flower", "migrate")
 TOKEN_SECONDS = 24 * 3600
 
 _KINDS = (
-    "ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "PodDisruptionBudget",
-    "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
-)  # fmt: skip
+    "ServiceAccount",
+    "Role",
+    "RoleBinding",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "PodDisruptionBudget",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+)
 _RELEASE = "ostler"
 
 

@@ -187,8 +187,12 @@ class Postgres:
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(
             [str(_BIN / program), "-h", str(self._socket), "-p", str(self._port), "-U", "postgres", *arguments],
-            check=False, capture_output=True, text=True, user=self._user, cwd=self._socket,
-        )  # fmt: skip
+            check=False,
+            capture_output=True,
+            text=True,
+            user=self._user,
+            cwd=self._socket,
+        )
         if done.returncode != 0:
             raise StartError(f"{program} ended with {done.returncode}:\n{done.stderr}")
 

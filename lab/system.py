@@ -118,9 +118,15 @@ class System:
     """Everything that runs; a context manager that stops what it started."""
 
     def __init__(
-        self, folder: Path, options: Options, *, say: Say, namespace: str = "ostler-runners",
-        control_plane: ControlPlane | ClusterAccess | None = None, cluster: str = "real",
-    ) -> None:  # fmt: skip
+        self,
+        folder: Path,
+        options: Options,
+        *,
+        say: Say,
+        namespace: str = "ostler-runners",
+        control_plane: ControlPlane | ClusterAccess | None = None,
+        cluster: str = "real",
+    ) -> None:
         """Prepare; `control_plane` is one to borrow, else one of `CLUSTERS` is started."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
@@ -287,9 +293,14 @@ class System:
         """Run a command of Ostler's (of the version in `tree`) with a process's settings, and return what it said."""
         return subprocess.run(
             [sys.executable, "-m", "ostler", *arguments],
-            cwd=tree, env=self._environment_of(process), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            check=False, timeout=timeout,
-        )  # fmt: skip
+            cwd=tree,
+            env=self._environment_of(process),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=timeout,
+        )
 
     def operator_settings(self) -> dict[str, str]:
         """Return what a person's shell is given: a worker's settings, and the administrator's way to the cluster."""
@@ -377,14 +388,27 @@ class System:
         child = Child(
             "github",
             [
-                sys.executable, "-m", "lab.github", "--port", str(port), "--app-id", "ostler-lab",
-                "--app-public-key", keys["public_file"], "--webhook-url", f"{self.web_url}/webhooks/github",
-                "--log", str(self.github_log), "--seed", str(self.options.seed),
-                "--lock-expiry", str(self.options.lock_expiry),
+                sys.executable,
+                "-m",
+                "lab.github",
+                "--port",
+                str(port),
+                "--app-id",
+                "ostler-lab",
+                "--app-public-key",
+                keys["public_file"],
+                "--webhook-url",
+                f"{self.web_url}/webhooks/github",
+                "--log",
+                str(self.github_log),
+                "--seed",
+                str(self.options.seed),
+                "--lock-expiry",
+                str(self.options.lock_expiry),
             ],
             log=self.folder / "github.log",
             env={**os.environ, **self.options.environment, "LAB_WEBHOOK_SECRET": keys["webhook"]},
-        )  # fmt: skip
+        )
         self.children["github"] = child
         child.start()
 
@@ -397,10 +421,11 @@ class System:
         for name, plan, upstream in (
             ("github", self.options.github_faults, ["--upstream", self.github_url]),
             (
-                "kubernetes", self.options.kubernetes_faults,
+                "kubernetes",
+                self.options.kubernetes_faults,
                 ["--upstream", cluster.url, "--ca-file", str(cluster.ca_file)],
             ),
-        ):  # fmt: skip
+        ):
             if plan is None:
                 continue
             path = self.folder / f"{name}-faults.json"
@@ -409,11 +434,18 @@ class System:
             child = Child(
                 f"{name}-faults",
                 [
-                    sys.executable, "-m", "lab.faults", "--port", str(port), "--plan", str(path), "--control",
+                    sys.executable,
+                    "-m",
+                    "lab.faults",
+                    "--port",
+                    str(port),
+                    "--plan",
+                    str(path),
+                    "--control",
                     *upstream,
                 ],
                 log=self.folder / f"{name}-faults.log",
-            )  # fmt: skip
+            )
             self.children[child.name] = child
             self._proxies[name] = f"http://127.0.0.1:{port}"
             child.start()
@@ -427,11 +459,20 @@ class System:
         child = Child(
             "forward-proxy",
             [
-                sys.executable, "-m", "lab.forward_proxy", "--port", str(port), "--map", f"{GITHUB_NAME}:80={behind}",
-                "--allow", f"{GITHUB_NAME}:80", "--log", str(self.proxy_log),
+                sys.executable,
+                "-m",
+                "lab.forward_proxy",
+                "--port",
+                str(port),
+                "--map",
+                f"{GITHUB_NAME}:80={behind}",
+                "--allow",
+                f"{GITHUB_NAME}:80",
+                "--log",
+                str(self.proxy_log),
             ],
             log=self.folder / "forward-proxy.log",
-        )  # fmt: skip
+        )
         self.children[child.name] = child
         self._forward_proxy = f"http://127.0.0.1:{port}"
         child.start()
@@ -590,8 +631,10 @@ class System:
 
     def _remove_node(self) -> None:
         """Delete our Node, which would be a lost one in the lender's cluster from now on."""
-        nodes = (self._node, *(f"{self._node}{name.removeprefix('kubelet')}" for name in self.children
-                               if name.startswith("kubelet-")))  # fmt: skip
+        nodes = (
+            self._node,
+            *(f"{self._node}{name.removeprefix('kubelet')}" for name in self.children if name.startswith("kubelet-")),
+        )
         with contextlib.closing(self.kube()) as kube:
             for node in nodes:
                 with contextlib.suppress(UpstreamError, OSError):
@@ -616,13 +659,24 @@ class System:
         child = Child(
             name,
             [
-                sys.executable, "-m", "lab.kubelet", "--kubeconfig", str(self.kubeconfig),
-                "--namespace", self.namespace, "--github-url", self.github_url,
-                "--log", str(log), "--work", str(self.folder / "pods"), *arguments,
+                sys.executable,
+                "-m",
+                "lab.kubelet",
+                "--kubeconfig",
+                str(self.kubeconfig),
+                "--namespace",
+                self.namespace,
+                "--github-url",
+                self.github_url,
+                "--log",
+                str(log),
+                "--work",
+                str(self.folder / "pods"),
+                *arguments,
             ],
             log=self.folder / f"{name}.log",
             env={**os.environ, **self.options.environment},
-        )  # fmt: skip
+        )
         self.children[name] = child
         child.start()
         return child

@@ -15,8 +15,28 @@ from models.upstream import backoffs, gates
 metadata = Base.metadata
 
 MODULES = (
-    accounts, api_tokens, backoffs, catch_up, claims, deliveries, epochs, executions, gates, jobs, offers, origins,
-    pod_lists, pools, redelivery, repairs, runner_failures, runner_groups, runner_lists, runner_pods,
-    runner_versions, stranded, sweep_runs,
-)  # fmt: skip
+    accounts,
+    api_tokens,
+    backoffs,
+    catch_up,
+    claims,
+    deliveries,
+    epochs,
+    executions,
+    gates,
+    jobs,
+    offers,
+    origins,
+    pod_lists,
+    pools,
+    redelivery,
+    repairs,
+    runner_failures,
+    runner_groups,
+    runner_lists,
+    runner_pods,
+    runner_versions,
+    stranded,
+    sweep_runs,
+)
 """The modules that hold tables; the list keeps their imports from looking unused."""

@@ -40,10 +40,16 @@ IDS = frozenset(
 """Names of fields that hold an id."""
 
 _ARGUMENTS = {
-    "job_id": "job", "claim_id": "claim", "pool_id": "pool_id", "account_id": "account",
-    "installation_id": "installation", "pod_uid": "pod_uid", "namespace": "namespace", "pool": "pool",
+    "job_id": "job",
+    "claim_id": "claim",
+    "pool_id": "pool_id",
+    "account_id": "account",
+    "installation_id": "installation",
+    "pod_uid": "pod_uid",
+    "namespace": "namespace",
+    "pool": "pool",
     "chain_no": "chain_no",
-}  # fmt: skip
+}
 """Arguments of tasks that are logged, and as what; lists and reasons are not."""
 
 

@@ -53,10 +53,29 @@ _SEND = ("+lpush", "+llen", "+sadd", "+publish")
 _BOUND_BY_ALL = "dispatch"
 """The default queue, which every sender binds."""
 _BEAT = (
-    "+get", "+set", "+exists", "+del", "+pttl", "+pexpire", "+smembers", "+srem", "+hget", "+hset", "+hsetnx", "+hdel",
-    "+zadd", "+zcard", "+zrem", "+zrange", "+zrangebyscore", "+zscore", "+evalsha", "+eval", "+script|load",
+    "+get",
+    "+set",
+    "+exists",
+    "+del",
+    "+pttl",
+    "+pexpire",
+    "+smembers",
+    "+srem",
+    "+hget",
+    "+hset",
+    "+hsetnx",
+    "+hdel",
+    "+zadd",
+    "+zcard",
+    "+zrem",
+    "+zrange",
+    "+zrangebyscore",
+    "+zscore",
+    "+evalsha",
+    "+eval",
+    "+script|load",
     "+script|exists",
-)  # fmt: skip
+)
 
 
 def _queue_keys(queues: tuple[str, ...]) -> tuple[str, ...]:

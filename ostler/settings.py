@@ -100,7 +100,7 @@ class Periods(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="OSTLER_", frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
     resume_every: float = Field(default=5, gt=0, description="Interval of `resume` in seconds")
-    pools_every: float = Field(default=10, gt=0, description="Interval of `pools`, the keeper, in seconds")
+    pools_every: float = Field(default=10, gt=0, description="Interval of `pools`, the reconciler, in seconds")
     autoscale_every: float = Field(
         default=10, gt=0, description="Interval of `autoscale` in seconds. Jobs without Pods wake it too"
     )

@@ -41,105 +41,146 @@ _registry = CollectorRegistry()
 ProcessCollector(registry=_registry)
 
 BUILD = Gauge(
-    "ostler_build_info", "1, with the version of Ostler and of Python", ("version", "python"), registry=_registry,
+    "ostler_build_info",
+    "1, with the version of Ostler and of Python",
+    ("version", "python"),
+    registry=_registry,
     multiprocess_mode="max",
-)  # fmt: skip
+)
 BUILD.labels(version("ostler"), platform.python_version()).set(1)
 
 WEBHOOKS = Counter("ostler_webhooks_total", "Webhooks answered", ("event", "outcome"), registry=_registry)
 WEBHOOK_SECONDS = Histogram(
     "ostler_webhook_seconds", "From a webhook's first byte read to its answer", buckets=_FAST, registry=_registry
 )
-REMAPS = Counter("ostler_remaps_total", "Jobs that ran on another runner than the one minted for them",
-                 registry=_registry)  # fmt: skip
+REMAPS = Counter(
+    "ostler_remaps_total", "Jobs that ran on another runner than the one minted for them", registry=_registry
+)
 RUNNER_UPDATES = Counter(
-    "ostler_runner_updates_total", "Looks of `unused_runners` at a runner that was online and may be updating itself",
+    "ostler_runner_updates_total",
+    "Looks of `unused_runners` at a runner that was online and may be updating itself",
     registry=_registry,
-)  # fmt: skip
+)
 RUNNER_START_SECONDS = Histogram(
-    "ostler_runner_start_seconds", "From the delivery of a JIT to the execution on its runner, self-updates included",
-    buckets=_STRANDED, registry=_registry,
-)  # fmt: skip
+    "ostler_runner_start_seconds",
+    "From the delivery of a JIT to the execution on its runner, self-updates included",
+    buckets=_STRANDED,
+    registry=_registry,
+)
 JOB_WAIT_SECONDS = Histogram(
-    "ostler_job_wait_seconds", "From GitHub's time of a job to the delivery of its first JIT", buckets=_WAITS,
+    "ostler_job_wait_seconds",
+    "From GitHub's time of a job to the delivery of its first JIT",
+    buckets=_WAITS,
     registry=_registry,
-)  # fmt: skip
+)
 MESSAGES_MALFORMED = Counter(
-    "ostler_messages_malformed_total", "Entries of queues that were dropped because they are no messages",
+    "ostler_messages_malformed_total",
+    "Entries of queues that were dropped because they are no messages",
     registry=_registry,
-)  # fmt: skip
+)
 TRANSITIONS = Counter(
-    "ostler_transitions_total", "Committed transitions of claims, jobs, stamps and leases", ("machine", "transition"),
+    "ostler_transitions_total",
+    "Committed transitions of claims, jobs, stamps and leases",
+    ("machine", "transition"),
     registry=_registry,
-)  # fmt: skip
+)
 TRANSACTION_RETRIES = Counter(
     "ostler_transaction_retries_total", "Transactions that were run again", ("why",), registry=_registry
 )
 STAMPS_MISSED = Counter("ostler_stamps_missed_total", "Stamps that were given up", registry=_registry)
 TASKS = Counter("ostler_task_runs_total", "Executions of tasks", ("task", "outcome"), registry=_registry)
-TASK_SECONDS = Histogram("ostler_task_seconds", "Duration of an execution of a task", ("task",), buckets=_SLOW,
-                         registry=_registry)  # fmt: skip
+TASK_SECONDS = Histogram(
+    "ostler_task_seconds", "Duration of an execution of a task", ("task",), buckets=_SLOW, registry=_registry
+)
 SWEEP_SUCCESS = Gauge(
-    "ostler_sweep_last_success_timestamp_seconds", "When a sweep last succeeded here, Unix time; 0: never",
-    ("sweep",), registry=_registry, multiprocess_mode="max",
-)  # fmt: skip
+    "ostler_sweep_last_success_timestamp_seconds",
+    "When a sweep last succeeded here, Unix time; 0: never",
+    ("sweep",),
+    registry=_registry,
+    multiprocess_mode="max",
+)
 REPAIRS = Counter(
-    "ostler_repairs_total", "Repairs of sweeps, counted at each outcome that they come to", ("sweep", "outcome"),
+    "ostler_repairs_total",
+    "Repairs of sweeps, counted at each outcome that they come to",
+    ("sweep", "outcome"),
     registry=_registry,
-)  # fmt: skip
+)
 REPAIR_OVERFLOW = Counter(
-    "ostler_repair_overflow_total", "Repairs that a budget or a closed gate left to a later tick", ("sweep",),
+    "ostler_repair_overflow_total",
+    "Repairs that a budget or a closed gate left to a later tick",
+    ("sweep",),
     registry=_registry,
-)  # fmt: skip
+)
 KUBERNETES_EVENTS = Counter(
-    "ostler_kubernetes_events_total", "Kubernetes Events about pools and Pods, by what became of them", ("outcome",),
+    "ostler_kubernetes_events_total",
+    "Kubernetes Events about pools and Pods, by what became of them",
+    ("outcome",),
     registry=_registry,
-)  # fmt: skip
+)
 for _became in ("written", "dropped", "failed"):
     KUBERNETES_EVENTS.labels(_became)
 PODS_CREATED = Counter("ostler_pods_created_total", "Runner Pods created", registry=_registry)
 PODS_RETIRED = Counter(
-    "ostler_pods_retired_total", "Retire claims that keepers made, by reason", ("why",), registry=_registry
+    "ostler_pods_retired_total", "Retire claims that reconcilers made, by reason", ("why",), registry=_registry
 )
 PODS_LOST = Counter(
-    "ostler_pods_lost_total", "Pods that ended while a job claim had them, by what took them", ("how",),
+    "ostler_pods_lost_total",
+    "Pods that ended while a job claim had them, by what took them",
+    ("how",),
     registry=_registry,
-)  # fmt: skip
+)
 FAILED_STARTS = Counter(
-    "ostler_failed_starts_total", "Pods that did not come to poll, or were refused, by what was in the way",
-    ("cause",), registry=_registry,
-)  # fmt: skip
-STRANDED_SECONDS = Histogram(
-    "ostler_stranded_seconds", "From the moment that something was stranded until it was served", ("cause", "found_by"),
-    buckets=_STRANDED, registry=_registry,
-)  # fmt: skip
-UNUSED_LOOKS = Counter(
-    "ostler_unused_looks_total", "Looks of `unused_runners` at a delivered claim that executes nothing, by verdict",
-    ("verdict",), registry=_registry,
-)  # fmt: skip
-CATCH_UP_LEFT = Counter(
-    "ostler_catch_up_left_total", "Looks of `catch_up` at a repository that were left to a later tick", ("why",),
+    "ostler_failed_starts_total",
+    "Pods that did not come to poll, or were refused, by what was in the way",
+    ("cause",),
     registry=_registry,
-)  # fmt: skip
+)
+STRANDED_SECONDS = Histogram(
+    "ostler_stranded_seconds",
+    "From the moment that something was stranded until it was served",
+    ("cause", "found_by"),
+    buckets=_STRANDED,
+    registry=_registry,
+)
+UNUSED_LOOKS = Counter(
+    "ostler_unused_looks_total",
+    "Looks of `unused_runners` at a delivered claim that executes nothing, by verdict",
+    ("verdict",),
+    registry=_registry,
+)
+CATCH_UP_LEFT = Counter(
+    "ostler_catch_up_left_total",
+    "Looks of `catch_up` at a repository that were left to a later tick",
+    ("why",),
+    registry=_registry,
+)
 GITHUB_REQUESTS = Counter(
-    "ostler_github_requests_total", "Requests to GitHub by class of endpoint and status; `none`: no answer came",
-    ("endpoint", "status"), registry=_registry,
-)  # fmt: skip
+    "ostler_github_requests_total",
+    "Requests to GitHub by class of endpoint and status; `none`: no answer came",
+    ("endpoint", "status"),
+    registry=_registry,
+)
 GITHUB_SECONDS = Histogram(
     "ostler_github_request_seconds", "Duration of a request to GitHub", ("endpoint",), buckets=_SLOW, registry=_registry
 )
 UPSTREAM_CALLS = Counter(
-    "ostler_upstream_calls_total", "Attempts of calls to GitHub and Kubernetes that say something of their health",
-    ("upstream", "outcome"), registry=_registry,
-)  # fmt: skip
+    "ostler_upstream_calls_total",
+    "Attempts of calls to GitHub and Kubernetes that say something of their health",
+    ("upstream", "outcome"),
+    registry=_registry,
+)
 GATE_CHANGES = Counter(
-    "ostler_gate_changes_total", "Gates of upstreams closed and opened by this process", ("upstream", "to"),
+    "ostler_gate_changes_total",
+    "Gates of upstreams closed and opened by this process",
+    ("upstream", "to"),
     registry=_registry,
-)  # fmt: skip
+)
 SCALINGS = Counter(
-    "ostler_scalings_total", "Decisions of the autoscaler for a pool, by what became of its replicas", ("verdict",),
+    "ostler_scalings_total",
+    "Decisions of the autoscaler for a pool, by what became of its replicas",
+    ("verdict",),
     registry=_registry,
-)  # fmt: skip
+)
 API_REQUESTS = Counter(
     "ostler_api_requests_total", "Requests to the REST API", ("method", "status"), registry=_registry
 )
@@ -148,22 +189,30 @@ API_UNAUTHORIZED = Counter(
 )
 
 CLOCK_SKEW = Gauge(
-    "ostler_clock_skew_seconds", "Distance of this machine's clock from that of Postgres, which it is corrected by",
-    registry=_registry, multiprocess_mode="livemax",
-)  # fmt: skip
+    "ostler_clock_skew_seconds",
+    "Distance of this machine's clock from that of Postgres, which it is corrected by",
+    registry=_registry,
+    multiprocess_mode="livemax",
+)
 WATCH_LEADER = Gauge(
-    "ostler_watch_leader", "1 when this process holds the Lease of the watch", registry=_registry,
+    "ostler_watch_leader",
+    "1 when this process holds the Lease of the watch",
+    registry=_registry,
     multiprocess_mode="max",
-)  # fmt: skip
+)
 WATCH_CONNECTED = Gauge(
-    "ostler_watch_connected", "1 while this process has a watch of the Pods", registry=_registry,
+    "ostler_watch_connected",
+    "1 while this process has a watch of the Pods",
+    registry=_registry,
     multiprocess_mode="max",
-)  # fmt: skip
+)
 WATCH_EVENTS = Counter("ostler_watch_events_total", "Events of the watch, by type", ("type",), registry=_registry)
 WATCH_LAST_EVENT = Gauge(
-    "ostler_watch_last_event_timestamp_seconds", "When the watch last brought an event or a bookmark, Unix time",
-    registry=_registry, multiprocess_mode="max",
-)  # fmt: skip
+    "ostler_watch_last_event_timestamp_seconds",
+    "When the watch last brought an event or a bookmark, Unix time",
+    registry=_registry,
+    multiprocess_mode="max",
+)
 WATCH_RESTARTS = Counter(
     "ostler_watch_restarts_total", "Watches that were begun again, by why", ("why",), registry=_registry
 )

@@ -13,11 +13,17 @@ from dataclasses import dataclass
 
 PREFIX = "OSTLER_"
 
-OTHERS = frozenset({
-    "OSTLER_HALT_DIR",  # read by ostler.halt, for fault tests only
-    "OSTLER_IMAGE",  # compose
-    "OSTLER_RUNNER_HOME", "OSTLER_JIT_DIR", "OSTLER_TOKEN_FILE", "OSTLER_WAIT_SECONDS", "OSTLER_TERMINATION_LOG",
-})  # fmt: skip
+OTHERS = frozenset(
+    {
+        "OSTLER_HALT_DIR",  # read by ostler.halt, for fault tests only
+        "OSTLER_IMAGE",  # compose
+        "OSTLER_RUNNER_HOME",
+        "OSTLER_JIT_DIR",
+        "OSTLER_TOKEN_FILE",
+        "OSTLER_WAIT_SECONDS",
+        "OSTLER_TERMINATION_LOG",
+    }
+)
 """Variables that are no settings: of tests, of compose, of the poller in a runner Pod."""
 
 WATCH = frozenset({"OSTLER_WATCH_LEASE", "OSTLER_WATCH_TIMEOUT", "OSTLER_WATCH_EXECUTING_AFTER"})

@@ -26,7 +26,7 @@ STAMP = "ostler.stamp"
 MINT = "ostler.mint"
 RELEASE = "ostler.release"
 POOLS = "ostler.pools"
-KEEP = "ostler.keep"
+RECONCILE = "ostler.reconcile"
 AUTOSCALE = "ostler.autoscale"
 UNSTAMP = "ostler.unstamp"
 RETIRE = "ostler.retire"
@@ -47,7 +47,7 @@ QUEUES = ("dispatch", "github", "pools", "retire", "sweeps")
 _NAMED = {
     "dispatch": (DISPATCH, STAMP, UNSTAMP, RELEASE, PODS_CHANGED, POD_GONE, POD_EXECUTES, POLLER_ENDED),
     "github": (MINT, ASK_RUN, ASK_OWNER),
-    "pools": (POOLS, POOL_CHANGED, KEEP, AUTOSCALE),
+    "pools": (POOLS, POOL_CHANGED, RECONCILE, AUTOSCALE),
     "retire": (RETIRE,),
     "sweeps": ("ostler.*",),
 }
@@ -58,7 +58,7 @@ WATCH_QUEUES = ("dispatch", "pools", "sweeps")
 """The queues that the watch sends to (`watch.hints`)."""
 
 WAKE_MS = 2000
-KEEP_MS = 10_000
+RECONCILE_MS = 10_000
 AUTOSCALE_MS = 1_000
 REST_MS = 2
 """Milliseconds for each Pod of a pool between two of its reconciles."""
@@ -67,10 +67,20 @@ RESTS_FROM = 100
 COUNT_MS = 60_000
 ALONE_MS = 5_000
 EXPIRES = 60
-HINTS = frozenset({
-    KEEP, AUTOSCALE, POOLS, MISSING_PODS, PODS_CHANGED, POD_GONE, POD_EXECUTES, POLLER_ENDED, POOL_CHANGED,
-    POD_EVENTS,
-})  # fmt: skip
+HINTS = frozenset(
+    {
+        RECONCILE,
+        AUTOSCALE,
+        POOLS,
+        MISSING_PODS,
+        PODS_CHANGED,
+        POD_GONE,
+        POD_EXECUTES,
+        POLLER_ENDED,
+        POOL_CHANGED,
+        POD_EVENTS,
+    }
+)
 """Messages that are of no use after `EXPIRES` seconds: a sweep has found the same by then, or it is only shown."""
 
 _TIMEOUT = 0.5
@@ -82,9 +92,9 @@ def wake_key(pool_id: int) -> str:
     return f"ostler:wake:{pool_id}"
 
 
-def keep_key(pool_id: int) -> str:
+def reconcile_key(pool_id: int) -> str:
     """Return the Redis key that says that a reconcile of this pool waits."""
-    return f"ostler:keep:{pool_id}"
+    return f"ostler:reconcile:{pool_id}"
 
 
 def tick_key(pool_id: int) -> str:
@@ -163,7 +173,7 @@ class Waker:
 
         `shared`: it is one by the list of a tick, which has a key of its own.
         """
-        self._redis.delete(tick_key(pool_id) if shared else keep_key(pool_id))
+        self._redis.delete(tick_key(pool_id) if shared else reconcile_key(pool_id))
 
     def counted(self, pool_id: int, *, pods: int) -> None:
         """Note down how many Pods a pool has, by which its next reconciles keep a distance."""
@@ -177,7 +187,7 @@ class Waker:
         """
         try:
             pods = int(self._redis.get(count_key(pool_id)) or 0)
-            rest = min(KEEP_MS, REST_MS * pods)
+            rest = min(RECONCILE_MS, REST_MS * pods)
             return pods < RESTS_FROM or bool(self._redis.set(rest_key(pool_id), "1", nx=True, px=rest))
         except redis.RedisError:
             return True
@@ -217,11 +227,11 @@ class Waker:
         a tick (`shared`) is only held back by another one of its kind: its list is older than what a wake tells of. Of
         looks at all pools one is sent at once, the next for a second later, and none while that one waits.
         """
-        if name == KEEP and kwargs.get("shared"):
-            if not self._redis.set(tick_key(kwargs["pool_id"]), "1", nx=True, px=KEEP_MS):
+        if name == RECONCILE and kwargs.get("shared"):
+            if not self._redis.set(tick_key(kwargs["pool_id"]), "1", nx=True, px=RECONCILE_MS):
                 return
-        elif name == KEEP:
-            if not self._redis.set(keep_key(kwargs["pool_id"]), "1", nx=True, px=KEEP_MS):
+        elif name == RECONCILE:
+            if not self._redis.set(reconcile_key(kwargs["pool_id"]), "1", nx=True, px=RECONCILE_MS):
                 return
             after = max(after, self._redis.pttl(rest_key(kwargs["pool_id"])) / 1000)
         if name == AUTOSCALE and not self._redis.set("ostler:autoscale", "1", nx=True, px=AUTOSCALE_MS):
@@ -229,9 +239,13 @@ class Waker:
                 return
             after = max(after, AUTOSCALE_MS / 1000)
         self._app.send_task(
-            name, kwargs=kwargs, queue=queue, countdown=after or None, expires=EXPIRES if name in HINTS else None,
+            name,
+            kwargs=kwargs,
+            queue=queue,
+            countdown=after or None,
+            expires=EXPIRES if name in HINTS else None,
             ignore_result=True,
-        )  # fmt: skip
+        )
 
     def close(self) -> None:
         """Close the connections."""

@@ -143,7 +143,7 @@ def explain(job: JobFacts) -> Explanation:
     return found if told is None else replace(found, summary=f"{found.summary} {told}.")
 
 
-def _explain(job: JobFacts) -> Explanation:  # noqa: PLR0911  a table, one line per state
+def _explain(job: JobFacts) -> Explanation:
     if job.state is JobState.COMPLETED:
         return Explanation(WaitsFor.NOTHING, f"GitHub says that it is over: {job.conclusion or 'no conclusion'}.")
     if job.state is JobState.WAITING:
@@ -168,7 +168,7 @@ def _explain(job: JobFacts) -> Explanation:  # noqa: PLR0911  a table, one line 
     return _queued(job)
 
 
-def _held(job: JobFacts, reason: HoldReason) -> Explanation:  # noqa: C901, PLR0911  a table, one entry per reason
+def _held(job: JobFacts, reason: HoldReason) -> Explanation:
     detail = job.hold_detail or "no detail was noted"
     until = "a moment that is not known" if job.not_before is None else f"{job.not_before:%Y-%m-%d %H:%M:%S} UTC"
     labels = ", ".join(job.labels) or "none"
@@ -328,7 +328,7 @@ def _budget_cure(job: JobFacts, pool: PoolFacts) -> str:
     )
 
 
-def _no_pod(pool: PoolFacts) -> tuple[str, str]:  # noqa: PLR0911  a table, one entry per obstacle
+def _no_pod(pool: PoolFacts) -> tuple[str, str]:
     """Return why no Pod is warm, and what helps: the first obstacle that a person can remove."""
     if pool.problem is not None:
         return f"its RunnerPool cannot be used ({pool.problem})", f"Correct the spec of RunnerPool {pool.name}."
@@ -416,9 +416,14 @@ def _place(ahead: int | None) -> str:
 
 def _short_of_budget(job: JobFacts, pool: PoolFacts) -> str | None:
     size = JobHead(
-        job_id=job.id, account_id=job.account_id, priority=0, queued_at=datetime.min, pool_id=pool.id,  # noqa: DTZ901
-        vcpu_millicores=pool.vcpu_millicores, memory_mib=pool.memory_mib,
-    )  # fmt: skip
+        job_id=job.id,
+        account_id=job.account_id,
+        priority=0,
+        queued_at=datetime.min,  # noqa: DTZ901
+        pool_id=pool.id,
+        vcpu_millicores=pool.vcpu_millicores,
+        memory_mib=pool.memory_mib,
+    )
     account = AccountView(account_id=job.account_id, weight=1, budget=job.budget, usage=job.usage)
     if refusal(size, account) not in {SkipReason.BUDGET_ZERO, SkipReason.OVER_BUDGET}:
         return None

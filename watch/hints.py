@@ -1,8 +1,8 @@
 """What has been seen and not told yet: hints are gathered for a moment, then sent as one message.
 
-A pool's keeper is woken at once when a Pod has ended, and once a second at most while more of them do. Of a job that
-began nothing is told before its webhook had time to come. While Redis is away hints wait, up to a bound; beyond it the
-sweeps are asked to look at everything.
+A pool's reconciler is woken at once when a Pod has ended, and once a second at most while more of them do. Of a job
+that began nothing is told before its webhook had time to come. While Redis is away hints wait, up to a bound; beyond it
+the sweeps are asked to look at everything.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GATHER = 0.1
 """Seconds between two messages at least."""
 
 KEEPER_EVERY = 1.0
-"""Seconds between two wakes of one pool's keeper at least: it lists all Pods of its pool."""
+"""Seconds between two wakes of one pool's reconciler at least: it lists all Pods of its pool."""
 
 EVERYTHING_EVERY = 10.0
 """Seconds between two times that the sweeps are asked to look at everything at least."""
@@ -202,9 +202,15 @@ def send(waker: Waker, batch: Batch, *, namespace: str) -> None:
         waker.send(POOL_CHANGED, queue="pools", namespace=namespace, pool=name)
     if batch.names_pods:
         waker.send(
-            PODS_CHANGED, queue="dispatch", namespace=namespace, pools=batch.pools, gone=batch.gone,
-            executing=batch.executing, unstamped=batch.unstamped, endings=batch.endings,
-        )  # fmt: skip
+            PODS_CHANGED,
+            queue="dispatch",
+            namespace=namespace,
+            pools=batch.pools,
+            gone=batch.gone,
+            executing=batch.executing,
+            unstamped=batch.unstamped,
+            endings=batch.endings,
+        )
 
 
 def send_all(hints: Hints, waker: Waker, *, namespace: str, stopped: threading.Event) -> None:

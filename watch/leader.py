@@ -17,9 +17,14 @@ class Candidate:
     """One process that would lead; steps come from one thread."""
 
     def __init__(
-        self, client: KubeClient, *, namespace: str, me: str, duration: float,
+        self,
+        client: KubeClient,
+        *,
+        namespace: str,
+        me: str,
+        duration: float,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._client = client
         self._namespace = namespace
         self._me = me
@@ -47,9 +52,13 @@ class Candidate:
                 return
             case LeaseStep.CREATE:
                 written = create_lease(
-                    self._client, namespace=self._namespace, name=LEASE, holder=self._me, duration=self._duration,
+                    self._client,
+                    namespace=self._namespace,
+                    name=LEASE,
+                    holder=self._me,
+                    duration=self._duration,
                     policy=self._policy,
-                )  # fmt: skip
+                )
             case LeaseStep.TAKE | LeaseStep.RENEW:
                 written = self._write(self._me, lease)
         self._seen, self._seen_at = written, began
@@ -74,6 +83,11 @@ class Candidate:
         if lease is None:
             raise AssertionError("a Lease is written only as it was read")
         return write_lease(
-            self._client, namespace=self._namespace, name=LEASE, seen=lease, holder=holder,
-            duration=self._duration, policy=self._policy,
-        )  # fmt: skip
+            self._client,
+            namespace=self._namespace,
+            name=LEASE,
+            seen=lease,
+            holder=holder,
+            duration=self._duration,
+            policy=self._policy,
+        )

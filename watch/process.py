@@ -109,7 +109,7 @@ class _Watch:
             self._say_so()
 
     def _say_so(self) -> None:
-        """Tell the keepers that they will be woken."""
+        """Tell the reconcilers that they will be woken."""
         try:
             self._signs.watching(self._settings.namespace, seconds=self._settings.watch_lease)
         except RedisError as error:

@@ -196,9 +196,12 @@ class Gate:
         self._connections.waits(waiting)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                self._make, accepted, ssl=self._certificate.context,
-                ssl_handshake_timeout=HANDSHAKE_WITHIN, ssl_shutdown_timeout=SHUTDOWN_WITHIN,
-            )  # fmt: skip
+                self._make,
+                accepted,
+                ssl=self._certificate.context,
+                ssl_handshake_timeout=HANDSHAKE_WITHIN,
+                ssl_shutdown_timeout=SHUTDOWN_WITHIN,
+            )
         except OSError as error:  # ssl.SSLError and TimeoutError are
             _failed.add(reason=getattr(error, "reason", None) or type(error).__name__)
         finally:

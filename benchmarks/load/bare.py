@@ -36,10 +36,19 @@ def main() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     uvicorn.run(
-        app, host="127.0.0.1", port=parser.parse_args().port, loop="uvloop", http="httptools", ws="none",
-        lifespan="off", access_log=False, log_level="warning", backlog=4096, timeout_graceful_shutdown=1,
+        app,
+        host="127.0.0.1",
+        port=parser.parse_args().port,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_level="warning",
+        backlog=4096,
+        timeout_graceful_shutdown=1,
         server_header=False,
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

@@ -28,8 +28,6 @@ def write_certificate(folder: Path) -> tuple[Path, Path]:
     certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
     private.touch(mode=0o600)
     private.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-    )  # fmt: skip
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
     return certificate, private

@@ -56,9 +56,17 @@ def make(count: int, *, first: int, labels: tuple[str, ...], secret: bytes, acco
     for number in range(first, first + count):
         repository = repositories[number % accounts]
         job = Job(
-            id=number, run_id=number // 4, repository=repository, labels=labels, duration_seconds=1, name="build",
-            workflow_name="CI", head_branch="main", status=QUEUED, created_at=datetime.now(UTC),
-        )  # fmt: skip
+            id=number,
+            run_id=number // 4,
+            repository=repository,
+            labels=labels,
+            duration_seconds=1,
+            name="build",
+            workflow_name="CI",
+            head_branch="main",
+            status=QUEUED,
+            created_at=datetime.now(UTC),
+        )
         body = webhook_head("queued", job) + repository.tail
         hooks.append(
             Hook(
@@ -116,9 +124,11 @@ async def at_once(session: aiohttp.ClientSession, url: str, hooks: list[Hook], *
 async def run(arguments: argparse.Namespace) -> None:
     """Send, and print what was seen."""
     hooks = make(
-        arguments.count, first=arguments.first, labels=tuple(arguments.labels.split(",")),
+        arguments.count,
+        first=arguments.first,
+        labels=tuple(arguments.labels.split(",")),
         secret=os.environ["LAB_WEBHOOK_SECRET"].encode(),
-    )  # fmt: skip
+    )
     timeout = aiohttp.ClientTimeout(total=10)  # GitHub's own patience
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
         if arguments.rate:

@@ -63,9 +63,14 @@ class Herd:
             client, pool=pool, name=first.name, attempt="bench", dispatch_url="http://web/", audience="ostler-dispatch"
         ).uid
         stamp(
-            client, namespace=pool.namespace, name=first.name, uid=uid, expected="0.0", value=f"{first.claim_id}.1",
+            client,
+            namespace=pool.namespace,
+            name=first.name,
+            uid=uid,
+            expected="0.0",
+            value=f"{first.claim_id}.1",
             owner=OWNER,
-        )  # fmt: skip
+        )
         client.request(
             "PATCH",
             f"{object_path('pods', namespace=pool.namespace, name=first.name)}/status",
@@ -143,9 +148,15 @@ def _encoded(data: bytes) -> str:
 
 def _container(name: str) -> dict[str, object]:
     return {
-        "name": name, "image": "runner:1", "imageID": "sha256:0", "containerID": f"lab://{name}", "ready": False,
-        "started": True, "restartCount": 0, "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
-    }  # fmt: skip
+        "name": name,
+        "image": "runner:1",
+        "imageID": "sha256:0",
+        "containerID": f"lab://{name}",
+        "ready": False,
+        "started": True,
+        "restartCount": 0,
+        "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
+    }
 
 
 _RUNNING = {

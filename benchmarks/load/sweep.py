@@ -80,8 +80,13 @@ def main() -> None:
     cpu, wall = time.process_time() - used, time.perf_counter() - began
     calls = TALLY.take()[Upstream.KUBERNETES].calls  # each attempt, also one that is repeated
     body = {
-        "cpu": cpu, "wall": wall, "before": before, "peak": peak(), "calls": calls, "statements": len(statements),
-    }  # fmt: skip
+        "cpu": cpu,
+        "wall": wall,
+        "before": before,
+        "peak": peak(),
+        "calls": calls,
+        "statements": len(statements),
+    }
     os.write(said, json.dumps(body).encode())
     os._exit(0)  # threads of clients may wait for something
 

@@ -26,7 +26,12 @@ def sign(key: RSAPrivateKey, pod: BenchPod) -> str:
     """Return the Pod's token, good for an hour."""
     now = int(time.time())
     claims = {
-        "iss": ISSUER, "aud": [AUDIENCE], "iat": now, "nbf": now, "exp": now + 3600, "jti": pod.uid,
+        "iss": ISSUER,
+        "aud": [AUDIENCE],
+        "iat": now,
+        "nbf": now,
+        "exp": now + 3600,
+        "jti": pod.uid,
         "sub": f"system:serviceaccount:{NAMESPACE}:{pod.name}",
         "kubernetes.io": {
             "namespace": NAMESPACE,
@@ -34,5 +39,5 @@ def sign(key: RSAPrivateKey, pod: BenchPod) -> str:
             "pod": {"name": pod.name, "uid": pod.uid},
             "serviceaccount": {"name": pod.name, "uid": pod.uid},
         },
-    }  # fmt: skip
+    }
     return jwt.encode(claims, key, algorithm="RS256", headers={"kid": KEY_ID})

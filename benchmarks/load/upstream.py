@@ -72,8 +72,11 @@ def main() -> None:
     arguments = parser.parse_args()
     web.run_app(
         Upstream(arguments.public_key.read_bytes()).app(),
-        host="127.0.0.1", port=arguments.port, print=None, access_log=None,
-    )  # fmt: skip
+        host="127.0.0.1",
+        port=arguments.port,
+        print=None,
+        access_log=None,
+    )
 
 
 if __name__ == "__main__":

@@ -23,9 +23,9 @@ Strict = Annotated[bool, typer.Option("--strict", help="exit status 1 also for w
 
 def doctor(as_json: Json = False, wide: Wide = False, only: Only = None, strict: Strict = False) -> None:
     """Look at what has to be right, and say cause and cure of what is not. Best with the settings of a worker."""
-    from cli.doctor.checks import CHECKS  # noqa: PLC0415
-    from cli.doctor.runner import is_bad, run  # noqa: PLC0415
-    from cli.doctor.sight import Sight  # noqa: PLC0415
+    from cli.doctor.checks import CHECKS
+    from cli.doctor.runner import is_bad, run
+    from cli.doctor.sight import Sight
 
     wanted = FAMILIES if only is None else tuple(part.strip() for part in only.split(",") if part.strip())
     if strange := [family for family in wanted if family not in FAMILIES]:

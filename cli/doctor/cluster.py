@@ -70,8 +70,9 @@ def definition(sight: Sight) -> Verdict:
         return failed(f"the cluster has no {CRD_NAME}", cure)
     except Forbidden:
         try:
-            sight.kube.request("GET", f"/apis/{API_VERSION}/namespaces/{sight.place.namespace}/{PLURAL}",
-                               query={"limit": 1})  # fmt: skip
+            sight.kube.request(
+                "GET", f"/apis/{API_VERSION}/namespaces/{sight.place.namespace}/{PLURAL}", query={"limit": 1}
+            )
         except Gone:
             return failed(f"the cluster has no {CRD_NAME}", cure)
         except Forbidden:

@@ -33,8 +33,10 @@ def beats(sight: Sight) -> Verdict:
     try:
         held = sight.redis_info["lock"]
     except (StoreUnreachable, ConfigurationError):
-        return failed(f"{cause}; Redis was not asked or did not answer",
-                      "see that Redis, `ostler beat` and a worker on the queue `sweeps` run")  # fmt: skip
+        return failed(
+            f"{cause}; Redis was not asked or did not answer",
+            "see that Redis, `ostler beat` and a worker on the queue `sweeps` run",
+        )
     if not held:
         return failed(f"{cause}; no beat holds the lock in Redis", "start `ostler beat`, twice")
     return failed(f"{cause}, though a beat holds its lock", "see that a worker runs on the queue `sweeps`")
@@ -80,9 +82,14 @@ def sweeps(sight: Sight) -> Verdict:
     late = [
         each.name
         for each in found.sweeps
-        if is_late(last=each.succeeded_at or since, since=since, period=every[each.name],
-                   paused=each.paused_at is not None, now=found.now)
-    ]  # fmt: skip
+        if is_late(
+            last=each.succeeded_at or since,
+            since=since,
+            period=every[each.name],
+            paused=each.paused_at is not None,
+            now=found.now,
+        )
+    ]
     paused = [each.name for each in found.sweeps if each.paused_at is not None]
     if late:
         cure = "`ostler sweep list` says how each last ended; a log line of a worker, `sweep.failed`, says why"

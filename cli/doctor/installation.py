@@ -23,9 +23,12 @@ def settings(sight: Sight) -> Verdict:
         Cipher(found.encryption_keys)
         http = Http(api_url=found.github_api_url, timeout=1)
         AppAuth(
-            http=http, app_id=found.github_app_id, private_key=found.github_private_key, clock=machine_now,
+            http=http,
+            app_id=found.github_app_id,
+            private_key=found.github_private_key,
+            clock=machine_now,
             governor=Ungoverned(),
-        )  # fmt: skip
+        )
     except ConfigurationError as error:
         return failed("; ".join(str(error).splitlines()), "set them for every process; see docs/configuration.md")
     if unread := unread_variables():

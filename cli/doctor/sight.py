@@ -157,9 +157,11 @@ class Sight:
 
     def _make_github(self) -> GitHub:
         return GitHub(
-            api_url=self.app.github_api_url, app_id=self.app.github_app_id, private_key=self.app.github_private_key,
+            api_url=self.app.github_api_url,
+            app_id=self.app.github_app_id,
+            private_key=self.app.github_private_key,
             timeout=CALL_WITHIN,
-        )  # fmt: skip
+        )
 
 
 class _Kept:
@@ -204,11 +206,17 @@ def _read(db: Connection) -> Rows:
     if not fits:
         return found
     return replace(
-        found, epoch=epochs.read(db, now=now), lost=epochs.lost(db), last_tick=sweep_runs.last_tick(db),
-        sweeps=list_sweeps(db, now=now), web_beats=health.web_beats(db), last_delivery=health.last_delivery(db),
-        images=health.pool_images(db), backoffs=backoffs.in_force(db, now=now),
+        found,
+        epoch=epochs.read(db, now=now),
+        lost=epochs.lost(db),
+        last_tick=sweep_runs.last_tick(db),
+        sweeps=list_sweeps(db, now=now),
+        web_beats=health.web_beats(db),
+        last_delivery=health.last_delivery(db),
+        images=health.pool_images(db),
+        backoffs=backoffs.in_force(db, now=now),
         versions={each.pool: each.version for each in runner_versions.read(db)},
-    )  # fmt: skip
+    )
 
 
 def _redis() -> Mapping[str, Any]:

@@ -58,9 +58,9 @@ def github(
     ping_within: Within = 300.0,
 ) -> None:
     """Have GitHub make the App, keep its secrets where Ostler reads them, and see a webhook arrive."""
-    from cli.setup.page import Page  # noqa: PLC0415
-    from cli.setup.store import store_of  # noqa: PLC0415
-    from github_adapters import manifest as flow  # noqa: PLC0415
+    from cli.setup.page import Page
+    from cli.setup.store import store_of
+    from github_adapters import manifest as flow
 
     _check_webhook_url(webhook_url, github_url=github_url)
     store = store_of(namespace=namespace, secret=secret, kubeconfig=kubeconfig, env_file=env_file, replace=replace)
@@ -70,9 +70,11 @@ def github(
         page = Page(port=port)
         content = flow.manifest(
             name=name or f"ostler-{organization or 'runners'}"[: flow.LONGEST_NAME],
-            homepage=homepage_of(webhook_url), webhook_url=webhook_url, redirect_url=page.callback_url,
+            homepage=homepage_of(webhook_url),
+            webhook_url=webhook_url,
+            redirect_url=page.callback_url,
             organization=organization is not None,
-        )  # fmt: skip
+        )
         target = flow.registration_url(github_url, organization=organization, state=page.state)
     except (UpstreamError, OSError) as error:
         away = isinstance(error, Retryable | RateLimited)
@@ -102,7 +104,7 @@ def github(
 
 def _check_webhook_url(url: str, *, github_url: str) -> None:
     """Raise ConfigurationError for an address at which GitHub could not reach web."""
-    from urllib.parse import urlsplit  # noqa: PLC0415
+    from urllib.parse import urlsplit
 
     parts = urlsplit(url)
     expected = f"; it must be https://HOST{WEBHOOKS}, as GitHub reaches web"
@@ -120,7 +122,7 @@ def _check_webhook_url(url: str, *, github_url: str) -> None:
 
 def _is_local(host: str) -> bool:
     """Return whether a host is one that only this machine or this network can reach."""
-    from ipaddress import ip_address  # noqa: PLC0415
+    from ipaddress import ip_address
 
     try:
         return not ip_address(host).is_global
@@ -130,7 +132,7 @@ def _is_local(host: str) -> bool:
 
 def homepage_of(webhook_url: str) -> str:
     """Return the address that the App's page links to: the host that takes its webhooks."""
-    from urllib.parse import urlsplit  # noqa: PLC0415
+    from urllib.parse import urlsplit
 
     parts = urlsplit(webhook_url)
     return f"{parts.scheme}://{parts.netloc}"
@@ -146,12 +148,14 @@ def keep(store: Store, made: AppMade, *, api_url: str) -> None:
     try:
         store.write(values, api_url=api_url)
     except (UpstreamError, ConfigurationError, OSError) as error:
-        from cli.setup.store import EnvFile  # noqa: PLC0415
+        from cli.setup.store import EnvFile
 
         rescue = Path(f"ostler-{secrets.token_hex(4)}.env")
         EnvFile(rescue, replace=False).write(values, api_url=api_url)
-        fail(f"{store.where} could not be written: {error}. The secrets of App {made.slug} are in {rescue.resolve()}, "
-             "which only you may read: take them from there and delete it.")  # fmt: skip
+        fail(
+            f"{store.where} could not be written: {error}. The secrets of App {made.slug} are in {rescue.resolve()}, "
+            "which only you may read: take them from there and delete it."
+        )
     typer.echo(f"3. App {made.slug} of {made.owner}: its id, key and webhook secret are in {store.where}.")
     if store.further(api_url):
         typer.echo(f"   {store.further(api_url)}")
@@ -160,7 +164,7 @@ def keep(store: Store, made: AppMade, *, api_url: str) -> None:
 @app.command()
 def ping(within: Annotated[float, typer.Option(min=1, help="seconds until a ping must have arrived")] = 60.0) -> None:
     """See a webhook of the App arrive. Needs OSTLER_GITHUB_APP_ID, OSTLER_GITHUB_PRIVATE_KEY."""
-    from ostler.settings import load_app  # noqa: PLC0415
+    from ostler.settings import load_app
 
     access = load_app()
     client = _client(api_url=access.github_api_url, app_id=access.github_app_id, private_key=access.github_private_key)
@@ -168,13 +172,13 @@ def ping(within: Annotated[float, typer.Option(min=1, help="seconds until a ping
 
 
 def _client(*, api_url: str, app_id: str, private_key: Secret) -> GitHub:
-    from github_adapters.client import GitHub  # noqa: PLC0415
+    from github_adapters.client import GitHub
 
     return GitHub(api_url=api_url, app_id=app_id, private_key=private_key)
 
 
 def _see_ping(client: GitHub, *, within: float) -> None:
-    from cli.setup.ping import see_ping  # noqa: PLC0415
+    from cli.setup.ping import see_ping
 
     try:
         problem = see_ping(client, within=within, say=typer.echo)

@@ -100,7 +100,7 @@ class ClusterSecret:
 
     def check(self) -> None:
         """See that the cluster answers and that none of our keys would be overwritten."""
-        from k8s_adapters.secrets import keys_of  # noqa: PLC0415
+        from k8s_adapters.secrets import keys_of
 
         taken = sorted((keys_of(self._kube, namespace=self._namespace, name=self._name) or set()) & set(KEYS))
         if taken and not self._replace:
@@ -108,7 +108,7 @@ class ClusterSecret:
 
     def write(self, values: Mapping[str, Secret], *, api_url: str) -> None:
         """Write beside what the Secret holds already."""
-        from k8s_adapters.secrets import put_secret  # noqa: PLC0415
+        from k8s_adapters.secrets import put_secret
 
         del api_url
         put_secret(self._kube, namespace=self._namespace, name=self._name, values=values, replace=self._replace)

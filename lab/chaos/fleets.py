@@ -96,8 +96,9 @@ class Cause:
     @property
     def pool(self) -> LabPool:
         """The pool to put in place."""
-        return LabPool(self.name, ("self-hosted", "linux", self.name), self.replicas, cpu="1", memory="1Gi",
-                       spec=self.spec)  # fmt: skip
+        return LabPool(
+            self.name, ("self-hosted", "linux", self.name), self.replicas, cpu="1", memory="1Gi", spec=self.spec
+        )
 
 
 SIDECAR = {"spec": {"containers": [{"name": "proxy", "image": f"proxy:{STAYS}"}]}}
@@ -108,13 +109,16 @@ CAUSES = {
         Cause(name="no-scripts", told=r"PodsDoNotStart.*127", spec={"image": "runner:no-scripts"}),
         Cause(name="no-egress", told=r"RunnersDoNotStart", spec={"image": "runner:no-egress"}),
         Cause(
-            name="lost-node", told=r"NodeLost", seconds=HOUR, waves=2,
+            name="lost-node",
+            told=r"NodeLost",
+            seconds=HOUR,
+            waves=2,
             spec={"podTemplate": {"spec": {"nodeSelector": {SERVED_BY: NODE}}}},
         ),
         Cause(name="sidecar", told=r"PodsOutliveRunners", spec={"podTemplate": SIDECAR}),
         Cause(name="refused", told=r"403.*Resource not accessible", spec={"runnerGroup": GROUP}),
     )
-}  # fmt: skip
+}
 SHORT = ("too-old", "no-scripts", "sidecar", "refused")
 """The causes that show within seconds."""
 
@@ -160,9 +164,15 @@ class FleetsResult:
 
 
 def run_fleets(
-    folder: Path, *, jobs: int, seed: int, cluster: str, say: Say, causes: Sequence[str] = tuple(CAUSES),
+    folder: Path,
+    *,
+    jobs: int,
+    seed: int,
+    cluster: str,
+    say: Say,
+    causes: Sequence[str] = tuple(CAUSES),
     quick: bool = False,
-) -> FleetsResult:  # fmt: skip
+) -> FleetsResult:
     """Start a system with these bad pools, send `jobs` to the healthy ones, and return what it came to.
 
     `quick`: with the waits of the other scenarios, which are a twentieth, so that causes show soon. Then nothing is
@@ -171,9 +181,14 @@ def run_fleets(
     bad = [CAUSES[name] for name in causes]
     settings = {**(scaled() if quick else {}), "OSTLER_DEFAULT_BUDGET_COUNT": "60", "OSTLER_NODE_LOST_AFTER": "60"}
     options = Options(
-        pools=(*HEALTHY, *(cause.pool for cause in bad)), real_pods=0, seed=seed, settings=settings, beats=1,
-        by_forward_proxy=True, nodes=(NODE,) if "lost-node" in causes else (),
-    )  # fmt: skip
+        pools=(*HEALTHY, *(cause.pool for cause in bad)),
+        real_pods=0,
+        seed=seed,
+        settings=settings,
+        beats=1,
+        by_forward_proxy=True,
+        nodes=(NODE,) if "lost-node" in causes else (),
+    )
     with System(folder, options, say=say, cluster=cluster) as system:
         system.lab("PUT", f"/accounts/{BAD.login}/groups/{GROUP}", {"name": "special"})
         system.lab("PUT", f"/accounts/{BAD.login}/refusals", [{"group": GROUP, "because": "permission"}])
@@ -236,8 +251,10 @@ class _Day:
                 return f"no job of a healthy pool has ended for {STALLED:.0f} s; {sent - over} are open"
             if now - said_at > SAY_EVERY:
                 said_at = now
-                self._say(f"{now - began:4.0f} s  healthy jobs {over} of {jobs} over, {len(self.named)} of "
-                          f"{len(self.bad)} causes named, laws broken {len(self._sampler.broken)}")  # fmt: skip
+                self._say(
+                    f"{now - began:4.0f} s  healthy jobs {over} of {jobs} over, {len(self.named)} of "
+                    f"{len(self.bad)} causes named, laws broken {len(self._sampler.broken)}"
+                )
             time.sleep(max(0.0, min(0.5, next_at - time.monotonic())) if sent < jobs else 0.5)
 
     def _send(self, sent: int, jobs: int, *, of_bad: bool) -> int:
@@ -254,10 +271,15 @@ class _Day:
         """Queue the next wave of the bad pools' jobs, and lose the node, when they are due."""
         if self._waves < WAVES and elapsed >= self._waves * self._apart:
             self._waves += 1
-            self._system.lab("POST", "/jobs", [
-                {**_job(BAD, cause.pool), "duration_seconds": cause.seconds, "name": cause.name}
-                for cause in self.bad if self._waves <= cause.waves
-            ])  # fmt: skip
+            self._system.lab(
+                "POST",
+                "/jobs",
+                [
+                    {**_job(BAD, cause.pool), "duration_seconds": cause.seconds, "name": cause.name}
+                    for cause in self.bad
+                    if self._waves <= cause.waves
+                ],
+            )
         if not self._node_is_lost and elapsed >= self._lost_at:
             self._node_is_lost = True
             self._lose_node()
@@ -316,9 +338,12 @@ def on_a_terminal(environment: Mapping[str, str], *arguments: str) -> str:
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     env = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
     with subprocess.Popen(
-        [sys.executable, "-m", "ostler", *arguments], stdin=subprocess.DEVNULL, stdout=its, stderr=its,
+        [sys.executable, "-m", "ostler", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=its,
+        stderr=its,
         env={**env, "PYTHONWARNINGS": "ignore", **environment},
-    ):  # fmt: skip
+    ):
         os.close(its)
         written = b""
         with suppress(OSError), open(ours, "rb", buffering=0) as terminal:  # noqa: PTH123  a terminal ends with EIO
@@ -369,20 +394,29 @@ def _judge(system: System, sampler: Sampler, day: _Day, *, problem: str | None) 
     problems += list(problems_of(github, healthy, waits=waits))
     problems += [
         f"`ostler pool list` never told the cause of {cause.name}; its last row: {day.seen.get(cause.name, '')!r}"
-        for cause in day.bad if cause.name not in day.named
-    ]  # fmt: skip
+        for cause in day.bad
+        if cause.name not in day.named
+    ]
     if seconds >= JUDGED_FROM and calls[BAD.login][1] >= QUOTA * SHARE:
-        problems.append(f"{BAD.login} would make {calls[BAD.login][1]:.0f} calls an hour; "
-                        f"{QUOTA * SHARE:.0f} are allowed")  # fmt: skip
+        problems.append(
+            f"{BAD.login} would make {calls[BAD.login][1]:.0f} calls an hour; {QUOTA * SHARE:.0f} are allowed"
+        )
     if not by_proxy:
         problems.append("nothing went by the forward proxy")
     if sampler.blind:
         problems.append("the sampler ended before the run did")
     return FleetsResult(
-        healthy=len(healthy), seconds=seconds, waits=waits, named=day.named, seen=day.seen, calls=calls,
-        by_proxy=by_proxy, samples=sampler.samples, problems=tuple(problems),
+        healthy=len(healthy),
+        seconds=seconds,
+        waits=waits,
+        named=day.named,
+        seen=day.seen,
+        calls=calls,
+        by_proxy=by_proxy,
+        samples=sampler.samples,
+        problems=tuple(problems),
         broken=(*sampler.broken, *of_executions(read_log(system.kubelet_log), vanished=frozenset())),
-    )  # fmt: skip
+    )
 
 
 def _calls_of(series: Sequence[tuple[float, Mapping[str, int]]], account: LabAccount) -> tuple[int, float]:

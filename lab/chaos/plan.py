@@ -109,7 +109,9 @@ class ChaosPlan:
         return FaultPlan(
             [
                 Fault(
-                    kind="reset_after", method_regex="POST", path_regex=".*generate-jitconfig.*",
+                    kind="reset_after",
+                    method_regex="POST",
+                    path_regex=".*generate-jitconfig.*",
                     probability=self.rates.mints,
                 ),
                 Fault(kind="status", status=HTTPStatus.INTERNAL_SERVER_ERROR, probability=each),
@@ -117,7 +119,7 @@ class ChaosPlan:
                 *(Fault(kind=kind, probability=each) for kind in ("reset_before", "reset_after", "truncate")),
             ],
             seed=self.seed,
-        )  # fmt: skip
+        )
 
     def kubernetes(self) -> FaultPlan:
         """Return the faults that Ostler's calls to the API server meet."""
@@ -191,9 +193,19 @@ def _refusal(
     headers: dict[str, str] | None = None,
 ) -> Fault:
     """Return a fault in which the API server refuses in its own words."""
-    body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": int(status),
-            "message": "a fault of the lab"}  # fmt: skip
+    body = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "status": "Failure",
+        "reason": reason,
+        "code": int(status),
+        "message": "a fault of the lab",
+    }
     return Fault(
-        kind="status", status=status, method_regex=method_regex, probability=probability, body=json.dumps(body),
+        kind="status",
+        status=status,
+        method_regex=method_regex,
+        probability=probability,
+        body=json.dumps(body),
         headers={"Content-Type": "application/json", **(headers or {})},
-    )  # fmt: skip
+    )

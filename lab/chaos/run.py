@@ -187,10 +187,13 @@ class _Run:
     def _begin(self) -> None:
         rates = self._plan.rates
         weather = {
-            "drop_rate": rates.webhooks_lost, "vanish_rate": rates.webhooks_never_sent,
-            "duplicate_rate": rates.webhooks_doubled, "delay_rate": rates.webhooks_late, "delay_max_seconds": LATEST,
+            "drop_rate": rates.webhooks_lost,
+            "vanish_rate": rates.webhooks_never_sent,
+            "duplicate_rate": rates.webhooks_doubled,
+            "delay_rate": rates.webhooks_late,
+            "delay_max_seconds": LATEST,
             "reorder": True,
-        }  # fmt: skip
+        }
         self._system.lab("POST", "/webhooks", weather)
         self._system.lab("POST", "/settings", {"forgetful_rate": rates.lists})
         for number, account in enumerate(ACCOUNTS):
@@ -352,8 +355,11 @@ class _Run:
         verdict = judge(github, kubelet, expected_failures=hit, allow_leftover_runners=True)
         refusals = self._refusals(github)
         found = [
-            *self._sampler.broken, *self._by_logs(), *refusals.unexplained, *(Broken("L4", leak) for leak in leaks)
-        ]  # fmt: skip
+            *self._sampler.broken,
+            *self._by_logs(),
+            *refusals.unexplained,
+            *(Broken("L4", leak) for leak in leaks),
+        ]
         problems = [*([problem] if problem else []), *self._breaker.unexpected]
         if self._sampler.blind:
             problems.append("the sampler ended early: nobody looked at the laws to the end")

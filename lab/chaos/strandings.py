@@ -166,8 +166,15 @@ def read_strandings(db: Connection, *, since: float) -> Sequence[Stranded]:
     )
     return [
         Stranded(
-            Cause(row.cause), FoundBy(row.found_by), row.claim_id, row.job_id, row.since, row.served,
-            row.release_repeated, row.history, row.said_busy,
+            Cause(row.cause),
+            FoundBy(row.found_by),
+            row.claim_id,
+            row.job_id,
+            row.since,
+            row.served,
+            row.release_repeated,
+            row.history,
+            row.said_busy,
         )
         for row in rows
-    ]  # fmt: skip
+    ]

@@ -144,8 +144,15 @@ def _work(system: System, sampler: Sampler, *, jobs: int, honest: int, say: Say)
     while True:
         now = time.monotonic()
         if now >= next_at and (sent < honest or not burst.handed_over):
-            bodies = [{"repository": f"{each.login}/{each.repositories[0]}", "labels": labels, "name": "build",
-                       "duration_seconds": 1.0} for each in HONEST]  # fmt: skip
+            bodies = [
+                {
+                    "repository": f"{each.login}/{each.repositories[0]}",
+                    "labels": labels,
+                    "name": "build",
+                    "duration_seconds": 1.0,
+                }
+                for each in HONEST
+            ]
             with suppress(HTTPError):  # a GitHub that is busy with the burst; the next second tries again
                 ids.update(system.lab("POST", "/jobs", bodies)["ids"])
                 sent += 1
@@ -164,8 +171,10 @@ def _work(system: System, sampler: Sampler, *, jobs: int, honest: int, say: Say)
             return f"no honest job has ended for {STALLED:.0f} s; {len(ids) - over} are open"
         if now - said_at > SAY_EVERY:
             said_at = now
-            say(f"{now - began:4.0f} s  the tenant queued {burst.queued}, honest jobs {over} of {len(ids)} over, "
-                f"laws broken {len(sampler.broken)}")  # fmt: skip
+            say(
+                f"{now - began:4.0f} s  the tenant queued {burst.queued}, honest jobs {over} of {len(ids)} over, "
+                f"laws broken {len(sampler.broken)}"
+            )
         time.sleep(EVERY / 2)  # the list of 100,000 jobs costs the lab's GitHub a while
 
 
@@ -214,10 +223,16 @@ def _judge(system: System, sampler: Sampler, *, polls: int, problem: str | None)
     if not served:
         problems.append("no job of the tenant ran: nothing was attacked")
     return TenantResult(
-        honest=len(honest_jobs), queued=len(owners) - len(honest_jobs), served=served, polls=polls, waits=waits,
-        most=most, samples=sampler.samples, problems=tuple(problems),
+        honest=len(honest_jobs),
+        queued=len(owners) - len(honest_jobs),
+        served=served,
+        polls=polls,
+        waits=waits,
+        most=most,
+        samples=sampler.samples,
+        problems=tuple(problems),
         broken=(*sampler.broken, *of_executions(kubelet, vanished=frozenset())),
-    )  # fmt: skip
+    )
 
 
 def waits_of(github: Iterable[Mapping[str, Any]], jobs: set[int]) -> dict[int, float]:

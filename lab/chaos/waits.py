@@ -13,14 +13,39 @@ SCALE = 20
 FLOOR = 3.0
 
 WAITS = (
-    "due_after", "stale_claim_after", "unused_after", "spare_after", "unstamp_after", "missing_stamp_after",
-    "stamp_returns_after", "cut_off_after", "requeue_after", "unused_polling_after",
-    "spent_after", "adrift_after", "adrift_late_after", "start_timeout", "probe_every", "reserve_after",
-    "redelivery_again_after", "orphaned_stamp_after", "finished_job_after", "lingering_after",
+    "due_after",
+    "stale_claim_after",
+    "unused_after",
+    "spare_after",
+    "unstamp_after",
+    "missing_stamp_after",
+    "stamp_returns_after",
+    "cut_off_after",
+    "requeue_after",
+    "unused_polling_after",
+    "spent_after",
+    "adrift_after",
+    "adrift_late_after",
+    "start_timeout",
+    "probe_every",
+    "reserve_after",
+    "redelivery_again_after",
+    "orphaned_stamp_after",
+    "finished_job_after",
+    "lingering_after",
     "orphaned_runner_after",
-    "orphaned_account_after", "repair_settle_after", "catch_up_after", "catch_up_over_after", "resume_every",
-    "pools_every", "autoscale_every", "gates_every", "sweep_every", "slow_sweep_every", "catch_up_every",
-)  # fmt: skip
+    "orphaned_account_after",
+    "repair_settle_after",
+    "catch_up_after",
+    "catch_up_over_after",
+    "resume_every",
+    "pools_every",
+    "autoscale_every",
+    "gates_every",
+    "sweep_every",
+    "slow_sweep_every",
+    "catch_up_every",
+)
 """The settings that hold such waits, in seconds."""
 
 BUDGET = {"OSTLER_DEFAULT_BUDGET_COUNT": "8"}

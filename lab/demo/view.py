@@ -151,40 +151,59 @@ def _table(*columns: tuple[str, int, Literal["left", "right"]]) -> Table:
 
 def _accounts(rows: Sequence[Row[Any]]) -> Table:
     table = _table(
-        ("account", 14, "left"), ("claims", 8, "right"), ("queued", 6, "right"), ("claimed", 7, "right"),
-        ("running", 7, "right"), ("done", 6, "right"), ("to JIT p50", 10, "right"), ("p99", 6, "right"),
-    )  # fmt: skip
+        ("account", 14, "left"),
+        ("claims", 8, "right"),
+        ("queued", 6, "right"),
+        ("claimed", 7, "right"),
+        ("running", 7, "right"),
+        ("done", 6, "right"),
+        ("to JIT p50", 10, "right"),
+        ("p99", 6, "right"),
+    )
     for row in rows:
         table.add_row(
-            row.login, f"{row.claims} of {row.budget}", str(row.queued), str(row.claimed), str(row.running),
-            str(row.done), milliseconds(row.p50), milliseconds(row.p99),
-        )  # fmt: skip
+            row.login,
+            f"{row.claims} of {row.budget}",
+            str(row.queued),
+            str(row.claimed),
+            str(row.running),
+            str(row.done),
+            milliseconds(row.p50),
+            milliseconds(row.p99),
+        )
     return table
 
 
 def _pools(rows: Sequence[Row[Any]]) -> Table:
     table = _table(
-        ("pool", 14, "left"), ("Pods", 8, "right"), ("starting", 8, "right"), ("warm", 6, "right"),
-        ("reserved", 8, "right"), ("busy", 6, "right"),
-    )  # fmt: skip
+        ("pool", 14, "left"),
+        ("Pods", 8, "right"),
+        ("starting", 8, "right"),
+        ("warm", 6, "right"),
+        ("reserved", 8, "right"),
+        ("busy", 6, "right"),
+    )
     for row in rows:
-        table.add_row(
-            row.name, str(row.replicas), str(row.starting), str(row.warm), str(row.reserved), str(row.busy)
-        )  # fmt: skip
+        table.add_row(row.name, str(row.replicas), str(row.starting), str(row.warm), str(row.reserved), str(row.busy))
     return table
 
 
 def _latest(rows: Sequence[Row[Any]], width: int) -> Table:
     table = _table(
-        ("repository", 15, "left"), ("job", 26, "left"), ("Pod", 14, "left"), ("to JIT", 7, "right"),
+        ("repository", 15, "left"),
+        ("job", 26, "left"),
+        ("Pod", 14, "left"),
+        ("to JIT", 7, "right"),
         ("state", width - _BEFORE_STATE, "left"),
-    )  # fmt: skip
+    )
     for row in rows:
         state = row.conclusion or row.state
         why = f" ({row.hold_reason})" if row.hold_reason else ""
         table.add_row(
-            row.repository, f"{row.workflow_name} / {row.name}", row.pod or "",
+            row.repository,
+            f"{row.workflow_name} / {row.name}",
+            row.pod or "",
             SWAPPED if row.to_jit is not None and row.to_jit < 0 else milliseconds(row.to_jit),
             Text(state + why, STYLES[row.state]),
-        )  # fmt: skip
+        )
     return table

@@ -39,9 +39,13 @@ class Identity:
         self.app_id = app_id
         self._apps: dict[str, App] = {}
         self.adopt(
-            app_id=app_id, public_key=public_key, name="ostler-lab", owner_type="Organization", permissions=PERMISSIONS,
+            app_id=app_id,
+            public_key=public_key,
+            name="ostler-lab",
+            owner_type="Organization",
+            permissions=PERMISSIONS,
             events=EVENTS,
-        )  # fmt: skip
+        )
         self._tokens: dict[str, tuple[int, float, App]] = {}
         self.given: list[str] = []
 
@@ -56,14 +60,24 @@ class Identity:
         return list(self._apps.values())[-1]
 
     def adopt(
-        self, *, app_id: str, public_key: str, name: str, owner_type: str, permissions: Mapping[str, str],
+        self,
+        *,
+        app_id: str,
+        public_key: str,
+        name: str,
+        owner_type: str,
+        permissions: Mapping[str, str],
         events: Sequence[str],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Know one more App."""
         self._apps[app_id] = App(
-            id=app_id, public_key=public_key, name=name, owner_type=owner_type, permissions=dict(permissions),
+            id=app_id,
+            public_key=public_key,
+            name=name,
+            owner_type=owner_type,
+            permissions=dict(permissions),
             events=tuple(events),
-        )  # fmt: skip
+        )
 
     def app_of(self, authorization: str) -> App | str:
         """Return the App that is calling, or why the caller is none."""

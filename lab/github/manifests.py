@@ -92,11 +92,13 @@ class Manifests:
             f"<li>{html.escape(name)}: {html.escape(level)}</li>"
             for name, level in sorted(manifest["default_permissions"].items())
         )
-        return HTMLResponse(_page(
-            f"<h1>Create GitHub App for {html.escape(owner.login)}</h1><p>{html.escape(manifest['name'])}</p>"
-            f"<ul>{listed}</ul><form action='/settings/apps/confirm/{ticket}' method='post'>"
-            f"<button type='submit'>Create GitHub App for {html.escape(owner.login)}</button></form>"
-        ))  # fmt: skip
+        return HTMLResponse(
+            _page(
+                f"<h1>Create GitHub App for {html.escape(owner.login)}</h1><p>{html.escape(manifest['name'])}</p>"
+                f"<ul>{listed}</ul><form action='/settings/apps/confirm/{ticket}' method='post'>"
+                f"<button type='submit'>Create GitHub App for {html.escape(owner.login)}</button></form>"
+            )
+        )
 
     async def confirm(self, request: Request) -> Response:
         """Make the App, and send the browser back with a code."""
@@ -126,9 +128,13 @@ class Manifests:
         manifest, owner = draft.manifest, draft.owner
         slug = manifest["name"].lower().replace(" ", "-")
         self._identity.adopt(
-            app_id=client_id, public_key=public.decode(), name=manifest["name"], owner_type=owner.type,
-            permissions=manifest["default_permissions"], events=manifest["default_events"],
-        )  # fmt: skip
+            app_id=client_id,
+            public_key=public.decode(),
+            name=manifest["name"],
+            owner_type=owner.type,
+            permissions=manifest["default_permissions"],
+            events=manifest["default_events"],
+        )
         self._sender.adopt(url=manifest["hook_attributes"]["url"], secret=webhook_secret, app_id=client_id)
         moment = stamp(now())
         body = {

@@ -150,10 +150,12 @@ class Rest:
         if isinstance(app, str):
             return JSONResponse(_error(app), status_code=HTTPStatus.UNAUTHORIZED)
         accounts = [account for account in self._world.accounts.values() if account.installed]
-        return JSONResponse([
-            installation_view(each, app_id=app.id, permissions=app.permissions, events=app.events)
-            for each in _page(request, accounts)
-        ])  # fmt: skip
+        return JSONResponse(
+            [
+                installation_view(each, app_id=app.id, permissions=app.permissions, events=app.events)
+                for each in _page(request, accounts)
+            ]
+        )
 
     async def get_installation(self, request: Request) -> Response:
         """Show an installation, under the name that its account has now."""

@@ -66,7 +66,7 @@ def account_story(
         return None
     locking = "FOR NO KEY UPDATE" if lock else ""
     account = db.execute(
-        text(f"SELECT {_COLUMNS} FROM accounts t WHERE t.id = :id {locking}"),  # noqa: S608
+        text(f"SELECT {_COLUMNS} FROM accounts t WHERE t.id = :id {locking}"),
         {"id": account_id},
     ).one_or_none()
     if account is None:

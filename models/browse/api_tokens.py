@@ -140,9 +140,11 @@ def verify(db: Connection, token: Secret, *, now: datetime) -> Holder | Refused:
             {"id": row.id, "now": now, "before": now - USED_AT_EVERY},
         )
     return Holder(
-        row.id, row.name, frozenset(TokenScope(scope) for scope in row.scopes),
+        row.id,
+        row.name,
+        frozenset(TokenScope(scope) for scope in row.scopes),
         accounts=None if row.accounts is None else frozenset(row.accounts),
-    )  # fmt: skip
+    )
 
 
 def list_tokens(db: Connection) -> Sequence[Row[Any]]:

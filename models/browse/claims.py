@@ -70,9 +70,16 @@ def list_claims(db: Connection, wanted: ClaimFilter, *, after: int | None = None
         live = True  # says that the partial index will do
     table_conditions = {"t.ended_at IS NULL": True if live else None, "t.ended_at IS NOT NULL": live is False or None}
     return read(
-        db, _COLUMNS, table="claims", joined=_JOINED, conditions=conditions | table_conditions, order=Order.NEWEST,
-        after=after, limit=limit, joins={"seen": None if wanted.accounts is None else list(wanted.accounts)},
-    )  # fmt: skip
+        db,
+        _COLUMNS,
+        table="claims",
+        joined=_JOINED,
+        conditions=conditions | table_conditions,
+        order=Order.NEWEST,
+        after=after,
+        limit=limit,
+        joins={"seen": None if wanted.accounts is None else list(wanted.accounts)},
+    )
 
 
 def claim_story(db: Connection, claim_id: int, *, accounts: Collection[int] | None = None) -> ClaimStory | None:
@@ -80,7 +87,7 @@ def claim_story(db: Connection, claim_id: int, *, accounts: Collection[int] | No
 
     With `accounts` there is none of another account, nor one that retires a Pod.
     """
-    select = f"SELECT {_COLUMNS} FROM claims t {_JOINED} WHERE t.id = :id"  # noqa: S608  constants of this module
+    select = f"SELECT {_COLUMNS} FROM claims t {_JOINED} WHERE t.id = :id"
     claim = db.execute(
         text(select), {"id": claim_id, "seen": None if accounts is None else list(accounts)}
     ).one_or_none()

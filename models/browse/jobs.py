@@ -84,7 +84,7 @@ def job_story(
 
     With `accounts` there is none of another account.
     """
-    job = db.execute(text(f"SELECT {_COLUMNS} FROM jobs t WHERE t.id = :id"), {"id": job_id}).one_or_none()  # noqa: S608
+    job = db.execute(text(f"SELECT {_COLUMNS} FROM jobs t WHERE t.id = :id"), {"id": job_id}).one_or_none()
     if job is None or (accounts is not None and job.account_id not in accounts):
         return None
     events = db.execute(
@@ -102,7 +102,7 @@ def job_story(
                    pod_end.*
             FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id {pod_ends.SEEN}
             WHERE c.job_id = :id ORDER BY c.id LIMIT :most
-        """),  # noqa: S608  a constant of this package
+        """),
         {"id": job_id, "most": MOST_EVENTS, "seen": None if accounts is None else list(accounts)},
     ).all()
     return JobStory(job, events, claims, _facts(db, job, claims, accounts=accounts, now=now))

@@ -62,7 +62,7 @@ def read(
         values["after"] = after
     where = f"WHERE {' AND '.join(clauses)}" if clauses else ""
     rows = db.execute(
-        text(f"SELECT {select} FROM {table} t {joined} {where} ORDER BY t.id {order} LIMIT :limit"),  # noqa: S608
+        text(f"SELECT {select} FROM {table} t {joined} {where} ORDER BY t.id {order} LIMIT :limit"),
         values | {"limit": limit + 1, **(joins or {})},
     ).all()
     return Page(rows[:limit], rows[limit - 1].id if len(rows) > limit else None)

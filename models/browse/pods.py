@@ -39,7 +39,7 @@ def pod_story(db: Connection, name_or_uid: str, *, accounts: Collection[int] | N
         text(f"""
             SELECT {_COLUMNS} FROM runner_pods p {pod_ends.SEEN} WHERE p.uid = :it OR p.name = :it
             ORDER BY (p.uid = :it) IS TRUE DESC, p.id DESC LIMIT 1
-        """),  # noqa: S608  constants of this package
+        """),
         {"it": name_or_uid, "seen": None if accounts is None else list(accounts)},
     ).one_or_none()
     if pod is None:

@@ -63,7 +63,7 @@ def pool_story(db: Connection, pool_id: int, *, now: datetime) -> PoolStory | No
 
     `warm`: offered now and free. `reserved`: a live job claim, nothing delivered. `busy`: delivered or executing.
     """
-    pool = db.execute(text(f"SELECT {_COLUMNS} FROM pools t WHERE t.id = :id"), {"id": pool_id}).one_or_none()  # noqa: S608
+    pool = db.execute(text(f"SELECT {_COLUMNS} FROM pools t WHERE t.id = :id"), {"id": pool_id}).one_or_none()
     if pool is None:
         return None
     counts = db.execute(
@@ -126,12 +126,14 @@ def pool_troubles(db: Connection, pool_id: int, *, now: datetime) -> PoolTrouble
         """),
         {"id": pool_id, "latest": _LATEST, "over": OVER, "since": now - RECENT},
     ).scalar_one()
-    return PoolTroubles(held=0 if held is None else held.jobs, held_because="" if held is None else held.why,
-                        outlived=outlived)  # fmt: skip
+    return PoolTroubles(
+        held=0 if held is None else held.jobs, held_because="" if held is None else held.why, outlived=outlived
+    )
 
 
 def pool_names(db: Connection, name: str) -> list[int]:
     """Return the ids of the pools of this name that are not deleted."""
-    rows: Any = db.execute(text("SELECT id FROM pools WHERE name = :name AND deleted_at IS NULL ORDER BY id"),
-                           {"name": name}).scalars()  # fmt: skip
+    rows: Any = db.execute(
+        text("SELECT id FROM pools WHERE name = :name AND deleted_at IS NULL ORDER BY id"), {"name": name}
+    ).scalars()
     return list(rows)

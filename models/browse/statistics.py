@@ -69,7 +69,7 @@ _OLDEST_DISPATCHABLE = text(f"""
     WHERE coalesce(u.count, 0) < a.budget_count
       AND coalesce(u.vcpu, 0) + p.vcpu <= a.budget_vcpu
       AND coalesce(u.memory, 0) + p.memory <= a.budget_memory
-""")  # noqa: S608  the parts are literals of this package
+""")
 
 
 def read(db: Connection, *, now: datetime) -> Statistics:

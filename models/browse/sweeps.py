@@ -32,7 +32,7 @@ _COLUMNS = "name, paused_at, paused_by, paused_why, lease_holder, leased_until, 
 
 def list_sweeps(db: Connection, *, now: datetime) -> Sequence[SweepSeen]:
     """Return every sweep, in the order of the schedule."""
-    rows = {row.name: row for row in db.execute(text(f"SELECT {_COLUMNS} FROM sweeps"))}  # noqa: S608
+    rows = {row.name: row for row in db.execute(text(f"SELECT {_COLUMNS} FROM sweeps"))}
     return [_seen(name, rows.get(name), now=now) for name in SWEEPS]
 
 
@@ -46,10 +46,16 @@ def _seen(name: str, row: Row[Any] | None, *, now: datetime) -> SweepSeen:
         return SweepSeen(name, *[None] * 8)
     runs = row.leased_until is not None and row.leased_until > now
     return SweepSeen(
-        name=name, paused_at=row.paused_at, paused_by=row.paused_by, paused_why=row.paused_why,
-        runs_in=row.lease_holder if runs else None, began_at=row.began_at, succeeded_at=row.succeeded_at,
-        outcome=row.outcome, why=row.why,
-    )  # fmt: skip
+        name=name,
+        paused_at=row.paused_at,
+        paused_by=row.paused_by,
+        paused_why=row.paused_why,
+        runs_in=row.lease_holder if runs else None,
+        began_at=row.began_at,
+        succeeded_at=row.succeeded_at,
+        outcome=row.outcome,
+        why=row.why,
+    )
 
 
 def run_asked(db: Connection, asked: str) -> Row[Any] | None:

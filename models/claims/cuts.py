@@ -27,22 +27,24 @@ _SUSPECTS = text(f"""
           AND p.poller_ended_at IS NULL AND p.terminal_at IS NULL AND p.gone_at IS NULL AND {epochs.TRUSTED}
         ORDER BY c.due_at NULLS FIRST LIMIT :limit FOR NO KEY UPDATE OF c SKIP LOCKED)
     RETURNING id
-""")  # noqa: S608  a constant of models.db.epochs
+""")
 
 
 def suspects(db: Connection, *, cut_off_after: float, due_after: float, now: datetime) -> list[int]:
     """Return delivered claims whose Pods are to be looked at: nobody saw the end of the poller.
 
-    Each is returned every `due_after` seconds at most. The keeper records the end of most pollers, so an ordinary
+    Each is returned every `due_after` seconds at most. The reconciler records the end of most pollers, so an ordinary
     delivery is not among them.
     """
     rows = db.execute(
         _SUSPECTS,
         {
-            "now": now, "next": now + timedelta(seconds=due_after), "before": now - timedelta(seconds=cut_off_after),
+            "now": now,
+            "next": now + timedelta(seconds=due_after),
+            "before": now - timedelta(seconds=cut_off_after),
             "limit": LOOKS,
         },
-    )  # fmt: skip
+    )
     return list(rows.scalars())
 
 
@@ -70,7 +72,7 @@ def suspect(db: Connection, claim_id: int) -> Suspect | None:
             FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
             WHERE c.id = :id AND c.ended_at IS NULL AND c.state = 'delivered' AND c.stamp IN ('on', 'removing')
               AND c.runner_name IS NOT NULL AND c.installation_id IS NOT NULL AND c.scope IS NOT NULL
-        """),  # noqa: S608  literals of this package
+        """),
         {"id": claim_id},
     ).one_or_none()
     return None if row is None else Suspect(*row)
@@ -79,22 +81,35 @@ def suspect(db: Connection, claim_id: int) -> Suspect | None:
 def begin(db: Connection, seen: Suspect, *, why: str, due_after: float, now: datetime, who: str) -> StampWork | None:
     """Take a claim that was judged as `seen` for its un-stamp; None when it moved on or was delivered anew."""
     row = lease(
-        db, "lease_unstamp", seen.claim_id, chain_no=None, seconds=UNSTAMP_LEASE, now=now,
+        db,
+        "lease_unstamp",
+        seen.claim_id,
+        chain_no=None,
+        seconds=UNSTAMP_LEASE,
+        now=now,
         guard="""
             AND state = 'delivered' AND delivered_at = :delivered_at
             AND (stamp = 'removing'  -- begun before the poller ended; it goes on, and its end has the stamp return
                  OR stamp = 'on' AND NOT EXISTS (
                      SELECT FROM runner_pods p WHERE p.id = claims.runner_pod_id AND p.poller_ended_at IS NOT NULL))
         """,
-        values=", stamp_no = stamp_no + 1", delivered_at=seen.delivered_at,
-    )  # fmt: skip
+        values=", stamp_no = stamp_no + 1",
+        delivered_at=seen.delivered_at,
+    )
     if row is None:
         return None
     if row.stamp != Stamp.REMOVING:
         move_claim(
-            db, "stamp_removing", seen.claim_id, now=now, who=who, why=why, guard="AND state = 'delivered'",
-            values={"due_at": "CAST(:due AS timestamptz)"}, due=now + timedelta(seconds=due_after),
-        )  # fmt: skip
+            db,
+            "stamp_removing",
+            seen.claim_id,
+            now=now,
+            who=who,
+            why=why,
+            guard="AND state = 'delivered'",
+            values={"due_at": "CAST(:due AS timestamptz)"},
+            due=now + timedelta(seconds=due_after),
+        )
     return stamp_work(db, row)
 
 
@@ -144,9 +159,15 @@ def pollers_ended(db: Connection, uids: Sequence[str], *, now: datetime) -> list
 def stamp_now(db: Connection, claim_id: int, *, why: str, now: datetime) -> None:
     """Let the stamp of a delivered claim return at once; an un-stamp is cancelled."""
     move_claim(
-        db, "cancel_unstamp", claim_id, now=now, who="ostler", why=why,
-        guard="AND state IN ('delivered', 'executing')", values={"leased_until": "NULL"},
-    )  # fmt: skip
+        db,
+        "cancel_unstamp",
+        claim_id,
+        now=now,
+        who="ostler",
+        why=why,
+        guard="AND state IN ('delivered', 'executing')",
+        values={"leased_until": "NULL"},
+    )
     db.execute(
         text("""
             UPDATE claims SET due_at = :now, stamp_after = NULL

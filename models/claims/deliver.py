@@ -70,9 +70,16 @@ def deliver(
     """
     if cancels_unstamp:
         move_claim(
-            db, "cancel_unstamp", claim_id, now=now, who=who, why="its Pod polls",
-            guard=f"AND state = 'minted' {guard}", pod_uid=pod_uid, poll_id=poll_id,
-        )  # fmt: skip
+            db,
+            "cancel_unstamp",
+            claim_id,
+            now=now,
+            who=who,
+            why="its Pod polls",
+            guard=f"AND state = 'minted' {guard}",
+            pod_uid=pod_uid,
+            poll_id=poll_id,
+        )
     row = move_claim(
         db,
         "deliver",
@@ -109,10 +116,14 @@ def deliver(
             SELECT queued_at FROM jobs WHERE id = :job_id
         """),
         {
-            "pod_uid": pod_uid, "job_id": row.job_id, "account": row.account_id, "vcpu": row.vcpu,
-            "memory": row.memory, "runner_pod_id": row.runner_pod_id,
+            "pod_uid": pod_uid,
+            "job_id": row.job_id,
+            "account": row.account_id,
+            "vcpu": row.vcpu,
+            "memory": row.memory,
+            "runner_pod_id": row.runner_pod_id,
         },
-    ).scalar_one_or_none()  # fmt: skip
+    ).scalar_one_or_none()
     return replace(_delivery(row), queued_at=queued_at)
 
 
@@ -149,9 +160,15 @@ def _put_stamp_off(db: Connection, claim_id: int, stamp_returns_after: float, *,
     if free is None:
         return
     move_claim(
-        db, "cancel_unstamp", claim_id, now=now, who=who, why="its Pod polls again", guard="AND state = 'delivered'",
+        db,
+        "cancel_unstamp",
+        claim_id,
+        now=now,
+        who=who,
+        why="its Pod polls again",
+        guard="AND state = 'delivered'",
         values={"leased_until": "NULL"},
-    )  # fmt: skip
+    )
     db.execute(
         text("UPDATE claims SET due_at = :due, stamp_after = :stamp_after WHERE id = :id AND stamp <> 'on'"),
         {"id": claim_id, **_returns(stamp_returns_after, now=now)},

@@ -112,18 +112,34 @@ _HEADS = Prepared(
         LIMIT (SELECT ceil(2.0 * :batch / count(*)) FROM ranked)) job
     LEFT JOIN reserved ON reserved.account_id = ranked.account_id
     ORDER BY job.priority DESC, job.queued_at, job.id
-    """,  # noqa: S608
-    pool_id="bigint", vcpu="bigint", memory="bigint", batch="bigint", now="timestamptz", spare_before="timestamptz",
-    reserve_before="timestamptz", braked="bigint", last="bigint[]",
-)  # fmt: skip
+    """,
+    pool_id="bigint",
+    vcpu="bigint",
+    memory="bigint",
+    batch="bigint",
+    now="timestamptz",
+    spare_before="timestamptz",
+    reserve_before="timestamptz",
+    braked="bigint",
+    last="bigint[]",
+)
 
 
 NOBODY = -1
 """The id of no account."""
 
 
-def read_heads(db: Connection, pool: PoolShape, *, batch: int, spare_after: float, reserve_after: float,
-               braked: int = NOBODY, last: Sequence[int] = (), now: datetime) -> Heads:  # fmt: skip
+def read_heads(
+    db: Connection,
+    pool: PoolShape,
+    *,
+    batch: int,
+    spare_after: float,
+    reserve_after: float,
+    braked: int = NOBODY,
+    last: Sequence[int] = (),
+    now: datetime,
+) -> Heads:
     """Return at most about twice `batch` jobs: the heads of the accounts that come first and have room.
 
     The index on dispatchable jobs is walked account by account, so held jobs and deep queues cost nothing. None is
@@ -167,10 +183,15 @@ def read_heads(db: Connection, pool: PoolShape, *, batch: int, spare_after: floa
             )
     jobs = tuple(
         JobHead(
-            job_id=row.job_id, account_id=row.account_id, priority=row.priority, queued_at=row.queued_at,
-            vcpu_millicores=pool.vcpu, memory_mib=pool.memory, pool_id=pool.id,
+            job_id=row.job_id,
+            account_id=row.account_id,
+            priority=row.priority,
+            queued_at=row.queued_at,
+            vcpu_millicores=pool.vcpu,
+            memory_mib=pool.memory,
+            pool_id=pool.id,
         )
         for row in rows
-    )  # fmt: skip
+    )
     places = {account: place for place, account in enumerate(last, start=1)}
     return Heads(jobs=jobs, accounts=accounts, reservations=reservations, totals=totals, last=places)

@@ -111,7 +111,7 @@ def lock_pool(db: Connection, pool_id: int) -> PoolShape | None:
             SELECT pg_advisory_xact_lock(:pool_id);
             SELECT id, vcpu, memory, template_hash, wants_pods, autoscaled FROM pools
             WHERE id = :pool_id AND deleted_at IS NULL AND NOT draining AND {epochs.CURRENT}
-        """),  # noqa: S608  a literal of this package
+        """),
         {"pool_id": pool_id},
     ).one_or_none()
     return None if row is None else PoolShape(*row)
@@ -127,20 +127,24 @@ def outlook(db: Connection, pool: PoolShape, *, batch: int, spare_after: float, 
                    EXISTS (SELECT FROM claims WHERE {_SPARE}) AS spares,
                    EXISTS (SELECT FROM runner_failures
                            WHERE pool_id = :pool_id AND cleared_at IS NULL) AS failures
-        """),  # noqa: S608  the parts stand above
+        """),
         {
-            "pool_id": pool.id, "batch": batch, "now": now, "web_alive": now - WEB_ALIVE,
+            "pool_id": pool.id,
+            "batch": batch,
+            "now": now,
+            "web_alive": now - WEB_ALIVE,
             "spare_before": now - timedelta(seconds=spare_after),
         },
-    ).one()  # fmt: skip
+    ).one()
     return Outlook(free=row.free, probes=row.probes, spares=row.spares, failures=row.failures)
 
 
 _LOCK_JOBS = Prepared(
     "lock_jobs",
-    f"SELECT id FROM jobs WHERE id = ANY(:ids) AND {QUEUED} ORDER BY id FOR NO KEY UPDATE SKIP LOCKED",  # noqa: S608
-    ids="bigint[]", pool_id="bigint",
-)  # fmt: skip
+    f"SELECT id FROM jobs WHERE id = ANY(:ids) AND {QUEUED} ORDER BY id FOR NO KEY UPDATE SKIP LOCKED",
+    ids="bigint[]",
+    pool_id="bigint",
+)
 
 
 def lock_jobs(db: Connection, pool: PoolShape, job_ids: Sequence[int]) -> frozenset[int]:
@@ -169,10 +173,13 @@ def lock_pods(db: Connection, pool: PoolShape, *, limit: int, now: datetime) -> 
             FOR NO KEY UPDATE OF p SKIP LOCKED
         """),
         {
-            "pool_id": pool.id, "now": now, "web_alive": now - WEB_ALIVE, "limit": limit,
+            "pool_id": pool.id,
+            "now": now,
+            "web_alive": now - WEB_ALIVE,
+            "limit": limit,
             "template_hash": pool.template_hash,
         },
-    ).all()  # fmt: skip
+    ).all()
     taken = set(_TAKEN.execute(db, uids=[row.uid for row in rows]).scalars()) if rows else set()
     return [FreePod(row.id, row.uid) for row in rows if row.uid not in taken]
 
@@ -222,7 +229,7 @@ def give_to_spares(
             WHERE {_SPARE}
               AND account_id IN (SELECT account_id FROM jobs WHERE id = ANY(:job_ids))
             ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
-        """),  # noqa: S608  as above
+        """),
         {"pool_id": pool.id, "job_ids": list(job_ids), "spare_before": now - timedelta(seconds=spare_after)},
     ).all()
     if not spares:
@@ -231,7 +238,7 @@ def give_to_spares(
     for row in spares:
         waiting.setdefault((row.account_id, row.scope, row.repository_id), []).append(row.id)
     jobs = db.execute(
-        text(f"SELECT id, account_id, scope, {_REPOSITORY} AS repository_id FROM jobs j WHERE id = ANY(:ids)"),  # noqa: S608  as above
+        text(f"SELECT id, account_id, scope, {_REPOSITORY} AS repository_id FROM jobs j WHERE id = ANY(:ids)"),
         {"ids": list(job_ids)},
     )
     by_id = {row.id: (row.account_id, row.scope, row.repository_id) for row in jobs}
@@ -272,10 +279,20 @@ _INSERT_CLAIMS = Prepared(
         SELECT id, :now, :transition, NULL, :state, :who, :why FROM made
     )
     SELECT id, job_id, pod_uid FROM made
-    """,  # noqa: S608  as above
-    pool_id="bigint", vcpu="bigint", memory="bigint", state="text", now="timestamptz", due="timestamptz",
-    jobs="bigint[]", pods="bigint[]", uids="text[]", transition="text", who="text", why="text",
-)  # fmt: skip
+    """,
+    pool_id="bigint",
+    vcpu="bigint",
+    memory="bigint",
+    state="text",
+    now="timestamptz",
+    due="timestamptz",
+    jobs="bigint[]",
+    pods="bigint[]",
+    uids="text[]",
+    transition="text",
+    who="text",
+    why="text",
+)
 
 
 def insert_claims(
@@ -334,7 +351,7 @@ def spare_candidates(
             SELECT account_id, count(*) AS spares FROM claims
             WHERE {_SPARE}
             GROUP BY account_id
-        """),  # noqa: S608  as above
+        """),
         {"pool_id": pool.id, "spare_before": now - timedelta(seconds=spare_after)},
     )
     left = {row.account_id: row.spares for row in rows}

@@ -36,5 +36,5 @@ SCOPE_NOW = f"""
                        || split_part(c.scope, '/', 3), c.scope) || coalesce('#' || {REPOSITORY_ID}, '')
          ELSE coalesce('orgs/' || (SELECT owner.login FROM accounts owner
                                    WHERE owner.id = c.account_id AND c.scope IS NOT NULL), c.scope) END
-"""  # noqa: S608  the part is a literal of this module
+"""
 """Of a claim `c`: where its runner is registered, by its owner's login of now, and by its repository's id if known."""

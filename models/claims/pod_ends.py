@@ -43,7 +43,7 @@ SEEN = f"""
         WHERE CAST(:seen AS bigint[]) IS NULL OR NOT EXISTS (
             SELECT FROM claims o WHERE o.pod_uid = p.uid AND o.delivered_at IS NOT NULL
                                    AND o.account_id <> ALL (CAST(:seen AS bigint[])))) pod_end ON true
-"""  # noqa: S608  a literal of this module
+"""
 """Joins `COLUMNS` as `pod_end` for a caller who may see the accounts `:seen` alone (NULL: all).
 
 They are NULL where a job of another account had the Pod: how it ended is part of how that job went.
@@ -55,10 +55,14 @@ def record(db: Connection, endings: Mapping[str, Ending]) -> int:
 
     A row that another session has locked is left out (law L14).
     """
-    free = db.execute(
-        text("SELECT uid FROM runner_pods WHERE uid = ANY(:uids) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED"),
-        {"uids": list(endings)},
-    ).scalars().all()  # fmt: skip
+    free = (
+        db.execute(
+            text("SELECT uid FROM runner_pods WHERE uid = ANY(:uids) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED"),
+            {"uids": list(endings)},
+        )
+        .scalars()
+        .all()
+    )
     for uid in free:
         found = endings[uid]
         db.execute(
@@ -91,7 +95,7 @@ a second after the end of its claim is not lost.
 def lost(db: Connection, uids: Sequence[str], *, live: bool) -> list[str]:
     """Return the UIDs of those of these Pods that a job lost; `live`: also of those with a live job claim."""
     rows = db.execute(
-        text(f"SELECT p.uid FROM runner_pods p WHERE p.uid = ANY(:uids) AND {_LOST} ORDER BY p.id"),  # noqa: S608
+        text(f"SELECT p.uid FROM runner_pods p WHERE p.uid = ANY(:uids) AND {_LOST} ORDER BY p.id"),
         {"uids": list(uids), "live": live},
     )
     return list(rows.scalars())
@@ -112,7 +116,7 @@ def unread(db: Connection, pod_uid: str, *, most: int, since: datetime) -> Named
             SELECT p.namespace, p.name FROM runner_pods p
             WHERE p.uid = :uid AND {_LOST}
               AND (SELECT count(*) FROM (SELECT FROM runner_pods WHERE events_read_at > :since LIMIT :most) r) < :most
-        """),  # noqa: S608
+        """),
         {"uid": pod_uid, "live": True, "most": most, "since": since},
     ).one_or_none()
     return None if row is None else Named(row.namespace, row.name)
@@ -147,7 +151,7 @@ def record_event(db: Connection, pod_uid: str, event: PodEvent | None, *, now: d
 
 def read(db: Connection, pod_uid: str) -> PodEnd:
     """Return what is known of the end of a Pod."""
-    row = db.execute(text(f"SELECT {COLUMNS} FROM runner_pods p WHERE p.uid = :uid"), {"uid": pod_uid}).one_or_none()  # noqa: S608
+    row = db.execute(text(f"SELECT {COLUMNS} FROM runner_pods p WHERE p.uid = :uid"), {"uid": pod_uid}).one_or_none()
     return PodEnd() if row is None else end_of(row)
 
 

@@ -119,7 +119,7 @@ def registrations_of(db: Connection, claim_id: int, *, pod_uid: str | None = Non
             FROM mint_attempts m JOIN claims c ON c.id = m.claim_id
             WHERE m.outcome IN ('open', 'minted') AND c.installation_id IS NOT NULL
               AND (c.id = :id OR c.pod_uid = :uid) ORDER BY m.id
-        """),  # noqa: S608  the parts are literals of this package
+        """),
         {"id": claim_id, "uid": pod_uid},
     )
     return tuple(Registration(*row) for row in rows)
@@ -168,15 +168,21 @@ def begin_release(db: Connection, claim_id: int, *, requeue_after: float = 20.0,
     `requeue_after` seconds: its job waits for no confirmation of the epoch.
     """
     values = ", stamp_no = stamp_no + 1, chain_no = chain_no + 1"
-    row = lease(
-        db, "lease_release", claim_id, chain_no=None, seconds=RELEASE_LEASE, now=now, values=values
-    )  # fmt: skip
+    row = lease(db, "lease_release", claim_id, chain_no=None, seconds=RELEASE_LEASE, now=now, values=values)
     if row is not None:
         return _work(db, row)
     row = lease(
-        db, "lease_release", claim_id, chain_no=None, seconds=RELEASE_LEASE, now=now, values=values, trusted=False,
-        guard="AND delivered_at IS NULL AND changed_at <= :overdue", overdue=now - timedelta(seconds=requeue_after),
-    )  # fmt: skip
+        db,
+        "lease_release",
+        claim_id,
+        chain_no=None,
+        seconds=RELEASE_LEASE,
+        now=now,
+        values=values,
+        trusted=False,
+        guard="AND delivered_at IS NULL AND changed_at <= :overdue",
+        overdue=now - timedelta(seconds=requeue_after),
+    )
     return None if row is None else replace(_work(db, row), trusted=False)
 
 
@@ -387,7 +393,7 @@ def insert_retire(
             SELECT id, uid, pool_id FROM runner_pods
             WHERE id = :id AND gone_at IS NULL AND {epochs.TRUSTED if trusted else epochs.CURRENT}
             FOR NO KEY UPDATE
-        """),  # noqa: S608  a literal of this package
+        """),
         {"id": runner_pod_id, "now": now},
     ).one_or_none()
     if pod is None or pod.uid is None:

@@ -71,7 +71,7 @@ def take_due(db: Connection, *, due_after: float, heads: Mapping[str, datetime |
                 ORDER BY due_at LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED) found
             WHERE c.id = found.id
             RETURNING c.id, c.chain_no, c.purpose, c.state, c.stamp, c.pod_uid, found.waited
-        """),  # noqa: S608  the parts stand in models.db.stranded
+        """),
         {
             "now": now,
             "next": now + timedelta(seconds=due_after),
@@ -100,17 +100,22 @@ def begin_unstamps(db: Connection, *, unstamp_after: float, now: datetime, who: 
               AND c.minted_at < :before AND (o.until IS NULL OR o.until < :before)
               AND (c.leased_until IS NULL OR c.leased_until < :now) AND {epochs.TRUSTED}
             ORDER BY c.id LIMIT :limit FOR NO KEY UPDATE OF c SKIP LOCKED
-        """),  # noqa: S608  a constant of models.db.epochs
+        """),
         {"before": now - timedelta(seconds=unstamp_after), "now": now, "limit": UNSTAMPS},
     )
     return [
         claim_id
         for claim_id in rows.scalars().all()
         if move_claim(
-            db, "stamp_removing", claim_id, now=now, who=who, why="its Pod stopped polling",
+            db,
+            "stamp_removing",
+            claim_id,
+            now=now,
+            who=who,
+            why="its Pod stopped polling",
             guard="AND state = 'minted' AND (leased_until IS NULL OR leased_until < :now)",
         )
-    ]  # fmt: skip
+    ]
 
 
 def pools_with_work(db: Connection, *, probe_every: float, now: datetime) -> list[int]:
@@ -129,7 +134,7 @@ def pools_with_work(db: Connection, *, probe_every: float, now: datetime) -> lis
                   AND NOT EXISTS (SELECT FROM claims c WHERE c.pod_uid = o.pod_uid
                                   AND (c.ended_at IS NULL OR c.delivered_at IS NOT NULL)))
             ORDER BY p.id
-        """),  # noqa: S608  the parts stand in models.upstream.backoffs
+        """),
         {"now": now, "web_alive": now - WEB_ALIVE, "probed_before": now - timedelta(seconds=probe_every)},
     )
     return list(rows.scalars())

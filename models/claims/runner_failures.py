@@ -100,11 +100,18 @@ def record(db: Connection, claim_id: int, *, reason: str, now: datetime) -> bool
             ON CONFLICT DO NOTHING
         """),
         {
-            "id": claim_id, "pool": claim.pool_id, "hash": claim.template_hash, "account": claim.account_id,
-            "job": claim.job_id, "pod": claim.pod_uid, "claimed": claim.created_at, "now": now,
-            "code": end.runner_exit_code, "why": why,
+            "id": claim_id,
+            "pool": claim.pool_id,
+            "hash": claim.template_hash,
+            "account": claim.account_id,
+            "job": claim.job_id,
+            "pod": claim.pod_uid,
+            "claimed": claim.created_at,
+            "now": now,
+            "code": end.runner_exit_code,
+            "why": why,
         },
-    )  # fmt: skip
+    )
     tries: int = db.execute(
         text("SELECT count(*) FROM runner_failures WHERE job_id = :job AND template_hash = :hash"),
         {"job": claim.job_id, "hash": claim.template_hash},
@@ -160,8 +167,9 @@ def executed(db: Connection, claim_ids: Iterable[int], *, now: datetime) -> Sequ
     return sorted(pools)
 
 
-def lift(db: Connection, pool_id: int, *, account_id: int | None = None, jobs: Sequence[int] | None = None,
-         now: datetime) -> int:  # fmt: skip
+def lift(
+    db: Connection, pool_id: int, *, account_id: int | None = None, jobs: Sequence[int] | None = None, now: datetime
+) -> int:
     """Let `rematch` look at once at the jobs of a pool that were set aside for their runners; return how many.
 
     Those that others hold locked keep their wait.

@@ -65,7 +65,7 @@ def lease(
               AND (CAST(:chain_no AS bigint) IS NULL OR chain_no = :chain_no)
               AND (leased_until IS NULL OR leased_until < :now) AND {rows} {guard}
             RETURNING *
-        """),  # noqa: S608  every part comes from this package, never from input
+        """),
         {
             "id": claim_id,
             "purpose": transition.purpose,
@@ -290,9 +290,13 @@ class MintWork:
     def asked_for(self, *, full: bool = False) -> tuple[str, str]:
         """Return kind and key of the backoff that a refusal of this mint makes, or that of its runner group if full."""
         return asked_for(
-            scope=self.scope, repository=self.repository, account_id=self.account_id,
-            installation_id=self.installation_id, group=self.runner_group, full=full,
-        )  # fmt: skip
+            scope=self.scope,
+            repository=self.repository,
+            account_id=self.account_id,
+            installation_id=self.installation_id,
+            group=self.runner_group,
+            full=full,
+        )
 
 
 def begin_mint(db: Connection, claim_id: int, *, chain_no: int | None, suffix: str, now: datetime) -> MintWork | None:
@@ -336,10 +340,13 @@ def begin_mint(db: Connection, claim_id: int, *, chain_no: int | None, suffix: s
             FROM pools p LEFT JOIN jobs j ON j.id = :job_id WHERE p.id = :pool_id
         """),
         {
-            "pool_id": row.pool_id, "job_id": row.job_id, "installation": str(row.installation_id),
-            "scope": row.scope, "repository_id": row.repository_id,
+            "pool_id": row.pool_id,
+            "job_id": row.job_id,
+            "installation": str(row.installation_id),
+            "scope": row.scope,
+            "repository_id": row.repository_id,
         },
-    ).one()  # fmt: skip
+    ).one()
     return MintWork(
         claim_id=row.id,
         chain_no=row.chain_no,

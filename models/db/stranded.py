@@ -72,7 +72,7 @@ def mark(db: Connection, claim_id: int, cause: Cause, found_by: FoundBy, *, now:
             UPDATE claims c SET stranded_cause = :cause, stranded_found_by = :found_by,
                    stranded_at = least(:now, greatest(c.created_at, coalesce({_SINCE[cause, found_by]}, :now)))
             WHERE c.id = :id AND c.ended_at IS NULL AND c.stranded_cause IS DISTINCT FROM :cause
-        """),  # noqa: S608  the part stands above
+        """),
         {"id": claim_id, "cause": cause, "found_by": found_by, "now": now},
     )
 
@@ -94,9 +94,14 @@ def moved(db: Connection, name: str, rows: Sequence[Row[Any]], *, now: datetime)
         )
         if left is After.SERVED:
             served(
-                db, cause, FoundBy(row.stranded_found_by), since=row.stranded_at, claim_id=row.id, job_id=row.job_id,
+                db,
+                cause,
+                FoundBy(row.stranded_found_by),
+                since=row.stranded_at,
+                claim_id=row.id,
+                job_id=row.job_id,
                 now=now,
-            )  # fmt: skip
+            )
 
 
 def served(
@@ -116,9 +121,14 @@ def served(
             VALUES (:cause, :found_by, :claim_id, :job_id, least(:since, :now), :now)
         """),
         {
-            "cause": cause, "found_by": found_by, "claim_id": claim_id, "job_id": job_id, "since": since, "now": now,
+            "cause": cause,
+            "found_by": found_by,
+            "claim_id": claim_id,
+            "job_id": job_id,
+            "since": since,
+            "now": now,
         },
-    )  # fmt: skip
+    )
     seconds = max(0.0, (now - since).total_seconds())
     after_commit(db, lambda: telemetry.STRANDED_SECONDS.labels(cause, found_by).observe(seconds))
 
@@ -141,7 +151,7 @@ def oldest(db: Connection, *, now: datetime) -> Mapping[Cause, float]:
                       AND NOT EXISTS (SELECT FROM deliveries d WHERE d.guid = r.guid)) AS webhook_lost
             FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
             WHERE c.ended_at IS NULL AND c.purpose = 'job'
-        """),  # noqa: S608  the parts stand above
+        """),
         {"now": now},
     ).one()
     since: dict[Cause, datetime | None] = {cause: getattr(row, cause) for cause in Cause}

@@ -35,7 +35,7 @@ class Bound:
     """Pools that have something to match."""
     releases: list[int] = field(default_factory=list)
     """Claims to release: they lost their job before their JIT was delivered."""
-    keeper: set[int] = field(default_factory=set)
+    reconcile: set[int] = field(default_factory=set)
     """Pools with a spent Pod to replace."""
     starts: list[float] = field(default_factory=list)
     """Seconds from the delivery to the execution, of each claim that began to execute."""
@@ -302,10 +302,15 @@ def _end_claim(batch: _Batch, claim: ClaimView) -> None:
     if moved.job_id is not None:
         # An anomaly let it end by another job's end: its own must not stay claimed by nobody (L4).
         requeued = move_jobs(
-            batch.db, "job_requeue", [moved.job_id], now=batch.now, who=batch.who,
-            why="its claim ended with another job", guard="AND state = 'claimed'",
-        )  # fmt: skip
+            batch.db,
+            "job_requeue",
+            [moved.job_id],
+            now=batch.now,
+            who=batch.who,
+            why="its claim ended with another job",
+            guard="AND state = 'claimed'",
+        )
         batch.bound.wakes.update(row.pool_id for row in requeued if row.pool_id is not None)
     del batch.locked.claims[claim.id]
     batch.freed.add(claim.account_id)
-    batch.bound.keeper.add(claim.pool_id)
+    batch.bound.reconcile.add(claim.pool_id)

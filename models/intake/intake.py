@@ -67,7 +67,7 @@ class Applied:
     """Pools that have something to match."""
     releases: tuple[int, ...]
     """Claims to release: they lost their job before their JIT was delivered."""
-    keeper: frozenset[int]
+    reconcile: frozenset[int]
     """Pools with a spent Pod to replace."""
     remaps: int
     """Jobs that ran on another runner than the one minted for them."""
@@ -145,7 +145,7 @@ def apply(
         outcomes=tuple(outcomes),
         wakes=frozenset({pool_id for pool_id in matchable if pool_id is not None} | bound.wakes),
         releases=tuple(bound.releases),
-        keeper=frozenset(bound.keeper),
+        reconcile=frozenset(bound.reconcile),
         remaps=bound.remaps,
         starts=tuple(bound.starts),
         asks=frozenset(asks),
@@ -272,7 +272,7 @@ def _states_of(db: Connection, job_ids: set[int], *, lock_ms: int | None) -> dic
     # One message: the first statement of a batch sets how long the others wait.
     within = "" if lock_ms is None else f"SET LOCAL lock_timeout = {lock_ms:d}; "
     rows = db.execute(
-        text(f"{within}SELECT id, state FROM jobs WHERE id = ANY(:ids)"),  # noqa: S608  the part is a number
+        text(f"{within}SELECT id, state FROM jobs WHERE id = ANY(:ids)"),
         {"ids": sorted(job_ids)},
     )
     return {row.id: row.state for row in rows}
@@ -367,7 +367,7 @@ _INSERT = text(f"""
         FROM seen JOIN jsonb_to_recordset(CAST(:jobs AS jsonb)) AS j (id bigint, why text) ON j.id = seen.id
     )
     SELECT guid, NULL AS job_id FROM fresh UNION ALL SELECT NULL, id FROM seen
-""")  # noqa: S608  the only part is the statement above
+""")
 
 
 def _scope(event: JobEvent) -> str:

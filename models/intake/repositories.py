@@ -32,9 +32,12 @@ def rename(db: Connection, renaming: Renaming, *, now: datetime) -> bool:
     stood in none. A job that others hold locked is left: `torn` finds it.
     """
     values = {
-        "id": renaming.repository_id, "owner": renaming.account_id, "former": renaming.former, "name": renaming.name,
+        "id": renaming.repository_id,
+        "owner": renaming.account_id,
+        "former": renaming.former,
+        "name": renaming.name,
         "at": renaming.at,
-    }  # fmt: skip
+    }
     jobs = db.execute(
         text("""
             UPDATE jobs SET repository = :name,

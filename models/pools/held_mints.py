@@ -38,7 +38,7 @@ _HELD = text(f"""
     JOIN b ON b.kind = k.kind AND b.key = k.key
     GROUP BY b.kind, b.key, b.reason, b.failures, b.not_before
     ORDER BY jobs DESC, b.kind, b.key LIMIT 1
-""")  # noqa: S608  a literal of models.upstream.backoffs
+""")
 
 
 def held_mints(db: Connection, pool_id: int, *, now: datetime) -> HeldMints | None:
@@ -47,4 +47,4 @@ def held_mints(db: Connection, pool_id: int, *, now: datetime) -> HeldMints | No
     A job that is let past as the probe still counts: otherwise the condition would go and come with each probe.
     """
     row = db.execute(_HELD, {"pool_id": pool_id, "now": now, "since": now - QUIET_AFTER}).one_or_none()
-    return None if row is None else HeldMints(**row._mapping)  # noqa: SLF001  SQLAlchemy's public name
+    return None if row is None else HeldMints(**row._mapping)

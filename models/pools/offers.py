@@ -365,7 +365,7 @@ def adopt_pod(
             )
             SELECT (SELECT count(*) FROM pool) AS pools,
                    EXISTS (SELECT FROM adopted) OR EXISTS (SELECT FROM runner_pods WHERE uid = :uid) AS adopted
-        """),  # noqa: S608  a constant of models.pools.pod_rows
+        """),
         {
             "namespace": namespace,
             "name": name,

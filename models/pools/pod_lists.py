@@ -58,10 +58,13 @@ def keep(
             WHERE l.taken_at < excluded.taken_at OR l.taken_at > excluded.whole_at
         """),
         {
-            "namespace": namespace, "taken_at": taken_at, "whole_at": whole_at, "names": names,
+            "namespace": namespace,
+            "taken_at": taken_at,
+            "whole_at": whole_at,
+            "names": names,
             "packed": [shares[name] for name in names],
         },
-    )  # fmt: skip
+    )
 
 
 def find(db: Connection, *, pool_id: int, now: datetime) -> Row[Any] | None:

@@ -1,4 +1,4 @@
-"""The rows of runner Pods as the keeper reads and writes them: what was seen of each, and what it was created with."""
+"""Rows of runner Pods as the reconciler reads and writes them: observed facts, and the facts of the creation."""
 
 from __future__ import annotations
 
@@ -90,11 +90,13 @@ def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: 
     known = {
         row.name: row
         for row in db.execute(
-            text("SELECT id, name, uid, attempt_id, terminal_at, poller_ended_at FROM runner_pods WHERE pool_id = :id"
-                 " AND namespace = ANY(:namespaces) AND name = ANY(:names) AND (gone_at IS NULL OR uid IS NULL)"),
+            text(
+                "SELECT id, name, uid, attempt_id, terminal_at, poller_ended_at FROM runner_pods WHERE pool_id = :id"
+                " AND namespace = ANY(:namespaces) AND name = ANY(:names) AND (gone_at IS NULL OR uid IS NULL)"
+            ),
             {"id": pool_id, "namespaces": list({pod.namespace for pod in pods}), "names": [pod.name for pod in pods]},
         )
-    }  # fmt: skip
+    }
     changing = [known[pod.name].id for pod in pods if pod.name in known and _changes(known[pod.name], pod)]
     free = _lock_free(db, changing)
     over: list[str] = []
@@ -128,16 +130,22 @@ def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: 
                     RETURNING uid
                 """),
                 {
-                    "uid": pod.uid, "now": now, "poller": pod.poller_exit_code, "runner": pod.runner_exit_code,
-                    "reason": pod.exit_reason, "served": pod.terminal or pod.poller_exit_code == 0,
+                    "uid": pod.uid,
+                    "now": now,
+                    "poller": pod.poller_exit_code,
+                    "runner": pod.runner_exit_code,
+                    "reason": pod.exit_reason,
+                    "served": pod.terminal or pod.poller_exit_code == 0,
                 },
-            )  # fmt: skip
+            )
             over += found.scalars()
     ended = [
-        pod.uid for pod in pods
-        if pod.poller_exit_code is not None and not pod.terminal
+        pod.uid
+        for pod in pods
+        if pod.poller_exit_code is not None
+        and not pod.terminal
         and (pod.name not in known or known[pod.name].poller_ended_at is None)
-    ]  # fmt: skip
+    ]
     if ended:
         pollers_ended(db, ended, now=now)
     return over
@@ -166,12 +174,18 @@ def _adopt(db: Connection, pool_id: int, pod: PodFacts) -> None:
             INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, stamp_value, created_at)
             VALUES ({POOL_OF_NAME.format(pool=":pool_id")}, :namespace, :name, :uid, :attempt, :hash, :stamp, :created)
             ON CONFLICT DO NOTHING
-        """),  # noqa: S608  a constant of this module
+        """),
         {
-            "pool_id": pool_id, "namespace": pod.namespace, "name": pod.name, "uid": pod.uid,
-            "attempt": pod.attempt_id, "hash": pod.template_hash, "stamp": pod.stamp_value, "created": pod.created_at,
+            "pool_id": pool_id,
+            "namespace": pod.namespace,
+            "name": pod.name,
+            "uid": pod.uid,
+            "attempt": pod.attempt_id,
+            "hash": pod.template_hash,
+            "stamp": pod.stamp_value,
+            "created": pod.created_at,
         },
-    )  # fmt: skip
+    )
 
 
 _ROWS = """
@@ -261,7 +275,7 @@ def retire_over(db: Connection, *, row_id: int, due_after: float, now: datetime,
 
 
 def is_wanted(db: Connection, *, row_id: int) -> bool:
-    """Return whether a row still waits for its Pod: another keeper may have made it, or given it up."""
+    """Return whether a row still waits for its Pod: another reconciler may have made it, or given it up."""
     found = db.execute(
         text("SELECT 1 FROM runner_pods WHERE id = :id AND uid IS NULL AND gone_at IS NULL"), {"id": row_id}
     ).one_or_none()

@@ -1,7 +1,7 @@
 """What a reconcile decides, read and committed under the pool's lock: rows of Pods to create, and retire claims.
 
 A row stands before its Pod is created, and the lock is held from the reading of the claims to the commit, so that two
-keepers never create one too many nor count one failure twice.
+reconcilers never create one too many nor count one failure twice.
 """
 
 from __future__ import annotations
@@ -47,9 +47,12 @@ def lock_pool(db: Connection, pool_id: int) -> Row[Any]:
 def starts_of(pool: Row[Any]) -> Starts:
     """Return how the starts of a pool go."""
     return Starts(
-        failures=pool.failed_starts, failed_at=pool.failed_at, create_after=pool.create_after,
-        trouble=None if pool.start_trouble is None else Trouble(pool.start_trouble), detail=pool.start_detail or "",
-    )  # fmt: skip
+        failures=pool.failed_starts,
+        failed_at=pool.failed_at,
+        create_after=pool.create_after,
+        trouble=None if pool.start_trouble is None else Trouble(pool.start_trouble),
+        detail=pool.start_detail or "",
+    )
 
 
 def retired_in_tick(pool: Row[Any], *, now: datetime) -> int:
@@ -79,10 +82,14 @@ def commit_plan(
                 VALUES (:pool_id, :namespace, :name, :attempt, :hash, :now)
             """),
             {
-                "pool_id": pool.id, "namespace": pool.namespace, "name": name, "attempt": attempt,
-                "hash": pool.template_hash, "now": now,
+                "pool_id": pool.id,
+                "namespace": pool.namespace,
+                "name": name,
+                "attempt": attempt,
+                "hash": pool.template_hash,
+                "now": now,
             },
-        )  # fmt: skip
+        )
     _give_up_rows(db, plan.give_up, now=now)
     retired = _retire(db, plan, due_after=due_after, now=now, who=who)
     if retired:
@@ -158,7 +165,7 @@ def record_refusal(db: Connection, pool_id: int, *, detail: str, quota: bool, no
     if quota:
         after = over_quota(starts, detail=detail)
     elif starts.waits(now):
-        after = starts  # another keeper was refused a moment ago
+        after = starts  # another reconciler was refused a moment ago
     else:
         after = refused(starts, detail=detail, now=now)
     if after != starts:
@@ -196,10 +203,14 @@ def _write_starts(db: Connection, pool_id: int, starts: Starts) -> None:
             WHERE id = :id
         """),
         {
-            "id": pool_id, "failures": starts.failures, "failed_at": starts.failed_at,
-            "create_after": starts.create_after, "trouble": starts.trouble, "detail": starts.detail or None,
+            "id": pool_id,
+            "failures": starts.failures,
+            "failed_at": starts.failed_at,
+            "create_after": starts.create_after,
+            "trouble": starts.trouble,
+            "detail": starts.detail or None,
         },
-    )  # fmt: skip
+    )
 
 
 def status_is_due(pool: Row[Any], status: Mapping[str, Any], *, every: float, now: datetime) -> bool:

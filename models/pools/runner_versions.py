@@ -115,7 +115,7 @@ def _write(db: Connection, version: str, what: str, **values: object) -> None:
             UPDATE runner_versions SET {what} WHERE (pool_id, version) IN (
                 SELECT pool_id, version FROM runner_versions WHERE version = :version
                 ORDER BY pool_id FOR NO KEY UPDATE SKIP LOCKED)
-        """),  # noqa: S608  a literal of this module
+        """),
         {"version": version, **values},
     )
 

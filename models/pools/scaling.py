@@ -134,7 +134,7 @@ def queues(db: Connection, pools: Mapping[int, Places]) -> list[Queue]:
                 SELECT count(*) AS jobs FROM (
                     SELECT 1 FROM jobs WHERE pool_id = pool.id AND account_id = walked.account_id AND {DISPATCHABLE}
                     LIMIT greatest(pool.places, 0)) found) counted
-        """),  # noqa: S608  a literal of this package
+        """),
         {"ids": list(pools), "places": [places.count for places in pools.values()]},
     )
     return [Queue(row.pool_id, row.account_id, row.jobs, row.priority, row.queued_at) for row in rows]

@@ -50,7 +50,7 @@ def pods(db: Connection, uids: Sequence[str]) -> Mapping[str, RowPod]:
                            AND d.delivered_at IS NOT NULL) AS used
             FROM runner_pods p LEFT JOIN claims c ON c.pod_uid = p.uid AND c.ended_at IS NULL
             WHERE p.uid = ANY(:uids)
-        """),  # noqa: S608  the part is a literal of this package
+        """),
         {"uids": list(uids)},
     )
     return {row.uid: RowPod(row.id, row.pool_id, row.used, _claim(row), row.job_id) for row in rows}
@@ -60,9 +60,14 @@ def _claim(row: Row[Any]) -> RowClaim | None:
     if row.claim_id is None:
         return None
     return RowClaim(
-        row.claim_id, Purpose(row.purpose), ClaimState(row.state), bool(row.delivered), row.account_id,
-        row.installation_id, row.scope,
-    )  # fmt: skip
+        row.claim_id,
+        Purpose(row.purpose),
+        ClaimState(row.state),
+        bool(row.delivered),
+        row.account_id,
+        row.installation_id,
+        row.scope,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +138,14 @@ def ensure_account(db: Connection, account_id: int, *, budget: Budget, now: date
             VALUES (:id, :login, :count, :vcpu, :memory, :now) ON CONFLICT DO NOTHING
         """),
         {
-            "id": account_id, "login": f"account-{account_id}", "count": budget.count,
-            "vcpu": budget.vcpu_millicores, "memory": budget.memory_mib, "now": now,
+            "id": account_id,
+            "login": f"account-{account_id}",
+            "count": budget.count,
+            "vcpu": budget.vcpu_millicores,
+            "memory": budget.memory_mib,
+            "now": now,
         },
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,14 +205,28 @@ def _show_stamp(db: Connection, claim_id: int, stamp: Stamp) -> None:
 def _drop(db: Connection, claim: RowClaim, *, why: str, now: datetime) -> None:
     """End a claim that the Pod outlived: what it was for is asked of GitHub."""
     if claim.purpose is Purpose.RETIRE:
-        move_claim(db, "end_retired", claim.id, now=now, who=WHO, why=why, values={"end_reason": ":end_reason"},
-                   end_reason=EndReason.RELEASED)  # fmt: skip
+        move_claim(
+            db,
+            "end_retired",
+            claim.id,
+            now=now,
+            who=WHO,
+            why=why,
+            values={"end_reason": ":end_reason"},
+            end_reason=EndReason.RELEASED,
+        )
         return
     request_release(db, claim.id, reason=why, now=now, who=WHO)
     moved = move_claim(
-        db, "end_released", claim.id, now=now, who=WHO, why=why, values={"end_reason": ":end_reason"},
+        db,
+        "end_released",
+        claim.id,
+        now=now,
+        who=WHO,
+        why=why,
+        values={"end_reason": ":end_reason"},
         end_reason=EndReason.RELEASED,
-    )  # fmt: skip
+    )
     if moved is not None and moved.job_id is not None:
         hold(db, [moved.job_id])
         move_jobs(db, "job_requeue", [moved.job_id], now=now, who=WHO, why=why)
@@ -225,12 +248,15 @@ def _insert(db: Connection, pod: Pod, runner: Registered | None, *, why: str, no
             FROM runner_pods p JOIN pools pool ON pool.id = p.pool_id WHERE p.id = :pod_id RETURNING id
         """),
         {
-            "pod_id": pod.row_id, "account": pod.account_id, "state": ClaimState.CLAIMED, "now": now,
+            "pod_id": pod.row_id,
+            "account": pod.account_id,
+            "state": ClaimState.CLAIMED,
+            "now": now,
             "installation": None if runner is None else runner.installation_id,
             "scope": None if runner is None else runner.scope,
             "stamp": Stamp.ON if pod.stamped else Stamp.GAVE_UP,
         },
-    ).scalar_one()  # fmt: skip
+    ).scalar_one()
     insert_events(db, "claim", [claim_id], name="claim", state=ClaimState.CLAIMED, now=now, who=WHO, why=why)
     return claim_id
 

@@ -116,10 +116,12 @@ def postpone(db: Connection, run_id: int, *, why: str, after: float | None, now:
             WHERE run_id = :run AND origin IS NULL
         """),
         {
-            "run": run_id, "failures": failures + (after is None), "ask_after": now + timedelta(seconds=wait),
+            "run": run_id,
+            "failures": failures + (after is None),
+            "ask_after": now + timedelta(seconds=wait),
             "now": now,
         },
-    )  # fmt: skip
+    )
     db.execute(
         text("""
             UPDATE jobs SET hold_detail = :detail
@@ -127,8 +129,9 @@ def postpone(db: Connection, run_id: int, *, why: str, after: float | None, now:
                          ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
         """),
         {
-            "run": run_id, "hold": HoldReason.ORIGIN_UNKNOWN,
+            "run": run_id,
+            "hold": HoldReason.ORIGIN_UNKNOWN,
             "detail": f"whether its run comes from a fork is not known ({why})",
         },
-    )  # fmt: skip
+    )
     return wait

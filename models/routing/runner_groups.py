@@ -126,9 +126,14 @@ def _judge(
     wanted: Wanted, *, groups: Sequence[GroupSeen] | None = None, visible: frozenset[int] | None = None
 ) -> GroupVerdict:
     return judge_group(
-        wanted.group, owner=wanted.owner, organization=wanted.organization, repository=wanted.repository,
-        public=wanted.public, groups=groups, visible=visible,
-    )  # fmt: skip
+        wanted.group,
+        owner=wanted.owner,
+        organization=wanted.organization,
+        repository=wanted.repository,
+        public=wanted.public,
+        groups=groups,
+        visible=visible,
+    )
 
 
 def keep(
@@ -142,10 +147,12 @@ def keep(
             ON CONFLICT (installation_id, repository_id) DO UPDATE SET groups = excluded.groups, read_at = :now
         """),
         {
-            "installation": installation_id, "repository": repository_id, "now": now,
+            "installation": installation_id,
+            "repository": repository_id,
+            "now": now,
             "groups": json.dumps([asdict(group) for group in groups]),
         },
-    )  # fmt: skip
+    )
     db.execute(text("DELETE FROM runner_group_lists WHERE read_at < :before"), {"before": now - KEPT_FOR})
 
 
@@ -169,8 +176,14 @@ def hold_alike(
                          ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
         """),
         {
-            "pool": pool_id, "installation": wanted.installation_id, "repository": wanted.repository, "until": until,
-            "everywhere": verdict.everywhere, "hold": HoldReason.RUNNER_GROUP, "detail": verdict.refusal, "now": now,
+            "pool": pool_id,
+            "installation": wanted.installation_id,
+            "repository": wanted.repository,
+            "until": until,
+            "everywhere": verdict.everywhere,
+            "hold": HoldReason.RUNNER_GROUP,
+            "detail": verdict.refusal,
+            "now": now,
         },
-    )  # fmt: skip
+    )
     return held.rowcount

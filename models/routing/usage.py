@@ -45,7 +45,7 @@ def used_pods(only: str = "") -> str:
         WHERE runner_pod_id <> ALL (ARRAY(
             SELECT id FROM runner_pods WHERE node_gone_at IS NOT NULL AND gone_at IS NULL))
         GROUP BY account_id, runner_pod_id
-    """  # noqa: S608  literals of this package
+    """
 
 
 _USAGE = Prepared(
@@ -54,7 +54,7 @@ _USAGE = Prepared(
     SELECT account_id, count(*) AS pods, sum(vcpu) AS vcpu, sum(memory) AS memory
     FROM ({used_pods("AND account_id = ANY(:ids)")}) used
     GROUP BY account_id
-    """,  # noqa: S608  the parts stand above
+    """,
     ids="bigint[]",
 )
 
@@ -84,7 +84,7 @@ def ending_pods(db: Connection, account_ids: Sequence[int] | None = None) -> Map
               AND NOT EXISTS (SELECT FROM claims c WHERE c.pod_uid = p.uid AND c.ended_at IS NULL
                               AND c.purpose = 'job')
             GROUP BY charged_account_id ORDER BY charged_account_id
-        """),  # noqa: S608  a literal of this module
+        """),
         {"ids": None if account_ids is None else list(account_ids)},
     )
     found = {row.account_id: row.pods for row in rows}

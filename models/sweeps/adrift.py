@@ -100,7 +100,7 @@ def left_runners(db: Connection, job_id: int) -> list[Registration]:
             FROM claims c JOIN mint_attempts m ON m.claim_id = c.id JOIN jobs j ON j.id = c.job_id
             WHERE c.job_id = :id AND c.end_reason = ANY(:ends) AND m.outcome IN ('open', 'minted')
               AND j.installation_id IS NOT NULL ORDER BY m.id
-        """),  # noqa: S608  the part is a literal of this package
+        """),
         {"id": job_id, "ends": [str(EndReason.POD_SPENT), str(EndReason.POD_GONE)]},
     )
     return [Registration(*row) for row in rows]
@@ -151,9 +151,15 @@ def settle(db: Connection, job: AdriftJob, verdict: AdriftVerdict, *, now: datet
     match verdict.move:
         case Move.READY:
             move_jobs(
-                db, "job_ready", [job.id], now=now, who=who, why=verdict.fate.why,
-                values={"pool_id": "NULL", "hold_reason": ":hold"}, hold=HoldReason.NO_POOL,
-            )  # fmt: skip
+                db,
+                "job_ready",
+                [job.id],
+                now=now,
+                who=who,
+                why=verdict.fate.why,
+                values={"pool_id": "NULL", "hold_reason": ":hold"},
+                hold=HoldReason.NO_POOL,
+            )
         case Move.FOLLOW:
             move_fate(db, job.id, verdict.fate, now=now, who=who)
         case Move.LIFT | Move.KEEP:

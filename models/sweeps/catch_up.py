@@ -113,7 +113,7 @@ _NOTE_DUE = text(f"""
     WHERE EXISTS (SELECT FROM free WHERE free.repository = s.repository)
        OR NOT EXISTS (SELECT FROM catch_up_repositories c WHERE c.repository = s.repository)
     ON CONFLICT (repository) DO UPDATE SET due_at = :now
-""")  # noqa: S608  the only part is the query above
+""")
 _PLACES = text(f"""
     {_SEEN}
     SELECT s.repository, s.account_id, s.installation_id, coalesce(c.failures, 0), c.began_at, c.next_run,
@@ -122,7 +122,7 @@ _PLACES = text(f"""
     WHERE (c.not_before IS NULL OR c.not_before <= :now)
       AND NOT EXISTS (SELECT FROM installations i WHERE i.id = s.installation_id AND i.left_at IS NOT NULL)
     ORDER BY c.tried_at NULLS FIRST, s.repository
-""")  # noqa: S608  the only part is the query above
+""")
 
 
 def places(db: Connection, *, seen_within: timedelta, note: bool, now: datetime) -> Sequence[Place]:
@@ -167,11 +167,16 @@ def remember(db: Connection, lease_no: int, place: Place, *, tried_at: datetime,
             RETURNING repository
         """),
         {
-            "repository": place.repository, "lease_no": lease_no, "tried_at": tried_at, "looked_at": looked_at,
-            "began_at": place.began_at, "next_run": place.next_run, "lists": json.dumps(place.lists),
+            "repository": place.repository,
+            "lease_no": lease_no,
+            "tried_at": tried_at,
+            "looked_at": looked_at,
+            "began_at": place.began_at,
+            "next_run": place.next_run,
+            "lists": json.dumps(place.lists),
             "settled": json.dumps(place.settled),
         },
-    ).one_or_none()  # fmt: skip
+    ).one_or_none()
     return mine is not None
 
 
@@ -257,7 +262,7 @@ def overdue(
               AND (j.ask_after IS NULL OR j.ask_after <= :now)
               AND j.run_id <> ALL(CAST(:active AS bigint[]))
             ORDER BY j.run_id, j.id LIMIT :limit
-        """),  # noqa: S608  the only part stands above
+        """),
         {
             "repository": repository,
             "before": now - older_than,

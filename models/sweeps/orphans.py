@@ -121,7 +121,7 @@ _FINISHED = text(f"""
                AND c.state = 'ended' AND c.end_reason = 'completed'))
       AND NOT EXISTS (SELECT FROM claims r WHERE r.pod_uid = p.uid AND r.ended_at IS NULL AND r.id <> c.id)
     ORDER BY random() LIMIT :limit
-""")  # noqa: S608  the parts are literals of this package
+""")
 
 
 def finished(db: Connection, *, before: datetime, began_before: datetime, absent_before: datetime) -> list[Finished]:
@@ -185,9 +185,16 @@ def reap_finished(
         if claim is None or claim.job_id != pod.job_id:
             return None
         moved = move_claim(
-            db, "end_completed", pod.claim_id, now=now, who=who, why=why, guard="AND state = 'executing'",
-            values={"end_reason": ":end_reason", "spare_since": "NULL"}, end_reason=EndReason.COMPLETED,
-        )  # fmt: skip
+            db,
+            "end_completed",
+            pod.claim_id,
+            now=now,
+            who=who,
+            why=why,
+            guard="AND state = 'executing'",
+            values={"end_reason": ":end_reason", "spare_since": "NULL"},
+            end_reason=EndReason.COMPLETED,
+        )
         if moved is None:
             return None
         if moved.job_id is not None and pod.asks_for is not None:  # it must not stay claimed by nobody (L4)
@@ -232,7 +239,7 @@ def scopes_of_runners(db: Connection, *, since: datetime, unheard_since: datetim
             ) s
             WHERE NOT EXISTS (SELECT FROM installations i WHERE i.id = s.installation_id AND i.left_at IS NOT NULL)
             ORDER BY random() LIMIT :limit
-        """),  # noqa: S608  the parts are literals of this package
+        """),
         {"since": since, "unheard_since": unheard_since, "limit": LIMIT},
     )
     return [ScopeOfRunners(*row) for row in rows]
@@ -277,7 +284,7 @@ def removals_cut_off(db: Connection, scope: ScopeOfRunners) -> list[CutOff]:
             WHERE r.sweep = 'orphaned_runners' AND r.outcome = 'begun' AND m.outcome IN ('open', 'minted', 'removed')
               AND {INSTALLATION_NOW} = :installation AND {SCOPE_NOW} = :scope
             ORDER BY random() LIMIT :limit
-        """),  # noqa: S608  the parts are literals of this package
+        """),
         {"installation": scope.installation_id, "scope": scope.scope, "limit": LIMIT},
     )
     return [CutOff(row[0], Registration(*row[1:])) for row in rows]

@@ -70,8 +70,12 @@ _OVER: Mapping[Kind, str] = {
     Kind.RUNNER_FAILURES: "SELECT claim_id AS id FROM runner_failures WHERE at < :before ORDER BY at",
 }
 _LOCKED: Mapping[Kind, str] = {
-    Kind.JOB_EVENTS: "e", Kind.CLAIM_EVENTS: "e", Kind.CLAIMS: "c", Kind.JOBS: "j", Kind.RUNNER_PODS: "p",
-}  # fmt: skip
+    Kind.JOB_EVENTS: "e",
+    Kind.CLAIM_EVENTS: "e",
+    Kind.CLAIMS: "c",
+    Kind.JOBS: "j",
+    Kind.RUNNER_PODS: "p",
+}
 _WITH_THEM: Mapping[Kind, tuple[str, ...]] = {
     Kind.CLAIMS: (
         "DELETE FROM mint_attempts WHERE claim_id = ANY(:ids)",
@@ -119,7 +123,7 @@ _LOCKED_WITH_THEM: Mapping[Kind, tuple[str, ...]] = {
 def many(db: Connection, kind: Kind, *, before: datetime) -> int:
     """Return how many rows of a kind were over before that time."""
     found: int = db.execute(
-        text(f"SELECT count(*) FROM ({_OVER[kind]}) o"),  # noqa: S608  the part stands above
+        text(f"SELECT count(*) FROM ({_OVER[kind]}) o"),
         {"before": before},
     ).scalar_one()
     return found
@@ -150,4 +154,4 @@ def forget_page(db: Connection, kind: Kind, *, before: datetime) -> int:
     for statement in _WITH_THEM.get(kind, ()):
         db.execute(text(statement), {"ids": ids})
     key = "guid" if kind is Kind.DELIVERIES else "id"
-    return db.execute(text(f"DELETE FROM {kind} WHERE {key} = ANY(:ids)"), {"ids": ids}).rowcount  # noqa: S608
+    return db.execute(text(f"DELETE FROM {kind} WHERE {key} = ANY(:ids)"), {"ids": ids}).rowcount

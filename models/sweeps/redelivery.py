@@ -237,9 +237,13 @@ def _forget(db: Connection, guids: Sequence[str]) -> int:
     for row in rows:
         if row.received_at is not None:
             stranded.served(
-                db, Cause.WEBHOOK_LOST, FoundBy.REDELIVERY, since=row.first_failed_at, job_id=row.job_id,
+                db,
+                Cause.WEBHOOK_LOST,
+                FoundBy.REDELIVERY,
+                since=row.first_failed_at,
+                job_id=row.job_id,
                 now=row.received_at,
-            )  # fmt: skip
+            )
     return len(rows)
 
 

@@ -24,9 +24,16 @@ from rules.routing.labels import choose_pool, detail_of
 from rules.routing.routing import Route, Wait, route
 
 _LIFTED_HERE = [
-    HoldReason.UNKNOWN_ACCOUNT, HoldReason.NO_POOL, HoldReason.NOT_ALLOWED, HoldReason.ORIGIN_UNKNOWN,
-    HoldReason.RUNNER_GROUP, HoldReason.TWO_POOLS, HoldReason.BUDGET_ZERO, HoldReason.BACKOFF, HoldReason.SET_ASIDE,
-]  # fmt: skip
+    HoldReason.UNKNOWN_ACCOUNT,
+    HoldReason.NO_POOL,
+    HoldReason.NOT_ALLOWED,
+    HoldReason.ORIGIN_UNKNOWN,
+    HoldReason.RUNNER_GROUP,
+    HoldReason.TWO_POOLS,
+    HoldReason.BUDGET_ZERO,
+    HoldReason.BACKOFF,
+    HoldReason.SET_ASIDE,
+]
 
 
 _COLUMNS = """
@@ -187,9 +194,9 @@ def rematch_page(db: Connection, places: Mapping[int, int], *, limit: int, now: 
             {_BESIDE}
             WHERE j.hold_reason IS DISTINCT FROM 'unknown_account' OR a.access = 'allowed'
             ORDER BY j.account_id, j.id
-        """),  # noqa: S608  the parts stand above
+        """),
         _rematched(now) | {"accounts": list(places), "afters": list(places.values()), "each": each},
-    ).all()  # fmt: skip
+    ).all()
     last: dict[int, int] = {}
     counts: Counter[int] = Counter()
     for row in rows:
@@ -227,7 +234,7 @@ def _lock(db: Connection, job_ids: Sequence[int], *, now: datetime) -> Sequence[
         text(f"""
             SELECT {_COLUMNS} FROM jobs j {_BESIDE}
             WHERE j.id = ANY(:ids) AND {_REMATCHED} ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED
-        """),  # noqa: S608  as above
+        """),
         _rematched(now) | {"ids": list(job_ids)},
     ).all()
 
@@ -242,7 +249,7 @@ def rematch_run(db: Connection, run_id: int, *, now: datetime) -> Rematched:
             SELECT {_COLUMNS} FROM jobs j {_BESIDE}
             WHERE j.run_id = :run AND j.state = 'queued' AND j.hold_reason = :hold
             ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED
-        """),  # noqa: S608  as above
+        """),
         {"run": run_id, "hold": HoldReason.ORIGIN_UNKNOWN, "now": now},
     ).all()
     return _match(db, rows, _Router(db, rows, now=now), now=now)
@@ -296,9 +303,17 @@ class _Router:
     def _kind(self, row: Row[Any]) -> tuple[Route, Sequence[tuple[str, str]]]:
         """Return where jobs of this kind go, backoffs apart, and the keys of the backoffs that concern them."""
         kind = (
-            tuple(row.labels), row.account_id, row.repository, row.repository_id, row.installation_id, row.public,
-            row.scope, row.origin, row.budget_count, row.access,
-        )  # fmt: skip
+            tuple(row.labels),
+            row.account_id,
+            row.repository,
+            row.repository_id,
+            row.installation_id,
+            row.public,
+            row.scope,
+            row.origin,
+            row.budget_count,
+            row.access,
+        )
         if kind not in self._kinds:
             self._kinds[kind] = self._route(row)
         return self._kinds[kind]
@@ -317,9 +332,12 @@ class _Router:
             access=Access(row.access),
         )
         keys = keys_of(
-            account_id=row.account_id, organization=row.scope.startswith("orgs/"), repository=row.repository,
-            installation_id=row.installation_id, group=group,
-        )  # fmt: skip
+            account_id=row.account_id,
+            organization=row.scope.startswith("orgs/"),
+            repository=row.repository,
+            installation_id=row.installation_id,
+            group=group,
+        )
         return to, keys
 
 
@@ -342,8 +360,11 @@ def _detail(row: Row[Any], to: Route) -> str | None:
 
 def _differs(row: Row[Any], to: Route) -> bool:
     return (row.pool_id, row.hold_reason, row.not_before, row.hold_detail) != (
-        to.pool_id, to.hold, to.not_before, _detail(row, to)
-    )  # fmt: skip
+        to.pool_id,
+        to.hold,
+        to.not_before,
+        _detail(row, to),
+    )
 
 
 def _match(db: Connection, rows: Sequence[Row[Any]], router: _Router, *, now: datetime) -> Rematched:
@@ -362,10 +383,14 @@ def _match(db: Connection, rows: Sequence[Row[Any]], router: _Router, *, now: da
                     WHERE id = :id
                 """),
                 {
-                    "id": row.id, "pool_id": to.pool_id, "hold": to.hold, "not_before": to.not_before,
-                    "detail": _detail(row, to), "now": now,
+                    "id": row.id,
+                    "pool_id": to.pool_id,
+                    "hold": to.hold,
+                    "not_before": to.not_before,
+                    "detail": _detail(row, to),
+                    "now": now,
                 },
-            )  # fmt: skip
+            )
         if to.hold is None and to.pool_id is not None:
             woken.add(to.pool_id)
             if row.hold_reason is not None:
@@ -376,6 +401,10 @@ def _match(db: Connection, rows: Sequence[Row[Any]], router: _Router, *, now: da
 
 def _wanted(row: Row[Any], group: int | str) -> Wanted:
     return Wanted(
-        group=group, installation_id=row.installation_id, repository=row.repository, repository_id=row.repository_id,
-        organization=row.scope.startswith("orgs/"), public=bool(row.public),
-    )  # fmt: skip
+        group=group,
+        installation_id=row.installation_id,
+        repository=row.repository,
+        repository_id=row.repository_id,
+        organization=row.scope.startswith("orgs/"),
+        public=bool(row.public),
+    )

@@ -117,13 +117,21 @@ def write(
     """
     rows = [
         {
-            "what": case.what, "why": case.why, "kills": case.kills, "pod_uid": case.pod_uid,
-            "claim_id": case.claim_id, "job_id": case.job_id, "runner_name": case.runner_name, "subject": case.subject,
-            "before": case.before, "after": case.after, "expects": case.expects,
+            "what": case.what,
+            "why": case.why,
+            "kills": case.kills,
+            "pod_uid": case.pod_uid,
+            "claim_id": case.claim_id,
+            "job_id": case.job_id,
+            "runner_name": case.runner_name,
+            "subject": case.subject,
+            "before": case.before,
+            "after": case.after,
+            "expects": case.expects,
             "witnesses": [*map(str, case.witnesses), *([f"proof: {case.proof}"] if case.proof else [])],
         }
         for case in cases
-    ]  # fmt: skip
+    ]
     inserted = db.execute(
         text("""
             INSERT INTO repairs (sweep, run_id, dry, at, settle_by, what, why, kills, pod_uid, claim_id, job_id,
@@ -141,10 +149,16 @@ def write(
             RETURNING id
         """),
         {
-            "sweep": page.sweep, "run_id": page.run_id, "dry": page.dry, "now": now, "outcome": outcome,
-            "settle_by": now + timedelta(seconds=settle_after), "rows": json.dumps(rows), "once": once,
+            "sweep": page.sweep,
+            "run_id": page.run_id,
+            "dry": page.dry,
+            "now": now,
+            "outcome": outcome,
+            "settle_by": now + timedelta(seconds=settle_after),
+            "rows": json.dumps(rows),
+            "once": once,
         },
-    )  # fmt: skip
+    )
     return list(inserted.scalars())
 
 

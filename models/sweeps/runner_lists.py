@@ -81,10 +81,13 @@ def begin(db: Connection, wanted: Wanted, *, seconds: float, now: datetime) -> b
             RETURNING l.scope
         """),
         {
-            "installation": wanted.installation_id, "scope": wanted.scope, "taker": wanted.taker,
-            "until": now + timedelta(seconds=seconds), "now": now,
+            "installation": wanted.installation_id,
+            "scope": wanted.scope,
+            "taker": wanted.taker,
+            "until": now + timedelta(seconds=seconds),
+            "now": now,
         },
-    ).one_or_none()  # fmt: skip
+    ).one_or_none()
     return mine is not None
 
 
@@ -96,10 +99,12 @@ def extend(db: Connection, wanted: Wanted, *, seconds: float, now: datetime) -> 
             WHERE installation_id = :installation AND scope = :scope AND taker = :taker
         """),
         {
-            "installation": wanted.installation_id, "scope": wanted.scope, "taker": wanted.taker,
+            "installation": wanted.installation_id,
+            "scope": wanted.scope,
+            "taker": wanted.taker,
             "until": now + timedelta(seconds=seconds),
         },
-    )  # fmt: skip
+    )
 
 
 def give_back(db: Connection, wanted: Wanted) -> None:
@@ -123,12 +128,15 @@ def keep(db: Connection, wanted: Wanted, taken: RunnerList, *, now: datetime) ->
               AND (taken_at IS NULL OR taken_at < :taken_at OR taken_at > :now)
         """),
         {
-            "installation": wanted.installation_id, "scope": wanted.scope, "taken_at": taken.taken_at,
+            "installation": wanted.installation_id,
+            "scope": wanted.scope,
+            "taken_at": taken.taken_at,
             "used_for": taken.used_for(whole_at=now),
-            "runners": _pack(taken.runners.values()), "versions": _pack_versions(taken.runners.values()),
+            "runners": _pack(taken.runners.values()),
+            "versions": _pack_versions(taken.runners.values()),
             "now": now,
         },
-    )  # fmt: skip
+    )
     give_back(db, wanted)
 
 
@@ -138,7 +146,7 @@ def executes(db: Connection, wanted: Wanted) -> bool:
         text(f"""
             SELECT EXISTS (SELECT FROM claims c WHERE c.ended_at IS NULL AND c.state = 'executing'
                            AND {INSTALLATION_NOW} = :installation AND {SCOPE_NOW} = :scope)
-        """),  # noqa: S608  the parts are literals of this package
+        """),
         {"installation": wanted.installation_id, "scope": wanted.scope},
     ).scalar_one()
     return found
@@ -163,8 +171,12 @@ def _unpack(packed: bytes, versions: bytes | None) -> dict[str, ListedRunner]:
     version_of = {number: version for version, numbers in known.items() for number in numbers}
     return {
         name: ListedRunner(
-            number, name, online=bool(online), busy=bool(busy), has_connected=number in version_of,
+            number,
+            name,
+            online=bool(online),
+            busy=bool(busy),
+            has_connected=number in version_of,
             version=version_of.get(number) or None,
         )
         for number, name, online, busy in json.loads(zlib.decompress(packed))
-    }  # fmt: skip
+    }

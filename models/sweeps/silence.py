@@ -33,7 +33,7 @@ class Quiet:
 _QUIET = """
     FROM runner_pods p JOIN pools ON pools.id = p.pool_id
     WHERE p.uid = ANY(:uids) AND p.gone_at IS NULL AND p.terminal_at IS NULL
-      -- one that never polled is the keeper's, which knows its pool's own deadline
+      -- one that never polled is the reconciler's, which knows its pool's own deadline
       AND p.first_polled_at IS NOT NULL
       AND NOT EXISTS (SELECT FROM offers o WHERE o.pod_uid = p.uid AND o.until > :now)
       -- a claim that has just ended may have cut its way to us

@@ -178,7 +178,7 @@ def hold(db: Connection, name: str, lease_no: int, *, lock: bool = True) -> Stan
     """
     locking = "FOR SHARE" if lock else ""
     row = db.execute(
-        text(f"SELECT lease_no, paused_at FROM sweeps WHERE name = :name {locking}"),  # noqa: S608  a literal
+        text(f"SELECT lease_no, paused_at FROM sweeps WHERE name = :name {locking}"),
         {"name": name},
     ).one_or_none()
     return Standing(
@@ -207,9 +207,16 @@ def begin_run(
             INSERT INTO sweep_runs (sweep, lease_no, who, asked, dry, began_at, outcome)
             VALUES (:name, :lease_no, :who, :asked, :dry, :now, :running) RETURNING id
         """),
-        {"name": name, "lease_no": lease_no, "who": who, "asked": asked, "dry": dry, "now": now,
-         "running": Outcome.RUNNING},
-    ).scalar_one()  # fmt: skip
+        {
+            "name": name,
+            "lease_no": lease_no,
+            "who": who,
+            "asked": asked,
+            "dry": dry,
+            "now": now,
+            "running": Outcome.RUNNING,
+        },
+    ).scalar_one()
     return run_id
 
 
@@ -221,10 +228,19 @@ def end_run(db: Connection, run_id: int, *, outcome: Outcome, why: str | None, c
                    repaired = :repaired, overflow = :overflow, moved_on = :moved_on, skipped = :skipped
             WHERE id = :id AND ended_at IS NULL
         """),
-        {"id": run_id, "now": now, "outcome": outcome, "why": why, "listed": counts.listed, "found": counts.found,
-         "repaired": counts.repaired, "overflow": counts.overflow, "moved_on": counts.moved_on,
-         "skipped": counts.skipped},
-    )  # fmt: skip
+        {
+            "id": run_id,
+            "now": now,
+            "outcome": outcome,
+            "why": why,
+            "listed": counts.listed,
+            "found": counts.found,
+            "repaired": counts.repaired,
+            "overflow": counts.overflow,
+            "moved_on": counts.moved_on,
+            "skipped": counts.skipped,
+        },
+    )
 
 
 def end(db: Connection, name: str, lease_no: int, *, outcome: Outcome, why: str | None, now: datetime) -> bool:
@@ -235,9 +251,15 @@ def end(db: Connection, name: str, lease_no: int, *, outcome: Outcome, why: str 
                    succeeded_at = CASE WHEN :succeeded THEN CAST(:now AS timestamptz) ELSE succeeded_at END
             WHERE name = :name AND lease_no = :lease_no RETURNING wanted_again
         """),
-        {"name": name, "lease_no": lease_no, "outcome": outcome, "why": why, "now": now,
-         "succeeded": outcome in SUCCESSES},
-    ).one_or_none()  # fmt: skip
+        {
+            "name": name,
+            "lease_no": lease_no,
+            "outcome": outcome,
+            "why": why,
+            "now": now,
+            "succeeded": outcome in SUCCESSES,
+        },
+    ).one_or_none()
     return row is not None and bool(row.wanted_again)
 
 

@@ -121,7 +121,7 @@ def unused(
             WHERE c.ended_at IS NULL AND c.state = 'delivered'
               AND ((c.spare_since IS NULL AND u.since < :before) OR c.spare_since < :spare_before)
             ORDER BY random() LIMIT 1000
-        """),  # noqa: S608  the parts are literals of this package
+        """),
         {
             "before": now - timedelta(seconds=older_than),
             "polling": timedelta(seconds=polling_older_than),
@@ -154,9 +154,16 @@ def set_executing(
     own = "AND job_id IS NOT DISTINCT FROM CAST(:job_id AS bigint)"
     keeps = fate is None or job_id is None
     moved = move_claim(
-        db, "execute", claim_id, now=now, who=who, why=why, guard=own, values={} if keeps else {"job_id": "NULL"},
+        db,
+        "execute",
+        claim_id,
+        now=now,
+        who=who,
+        why=why,
+        guard=own,
+        values={} if keeps else {"job_id": "NULL"},
         job_id=job_id,
-    )  # fmt: skip
+    )
     if moved is not None:
         runner_failures.executed(db, [claim_id], now=now)
     if moved is None or job_id is None:

@@ -50,9 +50,9 @@ _HELD_BY = {
     "installation": "installation_id::text",
     ACCOUNT: f"""CASE WHEN starts_with(scope, 'orgs/')
                       AND (SELECT {IS_DEFAULT} FROM pools p WHERE p.id = jobs.pool_id)
-                      THEN account_id::text END""",  # noqa: S608  a literal of this module
+                      THEN account_id::text END""",
     REPOSITORY: "repository",
-    RUNNER_GROUP: f"installation_id || '/' || (SELECT {GROUP_OF_POOL} FROM pools p WHERE p.id = jobs.pool_id)",  # noqa: S608  a literal of this module
+    RUNNER_GROUP: f"installation_id || '/' || (SELECT {GROUP_OF_POOL} FROM pools p WHERE p.id = jobs.pool_id)",
 }
 """By kind: the column or expression of a row of `jobs` that is compared with the key."""
 
@@ -136,10 +136,15 @@ def wait_until(db: Connection, *, kind: str, key: str, reason: str, not_before: 
             UPDATE jobs SET hold_reason = :hold, hold_detail = :detail, not_before = :not_before, changed_at = :now
             WHERE id IN (SELECT id FROM jobs WHERE state = 'queued' AND hold_reason IS NULL AND {column} = :key
                          ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
-        """),  # noqa: S608  the column is one of the literals above
-        {"hold": HoldReason.BACKOFF, "detail": f"{describe(kind, key)}: {reason}", "not_before": not_before, "key": key,
-         "now": now},
-    )  # fmt: skip
+        """),
+        {
+            "hold": HoldReason.BACKOFF,
+            "detail": f"{describe(kind, key)}: {reason}",
+            "not_before": not_before,
+            "key": key,
+            "now": now,
+        },
+    )
 
 
 def remember_limit(db: Connection, *, installation_id: int, quota: str, seconds: float, now: datetime) -> None:
@@ -227,7 +232,7 @@ PROBE_JOB = f"""
                       OR (o.kind = 'runner_group'
                           AND o.key = j.installation_id || '/' || (SELECT {GROUP_OF_POOL} FROM pools p
                                                                    WHERE p.id = j.pool_id))))
-"""  # noqa: S608  a literal of this module
+"""
 """Of a job `j`: it is held by the backoff `b` and by no other."""
 
 _PROBE_HERE = f"""
@@ -246,14 +251,17 @@ def let_one_through(
     who finds it locked. So nothing is waited for here, whatever else is held.
     """
     values = {
-        "now": now, "probed_before": now - timedelta(seconds=probe_every), "pool_id": pool_id, "without": without,
-    }  # fmt: skip
+        "now": now,
+        "probed_before": now - timedelta(seconds=probe_every),
+        "pool_id": pool_id,
+        "without": without,
+    }
     key = db.execute(
         text(f"""
             SELECT b.key FROM backoffs b
             WHERE {PROBE_DUE} AND EXISTS (SELECT FROM jobs j WHERE {_PROBE_HERE})
             ORDER BY b.probed_at, b.key LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
-        """),  # noqa: S608  the parts stand above
+        """),
         values,
     ).scalar()
     if key is None:
@@ -265,7 +273,7 @@ def let_one_through(
                         WHERE {_PROBE_HERE}
                         ORDER BY j.priority DESC, j.queued_at, j.id LIMIT 1 FOR NO KEY UPDATE OF j SKIP LOCKED)
             RETURNING id
-        """),  # noqa: S608  as above
+        """),
         values | {"key": key},
     ).scalar()
     if job_id is not None:
@@ -321,10 +329,14 @@ def standing(db: Connection, keys: Iterable[tuple[str, str]], *, now: datetime) 
             WHERE (not_before > :now OR (failures > 0 AND kind = ANY(:refusals)))
               AND (kind, key) IN (SELECT * FROM unnest(CAST(:kinds AS text[]), CAST(:keys AS text[])))
         """),
-        {"now": now, "refusals": list(REFUSALS), "kinds": [kind for kind, _ in wanted],
-         "keys": [key for _, key in wanted]},
-    )  # fmt: skip
-    return {(row.kind, row.key): Standing(**row._mapping) for row in rows}  # noqa: SLF001  SQLAlchemy's public name
+        {
+            "now": now,
+            "refusals": list(REFUSALS),
+            "kinds": [kind for kind, _ in wanted],
+            "keys": [key for _, key in wanted],
+        },
+    )
+    return {(row.kind, row.key): Standing(**row._mapping) for row in rows}
 
 
 QUIET_AFTER = timedelta(hours=1)
@@ -340,7 +352,7 @@ def in_force(db: Connection, *, now: datetime) -> list[Standing]:
         """),
         {"refusals": list(REFUSALS), "since": now - QUIET_AFTER},
     )
-    return [Standing(**row._mapping) for row in rows]  # noqa: SLF001  SQLAlchemy's public name
+    return [Standing(**row._mapping) for row in rows]
 
 
 class WaitBook:
@@ -402,7 +414,7 @@ class WaitBook:
                 text(f"""
                     SELECT EXISTS (SELECT FROM jobs WHERE state = 'queued' AND hold_reason = :hold
                                    AND not_before <= :now AND pool_id = ANY(:pools) AND {_HELD_BY[refusal.kind]} = :key)
-                """),  # noqa: S608  the expressions are literals of this module
+                """),
                 {"hold": HoldReason.BACKOFF, "now": self._now, "pools": sorted(pools), "key": refusal.key},
             ).scalar_one()
             if found:
@@ -424,9 +436,15 @@ class WaitBook:
                                                OR (probe.state = 'queued' AND probe.hold_reason IS NULL))))
                     FOR NO KEY UPDATE SKIP LOCKED)
             """),
-            {"kind": refusal.kind, "key": refusal.key, "job": job_id, "now": self._now, "until": until,
-             "lost": self._now - PROBE_LOST},
-        )  # fmt: skip
+            {
+                "kind": refusal.kind,
+                "key": refusal.key,
+                "job": job_id,
+                "now": self._now,
+                "until": until,
+                "lost": self._now - PROBE_LOST,
+            },
+        )
         self._standing[refusal.kind, refusal.key] = replace(
             refusal, not_before=until, probe_job_id=job_id if taken.rowcount else refusal.probe_job_id
         )

@@ -134,11 +134,18 @@ def look(
             WHERE upstream = :upstream
         """),
         {
-            "upstream": upstream, "now": now, "closed_at": closed_at, "closes": closes, "opens": opens,
-            "good": after.good_looks, "needs": after.needs, "calls": seen.calls, "errors": seen.errors,
+            "upstream": upstream,
+            "now": now,
+            "closed_at": closed_at,
+            "closes": closes,
+            "opens": opens,
+            "good": after.good_looks,
+            "needs": after.needs,
+            "calls": seen.calls,
+            "errors": seen.errors,
             "why": why_closed(seen),
         },
-    )  # fmt: skip
+    )
     return Looked(upstream, before, after, seen, row.closed_at if opens else closed_at)
 
 

@@ -74,7 +74,7 @@ _LOCKED = Answer(Verdict.NOT_YET, "another transaction holds a row that the offe
 _SUPERSEDED = Answer(Verdict.NOTHING, "a newer poll of this Pod has the offer")
 
 
-def answer(facts: PollFacts) -> Answer:  # noqa: PLR0911  a table, one line per row
+def answer(facts: PollFacts) -> Answer:
     """Return what to do with a poll of which the rows say `facts`."""
     if not facts.known:
         return Answer(Verdict.LOOK_UP, "no row of this Pod")

@@ -29,7 +29,7 @@ class Cause(StrEnum):
 
 
 class FoundBy(StrEnum):
-    """Who noticed. `lists`: the keeper or `missing_pods`; `watch`: an event of the watch; the others are sweeps."""
+    """Who noticed. `lists`: the reconciler or `missing_pods`; `watch`: an event of the watch; the others are sweeps."""
 
     RESUME = "resume"
     WATCH = "watch"

@@ -105,9 +105,7 @@ def _outcome(
         return Outcome(left(view.replicas, doubts.barred), granted)
     short_of = None if room is None else f"{view.fleet}: {room.vcpu / 1000:g} vCPU, {room.memory / 1024:.1f} GiB"
     why = explain(view.demand, view.limits, granted, short_of=short_of)
-    decision = decide(
-        view.replicas, granted, limits=view.limits, scaled_up_at=view.scaled_up_at, why=why, now=now
-    )  # fmt: skip
+    decision = decide(view.replicas, granted, limits=view.limits, scaled_up_at=view.scaled_up_at, why=why, now=now)
     if decision.verdict is Verdict.DOWN and hoped.total > granted.total:
         why = f"{why}; but nodes that are not Ready count for scaleDownDelay"
         decision = decide(view.replicas, hoped, limits=view.limits, scaled_up_at=view.scaled_up_at, why=why, now=now)

@@ -69,9 +69,14 @@ def _admitted(queues: Sequence[Queue], account: AccountView, pools: Mapping[int,
                 continue
             size = pools[queue.pool_id]
             head = JobHead(
-                job_id=0, account_id=queue.account_id, priority=queue.priority, queued_at=queue.queued_at,
-                vcpu_millicores=size.vcpu_millicores, memory_mib=size.memory_mib, pool_id=queue.pool_id,
-            )  # fmt: skip
+                job_id=0,
+                account_id=queue.account_id,
+                priority=queue.priority,
+                queued_at=queue.queued_at,
+                vcpu_millicores=size.vcpu_millicores,
+                memory_mib=size.memory_mib,
+                pool_id=queue.pool_id,
+            )
             if left[queue.pool_id] <= 0 or refusal(head, account) is not None:
                 del left[queue.pool_id]  # what does not fit now fits no later either: the rest only shrinks
                 continue

@@ -28,29 +28,95 @@ _MERGE_KEYS: Mapping[str, str] = {
     "volumeDevices": "devicePath",
     "hostAliases": "ip",
 }
-_OURS = ("ostler.dev/", "app.kubernetes.io/managed-by", "karpenter.sh/do-not-disrupt",
-         "cluster-autoscaler.kubernetes.io/safe-to-evict")  # fmt: skip
-_POD_FIELDS = frozenset({
-    "affinity", "containers", "dnsConfig", "dnsPolicy", "hostAliases", "hostUsers", "imagePullSecrets",
-    "initContainers", "nodeSelector", "overhead", "preemptionPolicy", "priorityClassName", "runtimeClassName",
-    "schedulerName", "terminationGracePeriodSeconds", "tolerations", "topologySpreadConstraints", "volumes",
-})  # fmt: skip
-_MAPS = frozenset({
-    "affinity", "annotations", "dnsConfig", "labels", "limits", "metadata", "nodeSelector", "overhead", "projected",
-    "requests", "resources", "securityContext", "spec",
-})  # fmt: skip
-_LISTS = frozenset({
-    "containers", "env", "envFrom", "hostAliases", "imagePullSecrets", "initContainers", "sources", "tolerations",
-    "topologySpreadConstraints", "volumeDevices", "volumeMounts", "volumes",
-})  # fmt: skip
+_OURS = (
+    "ostler.dev/",
+    "app.kubernetes.io/managed-by",
+    "karpenter.sh/do-not-disrupt",
+    "cluster-autoscaler.kubernetes.io/safe-to-evict",
+)
+_POD_FIELDS = frozenset(
+    {
+        "affinity",
+        "containers",
+        "dnsConfig",
+        "dnsPolicy",
+        "hostAliases",
+        "hostUsers",
+        "imagePullSecrets",
+        "initContainers",
+        "nodeSelector",
+        "overhead",
+        "preemptionPolicy",
+        "priorityClassName",
+        "runtimeClassName",
+        "schedulerName",
+        "terminationGracePeriodSeconds",
+        "tolerations",
+        "topologySpreadConstraints",
+        "volumes",
+    }
+)
+_MAPS = frozenset(
+    {
+        "affinity",
+        "annotations",
+        "dnsConfig",
+        "labels",
+        "limits",
+        "metadata",
+        "nodeSelector",
+        "overhead",
+        "projected",
+        "requests",
+        "resources",
+        "securityContext",
+        "spec",
+    }
+)
+_LISTS = frozenset(
+    {
+        "containers",
+        "env",
+        "envFrom",
+        "hostAliases",
+        "imagePullSecrets",
+        "initContainers",
+        "sources",
+        "tolerations",
+        "topologySpreadConstraints",
+        "volumeDevices",
+        "volumeMounts",
+        "volumes",
+    }
+)
 _POLLER_FIELDS = frozenset({"name", "image", "imagePullPolicy", "resources"})
-_RUNNER_FIELDS = frozenset({"name", "image", "imagePullPolicy", "resources", "env", "envFrom", "volumeMounts",
-                            "workingDir", "securityContext", "terminationMessagePolicy"})  # fmt: skip
+_RUNNER_FIELDS = frozenset(
+    {
+        "name",
+        "image",
+        "imagePullPolicy",
+        "resources",
+        "env",
+        "envFrom",
+        "volumeMounts",
+        "workingDir",
+        "securityContext",
+        "terminationMessagePolicy",
+    }
+)
 _OTHER_FIELDS = _RUNNER_FIELDS | {
-    "args", "command", "lifecycle", "livenessProbe", "ports", "readinessProbe", "restartPolicy", "startupProbe",
-}  # fmt: skip
-_VOLUME_KINDS = frozenset({"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "name", "persistentVolumeClaim",
-                           "projected", "secret"})  # fmt: skip
+    "args",
+    "command",
+    "lifecycle",
+    "livenessProbe",
+    "ports",
+    "readinessProbe",
+    "restartPolicy",
+    "startupProbe",
+}
+_VOLUME_KINDS = frozenset(
+    {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "name", "persistentVolumeClaim", "projected", "secret"}
+)
 LOST_NODE_TAINTS = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
 """Keys of the taints that the node controller puts on a node whose kubelet stopped reporting."""
 

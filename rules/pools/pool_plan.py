@@ -201,9 +201,8 @@ def _room(pool: ObservedPool, kept: Sequence[ObservedPod], *, now: datetime) -> 
     """
     starts = pool.starts
     refused = [
-        pod for pod in kept
-        if pod.state is PodState.STARTING and pod.unschedulable and pod.seen and not pod.stale
-    ]  # fmt: skip
+        pod for pod in kept if pod.state is PodState.STARTING and pod.unschedulable and pod.seen and not pod.stale
+    ]
     warm = sum(pod.state is PodState.WARM for pod in kept)
     past = starts.failed_at is not None and now - starts.failed_at >= SURGE_AGAIN
     if starts.without_surge and not refused and (past or warm <= share_of(pool)):
@@ -287,9 +286,11 @@ def _overdue(pool: ObservedPool, kept: Iterable[ObservedPod], *, now: datetime) 
         if pod.poller_exit_code is None and (now - pod.created_at).total_seconds() < pool.start_timeout:
             continue
         trouble, detail = trouble_of(
-            waiting=pod.waiting, unschedulable=pod.unschedulable, poller_exit_code=pod.poller_exit_code,
+            waiting=pod.waiting,
+            unschedulable=pod.unschedulable,
+            poller_exit_code=pod.poller_exit_code,
             seconds=pool.start_timeout,
-        )  # fmt: skip
+        )
         found.append((pod, trouble, detail))
     return found
 

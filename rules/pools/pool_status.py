@@ -83,11 +83,16 @@ def dated(
     for each in conditions:
         last = known.get(each.type)
         same = last is not None and last["status"] == each.status
-        found.append({
-            "type": each.type, "status": each.status, "reason": each.reason, "message": each.message,
-            "observedGeneration": generation,
-            "lastTransitionTime": last["lastTransitionTime"] if last is not None and same else written(now),
-        })  # fmt: skip
+        found.append(
+            {
+                "type": each.type,
+                "status": each.status,
+                "reason": each.reason,
+                "message": each.message,
+                "observedGeneration": generation,
+                "lastTransitionTime": last["lastTransitionTime"] if last is not None and same else written(now),
+            }
+        )
     return found
 
 
@@ -145,10 +150,12 @@ def _of_running(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition | 
         return Condition("Degraded", "True", "NodeLost", f"Pods on nodes that are gone: {plan.lost}")
     if pool.replicas_writer is not None:
         return Condition(
-            "Degraded", "True", "ReplicasConflict",
+            "Degraded",
+            "True",
+            "ReplicasConflict",
             f"autoscaling is enabled, and {pool.replicas_writer} also sets spec.replicas: "
             "remove replicas from its manifest",
-        )  # fmt: skip
+        )
     return None
 
 
@@ -162,9 +169,11 @@ def _of_runners(brake: Brake) -> Condition:
 def _of_starts(starts: Starts) -> Condition:
     if starts.without_surge:
         return Condition(
-            "Degraded", "False", "NoRoomToSurge",
+            "Degraded",
+            "False",
+            "NoRoomToSurge",
             f"{starts.detail}: the roll retires an old Pod before it makes a new one",
-        )  # fmt: skip
+        )
     match starts.trouble:
         case Trouble.REFUSED:
             return Condition("Degraded", "True", "PodRefused", f"the API server refuses its Pods: {starts.detail}")

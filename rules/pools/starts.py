@@ -84,9 +84,12 @@ def failed(starts: Starts, *, trouble: Trouble, detail: str, made_at: datetime, 
         return starts
     failures = starts.failures + 1
     return Starts(
-        failures=failures, failed_at=now, create_after=now + timedelta(seconds=backoff_seconds(failures)),
-        trouble=trouble, detail=detail,
-    )  # fmt: skip
+        failures=failures,
+        failed_at=now,
+        create_after=now + timedelta(seconds=backoff_seconds(failures)),
+        trouble=trouble,
+        detail=detail,
+    )
 
 
 def refused(starts: Starts, *, detail: str, now: datetime) -> Starts:

@@ -132,7 +132,7 @@ def judge_pod(pod: RestoredPod) -> PodVerdict:
     """Return what becomes of a Pod after Postgres was put back."""
     runner = max(pod.runners, key=lambda each: (each.busy, each.online, each.id, each.certain), default=None)
     if pod.terminal:
-        return PodVerdict(Act.LEAVE, "it has ended: the keeper sees to it")
+        return PodVerdict(Act.LEAVE, "it has ended: the reconciler sees to it")
     claim, drops = pod.claim, None
     undelivered = claim is not None and not claim.delivered and claim.purpose is Purpose.JOB
     if claim is not None and undelivered and (pod.stamp_claim > claim.id or claim.is_of_another(pod.owner, runner)):

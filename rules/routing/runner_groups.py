@@ -46,7 +46,7 @@ class GroupVerdict:
     everywhere: bool = False
 
 
-def judge_group(  # noqa: PLR0911  one line for each meaning
+def judge_group(
     wanted: int | str,
     *,
     owner: str,

@@ -166,10 +166,12 @@ def judge_finished(
     return Verdict(
         keep=False,
         reason=f"{what}, its runner is {pod.runner}, and it has not ended",
-        witnesses=(Witness(Source.GITHUB, f"its runner was absent or idle in two looks, {pod.runner} now"),
-                   Witness(Source.POSTGRES if pod.node_gone is None else Source.KUBERNETES, what)),
+        witnesses=(
+            Witness(Source.GITHUB, f"its runner was absent or idle in two looks, {pod.runner} now"),
+            Witness(Source.POSTGRES if pod.node_gone is None else Source.KUBERNETES, what),
+        ),
         proof="its runner is removed from GitHub first, and a refusal obeyed" if held.busy else held.reasons[0],
-    )  # fmt: skip
+    )
 
 
 def _was_removed(pod: FinishedPod, *, looks_apart: float, absent_after: float) -> bool:

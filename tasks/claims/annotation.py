@@ -34,14 +34,25 @@ def write(rt: Runtime, work: steps.Annotated, *, owner: int | None) -> StampResu
             return StampResult(outcome=StampOutcome.MOVED_ON, seen=expected, owner=None)
         if owner is None:
             result = take_off(
-                rt.kube, namespace=work.namespace, name=work.pod_name, uid=work.pod_uid, expected=expected,
-                value=work.value, policy=policy(work),
-            )  # fmt: skip
+                rt.kube,
+                namespace=work.namespace,
+                name=work.pod_name,
+                uid=work.pod_uid,
+                expected=expected,
+                value=work.value,
+                policy=policy(work),
+            )
         else:
             result = put_on(
-                rt.kube, namespace=work.namespace, name=work.pod_name, uid=work.pod_uid, expected=expected,
-                value=work.value, owner=owner, policy=policy(work),
-            )  # fmt: skip
+                rt.kube,
+                namespace=work.namespace,
+                name=work.pod_name,
+                uid=work.pod_uid,
+                expected=expected,
+                value=work.value,
+                owner=owner,
+                policy=policy(work),
+            )
         seen = result.seen
         if result.outcome is not StampOutcome.MOVED_ON or seen is None or look == LOOKS:
             return result

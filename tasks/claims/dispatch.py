@@ -148,13 +148,16 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
     pods = matching.lock_pods(db, pool, limit=len(first.picks), now=now) if first.picks else []
     rows.lock_accounts({job.account_id for job in rows.jobs})
     given = matching.give_to_spares(
-        db, pool, [job.job_id for job in rows.jobs if job.job_id in spares and job.account_id in rows.accounts],
-        spare_after=settings.spare_after, now=now,
-    )  # fmt: skip
+        db,
+        pool,
+        [job.job_id for job in rows.jobs if job.job_id in spares and job.account_id in rows.accounts],
+        spare_after=settings.spare_after,
+        now=now,
+    )
     plan = rows.plan(without=given, slots=len(pods))
     pairs = [(job.job_id, pod) for job, pod in zip(plan.picks, pods, strict=False)]
     claims = matching.insert_claims(db, pool, pairs, due_after=settings.due_after, now=now)
-    # A pool that is braked has the Pods, and is woken by the keeper.
+    # A pool that is braked has the Pods, and is woken by the reconciler.
     braked = held is not None and held.account_id is None
     left_without_pods = not braked and len(heads.jobs) - len(given) > free
     news = matching.set_wants_pods(db, pool, wants=left_without_pods)
@@ -171,16 +174,26 @@ def heads_beside(
 ) -> Heads:
     """Read the heads of a pool, without those of an account that its brake holds back."""
     return read_heads(
-        db, pool, batch=settings.match_batch, spare_after=settings.spare_after, reserve_after=settings.reserve_after,
+        db,
+        pool,
+        batch=settings.match_batch,
+        spare_after=settings.spare_after,
+        reserve_after=settings.reserve_after,
         braked=NOBODY if held is None or held.slots or held.account_id is None else held.account_id,
-        last=() if held is None else held.last, now=now,
-    )  # fmt: skip
+        last=() if held is None else held.last,
+        now=now,
+    )
 
 
 def probe_mints(
-    settings: Settings, db: Connection, pool: matching.PoolShape, held: runner_failures.Held | None, heads: Heads, *,
+    settings: Settings,
+    db: Connection,
+    pool: matching.PoolShape,
+    held: runner_failures.Held | None,
+    heads: Heads,
+    *,
     now: datetime,
-) -> bool:  # fmt: skip
+) -> bool:
     """Let one job past the backoff of an installation whose mints fail; return whether one was.
 
     At most one such probe is under way in all pools, so it must not be a job that the brake of this pool holds back.

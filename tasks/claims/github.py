@@ -49,9 +49,11 @@ def take_away(rt: Runtime, registration: releases.Registration, *, policy: Polic
     runner_id = registration.runner_id if scope.certain else None
     if runner_id is None:
         found = rt.github.find_runner(
-            installation_id=registration.installation_id, scope=scope, name=registration.runner_name,
+            installation_id=registration.installation_id,
+            scope=scope,
+            name=registration.runner_name,
             policy=calls(policy),
-        )  # fmt: skip
+        )
         if found is None and not scope.certain:
             raise Gone("whether this is still the repository of the runner is not known")
         runner_id = None if found is None else found.id

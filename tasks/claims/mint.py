@@ -205,10 +205,15 @@ def commit(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
     minted = transaction(
         rt.engine,
         lambda db: steps.commit_mint(
-            db, work, runner_id=jit.runner_id, jit=sealed,
-            due_after=rt.settings.due_after, now=utcnow(), who=rt.who,
+            db,
+            work,
+            runner_id=jit.runner_id,
+            jit=sealed,
+            due_after=rt.settings.due_after,
+            now=utcnow(),
+            who=rt.who,
         ),
-    )  # fmt: skip
+    )
     if not minted.moved:
         take_back(rt, work, jit)
     if minted.recovered:
@@ -221,9 +226,11 @@ def take_back(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
     if work.installation_id is not None:
         try:
             rt.github.delete_runner(
-                installation_id=work.installation_id, scope=Scope.parse(work.scope), runner_id=jit.runner_id,
+                installation_id=work.installation_id,
+                scope=Scope.parse(work.scope),
+                runner_id=jit.runner_id,
                 deadline_seconds=remaining(),
-            )  # fmt: skip
+            )
         except Busy:
             log.warning("mint.undelivered_runner_busy", runner=jit.runner_name)
             return
@@ -280,10 +287,14 @@ def wait_for_quota(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: in
         transaction(
             rt.engine,
             lambda db: backoffs.wait_until(
-                db, kind="installation", key=str(work.installation_id), reason="GitHub's rate limit",
-                not_before=until, now=now,
+                db,
+                kind="installation",
+                key=str(work.installation_id),
+                reason="GitHub's rate limit",
+                not_before=until,
+                now=now,
             ),
-        )  # fmt: skip
+        )
         refuse(rt, work, attempt_id, reason="GitHub's rate limit", hold=HoldReason.BACKOFF, not_before=until)
         return
 

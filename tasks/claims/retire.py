@@ -26,7 +26,7 @@ from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, NotInstalled, RateLimited
 from ostler.logging import also_about
 from ostler.reasons import meaning_of
-from ostler.wakes import KEEP
+from ostler.wakes import RECONCILE
 from ostler.wakes import RETIRE as NAME
 from rules.sweeps.nodes import may_force
 from tasks.claims.again import OUT_OF_REACH, after_a_failure, longer, look_again, wait_for_token
@@ -87,7 +87,7 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
     ended = transaction(rt.engine, lambda db: releases.end_retired(db, work, now=utcnow(), who=rt.who))
     if ended:
         log.info("retire.done", reason=work.reason)
-        rt.waker.send(KEEP, queue="pools", pool_id=work.pool_id)
+        rt.waker.send(RECONCILE, queue="pools", pool_id=work.pool_id)
         wake_after_pods(rt, [work.pod_uid])
 
 

@@ -58,9 +58,15 @@ def reopen(rt: Runtime, claim_id: int) -> None:
         now = utcnow()
         steps.record_annotation(db, pod_uid=work.pod_uid, value=work.value)
         steps.finish_stamp(
-            db, work, "stamp_off", error=None, due_after=due_after,
-            stamp_after=now + timedelta(seconds=rt.settings.unused_polling_after), now=now, who=rt.who,
-        )  # fmt: skip
+            db,
+            work,
+            "stamp_off",
+            error=None,
+            due_after=due_after,
+            stamp_after=now + timedelta(seconds=rt.settings.unused_polling_after),
+            now=now,
+            who=rt.who,
+        )
 
     transaction(rt.engine, finish)
 

@@ -54,9 +54,14 @@ def stamp(*, claim_id: int, chain_no: int | None = None) -> None:
         if on:
             steps.record_annotation(db, pod_uid=work.pod_uid, value=work.value)
         steps.finish_stamp(
-            db, work, "stamp_on" if on else "stamp_gave_up",
-            error=error, due_after=rt.settings.due_after, now=utcnow(), who=rt.who,
-        )  # fmt: skip
+            db,
+            work,
+            "stamp_on" if on else "stamp_gave_up",
+            error=error,
+            due_after=rt.settings.due_after,
+            now=utcnow(),
+            who=rt.who,
+        )
 
     transaction(rt.engine, finish)
 

@@ -5,7 +5,8 @@ first, the rows second (L8); a read that fails ends the run, and changes nothing
 pool's row before it is done, so that a process killed in between has at worst waited too long with a scale-down.
 
 Two runs at once see the same and do it once: the patch names the version of the pool that was seen, and the second one
-meets a `Conflict`. The keeper creates under the pool's lock, so whatever is written here it is never one Pod too many.
+meets a `Conflict`. The reconciler creates under the pool's lock, so whatever is written here it is never one Pod too
+many.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Conflict, UpstreamError
 from ostler.reasons import words_of
-from ostler.wakes import KEEP, REMATCH
+from ostler.wakes import RECONCILE, REMATCH
 from rules.claims.runner_brakes import Brake
 from rules.pools.autoscaler import Doubts, Outcome, PoolView, plan, stuck
 from rules.pools.demand import Places, Queue, dispatchable
@@ -221,7 +222,7 @@ def carry_out(rt: Runtime, scaled: Scaled) -> None:
     rt.events.tell(pool, "Normal", "ScaledUp" if up else "ScaledDown", change)
     if mirror(rt, after):  # its row was older than its spec: nobody else will find what routes jobs changed
         rt.waker.send(REMATCH, queue="sweeps")
-    rt.waker.send(KEEP, queue="pools", pool_id=row.id)
+    rt.waker.send(RECONCILE, queue="pools", pool_id=row.id)
 
 
 def write(rt: Runtime, pool: PoolSeen, *, replicas: int) -> PoolSeen | None:
@@ -249,7 +250,14 @@ def told(scaled: Scaled) -> dict[str, Any]:
     decision, demand = scaled.outcome.decision, scaled.demand
     granted: Mapping[str, int] = asdict(scaled.outcome.granted)
     return {
-        "verdict": str(decision.verdict), "from": scaled.pool.replicas, "replicas": decision.replicas,
-        "load": demand.load, "queue": demand.queue, "usual": demand.usual, "min_warm": scaled.pool.min_warm,
-        "max_replicas": scaled.pool.max_replicas, "granted": dict(granted), "why": decision.why,
-    }  # fmt: skip
+        "verdict": str(decision.verdict),
+        "from": scaled.pool.replicas,
+        "replicas": decision.replicas,
+        "load": demand.load,
+        "queue": demand.queue,
+        "usual": demand.usual,
+        "min_warm": scaled.pool.min_warm,
+        "max_replicas": scaled.pool.max_replicas,
+        "granted": dict(granted),
+        "why": decision.why,
+    }

@@ -35,9 +35,10 @@ def limit_jobs(rt: Runtime, pool_id: int, pods: Sequence[PodSeen], *, max_job_se
     if max_job_seconds is None:
         return
     open_ended = [
-        pod for pod in pods
+        pod
+        for pod in pods
         if pod.active_deadline is None and pod.started_at is not None and not (pod.terminating or pod.is_over)
-    ]  # fmt: skip
+    ]
     if not open_ended:
         return
     executing = transaction(rt.engine, lambda db: pod_claims.executing_pods(db, pool_id=pool_id))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from k8s_adapters.pods import PodSeen
 from k8s_adapters.pools import PoolSeen, pod_hash
 from models.db.engine import transaction
-from models.pools import keeper
+from models.pools import pool_mirror
 from models.pools.pod_rows import PodFacts
 from ostler.clock import utcnow
 from rules.claims.stamps import INITIAL
@@ -14,18 +14,18 @@ from tasks.worker.runtime import Runtime
 
 def mirror(rt: Runtime, pool: PoolSeen) -> bool:
     """Mirror one pool; return whether jobs may find another pool now."""
-    return transaction(rt.engine, lambda db: keeper.mirror_pool(db, facts(rt, pool), now=utcnow()))
+    return transaction(rt.engine, lambda db: pool_mirror.mirror_pool(db, facts(rt, pool), now=utcnow()))
 
 
 def mark_unusable(rt: Runtime, pool: PoolSeen, *, problem: str) -> None:
     """Record why a pool cannot be used."""
     known = facts(rt, pool)
-    transaction(rt.engine, lambda db: keeper.mark_problem(db, known, problem=problem, now=utcnow()))
+    transaction(rt.engine, lambda db: pool_mirror.mark_problem(db, known, problem=problem, now=utcnow()))
 
 
-def facts(rt: Runtime, pool: PoolSeen) -> keeper.PoolFacts:
+def facts(rt: Runtime, pool: PoolSeen) -> pool_mirror.PoolFacts:
     """Return what is mirrored of a pool."""
-    return keeper.PoolFacts(
+    return pool_mirror.PoolFacts(
         uid=pool.uid,
         namespace=pool.namespace,
         name=pool.name,
@@ -62,9 +62,11 @@ def facts(rt: Runtime, pool: PoolSeen) -> keeper.PoolFacts:
 def pod_hash_of(rt: Runtime, pool: PoolSeen) -> str:
     """Return what a Pod that is made of this pool now is named by; a Pod with another one is stale."""
     return pod_hash(
-        pool, dispatch_url=rt.settings.dispatch_url, audience=rt.settings.token_audience,
+        pool,
+        dispatch_url=rt.settings.dispatch_url,
+        audience=rt.settings.token_audience,
         dispatch_ca=rt.settings.dispatch_ca,
-    )  # fmt: skip
+    )
 
 
 def pod_facts(pod: PodSeen) -> PodFacts:

@@ -31,9 +31,15 @@ log = structlog.get_logger(__name__)
 
 
 def write_status(
-    rt: Runtime, pool: Row[Any], observed: ObservedPool, plan: PoolPlan, *, brake: Brake | None = None,
-    version: str | None = None, now: datetime,
-) -> None:  # fmt: skip
+    rt: Runtime,
+    pool: Row[Any],
+    observed: ObservedPool,
+    plan: PoolPlan,
+    *,
+    brake: Brake | None = None,
+    version: str | None = None,
+    now: datetime,
+) -> None:
     """Write a pool's status if it has changed. One that cannot be written is written by the next reconcile."""
     if pool.deleted_at is not None:
         return

@@ -1,4 +1,4 @@
-"""`ostler.pools` and `ostler.keep(pool_id)`: the keeper. It mirrors the pools and keeps their `replicas` Pods.
+"""`ostler.pools` and `ostler.reconcile(pool_id)`: the reconciler. It mirrors the pools and keeps their `replicas` Pods.
 
 Under load several runs look at one pool at once, and see the same work: they share it (`Waker.alone`).
 Rows are written before Pods are created. A spent Pod is recorded, replaced at once, and deleted when no claim
@@ -22,13 +22,13 @@ from k8s_adapters.pods import PodSeen, list_pods
 from k8s_adapters.pools import PoolSeen, get_pool, list_pools
 from models.claims import watched
 from models.db.engine import transaction
-from models.pools import keeper, pod_rows
+from models.pools import pod_rows, pool_mirror
 from models.pools.pod_lists import AHEAD
 from models.pools.pod_rows import PodRow
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import words_of
-from ostler.wakes import KEEP, REMATCH
+from ostler.wakes import RECONCILE, REMATCH
 from rules.claims.machines import Purpose
 from tasks.claims.braking import see_brake
 from tasks.claims.freed import wake_after_pods
@@ -65,11 +65,11 @@ def pools() -> None:
     try:
         mirror_all(rt, namespace)
     finally:  # what there is of pools is kept also while the pools themselves cannot be read
-        kept = transaction(rt.engine, lambda db: keeper.kept_pools(db, namespace=namespace))
+        kept = transaction(rt.engine, lambda db: pool_mirror.mirrored_pools(db, namespace=namespace))
         shared = pod_lists.take(rt, namespace=namespace, pools={row.name for row in kept if not row.leaving})
         for row in kept:
             how = {"shared": True} if row.name in shared and not row.leaving else {}
-            rt.waker.send(KEEP, queue="pools", pool_id=row.id, **how)
+            rt.waker.send(RECONCILE, queue="pools", pool_id=row.id, **how)
 
 
 def mirror_all(rt: Runtime, namespace: str) -> None:
@@ -82,7 +82,7 @@ def mirror_all(rt: Runtime, namespace: str) -> None:
         except DBAPIError as error:  # one bad pool stops no other (L14)
             log.warning("pool.not_mirrored", pool=pool.name, error=words_of(error))
     uids = {pool.uid for pool in seen}
-    for row in transaction(rt.engine, lambda db: keeper.live_pools(db, namespace=namespace)):
+    for row in transaction(rt.engine, lambda db: pool_mirror.live_pools(db, namespace=namespace)):
         if row.uid in uids:
             continue
         try:
@@ -99,13 +99,13 @@ def pool_changed(*, namespace: str, pool: str) -> None:
     rt = runtime()
     found = get_pool(rt.kube, namespace=namespace, name=pool, policy=calls(SWEEP))
     changed = found is not None and see_pool(rt, found)
-    for row in transaction(rt.engine, lambda db: keeper.live_pools(db, namespace=namespace)):
+    for row in transaction(rt.engine, lambda db: pool_mirror.live_pools(db, namespace=namespace)):
         if row.name == pool and (found is None or row.uid != found.uid):
             changed |= see_missing_pool(rt, row, namespace=namespace)
     if changed:
         rt.waker.send(REMATCH, queue="sweeps")
     for pool_id in transaction(rt.engine, lambda db: watched.pools_named(db, namespace=namespace, names=[pool])):
-        rt.waker.send(KEEP, queue="pools", pool_id=pool_id)
+        rt.waker.send(RECONCILE, queue="pools", pool_id=pool_id)
 
 
 def see_pool(rt: Runtime, pool: PoolSeen) -> bool:
@@ -128,7 +128,7 @@ def newest(rt: Runtime, pool: PoolSeen) -> PoolSeen:
     Either somebody looked later, or etcd was put back to a backup: then the pool that is read *after* its row has a
     smaller generation still, and its row follows.
     """
-    known = transaction(rt.engine, lambda db: keeper.generation_of(db, uid=pool.uid))
+    known = transaction(rt.engine, lambda db: pool_mirror.generation_of(db, uid=pool.uid))
     if known is None or known <= pool.generation:
         return pool
     found = get_pool(rt.kube, namespace=pool.namespace, name=pool.name, policy=calls(SWEEP))
@@ -136,7 +136,7 @@ def newest(rt: Runtime, pool: PoolSeen) -> PoolSeen:
         return pool
     if found.generation < known:
         followed = transaction(
-            rt.engine, lambda db: keeper.go_back(db, uid=pool.uid, known=known, generation=found.generation)
+            rt.engine, lambda db: pool_mirror.go_back(db, uid=pool.uid, known=known, generation=found.generation)
         )
         if followed:
             why = "etcd was restored from a backup; the pool follows its object as it is now"
@@ -150,29 +150,29 @@ def see_missing_pool(rt: Runtime, row: Row[Any], *, namespace: str) -> bool:
     if found is not None and found.uid == row.uid:
         return False
     log.warning("pool.gone", pool=row.name)
-    transaction(rt.engine, lambda db: keeper.end_pool(db, row.id, now=utcnow()))
+    transaction(rt.engine, lambda db: pool_mirror.end_pool(db, row.id, now=utcnow()))
     return True
 
 
-@task("keep", queue="pools", policy=SWEEP)
-def keep(*, pool_id: int | None = None, pool: str | None = None, shared: bool = False) -> None:
+@task("reconcile", queue="pools", policy=SWEEP)
+def reconcile(*, pool_id: int | None = None, pool: str | None = None, shared: bool = False) -> None:
     """Reconcile the pool of this id, or of this name in the runners' namespace where no id is given.
 
     `shared`: the list of the last tick may serve. A wake tells of something that is newer than that.
     """
     rt = runtime()
     for each in pools_meant(rt, pool_id=pool_id, pool=pool):
-        keep_pool(rt, each, shared=shared is True)
+        reconcile_pool(rt, each, shared=shared is True)
 
 
-def keep_pool(rt: Runtime, pool_id: int, *, shared: bool) -> None:
+def reconcile_pool(rt: Runtime, pool_id: int, *, shared: bool) -> None:
     """Reconcile one pool, by the list of the last tick if it may be `shared` and serves, else by one of now."""
     rt.waker.kept(pool_id, shared=shared)
     listed = pod_lists.find(rt, pool_id) if shared else None
     if listed is None and not rt.waker.has_rested(pool_id):
-        rt.waker.send(KEEP, queue="pools", pool_id=pool_id)
+        rt.waker.send(RECONCILE, queue="pools", pool_id=pool_id)
         return
-    pool = transaction(rt.engine, lambda db: keeper.pool_name(db, pool_id))
+    pool = transaction(rt.engine, lambda db: pool_mirror.pool_name(db, pool_id))
     if pool is None:
         return
     namespace, name = pool
@@ -183,10 +183,10 @@ def keep_pool(rt: Runtime, pool_id: int, *, shared: bool) -> None:
         begin_page()  # each page of a list may take as long as a task, and the work begins only now
         listed = Listed(pods, began)
     if not listed.dealt:
-        reconcile(rt, pool_id, listed, namespace=namespace, name=name)
+        reconcile_pods(rt, pool_id, listed, namespace=namespace, name=name)
 
 
-def reconcile(rt: Runtime, pool_id: int, listed: Listed, *, namespace: str, name: str) -> None:
+def reconcile_pods(rt: Runtime, pool_id: int, listed: Listed, *, namespace: str, name: str) -> None:
     """Reconcile one pool: its Pods were looked at first, its rows are second (L8)."""
     seen = listed.pods
     for pod in seen:
@@ -214,11 +214,11 @@ def reconcile(rt: Runtime, pool_id: int, listed: Listed, *, namespace: str, name
     random.shuffle(asking)
     complete &= see_all(rt, asking, by_uid, namespace=namespace, now=now)
     if complete:
-        transaction(rt.engine, lambda db: keeper.record_listed(db, pool_id=pool_id, at=listed.began, now=utcnow()))
+        transaction(rt.engine, lambda db: pool_mirror.record_listed(db, pool_id=pool_id, at=listed.began, now=utcnow()))
     # While the Pods are watched, the end of this one wakes us.
     awaited = any(is_ending(row, now=now) for row in decided.rows) and not rt.waker.watched(namespace)
     if awaited or decided.plan.goes_on:
-        rt.waker.send(KEEP, queue="pools", after=LOOK_AGAIN, pool_id=pool_id)
+        rt.waker.send(RECONCILE, queue="pools", after=LOOK_AGAIN, pool_id=pool_id)
     if not listed.shared:  # a pool goes by a list that began after it was asked to
         draining.settle(rt, pool_id, [pod for pod in seen if pod.is_ours])
 
@@ -252,13 +252,13 @@ def see_all(
     silent: set[int | None] = set()
     for row in rows:
         if remaining() < RESERVE:
-            log.info("keep.to_be_continued")
+            log.info("reconcile.to_be_continued")
             return False
         pod = by_uid.get(row.uid or "")
         try:
             see(rt, row, pod, namespace=namespace, silent=silent, now=now)
         except (UpstreamError, DBAPIError) as error:  # one Pod that cannot be dealt with stops no other (L14)
-            log.warning("keep.pod_skipped", pod=row.name, error=words_of(error))
+            log.warning("reconcile.pod_skipped", pod=row.name, error=words_of(error))
             complete = False
     return complete
 

@@ -1,7 +1,7 @@
 """What a reconcile does to a pool's Pods: creations for rows that stand, retirements under claims that stand.
 
 Decided under the pool's lock, with the claims read after the list (L8); done after the commit, each step such that
-another keeper may do it as well, or do it again after us.
+another reconciler may do it as well, or do it again after us.
 """
 
 from __future__ import annotations
@@ -94,13 +94,15 @@ def record_nodes(
     """
     known = {row.uid: row.node_gone for row in rows}
     gone = [
-        uid for uid, pod in by_uid.items()
+        uid
+        for uid, pod in by_uid.items()
         if pod.node in nodes.gone and not pod.is_terminal and not known.get(uid, False)
-    ]  # fmt: skip
+    ]
     back = [
-        row.uid for row in rows
+        row.uid
+        for row in rows
         if row.uid is not None and row.node_gone and not on_gone_node(row, by_uid.get(row.uid), nodes)
-    ]  # fmt: skip
+    ]
     pod_rows.record_nodes(db, gone=gone, back=back, now=now)
     return gone
 
@@ -166,7 +168,7 @@ def create_all(rt: Runtime, decided: Decided, pool: PoolSeen) -> None:
 
 
 def create_alone(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: str) -> bool:
-    """Create one Pod for its row, unless another keeper does, or did; return whether this one did."""
+    """Create one Pod for its row, unless another reconciler does, or did; return whether this one did."""
     with rt.waker.alone(f"create:{row_id}") as alone:
         if not alone or not still_wanted(rt, row_id):
             return False
@@ -200,9 +202,15 @@ def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: 
     """Create one Pod for its row. A failure leaves the row: the next round repeats the same attempt."""
     try:
         created = create_runner(
-            rt.kube, pool=pool, name=pod_name, attempt=attempt, dispatch_url=rt.settings.dispatch_url,
-            audience=rt.settings.token_audience, dispatch_ca=rt.settings.dispatch_ca, policy=calls(SWEEP),
-        )  # fmt: skip
+            rt.kube,
+            pool=pool,
+            name=pod_name,
+            attempt=attempt,
+            dispatch_url=rt.settings.dispatch_url,
+            audience=rt.settings.token_audience,
+            dispatch_ca=rt.settings.dispatch_ca,
+            policy=calls(SWEEP),
+        )
     except Conflict:
         log.warning("pod.name_taken", pod=pod_name)
         transaction(rt.engine, lambda db: pod_rows.forget_row(db, row_id=row_id, now=utcnow()))

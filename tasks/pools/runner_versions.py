@@ -47,9 +47,11 @@ def ask_end(rt: Runtime, *, installation_id: int, scope: Scope) -> None:
     if version is None:
         return
     ends_at = rt.github.runner_ends(
-        installation_id=installation_id, login=scope.login, version=version,
+        installation_id=installation_id,
+        login=scope.login,
+        version=version,
         deadline_seconds=min(ASK_WITHIN, remaining() / 2),
-    )  # fmt: skip
+    )
     transaction(rt.engine, lambda db: runner_versions.record_end(db, version, ends_at))
     log.info("runner_versions.asked", version=version, ends_at=None if ends_at is None else ends_at.isoformat())
 

@@ -77,7 +77,7 @@ def see_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, silent: set[int | None]
     """A Pod that is over: wait for its `completed`, then ask GitHub; delete it when no claim needs it."""
     waited = row.terminal_at is not None and now - row.terminal_at > timedelta(seconds=rt.settings.spent_after)
     if row.claim_id is None and judge(row.recorded, pod).busy:
-        log.error("keep.pod_stays", pod=row.name)
+        log.error("reconcile.pod_stays", pod=row.name)
         return
     if row.claim_id is None and not pod.is_terminal:
         # Without company the kubelet is about to report it terminal, unless the node is lost.
@@ -248,9 +248,13 @@ def fate_of(
         return None
     try:
         return ask_fate(
-            rt, job_id=claim.job_id, repository=claim.repository, installation_id=claim.installation_id,
-            policy=SWEEP_ROW, look_ups=look_ups,
-        )  # fmt: skip
+            rt,
+            job_id=claim.job_id,
+            repository=claim.repository,
+            installation_id=claim.installation_id,
+            policy=SWEEP_ROW,
+            look_ups=look_ups,
+        )
     except UpstreamError as error:
         if isinstance(error, Retryable | RateLimited):
             silent.add(claim.installation_id)

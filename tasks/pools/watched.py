@@ -1,8 +1,8 @@
 """Tasks that act on the watch's hints: `ostler.pods_changed`, `ostler.pod_gone`, `ostler.pod_executes`, and one more.
 
 A hint names Pods to read and proves nothing (L6): anybody who may write to Redis can send one. A GET by name and UID
-proves that a Pod is gone, that its runner began a job, or that its poller ended. The keeper's own list proves that a
-Pod is over.
+proves that a Pod is gone, that its runner began a job, or that its poller ended. The reconciler's own list proves that
+a Pod is over.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from models.sweeps import sweeps
 from ostler.clock import utcnow
 from ostler.logging import also_about
 from ostler.reasons import words_of
-from ostler.wakes import KEEP, POD_EXECUTES, POD_GONE, POLLER_ENDED, STAMP
+from ostler.wakes import POD_EXECUTES, POD_GONE, POLLER_ENDED, RECONCILE, STAMP
 from rules.claims.machines import Purpose
 from rules.claims.stranding import FoundBy
 from tasks.claims.pod_events import ask_for_events
@@ -60,7 +60,7 @@ def pods_changed(
     if gone:
         keep |= see_gone(rt, gone)
     for pool_id in sorted(keep):
-        rt.waker.send(KEEP, queue="pools", pool_id=pool_id)
+        rt.waker.send(RECONCILE, queue="pools", pool_id=pool_id)
     if executing:
         for claim_id in transaction(rt.engine, lambda db: watched.not_executing(db, executing)):
             rt.waker.send(POD_EXECUTES, queue="dispatch", claim_id=claim_id)
@@ -91,7 +91,7 @@ def read_ending(given: Mapping[str, Any]) -> pod_ends.Ending | None:
 
 
 def see_gone(rt: Runtime, uids: Sequence[str]) -> set[int]:
-    """Have the claims of these Pods looked at, each in a task of its own; return the pools whose keeper is to look."""
+    """Send a task for the claim of each of these Pods; return the pools that need a reconcile."""
     keep = set()
     for pod in transaction(rt.engine, lambda db: watched.known_pods(db, uids)):
         if pod.claim_id is None:
@@ -114,7 +114,7 @@ def pod_gone(*, claim_id: int) -> None:
     also_about(job=claim.job_id, pod=claim.pod_name, pod_uid=claim.pod_uid)
     log.info("pod.gone")
     end_claim(rt, claim_id, found_by=FoundBy.WATCH, spent=False, silent=set())
-    rt.waker.send(KEEP, queue="pools", pool_id=claim.pool_id)
+    rt.waker.send(RECONCILE, queue="pools", pool_id=claim.pool_id)
 
 
 @task("pod_executes", queue="dispatch", policy=SWEEP)

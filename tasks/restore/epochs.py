@@ -61,9 +61,7 @@ def compare(rt: Runtime) -> EpochVerdict | None:
     if risen is None:
         return None
     with _noting(rt, "the cluster's epoch could not be written"):
-        written = write_epoch(
-            rt.kube, namespace=rt.settings.namespace, epoch=risen, seen=seen, policy=calls(SWEEP)
-        )  # fmt: skip
+        written = write_epoch(rt.kube, namespace=rt.settings.namespace, epoch=risen, seen=seen, policy=calls(SWEEP))
     return verdict if written and _trust(rt, risen, began=began) else None
 
 

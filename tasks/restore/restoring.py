@@ -26,7 +26,7 @@ from k8s_adapters.pools import list_pools
 from k8s_adapters.probe_pods import PROBE_POOL
 from models.db import epochs
 from models.db.engine import transaction, why_away
-from models.pools import keeper, pod_rows
+from models.pools import pod_rows, pool_mirror
 from models.restore import restoring
 from models.routing.accounts import default_budget
 from models.sweeps import adrift
@@ -232,7 +232,7 @@ class _Restore:
                 mirror(rt, pool)
             else:
                 mark_unusable(rt, pool, problem=pool.problem)
-        rows = transaction(rt.engine, lambda db: keeper.kept_pools(db, namespace=namespace))
+        rows = transaction(rt.engine, lambda db: pool_mirror.mirrored_pools(db, namespace=namespace))
         for row in rows:
             mine = [pod_facts(pod) for pod in pods if pod.pool == row.name]
             transaction(
@@ -278,11 +278,15 @@ class _Restore:
                 continue
             found += [
                 Registered(
-                    id=runner.id, name=runner.name, online=runner.online, busy=runner.busy,
-                    installation_id=each.installation_id, scope=each.scope,
+                    id=runner.id,
+                    name=runner.name,
+                    online=runner.online,
+                    busy=runner.busy,
+                    installation_id=each.installation_id,
+                    scope=each.scope,
                 )
                 for runner in listed
-            ]  # fmt: skip
+            ]
         if down is not None and unasked >= {each.scope for each in known}:
             raise down
         return found, unasked
@@ -323,9 +327,13 @@ class _Restore:
             if look.account_id is not None:
                 restoring.ensure_account(db, look.account_id, budget=budget, now=now)
             written = restoring.Pod(
-                uid=pod.uid, row_id=row.id, stamp=pod.stamp or "0.0", stamped=look.evidence.stamped,
-                account_id=look.account_id, runners=look.evidence.runners,
-            )  # fmt: skip
+                uid=pod.uid,
+                row_id=row.id,
+                stamp=pod.stamp or "0.0",
+                stamped=look.evidence.stamped,
+                account_id=look.account_id,
+                runners=look.evidence.runners,
+            )
             if not restoring.apply(db, written, look.verdict, look.evidence.claim, now=now):
                 raise NotRestored(f"the claim of Pod {pod.name} moved, or cannot be made to {look.verdict.act}")
 
@@ -375,10 +383,14 @@ class _Restore:
         )
         seen, now = told.job, utcnow()
         verdict = judge_adrift(
-            kind=job.kind, state=job.state, status=None if seen is None else seen.status,
-            conclusion=None if seen is None else seen.conclusion, run=told.run, started=job.runner_name is not None,
+            kind=job.kind,
+            state=job.state,
+            status=None if seen is None else seen.status,
+            conclusion=None if seen is None else seen.conclusion,
+            run=told.run,
+            started=job.runner_name is not None,
             age=now - job.ready_at,
-        )  # fmt: skip
+        )
         if verdict.move is not Move.KEEP:
             transaction(rt.engine, lambda db: adrift.settle(db, job, verdict, now=now, who=restoring.WHO))
         self._later(job)  # where it runs on, it is asked for again
@@ -392,9 +404,7 @@ class _Restore:
         """Put the epoch above the cluster's, tell the cluster, then end the freeze: in this order, or not at all."""
         rt = self._rt
         seen = read(rt)
-        risen = transaction(
-            rt.engine, lambda db: epochs.rise_above(db, None if seen is None else seen.epoch)
-        )  # fmt: skip
+        risen = transaction(rt.engine, lambda db: epochs.rise_above(db, None if seen is None else seen.epoch))
         if risen is None:
             return  # another restore was quicker
         if not write_epoch(rt.kube, namespace=rt.settings.namespace, epoch=risen, seen=seen, policy=calls(SWEEP)):

@@ -47,9 +47,11 @@ def ask(rt: Runtime, question: origins.Question) -> bool:
         return False
     try:
         run = rt.github.get_run(
-            installation_id=question.installation_id, repository=question.repository, run_id=question.run_id,
+            installation_id=question.installation_id,
+            repository=question.repository,
+            run_id=question.run_id,
             policy=calls(ASK),
-        )  # fmt: skip
+        )
     except RateLimited as limited:
         wait = postpone(rt, question, why="GitHub's rate limit", after=limited.after)
         if wait <= SOON:

@@ -1,7 +1,7 @@
 """Rerouting: take the queued jobs of a pool from it, after its routing changed or it went.
 
-The change itself only marks the pool (`models.pools.keeper`, `models.pools.draining`), which the matcher obeys. Its
-reconcile then moves the jobs, in pages and transactions of their own. A process that dies between pages leaves the
+The change itself only marks the pool (`models.pools.pool_mirror`, `models.pools.draining`), which the matcher obeys.
+Its reconcile then moves the jobs, in pages and transactions of their own. A process that dies between pages leaves the
 mark, and the next reconcile goes on. A job that another session holds locked is not waited for. Its id is kept in the
 pool's row: that job is not matched until a later run has moved it, and all other jobs of the pool are matched
 meanwhile.
@@ -18,7 +18,7 @@ from models.db.engine import transaction
 from models.sweeps import rematch
 from ostler.clock import utcnow
 from ostler.halt import halt
-from ostler.wakes import KEEP, REMATCH
+from ostler.wakes import RECONCILE, REMATCH
 from tasks.worker.base import remaining
 from tasks.worker.runtime import Runtime
 
@@ -54,7 +54,7 @@ def move_jobs_away(rt: Runtime, pool_id: int) -> None:
     if matched and todo.since is not None:
         rt.waker.wake(pool_id)  # jobs that came meanwhile
     if locked or not matched:
-        rt.waker.send(KEEP, queue="pools", after=AGAIN_AFTER, pool_id=pool_id)
+        rt.waker.send(RECONCILE, queue="pools", after=AGAIN_AFTER, pool_id=pool_id)
 
 
 def _those_left(rt: Runtime, pool_id: int, todo: rematch.Unrouting) -> tuple[int, tuple[int, ...], bool]:

@@ -34,10 +34,13 @@ class Refused(Exception):
 def wanted_of(work: MintWork) -> Wanted:
     """Return the group that a mint is for."""
     return Wanted(
-        group=work.runner_group, installation_id=work.installation_id, repository=work.repository,
-        repository_id=work.repository_id, organization=Scope.parse(work.scope).repository_name is None,
+        group=work.runner_group,
+        installation_id=work.installation_id,
+        repository=work.repository,
+        repository_id=work.repository_id,
+        organization=Scope.parse(work.scope).repository_name is None,
         public=work.public,
-    )  # fmt: skip
+    )
 
 
 def group_of(rt: Runtime, work: MintWork, *, left: Callable[[], float]) -> int:

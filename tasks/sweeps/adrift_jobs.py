@@ -87,22 +87,35 @@ def look(tick: Tick, job: adrift.AdriftJob) -> None:
         ask_later(tick, job)
         return
     told = ask_job(
-        rt, installation_id=job.installation_id, repository=job.repository, job_id=job.id, policy=SWEEP,
+        rt,
+        installation_id=job.installation_id,
+        repository=job.repository,
+        job_id=job.id,
+        policy=SWEEP,
         look_ups=tick.look_ups,
-    )  # fmt: skip
+    )
     status, conclusion = (None, None) if told.job is None else (told.job.status, told.job.conclusion)
     verdict = judge_adrift(
-        kind=job.kind, state=job.state, status=status, conclusion=conclusion, run=told.run,
-        started=job.runner_name is not None, age=utcnow() - job.ready_at,
-    )  # fmt: skip
+        kind=job.kind,
+        state=job.state,
+        status=status,
+        conclusion=conclusion,
+        run=told.run,
+        started=job.runner_name is not None,
+        age=utcnow() - job.ready_at,
+    )
     if verdict.move is Move.KEEP:
         ask_later(tick, job)
         return
     case = Case(
-        what=verdict.move, why=f"{job.kind}: {verdict.fate.why}", job_id=job.id, before=job.state,
-        after=verdict.fate.fate, runner_name=job.runner_name,
+        what=verdict.move,
+        why=f"{job.kind}: {verdict.fate.why}",
+        job_id=job.id,
+        before=job.state,
+        after=verdict.fate.fate,
+        runner_name=job.runner_name,
         witnesses=(Witness(Source.GITHUB, f"the job is {status or 'unknown'}"),),
-    )  # fmt: skip
+    )
     requeued = verdict.move is Move.FOLLOW and verdict.fate.fate is Fate.REQUEUE
     try:
         moved = tick.repair(

@@ -35,7 +35,7 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
 from ostler.reasons import words_of
-from ostler.wakes import ASK_RUN, KEEP
+from ostler.wakes import ASK_RUN, RECONCILE
 from rules.claims.machines import JobState
 from rules.claims.stranding import Cause, FoundBy
 from rules.sweeps.adrift import LONGEST_QUEUED, next_ask_after
@@ -234,11 +234,15 @@ class _Look:
         before = self._place.lists.pop(status, None)
         first, runs = self._pages(
             lambda page, etag: self._rt.github.list_runs(
-                installation_id=self._place.installation_id, repository=self._place.repository, status=status,
-                page=page, etag=etag, policy=calls(ONCE),
+                installation_id=self._place.installation_id,
+                repository=self._place.repository,
+                status=status,
+                page=page,
+                etag=etag,
+                policy=calls(ONCE),
             ),
             etag=None if known is None else known[0],
-        )  # fmt: skip
+        )
         if first.unchanged and known is not None:
             self._place.lists[status] = before
             return known[1]
@@ -256,9 +260,14 @@ class _Look:
         settled = first.etag is not None and first.total <= PAGE and first.malformed == 0
         for job in jobs:
             verdict = judge_listed(
-                status=job.status, created_at=job.created_at, completed_at=job.completed_at,
-                ours=states.get(job.job_id), after=self._after, over_after=self._over_after, now=utcnow(),
-            )  # fmt: skip
+                status=job.status,
+                created_at=job.created_at,
+                completed_at=job.completed_at,
+                ours=states.get(job.job_id),
+                after=self._after,
+                over_after=self._over_after,
+                now=utcnow(),
+            )
             if verdict is Catch.BRING:
                 settled &= self._bring(job, states.get(job.job_id))
             elif verdict is Catch.FINISH:
@@ -303,10 +312,13 @@ class _Look:
         """Ask for a run and judge our jobs of it; those that need not be asked about again are added to `done`."""
         found = self._paid(
             lambda: self._rt.github.look_up_run(
-                installation_id=self._place.installation_id, repository=self._place.repository, run_id=run_id,
-                policy=calls(ONCE), optional=True,
+                installation_id=self._place.installation_id,
+                repository=self._place.repository,
+                run_id=run_id,
+                policy=calls(ONCE),
+                optional=True,
             )
-        )  # fmt: skip
+        )
         run = next(iter(found.items), None)
         listed: dict[int, WorkflowJobEvent] = {}
         if run is not None and run.over:
@@ -326,9 +338,15 @@ class _Look:
             return not waits and self._finish(listed, job.state, why="GitHub says that it is over")
         if job.state is JobState.RUNNING:
             return False
-        if run is not None and run.over and listed is not None and listed.status != "in_progress" and (
-            run.attempt >= listed.run_attempt  # of a later attempt this is not the run
-        ):  # fmt: skip
+        if (
+            run is not None
+            and run.over
+            and listed is not None
+            and listed.status != "in_progress"
+            and (
+                run.attempt >= listed.run_attempt  # of a later attempt this is not the run
+            )
+        ):
             how = run.conclusion or "unknown"
             stuck = replace(listed, conclusion=listed.conclusion or how)
             return self._finish(
@@ -336,9 +354,13 @@ class _Look:
             )
         if listed is None and (run is None or run.over) and utcnow() - job.ready_at > LONGEST_QUEUED:
             case = Case(
-                what="finish", why="GitHub has no such job", job_id=job.id, before=JobState.QUEUED,
-                after=JobState.COMPLETED, witnesses=(Witness(Source.GITHUB, "neither the job nor its run is there"),),
-            )  # fmt: skip
+                what="finish",
+                why="GitHub has no such job",
+                job_id=job.id,
+                before=JobState.QUEUED,
+                after=JobState.COMPLETED,
+                witnesses=(Witness(Source.GITHUB, "neither the job nor its run is there"),),
+            )
             return self._repair(case, lambda db: rows.give_up(db, job.id, now=utcnow(), who=self._rt.who))[0]
         return False
 
@@ -356,9 +378,14 @@ class _Look:
             log.warning("catch_up.another_owner", repository=self._place.repository, job=event.job_id)
             return True  # what has the name now belongs to somebody else
         case = Case(
-            what=what, why=why, job_id=event.job_id, before=before, after=after, runner_name=event.runner_name,
+            what=what,
+            why=why,
+            job_id=event.job_id,
+            before=before,
+            after=after,
+            runner_name=event.runner_name,
             witnesses=(Witness(Source.GITHUB, f"the job is {event.status}"),),
-        )  # fmt: skip
+        )
         guid = f"catch_up/{self._tick.lease_no}/{event.job_id}/{event.action}"
 
         def body(db: Connection) -> intake.Applied | None:
@@ -396,7 +423,7 @@ class _Look:
             *(partial(waker.wake, pool_id) for pool_id in sorted(applied.wakes)),
             *(partial(waker.send, ASK_RUN, queue="github", run_id=run_id) for run_id in sorted(applied.asks)),
             *(partial(send_release, self._rt, claim_id) for claim_id in applied.releases),
-            *(partial(waker.send, KEEP, queue="pools", pool_id=pool_id) for pool_id in sorted(applied.keeper)),
+            *(partial(waker.send, RECONCILE, queue="pools", pool_id=pool_id) for pool_id in sorted(applied.reconcile)),
         ]
         for message in messages:
             try:
@@ -411,11 +438,16 @@ class _Look:
     ) -> tuple[ListPage[WorkflowJobEvent], list[WorkflowJobEvent]]:
         return self._pages(
             lambda page, etag: self._rt.github.list_run_jobs(
-                installation_id=self._place.installation_id, repository=self._place.repository, run=run, page=page,
-                every_attempt=every_attempt, etag=etag, policy=calls(ONCE),
+                installation_id=self._place.installation_id,
+                repository=self._place.repository,
+                run=run,
+                page=page,
+                every_attempt=every_attempt,
+                etag=etag,
+                policy=calls(ONCE),
             ),
             etag=etag,
-        )  # fmt: skip
+        )
 
     def _pages(self, ask: Callable[[int, str | None], ListPage[T]], *, etag: str | None) -> tuple[ListPage[T], list[T]]:
         """Return the first page of a list, and all of it; `Retryable` when GitHub showed less than it counted (L8)."""

@@ -113,21 +113,33 @@ def look(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
         return
     living = get_pod(rt.kube, namespace=pod.namespace, name=pod.pod_name, policy=calls(SWEEP_ROW))
     if living is None or living.uid != pod.pod_uid or living.is_over:
-        return  # it has ended by itself: the keeper sees to it
+        return  # it has ended by itself: the reconciler sees to it
     node_gone = pod.on_gone_node and living.node is not None and gone_now(rt, living.node) is not None
     if not node_gone and (living.terminating or hurried):
         return  # it ends by itself, or its node came back
     case = Case(
-        what="retire", why=verdict.reason, claim_id=pod.claim_id, job_id=pod.job_id, pod_uid=pod.pod_uid,
-        runner_name=pod.runner_name, before=pod.state, kills=True, witnesses=verdict.witnesses,
-        proof=verdict.proof, expects=Expect.POD_GONE,
-    )  # fmt: skip
+        what="retire",
+        why=verdict.reason,
+        claim_id=pod.claim_id,
+        job_id=pod.job_id,
+        pod_uid=pod.pod_uid,
+        runner_name=pod.runner_name,
+        before=pod.state,
+        kills=True,
+        witnesses=verdict.witnesses,
+        proof=verdict.proof,
+        expects=Expect.POD_GONE,
+    )
     executing = pod.state == ClaimState.EXECUTING
     asks = executing and not tick.dry and pod.job_id is not None and pod.asks_for is not None
     fate = ask_fate(
-        rt, job_id=pod.job_id if asks else None, repository=pod.asks_for, installation_id=pod.installation_id,
-        policy=SWEEP_ROW, look_ups=tick.look_ups,
-    )  # fmt: skip
+        rt,
+        job_id=pod.job_id if asks else None,
+        repository=pod.asks_for,
+        installation_id=pod.installation_id,
+        policy=SWEEP_ROW,
+        look_ups=tick.look_ups,
+    )
 
     def remove() -> None:
         """Let GitHub remove the runner while its claim lives: one that took a job right now goes on under it."""

@@ -87,9 +87,14 @@ NO_LEASE = 0
 
 
 def sweep(
-    name: str, *, quiet: bool = False, again: bool = False, fenced: bool = True, lease: float = LEASE,
+    name: str,
+    *,
+    quiet: bool = False,
+    again: bool = False,
+    fenced: bool = True,
+    lease: float = LEASE,
     longest: float = DEADLINE,
-) -> Callable[[Callable[[Tick], None]], Task]:  # fmt: skip
+) -> Callable[[Callable[[Tick], None]], Task]:
     """Register a sweep as the task `ostler.<name>` on the queue `sweeps`; see `Sweep` for the arguments.
 
     The task takes `dry` (change nothing), `asked` (the name of an operator's request, found in the run's row) and

@@ -66,10 +66,15 @@ def look(rt: Runtime, upstream: Upstream, rule: GateRule) -> None:
     looked = transaction(
         rt.engine,
         lambda db: rows.look(
-            db, upstream, rule=rule, window=settings.gate_window, apart=settings.gates_every / 2, roll=roll,
+            db,
+            upstream,
+            rule=rule,
+            window=settings.gate_window,
+            apart=settings.gates_every / 2,
+            roll=roll,
             now=utcnow(),
         ),
-    )  # fmt: skip
+    )
     if looked is not None:
         tell(looked)
 
@@ -77,9 +82,11 @@ def look(rt: Runtime, upstream: Upstream, rule: GateRule) -> None:
 def tell(looked: Looked) -> None:
     """Log a gate that is closed at each look, so that it is never forgotten, and one that opens."""
     facts = {
-        "upstream": looked.upstream, "calls": looked.look.calls, "errors": looked.look.errors,
+        "upstream": looked.upstream,
+        "calls": looked.look.calls,
+        "errors": looked.look.errors,
         "since": None if looked.since is None else looked.since.isoformat(),
-    }  # fmt: skip
+    }
     if looked.after.closed and not looked.before.closed:
         telemetry.GATE_CHANGES.labels(looked.upstream, "closed").inc()
         log.warning("gate.closed", **facts, stopped="reaping and demand growth; dispatch goes on")

@@ -55,9 +55,16 @@ def look(tick: Tick, stuck: stuck_pods.Stuck, nodes: dict[str, Gone | None]) -> 
     if verdict.keep:
         return
     case = Case(
-        what="force deletion", why=verdict.reason, claim_id=stuck.retire_id, pod_uid=pod.uid, before=pod.phase,
-        after="deleted", kills=True, witnesses=verdict.witnesses, expects=Expect.POD_GONE,
-    )  # fmt: skip
+        what="force deletion",
+        why=verdict.reason,
+        claim_id=stuck.retire_id,
+        pod_uid=pod.uid,
+        before=pod.phase,
+        after="deleted",
+        kills=True,
+        witnesses=verdict.witnesses,
+        expects=Expect.POD_GONE,
+    )
     retire_id = tick.repair(
         case,
         lambda db: stuck_pods.allow_force(

@@ -42,13 +42,17 @@ def look(tick: Tick, claim: sweeps.LivePod, silent: set[int | None]) -> None:
     if pod is not None and pod.uid == claim.pod_uid:
         return
     case = Case(
-        what="end claim", why="its Pod is gone", claim_id=claim.claim_id, pod_uid=claim.pod_uid, before=claim.state,
+        what="end claim",
+        why="its Pod is gone",
+        claim_id=claim.claim_id,
+        pod_uid=claim.pod_uid,
+        before=claim.state,
         expects=Expect.CLAIM_ENDED,
         witnesses=(Witness(Source.KUBERNETES, "not in the list, nor under its name and UID"),),
-    )  # fmt: skip
+    )
     tick.repair_by(
         case,
         lambda write: end_claim(
             rt, claim.claim_id, found_by=FoundBy.LISTS, spent=False, silent=silent, also=write, look_ups=tick.look_ups
         ),
-    )  # fmt: skip
+    )

@@ -52,9 +52,13 @@ def look(tick: Tick, claim: sweeps.LivePod) -> None:
     if carries(pod, claim):
         return
     case = Case(
-        what="stamp", why="its Pod lacks the claim's stamp", claim_id=claim.claim_id, pod_uid=claim.pod_uid,
-        before=pod.stamp, expects=Expect.STAMPED,
+        what="stamp",
+        why="its Pod lacks the claim's stamp",
+        claim_id=claim.claim_id,
+        pod_uid=claim.pod_uid,
+        before=pod.stamp,
+        expects=Expect.STAMPED,
         witnesses=(Witness(Source.KUBERNETES, f"the stamp is {pod.stamp}, the owner {pod.owner}"),),
-    )  # fmt: skip
+    )
     if tick.repair(case, lambda db: sweeps.lacks_its_stamp(db, claim.claim_id), once=True):
         rt.waker.send(STAMP, queue="dispatch", claim_id=claim.claim_id)

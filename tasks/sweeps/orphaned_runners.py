@@ -90,16 +90,24 @@ def look(
     rt = tick.rt
     ended_at = None if known is None else known.ended_at
     verdict = judge_runner(
-        ours=known is not None, online=runner.online, busy=runner.busy, has_live_claim=ended_at is None,
+        ours=known is not None,
+        online=runner.online,
+        busy=runner.busy,
+        has_live_claim=ended_at is None,
         idle_seconds=0 if ended_at is None else seen.age_of(ended_at),
         grace_seconds=rt.settings.orphaned_runner_after,
-    )  # fmt: skip
+    )
     if verdict.keep or known is None:
         return
     case = Case(
-        what="deregister", why=verdict.reason, runner_name=runner.name, claim_id=known.claim_id,
-        pod_uid=known.pod_uid, kills=True, witnesses=verdict.witnesses,
-    )  # fmt: skip
+        what="deregister",
+        why=verdict.reason,
+        runner_name=runner.name,
+        claim_id=known.claim_id,
+        pod_uid=known.pod_uid,
+        kills=True,
+        witnesses=verdict.witnesses,
+    )
 
     def removed(db: Connection) -> bool:
         releases.registration_removed(db, known.attempt_id, now=utcnow())

@@ -44,13 +44,17 @@ def look(tick: Tick, account: ObjectSeen) -> None:
         return
     pod = get_pod(rt.kube, namespace=namespace, name=name, policy=calls(SWEEP_ROW))
     verdict = judge_service_account(
-        row_is_open=False, pod_exists=pod is not None, terminating=account.terminating, age_seconds=age,
+        row_is_open=False,
+        pod_exists=pod is not None,
+        terminating=account.terminating,
+        age_seconds=age,
         grace_seconds=grace,
-    )  # fmt: skip
+    )
     if verdict.keep:
         return
-    case = Case(what="delete service account", why=verdict.reason, subject=name, kills=True,
-                witnesses=verdict.witnesses)  # fmt: skip
+    case = Case(
+        what="delete service account", why=verdict.reason, subject=name, kills=True, witnesses=verdict.witnesses
+    )
     tick.repair(
         case,
         lambda _db: True,

@@ -74,9 +74,15 @@ def look(tick: Tick, listed: ObjectSeen, known: orphans.PodClaims | None, *, now
         log.info("orphaned_stamps.kept", pod=pod.name, why=verdict.reason)
         return
     case = Case(
-        what="retire", why=verdict.reason, pod_uid=pod.uid, before="stamped", after="retiring", kills=True,
-        witnesses=verdict.witnesses, expects=Expect.POD_GONE,
-    )  # fmt: skip
+        what="retire",
+        why=verdict.reason,
+        pod_uid=pod.uid,
+        before="stamped",
+        after="retiring",
+        kills=True,
+        witnesses=verdict.witnesses,
+        expects=Expect.POD_GONE,
+    )
     retire_id = tick.repair(
         case,
         lambda db: orphans.retire_stamped(

@@ -128,12 +128,16 @@ class _Sweep:
                 end = _end(page, is_first=cursor is None, floor=floor)
                 cursor = page.next_cursor if end is PageEnd.MORE else None
                 done = end is PageEnd.WHOLE
-                self._record(page, floor, replace(
-                    self._progress,
-                    checkpoint=began if done else self._progress.checkpoint,
-                    scan_began=began if end is PageEnd.MORE else None,
-                    scan_cursor=cursor,
-                ))  # fmt: skip
+                self._record(
+                    page,
+                    floor,
+                    replace(
+                        self._progress,
+                        checkpoint=began if done else self._progress.checkpoint,
+                        scan_began=began if end is PageEnd.MORE else None,
+                        scan_cursor=cursor,
+                    ),
+                )
                 if done:
                     log.info("redelivery.scanned", floor=floor.isoformat())
                     return
@@ -203,9 +207,12 @@ class _Sweep:
             due.asks, again_after=timedelta(seconds=self._rt.settings.redelivery_again_after), kept=self._kept
         )
         case = Case(
-            what="ask again", why=f"it is not in our rows, ask {due.asks}", subject=due.guid,
-            expects=Expect.ACCEPTED, witnesses=(Witness(Source.GITHUB, f"delivery {due.delivery_id}"),),
-        )  # fmt: skip
+            what="ask again",
+            why=f"it is not in our rows, ask {due.asks}",
+            subject=due.guid,
+            expects=Expect.ACCEPTED,
+            witnesses=(Witness(Source.GITHUB, f"delivery {due.delivery_id}"),),
+        )
 
         def begin(db: Connection) -> bool:
             if self._shown:
@@ -250,10 +257,14 @@ class _Sweep:
             saved = transaction(
                 self._rt.engine,
                 lambda db: asks.record_page(
-                    db, self._tick.lease_no, failed=failed, accepted=sorted(self._accepted), progress=progress,
+                    db,
+                    self._tick.lease_no,
+                    failed=failed,
+                    accepted=sorted(self._accepted),
+                    progress=progress,
                     now=utcnow(),
                 ),
-            )  # fmt: skip
+            )
             if not saved:
                 raise Overtaken
         self._progress = progress

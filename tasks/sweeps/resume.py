@@ -111,20 +111,30 @@ def _overdue(claim: due.Due) -> Case | None:
     if claim.state in DELIVERED:
         off = claim.stamp == Stamp.REMOVING
         return Case(
-            what="un-stamp" if off else "stamp", why="its stamp is due", claim_id=claim.claim_id, before=claim.stamp,
+            what="un-stamp" if off else "stamp",
+            why="its stamp is due",
+            claim_id=claim.claim_id,
+            before=claim.stamp,
             expects=Expect.UNSTAMPED if off else Expect.STAMPED,
-        )  # fmt: skip
+        )
     return Case(
-        what="repeat", why="its step was not done in time", claim_id=claim.claim_id, before=claim.state,
+        what="repeat",
+        why="its step was not done in time",
+        claim_id=claim.claim_id,
+        before=claim.state,
         expects=Expect.CLAIM_MOVED,
-    )  # fmt: skip
+    )
 
 
 def _cut_off(claim_id: int) -> Case:
     return Case(
-        what="un-stamp", why="its Pod stopped polling", claim_id=claim_id, before=Stamp.ON, after=Stamp.REMOVING,
+        what="un-stamp",
+        why="its Pod stopped polling",
+        claim_id=claim_id,
+        before=Stamp.ON,
+        after=Stamp.REMOVING,
         expects=Expect.UNSTAMPED,
-    )  # fmt: skip
+    )
 
 
 def send_next(rt: Runtime, claim: due.Due) -> None:

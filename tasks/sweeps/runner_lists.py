@@ -88,9 +88,11 @@ def _take(tick: Pace, wanted: Wanted) -> RunnerList:
 
     try:
         seen = rt.github.list_runners(
-            installation_id=wanted.installation_id, scope=Scope.parse(wanted.scope), policy=calls(SWEEP_LIST),
+            installation_id=wanted.installation_id,
+            scope=Scope.parse(wanted.scope),
+            policy=calls(SWEEP_LIST),
             between=between,
-        )  # fmt: skip
+        )
     except Exception as error:
         transaction(rt.engine, lambda db: runner_lists.give_back(db, wanted))
         if isinstance(error, Gone) and not isinstance(error, NotInstalled) and not tick.dry:
@@ -100,12 +102,16 @@ def _take(tick: Pace, wanted: Wanted) -> RunnerList:
         taken_at,
         {
             each.name: ListedRunner(
-                each.id, each.name, online=each.online, busy=each.busy, has_connected=each.has_connected,
+                each.id,
+                each.name,
+                online=each.online,
+                busy=each.busy,
+                has_connected=each.has_connected,
                 version=each.version,
             )
             for each in seen
         },
-    )  # fmt: skip
+    )
 
     def keep(db: Connection) -> None:
         if not seen and runner_lists.executes(db, wanted):

@@ -1,7 +1,7 @@
 """`ostler.silent_pods`: retires Pods that polled once and do not any more, or whose poller failed since then.
 
-Silence counts only while web processes beat, and a Pod that may hold a JIT is none of this sweep's. The keeper makes
-the successor.
+Silence counts only while web processes beat, and a Pod that may hold a JIT is none of this sweep's. The reconciler
+makes the successor.
 """
 
 from __future__ import annotations
@@ -53,13 +53,19 @@ def look(tick: Tick, row: silence.Quiet) -> None:
     evidence = evidence_of(tick.read(lambda db: busy.recorded(db, pod.uid)), pod)
     verdict = judge_silent(
         QuietPod(quiet_seconds=quiet_seconds, web_beats=web_beats), evidence, grace_seconds=row.grace
-    )  # fmt: skip
+    )
     if verdict.keep:
         return
     case = Case(
-        what="retire", why=verdict.reason, pod_uid=pod.uid, before="silent", after="retiring", kills=True,
-        witnesses=verdict.witnesses, expects=Expect.POD_GONE,
-    )  # fmt: skip
+        what="retire",
+        why=verdict.reason,
+        pod_uid=pod.uid,
+        before="silent",
+        after="retiring",
+        kills=True,
+        witnesses=verdict.witnesses,
+        expects=Expect.POD_GONE,
+    )
     retire_id = tick.repair(
         case,
         lambda db: silence.retire_quiet(

@@ -23,9 +23,15 @@ def stale_claims(tick: Tick) -> None:
 def look(tick: Tick, claim: sweeps.StaleClaim) -> None:
     """Release one claim, unless it was delivered meanwhile."""
     case = Case(
-        what="release", why="never delivered", claim_id=claim.id, job_id=claim.job_id, pod_uid=claim.pod_uid,
-        before=claim.state, after="releasing", expects=Expect.CLAIM_ENDED,
-    )  # fmt: skip
+        what="release",
+        why="never delivered",
+        claim_id=claim.id,
+        job_id=claim.job_id,
+        pod_uid=claim.pod_uid,
+        before=claim.state,
+        after="releasing",
+        expects=Expect.CLAIM_ENDED,
+    )
     begun = tick.repair(
         case,
         lambda db: releases.request_release(

@@ -321,9 +321,14 @@ class Tick(Pace):
 
     def _open(self, db: Connection) -> int:
         self._opened = sweep_runs.begin_run(
-            db, self._spec.name, lease_no=self._lease_no, who=self.rt.who, asked=self._asked, dry=self.dry,
+            db,
+            self._spec.name,
+            lease_no=self._lease_no,
+            who=self.rt.who,
+            asked=self._asked,
+            dry=self.dry,
             now=self._began,
-        )  # fmt: skip
+        )
         return self._opened
 
     def _commit(self, body: Callable[[Connection], T]) -> T:
@@ -338,6 +343,11 @@ def _cases(rows: Sequence[T], case_of: Callable[[T], Case | None]) -> list[Case]
 
 
 def _subject(case: Case) -> dict[str, Any]:
-    named = {"claim": case.claim_id, "job": case.job_id, "pod": case.pod_uid, "runner": case.runner_name,
-             "subject": case.subject}  # fmt: skip
+    named = {
+        "claim": case.claim_id,
+        "job": case.job_id,
+        "pod": case.pod_uid,
+        "runner": case.runner_name,
+        "subject": case.subject,
+    }
     return {name: value for name, value in named.items() if value is not None}

@@ -47,9 +47,14 @@ def look(tick: Tick, claim: Row[Any]) -> None:
     here = job is ClaimedJob.IN_PROGRESS_HERE
     why = "GitHub runs the claimed job on this runner" if here else f"its runner executes another job; {fate.why}"
     case = Case(
-        what="bind" if here else "part", why=why, claim_id=claim.id, job_id=claim.job_id,
-        runner_name=claim.runner_name, before="executing", witnesses=(Witness(Source.GITHUB, f"the job is {job}"),),
-    )  # fmt: skip
+        what="bind" if here else "part",
+        why=why,
+        claim_id=claim.id,
+        job_id=claim.job_id,
+        runner_name=claim.runner_name,
+        before="executing",
+        witnesses=(Witness(Source.GITHUB, f"the job is {job}"),),
+    )
 
     def body(db: Connection) -> bool:
         now = utcnow()

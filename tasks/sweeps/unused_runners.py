@@ -128,9 +128,11 @@ def look(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:
 def still_offline(tick: Tick, claim: Row[Any]) -> bool:
     """Ask for the runner itself: the list may be a minute old, and one that came online may begin any moment."""
     found = tick.rt.github.find_runner(
-        installation_id=claim.installation_id, scope=Scope.parse(claim.scope), name=claim.runner_name,
+        installation_id=claim.installation_id,
+        scope=Scope.parse(claim.scope),
+        name=claim.runner_name,
         policy=calls(SWEEP_ROW),
-    )  # fmt: skip
+    )
     if found is None or found.online or found.busy:
         return False
     age = (utcnow() - claim.since).total_seconds()
@@ -170,9 +172,13 @@ def ask_job(tick: Tick, claim: Row[Any]) -> tuple[ClaimedJob, JobFate]:
     if claim.job_id is None:
         return ClaimedJob.NOT_ASKED, NO_JOB
     told = github.ask_job(
-        tick.rt, installation_id=claim.installation_id, repository=claim.repository, job_id=claim.job_id,
-        policy=SWEEP_ROW, look_ups=tick.look_ups,
-    )  # fmt: skip
+        tick.rt,
+        installation_id=claim.installation_id,
+        repository=claim.repository,
+        job_id=claim.job_id,
+        policy=SWEEP_ROW,
+        look_ups=tick.look_ups,
+    )
     job, fate = told.job, told.fate
     if job is None or fate.fate is Fate.FINISH:
         here = job is not None and job.runner_name is not None and job.runner_name == claim.runner_name
@@ -207,11 +213,18 @@ def act(tick: Tick, claim: Row[Any], verdict: UnusedVerdict, fate: JobFate) -> N
         return begun
 
     case = Case(
-        what=verdict.action, why=verdict.reason, claim_id=claim.id, job_id=claim.job_id, pod_uid=claim.pod_uid,
-        runner_name=claim.runner_name, before="delivered", after="releasing" if releases_it else verdict.action,
-        expects=Expect.CLAIM_MOVED if releases_it else Expect.NOTHING, kills=releases_it,
+        what=verdict.action,
+        why=verdict.reason,
+        claim_id=claim.id,
+        job_id=claim.job_id,
+        pod_uid=claim.pod_uid,
+        runner_name=claim.runner_name,
+        before="delivered",
+        after="releasing" if releases_it else verdict.action,
+        expects=Expect.CLAIM_MOVED if releases_it else Expect.NOTHING,
+        kills=releases_it,
         witnesses=(Witness(Source.GITHUB, verdict.reason),),
         proof="the release deregisters the runner first and obeys a refusal" if releases_it else None,
-    )  # fmt: skip
+    )
     if tick.repair(case, body) and releases_it:
         send_release(tick.rt, claim.id)

@@ -135,11 +135,14 @@ def configure(settings: Settings | BeatSettings) -> Celery:
     app.conf.update(
         broker_url=settings.redis_url.reveal(),
         redbeat_redis_options={
-            "socket_timeout": 10, "socket_connect_timeout": 5, "health_check_interval": 10, "retry_period": 10,
+            "socket_timeout": 10,
+            "socket_connect_timeout": 5,
+            "health_check_interval": 10,
+            "retry_period": 10,
         },
         beat_schedule=schedule(**settings_of(settings)),
         **SETTINGS,
-    )  # fmt: skip
+    )
     assert_in_force(app)
     return app
 

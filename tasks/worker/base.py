@@ -28,7 +28,7 @@ from ostler.logging import about, ids_of
 from rules.upstream.retry import RetryPolicy
 from tasks.worker.app import ROUTES, app
 
-RECONCILES = frozenset({"pools", "pool_changed", "keep", "autoscale"})
+RECONCILES = frozenset({"pools", "pool_changed", "reconcile", "autoscale"})
 """What no frame of sweeps runs, which would note its successes (`tasks.sweeps.tick`)."""
 
 DEADLINE = 20.0

@@ -122,9 +122,13 @@ def unstamp_of_a_delivered_pod() -> None:
         ).all()
         for row in rows:
             apart(
-                unstamp, namespace=row.namespace, name=row.name, uid=row.uid, expected=row.stamp_value,
+                unstamp,
+                namespace=row.namespace,
+                name=row.name,
+                uid=row.uid,
+                expected=row.stamp_value,
                 value=f"{row.id}.{row.stamp_no + 1000}",
-            )  # fmt: skip
+            )
         return []
 
     put(due, begin_unstamps=begin_unstamps)

@@ -132,9 +132,12 @@ class Release:
         component = deployment["metadata"]["labels"][_COMPONENT]
         ready = replicas if component not in PLAYED or self._serves(name, component) else 0
         status = {
-            "observedGeneration": deployment["metadata"]["generation"], "replicas": replicas,
-            "updatedReplicas": replicas, "readyReplicas": ready, "availableReplicas": ready,
-        }  # fmt: skip
+            "observedGeneration": deployment["metadata"]["generation"],
+            "replicas": replicas,
+            "updatedReplicas": replicas,
+            "readyReplicas": ready,
+            "availableReplicas": ready,
+        }
         if self._told.get(name) != status:
             self._kube.request("PATCH", path, body={"status": status}, content_type=MERGE_PATCH)
             self._told[name] = status
@@ -186,9 +189,12 @@ class Release:
             each["name"]: each["value"] if "value" in each else self._secret(each["valueFrom"]["secretKeyRef"])
             for each in container.get("env", ())
         }
-        own = {"OSTLER_ALIVE_FILE": str(self.folder / f"{container['name']}-alive"), "OSTLER_METRICS_PORT": "0",
-               "OSTLER_WEB_POLLS_TLS_PORT": "0",
-               **self.web_ports.environment()}  # fmt: skip
+        own = {
+            "OSTLER_ALIVE_FILE": str(self.folder / f"{container['name']}-alive"),
+            "OSTLER_METRICS_PORT": "0",
+            "OSTLER_WEB_POLLS_TLS_PORT": "0",
+            **self.web_ports.environment(),
+        }
         environment |= {**described, **self.instead, **own, "PYTHONWARNINGS": "ignore"}
         for each in container.get("volumeMounts", ()):
             environment |= self._mounted(spec, each, environment)

@@ -59,9 +59,16 @@ class Shell:
         self._said = ""
         self._changed = threading.Condition()
         self._bash = subprocess.Popen(
-            ["bash", "--noprofile", "--norc"], cwd=folder, env=dict(environment), text=True, errors="replace",
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+            ["bash", "--noprofile", "--norc"],
+            cwd=folder,
+            env=dict(environment),
+            text=True,
+            errors="replace",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         self._reader = threading.Thread(target=self._read, name="shell")
 
     def __enter__(self) -> Self:

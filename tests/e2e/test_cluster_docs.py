@@ -193,15 +193,19 @@ class Story:
 
     def see_nothing(self) -> None:
         """See that the cluster has nothing of Ostler's any more."""
-        for path in ("/api/v1/namespaces/ostler", f"/api/v1/namespaces/{RUNNERS}",
-                     f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD_NAME}"):  # fmt: skip
+        for path in (
+            "/api/v1/namespaces/ostler",
+            f"/api/v1/namespaces/{RUNNERS}",
+            f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD_NAME}",
+        ):
             with pytest.raises(Gone):
                 self.kube.request("GET", path)
         for group, kind in (
-            ("rbac.authorization.k8s.io", "clusterroles"), ("rbac.authorization.k8s.io", "clusterrolebindings"),
+            ("rbac.authorization.k8s.io", "clusterroles"),
+            ("rbac.authorization.k8s.io", "clusterrolebindings"),
             ("admissionregistration.k8s.io", "validatingadmissionpolicies"),
             ("admissionregistration.k8s.io", "validatingadmissionpolicybindings"),
-        ):  # fmt: skip
+        ):
             items = self.kube.request("GET", f"/apis/{group}/v1/{kind}")["items"]
             assert [each["metadata"]["name"] for each in items if "ostler" in each["metadata"]["name"]] == []
 
@@ -230,9 +234,8 @@ class Story:
         return {
             each["metadata"]["name"]
             for each in self.runner_pods()
-            if "ostler.dev/runner-pool-owner" in each["metadata"]["labels"]
-            and each["status"]["phase"] == "Running"
-        }  # fmt: skip
+            if "ostler.dev/runner-pool-owner" in each["metadata"]["labels"] and each["status"]["phase"] == "Running"
+        }
 
     def rows(self, statement: str) -> list[Any]:
         engine = create_engine(self.system.postgres.url("ostler"))
@@ -285,8 +288,13 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     kubectl.build()
     try:
         with ControlPlane.start(folder / "control-plane") as control_plane:
-            system = System(folder / "system", Options(pools=(), real_pods=2), say=print, namespace=RUNNERS,
-                            control_plane=control_plane)  # fmt: skip
+            system = System(
+                folder / "system",
+                Options(pools=(), real_pods=2),
+                say=print,
+                namespace=RUNNERS,
+                control_plane=control_plane,
+            )
             try:
                 yield from _told(system, control_plane, folder)
             finally:
@@ -301,12 +309,18 @@ def _told(system: System, control_plane: ControlPlane, folder: Path) -> Iterator
     home.mkdir()
     shutil.copytree(ROOT / "charts", home / "charts")
     environment = {
-        "PATH": f"{programs(folder / 'bin', folder / 'release')}:/usr/bin:/bin", "HOME": str(home), "LC_ALL": "C.UTF-8",
-        "TMPDIR": os.environ.get("TMPDIR", "/tmp"), "KUBECONFIG": str(control_plane.kubeconfig),  # noqa: S108
-        "IMAGE": "registry.lab/ostler", "TAG": "1", "RUNNER_IMAGE": "registry.lab/runner:1",
-        "WEBHOOK_HOST": "ostler.lab.example", "DATABASE_URL": settings["OSTLER_DATABASE_URL"],
+        "PATH": f"{programs(folder / 'bin', folder / 'release')}:/usr/bin:/bin",
+        "HOME": str(home),
+        "LC_ALL": "C.UTF-8",
+        "TMPDIR": os.environ.get("TMPDIR", "/tmp"),  # noqa: S108
+        "KUBECONFIG": str(control_plane.kubeconfig),
+        "IMAGE": "registry.lab/ostler",
+        "TAG": "1",
+        "RUNNER_IMAGE": "registry.lab/runner:1",
+        "WEBHOOK_HOST": "ostler.lab.example",
+        "DATABASE_URL": settings["OSTLER_DATABASE_URL"],
         "REDIS_URL": settings["OSTLER_REDIS_URL"],
-    }  # fmt: skip
+    }
     instead = {name: settings[name] for name in ELSEWHERE} | SOONER
     kube = system.kube()
     with (

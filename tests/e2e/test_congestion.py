@@ -27,12 +27,15 @@ def test_messages_that_wait_for_long_are_neither_sent_again_nor_overtaken(tmp_pa
         beats=1,
         real_pods=0,
         settings={
-            "OSTLER_WORKER_THREADS": "1", "OSTLER_DUE_AFTER": "1", "OSTLER_RESUME_EVERY": "1",
-            "OSTLER_DEFAULT_BUDGET_COUNT": str(JOBS), "OSTLER_DEFAULT_BUDGET_VCPU": str(JOBS),
+            "OSTLER_WORKER_THREADS": "1",
+            "OSTLER_DUE_AFTER": "1",
+            "OSTLER_RESUME_EVERY": "1",
+            "OSTLER_DEFAULT_BUDGET_COUNT": str(JOBS),
+            "OSTLER_DEFAULT_BUDGET_VCPU": str(JOBS),
             "OSTLER_DEFAULT_BUDGET_MEMORY_GIB": str(JOBS),
         },
         github_faults=FaultPlan((Fault(kind="delay", delay_seconds=0.25),)),
-    )  # fmt: skip
+    )
     with System(tmp_path, options, say=print, cluster="embedded") as system:
         engine = create_engine(system.postgres.url("ostler"))
 

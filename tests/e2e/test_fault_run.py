@@ -74,9 +74,11 @@ def drive(system: System) -> None:
         while sent < JOBS and sent - completed < WAVE:
             account, pool = next(kinds)
             body = {
-                "repository": f"{account.login}/{account.repositories[0]}", "labels": list(pool.labels),
-                "count": min(5, JOBS - sent), "duration_seconds": 0.5,
-            }  # fmt: skip
+                "repository": f"{account.login}/{account.repositories[0]}",
+                "labels": list(pool.labels),
+                "count": min(5, JOBS - sent),
+                "duration_seconds": 0.5,
+            }
             sent += len(system.lab("POST", "/jobs", body)["ids"])
         time.sleep(0.3)
 
@@ -115,8 +117,9 @@ def test_500_jobs_run_once_each_while_one_call_in_twenty_fails(system: System) -
     over = time.monotonic()
     eventually(
         lambda: not system.lab("GET", "/runners")["runners"] and not live_claims(system),
-        timeout=SETTLED_WITHIN, what="no runner left at GitHub, no claim left",
-    )  # fmt: skip
+        timeout=SETTLED_WITHIN,
+        what="no runner left at GitHub, no claim left",
+    )
 
     verdict = judge(read_log(system.github_log), read_log(system.kubelet_log))
     made = calls(system) - before

@@ -129,9 +129,10 @@ def test_jobs_run_where_every_process_is_its_own_service_account(scene: Scene) -
     by_admin = {
         _resource(each)
         for each in scene.calls()
-        if each["user"]["username"] == "admin" and each.get("userAgent") == "ostler"
+        if each["user"]["username"] == "admin"
+        and each.get("userAgent") == "ostler"
         and each.get("objectRef", {}).get("namespace") == system.namespace
-    }  # fmt: skip
+    }
     assert by_admin <= {"runnerpools", "roles", "rolebindings", "namespaces", "poddisruptionbudgets"}
 
 

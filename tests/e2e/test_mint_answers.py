@@ -289,9 +289,17 @@ def send_public(system: System, **what: Any) -> int:
 def openorg(system: System) -> None:
     """An organisation with a public repository, whose default group admits it."""
     repositories = [{"id": 990001, "name": "tool", "public": True}]
-    system.lab("POST", "/accounts", {
-        "id": 9900, "login": "openorg", "type": "Organization", "installation_id": 9901, "repositories": repositories,
-    })  # fmt: skip
+    system.lab(
+        "POST",
+        "/accounts",
+        {
+            "id": 9900,
+            "login": "openorg",
+            "type": "Organization",
+            "installation_id": 9901,
+            "repositories": repositories,
+        },
+    )
     system.lab("PUT", "/accounts/openorg/groups/1", {"public": True})
 
 

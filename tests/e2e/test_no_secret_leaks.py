@@ -122,8 +122,10 @@ class Stage:
     def objects(self) -> bytes:
         """Return everything that Kubernetes shows of the namespace, events too."""
         namespace = self.system.namespace
-        paths = [f"/api/v1/namespaces/{namespace}/{kind}" for kind in
-                 ("pods", "events", "serviceaccounts", "configmaps", "secrets")]  # fmt: skip
+        paths = [
+            f"/api/v1/namespaces/{namespace}/{kind}"
+            for kind in ("pods", "events", "serviceaccounts", "configmaps", "secrets")
+        ]
         paths.append(f"/apis/ostler.dev/v1alpha1/namespaces/{namespace}/runnerpools")
         return "\n".join(json.dumps(self.kube.request("GET", path)) for path in paths).encode()
 

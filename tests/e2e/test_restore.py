@@ -56,8 +56,12 @@ class Run:
         """Queue jobs, of all accounts in turn."""
         for number in range(count):
             account = ACCOUNTS[number % len(ACCOUNTS)]
-            body = {"repository": f"{account.login}/{account.repositories[0]}", "labels": list(POOL.labels),
-                    "count": 1, "duration_seconds": seconds}  # fmt: skip
+            body = {
+                "repository": f"{account.login}/{account.repositories[0]}",
+                "labels": list(POOL.labels),
+                "count": 1,
+                "duration_seconds": seconds,
+            }
             self.system.lab("POST", "/jobs", body)
         self.sent += count
 
@@ -113,8 +117,9 @@ def run(
     admin.request("POST", "/api/v1/namespaces", body={"metadata": {"name": namespace}})
     program = getattr(request, "param", "ostler")
     options = Options(pools=(POOL,), real_pods=2, settings=SETTINGS, worker_program=(program,))
-    with System(tmp_path_factory.mktemp("system"), options, say=print, namespace=namespace,
-                control_plane=control_plane) as system:  # fmt: skip
+    with System(
+        tmp_path_factory.mktemp("system"), options, say=print, namespace=namespace, control_plane=control_plane
+    ) as system:
         system.wait_for_warm_pods(POOL.replicas, timeout=180)
         yield Run(system, admin)
     admin.request("DELETE", f"/api/v1/namespaces/{namespace}")

@@ -29,9 +29,11 @@ def system(
     namespace = f"untold-{secrets.token_hex(4)}"
     admin.request("POST", "/api/v1/namespaces", body={"metadata": {"name": namespace}})
     settings = {
-        "OSTLER_CATCH_UP_EVERY": "2", "OSTLER_CATCH_UP_AFTER": "2", "OSTLER_CATCH_UP_OVER_AFTER": "4",
+        "OSTLER_CATCH_UP_EVERY": "2",
+        "OSTLER_CATCH_UP_AFTER": "2",
+        "OSTLER_CATCH_UP_OVER_AFTER": "4",
         "OSTLER_SWEEP_EVERY": "5",
-    }  # fmt: skip
+    }
     options = Options(pools=(LabPool("small", LABELS, 3),), beats=1, real_pods=0, settings=settings)
     folder = tmp_path_factory.mktemp("system")
     with System(folder, options, say=print, namespace=namespace, control_plane=control_plane) as running:

@@ -235,9 +235,12 @@ class Stage:
         """Create jobs of the next account and return their ids."""
         account = next(self._accounts)
         body = {
-            "repository": f"{account.login}/{account.repositories[0]}", "labels": list(POOL.labels), "count": count,
-            "duration_seconds": seconds, "waiting": waiting,
-        }  # fmt: skip
+            "repository": f"{account.login}/{account.repositories[0]}",
+            "labels": list(POOL.labels),
+            "count": count,
+            "duration_seconds": seconds,
+            "waiting": waiting,
+        }
         ids: list[int] = self.system.lab("POST", "/jobs", body)["ids"]
         return ids
 
@@ -544,9 +547,14 @@ def running(
     with ExitStack() as stack:
         api = stack.enter_context(FaultProxy(access.url, ca_file=access.ca_file))
         options = Options(
-            pools=[POOL], workers=workers, beats=beats, watches=watches, real_pods=1, settings=given,
+            pools=[POOL],
+            workers=workers,
+            beats=beats,
+            watches=watches,
+            real_pods=1,
+            settings=given,
             kubernetes_url=api.url,
-        )  # fmt: skip
+        )
         system = System(folder / "system", options, say=lambda _: None, namespace=namespace, control_plane=access)
         line = Line(system.polls_url)
         stack.callback(line.close)

@@ -14,9 +14,17 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 def claim(number: int, *, job: int | None = None, pod: str = "uid-1", ended: bool = True) -> ClaimRow:
     return ClaimRow(
-        id=number, purpose="job", job_id=job or number, pod_uid=pod, account_id=7, vcpu=2000, memory=4096,
-        created_at=START, delivered_at=START, ended_at=START + timedelta(seconds=9) if ended else None,
-    )  # fmt: skip
+        id=number,
+        purpose="job",
+        job_id=job or number,
+        pod_uid=pod,
+        account_id=7,
+        vcpu=2000,
+        memory=4096,
+        created_at=START,
+        delivered_at=START,
+        ended_at=START + timedelta(seconds=9) if ended else None,
+    )
 
 
 def events(number: int, *names: str, after: int = 0) -> list[EventRow]:

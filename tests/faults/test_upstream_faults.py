@@ -86,7 +86,7 @@ def test_a_flushed_redis_costs_seconds_and_no_job(stage: Stage) -> None:
     jobs = early + stage.send(3)
 
     stage.until(lambda: stage.are_over(jobs), what="the end of the jobs")
-    # Only the keeper sees this, and only beat wakes the keeper.
+    # Only the reconciler sees this, and only beat wakes the reconciler.
     stage.scale(POOL.replicas - 1)
     stage.until(
         lambda: len(list_pods(stage.kube, namespace=stage.system.namespace)) == POOL.replicas - 1,

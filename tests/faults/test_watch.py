@@ -18,7 +18,7 @@ from tests.faults.stage import Stage, running
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 NO_LISTS = {"OSTLER_SWEEP_EVERY": "3600", "OSTLER_POOLS_EVERY": "3600", "OSTLER_WATCH_EXECUTING_AFTER": "1"}
-"""Beat sends no sweep that lists Pods, and no keeper."""
+"""Beat sends no sweep that lists Pods, and no reconciler."""
 
 ROUNDS = 5
 AT_ONCE = 4

@@ -89,8 +89,11 @@ def claims(rt: StubRuntime, *runners: str) -> None:
             INSERT INTO mint_attempts (claim_id, runner_name, outcome, created_at)
             SELECT id, :runner, 'minted', now() FROM claim
             """,
-            runner=runner, live=number == 0, installation=ORG_INSTALLATION, scope=SCOPE,
-        )  # fmt: skip
+            runner=runner,
+            live=number == 0,
+            installation=ORG_INSTALLATION,
+            scope=SCOPE,
+        )
 
 
 def lists(lab: Lab) -> int:

@@ -29,9 +29,26 @@ SOURCES = ("rules", "deploys")
 """The folders of pure decisions; no two of their modules have the same name."""
 
 LAWS = (
-    "reaping", "unused", "orphans", "stamps", "nodes", "restoring", "epochs", "draining", "fairness", "retry",
-    "pool_plan", "starts", "stranding", "busy", "bindings", "machines", "fates", "pod_ends", "adrift",
-)  # fmt: skip
+    "reaping",
+    "unused",
+    "orphans",
+    "stamps",
+    "nodes",
+    "restoring",
+    "epochs",
+    "draining",
+    "fairness",
+    "retry",
+    "pool_plan",
+    "starts",
+    "stranding",
+    "busy",
+    "bindings",
+    "machines",
+    "fates",
+    "pod_ends",
+    "adrift",
+)
 """The modules that decide about laws, which a full run judges first."""
 
 UNNOTICED = {0, 33}
@@ -159,12 +176,18 @@ def changed_modules(base: str, root: Path = ROOT) -> list[str]:
     """Return the modules of `rules` that differ from where this branch left `base`, in the work tree or in commits."""
     found = subprocess.run(
         ["git", "diff", "--name-only", "--diff-filter=d", "--merge-base", base, "--", *SOURCES],
-        cwd=root, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     new = subprocess.run(
         ["git", "ls-files", "--others", "--exclude-standard", "--", *SOURCES],
-        cwd=root, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return sorted(
         {Path(line).stem for line in (found.stdout + new.stdout).split() if line.endswith(".py")} - {"__init__"}
     )

@@ -34,9 +34,27 @@ MOST = 150
 PATIENCE = 300
 """Seconds for the tests of one mutant. A run that takes longer has the result `timeout`, which counts as survived."""
 FIRST = {
-    "deliver", "offers", "releases", "matching", "bindings", "steps", "resume", "rematch", "pod_rows", "pool_plans",
-    "stuck_pods", "adrift", "cuts", "sweeps", "transitions", "repairs", "scaling", "keeper", "usage", "stranded",
-}  # fmt: skip
+    "deliver",
+    "offers",
+    "releases",
+    "matching",
+    "bindings",
+    "steps",
+    "resume",
+    "rematch",
+    "pod_rows",
+    "pool_plans",
+    "stuck_pods",
+    "adrift",
+    "cuts",
+    "sweeps",
+    "transitions",
+    "repairs",
+    "scaling",
+    "reconciler",
+    "usage",
+    "stranded",
+}
 """Modules whose mutants run before the others: claims, offers, deliveries, releases, retirements and repairs."""
 
 _GUARDED = re.compile(r"\b(UPDATE|DELETE FROM|INSERT INTO)\b.*\bWHERE\b|\bWHERE\b.*\bUPDATE\b", re.DOTALL)
@@ -222,9 +240,13 @@ def judge(mutant: Mutant, tests: Sequence[str], *, root: Path = ROOT, copy: Path
     try:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", "--hypothesis-profile=mutants", *tests],
-            cwd=copy, env=os.environ | {"PYTHONPATH": str(copy)}, capture_output=True, text=True, timeout=PATIENCE,
+            cwd=copy,
+            env=os.environ | {"PYTHONPATH": str(copy)},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
             check=False,
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired:
         return "timeout", ""
     finally:

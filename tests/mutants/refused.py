@@ -17,9 +17,20 @@ from functools import cache
 from pathlib import Path
 
 REFUSALS = {
-    "arg-type", "assignment", "attr-defined", "call-arg", "call-overload", "dict-item", "index", "list-item",
-    "operator", "return", "return-value", "type-var", "union-attr",
-}  # fmt: skip
+    "arg-type",
+    "assignment",
+    "attr-defined",
+    "call-arg",
+    "call-overload",
+    "dict-item",
+    "index",
+    "list-item",
+    "operator",
+    "return",
+    "return-value",
+    "type-var",
+    "union-attr",
+}
 CONFIGURATION = "[mypy]\npython_version = 3.11\nfollow_imports = silent\n"
 _MUTANT = re.compile(r"__mutmut_\d+$")
 
@@ -52,10 +63,23 @@ def main() -> int:
     settings = Path("mypy.ini")
     settings.write_text(CONFIGURATION)
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--config-file", str(settings), "--output", "json",
-         "-p", "rules", "-p", "deploys"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "mypy",
+            "--config-file",
+            str(settings),
+            "--output",
+            "json",
+            "-p",
+            "rules",
+            "-p",
+            "deploys",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode not in {0, 1}:
         sys.stderr.write(done.stdout + done.stderr)
         return done.returncode

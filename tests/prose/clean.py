@@ -24,7 +24,7 @@ CLEAN = (
     "docs/decisions/0011-short-calls-in-loops.md",
     "docs/decisions/0013-gates-in-postgres.md",
     "docs/decisions/0019-who-may-use-a-pool.md",
-    "docs/decisions/0020-a-first-poll-is-the-keepers.md",
+    "docs/decisions/0020-a-first-poll-is-the-reconcilers.md",
     "docs/decisions/0022-what-holds-a-pool.md",
     "docs/decisions/0030-a-changed-pool-is-marked-first.md",
     "docs/decisions/0034-runner-pods-tolerate-lost-nodes.md",

@@ -49,8 +49,9 @@ class Amount(BaseModel):
 class NewBudget(BaseModel):
     """What an account may use at the same time, over all pools. A lower budget ends nothing."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [
-        {"count": 20, "vcpu": 80, "memory_gib": 320}]})  # fmt: skip
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"count": 20, "vcpu": 80, "memory_gib": 320}]}
+    )
 
     count: Integer = Field(ge=0, le=MOST_JOBS, strict=True, description="jobs; 0 holds all of its jobs")
     vcpu: float = Field(ge=0, le=MOST_VCPU, allow_inf_nan=False, strict=True, description="vCPU, to the millicore")

@@ -86,7 +86,7 @@ class ClaimDetail(Claim):
 
 def shown(row: Row[Any]) -> dict[str, Any]:
     """Return a claim's row as the API shows it."""
-    return {**row._mapping, "vcpu": cores(row.vcpu), "memory_gib": gib(row.memory), "pod_end": tell(end_of(row))}  # noqa: SLF001
+    return {**row._mapping, "vcpu": cores(row.vcpu), "memory_gib": gib(row.memory), "pod_end": tell(end_of(row))}
 
 
 def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:

@@ -29,9 +29,15 @@ from web.refused_log import RefusedLog
 
 LARGEST_BODY = 16 * 1024
 OPEN = frozenset(
-    {"/docs", "/docs/init.js", "/docs/swagger-ui-bundle.js", "/docs/swagger-ui.css", "/docs/favicon.png",
-     "/openapi.json"}
-)  # fmt: skip
+    {
+        "/docs",
+        "/docs/init.js",
+        "/docs/swagger-ui-bundle.js",
+        "/docs/swagger-ui.css",
+        "/docs/favicon.png",
+        "/openapi.json",
+    }
+)
 """Paths that need no token: they say what stands in the repository, and nothing of rows."""
 
 _SCHEME = "bearer "

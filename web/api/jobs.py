@@ -103,7 +103,7 @@ class JobDetail(Job):
 def shown(row: Row[Any], *, now: datetime) -> dict[str, Any]:
     """Return a job's row as the API shows it."""
     ended = row.completed_at if row.state == JobState.COMPLETED and row.completed_at is not None else now
-    return {**row._mapping, "age_seconds": max(timedelta(), ended - row.queued_at).total_seconds()}  # noqa: SLF001
+    return {**row._mapping, "age_seconds": max(timedelta(), ended - row.queued_at).total_seconds()}
 
 
 def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
@@ -140,7 +140,7 @@ def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
             raise not_found("job")
         return shown(story.job, now=now) | {
             "why": {**asdict(explain(story.facts)), "ahead": story.facts.ahead},
-            "claims": [{**claim._mapping, "pod_end": tell(end_of(claim))} for claim in story.claims],  # noqa: SLF001
+            "claims": [{**claim._mapping, "pod_end": tell(end_of(claim))} for claim in story.claims],
             "events": story.events,
         }
 

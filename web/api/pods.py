@@ -82,7 +82,7 @@ def router(database: Callable[[], Database]) -> APIRouter:
         if story is None:
             raise not_found("Pod")
         return {
-            **story.pod._mapping,  # noqa: SLF001
+            **story.pod._mapping,
             "end": tell(end_of(story.pod), pod="it"),
             "claims": story.claims,
             "events": story.events,

@@ -96,7 +96,7 @@ class PoolDetail(Pool):
 
 def shown(row: Row[Any]) -> dict[str, Any]:
     """Return a pool's row as the API shows it."""
-    return {**row._mapping, "vcpu": cores(row.vcpu), "memory_gib": gib(row.memory)}  # noqa: SLF001
+    return {**row._mapping, "vcpu": cores(row.vcpu), "memory_gib": gib(row.memory)}
 
 
 def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:

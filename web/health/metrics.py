@@ -156,9 +156,10 @@ class Rows(Collector):
         yield jobs
         claims = GaugeMetricFamily("ostler_claims", "Live claims", labels=("purpose", "state"))
         oldest = GaugeMetricFamily(
-            "ostler_oldest_claim_seconds", "Since the last transition of the claim that had none for longest; 0: none",
+            "ostler_oldest_claim_seconds",
+            "Since the last transition of the claim that had none for longest; 0: none",
             labels=("purpose", "state"),
-        )  # fmt: skip
+        )
         for purpose in Purpose:
             for claim_state in _LIVE_CLAIMS:
                 claims.add_metric((purpose, claim_state), found.claims.get((purpose, claim_state), 0))
@@ -166,9 +167,10 @@ class Rows(Collector):
         yield claims
         yield oldest
         waits = GaugeMetricFamily(
-            "ostler_backoffs", "Backoffs of mints that GitHub refused or did not answer, until one succeeds",
+            "ostler_backoffs",
+            "Backoffs of mints that GitHub refused or did not answer, until one succeeds",
             labels=("kind",),
-        )  # fmt: skip
+        )
         for kind in BASE:
             waits.add_metric((kind,), found.backoffs.get(kind, 0))
         yield waits
@@ -182,9 +184,10 @@ class Rows(Collector):
         yield gates
         yield closed
         stranded = GaugeMetricFamily(
-            "ostler_oldest_stranded_seconds", "For how long the oldest of what is stranded has been; 0: nothing is",
+            "ostler_oldest_stranded_seconds",
+            "For how long the oldest of what is stranded has been; 0: nothing is",
             labels=("cause",),
-        )  # fmt: skip
+        )
         for cause, age in found.stranded_seconds.items():
             stranded.add_metric((cause,), age)
         yield stranded
@@ -197,17 +200,19 @@ class Rows(Collector):
         yield _scaling(found)
         yield _braked(found)
         yield _versions(found)
-        yield GaugeMetricFamily("ostler_epoch", "The epoch of Postgres, which rises every few seconds",
-                                found.epoch.epoch.number)  # fmt: skip
+        yield GaugeMetricFamily(
+            "ostler_epoch", "The epoch of Postgres, which rises every few seconds", found.epoch.epoch.number
+        )
         yield GaugeMetricFamily(
             "ostler_epoch_confirmed_timestamp_seconds",
             "When Postgres was last seen to be as new as the cluster, Unix time; 0: never",
             0 if found.epoch.confirmed_at is None else found.epoch.confirmed_at.timestamp(),
         )
         yield GaugeMetricFamily(
-            "ostler_database_older", "Whether Postgres was put back to an earlier state than the cluster knows",
+            "ostler_database_older",
+            "Whether Postgres was put back to an earlier state than the cluster knows",
             found.epoch.older_since is not None,
-        )  # fmt: skip
+        )
         yield GaugeMetricFamily(
             "ostler_ending_pods",
             "Pods that outlive their job and count in a budget until they have ended",

@@ -76,9 +76,12 @@ def _change(db: Connection, announced: Announcement, *, budget: Budget, access: 
         case InstallationEvent() if announced.action in installations.LEFT:
             reason = installations.LEFT[announced.action]
             installations.leave(
-                db, installation_id=announced.installation_id, reason=reason,
-                gone=announced.action in installations.GONE, now=now,
-            )  # fmt: skip
+                db,
+                installation_id=announced.installation_id,
+                reason=reason,
+                gone=announced.action in installations.GONE,
+                now=now,
+            )
             return False
         case InstallationEvent():
             installations.come_back(

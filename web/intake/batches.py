@@ -237,9 +237,12 @@ class Batches:
                 case _:
                     event = waiting.received.event
                     log.info(
-                        "webhook.stored", delivery=waiting.received.guid, job=event.job_id, action=event.action,
+                        "webhook.stored",
+                        delivery=waiting.received.guid,
+                        job=event.job_id,
+                        action=event.action,
                         outcome=answer,
-                    )  # fmt: skip
+                    )
                     waiting.end(answer)
         now = self._monotonic()
         if parts:

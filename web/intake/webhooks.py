@@ -34,7 +34,7 @@ from ostler.clock import utcnow
 from ostler.logging import get_logger
 from ostler.reasons import words_of
 from ostler.settings import Settings
-from ostler.wakes import ASK_OWNER, ASK_RUN, KEEP, RELEASE, REMATCH
+from ostler.wakes import ASK_OWNER, ASK_RUN, RECONCILE, RELEASE, REMATCH
 from web.intake import announcements
 from web.intake.batches import CONTENDED_FOR, TRY_AGAIN_AFTER, Batches, NotStored, is_contended
 from web.intake.malformed import MalformedNotes
@@ -55,7 +55,7 @@ MOST_UNPROVEN = 64 * 1024 * 1024
 
 LONGEST_GUID = 128
 
-KEEP_AFTER = 1.0
+RECONCILE_AFTER = 1.0
 """Seconds from a job's end to the reconcile of its pool: its Pod is terminal by then, and more have ended."""
 
 _KINDS = {"workflow_job": "workflow_job", "ping": "ping"}
@@ -122,7 +122,7 @@ class Intake:
         self._malformed: MalformedNotes | None = None
         self._unsigned = RefusedLog(log, "webhook.unsigned")
         self._reading = 0
-        self._keeps: dict[int, asyncio.TimerHandle] = {}
+        self._reconciles: dict[int, asyncio.TimerHandle] = {}
 
     @property
     def depth(self) -> int:
@@ -144,8 +144,8 @@ class Intake:
             malformed.stop()
         if announcer is not None:
             await asyncio.to_thread(announcer.shutdown)
-        for pool_id in list(self._keeps):
-            self._keep(pool_id)
+        for pool_id in list(self._reconciles):
+            self._reconcile(pool_id)
 
     async def receive(self, request: Request) -> Response:
         """Answer one webhook: 202, or a problem (RFC 9457) that tells nothing of secrets or rows."""
@@ -296,12 +296,12 @@ class Intake:
             self._publisher.send(ASK_OWNER, queue="github")
         for claim_id in applied.releases:
             self._publisher.send(RELEASE, queue="dispatch", claim_id=claim_id)
-        for pool_id in applied.keeper - self._keeps.keys():
-            self._keeps[pool_id] = asyncio.get_running_loop().call_later(KEEP_AFTER, self._keep, pool_id)
+        for pool_id in applied.reconcile - self._reconciles.keys():
+            self._reconciles[pool_id] = asyncio.get_running_loop().call_later(RECONCILE_AFTER, self._reconcile, pool_id)
 
-    def _keep(self, pool_id: int) -> None:
-        self._keeps.pop(pool_id).cancel()
-        self._publisher.send(KEEP, queue="pools", pool_id=pool_id)
+    def _reconcile(self, pool_id: int) -> None:
+        self._reconciles.pop(pool_id).cancel()
+        self._publisher.send(RECONCILE, queue="pools", pool_id=pool_id)
 
     # Answers
 

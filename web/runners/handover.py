@@ -93,14 +93,24 @@ class Handover:
         def body(db: Connection) -> tuple[Delivery, Secret] | None:
             if again:
                 delivery = delivered_before(
-                    db, claim_id=claim_id, pod_uid=to.pod_uid, stamp_returns_after=self._stamp_returns_after,
-                    now=utcnow(), who="web",
-                )  # fmt: skip
+                    db,
+                    claim_id=claim_id,
+                    pod_uid=to.pod_uid,
+                    stamp_returns_after=self._stamp_returns_after,
+                    now=utcnow(),
+                    who="web",
+                )
             else:
                 delivery = deliver(
-                    db, claim_id=claim_id, pod_uid=to.pod_uid, poll_id=to.poll_id, cancels_unstamp=cancels_unstamp,
-                    stamp_returns_after=self._stamp_returns_after, now=utcnow(), who="web",
-                )  # fmt: skip
+                    db,
+                    claim_id=claim_id,
+                    pod_uid=to.pod_uid,
+                    poll_id=to.poll_id,
+                    cancels_unstamp=cancels_unstamp,
+                    stamp_returns_after=self._stamp_returns_after,
+                    now=utcnow(),
+                    who="web",
+                )
             # Read before the commit: what cannot be decrypted must not count as delivered.
             return None if delivery is None else (delivery, self._cipher.decrypt(delivery.jit))
 
@@ -119,9 +129,14 @@ class Handover:
             telemetry.JOB_WAIT_SECONDS.observe(max(0.0, (utcnow() - delivery.queued_at).total_seconds()))
         self._counts["delivery.again" if again else "delivery.first"] += 1
         log.info(
-            "claim.delivered", claim=claim_id, job=delivery.job_id, pod=to.pod_name, pod_uid=to.pod_uid,
-            runner=delivery.runner_name, again=again,
-        )  # fmt: skip
+            "claim.delivered",
+            claim=claim_id,
+            job=delivery.job_id,
+            pod=to.pod_name,
+            pod_uid=to.pod_uid,
+            runner=delivery.runner_name,
+            again=again,
+        )
         late_stamp = delivery.stamp is Stamp.OFF or (again and delivery.stamp is not Stamp.ON)
         after = BackgroundTask(self._stamp, claim_id) if late_stamp else None
         return work(delivery, jit, accept=to.accept, after=after)
@@ -146,6 +161,4 @@ class Handover:
 
     async def _stamp(self, claim_id: int) -> None:
         # Directly behind the answer the stamp could cut it off. `resume` sends it where this process is killed before.
-        self._publisher.send(
-            STAMP, queue="dispatch", after=self._stamp_returns_after, claim_id=claim_id, chain_no=None
-        )  # fmt: skip
+        self._publisher.send(STAMP, queue="dispatch", after=self._stamp_returns_after, claim_id=claim_id, chain_no=None)

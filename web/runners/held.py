@@ -20,9 +20,19 @@ class Poll:
     """
 
     __slots__ = (
-        "_future", "_loop", "cancels", "closed", "ends_at", "id", "identity", "retry", "superseded", "tries", "until",
+        "_future",
+        "_loop",
+        "cancels",
+        "closed",
+        "ends_at",
+        "id",
+        "identity",
+        "retry",
+        "superseded",
+        "tries",
+        "until",
         "written",
-    )  # fmt: skip
+    )
 
     def __init__(
         self, *, identity: PodIdentity, until: datetime, ends_at: float, loop: asyncio.AbstractEventLoop

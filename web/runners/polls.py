@@ -149,9 +149,12 @@ class Polls:
         watcher = loop.create_task(_watch(request, poll))
         self._offering.add(poll)
         to = Recipient(
-            pod_uid=poll.pod_uid, pod_name=poll.identity.pod_name, poll_id=poll.id, token=token,
+            pod_uid=poll.pod_uid,
+            pod_name=poll.identity.pod_name,
+            poll_id=poll.id,
+            token=token,
             accept=request.headers.get("accept", ""),
-        )  # fmt: skip
+        )
         try:
             return await self._settled(poll, to)
         finally:
@@ -183,9 +186,12 @@ class Polls:
             else:
                 if answer.verdict is not Verdict.NOTHING:
                     log.info(
-                        "poll.answered", pod=poll.identity.pod_name, pod_uid=poll.pod_uid, verdict=answer.verdict,
+                        "poll.answered",
+                        pod=poll.identity.pod_name,
+                        pod_uid=poll.pod_uid,
+                        verdict=answer.verdict,
                         why=answer.why,
-                    )  # fmt: skip
+                    )
                 # At the end of a hold at once: the Pod stays offered, and a JIT minted meanwhile waits for it.
                 return bare(_STATUS[answer.verdict], retry_after=0 if answer is _OVER else RETRY_AFTER)
             # The rows say something else than was thought: have them read again.

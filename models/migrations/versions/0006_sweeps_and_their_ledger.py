@@ -20,7 +20,10 @@ def upgrade() -> None:
         "sweeps",
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column(
-            "lease_no", sa.BigInteger(), server_default="0", nullable=False,
+            "lease_no",
+            sa.BigInteger(),
+            server_default="0",
+            nullable=False,
             comment="raised by each taking; fences what came before",
         ),
         sa.Column("lease_holder", sa.Text(), nullable=True),
@@ -40,7 +43,7 @@ def upgrade() -> None:
             "(leased_until IS NULL) = (lease_holder IS NULL)", name=op.f("ck_sweeps_lease_has_its_holder")
         ),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_sweeps")),
-    )  # fmt: skip
+    )
     op.create_table(
         "sweep_runs",
         sa.Column("id", sa.BigInteger(), sa.Identity(always=True), nullable=False),

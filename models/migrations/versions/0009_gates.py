@@ -31,14 +31,17 @@ def upgrade() -> None:
         sa.Column("why", sa.Text(), nullable=True, comment="of its last closing"),
         sa.Column("good_looks", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column(
-            "needs", sa.BigInteger(), server_default="0", nullable=False,
+            "needs",
+            sa.BigInteger(),
+            server_default="0",
+            nullable=False,
             comment="good looks that open it, drawn when it closed",
         ),
         sa.Column("looked_at", _TIME, nullable=True),
         sa.Column("calls", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("errors", sa.BigInteger(), server_default="0", nullable=False),
         sa.PrimaryKeyConstraint("upstream", name=op.f("pk_gates")),
-    )  # fmt: skip
+    )
 
 
 def downgrade() -> None:

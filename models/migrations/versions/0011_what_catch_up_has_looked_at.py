@@ -26,15 +26,21 @@ def upgrade() -> None:
         sa.Column("failures", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("not_before", _TIME, nullable=True),
         sa.Column(
-            "lists", postgresql.JSONB(), server_default="{}", nullable=False,
+            "lists",
+            postgresql.JSONB(),
+            server_default="{}",
+            nullable=False,
             comment="runs by status as last listed, with the etag",
         ),
         sa.Column(
-            "settled", postgresql.JSONB(), server_default="{}", nullable=False,
+            "settled",
+            postgresql.JSONB(),
+            server_default="{}",
+            nullable=False,
             comment="etag of the jobs of each run that needed nothing",
         ),
         sa.PrimaryKeyConstraint("repository", name=op.f("pk_catch_up_repositories")),
-    )  # fmt: skip
+    )
     op.create_table(
         "catch_up_purses",
         sa.Column("installation_id", sa.BigInteger(), autoincrement=False, nullable=False),

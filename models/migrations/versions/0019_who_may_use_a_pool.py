@@ -18,10 +18,13 @@ def upgrade() -> None:
     op.add_column(
         "pools",
         sa.Column(
-            "allow_forks", sa.Boolean(), server_default="false", nullable=False,
+            "allow_forks",
+            sa.Boolean(),
+            server_default="false",
+            nullable=False,
             comment="jobs of forks of public repositories too",
         ),
-    )  # fmt: skip
+    )
     op.add_column(
         "jobs",
         sa.Column("public", sa.Boolean(), nullable=True, comment="its repository is; NULL: queued before it was kept"),
@@ -32,7 +35,10 @@ def upgrade() -> None:
         sa.Column("run_id", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("origin", sa.Text(), nullable=True, comment="here or fork; NULL: not known yet"),
         sa.Column(
-            "failures", sa.BigInteger(), server_default="0", nullable=False,
+            "failures",
+            sa.BigInteger(),
+            server_default="0",
+            nullable=False,
             comment="questions in a row without an answer",
         ),
         sa.Column("leased_until", sa.DateTime(timezone=True), nullable=True),
@@ -40,7 +46,7 @@ def upgrade() -> None:
         sa.Column("changed_at", sa.DateTime(timezone=True), nullable=False),
         sa.CheckConstraint("origin IN ('here', 'fork')", name=op.f("ck_run_origins_origin_known")),
         sa.PrimaryKeyConstraint("run_id", name=op.f("pk_run_origins")),
-    )  # fmt: skip
+    )
     op.create_table(
         "runner_group_lists",
         sa.Column("installation_id", sa.BigInteger(), autoincrement=False, nullable=False),

@@ -33,7 +33,15 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     for name in (
-        "status_at", "status", "problem", "tick_retired", "tick_at", "start_detail", "start_trouble", "create_after",
-        "failed_at", "failed_starts",
-    ):  # fmt: skip
+        "status_at",
+        "status",
+        "problem",
+        "tick_retired",
+        "tick_at",
+        "start_detail",
+        "start_trouble",
+        "create_after",
+        "failed_at",
+        "failed_starts",
+    ):
         op.drop_column("pools", name)

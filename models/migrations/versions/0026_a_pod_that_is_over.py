@@ -24,6 +24,10 @@ def downgrade() -> None:
 
 def _comment(comment: str, *, instead_of: str) -> None:
     op.alter_column(
-        "runner_pods", "terminal_at", existing_type=sa.DateTime(timezone=True), existing_nullable=True,
-        comment=comment, existing_comment=instead_of,
-    )  # fmt: skip
+        "runner_pods",
+        "terminal_at",
+        existing_type=sa.DateTime(timezone=True),
+        existing_nullable=True,
+        comment=comment,
+        existing_comment=instead_of,
+    )

@@ -17,10 +17,11 @@ def upgrade() -> None:
     op.add_column(
         "runner_pods",
         sa.Column(
-            "charged_account_id", sa.BigInteger(),
+            "charged_account_id",
+            sa.BigInteger(),
             comment="whose JIT it was given: it counts in the budget of this account until it ends or its node is gone",
         ),
-    )  # fmt: skip
+    )
     op.add_column(
         "runner_pods",
         sa.Column("charged_vcpu", sa.BigInteger(), comment="millicores, those of the delivered claim"),
@@ -38,9 +39,12 @@ def upgrade() -> None:
         WHERE p.id = open.id AND open.gone_at IS NULL AND open.terminal_at IS NULL
     """)
     op.create_index(
-        "ix_runner_pods_charged", "runner_pods", ["charged_account_id"],
-        postgresql_include=["id", "charged_vcpu", "charged_memory"], postgresql_where=COUNTS,
-    )  # fmt: skip
+        "ix_runner_pods_charged",
+        "runner_pods",
+        ["charged_account_id"],
+        postgresql_include=["id", "charged_vcpu", "charged_memory"],
+        postgresql_where=COUNTS,
+    )
 
 
 def downgrade() -> None:

@@ -18,17 +18,21 @@ def upgrade() -> None:
     op.add_column(
         "accounts",
         sa.Column(
-            "access", sa.Text(), nullable=False, server_default="allowed",
+            "access",
+            sa.Text(),
+            nullable=False,
+            server_default="allowed",
             comment="whether its jobs are served: allowed, held",
         ),
-    )  # fmt: skip
+    )
     op.add_column(
         "accounts",
         sa.Column(
-            "access_asked_at", sa.DateTime(timezone=True),
+            "access_asked_at",
+            sa.DateTime(timezone=True),
             comment="when GitHub said that the App is another account's; NULL while held: to be asked",
         ),
-    )  # fmt: skip
+    )
     op.create_check_constraint("access_known", "accounts", "access IN ('allowed', 'held')")
     op.create_index("ix_accounts_unasked", "accounts", ["id"], postgresql_where=UNASKED)
 

@@ -15,10 +15,12 @@ def upgrade() -> None:
     op.add_column(
         "runner_pods",
         sa.Column(
-            "deletion_at", sa.DateTime(timezone=True), nullable=True,
+            "deletion_at",
+            sa.DateTime(timezone=True),
+            nullable=True,
             comment="when its deletion was asked for, as the watch saw it; only shown",
         ),
-    )  # fmt: skip
+    )
 
 
 def downgrade() -> None:

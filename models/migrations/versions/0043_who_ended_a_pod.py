@@ -15,17 +15,21 @@ def upgrade() -> None:
     op.add_column(
         "runner_pods",
         sa.Column(
-            "events_read_at", sa.DateTime(timezone=True), nullable=True,
+            "events_read_at",
+            sa.DateTime(timezone=True),
+            nullable=True,
             comment="when Kubernetes was asked for Events about its end",
         ),
-    )  # fmt: skip
+    )
     op.add_column(
         "runner_pods",
         sa.Column(
-            "event_reason", sa.Text(), nullable=True,
+            "event_reason",
+            sa.Text(),
+            nullable=True,
             comment="of the Event that says best who ended it; only shown, as the next two",
         ),
-    )  # fmt: skip
+    )
     op.add_column(
         "runner_pods", sa.Column("event_by", sa.Text(), nullable=True, comment="the component that wrote the Event")
     )

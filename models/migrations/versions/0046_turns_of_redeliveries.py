@@ -15,17 +15,22 @@ def upgrade() -> None:
     op.add_column(
         "redeliveries",
         sa.Column(
-            "installation_id", sa.BigInteger(), nullable=True,
+            "installation_id",
+            sa.BigInteger(),
+            nullable=True,
             comment="installations take turns; NULL: none, or not known",
         ),
-    )  # fmt: skip
+    )
     op.add_column(
         "redeliveries",
         sa.Column(
-            "malformed", sa.Boolean(), nullable=False, server_default=sa.text("false"),
+            "malformed",
+            sa.Boolean(),
+            nullable=False,
+            server_default=sa.text("false"),
             comment="web refused its payload: sent again it would be refused again",
         ),
-    )  # fmt: skip
+    )
 
 
 def downgrade() -> None:

@@ -66,9 +66,13 @@ class JobKubelet:
                 phase = "Succeeded" if code == 0 else "Failed"
                 terminated = {"exitCode": code, "reason": "Completed" if code == 0 else "Error"}
                 status = {
-                    "name": container["name"], "image": container["image"], "imageID": "", "ready": False,
-                    "restartCount": 0, "state": {"terminated": terminated},
-                }  # fmt: skip
+                    "name": container["name"],
+                    "image": container["image"],
+                    "imageID": "",
+                    "ready": False,
+                    "restartCount": 0,
+                    "state": {"terminated": terminated},
+                }
                 statuses["initContainerStatuses" if kind else "containerStatuses"].append(status)
         path = f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}/status"
         self.kube.request("PATCH", path, body={"status": {"phase": phase, **statuses}}, content_type=MERGE_PATCH)
@@ -81,8 +85,11 @@ class JobKubelet:
             environment["OSTLER_KUBECONFIG"] = str(self._token_of(spec["serviceAccountName"]))
         done = subprocess.run(
             [sys.executable, "-m", "ostler", *container["args"]],
-            env=environment, capture_output=True, check=False, timeout=120,
-        )  # fmt: skip
+            env=environment,
+            capture_output=True,
+            check=False,
+            timeout=120,
+        )
         (self.folder / f"{container['name']}.log").write_bytes(done.stdout + done.stderr)
         return done.returncode
 

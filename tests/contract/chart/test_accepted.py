@@ -90,8 +90,13 @@ def test_beat_and_flower_have_no_token_and_each_process_an_identity_of_its_own(n
         for template in found.values()
     }
     assert tokens == {
-        "web": True, "worker": True, "watch": True, "beat": False, "flower": False, "migrate": False,
-    }  # fmt: skip
+        "web": True,
+        "worker": True,
+        "watch": True,
+        "beat": False,
+        "flower": False,
+        "migrate": False,
+    }
     accounts = [template["spec"]["serviceAccountName"] for template in found.values()]
     assert len(set(accounts)) == len(accounts) == len(PRODUCT)
 

@@ -53,8 +53,11 @@ class Cluster:
         return self.seen()
 
     def values(self, **tls: Any) -> dict[str, Any]:
-        return {"runners": {"namespace": self.runners, "create": False}, "web": {"tls": tls},
-                "admissionPolicy": {"enabled": False}}  # fmt: skip
+        return {
+            "runners": {"namespace": self.runners, "create": False},
+            "web": {"tls": tls},
+            "admissionPolicy": {"enabled": False},
+        }
 
     def roll_back(self, revision: int = 0) -> Seen:
         helm.rollback(kubeconfig=self.access.kubeconfig, namespace=self.namespace, revision=revision)
@@ -64,9 +67,11 @@ class Cluster:
         ca, tls = self.get("secrets", "ostler-polls-ca")["data"], self.get("secrets", "ostler-polls-tls")["data"]
         bundle = self.get("configmaps", "ostler-polls-ca", namespace=self.runners)["data"]["ca.crt"]
         return Seen(
-            {**ca, **tls}, x509.load_pem_x509_certificate(base64.b64decode(tls["tls.crt"])),
-            x509.load_pem_x509_certificates(bundle.encode()), NAMES.format(self.namespace),
-        )  # fmt: skip
+            {**ca, **tls},
+            x509.load_pem_x509_certificate(base64.b64decode(tls["tls.crt"])),
+            x509.load_pem_x509_certificates(bundle.encode()),
+            NAMES.format(self.namespace),
+        )
 
     def get(self, kind: str, name: str, *, namespace: str | None = None) -> dict[str, Any]:
         path = f"/api/v1/namespaces/{namespace or self.namespace}/{kind}/{name}"

@@ -188,14 +188,23 @@ def test_mistake_in_an_extra_value_is_refused_by_its_path(values: Json, named: s
 
 def test_good_pools_are_taken_as_they_are_written() -> None:
     full: Json = {
-        **POOL, "runnerGroup": "Default", "routingPriority": -1, "allowedAccounts": [7], "allowForks": True,
-        "allowedRepositories": ["acme/app"], "assignedUser": True, "replicas": 0, "paused": False,
+        **POOL,
+        "runnerGroup": "Default",
+        "routingPriority": -1,
+        "allowedAccounts": [7],
+        "allowForks": True,
+        "allowedRepositories": ["acme/app"],
+        "assignedUser": True,
+        "replicas": 0,
+        "paused": False,
         "resources": {"cpu": "500m", "memory": "1.5Gi", "ephemeralStorage": 10, "ephemeralStorageLimit": "12Gi"},
         "podTemplate": {"metadata": {"labels": {"team": "ci"}}, "spec": {"nodeSelector": {"a": "b"}}},
-        "drainTimeout": "1h30m", "maxJobDuration": "2h", "rollout": {"maxUnavailablePercent": 100, "maxSurge": 1},
+        "drainTimeout": "1h30m",
+        "maxJobDuration": "2h",
+        "rollout": {"maxUnavailablePercent": 100, "maxSurge": 1},
         "autoscaling": {"enabled": True, "minWarm": 0, "maxReplicas": 5, "scaleDownDelay": "90s"},
         "provisioning": {"startTimeout": "10m", "maxConcurrent": 1},
-    }  # fmt: skip
+    }
     fixed = {name: value for name, value in full.items() if name != "autoscaling"}
     scaled = {name: value for name, value in full.items() if name != "replicas"}
     for spec in (fixed, scaled):  # the chart refuses replicas beside autoscaling

@@ -42,15 +42,23 @@ NO_SECRET: Json = {
     "imagePullSecrets": [{"name": "registry"}],
     "initContainers": [{"name": "first", "image": "i", "env": [{"name": "A", "value": "b"}]}],
     "containers": [
-        {"name": "runner", "envFrom": [{"configMapRef": {"name": "c"}}],
-         "env": [{"name": "A", "value": "b"}, {"name": "P", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]}
+        {
+            "name": "runner",
+            "envFrom": [{"configMapRef": {"name": "c"}}],
+            "env": [
+                {"name": "A", "value": "b"},
+                {"name": "P", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            ],
+        }
     ],
     "volumes": [
-        {"name": "c", "configMap": {"name": "c"}}, {"name": "e", "emptyDir": {}}, {"name": "d", "csi": {"driver": "d"}},
+        {"name": "c", "configMap": {"name": "c"}},
+        {"name": "e", "emptyDir": {}},
+        {"name": "d", "csi": {"driver": "d"}},
         {"name": "p", "projected": {"sources": [{"configMap": {"name": "c"}}]}},
         {"name": "pvc", "persistentVolumeClaim": {"claimName": "cache"}},
     ],
-}  # fmt: skip
+}
 
 
 def runner(namespace: str, overlay: Json | None = None, **changes: Any) -> Json:
@@ -66,7 +74,7 @@ def runner(namespace: str, overlay: Json | None = None, **changes: Any) -> Json:
 
 
 def refusal(client: KubeClient, pod: Json) -> str | None:
-    """Return what the keeper would say of the creation, by a dry run; None when it would succeed."""
+    """Return what the reconciler would say of the creation, by a dry run; None when it would succeed."""
     path = object_path("pods", namespace=pod["metadata"]["namespace"])
     try:
         client.request("POST", path, body=pod, query={"dryRun": "All"}, policy=ONCE)
@@ -188,9 +196,10 @@ def test_doctor_does_not_know_what_it_may_not_ask(cast: Cast, namespace: str) ->
 def test_the_expressions_pass_the_type_check(cast: Cast, worker: KubeClient) -> None:
     assert refusal(worker, runner(cast.runners)) is None
     (policy,) = [
-        each for each in cast.identities.manifests
+        each
+        for each in cast.identities.manifests
         if each["kind"] == POLICY[0] and each["metadata"]["name"].endswith("-creations")
-    ]  # fmt: skip
+    ]
     path = f"{Kinds(cast.admin).collection(policy)}/{policy['metadata']['name']}"
     eventually(lambda: "typeChecking" in (cast.admin.request("GET", path).get("status") or {}), timeout=60)
     assert cast.admin.request("GET", path)["status"]["typeChecking"].get("expressionWarnings") is None

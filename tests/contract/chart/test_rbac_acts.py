@@ -50,8 +50,11 @@ def test_a_worker_makes_stamps_lists_and_deletes_runners(cast: Cast, pool: PoolS
     made = make_runner(worker, pool, name)
     put_on = stamp(worker, namespace=cast.runners, name=name, uid=made.uid, expected="0.0", value="1.1", owner=7)
     taken_off = unstamp(worker, namespace=cast.runners, name=name, uid=made.uid, expected="1.1", value="1.2")
-    listed = [each.name for page in metadata_pages(worker, "serviceaccounts", namespace=cast.runners, selector=OF_POOLS)
-              for each in page]  # fmt: skip
+    listed = [
+        each.name
+        for page in metadata_pages(worker, "serviceaccounts", namespace=cast.runners, selector=OF_POOLS)
+        for each in page
+    ]
     pods = [each.name for each in list_pods(worker, namespace=cast.runners, pool=pool.name)]
     gone = delete_runner(worker, namespace=cast.runners, name=name, uid=made.uid, attempt="a1")
 

@@ -96,8 +96,11 @@ def test_a_release_comes_grows_is_refused_goes_back_and_goes(cluster: Cluster) -
     assert kubelet.ran == ["database: 0", "definition: 0"]
     newest = cluster.schema()
     assert migrate.fits(newest, migrate.revisions())
-    for leftover in (f"/apis/batch/v1/namespaces/{RELEASE}/jobs/ostler-migrate", f"{ROLES}/ostler-ostler-migrate",
-                     f"/api/v1/namespaces/{RELEASE}/serviceaccounts/ostler-migrate"):  # fmt: skip
+    for leftover in (
+        f"/apis/batch/v1/namespaces/{RELEASE}/jobs/ostler-migrate",
+        f"{ROLES}/ostler-ostler-migrate",
+        f"/api/v1/namespaces/{RELEASE}/serviceaccounts/ostler-migrate",
+    ):
         assert not cluster.has(leftover)
     assert cluster.image("ostler-web") == "ostler:1"
 

@@ -109,9 +109,13 @@ def test_the_connection_budget_is_what_the_processes_ask_for(which: str) -> None
 
 def test_a_setting_arrives_as_it_was_written_in_the_processes_that_read_it() -> None:
     settings = {
-        "OSTLER_WEBHOOK_MAX_BYTES": 26214400, "OSTLER_GATE_CLOSES_AT": 0.25, "OSTLER_FLOWER_WITHOUT_LOGIN": True,
-        "OSTLER_WATCH_LEASE": 15, "OSTLER_LOG_LEVEL": "DEBUG", "OSTLER_GATES_EVERY": 7,
-    }  # fmt: skip
+        "OSTLER_WEBHOOK_MAX_BYTES": 26214400,
+        "OSTLER_GATE_CLOSES_AT": 0.25,
+        "OSTLER_FLOWER_WITHOUT_LOGIN": True,
+        "OSTLER_WATCH_LEASE": 15,
+        "OSTLER_LOG_LEVEL": "DEBUG",
+        "OSTLER_GATES_EVERY": 7,
+    }
     found = {}
     for each in helm.render(values={"settings": settings}):
         if each["kind"] == "Deployment":
@@ -120,9 +124,13 @@ def test_a_setting_arrives_as_it_was_written_in_the_processes_that_read_it() -> 
             found[component] = {name: value for name, value in said.items() if name in settings}
 
     whole = {
-        "OSTLER_WEBHOOK_MAX_BYTES": "26214400", "OSTLER_GATE_CLOSES_AT": "0.25", "OSTLER_FLOWER_WITHOUT_LOGIN": "true",
-        "OSTLER_WATCH_LEASE": "15", "OSTLER_LOG_LEVEL": "DEBUG", "OSTLER_GATES_EVERY": "7",
-    }  # fmt: skip
+        "OSTLER_WEBHOOK_MAX_BYTES": "26214400",
+        "OSTLER_GATE_CLOSES_AT": "0.25",
+        "OSTLER_FLOWER_WITHOUT_LOGIN": "true",
+        "OSTLER_WATCH_LEASE": "15",
+        "OSTLER_LOG_LEVEL": "DEBUG",
+        "OSTLER_GATES_EVERY": "7",
+    }
     assert found == {
         "web": whole,
         "worker": whole,
@@ -134,16 +142,19 @@ def test_a_setting_arrives_as_it_was_written_in_the_processes_that_read_it() -> 
 
 def test_beat_is_given_every_period() -> None:
     fields = (name for name in BeatSettings.model_fields if name != "redis_url")
-    settings = {f"OSTLER_{name.upper()}": "DEBUG" if name == "log_level" else "json" if name == "log_style" else 7
-                for name in fields}  # fmt: skip
+    settings = {
+        f"OSTLER_{name.upper()}": "DEBUG" if name == "log_level" else "json" if name == "log_style" else 7
+        for name in fields
+    }
     (beat,) = (each for each in _containers(helm.render(values={"settings": settings})) if each["name"] == "beat")
     assert {each["name"] for each in beat["env"]} == {"OSTLER_REDIS_URL", *settings}
 
 
 def test_beat_watch_and_flower_are_given_their_own_user_of_redis() -> None:
     values = {
-        "redis": {"usersPerProcess": True}, "secretRefs": {"OSTLER_REDIS_URL_WATCH": {"name": "redis", "key": "watch"}},
-    }  # fmt: skip
+        "redis": {"usersPerProcess": True},
+        "secretRefs": {"OSTLER_REDIS_URL_WATCH": {"name": "redis", "key": "watch"}},
+    }
     found = {
         each["name"]: (env["valueFrom"]["secretKeyRef"]["name"], env["valueFrom"]["secretKeyRef"]["key"])
         for each in _containers(helm.render(values=values))

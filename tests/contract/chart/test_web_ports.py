@@ -21,10 +21,12 @@ def ports_of(policy: dict[str, Any], direction: str) -> list[set[int]]:
 
 @pytest.mark.parametrize(
     ("values", "address", "setting"),
-    [({}, "https://ostler-web-polls.ostler.svc/runners/v1/dispatch", "OSTLER_WEB_POLLS_TLS_PORT"),
-     ({"web": {"tls": {"enabled": False}}}, Settings.model_fields["dispatch_url"].default, "OSTLER_WEB_POLLS_PORT")],
+    [
+        ({}, "https://ostler-web-polls.ostler.svc/runners/v1/dispatch", "OSTLER_WEB_POLLS_TLS_PORT"),
+        ({"web": {"tls": {"enabled": False}}}, Settings.model_fields["dispatch_url"].default, "OSTLER_WEB_POLLS_PORT"),
+    ],
     ids=["by TLS", "plain"],
-)  # fmt: skip
+)
 def test_pods_poll_a_service_that_leads_to_the_port_for_polls_alone(
     values: dict[str, Any], address: str, setting: str
 ) -> None:

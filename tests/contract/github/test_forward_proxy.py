@@ -23,9 +23,13 @@ def test_runner_is_minted_when_only_the_proxy_reaches_github(
         client = GitHub(api_url=f"http://{NAME}", app_id=APP_ID, private_key=lab.private_key)
         try:
             return client.mint(
-                installation_id=ORG_INSTALLATION, scope=Scope.organization("acme"), name="behind-a-proxy",
-                labels=["linux"], runner_group_id=1, deadline_seconds=10,
-            ).runner_name  # fmt: skip
+                installation_id=ORG_INSTALLATION,
+                scope=Scope.organization("acme"),
+                name="behind-a-proxy",
+                labels=["linux"],
+                runner_group_id=1,
+                deadline_seconds=10,
+            ).runner_name
         finally:
             client.close()
 

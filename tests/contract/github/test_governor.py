@@ -64,16 +64,25 @@ def callers(lab: Lab, redis: Redis, memory: Path, count: int = 2, **options: Any
     """Run processes that share a Redis and a GitHub; all are ready."""
     memory.mkdir(exist_ok=True)
     given = {
-        "api_url": lab.url, "app_id": APP_ID, "private_key": lab.private_key.reveal(), "redis_url": redis.url,
-        "installation_id": ORG_INSTALLATION, "memory": str(memory), "rate": SLOW, "burst": 10, **options,
-    }  # fmt: skip
+        "api_url": lab.url,
+        "app_id": APP_ID,
+        "private_key": lab.private_key.reveal(),
+        "redis_url": redis.url,
+        "installation_id": ORG_INSTALLATION,
+        "memory": str(memory),
+        "rate": SLOW,
+        "burst": 10,
+        **options,
+    }
     with contextlib.ExitStack() as stack:
         found = []
         for _ in range(count):
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.contract.github.caller"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
             stack.enter_context(process)
             caller = Caller(process)
             caller.say(json.dumps(given))
@@ -280,8 +289,13 @@ def test_a_secondary_limit_closes_everything_and_a_missing_permission_nothing(la
     with governed(lab, redis_server, limits) as github:
         mint(github, "r1")
         with pytest.raises(Forbidden):
-            github.mint(installation_id=ORG_INSTALLATION, scope=Scope.organization("ada"), name="r", labels=["linux"],
-                        runner_group_id=1)  # fmt: skip
+            github.mint(
+                installation_id=ORG_INSTALLATION,
+                scope=Scope.organization("ada"),
+                name="r",
+                labels=["linux"],
+                runner_group_id=1,
+            )
         mint(github, "r2")
         lab.settings(points_per_minute=1, retry_after=7)
         with pytest.raises(RateLimited):

@@ -35,9 +35,13 @@ class Api:
         """Return status and content of one call."""
         bearer = self._app if app else self.token
         answer = self._lab.pool.request(
-            method, self._lab.url + path, json=body, headers={"Authorization": f"Bearer {bearer}"},
-            retries=False, redirect=False,
-        )  # fmt: skip
+            method,
+            self._lab.url + path,
+            json=body,
+            headers={"Authorization": f"Bearer {bearer}"},
+            retries=False,
+            redirect=False,
+        )
         return answer.status, json.loads(answer.data) if answer.data else None
 
 

@@ -47,12 +47,10 @@ def policy(name: str, namespace: str, *, users: tuple[str, ...]) -> Iterator[tup
             "spec": {
                 "policyName": name,
                 "validationActions": ["Deny"],
-                "matchResources": {
-                    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
-                },
+                "matchResources": {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}},
             },
         },
-    )  # fmt: skip
+    )
 
 
 def until(admin: KubeClient, namespace: str, *, refused: bool) -> PolicyAnswer:

@@ -78,12 +78,15 @@ def test_what_no_reader_could_use_is_a_problem_of_its_pool_alone(
 
 def test_all_of_a_spec_is_read(admin: KubeClient, namespace: str) -> None:
     spec = {
-        **SPEC, "paused": True, "drainTimeout": "1h30m", "maxJobDuration": "1h1s",
+        **SPEC,
+        "paused": True,
+        "drainTimeout": "1h30m",
+        "maxJobDuration": "1h1s",
         "autoscaling": {"enabled": True, "minWarm": 2, "maxReplicas": 9, "scaleDownDelay": "90s"},
         "rollout": {"maxUnavailablePercent": 25, "maxSurge": 0},
         "provisioning": {"startTimeout": "2m", "maxConcurrent": 3},
         "podTemplate": {"spec": {"nodeSelector": {"disk": "ssd"}}},
-    }  # fmt: skip
+    }
     pool = create_pool(admin, namespace=namespace, name="full", spec=spec)
     assert (pool.paused, pool.drain_timeout, pool.autoscaled) == (True, 5400, True)
     assert (pool.max_job_seconds, pool.max_surge) == (3601, 0)

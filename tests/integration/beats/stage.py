@@ -74,11 +74,14 @@ class Beats:
         environment |= {"OSTLER_REDIS_URL": self.redis.url, **settings}
         self.children = [
             Child(
-                f"beat-{number}", [sys.executable, "-m", "ostler", "beat"], log=folder / f"beat-{number}.log",
-                env=environment, cwd=ROOT,
+                f"beat-{number}",
+                [sys.executable, "-m", "ostler", "beat"],
+                log=folder / f"beat-{number}.log",
+                env=environment,
+                cwd=ROOT,
             )
             for number in range(count)
-        ]  # fmt: skip
+        ]
 
     def events(self, child: Child) -> list[str]:
         """Return the names of what a beat logged."""

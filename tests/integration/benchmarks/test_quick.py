@@ -22,8 +22,11 @@ QUICK = {"matcher"}
 def test_a_subject_runs_and_reports(subject: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", subject, "--quick", "--results", str(tmp_path)],
-        cwd=ROOT, check=False, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     _, figures = read(tmp_path / f"{subject}.json")
     assert any(figure.targets for figure in figures)

@@ -74,14 +74,21 @@ def lab(app: tuple[Any, Path], tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture
 def whole(
-    database: Database, redis: Redis, lab: Lab, app: tuple[Any, Path], control_plane: ClusterAccess, namespace: str,
+    database: Database,
+    redis: Redis,
+    lab: Lab,
+    app: tuple[Any, Path],
+    control_plane: ClusterAccess,
+    namespace: str,
     admin: KubeClient,
-) -> Patient:  # fmt: skip
+) -> Patient:
     """All settings are there, and all of it is real."""
     create_pool(
-        admin, namespace=namespace, name="small",
+        admin,
+        namespace=namespace,
+        name="small",
         spec={"image": "ghcr.io/actions/actions-runner:2.330.0", "runnerLabels": ["linux"]},
-    )  # fmt: skip
+    )
     patient = Patient(
         Operator(database),
         {
@@ -126,8 +133,10 @@ def test_everything_is_looked_at_and_what_is_well_is_ok(whole: Patient, lab: Lab
     outcomes = {name: each["outcome"] for name, each in found.items()}
     # No policy of either kind is in this cluster, and no worker has a role in the namespace.
     assert {name: outcome for name, outcome in outcomes.items() if outcome != "ok"} == {
-        "admission policy": "failed", "job network": "warning", "pod creation": "unknown"
-    }, found  # fmt: skip
+        "admission policy": "failed",
+        "job network": "warning",
+        "pod creation": "unknown",
+    }, found
     assert status == 1
     assert next(iter(found)) == "epoch"
     assert all(each["cause"] and each["family"] for each in found.values())

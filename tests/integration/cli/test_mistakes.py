@@ -61,10 +61,13 @@ def mistake(typed: str, status: int, *said: str, **env: str) -> Mistake:
 
 
 FULL = {
-    "DATABASE_URL": "postgresql://u:hunter2@127.0.0.1:1/x", "REDIS_URL": "redis://:hunter2@127.0.0.1:1/0",
-    "GITHUB_APP_ID": "1", "GITHUB_PRIVATE_KEY": "hunter2", "WEBHOOK_SECRETS": "hunter2-hunter2-hunter2",
+    "DATABASE_URL": "postgresql://u:hunter2@127.0.0.1:1/x",
+    "REDIS_URL": "redis://:hunter2@127.0.0.1:1/0",
+    "GITHUB_APP_ID": "1",
+    "GITHUB_PRIVATE_KEY": "hunter2",
+    "WEBHOOK_SECRETS": "hunter2-hunter2-hunter2",
     "ENCRYPTION_KEYS": Fernet.generate_key().decode(),
-}  # fmt: skip
+}
 DEAD = FULL["DATABASE_URL"]
 
 
@@ -146,10 +149,15 @@ OUTAGES = (
     mistake("jobs", 3, "Postgres at 127.0.0.1:1 does not answer: Connection refused", DATABASE_URL=DEAD),
     mistake("migrate", 3, "Postgres at 127.0.0.1:1 does not answer", "OSTLER_DATABASE_URL", DATABASE_URL=DEAD),
     mistake("gates", 3, "nope.invalid", "OSTLER_DATABASE_URL", DATABASE_URL="postgres://u:hunter2@nope.invalid/x"),
-    mistake("sweep run adrift_jobs", 3, "Redis at 127.0.0.1:1 does not answer: connection refused",
-            DATABASE_URL=DEAD, REDIS_URL=FULL["REDIS_URL"]),
+    mistake(
+        "sweep run adrift_jobs",
+        3,
+        "Redis at 127.0.0.1:1 does not answer: connection refused",
+        DATABASE_URL=DEAD,
+        REDIS_URL=FULL["REDIS_URL"],
+    ),
     mistake("healthy beat", 1, "Redis at 127.0.0.1:1 does not answer", REDIS_URL=FULL["REDIS_URL"]),
-)  # fmt: skip
+)
 """What does not answer."""
 
 ROWS = (
@@ -239,10 +247,11 @@ class Files:
 def kubeconfig_of(server: str) -> dict[str, object]:
     """Return a kubeconfig of one cluster with a token."""
     return {
-        "current-context": "c", "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
         "users": [{"name": "c", "user": {"token": "hunter2"}}],
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture
@@ -265,13 +274,17 @@ COMMANDS = (
 
 def test_wrong_kubeconfig_is_one_line_for_every_command(bare: dict[str, str], files: Files, tmp_path: Path) -> None:
     wrong = {
-        files.garbage: "is no usable kubeconfig: it does not have the parts of one", files.binary: "it is not text",
-        files.empty: "is empty", tmp_path: "cannot be read", tmp_path / "nope": "there is no file",
-    }  # fmt: skip
+        files.garbage: "is no usable kubeconfig: it does not have the parts of one",
+        files.binary: "it is not text",
+        files.empty: "is empty",
+        tmp_path: "cannot be read",
+        tmp_path / "nope": "there is no file",
+    }
     mistakes = [
         mistake(command, 2, "OSTLER_KUBECONFIG: ", said, KUBECONFIG=str(path))
-        for path, said in wrong.items() for command in COMMANDS
-    ]  # fmt: skip
+        for path, said in wrong.items()
+        for command in COMMANDS
+    ]
     mistakes += [mistake(command, 2, "no kubeconfig is set") for command in COMMANDS]
     mistakes += [
         mistake("doctor --only cluster", 1, "kubernetes failed OSTLER_KUBECONFIG: ", said, KUBECONFIG=str(path))
@@ -317,10 +330,16 @@ def test_silent_server_is_said_with_host_port_and_cure_and_is_status_3(
     mistakes = [
         mistake("jobs", 3, *postgres, DATABASE_URL=database),
         mistake("migrate", 3, *postgres, DATABASE_URL=database),
-        mistake("sweep run adrift_jobs", 3, f"Redis at {at} does not answer: no answer in time",
-                "See OSTLER_REDIS_URL, and that Redis runs", DATABASE_URL=DEAD, REDIS_URL=redis),
+        mistake(
+            "sweep run adrift_jobs",
+            3,
+            f"Redis at {at} does not answer: no answer in time",
+            "See OSTLER_REDIS_URL, and that Redis runs",
+            DATABASE_URL=DEAD,
+            REDIS_URL=redis,
+        ),
         mistake("setup ping --within 1", 3, *github, GITHUB_API_URL=f"http://{at}", **app),
-    ]  # fmt: skip
+    ]
     said = (f"the API server {at} does not answer: timed out", "See OSTLER_KUBECONFIG, and that the API server runs")
     for scheme, commands in (("http", COMMANDS[:3]), ("https", COMMANDS[:1])):
         path = tmp_path / scheme

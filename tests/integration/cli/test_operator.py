@@ -114,11 +114,16 @@ def test_jobs_are_listed_and_filtered_for_people_and_for_scripts(operator: Opera
 @pytest.mark.parametrize(
     ("command", "names"),
     [
-        (("jobs",), ["13", "12", "11"]), (("claims",), ["1"]), (("pool", "list"), None),
-        (("account", "list"), None), (("sweep", "list"), None), (("gates",), ["github", "kubernetes"]),
-        (("repairs",), []), (("token", "list"), []),
+        (("jobs",), ["13", "12", "11"]),
+        (("claims",), ["1"]),
+        (("pool", "list"), None),
+        (("account", "list"), None),
+        (("sweep", "list"), None),
+        (("gates",), ["github", "kubernetes"]),
+        (("repairs",), []),
+        (("token", "list"), []),
     ],
-)  # fmt: skip
+)
 def test_every_list_has_names_alone_and_a_wide_form(
     operator: Operator, command: tuple[str, ...], names: list[str] | None
 ) -> None:

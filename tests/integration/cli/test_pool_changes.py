@@ -84,9 +84,13 @@ def test_a_pool_is_paused_and_resumed(shell: Shell) -> None:
     assert shell.run("pause", "small").stdout == "small is paused already\n"
     resumed = shell.run("resume", "small", "--json")
     assert json.loads(resumed.stdout) == {
-        "name": "small", "namespace": shell.namespace, "replicas": 3, "paused": False, "autoscaled": False,
+        "name": "small",
+        "namespace": shell.namespace,
+        "replicas": 3,
+        "paused": False,
+        "autoscaled": False,
         "draining": False,
-    }  # fmt: skip
+    }
     assert not shell.seen().paused
     assert shell.seen().generation == 3, "what is so already is not written"
 
@@ -233,8 +237,11 @@ def test_ctrl_c_ends_the_command_and_not_the_drain(shell: Shell) -> None:
     shell.pool(held=True)
     process = subprocess.Popen(
         [sys.executable, "-m", "ostler", "pool", "drain", "small", "--yes"],
-        env=shell.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        env=shell.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stderr is not None
     first = process.stderr.readline()  # it has begun to wait
     process.send_signal(signal.SIGINT)

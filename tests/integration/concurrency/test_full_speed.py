@@ -165,10 +165,16 @@ class Traffic:
                 runner = chance.choice([*runners, None, "foreign"]) if runners else None
                 events.append(
                     replace(
-                        QUEUED, job_id=job.id, labels=(f"pool-{job.pool_id}",), owner_id=job.account_id, action=action,
-                        status=action, runner_name=runner, conclusion="success" if action == "completed" else None,
+                        QUEUED,
+                        job_id=job.id,
+                        labels=(f"pool-{job.pool_id}",),
+                        owner_id=job.account_id,
+                        action=action,
+                        status=action,
+                        runner_name=runner,
+                        conclusion="success" if action == "completed" else None,
                     )
-                )  # fmt: skip
+                )
         received = [intake.Received(f"guid-{next(self.numbers)}", event) for event in events]
         if received:
             self.commit(lambda db: intake.apply(db, received, budget=BUDGET, now=utcnow()))
@@ -231,11 +237,15 @@ class Traffic:
         now = utcnow()
         polling = [
             offers.Polling(
-                pod_uid=pod.uid, namespace="runners", pod_name=pod.name, poll_id=pod.uid,
-                until=now.replace(year=now.year + 1), again=False,
+                pod_uid=pod.uid,
+                namespace="runners",
+                pod_name=pod.name,
+                poll_id=pod.uid,
+                until=now.replace(year=now.year + 1),
+                again=False,
             )
             for pod in pods
-        ]  # fmt: skip
+        ]
 
         def offer(db: Connection) -> None:
             offers.beat(db, web_id=WEB, now=now)
@@ -267,8 +277,14 @@ def _end_waits(db: Connection) -> None:
 
 
 WORKERS = {
-    "webhooks": 3, "dispatch": 3, "chains": 3, "releases": 2, "retirements": 1, "polls": 2, "sweeps": 1,
-}  # fmt: skip
+    "webhooks": 3,
+    "dispatch": 3,
+    "chains": 3,
+    "releases": 2,
+    "retirements": 1,
+    "polls": 2,
+    "sweeps": 1,
+}
 
 
 @pytest.mark.parametrize("seconds", [12, pytest.param(60, marks=pytest.mark.slow)])
@@ -279,9 +295,16 @@ def test_no_deadlock_reaches_a_caller(database: Database, seconds: int) -> None:
         db.execute(text("UPDATE pools SET labels = ARRAY['pool-' || id]"))
     cipher = Cipher([Secret(Fernet.generate_key().decode())])
     runtime = SimpleNamespace(
-        engine=stage.engine, settings=stage.settings, who="worker", cipher=cipher, wake_keys=stage.wake_keys,
-        waker=_Waker(), events=SimpleNamespace(tell=lambda *_told: None), kube=_Cluster(), github=_GitHub(),
-    )  # fmt: skip
+        engine=stage.engine,
+        settings=stage.settings,
+        who="worker",
+        cipher=cipher,
+        wake_keys=stage.wake_keys,
+        waker=_Waker(),
+        events=SimpleNamespace(tell=lambda *_told: None),
+        kube=_Cluster(),
+        github=_GitHub(),
+    )
     install(cast("Any", runtime))
     traffic = Traffic(stage, pools, time.monotonic() + seconds)
     threads = [

@@ -18,8 +18,8 @@ from sqlalchemy.exc import IntegrityError
 
 from models.claims import matching, releases
 from models.db.engine import transaction
-from models.pools import keeper
-from models.pools.keeper import PoolFacts
+from models.pools import pool_mirror
+from models.pools.pool_mirror import PoolFacts
 from models.routing.usage import usage_of
 from rules.claims.fairness import AccountView, Budget, Usage
 from tests.database import Database
@@ -52,12 +52,13 @@ def _count_in_the_locking_statement(db: Connection, accounts: Mapping[int, Accou
     ).all()
     return {
         row.id: AccountView(
-            account_id=row.id, weight=row.weight,
+            account_id=row.id,
+            weight=row.weight,
             budget=Budget(count=row.budget_count, vcpu_millicores=row.budget_vcpu, memory_mib=row.budget_memory),
             usage=Usage(count=row.used, vcpu_millicores=0, memory_mib=0),
         )
         for row in rows
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("seed", [None, "count and insert in one statement"])
@@ -245,14 +246,25 @@ def test_a_retirement_and_a_job_claim_on_one_pod_have_one_winner(stage: Stage, w
 
 
 NEW_POOL = PoolFacts(
-    uid="pool-1", namespace="runners", name="small", image="image", labels=("linux",), runner_group_id=1, vcpu=2000,
-    memory=4096, replicas=2, allowed_accounts=(), allowed_repositories=(), routing_priority=0, template_hash="hash",
+    uid="pool-1",
+    namespace="runners",
+    name="small",
+    image="image",
+    labels=("linux",),
+    runner_group_id=1,
+    vcpu=2000,
+    memory=4096,
+    replicas=2,
+    allowed_accounts=(),
+    allowed_repositories=(),
+    routing_priority=0,
+    template_hash="hash",
     draining=False,
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(
-    "look", [keeper.mirror_pool, partial(keeper.mark_problem, problem="bad")], ids=["good", "unusable"]
+    "look", [pool_mirror.mirror_pool, partial(pool_mirror.mark_problem, problem="bad")], ids=["good", "unusable"]
 )
 def test_a_pool_that_another_look_has_just_made_is_not_taken_for_one_that_went(
     database: Database, look: Callable[..., object]
@@ -261,7 +273,7 @@ def test_a_pool_that_another_look_has_just_made_is_not_taken_for_one_that_went(
     with stopped(database.engine, "SELECT id FROM pools WHERE namespace", thread="second") as looking:
         second = start("second", lambda: transaction(database.engine, see))
         looking.wait()
-        transaction(database.engine, partial(keeper.mirror_pool, pool=NEW_POOL, now=NOW))
+        transaction(database.engine, partial(pool_mirror.mirror_pool, pool=NEW_POOL, now=NOW))
     second.result(DEADLINE)
     rows = transaction(database.engine, lambda db: db.execute(text("SELECT uid, deleted_at FROM pools")).all())
     assert rows == [("pool-1", None)]
@@ -269,7 +281,7 @@ def test_a_pool_that_another_look_has_just_made_is_not_taken_for_one_that_went(
 
 def test_a_pool_of_the_same_name_that_went_between_two_looks_is_ended(database: Database) -> None:
     for uid in ("pool-1", "pool-2"):
-        transaction(database.engine, partial(keeper.mirror_pool, pool=replace(NEW_POOL, uid=uid), now=NOW))
+        transaction(database.engine, partial(pool_mirror.mirror_pool, pool=replace(NEW_POOL, uid=uid), now=NOW))
     rows = transaction(
         database.engine, lambda db: db.execute(text("SELECT uid, deleted_at FROM pools ORDER BY id")).all()
     )
@@ -277,7 +289,7 @@ def test_a_pool_of_the_same_name_that_went_between_two_looks_is_ended(database: 
 
 
 def test_two_looks_at_a_new_pool_make_one_row_of_it(database: Database) -> None:
-    see = partial(keeper.mirror_pool, pool=NEW_POOL, now=NOW)
+    see = partial(pool_mirror.mirror_pool, pool=NEW_POOL, now=NOW)
     with database.engine.begin() as first:
         assert see(first)
         second = start("second", lambda: transaction(database.engine, see))

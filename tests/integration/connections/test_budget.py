@@ -103,8 +103,13 @@ def run(postgres: Postgres, database: Database, *arguments: str, **settings: str
     assert postgres.answers()
     return subprocess.run(
         [sys.executable, "-m", "ostler", *arguments],
-        env=environment | settings, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
+        env=environment | settings,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,12 +117,13 @@ def run(postgres: Postgres, database: Database, *arguments: str, **settings: str
     [
         (["web"], {"OSTLER_CONNECTION_BUDGET": "1000"}, "OSTLER_CONNECTION_BUDGET: found 1000, and Postgres has"),
         (
-            ["worker", "--queues=github,pools"], {"OSTLER_WORKER_THREADS": "34"},
+            ["worker", "--queues=github,pools"],
+            {"OSTLER_WORKER_THREADS": "34"},
             "OSTLER_CONNECTION_SHARE: found 16, but this process takes 17 connections",
         ),
     ],
     ids=["web, budget", "worker on the network's queues, share"],
-)  # fmt: skip
+)
 def test_a_process_that_does_not_fit_ends_with_one_line_and_status_2(
     postgres: Postgres, database: Database, arguments: list[str], settings: dict[str, str], line: str
 ) -> None:

@@ -109,9 +109,19 @@ def _is_there(admin: KubeClient, path: str) -> bool:
 
 def verify(operator: Operator, kubelet: Kubelet, access: ClusterAccess, port: int, *more: str) -> Done:
     return operator.run(
-        "verify-deploy", "--to", f"http://127.0.0.1:{port}/", "--for", "3", "-n", kubelet.namespace,
-        "--runners-namespace", kubelet.namespace, "--kubeconfig", str(access.kubeconfig), *more,
-    )  # fmt: skip
+        "verify-deploy",
+        "--to",
+        f"http://127.0.0.1:{port}/",
+        "--for",
+        "3",
+        "-n",
+        kubelet.namespace,
+        "--runners-namespace",
+        kubelet.namespace,
+        "--kubeconfig",
+        str(access.kubeconfig),
+        *more,
+    )
 
 
 def test_a_connection_that_holds_while_web_rolls(

@@ -15,7 +15,7 @@ READS = "it only reads, and no row lock makes a read wait"
 
 TASKS: Mapping[str, str] = {
     "dispatch": "test_tasks.test_dispatch_claims_another_job_while_a_row_is_locked",
-    "keep": "test_tasks.test_reconcile_replaces_another_spent_pod_while_a_row_is_locked",
+    "reconcile": "test_tasks.test_reconcile_replaces_another_spent_pod_while_a_row_is_locked",
     "pools": "test_tasks.test_other_pools_are_mirrored_and_scaled_while_a_pool_is_locked",
     "autoscale": "test_tasks.test_other_pools_are_mirrored_and_scaled_while_a_pool_is_locked",
     "pods_changed": "test_tasks.test_watch_has_other_claims_looked_up_while_a_claim_is_locked",
@@ -34,14 +34,28 @@ TASKS: Mapping[str, str] = {
     "ask_owner": "it skips accounts that are locked",
     **dict.fromkeys(
         (
-            "resume", "rematch", "stale_claims", "unused_runners", "missing_pods", "missing_stamps", "redelivery",
-            "adrift_jobs", "orphaned_stamps", "silent_pods", "finished_jobs", "orphaned_runners",
-            "orphaned_service_accounts", "prune", "unbound_executions", "catch_up", "gates",
+            "resume",
+            "rematch",
+            "stale_claims",
+            "unused_runners",
+            "missing_pods",
+            "missing_stamps",
+            "redelivery",
+            "adrift_jobs",
+            "orphaned_stamps",
+            "silent_pods",
+            "finished_jobs",
+            "orphaned_runners",
+            "orphaned_service_accounts",
+            "prune",
+            "unbound_executions",
+            "catch_up",
+            "gates",
             "gone_nodes",
         ),
         SWEEP,
     ),
-}  # fmt: skip
+}
 """By task, without `ostler.`"""
 
 INTAKE = "test_web.test_intake_stores_other_webhooks_while_a_row_is_locked"

@@ -21,7 +21,7 @@ from models.db.engine import make_engine
 from ostler.clock import utcnow
 from ostler.errors import Busy
 from ostler.upstreams import TALLY
-from tasks.pools.pools import keep, pools
+from tasks.pools.pools import pools, reconcile
 from tasks.worker import runtime as current
 from tests.database import Database
 from tests.integration.lanes.locks import locked
@@ -134,8 +134,8 @@ def stage(database: Database, admin: KubeClient, home: str, monkeypatch: pytest.
     stage = Stage(rt, home, admin)
     tidy(stage)
     pools.run()
-    for message in stage.outbox.take("ostler.keep"):
-        keep.run(**message)
+    for message in stage.outbox.take("ostler.reconcile"):
+        reconcile.run(**message)
     stage.outbox.sent.clear()
     TALLY.take()
     rt.engine = make_engine(database.url, pool_size=10, application="a worker")
@@ -158,10 +158,14 @@ def lost_webhooks(subject: Subject, github: GitHub) -> None:
     at = utcnow() - timedelta(seconds=10)
     github.attempts.append(
         DeliverySeen(
-            id=5 + subject.number, guid=f"a{subject.number}", delivered_at=at, accepted=False, event="workflow_job",
+            id=5 + subject.number,
+            guid=f"a{subject.number}",
+            delivered_at=at,
+            accepted=False,
+            event="workflow_job",
             action="queued",
         )
-    )  # fmt: skip
+    )
     if subject.number == 0:
         subject.rows("INSERT INTO web_instances (id, started_at, beat_at) SELECT 'w', now(), now() + interval '1 h'")
         subject.rows(

@@ -1,4 +1,4 @@
-"""The matcher, the keeper and the watch's tasks go on while a row of somebody else's is locked (law L14)."""
+"""The matcher, the reconciler and the watch's tasks go on while a row of somebody else's is locked (law L14)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from k8s_adapters.pools import get_pool, patch_pool_replicas
 from models.db.engine import make_engine
 from tasks.pools.autoscale import autoscale
-from tasks.pools.pools import keep, pools
+from tasks.pools.pools import pools, reconcile
 from tasks.pools.watched import pods_changed
 from tests.database import Database
 from tests.integration.lanes.locks import locked
@@ -103,8 +103,8 @@ def test_reconcile_replaces_another_spent_pod_while_a_row_is_locked(
 ) -> None:
     worker.pool(replicas=2)
     pools.run()
-    for message in worker.outbox.take("ostler.keep"):
-        keep.run(**message)
+    for message in worker.outbox.take("ostler.reconcile"):
+        reconcile.run(**message)
     first, second = sorted(worker.pods())
     uid = worker.pods()[first].uid
     worker.job(7, state="running")
@@ -116,7 +116,7 @@ def test_reconcile_replaces_another_spent_pod_while_a_row_is_locked(
 
     with locked(database.url, f"SELECT 1 FROM {table} WHERE {column} = :uid FOR NO KEY UPDATE", uid=uid) as waits:  # noqa: S608  one of two literals above
         for _ in range(2):
-            _tolerate(lambda: keep.run(pool_id=pool.id))
+            _tolerate(lambda: reconcile.run(pool_id=pool.id))
         (row,) = worker.rows("SELECT terminal_at FROM runner_pods WHERE name = :name", name=second)
         names = set(worker.pods())
 

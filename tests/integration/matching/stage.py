@@ -62,9 +62,14 @@ class Stage:
             INSERT INTO accounts (id, login, weight, budget_count, budget_vcpu, budget_memory, created_at)
             VALUES (:id, :login, :weight, :count, :vcpu, :memory, :now)
             """,
-            id=account_id, login=f"org-{account_id}", weight=weight, count=count, vcpu=vcpu * 1000,
-            memory=memory * 1024, now=NOW,
-        )  # fmt: skip
+            id=account_id,
+            login=f"org-{account_id}",
+            weight=weight,
+            count=count,
+            vcpu=vcpu * 1000,
+            memory=memory * 1024,
+            now=NOW,
+        )
         return account_id
 
     def pool(self, *, vcpu: int = 2, memory: int = 4, template: str = "hash", autoscaled: bool = False) -> int:
@@ -73,18 +78,35 @@ class Stage:
         table = metadata.tables["pools"]
         times = {column.name: NOW for column in table.c if isinstance(column.type, DateTime) and not column.nullable}
         row = {
-            "uid": f"pool-{number}", "namespace": "runners", "name": f"pool-{number}", "image": "image",
-            "labels": [f"pool-{number}"], "runner_group_id": 1, "vcpu": vcpu * 1000, "memory": memory * 1024,
-            "replicas": 1, "allowed_accounts": [], "allowed_repositories": [], "routing_priority": 0,
-            "template_hash": template, "autoscaled": autoscaled, **times,
-        }  # fmt: skip
+            "uid": f"pool-{number}",
+            "namespace": "runners",
+            "name": f"pool-{number}",
+            "image": "image",
+            "labels": [f"pool-{number}"],
+            "runner_group_id": 1,
+            "vcpu": vcpu * 1000,
+            "memory": memory * 1024,
+            "replicas": 1,
+            "allowed_accounts": [],
+            "allowed_repositories": [],
+            "routing_priority": 0,
+            "template_hash": template,
+            "autoscaled": autoscaled,
+            **times,
+        }
         with self.engine.begin() as db:
             return int(db.execute(insert(table).returning(table.c.id), row).scalar_one())
 
     def job(
-        self, account_id: int, pool_id: int, *, age: float = 60, priority: int = 0, hold: str | None = None,
+        self,
+        account_id: int,
+        pool_id: int,
+        *,
+        age: float = 60,
+        priority: int = 0,
+        hold: str | None = None,
         scope: str | None = None,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Insert a queued job that is `age` seconds old."""
         return self._insert(
             """
@@ -93,9 +115,15 @@ class Stage:
             VALUES (:id, :account, 1, 'org/app', :scope, 1, 1, 'build', '{}', 'queued', :pool, :hold, :priority,
                     :queued_at, :now) RETURNING id
             """,
-            id=next(_numbers), account=account_id, scope=scope or f"orgs/org-{account_id}", pool=pool_id, hold=hold,
-            priority=priority, queued_at=NOW - timedelta(seconds=age), now=NOW,
-        )  # fmt: skip
+            id=next(_numbers),
+            account=account_id,
+            scope=scope or f"orgs/org-{account_id}",
+            pool=pool_id,
+            hold=hold,
+            priority=priority,
+            queued_at=NOW - timedelta(seconds=age),
+            now=NOW,
+        )
 
     def pod(self, pool_id: int, *, web: str | None = WEB, template: str = "hash") -> str:
         """Insert a runner Pod, offered by `web` unless that is None, and return its UID."""
@@ -105,13 +133,19 @@ class Stage:
             INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at)
             VALUES (:pool, 'runners', :uid, :uid, 'a', :template, :now)
             """,
-            pool=pool_id, uid=uid, template=template, now=NOW,
-        )  # fmt: skip
+            pool=pool_id,
+            uid=uid,
+            template=template,
+            now=NOW,
+        )
         if web is not None:
             self._execute(
                 "INSERT INTO offers (pod_uid, pool_id, web_id, poll_id, until) VALUES (:uid, :pool, :web, 'p', :until)",
-                uid=uid, pool=pool_id, web=web, until=NOW + timedelta(seconds=50),
-            )  # fmt: skip
+                uid=uid,
+                pool=pool_id,
+                web=web,
+                until=NOW + timedelta(seconds=50),
+            )
         return uid
 
     def spare(self, account_id: int, pool_id: int, *, age: float = 10, scope: str | None = None) -> int:
@@ -125,15 +159,19 @@ class Stage:
                    :since, :since, :since, :since
             FROM runner_pods p JOIN pools ON pools.id = p.pool_id WHERE p.uid = :uid RETURNING id
             """,
-            account=account_id, scope=scope or f"orgs/org-{account_id}", uid=uid, since=NOW - timedelta(seconds=age),
-        )  # fmt: skip
+            account=account_id,
+            scope=scope or f"orgs/org-{account_id}",
+            uid=uid,
+            since=NOW - timedelta(seconds=age),
+        )
 
     def beats(self, web: str, *, ago: float = 0) -> None:
         """Let a web process have beaten so many seconds ago."""
         self._execute(
             "INSERT INTO web_instances (id, started_at, beat_at) VALUES (:id, :at, :at)",
-            id=web, at=NOW - timedelta(seconds=ago),
-        )  # fmt: skip
+            id=web,
+            at=NOW - timedelta(seconds=ago),
+        )
 
     def rows(self, statement: str, **values: Any) -> Sequence[Any]:
         """Return the rows of a query."""
@@ -142,8 +180,10 @@ class Stage:
 
     def claimed(self) -> list[int]:
         """Return the jobs of live claims in the order in which they were claimed."""
-        return [row.job_id for row in self.rows(
-            "SELECT job_id FROM claims WHERE ended_at IS NULL AND job_id IS NOT NULL ORDER BY id")]  # fmt: skip
+        return [
+            row.job_id
+            for row in self.rows("SELECT job_id FROM claims WHERE ended_at IS NULL AND job_id IS NOT NULL ORDER BY id")
+        ]
 
     def _execute(self, statement: str, **values: Any) -> None:
         with self.engine.begin() as db:
@@ -157,10 +197,14 @@ class Stage:
 def make_stage(database: Database, **changes: Any) -> Stage:
     """Return a stage whose web process beats; `changes` are settings."""
     settings = Settings(
-        database_url=database.url, redis_url=Secret("redis://localhost/0"), github_app_id="1",
-        github_private_key=Secret("k"), webhook_secrets=(Secret("of-these-tests-alone"),),
-        encryption_keys=(Secret("e"),), **changes,
-    )  # fmt: skip
+        database_url=database.url,
+        redis_url=Secret("redis://localhost/0"),
+        github_app_id="1",
+        github_private_key=Secret("k"),
+        webhook_secrets=(Secret("of-these-tests-alone"),),
+        encryption_keys=(Secret("e"),),
+        **changes,
+    )
     stage = Stage(database.engine, settings)
     stage.beats(WEB)
     return stage

@@ -32,8 +32,11 @@ def run(stage: Stage, statement: str, **values: object) -> None:
 
 def deliver_all(stage: Stage) -> list[int]:
     """Deliver every claim that was only claimed, and return them."""
-    run(stage, "UPDATE claims SET state = 'minted', jit = 'x', stamp = 'on', runner_name = 'runner-' || id "
-               "WHERE state = 'claimed' AND purpose = 'job'")  # fmt: skip
+    run(
+        stage,
+        "UPDATE claims SET state = 'minted', jit = 'x', stamp = 'on', runner_name = 'runner-' || id "
+        "WHERE state = 'claimed' AND purpose = 'job'",
+    )
     minted = stage.rows("SELECT id, pod_uid FROM claims WHERE state = 'minted' ORDER BY id")
     for claim in minted:
         with stage.engine.begin() as db:
@@ -45,8 +48,15 @@ def complete(stage: Stage, *claim_ids: int) -> None:
     """End claims and their jobs as the webhook `completed` does. Their Pods live on."""
     for claim_id in claim_ids:
         with stage.engine.begin() as db:
-            moved = move_claim(db, "end_completed", claim_id, now=NOW, who="test", why="its job completed",
-                               values={"end_reason": "'completed'"})  # fmt: skip
+            moved = move_claim(
+                db,
+                "end_completed",
+                claim_id,
+                now=NOW,
+                who="test",
+                why="its job completed",
+                values={"end_reason": "'completed'"},
+            )
             assert moved is not None
             move_jobs(db, "job_finish", [moved.job_id], now=NOW, who="test", why="completed")
 
@@ -135,13 +145,18 @@ def test_a_spare_counts_by_its_live_claim(stage: Stage) -> None:
 @pytest.mark.parametrize("ended", [False, True])
 def test_an_execution_without_a_claim_counts_its_pod_once(stage: Stage, *, ended: bool) -> None:
     claim = serve(stage)
-    run(stage, """
+    run(
+        stage,
+        """
         WITH attempt AS (
             INSERT INTO mint_attempts (claim_id, runner_name, outcome, created_at)
             VALUES (:claim, 'runner', 'minted', :now))
         INSERT INTO executions (job_id, runner_name, account_id, vcpu, memory, started_at)
         SELECT job_id, 'runner', account_id, vcpu, memory, :now FROM claims WHERE id = :claim
-    """, claim=claim, now=NOW)  # fmt: skip
+    """,
+        claim=claim,
+        now=NOW,
+    )
     if ended:
         run(stage, "UPDATE claims SET state = 'ended', end_reason = 'completed', ended_at = :now, jit = NULL", now=NOW)
     assert usage(stage, ACME) == ONE
@@ -154,10 +169,14 @@ def test_an_execution_without_a_claim_counts_its_pod_once(stage: Stage, *, ended
 
 def test_a_retirement_changes_nothing_until_the_pod_is_gone(stage: Stage) -> None:
     complete(stage, serve(stage))
-    run(stage, """
+    run(
+        stage,
+        """
         INSERT INTO claims (purpose, runner_pod_id, pod_uid, pool_id, vcpu, memory, state, created_at, changed_at)
         SELECT 'retire', id, uid, pool_id, 0, 0, 'claimed', :now, :now FROM runner_pods
-    """, now=NOW)  # fmt: skip
+    """,
+        now=NOW,
+    )
     assert usage(stage, ACME) == ONE
 
 

@@ -101,11 +101,23 @@ def test_a_new_name_of_a_repository_moves_its_jobs_and_their_claims(database: Da
 
 @pytest.mark.parametrize(
     ("age", "owner", "repository", "moved"),
-    [(30, ACME, 5, True), (-60, ACME, 5, True), (30, ACME, 9, False), (30, ACME, None, True), (-60, ACME, None, False),
-     (30, 78, 5, False)],
-    ids=["its own", "its own, told late", "of another that has the name now", "of an unknown one, queued before",
-         "of an unknown one, queued afterwards", "of another owner"],
-)  # fmt: skip
+    [
+        (30, ACME, 5, True),
+        (-60, ACME, 5, True),
+        (30, ACME, 9, False),
+        (30, ACME, None, True),
+        (-60, ACME, None, False),
+        (30, 78, 5, False),
+    ],
+    ids=[
+        "its own",
+        "its own, told late",
+        "of another that has the name now",
+        "of an unknown one, queued before",
+        "of an unknown one, queued afterwards",
+        "of another owner",
+    ],
+)
 def test_a_job_under_the_former_name_is_told_from_another_repositorys_by_its_id_else_by_its_time(
     database: Database, age: float, owner: int, repository: int | None, *, moved: bool
 ) -> None:

@@ -287,7 +287,7 @@ def test_completed_ends_the_claim_and_wakes_every_pool_where_its_account_waits(d
     applied = deliver(engine, completed(1, "r-1"))
     assert applied.wakes == {other}
     assert empty not in applied.wakes
-    assert applied.keeper == {pool}
+    assert applied.reconcile == {pool}
 
 
 def test_the_end_of_a_foreign_execution_wakes_too(database: Database, pool: int) -> None:
@@ -338,7 +338,7 @@ def test_a_cancelled_job_releases_its_undelivered_claim(database: Database, pool
     assert applied.releases == (claim,)
     assert (claim_row(engine, claim).state, claim_row(engine, claim).release_reason) == ("releasing", "cancelled")
     assert job_row(engine, 1).conclusion == "cancelled"
-    assert applied.keeper == frozenset()
+    assert applied.reconcile == frozenset()
     assert applied.remaps == 0
 
 

@@ -61,7 +61,7 @@ def test_a_job_goes_from_queued_to_completed(database: Database) -> None:
     assert claim_row(engine, claim).state == "executing"
     assert claim_row(engine, claim).jit is None
     done = deliver(engine, completed(1, "r-1"))
-    assert done.keeper == {pool}
+    assert done.reconcile == {pool}
     assert job_row(engine, 1).conclusion == "success"
     assert claim_row(engine, claim).end_reason == "completed"
     assert _events(engine, 1) == [
@@ -184,14 +184,26 @@ def test_runner_fields_may_be_0_empty_or_null(database: Database, runner: object
     body = {
         "action": "completed",
         "workflow_job": {
-            "id": 1, "run_id": 2, "name": "build", "status": "completed", "conclusion": "cancelled",
-            "labels": ["linux"], "created_at": "2026-11-20T11:59:30Z", "started_at": "2026-11-20T11:59:30Z",
-            "completed_at": "2026-11-20T12:00:00Z", "runner_id": runner if runner != "" else 0, "runner_name": runner,
-        } | oddity,
+            "id": 1,
+            "run_id": 2,
+            "name": "build",
+            "status": "completed",
+            "conclusion": "cancelled",
+            "labels": ["linux"],
+            "created_at": "2026-11-20T11:59:30Z",
+            "started_at": "2026-11-20T11:59:30Z",
+            "completed_at": "2026-11-20T12:00:00Z",
+            "runner_id": runner if runner != "" else 0,
+            "runner_name": runner,
+        }
+        | oddity,
         "repository": {
-            "id": 5, "full_name": "acme/app", "private": True, "owner": {"id": ACME, "login": "acme", "type": "User"},
+            "id": 5,
+            "full_name": "acme/app",
+            "private": True,
+            "owner": {"id": ACME, "login": "acme", "type": "User"},
         },
-    }  # fmt: skip
+    }
     deliver(database.engine, parse_workflow_job(json.dumps(body).encode()))
     assert job_row(database.engine, 1).conclusion == "cancelled"
     assert execution_row(database.engine, 1) is None

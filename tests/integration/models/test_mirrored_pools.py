@@ -9,24 +9,36 @@ from typing import Any
 from sqlalchemy import text
 
 from models.db.engine import transaction
-from models.pools import keeper
-from models.pools.keeper import PoolFacts
+from models.pools import pool_mirror
+from models.pools.pool_mirror import PoolFacts
 from ostler.clock import utcnow
 from tests.database import Database
 
 POOL = PoolFacts(
-    uid="u", namespace="n", name="small", image="i", labels=("x",), runner_group_id=1, vcpu=1000, memory=1024,
-    replicas=3, allowed_accounts=(), allowed_repositories=(), routing_priority=0, template_hash="h", draining=False,
+    uid="u",
+    namespace="n",
+    name="small",
+    image="i",
+    labels=("x",),
+    runner_group_id=1,
+    vcpu=1000,
+    memory=1024,
+    replicas=3,
+    allowed_accounts=(),
+    allowed_repositories=(),
+    routing_priority=0,
+    template_hash="h",
+    draining=False,
     generation=7,
-)  # fmt: skip
+)
 
 
 def look(database: Database, pool: PoolFacts, *, problem: str | None = None) -> tuple[int, int, str | None]:
     """Write down one look at a pool; return generation, replicas and problem of its row."""
     if problem is None:
-        transaction(database.engine, lambda db: keeper.mirror_pool(db, pool, now=utcnow()))
+        transaction(database.engine, lambda db: pool_mirror.mirror_pool(db, pool, now=utcnow()))
     else:
-        transaction(database.engine, lambda db: keeper.mark_problem(db, pool, problem=problem, now=utcnow()))
+        transaction(database.engine, lambda db: pool_mirror.mark_problem(db, pool, problem=problem, now=utcnow()))
     with database.engine.begin() as db:
         row = db.execute(text("SELECT generation, replicas, problem FROM pools")).one()
     return row.generation, row.replicas, row.problem
@@ -55,7 +67,7 @@ def test_two_versions_of_ostler_do_not_replace_each_others_template_by_turns(dat
     def template_after(seconds: float, template: str, *, generation: int = 7) -> str:
         pool = replace(POOL, template_hash=template, generation=generation)
         now = start + timedelta(seconds=seconds)
-        transaction(database.engine, lambda db: keeper.mirror_pool(db, pool, now=now))
+        transaction(database.engine, lambda db: pool_mirror.mirror_pool(db, pool, now=now))
         with database.engine.begin() as db:
             return str(db.execute(text("SELECT template_hash FROM pools")).scalar_one())
 
@@ -73,7 +85,7 @@ def test_another_template_of_the_same_spec_keeps_the_backoff_of_failed_starts(da
     def failed_starts_after(seconds: float, **changed: Any) -> int:
         pool = replace(POOL, **changed)
         now = start + timedelta(seconds=seconds)
-        transaction(database.engine, lambda db: keeper.mirror_pool(db, pool, now=now))
+        transaction(database.engine, lambda db: pool_mirror.mirror_pool(db, pool, now=now))
         with database.engine.begin() as db:
             return int(db.execute(text("SELECT failed_starts FROM pools")).scalar_one())
 
@@ -90,7 +102,7 @@ def test_a_template_that_a_version_without_a_hold_wrote_is_not_held(database: Da
     def template_after(seconds: float, template: str) -> str:
         pool = replace(POOL, template_hash=template)
         now = start + timedelta(seconds=seconds)
-        transaction(database.engine, lambda db: keeper.mirror_pool(db, pool, now=now))
+        transaction(database.engine, lambda db: pool_mirror.mirror_pool(db, pool, now=now))
         with database.engine.begin() as db:
             return str(db.execute(text("SELECT template_hash FROM pools")).scalar_one())
 
@@ -102,7 +114,7 @@ def test_a_template_that_a_version_without_a_hold_wrote_is_not_held(database: Da
 
 def test_problem_of_a_pool_that_is_gone_is_not_recorded(database: Database) -> None:
     look(database, POOL)
-    transaction(database.engine, lambda db: keeper.end_pool(db, pool_id(database), now=utcnow()))
+    transaction(database.engine, lambda db: pool_mirror.end_pool(db, pool_id(database), now=utcnow()))
     assert look(database, replace(POOL, generation=8), problem="no image") == (7, 3, None)
 
 
@@ -111,7 +123,7 @@ def test_second_proof_that_a_pool_is_gone_changes_nothing(database: Database) ->
     ends = []
     for minutes in (0, 5):
         at = utcnow() + timedelta(minutes=minutes)
-        transaction(database.engine, lambda db, at=at: keeper.end_pool(db, pool_id(database), now=at))  # type: ignore[misc]
+        transaction(database.engine, lambda db, at=at: pool_mirror.end_pool(db, pool_id(database), now=at))  # type: ignore[misc]
         with database.engine.begin() as db:
             ends.append(tuple(db.execute(text("SELECT deleted_at, rerouting_since FROM pools")).one()))
     assert ends[0] == ends[1]
@@ -121,7 +133,7 @@ def test_smaller_generation_is_not_taken_when_the_row_moved_on(database: Databas
     look(database, POOL)
 
     def go_back(known: int) -> bool:
-        return transaction(database.engine, lambda db: keeper.go_back(db, uid="u", known=known, generation=2))
+        return transaction(database.engine, lambda db: pool_mirror.go_back(db, uid="u", known=known, generation=2))
 
     assert not go_back(6)
     assert look(database, replace(POOL, generation=6)) == (7, 3, None)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import text
 
-from models.pools import keeper, pod_lists
+from models.pools import pod_lists, pool_mirror
 from ostler.clock import utcnow
 from tests.database import Database
 
@@ -45,5 +45,5 @@ def test_listed_at_never_goes_back_unless_it_is_of_the_future(
             """),
             {"before": before},
         ).scalar_one()
-        keeper.record_listed(db, pool_id=pool_id, at=after, now=NOW)
+        pool_mirror.record_listed(db, pool_id=pool_id, at=after, now=NOW)
         assert db.execute(text("SELECT listed_at FROM pools")).scalar_one() == stays

@@ -19,8 +19,10 @@ def doubling() -> Prepared:
     return Prepared(
         f"test_{next(_numbers)}",
         "SELECT n * 2 AS twice, CAST(:at AS text) || '::at' AS at, '%' AS percent FROM unnest(:ns) n WHERE n <> :not_n",
-        ns="bigint[]", at="text", not_n="bigint",
-    )  # fmt: skip
+        ns="bigint[]",
+        at="text",
+        not_n="bigint",
+    )
 
 
 def run(db: Connection, statement: Prepared) -> list[tuple[int, str, str]]:

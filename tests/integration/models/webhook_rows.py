@@ -149,9 +149,13 @@ def add_claim(
                     INSERT INTO mint_attempts (claim_id, runner_name, outcome, created_at)
                     VALUES (:claim, :runner, :outcome, :now)
                 """),
-                {"claim": claim_id, "runner": runner, "outcome": "open" if state == "claimed" else "minted",
-                 "now": NOW},
-            )  # fmt: skip
+                {
+                    "claim": claim_id,
+                    "runner": runner,
+                    "outcome": "open" if state == "claimed" else "minted",
+                    "now": NOW,
+                },
+            )
         if job_id is not None:
             db.execute(text("UPDATE jobs SET state = 'claimed' WHERE id = :id AND state = 'queued'"), {"id": job_id})
     return claim_id

@@ -169,10 +169,13 @@ def test_a_deleted_config_map_comes_back_unless_pods_bear_stamps_that_postgres_d
     assert standing(untrusted) is Standing.FIRST
     untrusted.kube.request("DELETE", path)
     untrusted.kube.request(
-        "PATCH", f"/api/v1/namespaces/{untrusted.namespace}/pods/{pod}", content_type="application/merge-patch+json",
-        body={"metadata": {"labels": {"ostler.dev/runner-pool-owner": "1"},
-                           "annotations": {"ostler.dev/claim": "4711.1"}}},
-    )  # fmt: skip
+        "PATCH",
+        f"/api/v1/namespaces/{untrusted.namespace}/pods/{pod}",
+        content_type="application/merge-patch+json",
+        body={
+            "metadata": {"labels": {"ostler.dev/runner-pool-owner": "1"}, "annotations": {"ostler.dev/claim": "4711.1"}}
+        },
+    )
     assert standing(untrusted) is Standing.OLDER
     assert "stamps of claims" in row(untrusted).why
 
@@ -194,9 +197,12 @@ def test_the_adapter_itself_refuses_to_go_back(untrusted: Stage) -> None:
     assert seen.epoch is not None
     with pytest.raises(Invalid):
         adapter.write_epoch(
-            untrusted.kube, namespace=untrusted.namespace, epoch=Epoch(0, seen.epoch.database), seen=seen,
+            untrusted.kube,
+            namespace=untrusted.namespace,
+            epoch=Epoch(0, seen.epoch.database),
+            seen=seen,
             policy=calls(SWEEP),
-        )  # fmt: skip
+        )
 
 
 def test_rows_are_not_trusted_after_a_jump_of_the_clock_of_postgres(

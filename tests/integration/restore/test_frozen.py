@@ -15,7 +15,7 @@ from ostler.clock import utcnow
 from tasks.claims.release import release
 from tasks.claims.retire import retire
 from tasks.claims.stamp import stamp
-from tasks.pools.pools import keep
+from tasks.pools.pools import reconcile
 from tasks.sweeps.obstacles import earlier_state
 from tasks.sweeps.resume import resume
 from tasks.sweeps.unused_runners import unused_runners
@@ -80,16 +80,16 @@ def test_no_step_of_a_claim_is_taken(stage: Stage, pod: str, step: str, set_up: 
 
 
 @DOUBTS
-def test_the_keeper_retires_no_pod_that_is_too_many(stage: Stage, pod: str, doubt: str) -> None:
+def test_the_reconciler_retires_no_pod_that_is_too_many(stage: Stage, pod: str, doubt: str) -> None:
     """In an earlier state a busy Pod looks warm: it is what a scale-down takes."""
     assert pod
     stage.rows("UPDATE pools SET replicas = 0")
     stage.rows(doubt)
-    keep.run(pool_id=pool_id(stage))
+    reconcile.run(pool_id=pool_id(stage))
     assert stage.outbox.take("ostler.retire") == []
     assert stage.rows("SELECT 1 FROM claims") == []
     stage.rows(TRUST)
-    keep.run(pool_id=pool_id(stage))
+    reconcile.run(pool_id=pool_id(stage))
     assert len(stage.outbox.take("ostler.retire")) == 2
 
 
@@ -137,10 +137,18 @@ def test_a_stamp_never_replaces_that_of_a_later_claim(stage: Stage, pod: str) ->
     claim_id = stage.claim(pod, job_id=7, state="claimed")
     uid = stage.pods()[pod].uid
     later = f"{claim_id + 4}.1"
-    assert put_on(
-        stage.kube, namespace=stage.namespace, name=pod, uid=uid, expected=stage.pods()[pod].stamp or "",
-        value=later, owner=99,
-    ).outcome is StampOutcome.DONE  # fmt: skip
+    assert (
+        put_on(
+            stage.kube,
+            namespace=stage.namespace,
+            name=pod,
+            uid=uid,
+            expected=stage.pods()[pod].stamp or "",
+            value=later,
+            owner=99,
+        ).outcome
+        is StampOutcome.DONE
+    )
     stamp.run(claim_id=claim_id)
     assert (stage.pods()[pod].stamp, stage.pods()[pod].owner) == (later, 99)
     assert stage.see(claim_id).stamp == "gave_up"
@@ -171,8 +179,14 @@ def test_nothing_is_matched_repeated_or_delivered_in_an_earlier_state_and_all_of
     stage.rows("UPDATE claims SET jit = 'x', due_at = now() - interval '1 h'")
     uid = stage.pods()[pod].uid
     now = utcnow()
-    poll = Polling(pod_uid=uid, namespace=stage.namespace, pod_name=pod, poll_id="p",
-                   until=now.replace(year=now.year + 1), again=False)  # fmt: skip
+    poll = Polling(
+        pod_uid=uid,
+        namespace=stage.namespace,
+        pod_name=pod,
+        poll_id="p",
+        until=now.replace(year=now.year + 1),
+        again=False,
+    )
 
     def prepare(db: Connection) -> None:
         beat(db, web_id="w", now=now)

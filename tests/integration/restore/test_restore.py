@@ -16,7 +16,7 @@ from ostler.errors import Retryable, StoreUnreachable
 from rules.restore.restoring import Act
 from rules.routing.scopes import Scope
 from tasks.claims.release import release
-from tasks.pools.pools import keep
+from tasks.pools.pools import reconcile
 from tasks.restore import restoring
 from tasks.restore.epochs import compare, epoch
 from tasks.restore.restoring import NotRestored, Report
@@ -46,9 +46,18 @@ class Crowd(StubGitHub):
     def get_job(self, *, job_id: int, **_: Any) -> JobSeen | None:
         status, conclusion = self.jobs.get(job_id, ("queued", None))
         return JobSeen(
-            id=job_id, run_id=1, run_attempt=1, status=status, conclusion=conclusion, labels=(), runner_id=None,
-            runner_name=None, created_at=None, started_at=None, completed_at=None,
-        )  # fmt: skip
+            id=job_id,
+            run_id=1,
+            run_attempt=1,
+            status=status,
+            conclusion=conclusion,
+            labels=(),
+            runner_id=None,
+            runner_name=None,
+            created_at=None,
+            started_at=None,
+            completed_at=None,
+        )
 
 
 @dataclass
@@ -69,8 +78,12 @@ class World:
 
     def stamp(self, pod: str, *, claim: int, owner: int = 1) -> None:
         """Stamp a Pod, as a claim did that Postgres has forgotten."""
-        body = {"metadata": {"labels": {"ostler.dev/runner-pool-owner": str(owner)},
-                             "annotations": {"ostler.dev/claim": f"{claim}.1"}}}  # fmt: skip
+        body = {
+            "metadata": {
+                "labels": {"ostler.dev/runner-pool-owner": str(owner)},
+                "annotations": {"ostler.dev/claim": f"{claim}.1"},
+            }
+        }
         path = f"/api/v1/namespaces/{self.stage.namespace}/pods/{pod}"
         self.stage.kube.request("PATCH", path, body=body, content_type=MERGE)
 
@@ -133,7 +146,7 @@ def test_a_busy_pod_that_postgres_forgot_gets_its_claim_back_and_is_not_scaled_d
     world.put_back()
     world.stage.rows("UPDATE pools SET replicas = 0")
     pool_id = world.stage.rows("SELECT id FROM pools")[0].id
-    keep.run(pool_id=pool_id)
+    reconcile.run(pool_id=pool_id)
     assert world.claims() == []  # nothing is retired while that is known
 
     report = world.restore()
@@ -146,7 +159,7 @@ def test_a_busy_pod_that_postgres_forgot_gets_its_claim_back_and_is_not_scaled_d
     assert claim.id > 4711
     assert world.stage.rows("SELECT runner_name, runner_id FROM mint_attempts WHERE claim_id = :id", id=claim.id)
     world.stage.rows("UPDATE pools SET replicas = 0")  # it had been read anew from the cluster
-    keep.run(pool_id=pool_id)
+    reconcile.run(pool_id=pool_id)
     assert [(each.pod, each.purpose) for each in world.claims()] == [(busy, "job"), (warm, "retire")]
 
 
@@ -304,8 +317,10 @@ def test_jobs_that_were_queued_then_are_asked_for_before_any_is_matched(world: W
     report = world.restore()
     assert report.jobs == {"completed": 1, "queued": 1, "in_progress": 1}
     assert world.stage.rows("SELECT id, state, hold_reason FROM jobs WHERE id > 1 ORDER BY id") == [
-        (7, "completed", None), (8, "queued", None), (9, "running", "ask_github"),
-    ]  # fmt: skip
+        (7, "completed", None),
+        (8, "queued", None),
+        (9, "running", "ask_github"),
+    ]
 
 
 def test_a_job_that_github_shows_as_queued_in_a_run_that_is_over_is_finished(world: World) -> None:
@@ -386,8 +401,9 @@ def test_a_postgres_that_goes_away_is_named_with_what_to_do_and_the_next_restore
     def admits(*, anybody: bool) -> None:
         with server.connect() as db:
             db.execute(text(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS {anybody}'))
-            db.execute(text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name"),
-                       {"name": name})  # fmt: skip
+            db.execute(
+                text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name"), {"name": name}
+            )
 
     def cut(self: Any, *given: Any) -> Any:
         admits(anybody=False)

@@ -48,9 +48,14 @@ class Browser:
         form.feed(self.content)
         target = urljoin(self.url, form.action)
         answer = self._pool.request(
-            "POST", target, body=urlencode(form.values), retries=False, redirect=False, timeout=30,
+            "POST",
+            target,
+            body=urlencode(form.values),
+            retries=False,
+            redirect=False,
+            timeout=30,
             headers={"Content-Type": "application/x-www-form-urlencoded"},
-        )  # fmt: skip
+        )
         while answer.status == 302:
             target = urljoin(target, answer.headers["location"])
             answer = self._pool.request("GET", target, retries=False, redirect=False, timeout=30)
@@ -58,6 +63,8 @@ class Browser:
 
     def _take(self, answer: urllib3.BaseHTTPResponse, url: str) -> None:
         self.url, self.status, self.content = url, answer.status, answer.data.decode()
-        self.headers = dict(answer.headers.lower_items()) if hasattr(answer.headers, "lower_items") else {
-            name.lower(): value for name, value in answer.headers.items()
-        }  # fmt: skip
+        self.headers = (
+            dict(answer.headers.lower_items())
+            if hasattr(answer.headers, "lower_items")
+            else {name.lower(): value for name, value in answer.headers.items()}
+        )

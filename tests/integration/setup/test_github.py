@@ -88,9 +88,20 @@ def read(file: Path) -> dict[str, Secret]:
 def setup(lab: Lab, webhook_url: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Run the command as an operator would, without a browser of its own."""
     command = [
-        sys.executable, "-m", "ostler", "setup", "github", "--no-browser", "--github-url", lab.url,
-        "--github-api-url", lab.url, "--webhook-url", webhook_url, *arguments,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "ostler",
+        "setup",
+        "github",
+        "--no-browser",
+        "--github-url",
+        lab.url,
+        "--github-api-url",
+        lab.url,
+        "--webhook-url",
+        webhook_url,
+        *arguments,
+    ]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OSTLER_")}
     with subprocess.Popen(
         command,
@@ -250,12 +261,16 @@ def test_a_name_that_is_taken_is_refused_by_github_and_nothing_is_kept(lab: Lab,
 
 def test_the_lab_refuses_manifests_as_github_does(lab: Lab) -> None:
     content = {
-        "name": "x", "url": "https://x.example", "redirect_url": "http://127.0.0.1/callback",
-        "hook_attributes": {"url": "https://x.example/webhooks/github"}, "default_permissions": {"metadata": "read"},
+        "name": "x",
+        "url": "https://x.example",
+        "redirect_url": "http://127.0.0.1/callback",
+        "hook_attributes": {"url": "https://x.example/webhooks/github"},
+        "default_permissions": {"metadata": "read"},
         "default_events": ["installation", "workflow_job"],
-    }  # fmt: skip
-    answer = lab.pool.request("POST", f"{lab.url}/settings/apps/new", fields={"manifest": json.dumps(content)},
-                              encode_multipart=False)  # fmt: skip
+    }
+    answer = lab.pool.request(
+        "POST", f"{lab.url}/settings/apps/new", fields={"manifest": json.dumps(content)}, encode_multipart=False
+    )
     assert answer.status == 422
     assert "Default events unsupported: installation" in answer.data.decode()
     assert "not supported by permissions: installation and workflow_job" in answer.data.decode()

@@ -70,9 +70,15 @@ class GitHub:
         job_id = len(self.jobs) + 1
         login = ACCOUNTS[account_id]
         event = replace(
-            QUEUED, job_id=job_id, labels=labels, owner_id=account_id, owner_login=login, repository=f"{login}/app",
-            installation_id=account_id + 100, created_at=self._clock(),
-        )  # fmt: skip
+            QUEUED,
+            job_id=job_id,
+            labels=labels,
+            owner_id=account_id,
+            owner_login=login,
+            repository=f"{login}/app",
+            installation_id=account_id + 100,
+            created_at=self._clock(),
+        )
         self.jobs[job_id] = Job(event, status="waiting" if waiting else "queued")
         self._send(job_id, "waiting" if waiting else "queued")
 
@@ -109,9 +115,14 @@ class GitHub:
         job = self.jobs[job_id]
         now = self._clock()
         event = replace(
-            job.event, action=action, status=job.status, conclusion=job.conclusion, runner_name=job.runner,
-            started_at=now, completed_at=now if action == "completed" else None,
-        )  # fmt: skip
+            job.event,
+            action=action,
+            status=job.status,
+            conclusion=job.conclusion,
+            runner_name=job.runner,
+            started_at=now,
+            completed_at=now if action == "completed" else None,
+        )
         self._number += 1
         self.webhooks.append((f"guid-{self._number}", event))
 
@@ -170,13 +181,25 @@ class GitHub:
     def _job(self, job_id: int) -> JobSeen:
         job = self.jobs[job_id]
         return JobSeen(
-            id=job_id, run_id=1, run_attempt=1, status=job.status, conclusion=job.conclusion, labels=job.event.labels,
-            runner_id=None, runner_name=job.runner, created_at=None, started_at=None, completed_at=None,
-        )  # fmt: skip
+            id=job_id,
+            run_id=1,
+            run_attempt=1,
+            status=job.status,
+            conclusion=job.conclusion,
+            labels=job.event.labels,
+            runner_id=None,
+            runner_name=job.runner,
+            created_at=None,
+            started_at=None,
+            completed_at=None,
+        )
 
 
 def _seen(runner: Runner) -> RunnerSeen:
     return RunnerSeen(
-        id=runner.id, name=runner.name, status="online" if runner.online else "offline", busy=runner.job is not None,
+        id=runner.id,
+        name=runner.name,
+        status="online" if runner.online else "offline",
+        busy=runner.job is not None,
         labels=tuple(runner.labels),
-    )  # fmt: skip
+    )

@@ -20,7 +20,7 @@ from github_adapters.webhooks import WorkflowJobEvent
 from models.claims import releases
 from models.db.engine import transaction
 from models.intake import intake
-from models.pools import keeper, offers
+from models.pools import offers, pool_mirror
 from models.routing import accounts
 from models.routing.accounts import NewAccount
 from ostler.settings import Settings
@@ -49,13 +49,24 @@ MOST_PODS = 6
 MOST_JOBS = 30
 
 POOLS = {
-    name: keeper.PoolFacts(
-        uid=f"{name}-1", namespace=NAMESPACE, name=name, image="image", labels=labels, runner_group_id=1, vcpu=2000,
-        memory=4096, replicas=2, allowed_accounts=(), allowed_repositories=(), routing_priority=0,
-        template_hash="hash", draining=False,
+    name: pool_mirror.PoolFacts(
+        uid=f"{name}-1",
+        namespace=NAMESPACE,
+        name=name,
+        image="image",
+        labels=labels,
+        runner_group_id=1,
+        vcpu=2000,
+        memory=4096,
+        replicas=2,
+        allowed_accounts=(),
+        allowed_repositories=(),
+        routing_priority=0,
+        template_hash="hash",
+        draining=False,
     )
     for name, labels in (("small", ("linux",)), ("large", ("linux", "big")))
-}  # fmt: skip
+}
 
 WEIGHTS = {
     "nearly_all_goes_well_for_a_while": 8,
@@ -79,7 +90,7 @@ WEIGHTS = {
     "a_stopped_step_goes_on": 6,
     "a_late_call_is_applied": 6,
     "a_sweep_runs": 6,
-    "the_keeper_runs": 2,
+    "the_reconciler_runs": 2,
     "time_passes": 6,
     "a_budget_changes": 1,
     "a_pool_changes": 1,
@@ -121,9 +132,14 @@ class Draw:
 
 
 draws = st.builds(
-    Draw, pick=st.integers(0, 23), other=st.integers(0, 23), flag=st.booleans(), fate=fates,
-    at=st.sampled_from([1, 1, 1, 2, 3]), wait=st.sampled_from([0, 0, 0, 3, 12]),
-)  # fmt: skip
+    Draw,
+    pick=st.integers(0, 23),
+    other=st.integers(0, 23),
+    flag=st.booleans(),
+    fate=fates,
+    at=st.sampled_from([1, 1, 1, 2, 3]),
+    wait=st.sampled_from([0, 0, 0, 3, 12]),
+)
 
 
 class ClaimPath(RuleBasedStateMachine):
@@ -151,10 +167,12 @@ class ClaimPath(RuleBasedStateMachine):
         transaction(
             self.engine,
             lambda db: accounts.ensure_accounts(
-                db, [NewAccount(id=i, login=login, installation_id=i + 100) for i, login in ACCOUNTS.items()],
-                budget=BUDGET, now=self.world.now,
+                db,
+                [NewAccount(id=i, login=login, installation_id=i + 100) for i, login in ACCOUNTS.items()],
+                budget=BUDGET,
+                now=self.world.now,
             ),
-        )  # fmt: skip
+        )
         self._mirror()
         for name in POOLS:
             self._add_pod(name)
@@ -299,8 +317,8 @@ class ClaimPath(RuleBasedStateMachine):
     def a_sweep_runs(self, draw: Draw) -> None:
         self._sweep(draw.one(SWEEPS), draw.fate, draw.at)
 
-    def the_keeper_runs(self, draw: Draw) -> None:
-        self._keep(draw.fate, draw.at)
+    def the_reconciler_runs(self, draw: Draw) -> None:
+        self._reconcile(draw.fate, draw.at)
 
     def time_passes(self, draw: Draw) -> None:
         self.world.now = later(self.world.now, draw.one((1, 4, 12, 25, 70, 400)))
@@ -369,7 +387,7 @@ class ClaimPath(RuleBasedStateMachine):
     def _all_goes_well(self, but: Draw | None = None, *, only: str | None = None) -> None:
         cluster, github = self.world.cluster, self.world.github
         if but is not None:
-            self._keep(Fate.ANSWERED, 1)
+            self._reconcile(Fate.ANSWERED, 1)
             for name in POOLS:
                 if sum(pod.polls and pod.pool == name for pod in cluster.pods.values()) < 1:
                     self._add_pod(name)
@@ -411,11 +429,11 @@ class ClaimPath(RuleBasedStateMachine):
             return
         self.numbers += 1
         self.world.cluster.add_pod(name, number=self.numbers, now=self.world.now)
-        self._keep(Fate.ANSWERED, 1)
+        self._reconcile(Fate.ANSWERED, 1)
 
-    def _keep(self, fate: Fate, at: int) -> None:
-        for row in transaction(self.engine, lambda db: keeper.kept_pools(db, namespace=NAMESPACE)):
-            message = Message("ostler.keep", {"pool_id": row.id})
+    def _reconcile(self, fate: Fate, at: int) -> None:
+        for row in transaction(self.engine, lambda db: pool_mirror.mirrored_pools(db, namespace=NAMESPACE)):
+            message = Message("ostler.reconcile", {"pool_id": row.id})
             self.world.begin(message.name, self.world.runs(message), fate, at=at)
 
     def _sweep(self, name: str, fate: Fate, at: int = 1) -> None:
@@ -425,15 +443,15 @@ class ClaimPath(RuleBasedStateMachine):
     def _mirror(self) -> None:
         changed = False
         for pool in self.pools.values():
-            changed |= transaction(self.engine, partial(keeper.mirror_pool, pool=pool, now=self.world.now))
+            changed |= transaction(self.engine, partial(pool_mirror.mirror_pool, pool=pool, now=self.world.now))
         kept = {pool.uid for pool in self.pools.values()}
-        for row in transaction(self.engine, lambda db: keeper.live_pools(db, namespace=NAMESPACE)):
+        for row in transaction(self.engine, lambda db: pool_mirror.live_pools(db, namespace=NAMESPACE)):
             if row.uid not in kept:
                 changed = True
-                transaction(self.engine, partial(keeper.end_pool, pool_id=row.id, now=self.world.now))
+                transaction(self.engine, partial(pool_mirror.end_pool, pool_id=row.id, now=self.world.now))
         if changed:
             self.world.send("ostler.rematch", queue="sweeps")
-            self._keep(Fate.ANSWERED, 1)  # moves the jobs of changed pools
+            self._reconcile(Fate.ANSWERED, 1)  # moves the jobs of changed pools
 
     def _budget(self, account: int, count: int) -> None:
         with self.engine.begin() as db:
@@ -455,11 +473,15 @@ class ClaimPath(RuleBasedStateMachine):
             pod.poll_no += 1
         polls = [
             offers.Polling(
-                pod_uid=pod.uid, namespace=NAMESPACE, pod_name=pod.name, poll_id=f"{pod.uid}-{pod.poll_no}",
-                until=later(self.world.now, 60), again=False,
+                pod_uid=pod.uid,
+                namespace=NAMESPACE,
+                pod_name=pod.name,
+                poll_id=f"{pod.uid}-{pod.poll_no}",
+                until=later(self.world.now, 60),
+                again=False,
             )
             for pod in pods
-        ]  # fmt: skip
+        ]
 
         def offer(db: Connection) -> list[offers.PolledPod]:
             offers.beat(db, web_id=web, now=self.world.now)

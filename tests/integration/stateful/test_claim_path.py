@@ -34,9 +34,14 @@ def _marked(name: str) -> Any:
 def profile(examples: int, *phases: Phase) -> settings:
     """Return the same examples on every run, without a database of former ones."""
     return settings(
-        max_examples=examples, stateful_step_count=STEPS, derandomize=True, database=None, deadline=None,
-        suppress_health_check=list(HealthCheck), phases=phases or (Phase.generate, Phase.shrink),
-    )  # fmt: skip
+        max_examples=examples,
+        stateful_step_count=STEPS,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=phases or (Phase.generate, Phase.shrink),
+    )
 
 
 @pytest.fixture

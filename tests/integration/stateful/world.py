@@ -122,14 +122,14 @@ class World:
         self.send("ostler.dispatch", queue="dispatch", pool_id=pool_id)
 
     def keep(self, pool_id: int) -> None:
-        self.send("ostler.keep", queue="pools", pool_id=pool_id)
+        self.send("ostler.reconcile", queue="pools", pool_id=pool_id)
 
     def watched(self, _namespace: str) -> bool:
         """Nobody watches the Pods."""
         return False
 
     def kept(self, _pool_id: int, *, shared: bool = False) -> None:
-        """The keeper has begun."""
+        """The reconciler has begun."""
 
     def counted(self, _pool_id: int, *, pods: int) -> None:
         """Nobody asks."""
@@ -288,10 +288,16 @@ def finished(coroutine: Coroutine[Any, Any, T]) -> T:
 def settings_of(url: Secret) -> Settings:
     """Return settings with short queues of everything."""
     return Settings(
-        database_url=url, redis_url=Secret("redis://localhost/0"), github_app_id="1", github_private_key=Secret("k"),
-        webhook_secrets=(Secret("of-these-tests-alone"),), encryption_keys=(Secret("e"),),
-        new_accounts="serve", namespace=NAMESPACE, match_batch=10,
-    )  # fmt: skip
+        database_url=url,
+        redis_url=Secret("redis://localhost/0"),
+        github_app_id="1",
+        github_private_key=Secret("k"),
+        webhook_secrets=(Secret("of-these-tests-alone"),),
+        encryption_keys=(Secret("e"),),
+        new_accounts="serve",
+        namespace=NAMESPACE,
+        match_batch=10,
+    )
 
 
 def empty_tables(engine: Engine) -> None:
@@ -322,9 +328,13 @@ def install(monkeypatch: pytest.MonkeyPatch, current: Callable[[], World]) -> No
     monkeypatch.setattr(tasks.worker.base, "time", SimpleNamespace(monotonic=lambda: 0.0))
     monkeypatch.setattr(tasks.sweeps.runner_lists, "LONGEST_WAIT", 0.0)  # who has the turn was killed
     for creates in ("act", "decide", "see_brake", "write_status"):  # Pods come by a rule
-        monkeypatch.setattr(tasks.pools.pools, creates, lambda *_arguments, **_named: SimpleNamespace(
-            pool=SimpleNamespace(max_job_seconds=None), rows=(), observed=None,
-            plan=SimpleNamespace(goes_on=False)))  # fmt: skip
+        monkeypatch.setattr(
+            tasks.pools.pools,
+            creates,
+            lambda *_arguments, **_named: SimpleNamespace(
+                pool=SimpleNamespace(max_job_seconds=None), rows=(), observed=None, plan=SimpleNamespace(goes_on=False)
+            ),
+        )
 
 
 def later(now: datetime, seconds: float) -> datetime:

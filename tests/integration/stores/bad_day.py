@@ -63,9 +63,11 @@ class BadDay:
         """Queue jobs and return their ids."""
         account = ACCOUNTS[0]
         body = {
-            "repository": f"{account.login}/{account.repositories[0]}", "labels": list(POOL.labels), "count": count,
+            "repository": f"{account.login}/{account.repositories[0]}",
+            "labels": list(POOL.labels),
+            "count": count,
             "duration_seconds": 0.3,
-        }  # fmt: skip
+        }
         ids: list[int] = self.system.lab("POST", "/jobs", body)["ids"]
         return ids
 

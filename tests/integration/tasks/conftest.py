@@ -29,7 +29,7 @@ from ostler.secrets import Secret
 from ostler.wakes import Waker
 from rules.routing.scopes import Scope
 from tasks.claims.release import release
-from tasks.pools.pools import keep, pools
+from tasks.pools.pools import pools, reconcile
 from tasks.worker import runtime as current
 from tests.database import Database
 from tests.integration.tasks.listing import Listing, home_of
@@ -487,9 +487,18 @@ class StubGitHub:
             return None
         status, conclusion, runner = self.job
         return JobSeen(
-            id=job_id, run_id=1, run_attempt=1, status=status, conclusion=conclusion, labels=(), runner_id=None,
-            runner_name=runner, created_at=None, started_at=None, completed_at=None,
-        )  # fmt: skip
+            id=job_id,
+            run_id=1,
+            run_attempt=1,
+            status=status,
+            conclusion=conclusion,
+            labels=(),
+            runner_id=None,
+            runner_name=runner,
+            created_at=None,
+            started_at=None,
+            completed_at=None,
+        )
 
     def get_run(self, *, run_id: int, **_: Any) -> RunSeen:
         """Return the run."""
@@ -529,7 +538,7 @@ def pod(stage: Stage, github: StubGitHub) -> str:
     del github
     stage.pool(replicas=2)
     pools.run()
-    for message in stage.outbox.take("ostler.keep"):
-        keep.run(**message)
+    for message in stage.outbox.take("ostler.reconcile"):
+        reconcile.run(**message)
     stage.outbox.sent.clear()
     return min(stage.pods())

@@ -47,15 +47,24 @@ class Listing:
     _numbers: Any = field(default_factory=lambda: itertools.count(1000))
 
     def run(
-        self, *jobs: WorkflowJobEvent, status: str = "queued", conclusion: str | None = None, minutes: float = 10,
-        repository: str = "acme/shop", attempt: int = 1,
-    ) -> int:  # fmt: skip
+        self,
+        *jobs: WorkflowJobEvent,
+        status: str = "queued",
+        conclusion: str | None = None,
+        minutes: float = 10,
+        repository: str = "acme/shop",
+        attempt: int = 1,
+    ) -> int:
         """Put a run that was created some minutes ago; return its id."""
         number: int = next(self._numbers)
         self.runs[number] = RunSeen(
-            id=number, attempt=attempt, status=status, conclusion=conclusion,
-            created_at=utcnow() - timedelta(minutes=minutes), home=home_of(repository),
-        )  # fmt: skip
+            id=number,
+            attempt=attempt,
+            status=status,
+            conclusion=conclusion,
+            created_at=utcnow() - timedelta(minutes=minutes),
+            home=home_of(repository),
+        )
         self.jobs[number] = [replace(job, run_id=number, repository=repository) for job in jobs]
         return number
 
@@ -73,9 +82,16 @@ class Listing:
         return self._page(installation_id, found, page, etag)
 
     def list_run_jobs(
-        self, *, installation_id: int, repository: str, run: RunSeen, every_attempt: bool, page: int,
-        etag: str | None, policy: Any,
-    ) -> ListPage[WorkflowJobEvent]:  # fmt: skip
+        self,
+        *,
+        installation_id: int,
+        repository: str,
+        run: RunSeen,
+        every_attempt: bool,
+        page: int,
+        etag: str | None,
+        policy: Any,
+    ) -> ListPage[WorkflowJobEvent]:
         """Return a page of the jobs of a run."""
         self._ask(f"jobs {run.id}", repository, policy)
         if run.id in self.broken:
@@ -120,22 +136,48 @@ class Listing:
         shown = items[(page - 1) * PAGE : page * PAGE]
         last = page * PAGE >= len(items)
         return ListPage(
-            items=tuple(shown[: len(shown) - self.withheld] if last else shown), total=len(items), etag=now,
-            quota=self.quota, cost=1 + self.redirects,
-        )  # fmt: skip
+            items=tuple(shown[: len(shown) - self.withheld] if last else shown),
+            total=len(items),
+            etag=now,
+            quota=self.quota,
+            cost=1 + self.redirects,
+        )
 
 
 def job(
-    job_id: int, status: str = "queued", *, conclusion: str | None = None, minutes: float = 10, attempt: int = 1,
-    over: float | None = None, labels: tuple[str, ...] = ("self-hosted",), runner: str | None = None,
-) -> WorkflowJobEvent:  # fmt: skip
+    job_id: int,
+    status: str = "queued",
+    *,
+    conclusion: str | None = None,
+    minutes: float = 10,
+    attempt: int = 1,
+    over: float | None = None,
+    labels: tuple[str, ...] = ("self-hosted",),
+    runner: str | None = None,
+) -> WorkflowJobEvent:
     """Return a job as a list shows it, created some minutes ago; `over`: minutes since its end."""
     now: datetime = utcnow()
     ended = None if status != "completed" else now - timedelta(minutes=minutes if over is None else over)
     return WorkflowJobEvent(
-        action=status, job_id=job_id, run_id=1, run_attempt=attempt, name="build", workflow_name="CI", status=status,
-        conclusion=conclusion, labels=labels, runner_name=runner, runner_id=None,
-        created_at=now - timedelta(minutes=minutes), started_at=None, completed_at=ended, head_branch="main",
-        repository="acme/shop", repository_id=11, owner_id=1, owner_login="acme", owner_type="Organization",
+        action=status,
+        job_id=job_id,
+        run_id=1,
+        run_attempt=attempt,
+        name="build",
+        workflow_name="CI",
+        status=status,
+        conclusion=conclusion,
+        labels=labels,
+        runner_name=runner,
+        runner_id=None,
+        created_at=now - timedelta(minutes=minutes),
+        started_at=None,
+        completed_at=ended,
+        head_branch="main",
+        repository="acme/shop",
+        repository_id=11,
+        owner_id=1,
+        owner_login="acme",
+        owner_type="Organization",
         installation_id=501,
-    )  # fmt: skip
+    )

@@ -40,8 +40,15 @@ class AppOnly:
         self.asked.append(deadline_seconds)
         if self.broken:
             raise Retryable("down")
-        return AppSeen(name="ostler", slug="ostler", organization=True, permissions={}, events=(),
-                       owner_id=self.owner_id, owner="acme")  # fmt: skip
+        return AppSeen(
+            name="ostler",
+            slug="ostler",
+            organization=True,
+            permissions={},
+            events=(),
+            owner_id=self.owner_id,
+            owner="acme",
+        )
 
 
 @pytest.fixture
@@ -53,8 +60,15 @@ def github(clusterless: Stage) -> AppOnly:
 
 def came(stage: Stage, job_id: int, *, owner: int = STRANGER, **changes: Any) -> intake.Applied:
     """Deliver the webhook of a job whose account nobody has let in."""
-    event = queued(job_id, owner_id=owner, owner_login=f"org-{owner}", labels=("self-hosted",), created_at=utcnow(),
-                   repository=f"org-{owner}/app", **changes)  # fmt: skip
+    event = queued(
+        job_id,
+        owner_id=owner,
+        owner_login=f"org-{owner}",
+        labels=("self-hosted",),
+        created_at=utcnow(),
+        repository=f"org-{owner}/app",
+        **changes,
+    )
     received = intake.Received(f"guid-{job_id}", event)
     return transaction(
         stage.rt.engine,
@@ -88,10 +102,16 @@ def test_a_strangers_job_stays_held_when_a_restore_asked_github_about_it(cluster
     held = job(clusterless)
     with clusterless.rt.engine.begin() as db:
         adrift = AdriftJob(
-            id=held.id, kind=Adrift.UNKNOWN, state=held.state, installation_id=held.installation_id,
-            repository=held.repository, pool_id=held.pool_id, changed_at=held.changed_at, ready_at=held.queued_at,
+            id=held.id,
+            kind=Adrift.UNKNOWN,
+            state=held.state,
+            installation_id=held.installation_id,
+            repository=held.repository,
+            pool_id=held.pool_id,
+            changed_at=held.changed_at,
+            ready_at=held.queued_at,
             runner_name=None,
-        )  # fmt: skip
+        )
         assert settle(db, adrift, found, now=utcnow(), who="test")
 
     rematch.run()

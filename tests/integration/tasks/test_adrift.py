@@ -63,9 +63,18 @@ class StubGitHub:
             return None
         status, _, conclusion = said.partition("/")
         return JobSeen(
-            id=job_id, run_id=1, run_attempt=1, status=status, conclusion=conclusion or None, labels=(),
-            runner_id=None, runner_name=None, created_at=None, started_at=None, completed_at=None,
-        )  # fmt: skip
+            id=job_id,
+            run_id=1,
+            run_attempt=1,
+            status=status,
+            conclusion=conclusion or None,
+            labels=(),
+            runner_id=None,
+            runner_name=None,
+            created_at=None,
+            started_at=None,
+            completed_at=None,
+        )
 
     def get_run(self, *, run_id: int, repository: str | int, policy: Any, **_: Any) -> RunSeen:
         """Return the run of all jobs."""
@@ -92,8 +101,10 @@ class World:
             UPDATE jobs SET hold_reason = :hold, installation_id = 501 + id / 100, queued_at = t.at, changed_at = t.at
             FROM (SELECT now() - make_interval(secs => :age) AS at) t WHERE id = :id
             """,
-            id=job_id, hold=hold, age=minutes * 60,
-        )  # fmt: skip
+            id=job_id,
+            hold=hold,
+            age=minutes * 60,
+        )
 
     def runs_on(self, job_id: int, runner: str, *, minted: bool = False) -> None:
         """Record an execution; one of a `minted` runner is ours."""
@@ -102,8 +113,9 @@ class World:
             INSERT INTO executions (job_id, runner_name, account_id, vcpu, memory, started_at)
             VALUES (:job, :runner, 1, 2000, 4096, now())
             """,
-            job=job_id, runner=runner,
-        )  # fmt: skip
+            job=job_id,
+            runner=runner,
+        )
         if minted:
             claim = self.claim(None)
             self.stage.rows("UPDATE claims SET state = 'ended', ended_at = now(), end_reason = 'pod_gone'")
@@ -112,8 +124,9 @@ class World:
                 INSERT INTO mint_attempts (claim_id, runner_name, runner_id, outcome, created_at)
                 VALUES (:claim, :runner, 77, 'minted', now())
                 """,
-                claim=claim, runner=runner,
-            )  # fmt: skip
+                claim=claim,
+                runner=runner,
+            )
 
     def claim(self, job_id: int | None) -> int:
         """Put a live claim on a Pod."""

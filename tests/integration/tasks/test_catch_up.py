@@ -47,9 +47,16 @@ class World:
         return list(self.github.asked)
 
     def known(
-        self, job_id: int, state: str = "queued", *, repository: str = "acme/shop", minutes: float = 5, run: int = 1,
-        hold: str | None = None, installation: int = 501,
-    ) -> None:  # fmt: skip
+        self,
+        job_id: int,
+        state: str = "queued",
+        *,
+        repository: str = "acme/shop",
+        minutes: float = 5,
+        run: int = 1,
+        hold: str | None = None,
+        installation: int = 501,
+    ) -> None:
         """Put a job of ours that has stood so for some minutes."""
         self.stage.job(job_id, state=state)
         self.stage.rows(
@@ -58,8 +65,13 @@ class World:
                    installation_id = :installation, queued_at = t.at, changed_at = t.at
             FROM (SELECT now() - make_interval(secs => :age) AS at) t WHERE id = :id
             """,
-            id=job_id, repository=repository, run=run, hold=hold, installation=installation, age=minutes * 60,
-        )  # fmt: skip
+            id=job_id,
+            repository=repository,
+            run=run,
+            hold=hold,
+            installation=installation,
+            age=minutes * 60,
+        )
 
     def claimed(self, job_id: int) -> int:
         """Put a Pod whose claim executes a job."""

@@ -17,7 +17,7 @@ from tasks.claims import dispatch as module
 from tasks.claims.dispatch import dispatch
 from tasks.claims.mint import mint
 from tasks.claims.stamp import stamp
-from tasks.pools.pools import keep, pools
+from tasks.pools.pools import pools, reconcile
 from tasks.sweeps.gates import gates
 from tasks.sweeps.silent_pods import silent_pods
 from tests.integration.matching.stage import WakeKeys
@@ -53,8 +53,8 @@ def kept(stage: Stage, *, replicas: int) -> None:
     """Have a pool reconciled that is to have so many Pods."""
     patch_pool_replicas(stage.kube, namespace=stage.namespace, name="small", replicas=replicas)
     pools.run()
-    for message in stage.outbox.take("ostler.keep"):
-        keep.run(**message)
+    for message in stage.outbox.take("ostler.reconcile"):
+        reconcile.run(**message)
 
 
 def retiring(stage: Stage) -> int:

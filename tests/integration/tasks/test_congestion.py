@@ -17,8 +17,8 @@ from models.claims.releases import insert_retire
 from models.db.engine import transaction
 from ostler.clock import utcnow
 from ostler.secrets import Secret
-from ostler.wakes import KEEP, RELEASE, RETIRE, STAMP, Waker
-from tasks.pools.pools import keep
+from ostler.wakes import RECONCILE, RELEASE, RETIRE, STAMP, Waker
+from tasks.pools.pools import reconcile
 from tasks.sweeps.resume import resume
 from tests.integration.tasks.conftest import Stage
 
@@ -152,7 +152,7 @@ def test_reconciles_of_a_large_pool_keep_a_distance_and_those_of_a_small_one_do_
     waker.counted(2, pods=1000)
     assert [waker.has_rested(2) for _ in range(3)] == [True, False, False]
     for pool_id in (1, 2):
-        waker.send(KEEP, queue="pools", pool_id=pool_id)
+        waker.send(RECONCILE, queue="pools", pool_id=pool_id)
     with redis_server.client() as client:
         messages = [json.loads(each)["headers"] for each in client.lrange("pools", 0, -1)]
     small, large = sorted(messages, key=lambda each: each["eta"] is not None)
@@ -167,15 +167,15 @@ def test_a_wake_is_sent_beside_a_reconcile_by_the_list_of_a_tick(waker: Waker, r
             return int(client.llen("pools"))
 
     for _ in range(2):
-        waker.send(KEEP, queue="pools", pool_id=1, shared=True)
+        waker.send(RECONCILE, queue="pools", pool_id=1, shared=True)
     assert waiting() == 1
     for _ in range(2):
-        waker.send(KEEP, queue="pools", pool_id=1)
+        waker.send(RECONCILE, queue="pools", pool_id=1)
     assert waiting() == 2, "that list is older than what the wake tells of"
     waker.kept(1, shared=True)
-    waker.send(KEEP, queue="pools", pool_id=1)
+    waker.send(RECONCILE, queue="pools", pool_id=1)
     assert waiting() == 2
-    waker.send(KEEP, queue="pools", pool_id=1, shared=True)
+    waker.send(RECONCILE, queue="pools", pool_id=1, shared=True)
     assert waiting() == 3
 
 
@@ -186,8 +186,8 @@ def test_a_reconcile_that_comes_too_soon_is_sent_again_and_looks_at_nothing(
     monkeypatch.setattr(stage.outbox, "has_rested", lambda _: False)
     stage.rows("UPDATE pools SET replicas = 5")
     (pool,) = stage.rows("SELECT id FROM pools")
-    keep.run(pool_id=pool.id)
-    assert stage.outbox.take(KEEP) == [{"pool_id": pool.id}]
+    reconcile.run(pool_id=pool.id)
+    assert stage.outbox.take(RECONCILE) == [{"pool_id": pool.id}]
     assert len(stage.pods()) == 2
 
 

@@ -253,9 +253,14 @@ def test_an_un_stamp_whose_answer_never_came_and_that_lands_when_the_pod_works_f
 
     (work,) = late
     result = take_off(
-        stage.kube, namespace=work.namespace, name=work.pod_name, uid=work.pod_uid, expected=work.expected,
-        value=work.value, policy=STAMP_POLICY,
-    )  # fmt: skip
+        stage.kube,
+        namespace=work.namespace,
+        name=work.pod_name,
+        uid=work.pod_uid,
+        expected=work.expected,
+        value=work.value,
+        policy=STAMP_POLICY,
+    )
 
     assert result.outcome is StampOutcome.MOVED_ON
     assert stage.pods()[pod] == stamped

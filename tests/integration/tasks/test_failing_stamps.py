@@ -63,10 +63,15 @@ def poll(stage: Stage, claim: int, poll_id: str, *, again: bool = False) -> Deli
     return transaction(
         stage.rt.engine,
         lambda db: deliver(
-            db, claim_id=claim, pod_uid="pod-1", poll_id=poll_id, cancels_unstamp=verdict.cancels_unstamp,
-            now=utcnow(), who="web",
+            db,
+            claim_id=claim,
+            pod_uid="pod-1",
+            poll_id=poll_id,
+            cancels_unstamp=verdict.cancels_unstamp,
+            now=utcnow(),
+            who="web",
         ),
-    )  # fmt: skip
+    )
 
 
 class TestPoll:
@@ -118,8 +123,9 @@ class TestPoll:
 
 class TestRequeue:
     def release(self, stage: Stage, claim: int, *, since: str) -> None:
-        stage.rows("UPDATE claims SET created_at = now() - interval '10 min', leased_until = NULL WHERE id = :id",
-                   id=claim)  # fmt: skip
+        stage.rows(
+            "UPDATE claims SET created_at = now() - interval '10 min', leased_until = NULL WHERE id = :id", id=claim
+        )
         stale_claims.run()
         stage.rows(f"UPDATE claims SET changed_at = now() - interval '{since}' WHERE id = :id", id=claim)  # noqa: S608
         release.run(claim_id=claim)

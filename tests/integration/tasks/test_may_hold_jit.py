@@ -12,7 +12,7 @@ from models.db.engine import transaction
 from tasks.claims.release import release
 from tasks.claims.retire import retire
 from tasks.claims.stamp import unstamp
-from tasks.pools.pools import keep, pools
+from tasks.pools.pools import pools, reconcile
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 
 
@@ -30,9 +30,11 @@ def ended(stage: Stage, claim: int) -> None:
 
 def put_stamp(stage: Stage, pod: str) -> None:
     stage.kube.request(
-        "PATCH", f"/api/v1/namespaces/{stage.namespace}/pods/{pod}",
-        body={"metadata": {"labels": {OWNER_LABEL: "1"}}}, content_type="application/merge-patch+json",
-    )  # fmt: skip
+        "PATCH",
+        f"/api/v1/namespaces/{stage.namespace}/pods/{pod}",
+        body={"metadata": {"labels": {OWNER_LABEL: "1"}}},
+        content_type="application/merge-patch+json",
+    )
 
 
 def claims(stage: Stage, purpose: str) -> list[tuple[str, str | None]]:
@@ -82,8 +84,10 @@ def attempts(stage: Stage, claim: int, outcomes: tuple[str, ...]) -> None:
             INSERT INTO mint_attempts (claim_id, runner_name, runner_id, outcome, created_at)
             VALUES (:claim, :name, 77, :outcome, now())
             """,
-            claim=claim, name=f"{claim}-{number}", outcome=outcome,
-        )  # fmt: skip
+            claim=claim,
+            name=f"{claim}-{number}",
+            outcome=outcome,
+        )
 
 
 class TestRetire:
@@ -206,8 +210,8 @@ class TestKeeper:
         stage.finish(pod, phase="Running", poller=0, runner=None)
         patch_pool_replicas(stage.kube, namespace=stage.namespace, name="small", replicas=0)
         pools.run()
-        for message in stage.outbox.take("ostler.keep"):
-            keep.run(**message)
+        for message in stage.outbox.take("ostler.reconcile"):
+            reconcile.run(**message)
         rows = stage.rows(
             "SELECT p.name FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id WHERE c.purpose = 'retire'"
         )

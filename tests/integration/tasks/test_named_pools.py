@@ -10,7 +10,7 @@ from sqlalchemy import text
 from tasks.claims import dispatch as of_dispatch
 from tasks.claims.dispatch import dispatch
 from tasks.pools import pools as of_pools
-from tasks.pools.pools import keep
+from tasks.pools.pools import reconcile
 from tests.integration.tasks.conftest import Stage
 
 
@@ -72,6 +72,6 @@ def test_keep_reconciles_the_pool_of_a_name(clusterless: Stage, monkeypatch: pyt
     kept: list[tuple[int, bool]] = []
     monkeypatch.setattr(of_pools, "keep_pool", lambda _rt, pool_id, *, shared: kept.append((pool_id, shared)))
 
-    keep.run(pool="large")
+    reconcile.run(pool="large")
 
     assert kept == [(wanted, False)]

@@ -12,7 +12,7 @@ from github_adapters.client import JobSeen, RunnerSeen
 from k8s_adapters.pools import patch_pool_replicas
 from ostler.errors import Retryable
 from rules.upstream.retry import RetryPolicy
-from tasks.pools.pools import keep, pools
+from tasks.pools.pools import pools, reconcile
 from tasks.sweeps.missing_pods import missing_pods
 from tasks.sweeps.unused_runners import unused_runners
 from tests.integration.tasks.conftest import Stage
@@ -63,9 +63,18 @@ class PartlyAway:
         """Return a job that is over."""
         self._answer(installation_id, policy)
         return JobSeen(
-            id=job_id, run_id=1, run_attempt=1, status="completed", conclusion="success", labels=(), runner_id=None,
-            runner_name=None, created_at=None, started_at=None, completed_at=None,
-        )  # fmt: skip
+            id=job_id,
+            run_id=1,
+            run_attempt=1,
+            status="completed",
+            conclusion="success",
+            labels=(),
+            runner_id=None,
+            runner_name=None,
+            created_at=None,
+            started_at=None,
+            completed_at=None,
+        )
 
 
 @pytest.fixture
@@ -77,16 +86,16 @@ def github(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> PartlyAway:
     return stub
 
 
-def reconcile(stage: Stage) -> None:
+def reconcile_all(stage: Stage) -> None:
     pools.run()
-    for message in stage.outbox.take("ostler.keep"):
-        keep.run(**message)
+    for message in stage.outbox.take("ostler.reconcile"):
+        reconcile.run(**message)
 
 
 def claims(stage: Stage, installations: list[int], *, state: str) -> list[int]:
     """Give each of so many Pods a claim, the oldest first."""
     stage.pool(replicas=len(installations) + 1)
-    reconcile(stage)
+    reconcile_all(stage)
     made = []
     pods = [row.name for row in stage.rows("SELECT name FROM runner_pods ORDER BY id")]
     for number, (pod, installation) in enumerate(zip(pods, installations, strict=False)):
@@ -94,8 +103,11 @@ def claims(stage: Stage, installations: list[int], *, state: str) -> list[int]:
         claim = stage.claim(pod, job_id=number, state=state, age=900 - number, runner=f"runner-{installation}-{number}")
         stage.rows(
             "UPDATE claims SET installation_id = :i, scope = :scope, runner_name = :runner WHERE id = :id",
-            i=installation, scope=f"orgs/org-{installation}", runner=f"runner-{installation}", id=claim,
-        )  # fmt: skip
+            i=installation,
+            scope=f"orgs/org-{installation}",
+            runner=f"runner-{installation}",
+            id=claim,
+        )
         made.append(claim)
     return made
 
@@ -146,7 +158,7 @@ def test_a_claim_whose_pod_is_gone_ends_although_github_does_not_answer_for_othe
     assert github.calls.count(601) == 1
 
 
-@pytest.mark.parametrize("repair", ["missing_pods", "keep"])
+@pytest.mark.parametrize("repair", ["missing_pods", "reconcile"])
 def test_however_many_installations_hang_the_claims_of_each_other_one_have_their_turn(
     stage: Stage, github: PartlyAway, repair: str
 ) -> None:
@@ -156,8 +168,8 @@ def test_however_many_installations_hang_the_claims_of_each_other_one_have_their
     github.attempt_takes = dict.fromkeys(bad, HANGS)
     (pool,) = stage.rows("SELECT id FROM pools")
     for _ in range(60):
-        if repair == "keep":
-            keep.run(pool_id=pool.id)
+        if repair == "reconcile":
+            reconcile.run(pool_id=pool.id)
         else:
             missing_pods.run()
         if stage.see(claimed[-1]).end_reason is not None:
@@ -174,7 +186,7 @@ def test_a_pool_is_filled_although_the_claims_of_its_lost_pods_cannot_be_ended(
     github.attempt_takes = dict.fromkeys(bad, FAILS)
     patch_pool_replicas(stage.kube, namespace=stage.namespace, name="small", replicas=7)
     before = len(stage.pods())
-    reconcile(stage)
+    reconcile_all(stage)
     assert len(stage.pods()) == before + 2
     assert stage.see(claimed[-1]).end_reason == "pod_gone"
 
@@ -185,10 +197,10 @@ def test_spent_pods_of_an_installation_that_hangs_keep_their_claims_and_cost_one
     *bad, good = claims(stage, [601, 601, 601, 601, GOOD], state="executing")
     for row in stage.rows("SELECT p.name FROM runner_pods p JOIN claims c ON c.runner_pod_id = p.id"):
         stage.finish(row.name)
-    reconcile(stage)
+    reconcile_all(stage)
     stage.rows("UPDATE runner_pods SET terminal_at = now() - interval '31 s' WHERE terminal_at IS NOT NULL")
     github.attempt_takes = {601: HANGS}
-    reconcile(stage)
+    reconcile_all(stage)
     assert stage.see(good).end_reason == "pod_spent"
     assert sorted(stage.see(claim).state for claim in bad) == ["ended", "executing", "executing", "executing"]
     assert github.calls.count(601) == 1

@@ -15,7 +15,7 @@ from ostler.errors import Gone, NotInstalled, Retryable
 from rules.routing.scopes import Scope
 from tasks.claims.release import release
 from tasks.claims.retire import retire
-from tasks.pools.pools import keep, pools
+from tasks.pools.pools import pools, reconcile
 from tasks.sweeps import finished_jobs as of_finished
 from tasks.sweeps import orphaned_stamps as of_stamps
 from tasks.sweeps.adrift_jobs import adrift_jobs
@@ -40,8 +40,8 @@ def grown(stage: Stage, *, replicas: int) -> list[str]:
     """Have the pool keep so many Pods; return their names."""
     stage.pool(replicas=replicas)
     pools.run()
-    for message in stage.outbox.take("ostler.keep"):
-        keep.run(**message)
+    for message in stage.outbox.take("ostler.reconcile"):
+        reconcile.run(**message)
     stage.outbox.sent.clear()
     return sorted(stage.pods())
 
@@ -457,7 +457,7 @@ class TestOrphanedRunners:
         stage.with_settings(spent_after=0)
         (row,) = stage.rows("SELECT id FROM pools")
         for _ in range(2):
-            keep.run(pool_id=row.id)
+            reconcile.run(pool_id=row.id)
 
         assert stage.see(claim).end_reason == "pod_spent"
 
@@ -580,8 +580,9 @@ class TestFinishedJobs:
             INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at, ended_at)
             VALUES (7, :runner, :claim, 1, 2000, 4096, now() - interval '3 min', now() - interval '2 min')
             """,
-            runner=RUNNER, claim=over,
-        )  # fmt: skip
+            runner=RUNNER,
+            claim=over,
+        )
         github.runner = None
         return over
 
@@ -723,10 +724,13 @@ class TestFinishedJobs:
 
     @pytest.mark.parametrize(
         ("told", "state", "hold"),
-        [(("queued", None, None), "queued", None), (("in_progress", None, "another"), "running", "ask_github"),
-         (("completed", "cancelled", None), "completed", None)],
+        [
+            (("queued", None, None), "queued", None),
+            (("in_progress", None, "another"), "running", "ask_github"),
+            (("completed", "cancelled", None), "completed", None),
+        ],
         ids=["queued", "running elsewhere", "over"],
-    )  # fmt: skip
+    )
     def test_the_own_job_of_a_claim_that_executed_another_goes_where_github_says(
         self, stage: Stage, pod: str, github: StubGitHub, told: Any, state: str, hold: str | None
     ) -> None:
@@ -920,7 +924,7 @@ class TestFinishedJobs:
         assert github.deleted == [77]
         assert pod not in stage.pods()
 
-    def test_a_pod_that_has_ended_is_the_keepers(self, stage: Stage, pod: str) -> None:
+    def test_a_pod_that_has_ended_is_the_reconcilers(self, stage: Stage, pod: str) -> None:
         finished_jobs.run()
         stage.later()
         stage.finish(pod)

@@ -210,16 +210,20 @@ def test_fate_of_one_job_leaves_the_executions_of_others(clusterless: Stage, fat
         stage.rows(
             "INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at) "
             "VALUES (:id, :runner, :claim, 1, 2000, 4096, now())",
-            id=number, runner=f"runner-{number}", claim=claim,
-        )  # fmt: skip
+            id=number,
+            runner=f"runner-{number}",
+            claim=claim,
+        )
     (before,) = stage.rows("SELECT * FROM executions WHERE job_id = 2")
     told = JobFate(fate, "GitHub says so", conclusion="success" if fate is Fate.FINISH else None)
     transaction(stage.rt.engine, lambda db: releases.move_fate(db, 1, told, now=utcnow(), who="test"))
     assert stage.rows("SELECT * FROM executions WHERE job_id = 2") == [before]
     own = stage.rows("SELECT claim_id, ended_at FROM executions WHERE job_id = 1")
     assert [(row.claim_id is None, row.ended_at is None) for row in own] == {
-        Fate.REQUEUE: [], Fate.FINISH: [(False, False)], Fate.RUNNING: [(True, True)],
-    }[fate]  # fmt: skip
+        Fate.REQUEUE: [],
+        Fate.FINISH: [(False, False)],
+        Fate.RUNNING: [(True, True)],
+    }[fate]
 
 
 def test_late_step_gives_no_lease_back_when_its_step_was_sent_again(clusterless: Stage) -> None:

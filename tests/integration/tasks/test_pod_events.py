@@ -30,12 +30,18 @@ def delete(stage: Stage, pod: str) -> None:
 def write(stage: Stage, pod: str, uid: str, reason: str, note: str, *, by: str) -> None:
     """Be another component that writes an Event."""
     body: Json = {
-        "apiVersion": "events.k8s.io/v1", "kind": "Event", "eventTime": "2026-11-23T12:03:04.000000Z",
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "eventTime": "2026-11-23T12:03:04.000000Z",
         "metadata": {"name": f"{pod}.{reason.lower()}", "namespace": stage.namespace},
-        "reportingController": by, "reportingInstance": f"{by}-1", "action": reason, "reason": reason, "type": "Normal",
+        "reportingController": by,
+        "reportingInstance": f"{by}-1",
+        "action": reason,
+        "reason": reason,
+        "type": "Normal",
         "regarding": {"apiVersion": "v1", "kind": "Pod", "name": pod, "namespace": stage.namespace, "uid": uid},
         "note": note,
-    }  # fmt: skip
+    }
     stage.kube.request("POST", f"/apis/events.k8s.io/v1/namespaces/{stage.namespace}/events", body=body)
 
 
@@ -168,8 +174,10 @@ def test_pod_that_was_deleted_before_github_ended_its_claim_is_asked_about(
     stage.claim(pod, job_id=7, state="executing", runner=RUNNER)
     stage.rows(
         "UPDATE claims SET state = 'ended', end_reason = 'completed', ended_at = CAST(:at AS timestamptz) "
-        "+ make_interval(secs => :after)", at=AT, after=ended_after,
-    )  # fmt: skip
+        "+ make_interval(secs => :after)",
+        at=AT,
+        after=ended_after,
+    )
     uid = uid_of(stage, pod)
     delete(stage, pod)
 

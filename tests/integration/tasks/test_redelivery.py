@@ -58,9 +58,14 @@ class StubGitHub:
     ) -> int:
         """List an attempt that ended `ago` seconds ago; return its id."""
         seen = DeliverySeen(
-            id=next(self._ids), guid=guid, delivered_at=utcnow() - timedelta(seconds=ago), accepted=status == "OK",
-            event=event, action=action, installation_id=installation,
-        )  # fmt: skip
+            id=next(self._ids),
+            guid=guid,
+            delivered_at=utcnow() - timedelta(seconds=ago),
+            accepted=status == "OK",
+            event=event,
+            action=action,
+            installation_id=installation,
+        )
         self.attempts.append(seen)
         return seen.id
 

@@ -68,8 +68,10 @@ def github(clusterless: Stage) -> RefusingGitHub:
             VALUES (:name, 'n', :name, 'i', ARRAY[:name], :group, :group_name, 1000, 1024, 1, '{}', '{}', 0, 'h', now(),
                     now() - interval '1 day')
             """,
-            name=name, group=group, group_name=group_name,
-        )  # fmt: skip
+            name=name,
+            group=group,
+            group_name=group_name,
+        )
     return github
 
 
@@ -82,8 +84,10 @@ def queue(stage: Stage, job: int, *, pool: str, scope: str = "orgs/acme") -> Non
         SELECT :job, 1, 501, 'acme/shop', :scope, 1, 1, 'build', ARRAY[:pool], 'queued', id, now(), now()
         FROM pools WHERE name = :pool
         """,
-        job=job, pool=pool, scope=scope,
-    )  # fmt: skip
+        job=job,
+        pool=pool,
+        scope=scope,
+    )
 
 
 def run_mint(stage: Stage, job: int) -> None:
@@ -95,8 +99,9 @@ def run_mint(stage: Stage, job: int) -> None:
         INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at)
         SELECT pool_id, 'n', :pod, :pod, 'a', 'h', now() FROM jobs WHERE id = :job
         """,
-        pod=pod, job=job,
-    )  # fmt: skip
+        pod=pod,
+        job=job,
+    )
     (scope,) = stage.rows("UPDATE jobs SET state = 'claimed' WHERE id = :job RETURNING scope", job=job)
     claim = stage.claim(pod, job_id=job, state="claimed")
     stage.rows("UPDATE claims SET scope = :scope WHERE id = :claim", scope=scope.scope, claim=claim)

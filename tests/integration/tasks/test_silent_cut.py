@@ -14,7 +14,7 @@ from models.db.engine import transaction
 from ostler.clock import utcnow
 from tasks.claims.retire import retire
 from tasks.claims.stamp import stamp, unstamp
-from tasks.pools.pools import keep
+from tasks.pools.pools import reconcile
 from tasks.pools.watched import pods_changed, poller_ended
 from tasks.sweeps.missing_stamps import missing_stamps
 from tasks.sweeps.resume import resume
@@ -133,7 +133,7 @@ class TestKept:
     def test_an_ordinary_delivery_is_not_looked_at(self, stage: Stage, pod: str, cut: int) -> None:
         stage.execute_job(pod)
         (row,) = stage.rows("SELECT id FROM pools")
-        keep.run(pool_id=row.id)
+        reconcile.run(pool_id=row.id)
         resume.run()
         assert stage.outbox.take("ostler.unstamp") == []
         assert stage.see(cut).due_at is None
@@ -166,12 +166,12 @@ class TestJitThatArrivesAfterTheLook:
         assert (stage.pods()[pod].owner, stage.see(cut).stamp) == (1, "on")
 
     @pytest.mark.usefixtures("arrives")
-    def test_the_stamp_returns_when_the_keeper_sees_the_end_of_the_poller(
+    def test_the_stamp_returns_when_the_reconciler_sees_the_end_of_the_poller(
         self, stage: Stage, pod: str, cut: int
     ) -> None:
         resume_and_unstamp(stage)
         (row,) = stage.rows("SELECT id FROM pools")
-        keep.run(pool_id=row.id)
+        reconcile.run(pool_id=row.id)
         resume.run()
         for message in stage.outbox.take("ostler.stamp"):
             stamp.run(**message)

@@ -1,4 +1,4 @@
-"""One locked row costs the other rows of its page nothing (law L14): the lanes of sweeps, keeper and watch."""
+"""One locked row costs the other rows of its page nothing (law L14): the lanes of sweeps, reconciler and watch."""
 
 from __future__ import annotations
 
@@ -158,17 +158,27 @@ def test_watch_has_each_claim_marked_by_a_task_of_its_own_when_one_is_locked(sta
     assert stage.outbox.take("ostler.pod_executes") == [{"claim_id": first}, {"claim_id": second}]
 
 
-def test_keeper_records_the_other_pods_when_the_row_of_one_is_locked(stage: Stage) -> None:
+def test_reconciler_records_the_other_pods_when_the_row_of_one_is_locked(stage: Stage) -> None:
     for number in (1, 2):
         stage.add_pod(f"pod-{number}")
     (pool,) = stage.rows("SELECT id FROM pools")
     over = [
         PodFacts(
-            name=name, namespace="none", uid=name, attempt_id="a", template_hash="h", stamp_value="0",
-            created_at=utcnow(), over=True, terminal=True, poller_exit_code=0, runner_exit_code=0, exit_reason=None,
+            name=name,
+            namespace="none",
+            uid=name,
+            attempt_id="a",
+            template_hash="h",
+            stamp_value="0",
+            created_at=utcnow(),
+            over=True,
+            terminal=True,
+            poller_exit_code=0,
+            runner_exit_code=0,
+            exit_reason=None,
         )
         for name in ("pod-1", "pod-2", "pod-3")
-    ]  # fmt: skip
+    ]
 
     def record(db: Connection) -> None:
         pod_rows.record_pods(db, pool_id=pool.id, pods=over, now=utcnow())
@@ -187,8 +197,10 @@ def test_keeper_records_the_other_pods_when_the_row_of_one_is_locked(stage: Stag
 
 def test_prune_keeps_only_what_is_locked(stage: Stage) -> None:
     first, second = claims(stage, 2, state="minted", age=600)
-    stage.rows("INSERT INTO mint_attempts (claim_id, runner_name, outcome, created_at)"
-               " SELECT id, 'runner-' || id, 'minted', now() FROM claims")  # fmt: skip
+    stage.rows(
+        "INSERT INTO mint_attempts (claim_id, runner_name, outcome, created_at)"
+        " SELECT id, 'runner-' || id, 'minted', now() FROM claims"
+    )
     stage.rows("UPDATE claims SET state = 'ended', end_reason = 'released', jit = NULL, ended_at = now()")
     stage.rows("UPDATE runner_pods SET gone_at = now()")
     stage.rows("UPDATE jobs SET state = 'completed', completed_at = now()")
@@ -289,8 +301,10 @@ def test_registration_that_github_applied_after_its_look_up_is_deregistered(
         INSERT INTO mint_attempts (claim_id, runner_name, outcome, created_at, closed_at)
         SELECT :claim, :runner, 'removed', t.at, t.at FROM (SELECT now() - make_interval(mins => :ago) AS at) t
         """,
-        claim=claim, runner=RUNNER, ago=minutes,
-    )  # fmt: skip
+        claim=claim,
+        runner=RUNNER,
+        ago=minutes,
+    )
     stage.rows(
         """
         UPDATE claims SET state = 'ended', end_reason = 'released', ended_at = now() - make_interval(mins => :ago)

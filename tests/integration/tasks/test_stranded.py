@@ -15,7 +15,7 @@ from models.sweeps import redelivery
 from ostler import telemetry
 from ostler.clock import utcnow
 from rules.claims.stranding import PATHS, Cause, FoundBy
-from tasks.pools.pools import keep
+from tasks.pools.pools import reconcile
 from tasks.pools.watched import pod_gone
 from tasks.sweeps import resume as of_resume
 from tasks.sweeps.missing_pods import missing_pods
@@ -140,7 +140,7 @@ def find(claim: int, found_by: FoundBy) -> None:
         missing_pods.run()
 
 
-def test_the_keeper_notes_down_a_list_that_left_nothing_over_and_no_other(
+def test_the_reconciler_notes_down_a_list_that_left_nothing_over_and_no_other(
     stage: Stage, pod: str, github: StubGitHub
 ) -> None:
     (row,) = stage.rows("SELECT id, listed_at FROM pools")
@@ -149,7 +149,7 @@ def test_the_keeper_notes_down_a_list_that_left_nothing_over_and_no_other(
     claim = stage.claim(pod, job_id=7, state="executing", age=50, runner=RUNNER)
     delete(stage, pod)
     began = utcnow()
-    keep.run(pool_id=row.id)
+    reconcile.run(pool_id=row.id)
     seen = stage.see(claim)
     assert (seen.end_reason, seen.stranded_at) == ("pod_gone", None)
     ((cause, by, seconds),) = served(stage)
@@ -163,12 +163,12 @@ def test_a_claim_whose_pod_has_ended_is_stranded_since_then(stage: Stage, pod: s
     claim = stage.claim(pod, job_id=7, state="executing", age=4000, runner=RUNNER)
     stage.finish(pod)
     (pool,) = stage.rows("SELECT id FROM pools")
-    keep.run(pool_id=pool.id)
+    reconcile.run(pool_id=pool.id)
     assert oldest(stage, Cause.POD_SPENT) > 0
     assert stage.see(claim).ended_at is None
     stage.rows("UPDATE runner_pods SET terminal_at = now() - interval '45 s' WHERE terminal_at IS NOT NULL")
     github.job = ("completed", "success", RUNNER)
-    keep.run(pool_id=pool.id)
+    reconcile.run(pool_id=pool.id)
     assert stage.see(claim).end_reason == "pod_spent"
     ((cause, by, seconds),) = served(stage)
     assert (cause, by) == ("pod_spent", "lists")

@@ -15,7 +15,7 @@ from ostler.errors import Forbidden, Gone, NotInstalled
 from rules.claims.fates import Fate, JobFate
 from tasks.claims.release import release
 from tasks.claims.retire import retire
-from tasks.pools.pools import keep
+from tasks.pools.pools import reconcile
 from tasks.sweeps import unused_runners as of_unused
 from tasks.sweeps.adrift_jobs import adrift_jobs
 from tasks.sweeps.finished_jobs import finished_jobs
@@ -157,14 +157,14 @@ def test_a_spent_pod_does_not_wait_for_a_github_that_cannot_be_asked(
     (pool,) = stage.rows("SELECT id FROM pools")
     stage.finish(pod)
     github.broken = True
-    keep.run(pool_id=pool.id)
+    reconcile.run(pool_id=pool.id)
     assert stage.see(claim).state == "executing"
     stage.rows("UPDATE runner_pods SET terminal_at = now() - interval '31 s' WHERE terminal_at IS NOT NULL")
-    keep.run(pool_id=pool.id)
+    reconcile.run(pool_id=pool.id)
     after = stage.see(claim)
     assert (after.state, after.end_reason) == ("ended", "pod_spent")
     assert (after.job_state, after.hold_reason) == ("running", "ask_github")
-    keep.run(pool_id=pool.id)
+    reconcile.run(pool_id=pool.id)
     assert pod not in stage.pods()
 
     for _ in range(3):  # GitHub is away, tick after tick

@@ -151,10 +151,17 @@ def test_nobody_is_asked_about_private_repositories_nor_where_it_makes_no_differ
 
 
 @pytest.mark.parametrize(
-    "breaks", [Retryable("down"), Forbidden("403"), Gone("404"), RateLimited("soon", after=3),
-               RateLimited("later", after=30), None],
+    "breaks",
+    [
+        Retryable("down"),
+        Forbidden("403"),
+        Gone("404"),
+        RateLimited("soon", after=3),
+        RateLimited("later", after=30),
+        None,
+    ],
     ids=["down", "403", "404", "limited for a moment", "limited", "not shown"],
-)  # fmt: skip
+)
 def test_a_question_without_an_answer_keeps_the_job_and_is_repeated_later(
     clusterless: Stage, github: AskedGitHub, breaks: UpstreamError | None
 ) -> None:

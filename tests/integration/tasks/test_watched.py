@@ -12,7 +12,7 @@ from models.db.engine import transaction
 from ostler.clock import utcnow
 from rules.waiting import explain
 from tasks.claims.retire import retire
-from tasks.pools.pools import keep, pools
+from tasks.pools.pools import pools, reconcile
 from tasks.pools.watched import pod_executes, pod_gone, pods_changed, poller_ended
 from tasks.sweeps.unbound_executions import unbound_executions
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
@@ -20,8 +20,8 @@ from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 
 def kept(stage: Stage) -> None:
     """Run the reconciles that were sent."""
-    for message in stage.outbox.take("ostler.keep"):
-        keep.run(**message)
+    for message in stage.outbox.take("ostler.reconcile"):
+        reconcile.run(**message)
 
 
 def told(stage: Stage, **what: Any) -> None:
@@ -123,7 +123,7 @@ def test_a_retirement_ends_as_soon_as_its_pod_is_gone(stage: Stage, pod: str) ->
     assert stage.rows("SELECT 1 FROM claims WHERE purpose = 'retire' AND ended_at IS NULL") == []
 
 
-def test_a_pod_that_ended_wakes_the_keeper_of_its_pool(stage: Stage, pod: str) -> None:
+def test_a_pod_that_ended_wakes_the_reconciler_of_its_pool(stage: Stage, pod: str) -> None:
     stage.finish(pod)
     told(stage, pools=["small", "of nobody"])
     kept(stage)
@@ -132,14 +132,14 @@ def test_a_pod_that_ended_wakes_the_keeper_of_its_pool(stage: Stage, pod: str) -
 
 
 @pytest.mark.parametrize("watched", [True, False])
-def test_a_keeper_looks_again_by_itself_only_where_nobody_watches(stage: Stage, pod: str, *, watched: bool) -> None:
+def test_a_reconciler_looks_again_by_itself_only_where_nobody_watches(stage: Stage, pod: str, *, watched: bool) -> None:
     stage.outbox.pods_are_watched = watched
     stage.job(7, state="completed")
     claim = stage.claim(pod, job_id=7, state="executing", runner=RUNNER)
     stage.rows("UPDATE claims SET state = 'ended', ended_at = now(), end_reason = 'completed' WHERE id = :id", id=claim)
     pools.run()
     kept(stage)
-    assert len(stage.outbox.take("ostler.keep")) == (0 if watched else 1)
+    assert len(stage.outbox.take("ostler.reconcile")) == (0 if watched else 1)
 
 
 @pytest.mark.parametrize("state", ["delivered", "releasing"])

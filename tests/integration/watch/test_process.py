@@ -45,7 +45,7 @@ def test_what_happens_to_a_pod_is_told_and_shown(scene: Scene) -> None:
     for why in ("ended", "expired", "silent", "failed"):
         assert shown[f'ostler_watch_restarts_total{{why="{why}"}}'] == 0
     with scene.redis.client() as redis:
-        until(lambda: bool(redis.exists(f"ostler:watched:{scene.namespace}")), what="a sign for the keepers")
+        until(lambda: bool(redis.exists(f"ostler:watched:{scene.namespace}")), what="a sign for the reconcilers")
 
 
 def test_a_pool_whose_spec_changes_is_told_and_one_whose_status_does_is_not(scene: Scene) -> None:

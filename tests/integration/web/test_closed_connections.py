@@ -126,8 +126,15 @@ async def nothing(pod: Pod, reader: asyncio.StreamReader, writer: asyncio.Stream
 
 Story = Callable[[Pod, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 STORIES: tuple[Story, ...] = (
-    whole_poll, two_polls, client_that_leaves, refused_token, early_answer, half_a_request, no_http, nothing,
-)  # fmt: skip
+    whole_poll,
+    two_polls,
+    client_that_leaves,
+    refused_token,
+    early_answer,
+    half_a_request,
+    no_http,
+    nothing,
+)
 
 
 async def clients(pods: list[Pod], story: Story, port: int, context: ssl.SSLContext | None, *, abort: bool) -> None:

@@ -215,9 +215,11 @@ def test_other_webhooks_are_stored_when_another_process_has_inserted_the_same_ro
         "installations": "INSERT INTO installations (id, account_id, created_at) VALUES (9, 77, now())",
     }
     body = {
-        "jobs": payload(1), "deliveries": payload(1), "accounts": of_account(1, 78),
+        "jobs": payload(1),
+        "deliveries": payload(1),
+        "accounts": of_account(1, 78),
         "installations": payload(1).replace(b'"installation": {"id": 3}', b'"installation": {"id": 9}'),
-    }  # fmt: skip
+    }
 
     async def story(stage: Stage) -> None:
         headers = {"x_github_delivery": "same"} if table == "deliveries" else {}

@@ -89,9 +89,11 @@ def test_signed_webhooks_that_wait_take_no_connection_of_others(stage: Stage, mo
     def hook(number: int) -> int:
         body = payload(1 + number)
         headers = {
-            "Content-Type": "application/json", "X-GitHub-Event": "workflow_job",
-            "X-GitHub-Delivery": f"of-a-burst-{number}", "X-Hub-Signature-256": sign(body, "of-these-tests-alone"),
-        }  # fmt: skip
+            "Content-Type": "application/json",
+            "X-GitHub-Event": "workflow_job",
+            "X-GitHub-Delivery": f"of-a-burst-{number}",
+            "X-Hub-Signature-256": sign(body, "of-these-tests-alone"),
+        }
         return httpx.post(f"{web.url}{HOOK}", content=body, headers=headers, timeout=240).status_code
 
     with ThreadPoolExecutor(12) as clients:

@@ -119,8 +119,12 @@ def test_pods_keep_polling_over_a_rotation_and_back(cluster: Cluster) -> None:
 
     # Both CAs are trusted, then web's certificate is of the new one, then the old one goes; and the way back.
     for trusted, signer in (
-        ((old, new), old), ((old, new), new), ((new,), new), ((new, old), new), ((new, old), old),
-    ):  # fmt: skip
+        ((old, new), old),
+        ((old, new), new),
+        ((new,), new),
+        ((new, old), new),
+        ((new, old), old),
+    ):
         cluster.trust(*trusted)
         signer.sign().write(cluster.folder)
         eventually(lambda signer=signer: served_by(web, signer))  # type: ignore[misc]

@@ -90,16 +90,30 @@ def payload(job_id: int = 1, action: str = "queued", **job: Any) -> bytes:
     body = {
         "action": action,
         "workflow_job": {
-            "id": job_id, "run_id": 2, "run_attempt": 1, "name": "build", "workflow_name": "CI", "status": action,
-            "conclusion": None, "labels": ["linux"], "head_branch": "main", "created_at": "2026-11-20T12:00:00Z",
-            "started_at": "2026-11-20T12:00:00Z", "completed_at": None, "runner_id": 0, "runner_name": None,
-        } | job,
+            "id": job_id,
+            "run_id": 2,
+            "run_attempt": 1,
+            "name": "build",
+            "workflow_name": "CI",
+            "status": action,
+            "conclusion": None,
+            "labels": ["linux"],
+            "head_branch": "main",
+            "created_at": "2026-11-20T12:00:00Z",
+            "started_at": "2026-11-20T12:00:00Z",
+            "completed_at": None,
+            "runner_id": 0,
+            "runner_name": None,
+        }
+        | job,
         "repository": {
-            "id": 5, "full_name": "acme/app", "private": True,
+            "id": 5,
+            "full_name": "acme/app",
+            "private": True,
             "owner": {"id": 77, "login": "acme", "type": "Organization"},
         },
         "installation": {"id": 3},
-    }  # fmt: skip
+    }
     return json.dumps(body).encode()
 
 
@@ -614,7 +628,7 @@ def test_a_remap_and_a_completion_send_what_they_ask_for(database: Database) -> 
         await stage.send(
             payload(1, "completed", runner_name="r-1", conclusion="success", completed_at="2026-11-20T12:01:00Z")
         )
-        await until(lambda: stage.outbox.sent[1:] == [("ostler.keep", "pools", {"pool_id": pool})])
+        await until(lambda: stage.outbox.sent[1:] == [("ostler.reconcile", "pools", {"pool_id": pool})])
 
     on(database, act)
 
@@ -635,7 +649,7 @@ def test_a_strangers_job_is_held_and_github_is_asked_whose_the_app_is(database: 
 def test_many_jobs_that_end_together_ask_for_one_reconcile_of_their_pool(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhooks, "KEEP_AFTER", 3600.0)
+    monkeypatch.setattr(webhooks, "RECONCILE_AFTER", 3600.0)
     engine = database.engine
     pool = add_pool(engine, "linux")
 
@@ -648,7 +662,7 @@ def test_many_jobs_that_end_together_ask_for_one_reconcile_of_their_pool(
         return stage.outbox
 
     # Stopping sends what was put off.
-    assert on(database, act).sent == [("ostler.keep", "pools", {"pool_id": pool})]
+    assert on(database, act).sent == [("ostler.reconcile", "pools", {"pool_id": pool})]
 
 
 def test_nothing_is_sent_before_the_commit(database: Database) -> None:

@@ -76,11 +76,18 @@ def test_only_the_cursor_of_the_next_page_is_taken_from_a_link(github: GitHub, u
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"guid": None}, {"guid": ""}, {"guid": "x" * 129}, {"guid": "a\x00b"}, {"id": "5"}, {"delivered_at": None},
-        {"event": None}, {"action": 7}, {"installation_id": "123"},
+        {"guid": None},
+        {"guid": ""},
+        {"guid": "x" * 129},
+        {"guid": "a\x00b"},
+        {"id": "5"},
+        {"delivered_at": None},
+        {"event": None},
+        {"action": 7},
+        {"installation_id": "123"},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_an_entry_that_makes_no_sense_is_left_out_and_the_others_are_read(
     github: GitHub, upstream: Upstream, wrong: dict[str, Any]
 ) -> None:

@@ -11,8 +11,10 @@ import pytest
 from github_adapters.webhooks import MalformedPayload, parse_owner, parse_repository
 
 OWNER: dict[str, Any] = {
-    "action": "renamed", "changes": {"login": {"from": "acme"}}, "organization": {"id": 7, "login": "apex"},
-}  # fmt: skip
+    "action": "renamed",
+    "changes": {"login": {"from": "acme"}},
+    "organization": {"id": 7, "login": "apex"},
+}
 REPOSITORY: dict[str, Any] = {
     "action": "renamed",
     "changes": {"repository": {"name": {"from": "app"}}},

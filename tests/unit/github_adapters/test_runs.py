@@ -13,13 +13,22 @@ from github_adapters.runs import read_list, read_listed_job, read_run
 
 OWNER = {"id": 1, "login": "acme", "type": "Organization"}
 RUN = {
-    "id": 4, "run_attempt": 2, "status": "queued", "conclusion": None, "created_at": "2026-11-22T00:00:00Z",
-    "repository": {"id": 11, "full_name": "acme/app", "owner": OWNER},
-}  # fmt: skip
-JOB = {
-    "id": 3, "run_id": 4, "status": "queued", "conclusion": None, "labels": ["linux"], "name": "build",
+    "id": 4,
+    "run_attempt": 2,
+    "status": "queued",
+    "conclusion": None,
     "created_at": "2026-11-22T00:00:00Z",
-}  # fmt: skip
+    "repository": {"id": 11, "full_name": "acme/app", "owner": OWNER},
+}
+JOB = {
+    "id": 3,
+    "run_id": 4,
+    "status": "queued",
+    "conclusion": None,
+    "labels": ["linux"],
+    "name": "build",
+    "created_at": "2026-11-22T00:00:00Z",
+}
 
 
 def answer(body: Any, **headers: str) -> Answer:

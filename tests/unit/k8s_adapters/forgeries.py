@@ -93,11 +93,21 @@ class Forger:
         self.good = [keys.sign(claims()), keys.sign(claims("small-0000000b"))]
         self.public = self._forms_of_the_public_key()
         self.kinds: list[Callable[[], str]] = [
-            self.flipped, self.cut, self.edited, self.other_algorithm, self.keyed_with_the_public_key,
-            self.changed_claims, self.signed_by_a_stranger, self.other_key_id, self.deep_or_huge,
-            self.doubled_members, self.signed_but_not_for_us, self.differently_written, self.spliced,
+            self.flipped,
+            self.cut,
+            self.edited,
+            self.other_algorithm,
+            self.keyed_with_the_public_key,
+            self.changed_claims,
+            self.signed_by_a_stranger,
+            self.other_key_id,
+            self.deep_or_huge,
+            self.doubled_members,
+            self.signed_but_not_for_us,
+            self.differently_written,
+            self.spliced,
             self.special_headers,
-        ]  # fmt: skip
+        ]
 
     def tokens(self, count: int) -> Iterator[tuple[str, str]]:
         """Yield so many pairs of a kind's name and a token that is none of the good ones."""

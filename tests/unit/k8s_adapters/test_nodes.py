@@ -61,8 +61,10 @@ def test_what_an_overlay_adds_counts() -> None:
     assert needs.size == Size(2000 + 50 + 500 + 100 + 250, 4096 + 64 + 954 + 160)
     assert str(needs.fleet) == "disk=ssd,gpu=a100"
     assert needs.tolerations == (
-        *LOST, Toleration("gpu", "Exists", "", "NoSchedule"), Toleration("ci", "Equal", "yes", None),
-    )  # fmt: skip
+        *LOST,
+        Toleration("gpu", "Exists", "", "NoSchedule"),
+        Toleration("ci", "Equal", "yes", None),
+    )
 
 
 def test_an_overlay_that_may_not_be_is_not_looked_at() -> None:

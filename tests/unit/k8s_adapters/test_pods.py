@@ -16,18 +16,20 @@ WAITS: Json = {"waiting": {"reason": "ImagePullBackOff"}}
 
 def pod(phase: str = "Running", *, restarts: tuple[str, ...] = (), **containers: Json) -> PodSeen:
     """Return a Pod whose containers are in these states; `restarts` are native sidecars, which go on."""
-    return read_pod({
-        "metadata": {"name": "p", "uid": "u", "namespace": "n", "creationTimestamp": "2026-01-01T00:00:00Z"},
-        "spec": {
-            "containers": [{"name": name} for name in containers],
-            "initContainers": [{"name": name, "restartPolicy": "Always"} for name in restarts],
-        },
-        "status": {
-            "phase": phase,
-            "containerStatuses": [{"name": name, "state": state} for name, state in containers.items() if state],
-            "initContainerStatuses": [{"name": name, "state": RUNS} for name in restarts],
-        },
-    })  # fmt: skip
+    return read_pod(
+        {
+            "metadata": {"name": "p", "uid": "u", "namespace": "n", "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {
+                "containers": [{"name": name} for name in containers],
+                "initContainers": [{"name": name, "restartPolicy": "Always"} for name in restarts],
+            },
+            "status": {
+                "phase": phase,
+                "containerStatuses": [{"name": name, "state": state} for name, state in containers.items() if state],
+                "initContainerStatuses": [{"name": name, "state": RUNS} for name in restarts],
+            },
+        }
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,9 +56,13 @@ def test_a_pod_is_over_when_poller_and_runner_have_terminated(seen: PodSeen, *, 
 
 def test_deletion_counts_from_when_it_was_asked_for() -> None:
     metadata = {
-        "name": "p", "uid": "u", "namespace": "n", "creationTimestamp": "2026-01-01T00:00:00Z",
-        "deletionTimestamp": "2026-01-01T01:00:30Z", "deletionGracePeriodSeconds": 30,
-    }  # fmt: skip
+        "name": "p",
+        "uid": "u",
+        "namespace": "n",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "deletionTimestamp": "2026-01-01T01:00:30Z",
+        "deletionGracePeriodSeconds": 30,
+    }
     seen = read_pod({"metadata": metadata})
     assert seen.deletion_at == datetime(2026, 1, 1, 1, tzinfo=UTC)
     assert pod().deletion_at is None
@@ -73,11 +79,13 @@ def test_deletion_counts_from_when_it_was_asked_for() -> None:
 )
 def test_the_init_container_that_keeps_a_pod_from_starting_is_named(before: tuple[Json, ...], reason: str) -> None:
     waiting: Json = {"waiting": {"reason": "PodInitializing"}}
-    seen = read_pod({
-        "metadata": {"name": "p", "uid": "u", "namespace": "n", "creationTimestamp": "2026-01-01T00:00:00Z"},
-        "status": {
-            "containerStatuses": [{"name": name, "state": waiting} for name in ("poller", "runner")],
-            "initContainerStatuses": [{"name": f"init-{i}", "state": state} for i, state in enumerate(before)],
-        },
-    })  # fmt: skip
+    seen = read_pod(
+        {
+            "metadata": {"name": "p", "uid": "u", "namespace": "n", "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "status": {
+                "containerStatuses": [{"name": name, "state": waiting} for name in ("poller", "runner")],
+                "initContainerStatuses": [{"name": f"init-{i}", "state": state} for i, state in enumerate(before)],
+            },
+        }
+    )
     assert seen.waiting_reason == reason

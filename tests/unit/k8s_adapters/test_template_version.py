@@ -32,9 +32,13 @@ def test_built_pod_changes_only_with_the_template_version() -> None:
     )
     assert pool.problem is None
     built = build_pod(
-        pool=pool, name="small-0", attempt="a-1", dispatch_url="http://web/", audience="ostler",
+        pool=pool,
+        name="small-0",
+        attempt="a-1",
+        dispatch_url="http://web/",
+        audience="ostler",
         service_account_uid="u-2",
-    )  # fmt: skip
+    )
     content = json.dumps(built, sort_keys=True).replace(
         pod_hash(pool, dispatch_url="http://web/", audience="ostler"), "hash"
     )

@@ -40,15 +40,18 @@ def moment(
 
 
 def span(
-    number: int, *, purpose: str = "job", began: float = -60, delivered: float | None = None,
-    ended: float | None = None, removing: bool = False,
-) -> ClaimSpan:  # fmt: skip
+    number: int,
+    *,
+    purpose: str = "job",
+    began: float = -60,
+    delivered: float | None = None,
+    ended: float | None = None,
+    removing: bool = False,
+) -> ClaimSpan:
     def at(seconds: float | None) -> datetime | None:
         return None if seconds is None else NOW + timedelta(seconds=seconds)
 
-    return ClaimSpan(
-        number, purpose, number, NOW + timedelta(seconds=began), at(delivered), at(ended), removing
-    )  # fmt: skip
+    return ClaimSpan(number, purpose, number, NOW + timedelta(seconds=began), at(delivered), at(ended), removing)
 
 
 def test_a_moment_in_which_all_is_well_breaks_no_law() -> None:

@@ -49,8 +49,10 @@ def forward_proxy(*arguments: str, env: dict[str, str] | None = None) -> Iterato
     """Run the proxy as a process; the value is its URL."""
     with subprocess.Popen(
         [sys.executable, "-m", "lab.forward_proxy", *arguments],
-        stdout=subprocess.PIPE, text=True, env={**os.environ, **(env or {})},
-    ) as child:  # fmt: skip
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(env or {})},
+    ) as child:
         try:
             assert child.stdout is not None
             yield str(json.loads(child.stdout.readline())["url"])

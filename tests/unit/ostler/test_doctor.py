@@ -49,20 +49,47 @@ SERVER = Server(version="18.1", most_connections=100, connections=20, isolation=
 SWEEP = SweepSeen("resume", None, None, None, None, NOW, NOW, "done", None)
 OLD_SWEEPS = (replace(SWEEP, began_at=NOW - timedelta(hours=1), succeeded_at=NOW - timedelta(hours=1)),)
 ROWS = Rows(
-    NOW, "0020", None, SERVER, last_tick=NOW, sweeps=(SWEEP,), web_beats=(NOW,), last_delivery=NOW,
+    NOW,
+    "0020",
+    None,
+    SERVER,
+    last_tick=NOW,
+    sweeps=(SWEEP,),
+    web_beats=(NOW,),
+    last_delivery=NOW,
     images={"small": "ghcr.io/actions/actions-runner:2.330.0"},
-)  # fmt: skip
-REDIS = {"redis_version": "7.2.4", "role": "master", "maxmemory_policy": "noeviction", "maxmemory": 100,
-         "used_memory": 10, "lock": True, "heads": {"pools": None}}  # fmt: skip
+)
+REDIS = {
+    "redis_version": "7.2.4",
+    "role": "master",
+    "maxmemory_policy": "noeviction",
+    "maxmemory": 100,
+    "used_memory": 10,
+    "lock": True,
+    "heads": {"pools": None},
+}
 ACME = AppInstallation(
-    id=1, login="acme", organization=True, suspended=False, permissions=permissions.ORGANIZATION,
+    id=1,
+    login="acme",
+    organization=True,
+    suspended=False,
+    permissions=permissions.ORGANIZATION,
     events=("workflow_job",),
-)  # fmt: skip
+)
 SETTINGS = SimpleNamespace(
-    connection_budget=41, namespace="runners", resume_every=5.0, pools_every=10.0, autoscale_every=10.0,
-    epoch_every=10.0, gates_every=15.0, sweep_every=60.0, slow_sweep_every=600.0, prune_every=86400.0,
-    catch_up_every=300.0, new_accounts="hold",
-)  # fmt: skip
+    connection_budget=41,
+    namespace="runners",
+    resume_every=5.0,
+    pools_every=10.0,
+    autoscale_every=10.0,
+    epoch_every=10.0,
+    gates_every=15.0,
+    sweep_every=60.0,
+    slow_sweep_every=600.0,
+    prune_every=86400.0,
+    catch_up_every=300.0,
+    new_accounts="hold",
+)
 
 
 class GitHub:
@@ -73,9 +100,11 @@ class GitHub:
             "get_app": AppSeen(
                 name="ostler", slug="ostler", organization=True, permissions={}, events=("workflow_job",)
             ),
-            "clock_ahead": timedelta(seconds=1), "list_deliveries": listed((1, "a", 202)),
-            "runner_ends": NOW + timedelta(days=90), "is_public": False,
-        } | says  # fmt: skip
+            "clock_ahead": timedelta(seconds=1),
+            "list_deliveries": listed((1, "a", 202)),
+            "runner_ends": NOW + timedelta(days=90),
+            "is_public": False,
+        } | says
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def answer(**_: Any) -> Any:
@@ -109,10 +138,16 @@ class Sight:
 
     def __init__(self, **seen: Any) -> None:
         self._seen = {
-            "rows": ROWS, "redis_info": REDIS, "github": GitHub(), "installations": [ACME], "settings": SETTINGS,
+            "rows": ROWS,
+            "redis_info": REDIS,
+            "github": GitHub(),
+            "installations": [ACME],
+            "settings": SETTINGS,
             "app": SimpleNamespace(github_api_url="https://api.github.com"),
-            "place": SimpleNamespace(namespace="runners"), "lab_cluster": False, "lab_github": False,
-        } | seen  # fmt: skip
+            "place": SimpleNamespace(namespace="runners"),
+            "lab_cluster": False,
+            "lab_github": False,
+        } | seen
 
     def __getattr__(self, name: str) -> Any:
         found = self._seen[name]
@@ -123,10 +158,17 @@ class Sight:
 
 def listed(*deliveries: tuple[int, str, int]) -> DeliveryPage:
     found = tuple(
-        DeliverySeen(id=number, guid=guid, delivered_at=NOW, accepted=200 <= status < 300, event="workflow_job",
-                     action="queued", status_code=status)
+        DeliverySeen(
+            id=number,
+            guid=guid,
+            delivered_at=NOW,
+            accepted=200 <= status < 300,
+            event="workflow_job",
+            action="queued",
+            status_code=status,
+        )
         for number, guid, status in deliveries
-    )  # fmt: skip
+    )
     return DeliveryPage(deliveries=found, next_cursor=None, malformed=0)
 
 
@@ -189,14 +231,27 @@ CASES: list[tuple[Callable[..., Verdict], dict[str, Any], Outcome, str]] = [
     (github.permissions, {"installations": []}, BAD, "nowhere"),
     (github.permissions, {"installations": installed(permissions={"metadata": "read"})}, BAD, "acme lacks actions"),
     (github.permissions, {"installations": installed(suspended=True)}, WARN, "suspended"),
-    (github.permissions, {"installations": installed(permissions={**permissions.ORGANIZATION, "contents": "read"})},
-     WARN, "contents: read"),
+    (
+        github.permissions,
+        {"installations": installed(permissions={**permissions.ORGANIZATION, "contents": "read"})},
+        WARN,
+        "contents: read",
+    ),
     (strangers.strangers, {}, OK, "private"),
     (strangers.strangers, {"github": GitHub(is_public=None)}, DUNNO, "does not say"),
-    (github.permissions, {"installations": [
-        replace(ACME, permissions={**permissions.ORGANIZATION, **permissions.USER}),
-        replace(ACME, login="ann", organization=False, permissions={**permissions.ORGANIZATION, **permissions.USER}),
-    ]}, OK, "at acme, ann"),
+    (
+        github.permissions,
+        {
+            "installations": [
+                replace(ACME, permissions={**permissions.ORGANIZATION, **permissions.USER}),
+                replace(
+                    ACME, login="ann", organization=False, permissions={**permissions.ORGANIZATION, **permissions.USER}
+                ),
+            ]
+        },
+        OK,
+        "at acme, ann",
+    ),
     (github.events, {}, OK, "workflow_job"),
     (github.events, {"github": GitHub(get_app=SimpleNamespace(events=("push",)))}, BAD, "workflow_job"),
     (github.deliveries, {}, OK, "taken"),
@@ -242,7 +297,7 @@ CASES: list[tuple[Callable[..., Verdict], dict[str, Any], Outcome, str]] = [
     (cluster.kubernetes, {"kube": Kube(version=Forbidden("401"))}, BAD, "does not know us"),
     (cluster.definition, {"kube": Kube()}, BAD, "has no"),
     (cluster.definition, {"kube": Kube(customresource=Forbidden("403"), runnerpools={})}, DUNNO, "may not read"),
-]  # fmt: skip
+]
 
 
 def policed(*excepted: str, **says: Any) -> dict[str, Any]:
@@ -250,8 +305,9 @@ def policed(*excepted: str, **says: Any) -> dict[str, Any]:
     blocks = [{"cidr": "0.0.0.0/0", "except": list(excepted)}]
     spec = {
         "podSelector": {"matchExpressions": [{"key": "ostler.dev/pool", "operator": "Exists"}]},
-        "policyTypes": ["Egress"], "egress": [{"to": [{"ipBlock": each} for each in blocks]}],
-    }  # fmt: skip
+        "policyTypes": ["Egress"],
+        "egress": [{"to": [{"ipBlock": each} for each in blocks]}],
+    }
     policy = {"metadata": {"name": "runners-base", "namespace": "runners"}, "spec": spec}
     slices = {"items": [{"endpoints": [{"addresses": ["35.1.1.1"]}]}]}
     addresses = [{"type": "ExternalIP", "address": "35.1.1.2"}, {"type": "Hostname", "address": "a"}]
@@ -372,15 +428,22 @@ def test_one_that_hangs_or_breaks_stops_no_other_and_all_of_it_ends() -> None:
 
     began = time.monotonic()
     found = run(
-        [check("hangs", hangs, 0.5), check("breaks", breaks), check("lacks", lacks_settings),
-         check("fine", lambda _: ok("well"))],
+        [
+            check("hangs", hangs, 0.5),
+            check("breaks", breaks),
+            check("lacks", lacks_settings),
+            check("fine", lambda _: ok("well")),
+        ],
         Sight(),  # type: ignore[arg-type]
-    )  # fmt: skip
+    )
     never.set()
     assert time.monotonic() - began < 30
     assert [(each.name, each.outcome) for each in found] == [
-        ("hangs", DUNNO), ("breaks", DUNNO), ("lacks", DUNNO), ("fine", OK)
-    ]  # fmt: skip
+        ("hangs", DUNNO),
+        ("breaks", DUNNO),
+        ("lacks", DUNNO),
+        ("fine", OK),
+    ]
     assert "ZeroDivisionError at test_doctor.py:" in found[1].cause, "where it broke"
     assert "secret" not in found[1].cause
     assert "OSTLER_GITHUB_APP_ID" in found[2].cause

@@ -52,9 +52,15 @@ def served(folder: Path, lasts: timedelta) -> Iterator[int]:
 
 @pytest.mark.parametrize(
     ("lasts", "outcome"),
-    [(timedelta(days=31), Outcome.OK), (timedelta(days=30), Outcome.WARNING), (timedelta(days=8), Outcome.WARNING),
-     (timedelta(days=7), Outcome.FAILED), (timedelta(hours=1), Outcome.FAILED), (timedelta(hours=-1), Outcome.FAILED)],
-)  # fmt: skip
+    [
+        (timedelta(days=31), Outcome.OK),
+        (timedelta(days=30), Outcome.WARNING),
+        (timedelta(days=8), Outcome.WARNING),
+        (timedelta(days=7), Outcome.FAILED),
+        (timedelta(hours=1), Outcome.FAILED),
+        (timedelta(hours=-1), Outcome.FAILED),
+    ],
+)
 def test_certificate_warns_for_a_month_and_fails_in_its_last_week(lasts: timedelta, outcome: Outcome) -> None:
     shown = made(timedelta(days=1), HOST)
     found = certificate.judge(shown, host=HOST, now=shown.not_valid_after_utc - lasts)
@@ -67,9 +73,16 @@ def test_certificate_warns_for_a_month_and_fails_in_its_last_week(lasts: timedel
 
 @pytest.mark.parametrize(
     ("names", "host", "fits"),
-    [((HOST,), HOST, True), ((HOST,), HOST.upper(), True), (("other.svc",), HOST, False), ((), "127.0.0.1", True),
-     ((), "127.0.0.2", False), (("*.ostler.svc",), HOST, True), (("*.svc",), HOST, False)],
-)  # fmt: skip
+    [
+        ((HOST,), HOST, True),
+        ((HOST,), HOST.upper(), True),
+        (("other.svc",), HOST, False),
+        ((), "127.0.0.1", True),
+        ((), "127.0.0.2", False),
+        (("*.ostler.svc",), HOST, True),
+        (("*.svc",), HOST, False),
+    ],
+)
 def test_certificate_for_another_name_fails(names: tuple[str, ...], host: str, fits: bool) -> None:
     found = certificate.judge(made(timedelta(days=300), *names), host=host, now=NOW)
     assert (found.outcome is Outcome.OK) == fits

@@ -24,9 +24,19 @@ ROOT = Path(__file__).parents[3]
 FOLDERS = ("ostler", "cli", "watch", "tasks", "models", "k8s_adapters", "github_adapters", "web")
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 OTHER_NAMES = {
-    "job_id", "claim_id", "pod_name", "uid", "guid", "delivery_id", "pool_name", "account_id", "installation_id",
-    "task_name", "runner_name", "handle",
-}  # fmt: skip
+    "job_id",
+    "claim_id",
+    "pod_name",
+    "uid",
+    "guid",
+    "delivery_id",
+    "pool_name",
+    "account_id",
+    "installation_id",
+    "task_name",
+    "runner_name",
+    "handle",
+}
 
 
 Read = Callable[[], list[dict[str, Any]]]
@@ -144,9 +154,11 @@ def test_celery_tells_of_tasks_that_failed_and_at_debug_of_all(level: Literal["D
     about_task = {"name": "n", "id": "i", "runtime": 1, "return_value": None, "exc": "e"}
     with logged(level) as lines:
         for severity, template in (
-            (logging.INFO, trace.LOG_RECEIVED), (logging.INFO, trace.LOG_SUCCESS), (logging.INFO, trace.LOG_RETRY),
+            (logging.INFO, trace.LOG_RECEIVED),
+            (logging.INFO, trace.LOG_SUCCESS),
+            (logging.INFO, trace.LOG_RETRY),
             (logging.ERROR, trace.LOG_FAILURE),
-        ):  # fmt: skip
+        ):
             where = "celery.worker.strategy" if template is trace.LOG_RECEIVED else "celery.app.trace"
             logging.getLogger(where).log(severity, template, defaultdict(str, about_task))
         told = [line["event"] for line in lines()]

@@ -158,8 +158,10 @@ def test_everything_that_is_missing_or_malformed_is_named_at_once(monkeypatch: p
         load()
     lines = str(error.value).splitlines()
     assert sorted(line.partition(":")[0] for line in lines) == [
-        "OSTLER_REDIS_URL", "OSTLER_WEBHOOK_SECRETS", "OSTLER_WEB_PORT"
-    ]  # fmt: skip
+        "OSTLER_REDIS_URL",
+        "OSTLER_WEBHOOK_SECRETS",
+        "OSTLER_WEB_PORT",
+    ]
     port = "port where `ostler web` serves webhooks and the API, for the public"
     assert f"OSTLER_WEB_PORT: found 'no'; must be a whole number; {port}" in lines
 

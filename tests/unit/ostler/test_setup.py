@@ -95,9 +95,11 @@ def test_what_is_lacking_and_what_is_too_much_is_told() -> None:
 
 def made(**changes: str) -> dict[str, Any]:
     about = {
-        "name": "ostler-acme", "homepage": "https://acme.example", "webhook_url": "https://acme.example/hook",
+        "name": "ostler-acme",
+        "homepage": "https://acme.example",
+        "webhook_url": "https://acme.example/hook",
         "redirect_url": "http://127.0.0.1:1/callback",
-    }  # fmt: skip
+    }
     found: dict[str, Any] = json.loads(flow.manifest(**{**about, **changes}, organization=True))
     return found
 
@@ -154,9 +156,14 @@ class Deliveries:
 
 def delivery(number: int, status: int, event: str = "ping") -> DeliverySeen:
     return DeliverySeen(
-        id=number, guid="g", delivered_at=datetime.now(UTC), accepted=200 <= status < 300, event=event, action=None,
+        id=number,
+        guid="g",
+        delivered_at=datetime.now(UTC),
+        accepted=200 <= status < 300,
+        event=event,
+        action=None,
         status_code=status,
-    )  # fmt: skip
+    )
 
 
 def looked(github: Deliveries, *, within: float = 60) -> tuple[str | None, list[str]]:
@@ -164,8 +171,11 @@ def looked(github: Deliveries, *, within: float = 60) -> tuple[str | None, list[
     time = [0.0]
     problem = see_ping(
         github,  # type: ignore[arg-type]
-        within=within, say=said.append, clock=lambda: time[0], sleep=lambda s: time.__setitem__(0, time[0] + s),
-    )  # fmt: skip
+        within=within,
+        say=said.append,
+        clock=lambda: time[0],
+        sleep=lambda s: time.__setitem__(0, time[0] + s),
+    )
     return problem, said
 
 

@@ -15,13 +15,21 @@ from rich.cells import cell_len
 from cli.tables import GAP, Column, Form, Kind, form_of, lay_out, plain, print_table, shorten
 
 JOBS = (
-    Column("job"), Column("repository", Kind.NAME, drop=1), Column("name", Kind.NAME, drop=2), Column("state"),
-    Column("pool", Kind.NAME, drop=3), Column("why", Kind.TEXT),
-)  # fmt: skip
+    Column("job"),
+    Column("repository", Kind.NAME, drop=1),
+    Column("name", Kind.NAME, drop=2),
+    Column("state"),
+    Column("pool", Kind.NAME, drop=3),
+    Column("why", Kind.TEXT),
+)
 ROW = (
-    "179538279902", "acme-industries/a-rather-long-repository-name", "build (ubuntu, 3.14, with-coverage)", "queued",
-    "large", "2 of 3 have a job, and the others start, end or are replaced",
-)  # fmt: skip
+    "179538279902",
+    "acme-industries/a-rather-long-repository-name",
+    "build (ubuntu, 3.14, with-coverage)",
+    "queued",
+    "large",
+    "2 of 3 have a job, and the others start, end or are replaced",
+)
 
 
 class Terminal(io.StringIO):

@@ -20,10 +20,31 @@ from tasks.worker.app import MODULES
 
 ROOT = Path(__file__).parents[3]
 BOUNDED = {
-    "version", "python", "event", "outcome", "machine", "transition", "why", "task", "sweep", "endpoint", "status",
-    "method", "state", "hold_reason", "purpose", "le", "type", "hint", "how", "upstream", "to",
-    "cause", "found_by", "verdict",
-}  # fmt: skip
+    "version",
+    "python",
+    "event",
+    "outcome",
+    "machine",
+    "transition",
+    "why",
+    "task",
+    "sweep",
+    "endpoint",
+    "status",
+    "method",
+    "state",
+    "hold_reason",
+    "purpose",
+    "le",
+    "type",
+    "hint",
+    "how",
+    "upstream",
+    "to",
+    "cause",
+    "found_by",
+    "verdict",
+}
 
 
 def test_every_metric_is_named_by_convention() -> None:

@@ -76,9 +76,11 @@ def test_poller_reads_the_file_again_for_each_poll(authority: Authority, tmp_pat
     (tmp_path / "pod").mkdir()
     with DispatchStub([WORK], certificate=authority.sign().write(tmp_path)) as stub:
         code, said = poll(
-            tmp_path / "pod", stub.url, {"OSTLER_CA_FILE": str(tmp_path / "ca.crt")},
+            tmp_path / "pod",
+            stub.url,
+            {"OSTLER_CA_FILE": str(tmp_path / "ca.crt")},
             sleep=f"cp {tmp_path}/new {tmp_path}/ca.crt",
-        )  # fmt: skip
+        )
     assert code == 0, said
     assert "curl: (60)" in said
     assert [each.name for each in (tmp_path / "pod" / "jit").iterdir()] == ["jit"]

@@ -79,7 +79,12 @@ def test_a_job_is_asked_about_ever_more_seldom(stood: float, after: float) -> No
 @pytest.mark.parametrize(("kind", "state"), EVERY)
 def test_a_job_that_waits_in_a_run_that_is_over_is_finished(kind: Adrift, state: JobState) -> None:
     verdict = judge_adrift(
-        kind=kind, state=state, status="queued", conclusion=None, run=OverRun("startup_failure"), started=False,
+        kind=kind,
+        state=state,
+        status="queued",
+        conclusion=None,
+        run=OverRun("startup_failure"),
+        started=False,
         age=timedelta(0),
-    )  # fmt: skip
+    )
     assert (verdict.move, verdict.fate.fate, verdict.fate.conclusion) == (_M.FOLLOW, Fate.FINISH, "startup_failure")

@@ -14,24 +14,38 @@ from rules.pools.scaling import Decision, Demand, Limits, Parts, Verdict
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DELAY = 600.0
-LOST = tuple(Taint(f"node.kubernetes.io/{key}", "", effect)
-             for key in ("not-ready", "unreachable") for effect in ("NoSchedule", "NoExecute"))  # fmt: skip
+LOST = tuple(
+    Taint(f"node.kubernetes.io/{key}", "", effect)
+    for key in ("not-ready", "unreachable")
+    for effect in ("NoSchedule", "NoExecute")
+)
 
 
 def node(*, lost: float | None = None, dated: bool = True, taints: tuple[Taint, ...] = LOST) -> Node:
     """Return a node for nine Pods, of which one is lost for so many seconds."""
     since = NOW - timedelta(seconds=lost) if lost is not None and dated else None
     return Node(
-        labels={}, usable=lost is None, allocatable=Size(10_000, 100_000), taints=() if lost is None else taints,
-        not_ready=lost is not None, not_ready_since=since,
-    )  # fmt: skip
+        labels={},
+        usable=lost is None,
+        allocatable=Size(10_000, 100_000),
+        taints=() if lost is None else taints,
+        not_ready=lost is not None,
+        not_ready_since=since,
+    )
 
 
 def decided(*nodes: Node, replicas: int = 18, warm: int = 18, load: int = 0, delay: float = DELAY) -> Decision:
     view = PoolView(
-        pool_id=1, replicas=replicas, limits=Limits(warm, 100, delay), demand=Demand(load, 0, 0),
-        size=Size(1000, 1000), fleet=Fleet(), tolerations=(), scaled_up_at=None, holds=replicas,
-    )  # fmt: skip
+        pool_id=1,
+        replicas=replicas,
+        limits=Limits(warm, 100, delay),
+        demand=Demand(load, 0, 0),
+        size=Size(1000, 1000),
+        fleet=Fleet(),
+        tolerations=(),
+        scaled_up_at=None,
+        holds=replicas,
+    )
     return plan([view], nodes=nodes, doubts=Doubts(), now=NOW)[1].decision
 
 
@@ -76,9 +90,16 @@ def test_all_nodes_lost_change_nothing(lost: float) -> None:
 
 def view(pool_id: int = 1, **changed: Any) -> PoolView:
     made = PoolView(
-        pool_id=pool_id, replicas=3, limits=Limits(0, 100, DELAY), demand=Demand(5, 0, 0), size=Size(1000, 1024),
-        fleet=Fleet(), tolerations=(), scaled_up_at=None, holds=3,
-    )  # fmt: skip
+        pool_id=pool_id,
+        replicas=3,
+        limits=Limits(0, 100, DELAY),
+        demand=Demand(5, 0, 0),
+        size=Size(1000, 1024),
+        fleet=Fleet(),
+        tolerations=(),
+        scaled_up_at=None,
+        holds=3,
+    )
     return replace(made, **changed)
 
 
@@ -92,8 +113,12 @@ def test_what_other_pools_hold_is_not_granted() -> None:
     found = plan(views, nodes=[node()], doubts=Doubts(), now=NOW)[1]
     assert found.decision.replicas == 5
     assert found.decision.why == "0 with jobs + 0 queued + 9 warm = 9; 5 fit (all nodes: 9 vCPU, 87.9 GiB)"
-    lost = plan([replace(views[0], replicas=18, limits=Limits(18, 100, DELAY)), views[1]],
-                nodes=[node(), node(lost=1)], doubts=Doubts(), now=NOW)[1]  # fmt: skip
+    lost = plan(
+        [replace(views[0], replicas=18, limits=Limits(18, 100, DELAY)), views[1]],
+        nodes=[node(), node(lost=1)],
+        doubts=Doubts(),
+        now=NOW,
+    )[1]
     assert lost.decision.replicas == 14, "those of the lost node are hoped for, without what others hold"
 
 

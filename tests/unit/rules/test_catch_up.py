@@ -16,10 +16,14 @@ NOW = datetime(2026, 11, 22, tzinfo=UTC)
 
 def judge(status: str, ours: JobState | None, *, age: float = 7200, over: float | None = None) -> Catch:
     return judge_listed(
-        status=status, created_at=NOW - timedelta(seconds=age),
-        completed_at=None if over is None else NOW - timedelta(seconds=over), ours=ours,
-        after=timedelta(seconds=120), over_after=timedelta(seconds=3600), now=NOW,
-    )  # fmt: skip
+        status=status,
+        created_at=NOW - timedelta(seconds=age),
+        completed_at=None if over is None else NOW - timedelta(seconds=over),
+        ours=ours,
+        after=timedelta(seconds=120),
+        over_after=timedelta(seconds=3600),
+        now=NOW,
+    )
 
 
 @pytest.mark.parametrize("ours", [None, *JobState])
@@ -44,9 +48,11 @@ def test_a_job_that_ended_has_its_time_to_be_told_of(over: float, verdict: Catch
 
 
 @given(
-    quota=st.integers(80, 20_000), percent=st.floats(1, 20), gaps=st.lists(st.floats(0, 1200), max_size=400),
+    quota=st.integers(80, 20_000),
+    percent=st.floats(1, 20),
+    gaps=st.lists(st.floats(0, 1200), max_size=400),
     tries=st.integers(1, 60),
-)  # fmt: skip
+)
 def test_no_hour_holds_more_than_the_share(quota: int, percent: float, gaps: list[float], tries: int) -> None:
     purse, now = Purse(1e9, NOW, quota), NOW
     spent: list[datetime] = []

@@ -45,9 +45,13 @@ def dangers(old: Manifests, new: Manifests, live: Manifests | None = None) -> li
 
 def test_what_goes_is_told_apart_from_what_is_renamed_kept_or_a_hook() -> None:
     old = read(
-        pool("a"), pool("b", label="windows"), thing("ConfigMap", "stays"), thing("Secret", "gone"),
-        thing("Job", "hook", annotations=HOOK), thing("Namespace", "runners", annotations=KEPT),
-    )  # fmt: skip
+        pool("a"),
+        pool("b", label="windows"),
+        thing("ConfigMap", "stays"),
+        thing("Secret", "gone"),
+        thing("Job", "hook", annotations=HOOK),
+        thing("Namespace", "runners", annotations=KEPT),
+    )
     new = read(pool("a2", image="r:2"), thing("ConfigMap", "stays"), thing("Secret", "new", spec={"other": 1}))
     assert changes(old, new) == [
         (Action.KEPT, "Namespace runners", None),
@@ -111,11 +115,21 @@ _ALL = [{"operations": ["*"], "resources": ["*"]}]
         (guard(spec={"matchConstraints": {"resourceRules": _CREATIONS}}), True),
         (guard(spec={"matchConstraints": {"resourceRules": _ALL}}), False),
         (guard(spec={"matchConstraints": {"resourceRules": _ALL, **of("others")}}), True),
-        (guard(binding={"matchResources": {"objectSelector": {"matchExpressions": [
-            {"key": "ostler.dev/runner-pool-owner", "operator": "DoesNotExist"}]}}}), True),
+        (
+            guard(
+                binding={
+                    "matchResources": {
+                        "objectSelector": {
+                            "matchExpressions": [{"key": "ostler.dev/runner-pool-owner", "operator": "DoesNotExist"}]
+                        }
+                    }
+                }
+            ),
+            True,
+        ),
         (read(), True),
     ],
-)  # fmt: skip
+)
 def test_an_admission_policy_guards_or_it_is_missing(manifests: Manifests, *, refused: bool) -> None:
     assert bool(list(judge_admission(manifests, RUNNERS))) is refused
 
@@ -214,8 +228,9 @@ def labelled(name: str, release: str | None, *, by: str = "labels", image: str =
 
 @pytest.mark.parametrize("by", ["labels", "annotations"])
 def test_what_of_a_cluster_is_of_the_release_goes_with_it(by: str) -> None:
-    live = Live(read(labelled("a", "ci", by=by), labelled("b", "ci", by=by), labelled("c", "other", by=by),
-                     labelled("d", None)))  # fmt: skip
+    live = Live(
+        read(labelled("a", "ci", by=by), labelled("b", "ci", by=by), labelled("c", "other", by=by), labelled("d", None))
+    )
     verdict = judge(Deploy(old=None, new=read(labelled("a", "ci", by=by)), live=live))
     assert [told(each.key) for each in verdict.changes] == ["RunnerPool runners/b"]
     assert {row.pool for row in verdict.rows} >= {"runners/a", "runners/b", "runners/c", "runners/d"}
@@ -242,8 +257,15 @@ def test_a_first_installation_into_a_cluster_has_nothing_to_compare_with() -> No
 def test_what_others_wrote_on_a_live_object_stays_and_what_was_ours_goes() -> None:
     def policy(labels: dict[str, str], annotations: dict[str, str]) -> dict[str, Any]:
         spec = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
-        return thing("NetworkPolicy", "base", group="networking.k8s.io/v1", spec=spec, namespace="runners",
-                     labels=labels, annotations=annotations)  # fmt: skip
+        return thing(
+            "NetworkPolicy",
+            "base",
+            group="networking.k8s.io/v1",
+            spec=spec,
+            namespace="runners",
+            labels=labels,
+            annotations=annotations,
+        )
 
     old, new = (read(pool("a"), policy(*each)) for each in (({"ours": "1"}, {}), ({"ours": "2"}, {"new": "1"})))
     same = read(pool("a"), policy({"ours": "1", "theirs": "x"}, {"theirs": "y"}))

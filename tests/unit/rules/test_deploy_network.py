@@ -23,10 +23,14 @@ IS_RUNNER = {"key": POOL_LABEL, "operator": "Exists"}
 IS_IDLE = {"key": OWNER_LABEL, "operator": "DoesNotExist"}
 WEB_LABELS = {"app.kubernetes.io/component": "web"}
 TO_WEB = {
-    "to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ostler"}},
-            "podSelector": {"matchLabels": WEB_LABELS}}],
+    "to": [
+        {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ostler"}},
+            "podSelector": {"matchLabels": WEB_LABELS},
+        }
+    ],
     "ports": [{"port": 8080}],
-}  # fmt: skip
+}
 OF_DNS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}
 TO_DNS = {
     "to": [OF_DNS],
@@ -37,18 +41,22 @@ TO_PUBLIC = {"to": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": list(PRIVATE_V4)
 
 def policy(name: str, selected: list[Json], namespace: str = "runners", **spec: Any) -> Json:
     return {
-        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
         "metadata": {"name": name, "namespace": namespace},
         "spec": {"podSelector": {"matchExpressions": selected}, **spec},
-    }  # fmt: skip
+    }
 
 
 def base(*egress: Json, ingress: list[Json] | None = None, labels: dict[str, str] | None = None) -> Json:
     """Return the policy of all runner Pods."""
     made = policy(
-        "base", [IS_RUNNER], policyTypes=["Ingress", "Egress"], ingress=ingress or [],
+        "base",
+        [IS_RUNNER],
+        policyTypes=["Ingress", "Egress"],
+        ingress=ingress or [],
         egress=list(egress or (TO_DNS, TO_PUBLIC)),
-    )  # fmt: skip
+    )
     made["metadata"]["labels"] = labels or {}
     return made
 
@@ -71,9 +79,11 @@ def web(tag: str = "1", labels: dict[str, str] | None = None) -> Json:
     container = {"name": "web", "image": f"ostler:{tag}", "ports": [{"name": "http", "containerPort": 8080}]}
     template = {"metadata": {"labels": WEB_LABELS | (labels or {})}, "spec": {"containers": [container]}}
     return {
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", "namespace": "ostler"},
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web", "namespace": "ostler"},
         "spec": {"template": template},
-    }  # fmt: skip
+    }
 
 
 def pool(name: str = "linux", labels: dict[str, str] | None = None) -> Json:
@@ -208,9 +218,11 @@ def test_runner_pods_roll_too() -> None:
 
 def test_an_address_of_web_is_told_wherever_it_comes_from() -> None:
     service = {
-        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "ostler"},
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "web", "namespace": "ostler"},
         "spec": {"selector": WEB_LABELS, "externalIPs": ["203.0.113.7"]},
-    }  # fmt: skip
+    }
     for verdict in (
         judged(None, sound(service)),
         judged(sound(service), sound()),
@@ -384,8 +396,9 @@ def test_the_row_of_a_pool_is_that_of_the_owner_for_which_most_is_wrong(owner: s
         verdict = judged(before, after)
         assert verdict.refusals[0].danger is Danger.PEERS_CHANGE
         assert [(row.same, row.reaches_web) for row in verdict.rows if row.state == "stamped"] == [
-            (False, reaches_web), (False, reaches_web),
-        ]  # fmt: skip
+            (False, reaches_web),
+            (False, reaches_web),
+        ]
     installed = judged(None, sound(at_owner(owner)))
     assert [row.reaches_web for row in installed.rows if row.state == "stamped"] == [True, True]
 

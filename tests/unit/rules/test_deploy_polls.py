@@ -24,8 +24,11 @@ def deployment(name: str, labels: dict[str, str], env: dict[str, str], ports: di
     }
     template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
     return {
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": {"template": template},
-    }  # fmt: skip
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {"template": template},
+    }
 
 
 def service(name: str, target: str | int) -> dict[str, Any]:
@@ -55,9 +58,15 @@ def release(address: str, *, public_polls: bool | None) -> Manifests:
         (release(NEW, public_polls=True), release(OLD, public_polls=None), True),
         (release("https://ci.example/runners/v1/dispatch", public_polls=True), release(NEW, public_polls=False), False),
     ],
-    ids=["upgrade", "upgrade without the old port", "switched off later", "switched off too early", "rollback",
-         "an address that no Service has"],
-)  # fmt: skip
+    ids=[
+        "upgrade",
+        "upgrade without the old port",
+        "switched off later",
+        "switched off too early",
+        "rollback",
+        "an address that no Service has",
+    ],
+)
 def test_deploy_strands_idle_pods_when_their_address_is_served_no_more(
     before: Manifests, after: Manifests, strands: bool
 ) -> None:
@@ -98,9 +107,19 @@ def secured(address: str, *, tls: bool = True, plain: bool = True, signer: str =
         (secured(SECURE), secured(SECURE, signer="2", trusts="1,2"), True),
         (secured(SECURE, signer="2", trusts="2"), secured(SECURE), True),
     ],
-    ids=["to TLS", "to TLS alone", "plain off later", "back to a version without", "back with both",
-         "back with plain alone", "a second CA", "signed by the second", "both at once", "two steps back"],
-)  # fmt: skip
+    ids=[
+        "to TLS",
+        "to TLS alone",
+        "plain off later",
+        "back to a version without",
+        "back with both",
+        "back with plain alone",
+        "a second CA",
+        "signed by the second",
+        "both at once",
+        "two steps back",
+    ],
+)
 def test_deploy_strands_idle_pods_when_they_cannot_verify_or_reach_web_any_more(
     before: Manifests, after: Manifests, strands: bool
 ) -> None:

@@ -49,9 +49,11 @@ def test_pool_that_reads_a_secret_is_noted_while_the_policy_refuses_it(spec: dic
 @pytest.mark.parametrize("spec", NONE)
 def test_pool_that_reads_no_secret_is_not_noted(spec: Any) -> None:
     pool = {
-        "apiVersion": "ostler.dev/v1alpha1", "kind": "RunnerPool",
-        "metadata": {"name": "small", "namespace": "ostler-runners"}, "spec": {"podTemplate": {"spec": spec}},
-    }  # fmt: skip
+        "apiVersion": "ostler.dev/v1alpha1",
+        "kind": "RunnerPool",
+        "metadata": {"name": "small", "namespace": "ostler-runners"},
+        "spec": {"podTemplate": {"spec": spec}},
+    }
     policies = [each for each in rendered({}) if each["kind"] == "ValidatingAdmissionPolicy"]
     assert list(note_secrets(read_manifests([pool, *policies], namespace="ostler"))) == []
 
@@ -61,10 +63,11 @@ def policy(
 ) -> dict[str, Any]:
     selector = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
     return {
-        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy",
         "metadata": {"name": name},
         "spec": {"matchConstraints": {"namespaceSelector": selector}, "validations": [{"expression": expression}]},
-    }  # fmt: skip
+    }
 
 
 def reading(spec: Any, namespace: str = "runners") -> dict[str, Any]:
@@ -116,5 +119,8 @@ def test_every_pool_and_every_policy_has_its_note() -> None:
     more = reading(VOLUME) | {"metadata": {"name": "large", "namespace": "runners"}}
     notes = noted(reading(VOLUME), policy("b-creations"), policy("a-creations", None), more)
     assert [("small" in note, "a-creations" in note) for note in notes] == [
-        (True, True), (True, False), (False, True), (False, False),
-    ]  # fmt: skip
+        (True, True),
+        (True, False),
+        (False, True),
+        (False, False),
+    ]

@@ -11,9 +11,17 @@ from rules.pools.held_mints import HeldMints
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HELD = HeldMints(
-    kind="account", key="7", words="Not found.", failures=0, not_before=NOW + timedelta(minutes=1), jobs=1,
-    oldest=NOW - timedelta(hours=1), account="ada", others=0, more=0,
-)  # fmt: skip
+    kind="account",
+    key="7",
+    words="Not found.",
+    failures=0,
+    not_before=NOW + timedelta(minutes=1),
+    jobs=1,
+    oldest=NOW - timedelta(hours=1),
+    account="ada",
+    others=0,
+    more=0,
+)
 
 
 def test_refusals_and_failures_of_an_installation_have_different_reasons() -> None:

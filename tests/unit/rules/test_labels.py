@@ -28,7 +28,7 @@ def pool(
         allowed_repositories=frozenset(repositories),
         allow_forks=forks,
         name=f"pool-{pool_id}",
-    )  # fmt: skip
+    )
 
 
 def choose(

@@ -26,24 +26,42 @@ def read(*bodies: Any) -> Manifests:
 
 def test_an_object_is_known_by_its_kind_group_namespace_and_name() -> None:
     found = read(
-        thing("ConfigMap"), thing("ConfigMap", metadata={"namespace": "other"}), thing("Deployment", group="apps/v1"),
-        thing("Namespace"), {"kind": "Secret", "metadata": {"name": "old"}},
-    )  # fmt: skip
+        thing("ConfigMap"),
+        thing("ConfigMap", metadata={"namespace": "other"}),
+        thing("Deployment", group="apps/v1"),
+        thing("Namespace"),
+        {"kind": "Secret", "metadata": {"name": "old"}},
+    )
     assert list(found.objects) == [
-        ("ConfigMap.", "home", "a"), ("ConfigMap.", "other", "a"), ("Deployment.apps", "home", "a"),
-        ("Namespace.", "", "a"), ("Secret.", "home", "old"),
-    ]  # fmt: skip
+        ("ConfigMap.", "home", "a"),
+        ("ConfigMap.", "other", "a"),
+        ("Deployment.apps", "home", "a"),
+        ("Namespace.", "", "a"),
+        ("Secret.", "home", "old"),
+    ]
     assert [told(key) for key in found.objects][1:4] == ["ConfigMap other/a", "Deployment home/a", "Namespace a"]
 
 
 @pytest.mark.parametrize(
     "kind",
     [
-        "Namespace", "CustomResourceDefinition", "PriorityClass", "StorageClass", "PersistentVolume", "APIService",
-        "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration", "IngressClass", "RuntimeClass", "Node",
-        "ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "MutatingAdmissionPolicy",
+        "Namespace",
+        "CustomResourceDefinition",
+        "PriorityClass",
+        "StorageClass",
+        "PersistentVolume",
+        "APIService",
+        "MutatingWebhookConfiguration",
+        "ValidatingWebhookConfiguration",
+        "IngressClass",
+        "RuntimeClass",
+        "Node",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "ValidatingAdmissionPolicy",
+        "MutatingAdmissionPolicy",
     ],
-)  # fmt: skip
+)
 def test_an_object_of_the_cluster_has_no_namespace(kind: str) -> None:
     ((_, namespace, _),) = read(thing(kind, metadata={"namespace": "other"})).objects
     assert namespace == ""
@@ -87,8 +105,10 @@ def test_helm_keeps_an_object_or_makes_it_beside_the_release() -> None:
         thing("Secret", "hook", metadata={"annotations": {"helm.sh/hook": "pre-upgrade"}}),
     )
     assert [(key[2], each.kept, each.hook) for key, each in found.objects.items()] == [
-        ("plain", False, False), ("kept", True, False), ("hook", False, True),
-    ]  # fmt: skip
+        ("plain", False, False),
+        ("kept", True, False),
+        ("hook", False, True),
+    ]
 
 
 def test_objects_of_the_same_text_differ_in_name_and_status_alone() -> None:
@@ -109,11 +129,13 @@ PORTS = [{"name": "http", "containerPort": 80}, {"containerPort": 82}, {"contain
 @pytest.mark.parametrize(
     "body",
     [
-        *(thing(kind, group="apps/v1", spec={"template": template([{"ports": PORTS}], {"app": "x"})})
-          for kind in ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "Job")),
+        *(
+            thing(kind, group="apps/v1", spec={"template": template([{"ports": PORTS}], {"app": "x"})})
+            for kind in ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "Job")
+        ),
         thing("CronJob", spec={"jobTemplate": {"spec": {"template": template([{"ports": PORTS}], {"app": "x"})}}}),
     ],
-)  # fmt: skip
+)
 def test_pods_of_a_workload_have_its_labels_and_ports(body: Json) -> None:
     (workload,) = read(body).workloads
     assert workload.pod == Pod(f"{body['kind']} home/a", "home", {"app": "x"}, {"http": ("TCP", 80)})
@@ -141,15 +163,19 @@ def test_pools_namespaces_and_hooks_are_told_apart() -> None:
         thing("Namespace", "n", metadata={"labels": {"team": "red", "number": 7}}),
     )
     assert [(pool.namespace, pool.name, pool.labels) for pool in found.pools] == [
-        ("home", "linux", {"team": "red"}), ("home", "plain", {}),
-    ]  # fmt: skip
+        ("home", "linux", {"team": "red"}),
+        ("home", "plain", {}),
+    ]
     assert found.namespaces == {"n": {"team": "red", "number": "7"}}
     assert found.runner_namespaces == {"home"}
 
 
 def test_runners_are_where_the_settings_say() -> None:
-    env = [{"name": "OTHER", "value": "no"}, {"name": "OSTLER_NAMESPACE", "value": "by-env"},
-           {"name": "OSTLER_NAMESPACE", "valueFrom": {}}]  # fmt: skip
+    env = [
+        {"name": "OTHER", "value": "no"},
+        {"name": "OSTLER_NAMESPACE", "value": "by-env"},
+        {"name": "OSTLER_NAMESPACE", "valueFrom": {}},
+    ]
     found = read(
         thing("ConfigMap", data={"OSTLER_NAMESPACE": "by-map", "OTHER": "no"}),
         thing("Secret", data={"OSTLER_NAMESPACE": "no"}),
@@ -168,9 +194,12 @@ def test_kinds_that_are_not_evaluated_are_named() -> None:
 
 
 SERVICE = {
-    "selector": {"app": "web"}, "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1", "fd00::1"],
-    "externalIPs": ["192.0.2.1"], "loadBalancerIP": "192.0.2.2",
-}  # fmt: skip
+    "selector": {"app": "web"},
+    "clusterIP": "10.0.0.1",
+    "clusterIPs": ["10.0.0.1", "fd00::1"],
+    "externalIPs": ["192.0.2.1"],
+    "loadBalancerIP": "192.0.2.2",
+}
 INGRESS = {"loadBalancer": {"ingress": [{"ip": "192.0.2.3"}, {"hostname": "web.example.com"}]}}
 WEB = thing("Deployment", spec={"template": template([], {"app": "web", "tier": "front"})})
 

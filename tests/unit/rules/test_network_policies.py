@@ -61,8 +61,11 @@ def test_whatever_a_policy_says_is_in_its_text(other: Json) -> None:
 def test_what_people_write_beside_a_policy_is_in_its_text_and_what_tools_write_is_not(kind: str) -> None:
     plain = text({})
     assert text({}, **{kind: {"version": "2"}}) != plain
-    for of_tools in ("meta.helm.sh/release-name", "app.kubernetes.io/managed-by",
-                     "kubectl.kubernetes.io/last-applied-configuration"):  # fmt: skip
+    for of_tools in (
+        "meta.helm.sh/release-name",
+        "app.kubernetes.io/managed-by",
+        "kubectl.kubernetes.io/last-applied-configuration",
+    ):
         assert text({}, **{kind: {of_tools: "x"}}) == plain
     assert text({}, labels={"a": "1"}) != text({}, annotations={"a": "1"})
 

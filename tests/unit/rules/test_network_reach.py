@@ -23,9 +23,19 @@ NAMESPACES = {
     for name, labels in {"a": {"team": "red"}, "b": {"team": "blue"}, "c": {}}.items()
 }
 ADDRESSES = (
-    "0.0.0.1", "10.0.0.0", "10.0.255.255", "10.1.0.0", "10.1.2.3", "11.0.0.0", "255.255.255.255",
-    "::", "fd00::1", "fd00:0:0:1::", "fdff::", "fe00::",
-)  # fmt: skip
+    "0.0.0.1",
+    "10.0.0.0",
+    "10.0.255.255",
+    "10.1.0.0",
+    "10.1.2.3",
+    "11.0.0.0",
+    "255.255.255.255",
+    "::",
+    "fd00::1",
+    "fd00:0:0:1::",
+    "fdff::",
+    "fe00::",
+)
 BLOCKS = ("0.0.0.0/0", "10.0.0.0/8", "10.0.0.0/16", "10.1.0.0/16", "10.1.2.3/32", "::/0", "fd00::/8", "fd00::/64")
 PORTS = (1, 53, 80, 81, 100, 443, 65535)
 KEYS, VALUES = ("app", "tier", "ver"), ("x", "y", "z")
@@ -192,8 +202,10 @@ small = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=4).
 def test_ranges_are_sets(one: Intervals, two: Intervals) -> None:
     first, second = ({n for n in range(22) if n in each} for each in (one, two))
     for found, expected in (
-        (one.union(two), first | second), (one.minus(two), first - second), (one.common(two), first & second),
-    ):  # fmt: skip
+        (one.union(two), first | second),
+        (one.minus(two), first - second),
+        (one.common(two), first & second),
+    ):
         assert {n for n in range(22) if n in found} == expected
         assert Intervals.of(found.ranges) == found
 
@@ -237,8 +249,10 @@ def test_a_pod_that_no_policy_selects_may_do_everything() -> None:
         ({"podSelector": {}, "egress": [{"from": []}]}, "unknown field 'from'"),
         ({"podSelector": {}, "egress": [{"to": [{}]}]}, "podSelector, namespaceSelector or ipBlock"),
         ({"podSelector": {}, "egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/33"}}]}]}, "10.0.0.0/33"),
-        ({"podSelector": {}, "egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["11.0.0.0/8"]}}]}]},
-         "11.0.0.0/8 is not within"),
+        (
+            {"podSelector": {}, "egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["11.0.0.0/8"]}}]}]},
+            "11.0.0.0/8 is not within",
+        ),
         ({"podSelector": {}, "egress": [{"ports": [{"port": "80"}]}]}, "a number has no quotes"),
         ({"podSelector": {}, "egress": [{"ports": [{"port": 80, "endPort": 79}]}]}, "from 80 to 79"),
         ({"podSelector": {}, "egress": [{"ports": [{"port": "http", "endPort": 79}]}]}, "endPort"),
@@ -246,7 +260,7 @@ def test_a_pod_that_no_policy_selects_may_do_everything() -> None:
         ({"podSelector": {}, "egress": {}}, None),
         (None, "spec is missing"),
     ],
-)  # fmt: skip
+)
 def test_what_the_api_would_refuse_is_named(spec: Any, said: str | None) -> None:
     given_policy = {"metadata": {"name": "p"}, "spec": spec}
     if said is None:

@@ -100,12 +100,18 @@ def test_nothing_is_forced_when_more_than_half_of_the_nodes_are_unreachable(
 
 
 def test_an_attachable_volume_needs_a_node_that_is_vouched_for() -> None:
-    allowed = {(gone, volumes) for gone, volumes in product([None, *Gone], [False, True])
-               if may_force(gone, attachable_volumes=volumes)}  # fmt: skip
+    allowed = {
+        (gone, volumes)
+        for gone, volumes in product([None, *Gone], [False, True])
+        if may_force(gone, attachable_volumes=volumes)
+    }
     assert allowed == {
-        (Gone.DELETED, False), (Gone.DELETED, True), (Gone.OUT_OF_SERVICE, False), (Gone.OUT_OF_SERVICE, True),
+        (Gone.DELETED, False),
+        (Gone.DELETED, True),
+        (Gone.OUT_OF_SERVICE, False),
+        (Gone.OUT_OF_SERVICE, True),
         (Gone.UNREACHABLE, False),
-    }  # fmt: skip
+    }
 
 
 @given(evidence=EVIDENCE, gone=st.sampled_from([None, *Gone]), volumes=st.booleans())

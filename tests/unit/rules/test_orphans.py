@@ -121,9 +121,14 @@ def test_a_pod_that_only_lingers_goes_only_when_its_runner_was_absent_in_two_loo
     over_for: float | None, runner: Any, free_for: float | None, absent_for: float | None
 ) -> None:
     pod = FinishedPod(
-        job_over=True, outlasts=False, job_over_seconds=over_for, runner=runner, free_for_seconds=free_for,
-        absent_for_seconds=absent_for, overdue=False,
-    )  # fmt: skip
+        job_over=True,
+        outlasts=False,
+        job_over_seconds=over_for,
+        runner=runner,
+        free_for_seconds=free_for,
+        absent_for_seconds=absent_for,
+        overdue=False,
+    )
     verdict = judge_finished(pod, looks_apart=55, job_over_after=900, absent_after=90)
 
     proven = over_for is not None and over_for >= 90 and absent_for is not None and absent_for >= 55
@@ -216,9 +221,14 @@ def test_a_finished_pod_goes_for_the_strongest_reason_in_the_words_of_its_source
 
 def test_a_pod_is_looked_at_again_when_its_job_ended_a_moment_ago() -> None:
     lingers = FinishedPod(
-        job_over=True, outlasts=False, job_over_seconds=90, runner="absent", free_for_seconds=1000.0,
-        absent_for_seconds=54.9, overdue=False,
-    )  # fmt: skip
+        job_over=True,
+        outlasts=False,
+        job_over_seconds=90,
+        runner="absent",
+        free_for_seconds=1000.0,
+        absent_for_seconds=54.9,
+        overdue=False,
+    )
     assert judge_finished(lingers, looks_apart=55, job_over_after=900, absent_after=90).keep
     gone = replace(lingers, absent_for_seconds=55)
     assert not judge_finished(gone, looks_apart=55, job_over_after=900, absent_after=90).keep

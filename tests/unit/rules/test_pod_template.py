@@ -36,13 +36,16 @@ def test_named_things_are_merged_by_name_and_the_others_stay() -> None:
         "spec": {
             "nodeSelector": {"disk": "ssd"},
             "containers": [
-                {"name": "runner", "env": [{"name": "HTTP_PROXY", "value": "http://proxy"}],
-                 "volumeMounts": [{"name": "cache", "mountPath": "/cache"}]},
+                {
+                    "name": "runner",
+                    "env": [{"name": "HTTP_PROXY", "value": "http://proxy"}],
+                    "volumeMounts": [{"name": "cache", "mountPath": "/cache"}],
+                },
                 {"name": "sidecar", "image": "s"},
             ],
             "volumes": [{"name": "cache", "emptyDir": {}}],
         },
-    }  # fmt: skip
+    }
     assert refusals(overlay) == ()
 
     merged = lay_over(POD, overlay)
@@ -172,10 +175,11 @@ def test_labels_and_annotations_of_ones_own_are_let_in() -> None:
 def test_neither_the_pod_nor_the_overlay_is_changed_by_what_is_laid_over() -> None:
     overlay = {
         "spec": {
-            "affinity": {"nodeAffinity": {"x": [1]}}, "tolerations": [{"key": "a"}],
+            "affinity": {"nodeAffinity": {"x": [1]}},
+            "tolerations": [{"key": "a"}],
             "containers": [{"name": "sidecar", "args": ["a"]}],
         },
-    }  # fmt: skip
+    }
     pod, given = copy.deepcopy(POD), copy.deepcopy(overlay)
     merged = lay_over(POD, overlay)
     merged["metadata"]["labels"]["new"] = "x"

@@ -21,9 +21,12 @@ def pod(
     number: int, state: PodState = PodState.WARM, *, idle: float = 60, age: float = 100, **flags: bool | str
 ) -> ObservedPod:
     return ObservedPod(
-        id=number, state=state, created_at=NOW - timedelta(seconds=age), idle_since=NOW - timedelta(seconds=idle),
+        id=number,
+        state=state,
+        created_at=NOW - timedelta(seconds=age),
+        idle_since=NOW - timedelta(seconds=idle),
         **flags,  # type: ignore[arg-type]
-    )  # fmt: skip
+    )
 
 
 def pool(replicas: int, **what: object) -> ObservedPool:
@@ -61,9 +64,12 @@ def test_a_pod_that_others_delete_is_replaced_unless_it_works() -> None:
 
 def test_of_too_many_the_rows_go_first_then_those_that_never_polled_then_the_longest_idle() -> None:
     pods = [
-        pod(1, idle=10), pod(2, idle=500), pod(3, idle=90), pod(4, PodState.STARTING),
+        pod(1, idle=10),
+        pod(2, idle=500),
+        pod(3, idle=90),
+        pod(4, PodState.STARTING),
         pod(5, PodState.STARTING, unborn=True),
-    ]  # fmt: skip
+    ]
     made = look(pool(1), *pods)
     assert made.give_up == (5,)
     assert retired(made) == [(4, Why.SURPLUS), (2, Why.SURPLUS), (3, Why.SURPLUS)]
@@ -321,9 +327,13 @@ def test_a_retirement_is_told_with_its_detail_if_it_has_one() -> None:
 def test_a_plan_says_how_the_pool_stands(*, held: bool) -> None:
     starts = Starts(failures=2, failed_at=NOW, create_after=NOW, trouble=Trouble.SILENT)
     made = look(
-        pool(3, held=held, starts=starts), pod(1, stale=True), pod(2, PodState.STARTING, unborn=True),
-        pod(3, node_gone=True), pod(4, PodState.SPENT, node_gone=True), pod(5, PodState.BUSY),
-    )  # fmt: skip
+        pool(3, held=held, starts=starts),
+        pod(1, stale=True),
+        pod(2, PodState.STARTING, unborn=True),
+        pod(3, node_gone=True),
+        pod(4, PodState.SPENT, node_gone=True),
+        pod(5, PodState.BUSY),
+    )
     assert made.counts == {PodState.WARM: 1, PodState.SPENT: 1, PodState.BUSY: 1}
     assert (made.stale, made.lost, made.wanted) == (1, 1, 3)
     assert made.starts == starts

@@ -53,9 +53,20 @@ def test_the_status_has_every_count() -> None:
     status = status_of(POOL, plan(counts=counts, stale=5, lost=6), before=None, now=NOW)
     conditions = status.pop("conditions")
     assert status == {
-        "observedGeneration": 3, "replicas": 5, "selector": "a=b", "starting": 0, "warm": 2, "reserved": 0, "busy": 3,
-        "ending": 0, "retiring": 0, "silent": 0, "spent": 4, "stale": 5, "lost": 6,
-    }  # fmt: skip
+        "observedGeneration": 3,
+        "replicas": 5,
+        "selector": "a=b",
+        "starting": 0,
+        "warm": 2,
+        "reserved": 0,
+        "busy": 3,
+        "ending": 0,
+        "retiring": 0,
+        "silent": 0,
+        "spent": 4,
+        "stale": 5,
+        "lost": 6,
+    }
     assert [each["type"] for each in conditions] == ["Ready", "Draining", "Degraded"]
     assert {each["observedGeneration"] for each in conditions} == {3}
     assert {each["lastTransitionTime"] for each in conditions} == {"2026-01-01T12:00:00Z"}
@@ -79,17 +90,23 @@ def test_a_condition_keeps_its_time_while_its_status_stays() -> None:
     second = status_of(replace(POOL, generation=4), plan(0), before=first, now=later)
     times = {each["type"]: each["lastTransitionTime"] for each in second["conditions"]}
     assert times == {
-        "Ready": "2026-01-01T13:00:00Z", "Draining": "2026-01-01T12:00:00Z", "Degraded": "2026-01-01T12:00:00Z",
-    }  # fmt: skip
+        "Ready": "2026-01-01T13:00:00Z",
+        "Draining": "2026-01-01T12:00:00Z",
+        "Degraded": "2026-01-01T12:00:00Z",
+    }
     assert {each["observedGeneration"] for each in second["conditions"]} == {4}
 
 
 def test_a_dated_condition_has_all_that_it_says() -> None:
     (found,) = dated([Condition("Ready", "True", "Because", "of this")], before={}, generation=9, now=NOW)
     assert found == {
-        "type": "Ready", "status": "True", "reason": "Because", "message": "of this", "observedGeneration": 9,
+        "type": "Ready",
+        "status": "True",
+        "reason": "Because",
+        "message": "of this",
+        "observedGeneration": 9,
         "lastTransitionTime": "2026-01-01T12:00:00Z",
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(

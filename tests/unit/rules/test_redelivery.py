@@ -69,11 +69,17 @@ def test_a_delivery_that_is_listed_late_is_below_no_floor(late: float, scans: fl
         (None, True, False, True, PageEnd.MORE),
     ],
     ids=[
-        "below the floor", "below the floor, the last", "above it", "a short page with a next one",
-        "the end of what GitHub keeps", "a full page without a next one", "an empty list", "an empty last page",
+        "below the floor",
+        "below the floor, the last",
+        "above it",
+        "a short page with a next one",
+        "the end of what GitHub keeps",
+        "a full page without a next one",
+        "an empty list",
+        "an empty last page",
         "an empty page with a next one",
     ],
-)  # fmt: skip
+)
 def test_a_list_is_whole_only_when_it_ends_where_it_should(
     oldest: int | None, end: PageEnd, *, first: bool, full: bool, more: bool
 ) -> None:

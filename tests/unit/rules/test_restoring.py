@@ -14,9 +14,16 @@ from rules.restore.restoring import Act, Registered, RestoredPod, RowClaim, judg
 
 BUSY = Registered(id=1, name="p-0123abcd", online=True, busy=True, installation_id=1, scope="orgs/acme")
 WARM = RestoredPod(
-    terminal=False, owner=None, stamp_claim=0, poller_exit_code=None, runner_ready=False, runners=(), asked=True,
-    used=False, claim=None,
-)  # fmt: skip
+    terminal=False,
+    owner=None,
+    stamp_claim=0,
+    poller_exit_code=None,
+    runner_ready=False,
+    runners=(),
+    asked=True,
+    used=False,
+    claim=None,
+)
 CLAIMED = RowClaim(50, Purpose.JOB, ClaimState.CLAIMED, delivered=False)
 
 runners = st.builds(replace, st.just(BUSY), online=st.booleans(), busy=st.booleans(), id=st.integers(1, 3))
@@ -37,7 +44,7 @@ pods = st.builds(
     asked=st.booleans(),
     used=st.booleans(),
     claim=claims,
-).filter(lambda pod: not (pod.used and pod.claim is not None and pod.claim.purpose is Purpose.JOB))  # fmt: skip
+).filter(lambda pod: not (pod.used and pod.claim is not None and pod.claim.purpose is Purpose.JOB))
 """A used Pod is only claimed again to be retired."""
 
 

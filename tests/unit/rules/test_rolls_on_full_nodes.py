@@ -1,4 +1,4 @@
-"""A whole roll of a pool on nodes that have room for so many Pods and no more, told in ticks of a keeper."""
+"""A whole roll of a pool on nodes that have room for so many Pods and no more, told in ticks of a reconciler."""
 
 from __future__ import annotations
 
@@ -94,9 +94,13 @@ class Cluster:
         polls = [BEGUN + timedelta(seconds=pod.polled) for pod in self.pods if pod.polled is not None and not pod.stale]
         going = rolls(observed)
         pool = ObservedPool(
-            replicas=self.replicas, max_surge=self.surge, max_unavailable_percent=self.percent, web_beats=True,
-            start_timeout=self.start_timeout, starts=recovered(self.starts, first_polls=polls, rolls=going),
-        )  # fmt: skip
+            replicas=self.replicas,
+            max_surge=self.surge,
+            max_unavailable_percent=self.percent,
+            web_beats=True,
+            start_timeout=self.start_timeout,
+            starts=recovered(self.starts, first_polls=polls, rolls=going),
+        )
         made = plan(pool, observed, most=50, now=now)
         self.made, self.starts = made, made.starts
         for each in made.retire:
@@ -114,9 +118,13 @@ class Cluster:
     def _observe(self, pod: Pod) -> ObservedPod:
         created = BEGUN + timedelta(seconds=pod.created)
         return ObservedPod(
-            id=pod.id, state=pod.state, created_at=created, idle_since=created, stale=pod.stale,
+            id=pod.id,
+            state=pod.state,
+            created_at=created,
+            idle_since=created,
+            stale=pod.stale,
             unschedulable=pod.placed is None,
-        )  # fmt: skip
+        )
 
 
 def full(replicas: int) -> Callable[[int], int]:

@@ -91,10 +91,20 @@ def test_the_order_in_which_failures_are_read_does_not_matter() -> None:
     assert brake_of(failures[::-1]) == brake_of(failures)
 
 
-@pytest.mark.parametrize(("how", "counted"), [
-    (How.COMPLETED, True), (How.FAILED, True), (How.OUT_OF_MEMORY, True), (How.UNKNOWN, True), (How.DEADLINE, True),
-    (How.DELETED, False), (How.EVICTED, False), (How.PREEMPTED, False), (How.NODE, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("how", "counted"),
+    [
+        (How.COMPLETED, True),
+        (How.FAILED, True),
+        (How.OUT_OF_MEMORY, True),
+        (How.UNKNOWN, True),
+        (How.DEADLINE, True),
+        (How.DELETED, False),
+        (How.EVICTED, False),
+        (How.PREEMPTED, False),
+        (How.NODE, False),
+    ],
+)
 def test_a_pod_that_somebody_took_away_says_nothing_about_its_runner(how: How, counted: bool) -> None:
     assert counts(how) is counted
 
@@ -105,9 +115,14 @@ def test_the_message_names_the_exit_code_and_the_reason() -> None:
     assert said == "3 runners in a row ended without a job; of the last one: exit code 134, its Pod has ended"
 
 
-@pytest.mark.parametrize("failure", [
-    _failure(20, account=2, at=2000), _failure(20, account=1, at=2000, code=TOO_OLD),
-], ids=["another account", "too old"])  # fmt: skip
+@pytest.mark.parametrize(
+    "failure",
+    [
+        _failure(20, account=2, at=2000),
+        _failure(20, account=1, at=2000, code=TOO_OLD),
+    ],
+    ids=["another account", "too old"],
+)
 def test_a_brake_that_becomes_that_of_the_pool_begins_anew(failure: Failure) -> None:
     failures = _three(1, 1, 1)
     for number in range(3, 9):

@@ -25,9 +25,14 @@ def judge(
     visible: Collection[int] | None = None,
 ) -> GroupVerdict:
     return judge_group(
-        wanted, owner="acme", organization=organization, repository="acme/app", public=public, groups=groups,
+        wanted,
+        owner="acme",
+        organization=organization,
+        repository="acme/app",
+        public=public,
+        groups=groups,
         visible=visible,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(("wanted", "number"), [("ci", 4), ("CI", 4), (4, 4), ("default", 1), ("inside", 6)])
@@ -69,8 +74,10 @@ def test_a_user_account_has_no_groups() -> None:
 
 
 def test_of_two_names_that_differ_in_case_the_exact_one_counts() -> None:
-    twins = [GroupSeen(id=4, name="ci", visibility="all", public=False),
-             GroupSeen(id=7, name="CI", visibility="all", public=False)]  # fmt: skip
+    twins = [
+        GroupSeen(id=4, name="ci", visibility="all", public=False),
+        GroupSeen(id=7, name="CI", visibility="all", public=False),
+    ]
     assert judge("CI", groups=twins).group_id == 7
     assert judge("Ci", groups=twins).refusal is not None
 

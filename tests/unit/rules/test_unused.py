@@ -75,9 +75,13 @@ def test_an_offline_runner_that_was_online_has_ten_minutes_for_an_update_of_itse
     age: float, restarts: bool, action: UnusedAction
 ) -> None:
     claim = UnusedClaim(
-        runner=RunnerNow.OFFLINE, absent_before=False, job=ClaimedJob.NOT_ASKED, is_spare=False, age_seconds=age,
+        runner=RunnerNow.OFFLINE,
+        absent_before=False,
+        job=ClaimedJob.NOT_ASKED,
+        is_spare=False,
+        age_seconds=age,
         restarts=restarts,
-    )  # fmt: skip
+    )
     assert judge_unused(claim).action is action
 
 

@@ -118,18 +118,22 @@ def no_pod(**changes: Any) -> Explanation:
         ({"autoscaled": True, "max_replicas": 0, "replicas": 0, "taken": 0}, "maxReplicas is 0", "to 1 or more"),
         (
             {"autoscaled": True, "max_replicas": 9, "taken": 3, "cluster_gate": "9 of 10 calls failed"},
-            "gate of Kubernetes is closed", "9 of 10 calls failed",
+            "gate of Kubernetes is closed",
+            "9 of 10 calls failed",
         ),
         (
-            {"trouble": Trouble.IMAGE, "trouble_detail": "ImagePullBackOff",
-             "create_after": datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC)},
+            {
+                "trouble": Trouble.IMAGE,
+                "trouble_detail": "ImagePullBackOff",
+                "create_after": datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC),
+            },
             "do not get its image (ImagePullBackOff); the next one is not made before 2026-11-21 03:04:05 UTC",
             "credentials",
         ),
         ({"trouble": Trouble.QUOTA, "trouble_detail": "cpu"}, "its namespace is used up (cpu)", "Raise"),
         ({"trouble": Trouble.UNSCHEDULABLE}, "no node takes its Pods", "Add nodes"),
     ],
-)  # fmt: skip
+)
 def test_missing_pod_is_explained_with_what_helps(changes: dict[str, Any], why: str, cure: str) -> None:
     found = no_pod(**changes)
     assert found.waits_for is WaitsFor.POD
@@ -184,9 +188,12 @@ def test_a_claimed_job_waits_for_the_next_step_of_its_claim(
 
 def pool(**changes: object) -> PoolLabels:
     values = {
-        "id": 1, "labels": frozenset({"linux", "x64"}), "routing_priority": 0, "allowed_accounts": frozenset(),
+        "id": 1,
+        "labels": frozenset({"linux", "x64"}),
+        "routing_priority": 0,
+        "allowed_accounts": frozenset(),
         "allowed_repositories": frozenset(),
-    }  # fmt: skip
+    }
     return PoolLabels(**(values | changes))  # type: ignore[arg-type]
 
 

@@ -29,7 +29,7 @@ NAMES = {
     "ostler.retire": "retire",
     "ostler.pools": "pools",
     "ostler.autoscale": "pools",
-    "ostler.keep": "pools",
+    "ostler.reconcile": "pools",
     "ostler.epoch": "sweeps",
     "ostler.resume": "sweeps",
     "ostler.rematch": "sweeps",
@@ -81,8 +81,17 @@ def test_task_sent_by_name_alone_lands_in_its_queue(name: str) -> None:
 
 
 def test_every_periodic_task_exists_and_expires_after_its_period() -> None:
-    every = {"resume_every": 5, "pools_every": 10, "autoscale_every": 10, "sweep_every": 60, "slow_sweep_every": 600,
-             "gates_every": 15, "prune_every": 86400, "catch_up_every": 300, "epoch_every": 10}  # fmt: skip
+    every = {
+        "resume_every": 5,
+        "pools_every": 10,
+        "autoscale_every": 10,
+        "sweep_every": 60,
+        "slow_sweep_every": 600,
+        "gates_every": 15,
+        "prune_every": 86400,
+        "catch_up_every": 300,
+        "epoch_every": 10,
+    }
     for line in schedule(**every).values():
         assert line["task"] in NAMES
         assert line["options"]["queue"] == NAMES[line["task"]]

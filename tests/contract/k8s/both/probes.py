@@ -143,9 +143,13 @@ def runners(it: Recorder) -> None:
     seen = read_pool(owner)
     made = it.ask("POST", "serviceaccounts", build_service_account(pool=seen, name=RUNNER, attempt="a1"))
     body = build_pod(
-        pool=seen, name=RUNNER, attempt="a1", dispatch_url="http://web/", audience="ostler",
+        pool=seen,
+        name=RUNNER,
+        attempt="a1",
+        dispatch_url="http://web/",
+        audience="ostler",
         service_account_uid=made["metadata"]["uid"],
-    )  # fmt: skip
+    )
     it.ask("POST", "pods", body)
     it.ask("GET", f"pods/{RUNNER}")
     it.ask("GET", "pods", query={"labelSelector": "ostler.dev/pool=pool", "limit": "500"})
@@ -405,12 +409,16 @@ def finalizers(it: Recorder) -> None:
 
 @probe
 def statuses_of_pools(it: Recorder) -> None:
-    """What a keeper writes of a pool, what of that is not taken, and that nothing else can write it."""
+    """What a reconciler writes of a pool, what of that is not taken, and that nothing else can write it."""
     pool(it, "w")
     condition = {
-        "type": "Ready", "status": "True", "reason": "PodsAvailable", "message": "m",
-        "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1,
-    }  # fmt: skip
+        "type": "Ready",
+        "status": "True",
+        "reason": "PodsAvailable",
+        "message": "m",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+        "observedGeneration": 1,
+    }
 
     def report(status: Json, *, name: str = "w") -> None:
         it.ask("PATCH", f"pools/{name}/status", {"status": status}, content_type=MERGE)
@@ -433,13 +441,26 @@ def selectors_and_pages(it: Recorder) -> None:
     for number in range(5):
         pod(it, f"p{number}", labels={"n": str(number), "odd": str(number % 2), "ostler.dev/pool": "w"})
     for selector in (
-        "odd=1", "odd==0,n", "odd!=1", "odd", "!odd", "n in (1,2)", "n notin (1, 2),odd=1", "ostler.dev/pool=w",
-        "nothing", "=", "a b",
-    ):  # fmt: skip
+        "odd=1",
+        "odd==0,n",
+        "odd!=1",
+        "odd",
+        "!odd",
+        "n in (1,2)",
+        "n notin (1, 2),odd=1",
+        "ostler.dev/pool=w",
+        "nothing",
+        "=",
+        "a b",
+    ):
         it.ask("GET", "pods", accept=PARTIAL_LIST, query={"labelSelector": selector})
     for selector in (
-        "metadata.name=p1", "metadata.name!=p1", "spec.nodeName=", "status.phase=Pending", "spec.nothing=1",
-    ):  # fmt: skip
+        "metadata.name=p1",
+        "metadata.name!=p1",
+        "spec.nodeName=",
+        "status.phase=Pending",
+        "spec.nothing=1",
+    ):
         it.ask("GET", "pods", accept=PARTIAL_LIST, query={"fieldSelector": selector})
     first = it.ask("GET", "pods", query={"limit": "2"})
     it.quietly("DELETE", "pods/p2")
@@ -612,12 +633,22 @@ def pools(it: Recorder) -> None:
     made = it.ask("POST", "pools", pool_body("w", SPEC))
     it.ask("POST", "pools", pool_body("w", SPEC))
     for spec in (
-        {"image": "r"}, {"runnerLabels": ["a"]}, {**SPEC, "runnerLabels": []}, {**SPEC, "replicas": -1},
-        {**SPEC, "replicas": "3"}, {**SPEC, "replicas": 1.5}, {**SPEC, "replicas": True}, {**SPEC, "image": ""},
-        {**SPEC, "runnerLabels": [str(number) for number in range(101)]}, {**SPEC, "runnerLabels": ["x" * 257, ""]},
-        {**SPEC, "image": 5, "replicas": -2}, {**SPEC, "resources": {"cpu": [1]}}, {**SPEC, "resources": {"cpu": 1.5}},
-        {**SPEC, "allowedAccounts": [2**40, "x"]}, "no object",
-    ):  # fmt: skip
+        {"image": "r"},
+        {"runnerLabels": ["a"]},
+        {**SPEC, "runnerLabels": []},
+        {**SPEC, "replicas": -1},
+        {**SPEC, "replicas": "3"},
+        {**SPEC, "replicas": 1.5},
+        {**SPEC, "replicas": True},
+        {**SPEC, "image": ""},
+        {**SPEC, "runnerLabels": [str(number) for number in range(101)]},
+        {**SPEC, "runnerLabels": ["x" * 257, ""]},
+        {**SPEC, "image": 5, "replicas": -2},
+        {**SPEC, "resources": {"cpu": [1]}},
+        {**SPEC, "resources": {"cpu": 1.5}},
+        {**SPEC, "allowedAccounts": [2**40, "x"]},
+        "no object",
+    ):
         it.ask("POST", "pools", pool_body("bad", spec))
     full = {**SPEC, "resources": {"cpu": "1500m"}, "allowedAccounts": [2**40], "replicas": None, "unknown": {"x": 1}}
     it.ask("POST", "pools", {**pool_body("full", full), "more": 4, "status": {"x": 1}})
@@ -741,12 +772,18 @@ def events(recorder: Recorder) -> None:
     path = f"/apis/events.k8s.io/v1/namespaces/{recorder.namespace}/events"
     about = {"apiVersion": "ostler.dev/v1alpha1", "kind": "RunnerPool", "name": "pool", "uid": OTHER_UID}
     event = {
-        "apiVersion": "events.k8s.io/v1", "kind": "Event", "eventTime": "2026-01-02T03:04:05.000006Z",
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "eventTime": "2026-01-02T03:04:05.000006Z",
         "metadata": {"name": "pool.1", "namespace": recorder.namespace},
-        "reportingController": "ostler.dev/worker", "reportingInstance": "worker:1", "action": "ScaledUp",
-        "reason": "ScaledUp", "regarding": {**about, "namespace": recorder.namespace}, "note": "1 to 2",
+        "reportingController": "ostler.dev/worker",
+        "reportingInstance": "worker:1",
+        "action": "ScaledUp",
+        "reason": "ScaledUp",
+        "regarding": {**about, "namespace": recorder.namespace},
+        "note": "1 to 2",
         "type": "Normal",
-    }  # fmt: skip
+    }
     recorder.ask("POST", path, event)
     recorder.ask("POST", path, event)
     recorder.ask("GET", path)
@@ -760,16 +797,34 @@ def events_about_a_pod(recorder: Recorder) -> None:
     for number, (name, uid, reason) in enumerate(names):
         about = {"apiVersion": "v1", "kind": "Pod", "name": name, "namespace": recorder.namespace}
         event = {
-            "apiVersion": "events.k8s.io/v1", "kind": "Event", "eventTime": "2026-01-02T03:04:05.000006Z",
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "eventTime": "2026-01-02T03:04:05.000006Z",
             "metadata": {"name": f"{name}.{number}", "namespace": recorder.namespace},
-            "reportingController": "kubelet", "reportingInstance": "node-1", "action": reason, "reason": reason,
-            "regarding": about if uid is None else {**about, "uid": uid}, "note": "said", "type": "Normal",
-        }  # fmt: skip
+            "reportingController": "kubelet",
+            "reportingInstance": "node-1",
+            "action": reason,
+            "reason": reason,
+            "regarding": about if uid is None else {**about, "uid": uid},
+            "note": "said",
+            "type": "Normal",
+        }
         recorder.ask("POST", path, event)
     for selector in (
-        "regarding.kind=Pod,regarding.name=a", "regarding.kind=Node,regarding.name=a", "regarding.name!=a",
-        f"regarding.uid={OTHER_UID}", "regarding.uid=", "reason=Killing", "type=Warning",
-        "reportingController=kubelet", f"regarding.namespace={recorder.namespace}", "regarding.apiVersion=v1",
-        "regarding.resourceVersion=", "regarding.fieldPath=", "metadata.name=a.0", "involvedObject.name=a", "note=said",
-    ):  # fmt: skip
+        "regarding.kind=Pod,regarding.name=a",
+        "regarding.kind=Node,regarding.name=a",
+        "regarding.name!=a",
+        f"regarding.uid={OTHER_UID}",
+        "regarding.uid=",
+        "reason=Killing",
+        "type=Warning",
+        "reportingController=kubelet",
+        f"regarding.namespace={recorder.namespace}",
+        "regarding.apiVersion=v1",
+        "regarding.resourceVersion=",
+        "regarding.fieldPath=",
+        "metadata.name=a.0",
+        "involvedObject.name=a",
+        "note=said",
+    ):
         recorder.ask("GET", path, query={"fieldSelector": selector, "limit": "100"})

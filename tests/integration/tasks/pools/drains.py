@@ -8,17 +8,17 @@ from k8s_adapters.client import MERGE_PATCH
 from k8s_adapters.pools import PoolSeen, get_pool, pool_path
 from k8s_adapters.stamps import stamp
 from tasks.claims.retire import retire
-from tasks.pools.pools import keep, pools
+from tasks.pools.pools import pools, reconcile
 from tests.integration.tasks.conftest import Stage
 
 POOL = "small"
 
 
 def tick(stage: Stage) -> None:
-    """Run the keeper and every message that it sends, once."""
+    """Run the reconciler and every message that it sends, once."""
     pools.run()
-    for message in stage.outbox.take("ostler.keep"):
-        keep.run(**message)
+    for message in stage.outbox.take("ostler.reconcile"):
+        reconcile.run(**message)
     for message in stage.outbox.take("ostler.retire"):
         retire.run(**message)
 

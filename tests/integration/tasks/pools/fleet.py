@@ -1,4 +1,4 @@
-"""Words for tests of one pool's Pods: who polls, whose claim it is, what the kubelet says, and a keeper's rounds."""
+"""Builders for tests of one pool: polls, claims, kubelet reports and runs of the reconciler."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from k8s_adapters.client import MERGE_PATCH, Json
 from k8s_adapters.names import OWNER_LABEL
 from k8s_adapters.pods import PodSeen
 from tasks.claims.retire import retire
-from tasks.pools.pools import keep, pools
+from tasks.pools.pools import pools, reconcile
 from tasks.worker import nodes
 from tests.integration.tasks.conftest import Stage
 
@@ -21,19 +21,19 @@ def kept(stage: Stage) -> None:
     """Mirror the pools and reconcile each once."""
     nodes.forget()
     pools.run()
-    for message in stage.outbox.take("ostler.keep"):
-        keep.run(pool_id=message["pool_id"], shared=message.get("shared", False))
+    for message in stage.outbox.take("ostler.reconcile"):
+        reconcile.run(pool_id=message["pool_id"], shared=message.get("shared", False))
 
 
 def retired(stage: Stage) -> None:
     """Run the retirements that were sent."""
     for message in stage.outbox.take("ostler.retire"):
         retire.run(**message)
-    stage.outbox.take("ostler.keep")
+    stage.outbox.take("ostler.reconcile")
 
 
 def rounds(stage: Stage, count: int, *, polling: bool = True) -> None:
-    """Let a keeper look so many times, its retirements done and new Pods polling in between."""
+    """Let a reconciler look so many times, its retirements done and new Pods polling in between."""
     for _ in range(count):
         kept(stage)
         retired(stage)
@@ -49,8 +49,9 @@ def polls(stage: Stage, *names: str) -> None:
         UPDATE runner_pods SET first_polled_at = coalesce(first_polled_at, now()), polled_at = now()
         WHERE uid IS NOT NULL AND gone_at IS NULL AND (name = ANY(:names) OR :all)
         """,
-        names=list(names), all=not names,
-    )  # fmt: skip
+        names=list(names),
+        all=not names,
+    )
 
 
 def new_tick(stage: Stage) -> None:
@@ -119,9 +120,13 @@ def stamp(stage: Stage, pod: PodSeen) -> None:
 def kubelet_says(stage: Stage, name: str, *, waiting: str) -> None:
     """Have the kubelet say that container `runner` waits for something."""
     container = {
-        "name": "runner", "image": OLD, "imageID": "", "ready": False, "restartCount": 0,
+        "name": "runner",
+        "image": OLD,
+        "imageID": "",
+        "ready": False,
+        "restartCount": 0,
         "state": {"waiting": {"reason": waiting, "message": "s3cret"}},
-    }  # fmt: skip
+    }
     body = {"status": {"phase": "Pending", "containerStatuses": [container]}}
     path = f"/api/v1/namespaces/{stage.namespace}/pods/{name}/status"
     stage.kube.request("PATCH", path, body=body, content_type=MERGE_PATCH)

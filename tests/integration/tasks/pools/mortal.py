@@ -1,4 +1,4 @@
-"""A keeper in a process of its own that is killed with SIGKILL at its n-th step.
+"""A reconciler in a process of its own that is killed with SIGKILL at its n-th step.
 
 A step is the moment before or after a call to the cluster, or before a commit: between two of them nothing that anybody
 else can see happens.
@@ -18,7 +18,7 @@ from k8s_adapters.client import make_client
 from models.db.engine import make_engine
 from ostler.secrets import Secret
 from tasks.claims.retire import retire
-from tasks.pools.pools import keep, pools
+from tasks.pools.pools import pools, reconcile
 from tasks.worker import runtime as current
 from tests.integration.tasks.conftest import StubRuntime
 
@@ -26,20 +26,20 @@ from tests.integration.tasks.conftest import StubRuntime
 def live(url: str, kubeconfig: str, namespace: str, pool_id: int, step: int) -> None:
     """Reconcile a pool, retire what that retires and reconcile it again, and die at that step on the way."""
     rt = die_at(step, url=url, kubeconfig=kubeconfig, namespace=namespace)
-    keep.run(pool_id=pool_id)
+    reconcile.run(pool_id=pool_id)
     for message in rt.waker.take("ostler.retire"):
         retire.run(**message)
-    keep.run(pool_id=pool_id)
+    reconcile.run(pool_id=pool_id)
 
 
 def tick(url: str, kubeconfig: str, namespace: str, step: int) -> None:
     """List the Pods of all pools once and reconcile each by its share, and die at that step on the way."""
     rt = die_at(step, url=url, kubeconfig=kubeconfig, namespace=namespace)
     pools.run()
-    messages = rt.waker.take("ostler.keep")
+    messages = rt.waker.take("ostler.reconcile")
     assert {message.get("shared") for message in messages} == {True}
     for message in messages:
-        keep.run(**message)
+        reconcile.run(**message)
 
 
 def die_at(step: int, *, url: str, kubeconfig: str, namespace: str) -> StubRuntime:

@@ -36,9 +36,13 @@ def pool(stage: Stage, name: str = "small", *, replicas: int = 0, paused: bool =
     """Put a pool in place, on nodes of this test alone, and have it mirrored."""
     autoscaling = {"enabled": True, "minWarm": 1, "maxReplicas": 10, **scaling}
     spec = {
-        "image": "runner:1", "runnerLabels": ["self-hosted", name], "replicas": replicas, "paused": paused,
-        "autoscaling": autoscaling, "podTemplate": {"spec": {"nodeSelector": {"fleet": stage.namespace}}},
-    }  # fmt: skip
+        "image": "runner:1",
+        "runnerLabels": ["self-hosted", name],
+        "replicas": replicas,
+        "paused": paused,
+        "autoscaling": autoscaling,
+        "podTemplate": {"spec": {"nodeSelector": {"fleet": stage.namespace}}},
+    }
     made = create_pool(stage.kube, namespace=stage.namespace, name=name, spec=spec)
     mirrored(stage)
     return made
@@ -49,13 +53,17 @@ def mirrored(stage: Stage) -> None:
     stage.outbox.sent.clear()
 
 
-def queue(stage: Stage, jobs: int, *, name: str = "small", account: int = 1, budget: int = PLENTY,
-          hold: str | None = None) -> None:  # fmt: skip
+def queue(
+    stage: Stage, jobs: int, *, name: str = "small", account: int = 1, budget: int = PLENTY, hold: str | None = None
+) -> None:
     """Queue so many jobs of an account whose budget counts so many."""
     stage.rows(
         "INSERT INTO accounts VALUES (:id, :login, 1, :count, :plenty, :plenty, '[]', now()) ON CONFLICT DO NOTHING",
-        id=account, login=f"account-{account}", count=budget, plenty=PLENTY,
-    )  # fmt: skip
+        id=account,
+        login=f"account-{account}",
+        count=budget,
+        plenty=PLENTY,
+    )
     stage.rows(
         """
         INSERT INTO jobs (id, account_id, installation_id, repository, scope, run_id, run_attempt, name, labels,
@@ -64,12 +72,24 @@ def queue(stage: Stage, jobs: int, *, name: str = "small", account: int = 1, bud
                '{self-hosted}', 'queued', :hold, p.id, now(), now()
         FROM generate_series(1, :jobs) n, pools p WHERE p.name = :name
         """,
-        account=account, jobs=jobs, hold=hold, name=name,
-    )  # fmt: skip
+        account=account,
+        jobs=jobs,
+        hold=hold,
+        name=name,
+    )
 
 
-def pods(stage: Stage, count: int, *, name: str = "small", claim: str | None = None, delivered: bool = False,
-         ended: bool = False, began: str = "1 minute", over: str = "0 seconds") -> None:  # fmt: skip
+def pods(
+    stage: Stage,
+    count: int,
+    *,
+    name: str = "small",
+    claim: str | None = None,
+    delivered: bool = False,
+    ended: bool = False,
+    began: str = "1 minute",
+    over: str = "0 seconds",
+) -> None:
     """Insert rows of Pods that live, each with a claim of that purpose if one is given."""
     stage.rows("INSERT INTO accounts VALUES (9, 'nine', 1, 999, 9999999, 9999999, '[]', now()) ON CONFLICT DO NOTHING")
     stage.rows(
@@ -86,8 +106,14 @@ def pods(stage: Stage, count: int, *, name: str = "small", claim: str | None = N
                CASE WHEN :ended THEN now() - CAST(:over AS interval) END, CASE WHEN :ended THEN 'completed' END
         FROM made WHERE CAST(:purpose AS text) IS NOT NULL
         """,
-        count=count, name=name, purpose=claim, delivered=delivered, ended=ended, began=began, over=over,
-    )  # fmt: skip
+        count=count,
+        name=name,
+        purpose=claim,
+        delivered=delivered,
+        ended=ended,
+        began=began,
+        over=over,
+    )
 
 
 def replicas(stage: Stage, name: str = "small") -> int:
@@ -109,7 +135,7 @@ def an_hour_later(stage: Stage) -> None:
     """)
 
 
-def test_queued_jobs_get_pods_at_once_and_the_keeper_is_told(stage: Stage) -> None:
+def test_queued_jobs_get_pods_at_once_and_the_reconciler_is_told(stage: Stage) -> None:
     pool(stage)
     queue(stage, 4)
     autoscale.run()
@@ -117,7 +143,7 @@ def test_queued_jobs_get_pods_at_once_and_the_keeper_is_told(stage: Stage) -> No
     (row,) = stage.rows("SELECT id, replicas, scaled_up_at, scaled_down_at FROM pools")
     assert (row.replicas, row.scaled_down_at) == (5, None)
     assert row.scaled_up_at is not None
-    assert stage.outbox.take("ostler.keep") == [{"pool_id": row.id}]
+    assert stage.outbox.take("ostler.reconcile") == [{"pool_id": row.id}]
     assert decision(stage)["why"] == "0 with jobs + 4 queued + 1 warm = 5"
     why = "replicas from 0 to 5: 0 with jobs + 4 queued + 1 warm = 5"
     assert stage.rt.events.told == [("small", "Normal", "ScaledUp", why)]
@@ -261,8 +287,12 @@ def test_pools_that_are_left_alone_are_and_stop_no_other(stage: Stage) -> None:
         queue(stage, 2, name=name)
     autoscale.run()
     assert {name: replicas(stage, name) for name in ("paused", "manual", "bad", "leaving", "good")} == {
-        "paused": 0, "manual": 0, "bad": 0, "leaving": 0, "good": 3,
-    }  # fmt: skip
+        "paused": 0,
+        "manual": 0,
+        "bad": 0,
+        "leaving": 0,
+        "good": 3,
+    }
     assert decision(stage, "paused")["why"] == "it is paused"
     assert decision(stage, "manual") == {}
     patch(stage, "leaving", {"metadata": {"finalizers": None}})
@@ -342,9 +372,11 @@ def node(stage: Stage) -> Iterator[Callable[..., None]]:
                 there[name].report(ready=ready, since=since)
                 return
             there[name] = LiveNode(
-                stage.kube, f"{stage.namespace}-{name}", labels={"fleet": stage.namespace},
+                stage.kube,
+                f"{stage.namespace}-{name}",
+                labels={"fleet": stage.namespace},
                 allocatable={"cpu": cpu, "memory": "64Gi"},
-            )  # fmt: skip
+            )
             nodes.enter_context(there[name])
             there[name].report(ready=ready, since=since)
             if cordoned:

@@ -41,7 +41,7 @@ def pools_of_jobs(stage: Stage) -> list[dict[str, int]]:
 
 
 @pytest.mark.usefixtures("lingers")
-def test_the_keeper_charges_a_pod_whose_delivery_did_not(stage: Stage) -> None:
+def test_the_reconciler_charges_a_pod_whose_delivery_did_not(stage: Stage) -> None:
     (row,) = stage.rows("SELECT * FROM runner_pods WHERE gone_at IS NULL AND charged_account_id IS NOT NULL")
     assert (row.charged_account_id, row.charged_vcpu, row.charged_memory) == (ACME, 2000, 4096)
     assert used(stage) == 1

@@ -1,4 +1,4 @@
-"""A Pod that is claimed after a keeper has listed, and before it acts, is left alone, whatever it was to go for."""
+"""A Pod that is claimed after a reconciler has listed, and before it acts, is left alone, whatever it was to go for."""
 
 from __future__ import annotations
 
@@ -73,8 +73,9 @@ def test_a_pod_claimed_between_the_plan_and_its_commit_survives(
 
     def late(*args: Any, **named: Any) -> Any:
         """By somebody who does not take the pool's lock; the matcher would wait for it."""
-        assert {each.id for each in args[2].retire} >= {row.id for row in stage.rows(
-            "SELECT id FROM runner_pods WHERE name = :name", name=name)}  # fmt: skip
+        assert {each.id for each in args[2].retire} >= {
+            row.id for row in stage.rows("SELECT id FROM runner_pods WHERE name = :name", name=name)
+        }
         monkeypatch.setattr(pool_plans, "commit_plan", commit)
         in_a_thread(lambda: take(stage, name, stamped=stamped))
         return commit(*args, **named)
@@ -99,8 +100,9 @@ def test_a_pod_whose_delivered_claim_ended_between_the_plan_and_its_commit_survi
         """Claim and deliver, then end the claim, which proves nothing of the runner."""
         stage.job(7)
         claim = stage.claim(name, job_id=7, state="delivered")
-        stage.rows("UPDATE claims SET state = 'ended', ended_at = now(), end_reason = 'completed' WHERE id = :id",
-                   id=claim)  # fmt: skip
+        stage.rows(
+            "UPDATE claims SET state = 'ended', ended_at = now(), end_reason = 'completed' WHERE id = :id", id=claim
+        )
 
     def late(*args: Any, **named: Any) -> Any:
         monkeypatch.setattr(pool_plans, "commit_plan", commit)

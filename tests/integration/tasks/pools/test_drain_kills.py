@@ -18,7 +18,7 @@ from sqlalchemy import event
 
 import tasks
 from tasks.claims.retire import retire
-from tasks.pools.pools import keep, pools
+from tasks.pools.pools import pools, reconcile
 from tasks.sweeps.orphaned_service_accounts import orphaned_service_accounts
 from tests.guard import guarded
 from tests.integration.tasks.conftest import Stage
@@ -80,8 +80,8 @@ def killing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Killer]:
 def controller(stage: Stage) -> None:
     """Be the processes: the schedule, its messages, and `resume` for retirements that nobody ended."""
     pools.run()
-    for message in stage.outbox.take("ostler.keep"):
-        keep.run(**message)
+    for message in stage.outbox.take("ostler.reconcile"):
+        reconcile.run(**message)
     for message in stage.outbox.take("ostler.retire"):
         retire.run(**message)
 

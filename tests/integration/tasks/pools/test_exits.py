@@ -16,10 +16,13 @@ ENDS: tuple[tuple[Json, Json, tuple[str | None, int | None]], ...] = (
     ({}, OOM, ("OOMKilled (9)", 137)),
     ({"reason": "Evicted", "message": "s3cret"}, {}, ("Evicted", None)),
     ({"reason": "NodeLost"}, {}, ("NodeLost", None)),
-    ({"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}]}, {},
-     ("DeletionByPodGC", None)),
+    (
+        {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}]},
+        {},
+        ("DeletionByPodGC", None),
+    ),
     ({}, {"exitCode": 143, "signal": 15}, ("signal (15)", 143)),
-)  # fmt: skip
+)
 
 
 def test_it_is_stored_whatever_it_was(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +35,7 @@ def test_it_is_stored_whatever_it_was(stage: Stage, monkeypatch: pytest.MonkeyPa
     def refuse(*_: Any, **__: Any) -> None:
         raise Retryable("no answer")
 
-    with monkeypatch.context() as broken:  # the keeper gets as far as the deletion
+    with monkeypatch.context() as broken:  # the reconciler gets as far as the deletion
         broken.setattr("tasks.pools.spent.delete_runner", refuse)
         kept(stage)
     found = {
@@ -49,8 +52,16 @@ def test_it_is_stored_whatever_it_was(stage: Stage, monkeypatch: pytest.MonkeyPa
 
 def end(stage: Stage, name: str, status: Json, ended: Json) -> None:
     """Be the kubelet, or who speaks for one that is lost."""
-    containers = [{"name": "runner", "image": "i", "imageID": "", "ready": False, "restartCount": 0,
-                   "state": {"terminated": ended}}]  # fmt: skip
+    containers = [
+        {
+            "name": "runner",
+            "image": "i",
+            "imageID": "",
+            "ready": False,
+            "restartCount": 0,
+            "state": {"terminated": ended},
+        }
+    ]
     body = {"status": {"phase": "Failed", **status, **({"containerStatuses": containers} if ended else {})}}
     path = f"/api/v1/namespaces/{stage.namespace}/pods/{name}/status"
     stage.kube.request("PATCH", path, body=body, content_type=MERGE_PATCH)

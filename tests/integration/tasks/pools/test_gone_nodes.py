@@ -69,8 +69,11 @@ def test_a_pool_serves_again_at_once_when_its_node_is_gone(stage: Stage, nodes: 
     found = condition(stage, "Ready")
     assert (found["status"], found["reason"]) == ("False", "PodsStarting")
     assert {name: status(stage)[name] for name in ("warm", "starting", "lost", "replicas")} == {
-        "warm": 0, "starting": 3, "lost": 3, "replicas": 3,
-    }  # fmt: skip
+        "warm": 0,
+        "starting": 3,
+        "lost": 3,
+        "replicas": 3,
+    }
     polls(stage, *new)
     assert condition(stage, "Ready")["status"] == "True"
     assert condition(stage, "Degraded")["reason"] == "NodeLost"
@@ -86,8 +89,9 @@ def test_a_pool_serves_again_at_once_when_its_node_is_gone(stage: Stage, nodes: 
     for row in repairs:
         assert row.kills
         assert row.witnesses == [
-            "postgres: nothing was delivered", "kubernetes: its node has been unreachable for too long",
-        ]  # fmt: skip
+            "postgres: nothing was delivered",
+            "kubernetes: its node has been unreachable for too long",
+        ]
     assert condition(stage, "Degraded")["status"] == "False"
     assert (set(stage.pods()), status(stage)["lost"]) == (new, 0)
 
@@ -185,9 +189,15 @@ def test_a_busy_pod_of_a_gone_node_is_replaced_and_charged_to_nobody(stage: Stag
     ],
 )
 def test_a_busy_pod_of_a_gone_node_ends_after_two_looks_without_its_runner(
-    stage: Stage, github: StubGitHub, nodes: Nodes, dead: str, runner: str | None,
-    job: tuple[str, str | None, str | None], state: str, hold: str | None,
-) -> None:  # fmt: skip
+    stage: Stage,
+    github: StubGitHub,
+    nodes: Nodes,
+    dead: str,
+    runner: str | None,
+    job: tuple[str, str | None, str | None],
+    state: str,
+    hold: str | None,
+) -> None:
     name, claim = busy(stage)
     github.runner, github.job = runner, job
     nodes.dies(dead, seconds_ago=LONG)
@@ -203,8 +213,9 @@ def test_a_busy_pod_of_a_gone_node_ends_after_two_looks_without_its_runner(
     assert github.deleted == [77]
     witnesses = {row.pod_uid: row.witnesses for row in forced(stage)}
     assert witnesses[found.pod_uid] == [
-        "github: its runner is removed", "kubernetes: its node has been unreachable for too long",
-    ]  # fmt: skip
+        "github: its runner is removed",
+        "kubernetes: its node has been unreachable for too long",
+    ]
 
 
 def test_a_busy_pod_of_a_gone_node_stays_when_github_will_not_remove_its_runner(
@@ -241,8 +252,11 @@ def test_an_over_pod_of_a_gone_node_is_forced_when_its_runner_is_removed(
     retired(stage)
     assert name in all_pods(stage), "Kubernetes alone is one witness"
     github.runner = "offline"
-    retire.run(claim_id=stage.rows("SELECT id FROM claims WHERE purpose = 'retire' AND pod_uid = :uid",
-                                   uid=all_pods(stage)[name].uid)[0].id)  # fmt: skip
+    retire.run(
+        claim_id=stage.rows(
+            "SELECT id FROM claims WHERE purpose = 'retire' AND pod_uid = :uid", uid=all_pods(stage)[name].uid
+        )[0].id
+    )
     assert github.deleted == [77]
     gone_nodes.run()
     retired(stage)

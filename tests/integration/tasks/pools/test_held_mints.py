@@ -13,7 +13,7 @@ from models.pools.held_mints import held_mints
 from models.upstream import backoffs
 from ostler.clock import utcnow
 from rules.claims.mint_questions import group_key
-from tasks.pools.pools import keep
+from tasks.pools.pools import reconcile
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import condition, kept, polls, the_pool
 
@@ -117,7 +117,7 @@ def test_backoffs_cost_a_reconcile_one_statement(pool: Stage) -> None:
 
     event.listen(pool.rt.engine, "before_cursor_execute", note)
     try:
-        keep.run(pool_id=the_pool(pool).id)
+        reconcile.run(pool_id=the_pool(pool).id)
     finally:
         event.remove(pool.rt.engine, "before_cursor_execute", note)
     assert len([each for each in asked if "FROM backoffs" in each]) == 1

@@ -13,7 +13,7 @@ from ostler.clock import utcnow
 from ostler.errors import Retryable
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.drains import busy_pod, patch
-from tests.integration.tasks.test_keeper import reconcile
+from tests.integration.tasks.test_reconciler import reconcile_all
 
 DAY = 24 * 3600
 
@@ -31,12 +31,12 @@ def deadlines_of(stage: Stage) -> dict[str, int | None]:
 
 def test_a_busy_pod_gets_its_age_and_the_duration_and_a_warm_one_gets_nothing(stage: Stage) -> None:
     stage.pool(replicas=2, maxJobDuration="1h30m")
-    reconcile(stage)
+    reconcile_all(stage)
     for name in stage.pods():
         started(stage, name, seconds_ago=DAY)
     assert set(deadlines_of(stage).values()) == {None}, "no template has it, and no warm Pod"
     name, _ = busy_pod(stage)
-    reconcile(stage)
+    reconcile_all(stage)
 
     found = deadlines_of(stage)
 
@@ -48,27 +48,27 @@ def test_a_busy_pod_gets_its_age_and_the_duration_and_a_warm_one_gets_nothing(st
 
 def test_a_deadline_is_set_once_whatever_becomes_of_the_pool(stage: Stage) -> None:
     stage.pool(replicas=1, maxJobDuration="1h")
-    reconcile(stage)
+    reconcile_all(stage)
     name, _ = busy_pod(stage)
     started(stage, name, seconds_ago=60)
-    reconcile(stage)
+    reconcile_all(stage)
     before = deadlines_of(stage)[name]
     assert before is not None
     patch(stage, {"spec": {"maxJobDuration": "5m"}})
-    reconcile(stage)
+    reconcile_all(stage)
     assert deadlines_of(stage)[name] == before
 
 
 def test_a_pool_that_gets_the_field_gives_running_jobs_its_whole_duration(stage: Stage) -> None:
     stage.pool(replicas=1)
-    reconcile(stage)
+    reconcile_all(stage)
     name, _ = busy_pod(stage)
     started(stage, name, seconds_ago=DAY)
-    reconcile(stage)
+    reconcile_all(stage)
     assert deadlines_of(stage) == {name: None}
     template = stage.rows("SELECT template_hash FROM pools")
     patch(stage, {"spec": {"maxJobDuration": "5m", "paused": True}})
-    reconcile(stage)
+    reconcile_all(stage)
     assert (deadlines_of(stage)[name] or 0) >= DAY + 300
     assert stage.rows("SELECT template_hash FROM pools") == template, "no Pod is rolled for it"
 
@@ -76,12 +76,12 @@ def test_a_pool_that_gets_the_field_gives_running_jobs_its_whole_duration(stage:
 def test_a_pod_that_has_a_jit_and_no_job_yet_gets_no_deadline(stage: Stage) -> None:
     """A spare waits for a job, perhaps for long."""
     stage.pool(replicas=1, maxJobDuration="1h")
-    reconcile(stage)
+    reconcile_all(stage)
     name = min(stage.pods())
     started(stage, name, seconds_ago=DAY)
     stage.job(7)
     stage.claim(name, job_id=7, state="delivered")
-    reconcile(stage)
+    reconcile_all(stage)
     assert deadlines_of(stage) == {name: None}
 
 
@@ -89,7 +89,7 @@ def test_a_deadline_that_cannot_be_set_stops_nothing_and_comes_with_the_next_rec
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.pool(replicas=2, maxJobDuration="1h")
-    reconcile(stage)
+    reconcile_all(stage)
     name, _ = busy_pod(stage)
     started(stage, name, seconds_ago=10)
     patch(stage, {"spec": {"replicas": 3}})
@@ -99,18 +99,18 @@ def test_a_deadline_that_cannot_be_set_stops_nothing_and_comes_with_the_next_rec
 
     with monkeypatch.context() as broken:
         broken.setattr("tasks.pools.deadlines.set_deadline", away)
-        reconcile(stage)
+        reconcile_all(stage)
     assert deadlines_of(stage)[name] is None
     assert len(stage.pods()) == 3
     assert stage.rows("SELECT listed_at IS NOT NULL AS all FROM pools")[0].all
 
-    reconcile(stage)
+    reconcile_all(stage)
     assert deadlines_of(stage)[name] is not None
 
 
 def test_another_pod_of_the_name_and_an_earlier_deadline_are_left_alone(stage: Stage) -> None:
     stage.pool(replicas=1)
-    reconcile(stage)
+    reconcile_all(stage)
     (pod,) = stage.pods().values()
 
     def put(seconds: int, *, uid: str = pod.uid, name: str = pod.name) -> bool:

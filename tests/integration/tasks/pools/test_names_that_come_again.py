@@ -41,14 +41,21 @@ def rows_of(stage: Stage, name: str) -> list[Any]:
 def adopts(stage: Stage, name: str, uid: str) -> bool | None:
     def body(db: Connection) -> bool | None:
         return adopt_pod(
-            db, namespace=stage.namespace, name=name, uid=uid, pool="small", attempt_id="a", template_hash="h",
-            stamp_value=None, now=utcnow(),
-        )  # fmt: skip
+            db,
+            namespace=stage.namespace,
+            name=name,
+            uid=uid,
+            pool="small",
+            attempt_id="a",
+            template_hash="h",
+            stamp_value=None,
+            now=utcnow(),
+        )
 
     return transaction(stage.rt.engine, body)
 
 
-def test_the_keeper_gives_it_a_row_of_its_own_and_counts_it(stage: Stage) -> None:
+def test_the_reconciler_gives_it_a_row_of_its_own_and_counts_it(stage: Stage) -> None:
     name, uid = late(stage)
     kept(stage)
     first, second = rows_of(stage, name)
@@ -64,9 +71,11 @@ def test_its_end_is_seen(stage: Stage) -> None:
     kept(stage)
     polls(stage)
     stage.kube.request(
-        "PATCH", f"/api/v1/namespaces/{stage.namespace}/pods/{name}/status",
-        body={"status": {"phase": "Succeeded"}}, content_type="application/merge-patch+json",
-    )  # fmt: skip
+        "PATCH",
+        f"/api/v1/namespaces/{stage.namespace}/pods/{name}/status",
+        body={"status": {"phase": "Succeeded"}},
+        content_type="application/merge-patch+json",
+    )
     kept(stage)
     (row,) = stage.rows("SELECT terminal_at FROM runner_pods WHERE uid = :uid", uid=uid)
     assert row.terminal_at is not None
@@ -118,13 +127,25 @@ def test_uid_of_a_pod_is_written_to_the_row_of_its_own_pool(clusterless: Stage) 
     """Two pools in two namespaces have a row of the same name whose Pod was not seen yet."""
     stage = clusterless
     second_pool(stage)
-    stage.rows("INSERT INTO runner_pods (pool_id, namespace, name, attempt_id, template_hash, created_at) "
-               "SELECT id, namespace, 'pod-1', 'a', 'h', now() FROM pools")  # fmt: skip
+    stage.rows(
+        "INSERT INTO runner_pods (pool_id, namespace, name, attempt_id, template_hash, created_at) "
+        "SELECT id, namespace, 'pod-1', 'a', 'h', now() FROM pools"
+    )
     small, _ = pool_ids(stage)
     seen = PodFacts(
-        name="pod-1", namespace="none", uid="u", attempt_id="a", template_hash="h", stamp_value="",
-        created_at=utcnow(), over=False, terminal=False, poller_exit_code=None, runner_exit_code=None, exit_reason=None,
-    )  # fmt: skip
+        name="pod-1",
+        namespace="none",
+        uid="u",
+        attempt_id="a",
+        template_hash="h",
+        stamp_value="",
+        created_at=utcnow(),
+        over=False,
+        terminal=False,
+        poller_exit_code=None,
+        runner_exit_code=None,
+        exit_reason=None,
+    )
     transaction(stage.rt.engine, lambda db: record_pods(db, pool_id=small, pods=[seen], now=utcnow()))
     assert [row.uid for row in stage.rows("SELECT uid FROM runner_pods ORDER BY pool_id")] == ["u", None]
 

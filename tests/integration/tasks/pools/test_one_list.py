@@ -14,7 +14,7 @@ from models.db.engine import make_engine
 from ostler.errors import Retryable
 from rules.sweeps.nodes import Gone
 from tasks.pools.pool_status import write_status
-from tasks.pools.pools import keep, pool_changed, pools
+from tasks.pools.pools import pool_changed, pools, reconcile
 from tasks.worker import nodes
 from tests.database import Database
 from tests.integration.tasks.conftest import Stage
@@ -57,7 +57,7 @@ def ticked(stage: Stage) -> list[dict[str, Any]]:
     """Mirror the pools and list their Pods; return the messages, which are left to the test."""
     nodes.forget()
     pools.run()
-    return stage.outbox.take("ostler.keep")
+    return stage.outbox.take("ostler.reconcile")
 
 
 def served(messages: list[dict[str, Any]]) -> list[DBAPIError]:
@@ -65,7 +65,7 @@ def served(messages: list[dict[str, Any]]) -> list[DBAPIError]:
     refused = []
     for message in messages:
         try:
-            keep.run(**message)
+            reconcile.run(**message)
         except DBAPIError as error:
             refused.append(error)
     return refused
@@ -237,7 +237,7 @@ def test_a_pool_that_a_newer_list_has_served_is_left_alone(
     fleet(stage, pools=2)
     messages = ticked(stage)
     for message in messages:
-        keep.run(pool_id=message["pool_id"])
+        reconcile.run(pool_id=message["pool_id"])
     lists.clear()
     monkeypatch.setattr("tasks.pools.pools.decide", lambda *_, **__: pytest.fail("there was nothing to decide"))
     served([*messages, *messages])
@@ -250,7 +250,7 @@ def test_a_pod_that_went_after_the_list_is_neither_adopted_nor_made_twice(stage:
     messages = ticked(stage)
     remove(stage, old)
     for message in messages:
-        keep.run(pool_id=message["pool_id"])  # a wake: it finds the Pod gone and makes another
+        reconcile.run(pool_id=message["pool_id"])  # a wake: it finds the Pod gone and makes another
     (new,) = pods_of(stage, name)
     assert new != old
     undone(stage)
@@ -271,7 +271,7 @@ def test_a_pod_of_a_lost_node_that_went_after_the_list_gets_no_row_back(
     messages = ticked(stage)
     remove(stage, old)
     for message in messages:
-        keep.run(pool_id=message["pool_id"])
+        reconcile.run(pool_id=message["pool_id"])
     undone(stage)
     lost = nodes.Sight(known=frozenset({"lost"}), gone={"lost": Gone.DELETED})
     monkeypatch.setattr("tasks.pools.provision.look_at", lambda *_: lost)
@@ -288,7 +288,7 @@ def test_a_pod_that_was_made_after_the_list_is_neither_missed_nor_made_twice(
     spec(stage, name, replicas=3)
     stage.rows("UPDATE pools SET replicas = 3 WHERE name = :name", name=name)
     for message in messages:
-        keep.run(pool_id=message["pool_id"])
+        reconcile.run(pool_id=message["pool_id"])
     assert len(pods_of(stage, name)) == 3
     undone(stage)
     lists.clear()
@@ -376,5 +376,5 @@ def test_a_pool_that_is_deleted_during_its_reconcile_goes_by_a_later_list(
     monkeypatch.setattr("tasks.pools.pools.write_status", late)
     served(messages[-1:])
     assert seen(stage, "third") is not None
-    served(stage.outbox.take("ostler.keep"))
+    served(stage.outbox.take("ostler.reconcile"))
     assert seen(stage, "third") is None

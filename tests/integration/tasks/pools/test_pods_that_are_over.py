@@ -75,11 +75,13 @@ def test_an_over_pod_counts_as_spent_in_the_status_and_as_no_load(stage: Stage, 
 
     counts = status(stage)
     assert {key: counts.get(key, 0) for key in ("warm", "busy", "ending", "spent", "replicas")} == {
-        "warm": 1, "busy": 0, "ending": 0, "spent": 1, "replicas": 1,
-    }  # fmt: skip
-    (seen,) = transaction(
-        stage.rt.engine, lambda db: scaling.pool_rows(db, namespace=stage.namespace, now=utcnow())
-    )  # fmt: skip
+        "warm": 1,
+        "busy": 0,
+        "ending": 0,
+        "spent": 1,
+        "replicas": 1,
+    }
+    (seen,) = transaction(stage.rt.engine, lambda db: scaling.pool_rows(db, namespace=stage.namespace, now=utcnow()))
     assert (seen.alive, seen.load) == (1, 0)
 
 

@@ -14,8 +14,8 @@ from sqlalchemy import Connection, text
 
 from models.browse.jobs import job_story
 from models.db.engine import transaction
-from models.pools import draining, keeper, scaling
-from models.pools.keeper import PoolFacts
+from models.pools import draining, pool_mirror, scaling
+from models.pools.pool_mirror import PoolFacts
 from models.sweeps import rematch
 from rules.pools.demand import Places
 from rules.waiting import WaitsFor, explain
@@ -26,10 +26,22 @@ from tests.integration.matching.stage import Stage, make_stage
 from tests.integration.models.webhook_rows import NOW
 
 POOL = PoolFacts(
-    uid="pool-1", namespace="runners", name="small", image="image", labels=("linux",), runner_group_id=1, vcpu=2000,
-    memory=4096, replicas=2, allowed_accounts=(), allowed_repositories=(), routing_priority=0, template_hash="hash",
-    draining=False, autoscaled=True,
-)  # fmt: skip
+    uid="pool-1",
+    namespace="runners",
+    name="small",
+    image="image",
+    labels=("linux",),
+    runner_group_id=1,
+    vcpu=2000,
+    memory=4096,
+    replicas=2,
+    allowed_accounts=(),
+    allowed_repositories=(),
+    routing_priority=0,
+    template_hash="hash",
+    draining=False,
+    autoscaled=True,
+)
 CHANGES = {
     "other labels": replace(POOL, labels=("windows",)),
     "other accounts": replace(POOL, allowed_accounts=(999,)),
@@ -66,11 +78,11 @@ class Scene:
     def change(self, how: str) -> None:
         body: Any
         if how == "gone":
-            body = partial(keeper.end_pool, pool_id=self.pool_id, now=NOW)
+            body = partial(pool_mirror.end_pool, pool_id=self.pool_id, now=NOW)
         elif how == "drains, unusable":
             body = partial(draining.note_draining, uid="pool-1", since=NOW, now=NOW)
         else:
-            body = partial(keeper.mirror_pool, pool=cast("PoolFacts", CHANGES[how]), now=NOW)
+            body = partial(pool_mirror.mirror_pool, pool=cast("PoolFacts", CHANGES[how]), now=NOW)
         transaction(self.stage.engine, body)
 
     def go_on(self) -> None:
@@ -102,7 +114,7 @@ class Scene:
 def scene(database: Database, monkeypatch: pytest.MonkeyPatch) -> Scene:
     monkeypatch.setattr(rerouting, "PAGE", 2)
     stage = make_stage(database)
-    transaction(stage.engine, partial(keeper.mirror_pool, pool=POOL, now=NOW - timedelta(hours=1)))
+    transaction(stage.engine, partial(pool_mirror.mirror_pool, pool=POOL, now=NOW - timedelta(hours=1)))
     (row,) = stage.rows("SELECT id FROM pools")
     stage.account(1)
     stage.pod(row.id)
@@ -153,7 +165,7 @@ def test_a_locked_job_delays_no_other_and_is_moved_once_it_is_free(scene: Scene)
         scene.go_on()
         assert scene.in_pool() == [locked]
         assert scene.matched() == []
-    assert scene.waker.sent == ["ostler.rematch", "ostler.keep"]
+    assert scene.waker.sent == ["ostler.rematch", "ostler.reconcile"]
     assert scene.matched() == []
 
     scene.go_on()
@@ -211,7 +223,7 @@ def test_a_pool_that_changes_again_while_its_jobs_are_moved_stays_marked(
         monkeypatch.setattr(rerouting, "halt", lambda _: None)
         later = NOW + timedelta(seconds=1)
         again = replace(POOL, labels=("macos",))
-        transaction(scene.stage.engine, partial(keeper.mirror_pool, pool=again, now=later))
+        transaction(scene.stage.engine, partial(pool_mirror.mirror_pool, pool=again, now=later))
 
     monkeypatch.setattr(rerouting, "halt", change_again)
     scene.go_on()
@@ -245,7 +257,7 @@ def test_jobs_that_a_changed_pool_still_serves_are_matched_in_it_again(scene: Sc
     with scene.stage.engine.begin() as db:
         db.execute(text("UPDATE jobs SET labels = '{linux}'"))
     change = replace(POOL, labels=("linux", "big"))
-    transaction(scene.stage.engine, partial(keeper.mirror_pool, pool=change, now=NOW))
+    transaction(scene.stage.engine, partial(pool_mirror.mirror_pool, pool=change, now=NOW))
     scene.go_on()
     page = transaction(
         scene.stage.engine, lambda db: rematch.rematch_page(db, rematch.accounts_to_rematch(db), limit=100, now=NOW)

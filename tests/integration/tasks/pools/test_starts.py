@@ -27,9 +27,12 @@ WITHIN = 60.0
 def pool(stage: Stage, *, replicas: int, timeout: str = "0s", **more: Any) -> None:
     """Put a pool in place whose Pods have to poll within no time."""
     body = {
-        "image": "runner:1", "runnerLabels": ["self-hosted"], "replicas": replicas,
-        "provisioning": {"startTimeout": timeout, "maxConcurrent": 10, **more.pop("provisioning", {})}, **more,
-    }  # fmt: skip
+        "image": "runner:1",
+        "runnerLabels": ["self-hosted"],
+        "replicas": replicas,
+        "provisioning": {"startTimeout": timeout, "maxConcurrent": 10, **more.pop("provisioning", {})},
+        **more,
+    }
     create_pool(stage.kube, namespace=stage.namespace, name="small", spec=body)
 
 

@@ -10,7 +10,7 @@ from k8s_adapters.client import KubeClient
 from k8s_adapters.draining import hold_pool
 from k8s_adapters.pools import create_pool, delete_pool, get_pool, patch_pool_replicas
 from tasks.pools.mirror import mirror
-from tasks.pools.pools import keep, pool_changed
+from tasks.pools.pools import pool_changed, reconcile
 from tasks.worker.runtime import runtime
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import (
@@ -61,13 +61,18 @@ def applied(stage: Stage, *, replicas: int | None) -> None:
     """Apply a manifest of a pool as a GitOps controller does, with or without `replicas`."""
     spec = {"image": "runner:1", "runnerLabels": ["small"], "autoscaling": {"enabled": True}}
     body = {
-        "apiVersion": "ostler.dev/v1alpha1", "kind": "RunnerPool", "metadata": {"name": "small"},
+        "apiVersion": "ostler.dev/v1alpha1",
+        "kind": "RunnerPool",
+        "metadata": {"name": "small"},
         "spec": spec if replicas is None else {**spec, "replicas": replicas},
-    }  # fmt: skip
+    }
     stage.kube.request(
-        "PATCH", f"/apis/ostler.dev/v1alpha1/namespaces/{stage.namespace}/runnerpools/small", body=body,
-        query={"fieldManager": "gitops", "force": "true"}, content_type="application/apply-patch+yaml",
-    )  # fmt: skip
+        "PATCH",
+        f"/apis/ostler.dev/v1alpha1/namespaces/{stage.namespace}/runnerpools/small",
+        body=body,
+        query={"fieldManager": "gitops", "force": "true"},
+        content_type="application/apply-patch+yaml",
+    )
 
 
 def test_replicas_that_another_manager_sets_beside_autoscaling_are_told(stage: Stage) -> None:
@@ -125,7 +130,7 @@ def test_a_pool_at_rest_costs_one_list_and_no_write(stage: Stage, monkeypatch: p
         return send(self, method, path, **rest)
 
     monkeypatch.setattr(KubeClient, "request", noted)
-    keep.run(pool_id=the_pool(stage).id)
+    reconcile.run(pool_id=the_pool(stage).id)
     assert asked == [("GET", "pods")]
 
 
@@ -222,7 +227,7 @@ def test_a_change_that_the_watch_tells_of_is_mirrored_for_that_pool_alone(stage:
     spec(stage, "large", replicas=2)
     pool_changed.run(namespace=stage.namespace, pool="small")
     ids = {row.name: row.id for row in stage.rows("SELECT id, name FROM pools")}
-    assert [message["pool_id"] for message in stage.outbox.take("ostler.keep")] == [ids["small"]]
+    assert [message["pool_id"] for message in stage.outbox.take("ostler.reconcile")] == [ids["small"]]
     found = {row.name: row.replicas for row in stage.rows("SELECT name, replicas FROM pools")}
     assert found == {"small": 2, "large": 0}
 

@@ -32,7 +32,7 @@ from ostler.errors import Gone, Retryable
 from ostler.upstreams import TALLY
 from rules.pools.fleets import NOTHING, Node
 from rules.sweeps.nodes import NodeHealth, Ready
-from tasks.pools.pools import keep, pools
+from tasks.pools.pools import pools, reconcile
 from tasks.sweeps.catch_up import ACTIVE
 from tasks.sweeps.frame import LEASE
 from tasks.sweeps.redelivery import redelivery
@@ -109,8 +109,8 @@ def stage(database: Database, admin: KubeClient, home: str, monkeypatch: pytest.
     stage = Stage(rt, home, admin)
     tidy(stage)
     pools.run()
-    for message in stage.outbox.take("ostler.keep"):
-        keep.run(**message)
+    for message in stage.outbox.take("ostler.reconcile"):
+        reconcile.run(**message)
     stage.outbox.sent.clear()
     TALLY.take()
     yield stage
@@ -118,7 +118,7 @@ def stage(database: Database, admin: KubeClient, home: str, monkeypatch: pytest.
 
 
 def tidy(stage: Stage) -> None:
-    """Delete what is no untouched Pod of the keeper's, and every ServiceAccount without one."""
+    """Delete what is no untouched Pod of the reconciler's, and every ServiceAccount without one."""
     warm = set()
     for pod in list_pods(stage.kube, namespace=stage.namespace):
         if pod.owner is None and pod.attempt is not None and pod.node is None and not pod.terminating:
@@ -172,8 +172,10 @@ def written_by(stage: Stage, act: Callable[[], object]) -> set[str]:
 
 
 def take_lease(stage: Stage, kin: Kin) -> int:
-    taken = transaction(stage.rt.engine, lambda db: sweep_runs.take(
-        db, kin.name, holder="another", lease=LEASE, again=False, now=utcnow()))  # fmt: skip
+    taken = transaction(
+        stage.rt.engine,
+        lambda db: sweep_runs.take(db, kin.name, holder="another", lease=LEASE, again=False, now=utcnow()),
+    )
     assert isinstance(taken, sweep_runs.Taken)
     return taken.lease_no
 
@@ -242,8 +244,10 @@ def test_where_nothing_is_stranded_a_sweep_does_nothing_and_asks_github_for_noth
 ) -> None:
     stage.job(7, state="running")
     stage.claim(min(stage.pods()), job_id=7, state="executing")
-    stage.rows("INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at)"
-               " SELECT 7, 'r', id, 1, 1, 1, now() FROM claims")  # fmt: skip
+    stage.rows(
+        "INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at)"
+        " SELECT 7, 'r', id, 1, 1, 1, now() FROM claims"
+    )
     before = state(stage)
     kin.task.run()
     assert (state(stage), ledger(stage, kin.name)) == (before, [])

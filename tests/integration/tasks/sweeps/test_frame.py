@@ -140,8 +140,10 @@ def test_a_tick_that_was_overtaken_repairs_nothing_more(stage: Stage) -> None:
 
     def body(tick: Tick) -> None:
         stage.rows("UPDATE sweeps SET leased_until = now() - interval '1 s'")
-        taken = transaction(stage.rt.engine, lambda db: sweep_runs.take(
-            db, "stub", holder="another", lease=LEASE, again=False, now=utcnow()))  # fmt: skip
+        taken = transaction(
+            stage.rt.engine,
+            lambda db: sweep_runs.take(db, "stub", holder="another", lease=LEASE, again=False, now=utcnow()),
+        )
         assert isinstance(taken, sweep_runs.Taken)
         stage.every()(tick)
 
@@ -173,8 +175,10 @@ def test_who_takes_over_or_pauses_waits_for_the_repair_under_way_and_none_is_com
             pause(stage)
         else:
             later = utcnow() + timedelta(seconds=2 * LEASE)
-            taken = transaction(stage.rt.engine, lambda db: sweep_runs.take(
-                db, "stub", holder="another", lease=LEASE, again=False, now=later))  # fmt: skip
+            taken = transaction(
+                stage.rt.engine,
+                lambda db: sweep_runs.take(db, "stub", holder="another", lease=LEASE, again=False, now=later),
+            )
             assert isinstance(taken, sweep_runs.Taken)
         repaired = stage.repaired()
         done.set()
@@ -275,8 +279,12 @@ def test_a_dry_run_changes_nothing_and_says_what_it_would_have_done(stage: Stage
     run = stage.tick(body, dry=True)
     assert (stage.repaired(), called) == ([1], [])
     assert {(row.what, row.subject, row.outcome) for row in stage.ledger()} == {
-        ("weigh", "2", "dry"), ("call", None, "dry"), ("all", "1", "dry"), ("all", "2", "dry"), ("by", None, "dry"),
-    }  # fmt: skip
+        ("weigh", "2", "dry"),
+        ("call", None, "dry"),
+        ("all", "1", "dry"),
+        ("all", "2", "dry"),
+        ("by", None, "dry"),
+    }
     assert (run.dry, run.found, run.repaired, run.moved_on) == (True, 6, 5, 1)
     assert stage.rows("SELECT 1 FROM sweeps") == []
 
@@ -379,9 +387,13 @@ def test_one_row_that_fails_stops_no_other(stage: Stage) -> None:
     stage.subjects(3)
 
     def body(tick: Tick) -> None:
-        tick.each([1, 2, 3], lambda number: tick.repair(
-            Case(what="weigh", why="light"),
-            lambda db: db.execute(text("SELECT 1 / 0")) if number == 2 else weigh(db, number)))  # fmt: skip
+        tick.each(
+            [1, 2, 3],
+            lambda number: tick.repair(
+                Case(what="weigh", why="light"),
+                lambda db: db.execute(text("SELECT 1 / 0")) if number == 2 else weigh(db, number),
+            ),
+        )
 
     run = stage.tick(body)
     assert stage.repaired() == [1, 3]
@@ -543,8 +555,9 @@ def test_a_tick_that_came_to_no_row_does_not_count_as_one_that_ran(stage: Stage,
 
     run = stage.tick(in_its_own_time(out_of_time) if why == "time" else fails)
     assert (run.outcome, stage.row.succeeded_at, stage.repaired()) == ("aborted", None, [])
-    assert run.why == ("its time was up before it had looked at anything" if why == "time"
-                       else "nothing could be looked at")  # fmt: skip
+    assert run.why == (
+        "its time was up before it had looked at anything" if why == "time" else "nothing could be looked at"
+    )
     assert telemetry.SWEEP_SUCCESS.labels("stub")._value.get() == before
     stage.spec = SPEC
     stage.tick(lambda tick: void(list(tick.whole("Pods", []))))  # there is nothing to be looked at
@@ -591,8 +604,12 @@ def test_a_call_is_written_down_before_it_is_made_and_its_failure_after(stage: S
             raise Retryable("no answer")
 
     def body(tick: Tick) -> None:
-        tick.each([1, 2], lambda number: tick.repair(
-            Case(what="weigh", why="light", expects=Expect.OWN), lambda db: weigh(db, number), call=call))  # fmt: skip
+        tick.each(
+            [1, 2],
+            lambda number: tick.repair(
+                Case(what="weigh", why="light", expects=Expect.OWN), lambda db: weigh(db, number), call=call
+            ),
+        )
 
     run = stage.tick(body)
     assert during == ["begun", "done", "begun"]
@@ -607,9 +624,11 @@ def test_a_call_is_not_made_for_a_row_that_moved_on_before_it(stage: Stage) -> N
     def body(tick: Tick) -> None:
         for still in (lambda _db: False, lambda _db: True):
             tick.repair(
-                Case(what="weigh", why="light"), lambda db: weigh(db, 1), call=lambda: called.append("made"),
+                Case(what="weigh", why="light"),
+                lambda db: weigh(db, 1),
+                call=lambda: called.append("made"),
                 still=still,
-            )  # fmt: skip
+            )
 
     assert stage.tick(body, dry=True).repaired == 1
     assert called == []
@@ -631,8 +650,9 @@ def test_of_a_process_that_was_killed_during_a_call_the_ledger_says_so(stage: St
     stage.rows("UPDATE repairs SET settle_by = now() - interval '1 s'")
     stage.tick(stage.every())
     assert [(row.outcome, row.note) for row in stage.ledger()] == [
-        ("failed", "cut off during its call"), ("verified", None),
-    ]  # fmt: skip
+        ("failed", "cut off during its call"),
+        ("verified", None),
+    ]
 
 
 def test_what_is_repaired_again_and_again_has_one_entry_until_its_outcome_is_seen(stage: Stage) -> None:
@@ -660,8 +680,9 @@ def test_a_later_tick_verifies_what_a_repair_was_for_or_calls_it_failed_when_its
     stage.rows("UPDATE repairs SET settle_by = now() - interval '1 s'")
     stage.tick(body)
     assert [(row.outcome, row.verified_at is not None) for row in stage.ledger()] == [
-        ("verified", True), ("failed", False),
-    ]  # fmt: skip
+        ("verified", True),
+        ("failed", False),
+    ]
 
 
 def test_a_quiet_sweep_has_no_row_for_a_tick_that_did_nothing(stage: Stage) -> None:

@@ -14,7 +14,7 @@ from k8s_adapters.metadata import ObjectSeen
 from k8s_adapters.names import OWNER_LABEL
 from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultProxy
-from tasks.pools.pools import keep, pools
+from tasks.pools.pools import pools, reconcile
 from tasks.sweeps import missing_pods as of_pods
 from tasks.sweeps import orphaned_stamps as of_stamps
 from tasks.sweeps.missing_pods import missing_pods
@@ -59,8 +59,8 @@ def fill(stage: Stage, *, replicas: int) -> list[str]:
     stage.with_settings(orphaned_stamp_after=0, orphaned_account_after=0)
     stage.pool(replicas=replicas)
     pools.run()
-    for message in stage.outbox.take("ostler.keep"):
-        keep.run(**message)
+    for message in stage.outbox.take("ostler.reconcile"):
+        reconcile.run(**message)
     stage.outbox.sent.clear()
     return sorted(stage.pods())
 

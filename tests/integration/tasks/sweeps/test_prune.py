@@ -35,8 +35,10 @@ def story(stage: Stage, pod: str, *, days: float) -> int:
         INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at, ended_at)
         VALUES (7, :runner, :claim, 1, 1, 1, :at, :at)
         """,
-        runner=RUNNER, claim=claim, **at,
-    )  # fmt: skip
+        runner=RUNNER,
+        claim=claim,
+        **at,
+    )
     stage.rows("UPDATE claims SET state = 'ended', end_reason = 'completed', ended_at = :at", **at)
     stage.rows("UPDATE jobs SET state = 'completed', conclusion = 'success', completed_at = :at", **at)
     stage.rows("UPDATE runner_pods SET gone_at = :at WHERE name = :pod", pod=pod, **at)
@@ -46,8 +48,9 @@ def story(stage: Stage, pod: str, *, days: float) -> int:
             INSERT INTO {kind}_events ({kind}_id, at, transition, to_state, who, why)
             VALUES (:id, :at, 'x', 'x', 'x', 'x')
             """,  # noqa: S608  one of two literals
-            id=7 if kind == "job" else claim, **at,
-        )  # fmt: skip
+            id=7 if kind == "job" else claim,
+            **at,
+        )
     return claim
 
 
@@ -104,12 +107,16 @@ OPEN = "UPDATE jobs SET state = 'queued', completed_at = NULL, conclusion = NULL
 GUARDED = {
     "the claim of a job that is queued again": ("DELETE FROM executions", OPEN, {"claims", "mint_attempts", "jobs"}),
     "the claim that executed a job which is open": (
-        "UPDATE claims SET job_id = NULL", OPEN, {"claims", "mint_attempts", "executions", "jobs"}
+        "UPDATE claims SET job_id = NULL",
+        OPEN,
+        {"claims", "mint_attempts", "executions", "jobs"},
     ),
     "a job that is executed by what is not ours": (
-        "DELETE FROM mint_attempts", "UPDATE executions SET claim_id = NULL, ended_at = NULL", {"executions", "jobs"}
+        "DELETE FROM mint_attempts",
+        "UPDATE executions SET claim_id = NULL, ended_at = NULL",
+        {"executions", "jobs"},
     ),
-}  # fmt: skip
+}
 """Each is kept by one guard alone: what is done to the story, and which tables still have a row of it."""
 
 
@@ -144,8 +151,9 @@ def test_deliveries_runs_and_settled_repairs_go_by_their_own_times(stage: Stage)
     for days in (6, 8):
         stage.rows(
             "INSERT INTO deliveries VALUES (:guid, 'workflow_job', 'queued', 7, 'accepted', :at)",
-            guid=str(days), **old(days),
-        )  # fmt: skip
+            guid=str(days),
+            **old(days),
+        )
     for days in (29, 31):
         stage.rows(
             """
@@ -166,8 +174,9 @@ def test_deliveries_runs_and_settled_repairs_go_by_their_own_times(stage: Stage)
             INSERT INTO repairs (sweep, run_id, at, what, why, witnesses, kills, dry, expects, outcome, settle_by)
             VALUES ('resume', 1, :at, 'x', 'x', '{}', false, false, 'own', :outcome, now() + interval '1 day')
             """,
-            outcome=outcome, **old(days),
-        )  # fmt: skip
+            outcome=outcome,
+            **old(days),
+        )
     prune.run()
     assert [row.guid for row in stage.rows("SELECT guid FROM deliveries")] == ["6"]
     assert count(stage, "strandings") == 1
@@ -182,8 +191,9 @@ def many_deliveries(stage: Stage, many: int) -> None:
         INSERT INTO deliveries SELECT n::text, 'workflow_job', 'queued', n, 'accepted', :at - n * interval '1 s'
         FROM generate_series(1, :many) n
         """,
-        many=many, **old(8),
-    )  # fmt: skip
+        many=many,
+        **old(8),
+    )
 
 
 def test_a_page_is_a_transaction_and_the_oldest_go_first(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rules.sweeps.orphans import judge_silent
-from tasks.pools.pools import keep, pools
+from tasks.pools.pools import pools, reconcile
 from tasks.sweeps import silent_pods as of_silence
 from tasks.sweeps.silent_pods import silent_pods
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.usefixtures("github")
 def fill(stage: Stage, *, replicas: int) -> None:
     stage.pool(replicas=replicas)
     pools.run()
-    for message in stage.outbox.take("ostler.keep"):
-        keep.run(**message)
+    for message in stage.outbox.take("ostler.reconcile"):
+        reconcile.run(**message)
     stage.rows("UPDATE runner_pods SET first_polled_at = created_at")
     stage.outbox.sent.clear()
 

@@ -107,10 +107,20 @@ class Stage:
 
     def job(self, job_id: int, *, pool_id: int | None = None, state: str = "queued", **columns: Any) -> None:
         values = {
-            "id": job_id, "account_id": 7, "repository": "acme/shop", "scope": "orgs/acme", "run_id": 1,
-            "run_attempt": 1, "name": "build", "labels": ["linux"], "state": state, "pool_id": pool_id,
-            "queued_at": utcnow(), "changed_at": utcnow(), **columns,
-        }  # fmt: skip
+            "id": job_id,
+            "account_id": 7,
+            "repository": "acme/shop",
+            "scope": "orgs/acme",
+            "run_id": 1,
+            "run_attempt": 1,
+            "name": "build",
+            "labels": ["linux"],
+            "state": state,
+            "pool_id": pool_id,
+            "queued_at": utcnow(),
+            "changed_at": utcnow(),
+            **columns,
+        }
         self.execute(
             f"INSERT INTO jobs ({', '.join(values)}) VALUES ({', '.join(f':{name}' for name in values)})",  # noqa: S608
             **values,

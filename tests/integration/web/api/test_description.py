@@ -68,9 +68,12 @@ def agree(stage: Stage, *, examples: int) -> None:
         for mode in GenerationMode:
 
             @settings(
-                max_examples=examples, deadline=None, derandomize=True, database=None,
+                max_examples=examples,
+                deadline=None,
+                derandomize=True,
+                database=None,
                 suppress_health_check=list(HealthCheck),
-            )  # fmt: skip
+            )
             @given(case=operation.as_strategy(generation_mode=mode))
             def story(case: Case[Any]) -> None:
                 token = stage.reader if case.method.upper() == "GET" else stage.writer

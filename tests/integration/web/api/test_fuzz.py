@@ -17,9 +17,27 @@ from tests.integration.web.api.conftest import Stage
 WILD = st.one_of(
     st.text(max_size=60),
     st.integers(-(2**70), 2**70).map(str),
-    st.sampled_from(["", "0", "-1", "1e3", "NaN", "null", "true", "[]", "{}", "\0", "\ud7ff", "%00", "'; --", "../..",
-                     "A" * 300, "9" * 5000]),
-)  # fmt: skip
+    st.sampled_from(
+        [
+            "",
+            "0",
+            "-1",
+            "1e3",
+            "NaN",
+            "null",
+            "true",
+            "[]",
+            "{}",
+            "\0",
+            "\ud7ff",
+            "%00",
+            "'; --",
+            "../..",
+            "A" * 300,
+            "9" * 5000,
+        ]
+    ),
+)
 WILD_JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),

@@ -97,8 +97,18 @@ def test_a_pool_shows_its_numbers(stage: Stage) -> None:
 
 def test_a_pool_shows_what_the_autoscaler_decided(stage: Stage) -> None:
     pool = stage.pool()
-    told = {"at": "2026-11-22T10:00:00+00:00", "verdict": "up", "from": 1, "replicas": 6, "load": 3, "queue": 2,
-            "usual": 0, "min_warm": 1, "max_replicas": 10, "why": "3 with jobs + 2 queued + 1 warm = 6"}  # fmt: skip
+    told = {
+        "at": "2026-11-22T10:00:00+00:00",
+        "verdict": "up",
+        "from": 1,
+        "replicas": 6,
+        "load": 3,
+        "queue": 2,
+        "usual": 0,
+        "min_warm": 1,
+        "max_replicas": 10,
+        "why": "3 with jobs + 2 queued + 1 warm = 6",
+    }
     with stage.engine.begin() as db:
         scaling.note(db, pool, told, up=True, now=utcnow())
     body = stage.get(f"/pools/{pool}").json()
@@ -116,9 +126,12 @@ def test_a_pool_shows_its_conditions(stage: Stage) -> None:
     """)
     (condition,) = stage.get(f"/pools/{pool}").json()["conditions"]
     assert condition == {
-        "type": "Ready", "status": "True", "reason": "PodsAvailable", "message": "Pods serve",
+        "type": "Ready",
+        "status": "True",
+        "reason": "PodsAvailable",
+        "message": "Pods serve",
         "since": "2026-11-22T10:00:00Z",
-    }  # fmt: skip
+    }
 
 
 def test_a_new_budget_is_kept_shown_and_wakes_where_the_account_waits(stage: Stage) -> None:
@@ -173,14 +186,27 @@ def test_a_wild_budget_or_weight_is_422_and_changes_nothing(stage: Stage, path: 
     assert stage.outbox.wakes == []
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b'{"weight": NaN}', b'{"weight": Infinity}', b"[" * 9000,
-                                     b'{"weight": 1' + b"0" * 5000 + b"}"])  # fmt: skip
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"\xff",
+        b'{"weight": NaN}',
+        b'{"weight": Infinity}',
+        b"[" * 9000,
+        b'{"weight": 1' + b"0" * 5000 + b"}",
+    ],
+)
 def test_a_body_that_is_no_json_is_a_problem_and_no_failure(stage: Stage, content: bytes) -> None:
     stage.account()
     answer = stage.client.call(
-        "PUT", "/api/v1/accounts/7/weight", token=stage.writer, content=content,
+        "PUT",
+        "/api/v1/accounts/7/weight",
+        token=stage.writer,
+        content=content,
         headers={"content-type": "application/json"},
-    )  # fmt: skip
+    )
     assert answer.status_code in {400, 422}, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
 
@@ -278,6 +304,7 @@ def test_finished_job_tells_of_pod_that_was_deleted_before_it_was_over(
     add_claim(stage.engine, pool, 1, state="executing", account_id=7)
     stage.execute("UPDATE claims SET state = 'ended', ended_at = now(), end_reason = 'completed'")
     stage.execute("UPDATE runner_pods SET deletion_at = '2026-11-23 12:03:04+00'")
-    stage.execute("UPDATE jobs SET completed_at = timestamptz '2026-11-23 12:03:04+00' + make_interval(secs => :s)",
-                  s=over_after)  # fmt: skip
+    stage.execute(
+        "UPDATE jobs SET completed_at = timestamptz '2026-11-23 12:03:04+00' + make_interval(secs => :s)", s=over_after
+    )
     assert ("by somebody other than Ostler" in stage.get("/jobs/1").json()["why"]["summary"]) is told

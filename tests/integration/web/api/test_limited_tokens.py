@@ -15,13 +15,21 @@ from web.api.limited import is_by_account
 
 OURS, THEIRS = 7, 8
 OF_FLEET = {
-    ("GET", "/v1/gates"), ("GET", "/v1/pools"), ("GET", "/v1/pools/{pool_id}"), ("GET", "/v1/repairs"),
+    ("GET", "/v1/gates"),
+    ("GET", "/v1/pools"),
+    ("GET", "/v1/pools/{pool_id}"),
+    ("GET", "/v1/repairs"),
     ("GET", "/v1/sweeps"),
-}  # fmt: skip
+}
 BY_ACCOUNT = {
-    "/v1/accounts", "/v1/accounts/{account_id}", "/v1/claims", "/v1/claims/{claim_id}", "/v1/jobs", "/v1/jobs/{job_id}",
+    "/v1/accounts",
+    "/v1/accounts/{account_id}",
+    "/v1/claims",
+    "/v1/claims/{claim_id}",
+    "/v1/jobs",
+    "/v1/jobs/{job_id}",
     "/v1/pods/{pod}",
-}  # fmt: skip
+}
 
 
 def claimed(stage: Stage, number: int, *, owner: int, pod: str, pool_id: int, purpose: str = "job") -> int:
@@ -32,8 +40,9 @@ def claimed(stage: Stage, number: int, *, owner: int, pod: str, pool_id: int, pu
         SELECT :pool, 'runners', :pod, :pod, :pod, 'h', now()
         WHERE NOT EXISTS (SELECT FROM runner_pods WHERE name = :pod)
         """,
-        pool=pool_id, pod=pod,
-    )  # fmt: skip
+        pool=pool_id,
+        pod=pod,
+    )
     rows = stage.execute(
         """
         INSERT INTO claims (purpose, job_id, runner_pod_id, pod_uid, pool_id, account_id, scope, vcpu, memory, state,
@@ -41,16 +50,20 @@ def claimed(stage: Stage, number: int, *, owner: int, pod: str, pool_id: int, pu
         SELECT :purpose, CAST(:job AS bigint), id, uid, pool_id, CAST(:owner AS bigint), 'orgs/x', 1, 1, 'ended', now(),
                now(), now(), now(), 'released' FROM runner_pods WHERE name = :pod RETURNING id
         """,
-        purpose=purpose, job=number if purpose == "job" else None, owner=owner if purpose == "job" else None, pod=pod,
-    )  # fmt: skip
+        purpose=purpose,
+        job=number if purpose == "job" else None,
+        owner=owner if purpose == "job" else None,
+        pod=pod,
+    )
     claim_id: int = rows[0].id
     stage.execute(
         """
         INSERT INTO claim_events (claim_id, at, transition, to_state, who, why)
         VALUES (:id, now(), 'claim', 'claimed', 'dispatch', :why)
         """,
-        id=claim_id, why=f"of {owner}",
-    )  # fmt: skip
+        id=claim_id,
+        why=f"of {owner}",
+    )
     return claim_id
 
 
@@ -88,9 +101,13 @@ def test_lists_show_what_is_of_the_tokens_account_alone(fleet: Fleet) -> None:
 
 def test_filter_for_another_account_finds_nothing(fleet: Fleet) -> None:
     for path, query in (
-        ("/jobs", {"account_id": THEIRS}), ("/jobs", {"repository": "globex/app"}), ("/claims", {"account_id": THEIRS}),
-        ("/claims", {"pod": "theirs"}), ("/claims", {"job_id": 200}), ("/accounts", {"login": "globex"}),
-    ):  # fmt: skip
+        ("/jobs", {"account_id": THEIRS}),
+        ("/jobs", {"repository": "globex/app"}),
+        ("/claims", {"account_id": THEIRS}),
+        ("/claims", {"pod": "theirs"}),
+        ("/claims", {"job_id": 200}),
+        ("/accounts", {"login": "globex"}),
+    ):
         answer = fleet.get(path, **query)
         assert (answer.status_code, answer.json()["items"]) == (200, []), (path, query)
 
@@ -112,9 +129,11 @@ def test_page_of_a_limited_list_is_full_and_goes_on(fleet: Fleet) -> None:
 
 def test_what_is_of_another_account_is_not_found(fleet: Fleet) -> None:
     for ours, theirs in (
-        ("/jobs/100", "/jobs/200"), (f"/claims/{fleet.our_claim}", f"/claims/{fleet.their_claim}"),
-        ("/pods/ours", "/pods/theirs"), (f"/accounts/{OURS}", f"/accounts/{THEIRS}"),
-    ):  # fmt: skip
+        ("/jobs/100", "/jobs/200"),
+        (f"/claims/{fleet.our_claim}", f"/claims/{fleet.their_claim}"),
+        ("/pods/ours", "/pods/theirs"),
+        (f"/accounts/{OURS}", f"/accounts/{THEIRS}"),
+    ):
         assert fleet.get(ours).status_code == 200, ours
         hidden, absent = fleet.get(theirs), fleet.get(theirs.rpartition("/")[0] + "/999")
         assert hidden.status_code == 404, theirs
@@ -136,13 +155,17 @@ def test_path_of_the_whole_fleet_says_why_it_is_refused(fleet: Fleet) -> None:
 
 def test_limited_token_changes_nothing(fleet: Fleet) -> None:
     for account in (OURS, THEIRS):
-        for path, body in (("weight", {"weight": 9}), ("access", {"access": "allowed"}),
-                           ("budget", {"count": 1, "vcpu": 1, "memory_gib": 1})):  # fmt: skip
+        for path, body in (
+            ("weight", {"weight": 9}),
+            ("access", {"access": "allowed"}),
+            ("budget", {"count": 1, "vcpu": 1, "memory_gib": 1}),
+        ):
             answer = fleet.stage.client.call("PUT", f"/api/v1/accounts/{account}/{path}", token=fleet.token, json=body)
             assert answer.status_code == 403
-    assert fleet.stage.client.call(
-        "PUT", "/api/v1/sweeps/resume", token=fleet.token, json={"paused": True}
-    ).status_code == 403  # fmt: skip
+    assert (
+        fleet.stage.client.call("PUT", "/api/v1/sweeps/resume", token=fleet.token, json={"paused": True}).status_code
+        == 403
+    )
 
 
 def routes(database: Database) -> list[APIRoute]:

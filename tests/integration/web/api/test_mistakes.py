@@ -27,9 +27,15 @@ MISTAKES: tuple[tuple[str, str, str | None, dict[str, Any], int, tuple[str, ...]
     ("PUT", "/accounts/7/budget", "writer", {"json": {**BUDGET, "cpu": 1}}, 422, ("cpu: There is no such field",)),
     ("PUT", "/accounts/7/budget", "writer", {"json": {"count": 1}}, 422, ("vcpu: Field required",)),
     ("PUT", "/accounts/7/budget", "writer", {"json": {**BUDGET, "count": -1}}, 422, ("count: ", "greater")),
-    ("PUT", "/accounts/7/budget", "writer", {"content": b"{", "headers": {"Content-Type": "application/json"}}, 422,
-     ("JSON",)),
-)  # fmt: skip
+    (
+        "PUT",
+        "/accounts/7/budget",
+        "writer",
+        {"content": b"{", "headers": {"Content-Type": "application/json"}},
+        422,
+        ("JSON",),
+    ),
+)
 
 
 def test_mistake_of_a_script_is_a_problem_with_its_cure(stage: Stage) -> None:

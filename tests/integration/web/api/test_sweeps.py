@@ -20,10 +20,14 @@ def repair(stage: Stage, *, sweep: str = "rematch", dry: bool = False, **case: A
     (made,) = transaction(
         stage.engine,
         lambda db: repairs.write(
-            db, Page(sweep=sweep, run_id=1, dry=dry), [Case(what="match", why="it can go on now", **case)],
-            outcome=outcome, settle_after=600, now=utcnow(),
+            db,
+            Page(sweep=sweep, run_id=1, dry=dry),
+            [Case(what="match", why="it can go on now", **case)],
+            outcome=outcome,
+            settle_after=600,
+            now=utcnow(),
         ),
-    )  # fmt: skip
+    )
     return made
 
 
@@ -41,10 +45,12 @@ def test_a_pause_says_who_and_why_and_holds_until_it_is_taken_back(stage: Stage)
     stage.put("/sweeps/rematch", {"paused": True, "why": "again"})
     listed = {item["name"]: item for item in stage.get("/sweeps").json()["items"]}
     assert (listed["rematch"]["paused_at"], listed["rematch"]["paused_why"]) == (
-        shown["paused_at"], "we restore Postgres",
-    )  # fmt: skip
-    taken = transaction(stage.engine, lambda db: sweep_runs.take(
-        db, "rematch", holder="w", lease=9, again=False, now=utcnow()))  # fmt: skip
+        shown["paused_at"],
+        "we restore Postgres",
+    )
+    taken = transaction(
+        stage.engine, lambda db: sweep_runs.take(db, "rematch", holder="w", lease=9, again=False, now=utcnow())
+    )
     assert isinstance(taken, sweep_runs.Refused)
     assert stage.put("/sweeps/rematch", {"paused": False}).json()["paused_at"] is None
 

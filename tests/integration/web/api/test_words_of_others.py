@@ -32,9 +32,14 @@ def fail(stage: Stage, pool_id: int, number: int, *, account: int, ago: float, w
                                      exit_code, why)
         VALUES (:id, :pool, 'h', :account, :id, :uid, :at, :at, :code, :why)
         """,
-        id=number, pool=pool_id, account=account, uid=f"failed-{number}", why=why, code=code,
+        id=number,
+        pool=pool_id,
+        account=account,
+        uid=f"failed-{number}",
+        why=why,
+        code=code,
         at=utcnow() - timedelta(seconds=ago),
-    )  # fmt: skip
+    )
 
 
 def why(stage: Stage, *accounts: int) -> Any:
@@ -85,7 +90,7 @@ def shared_pod(stage: Stage, pool_id: int) -> int:
                 'kubelet', 'a note of globex')
         """,
         pool=pool_id,
-    )  # fmt: skip
+    )
     stage.job(200, pool_id=pool_id, account_id=THEIRS, repository="globex/app")
     made = [
         stage.execute(
@@ -96,10 +101,13 @@ def shared_pod(stage: Stage, pool_id: int) -> int:
                    now(), now(), now(), CASE WHEN :delivered THEN now() END, now(), :end
             FROM runner_pods RETURNING id
             """,
-            job=job, account=account, delivered=delivered, end="pod_spent" if delivered else "released",
+            job=job,
+            account=account,
+            delivered=delivered,
+            end="pod_spent" if delivered else "released",
         )[0].id
         for job, account, delivered in ((100, OURS, False), (200, THEIRS, True))
-    ]  # fmt: skip
+    ]
     claim: int = made[0]
     return claim
 

@@ -70,9 +70,20 @@ def test_a_process_stays_ready_and_says_which_gate_is_closed_since_when_and_why(
 def test_readiness_tells_anybody_nothing_of_the_fleet(stage: Stage) -> None:
     web = stage.start_web()
     assert set(web.get("/readyz").json()) == {
-        "status", "checks", "redis", "beat_lock_seconds", "oldest_message_seconds", "sweeps_late", "sweeps_paused",
-        "gates", "last_tick_seconds", "epoch", "epoch_confirmed_at", "database_older", "nothing_is_killed",
-    }  # fmt: skip
+        "status",
+        "checks",
+        "redis",
+        "beat_lock_seconds",
+        "oldest_message_seconds",
+        "sweeps_late",
+        "sweeps_paused",
+        "gates",
+        "last_tick_seconds",
+        "epoch",
+        "epoch_confirmed_at",
+        "database_older",
+        "nothing_is_killed",
+    }
 
 
 def test_many_who_ask_for_readiness_cost_postgres_one_question_a_second(stage: Stage) -> None:

@@ -43,9 +43,7 @@ class RealPod(Pod):
 @pytest.fixture
 def pod(stage: Stage, admin: KubeClient, namespace: str) -> RealPod:
     pool = create_pool(admin, namespace=namespace, name="small", spec={"image": "i", "runnerLabels": ["linux"]})
-    uid = create_runner(
-        admin, pool=pool, name=NAME, attempt="a", dispatch_url="http://web/", audience=AUDIENCE
-    ).uid  # fmt: skip
+    uid = create_runner(admin, pool=pool, name=NAME, attempt="a", dispatch_url="http://web/", audience=AUDIENCE).uid
     answer = admin.request(
         "POST",
         f"{object_path('serviceaccounts', namespace=namespace, name=NAME)}/token",

@@ -14,19 +14,23 @@ from lab.demo import view
 from lab.demo.view import View
 
 ACCOUNTS = [
-    SimpleNamespace(
-        login=login, claims=3, budget=20, queued=1, claimed=2, running=3, done=done, p50=0.2, p99=p99
-    )
+    SimpleNamespace(login=login, claims=3, budget=20, queued=1, claimed=2, running=3, done=done, p50=0.2, p99=p99)
     for login, done, p99 in (("acme", 4, 0.9), ("globex", 12345, 12.6), ("marvin", 0, None))
-]  # fmt: skip
+]
 POOLS = [SimpleNamespace(name=name, replicas=6, starting=0, warm=1, reserved=2, busy=3) for name in ("large", "small")]
 
 
 def job(name: str, *, to_jit: float | None, conclusion: str | None = None) -> Any:
     return SimpleNamespace(
-        repository="marvin/dotfiles", workflow_name="Pull request", name=name, state="queued", conclusion=conclusion,
-        hold_reason=None, pod="small-0123abcd", to_jit=to_jit,
-    )  # fmt: skip
+        repository="marvin/dotfiles",
+        workflow_name="Pull request",
+        name=name,
+        state="queued",
+        conclusion=conclusion,
+        hold_reason=None,
+        pod="small-0123abcd",
+        to_jit=to_jit,
+    )
 
 
 def picture(monkeypatch: pytest.MonkeyPatch, jobs: list[Any], *, width: int, height: int) -> list[str]:

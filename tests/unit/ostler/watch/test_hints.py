@@ -36,7 +36,7 @@ def test_what_is_gone_is_told_at_once_and_once() -> None:
     assert due(hints) is None
 
 
-def test_a_keeper_is_woken_at_once_and_then_once_a_second() -> None:
+def test_a_reconciler_is_woken_at_once_and_then_once_a_second() -> None:
     hints, clock = made()
     hints.note(Hint.SPENT, uid="a", pool="small")
     assert due(hints) == Batch(pools=["small"])

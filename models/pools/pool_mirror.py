@@ -61,7 +61,7 @@ _INSERT = f"""
     INSERT INTO pools (uid, namespace, created_at, routed_at, template_at, held_template, {", ".join(_VALUES)})
     VALUES (:uid, :namespace, :now, :now, :now, :template_hash, {", ".join(_VALUES.values())})
     ON CONFLICT DO NOTHING
-"""  # noqa: S608 - names of columns from above
+"""
 
 _SAME_SPEC = "(template_hash = :template_hash OR generation = :generation)"
 
@@ -76,11 +76,17 @@ _UPDATE = f"""
            routed_at = CASE WHEN :rerouted THEN CAST(:now AS timestamptz) ELSE routed_at END,
            rerouting_since = CASE WHEN :rerouted THEN CAST(:now AS timestamptz) ELSE rerouting_since END
     WHERE uid = :uid
-"""  # noqa: S608 - names of columns from above
+"""
 _ROUTING = (
-    "labels", "allowed_accounts", "allowed_repositories", "allow_forks", "routing_priority", "draining",
-    "runner_group_id", "runner_group_name",
-)  # fmt: skip
+    "labels",
+    "allowed_accounts",
+    "allowed_repositories",
+    "allow_forks",
+    "routing_priority",
+    "draining",
+    "runner_group_id",
+    "runner_group_name",
+)
 
 
 def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
@@ -160,9 +166,10 @@ def _with_held_template(row: Row[Any], pool: PoolFacts, *, now: datetime) -> Poo
 def _differing(row: Row[Any], pool: PoolFacts) -> set[str]:
     wanted = {column: getattr(pool, column) for column in _MIRRORED}
     return {
-        column for column, value in wanted.items()
+        column
+        for column, value in wanted.items()
         if getattr(row, column) != (list(value) if isinstance(value, tuple) else value)
-    }  # fmt: skip
+    }
 
 
 def _insert(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
@@ -210,7 +217,7 @@ def end_pool(db: Connection, pool_id: int, *, now: datetime) -> None:
     )
 
 
-def kept_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
+def mirrored_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
     """Return (id, name, leaving) of the pools that have Pods, want some, or may get one that is still being made.
 
     And of those whose jobs are still to be moved. `leaving`: the pool drains, or its object is gone.

@@ -1,4 +1,4 @@
-"""Several keepers at one pool, which have seen the same list: what one of them does the others do not do again."""
+"""Several reconcilers at one pool, which have seen the same list: what one of them does the others do not do again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from k8s_adapters.pods import list_pods
-from tasks.pools.pools import keep
+from tasks.pools.pools import reconcile
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import beats, kept, polls, reasons, spec, the_pool
 
@@ -18,7 +18,7 @@ KEEPERS = 4
 
 
 def together(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run so many keepers of the pool, which all have listed before any of them goes on, and share no work."""
+    """Run so many reconcilers of the pool, which all have listed before any of them goes on, and share no work."""
     met = threading.Barrier(KEEPERS)
     failures: list[BaseException] = []
 
@@ -31,7 +31,7 @@ def together(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def run() -> None:
         try:
-            keep.run(pool_id=pool_id)
+            reconcile.run(pool_id=pool_id)
         except BaseException as error:  # noqa: BLE001  told by the test
             failures.append(error)
 
@@ -52,17 +52,17 @@ def everybody(_: str) -> Iterator[bool]:
     yield True
 
 
-def test_a_keeper_that_has_more_to_create_asks_for_the_next_look_at_once(
+def test_a_reconciler_that_has_more_to_create_asks_for_the_next_look_at_once(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tasks.pools.provision.CREATIONS", 2)
     stage.pool(replicas=3)
     kept(stage)
-    (message,) = stage.outbox.take("ostler.keep")
+    (message,) = stage.outbox.take("ostler.reconcile")
     assert message["after"] > 0
     kept(stage)
     assert len(stage.pods()) == 3
-    assert stage.outbox.take("ostler.keep") == []
+    assert stage.outbox.take("ostler.reconcile") == []
 
 
 def test_they_create_what_is_missing_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

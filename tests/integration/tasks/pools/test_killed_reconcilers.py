@@ -1,4 +1,4 @@
-"""A keeper killed at each of its steps: nothing is lost, nothing is made twice, and no Pod with a job is touched."""
+"""A reconciler killed at each step loses nothing, creates nothing twice and touches no Pod with a job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.integration.tasks.pools.fleet import kept, new_tick, polls, retired, 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 MOST = 120
-"""Steps that no keeper comes near."""
+"""Steps that no reconciler comes near."""
 
 
 def replaces_a_spent_pod(stage: Stage, busy: str, step: int) -> None:
@@ -41,7 +41,7 @@ def rolls(stage: Stage, busy: str, step: int) -> None:
 
 
 @pytest.mark.parametrize("breaks", [replaces_a_spent_pod, retires_one_too_many, rolls])
-def test_whatever_a_killed_keeper_leaves_the_next_one_brings_to_its_end(
+def test_whatever_a_killed_reconciler_leaves_the_next_one_brings_to_its_end(
     stage: Stage, control_plane: ClusterAccess, database: Database, breaks: Callable[[Stage, str, int], None]
 ) -> None:
     stage.pool(replicas=3)
@@ -114,7 +114,7 @@ def test_whatever_a_killed_tick_leaves_the_next_one_brings_to_its_end(
 
 
 def heal(stage: Stage) -> None:
-    """Let others go on until nothing is left to do: keepers, retirements that `resume` sends, Pods that poll."""
+    """Let others go on until nothing is left to do: reconcilers, retirements that `resume` sends, Pods that poll."""
     for _ in range(12):
         # What the killed one had leased is free by then, and its message is sent again.
         stage.rows("UPDATE claims SET leased_until = NULL WHERE purpose = 'retire' AND ended_at IS NULL")
@@ -126,8 +126,9 @@ def heal(stage: Stage) -> None:
         kept(stage)
         polls(stage)
         new_tick(stage)
-        if state(stage) == before and not stage.rows("SELECT 1 FROM claims WHERE purpose = 'retire'"
-                                                     " AND ended_at IS NULL"):  # fmt: skip
+        if state(stage) == before and not stage.rows(
+            "SELECT 1 FROM claims WHERE purpose = 'retire' AND ended_at IS NULL"
+        ):
             return
 
 

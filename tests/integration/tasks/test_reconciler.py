@@ -1,4 +1,4 @@
-"""The keeper on a real API server: how many Pods there are, which go, and under which claim."""
+"""The reconciler on a real API server: how many Pods there are, which go, and under which claim."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ostler.errors import Retryable
 from ostler.secrets import Secret
 from ostler.wakes import Waker
 from tasks.claims.retire import retire
-from tasks.pools.pools import keep, pools
+from tasks.pools.pools import pools, reconcile
 from tests.integration.tasks.conftest import Stage
 
 
-def reconcile(stage: Stage) -> None:
-    """Run the keeper and every message that it sends to itself."""
+def reconcile_all(stage: Stage) -> None:
+    """Run the reconciler and every message that it sends to itself."""
     pools.run()
-    for message in stage.outbox.take("ostler.keep"):
-        keep.run(**message)
+    for message in stage.outbox.take("ostler.reconcile"):
+        reconcile.run(**message)
 
 
 def test_a_pool_gets_its_pods_and_each_has_a_row_with_its_uid(stage: Stage) -> None:
     stage.pool(replicas=3)
-    reconcile(stage)
+    reconcile_all(stage)
     pods = stage.pods()
     rows = stage.rows("SELECT name, uid, stamp_value FROM runner_pods")
     assert len(pods) == 3
@@ -36,29 +36,29 @@ def test_a_pool_gets_its_pods_and_each_has_a_row_with_its_uid(stage: Stage) -> N
 
 def test_reconciling_again_changes_nothing(stage: Stage) -> None:
     stage.pool(replicas=2)
-    reconcile(stage)
+    reconcile_all(stage)
     before = set(stage.pods())
-    reconcile(stage)
-    reconcile(stage)
+    reconcile_all(stage)
+    reconcile_all(stage)
     assert set(stage.pods()) == before
 
 
 def test_a_row_whose_creation_was_not_answered_gets_its_pod_and_no_second_one(stage: Stage) -> None:
     stage.pool(replicas=1)
-    reconcile(stage)
+    reconcile_all(stage)
     stage.rows("UPDATE runner_pods SET uid = NULL")
-    reconcile(stage)
+    reconcile_all(stage)
     assert len(stage.pods()) == 1
     assert [row.uid for row in stage.rows("SELECT uid FROM runner_pods")] == [p.uid for p in stage.pods().values()]
 
 
 def test_a_spent_pod_is_recorded_replaced_and_deleted(stage: Stage) -> None:
     stage.pool(replicas=2)
-    reconcile(stage)
+    reconcile_all(stage)
     spent = min(stage.pods())
     stage.finish(spent, runner=137, phase="Failed")
-    reconcile(stage)
-    reconcile(stage)
+    reconcile_all(stage)
+    reconcile_all(stage)
     assert spent not in stage.pods()
     assert len(stage.pods()) == 2
     row = stage.rows("SELECT * FROM runner_pods WHERE name = :name", name=spent)[0]
@@ -69,9 +69,9 @@ def test_a_spent_pod_is_recorded_replaced_and_deleted(stage: Stage) -> None:
 
 def test_too_many_pods_are_retired_under_claims_and_nothing_else_deletes_them(stage: Stage) -> None:
     stage.pool(replicas=4)
-    reconcile(stage)
+    reconcile_all(stage)
     patch_pool_replicas(stage.kube, namespace=stage.namespace, name="small", replicas=1)
-    reconcile(stage)
+    reconcile_all(stage)
     claims = stage.rows("SELECT id, purpose, state FROM claims")
     assert [(claim.purpose, claim.state) for claim in claims] == [("retire", "claimed")] * 3
     assert len(stage.pods()) == 4
@@ -84,7 +84,7 @@ def test_too_many_pods_are_retired_under_claims_and_nothing_else_deletes_them(st
 
 def test_a_pod_with_a_live_job_claim_or_a_delivered_one_is_never_too_many(stage: Stage) -> None:
     stage.pool(replicas=2)
-    reconcile(stage)
+    reconcile_all(stage)
     first, second = stage.rows("SELECT id, uid, pool_id FROM runner_pods ORDER BY id")
     insert = """
         INSERT INTO claims (purpose, runner_pod_id, pod_uid, pool_id, vcpu, memory, state, created_at, changed_at,
@@ -102,18 +102,18 @@ def test_a_pod_with_a_live_job_claim_or_a_delivered_one_is_never_too_many(stage:
         reason="completed",
     )
     patch_pool_replicas(stage.kube, namespace=stage.namespace, name="small", replicas=0)
-    reconcile(stage)
+    reconcile_all(stage)
     assert stage.rows("SELECT id FROM claims WHERE purpose = 'retire'") == []
     assert len(stage.pods()) == 2
 
 
 def test_a_pod_that_somebody_deleted_is_proven_gone_and_replaced(stage: Stage) -> None:
     stage.pool(replicas=1)
-    reconcile(stage)
+    reconcile_all(stage)
     (name,) = stage.pods()
     stage.kube.request("DELETE", f"/api/v1/namespaces/{stage.namespace}/pods/{name}")
-    reconcile(stage)
-    reconcile(stage)
+    reconcile_all(stage)
+    reconcile_all(stage)
     assert len(stage.pods()) == 1
     assert stage.rows("SELECT gone_at FROM runner_pods WHERE name = :name", name=name)[0].gone_at is not None
     assert name not in stage.service_accounts()
@@ -121,7 +121,7 @@ def test_a_pod_that_somebody_deleted_is_proven_gone_and_replaced(stage: Stage) -
 
 def test_a_deleted_pool_takes_no_jobs_and_its_queued_ones_are_matched_again(stage: Stage) -> None:
     stage.pool(replicas=0)
-    reconcile(stage)
+    reconcile_all(stage)
     (pool,) = stage.rows("SELECT id FROM pools")
     stage.rows("INSERT INTO accounts VALUES (1, 'acme', 1, 10, 10000, 10000, '[]', now())")
     stage.rows(
@@ -134,7 +134,7 @@ def test_a_deleted_pool_takes_no_jobs_and_its_queued_ones_are_matched_again(stag
     )
     delete_pool(stage.kube, namespace=stage.namespace, name="small")
     stage.outbox.sent.clear()
-    reconcile(stage)
+    reconcile_all(stage)
     (job,) = stage.rows("SELECT state, pool_id, hold_reason FROM jobs")
     assert (job.state, job.pool_id, job.hold_reason) == ("queued", None, "no_pool")
     assert stage.outbox.take("ostler.rematch") == [{}, {}]  # the pool has gone, and its jobs were moved
@@ -142,9 +142,9 @@ def test_a_deleted_pool_takes_no_jobs_and_its_queued_ones_are_matched_again(stag
 
 def test_a_list_that_shows_no_pools_ends_none(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.pool(replicas=1)
-    reconcile(stage)
+    reconcile_all(stage)
     monkeypatch.setattr("tasks.pools.pools.list_pools", lambda *_, **__: [])
-    reconcile(stage)
+    reconcile_all(stage)
     assert stage.rows("SELECT id FROM pools WHERE deleted_at IS NOT NULL") == []
     assert stage.rows("SELECT id FROM claims") == []
 
@@ -157,11 +157,11 @@ def test_a_row_given_up_while_its_pod_was_created_is_taken_up_again(
 
     def slow(*args: Any, **kwargs: Any) -> Any:
         created = create(*args, **kwargs)
-        stage.rows("UPDATE runner_pods SET gone_at = now()")  # another keeper, after a scale-down
+        stage.rows("UPDATE runner_pods SET gone_at = now()")  # another reconciler, after a scale-down
         return created
 
     monkeypatch.setattr("tasks.pools.provision.create_runner", slow)
-    reconcile(stage)
+    reconcile_all(stage)
     (row,) = stage.rows("SELECT uid, gone_at FROM runner_pods")
     assert (row.uid, row.gone_at) == (next(iter(stage.pods().values())).uid, None)
 
@@ -175,18 +175,18 @@ def test_a_row_given_up_before_its_turn_gets_no_pod(stage: Stage, monkeypatch: p
         return create(*args, **kwargs)
 
     monkeypatch.setattr("tasks.pools.provision.create_runner", once)
-    reconcile(stage)
+    reconcile_all(stage)
     assert len(stage.pods()) == 1
 
 
 def test_a_pool_that_cannot_be_read_stops_no_other_and_is_not_taken_for_deleted(stage: Stage) -> None:
     stage.pool("small", replicas=1)
-    reconcile(stage)
+    reconcile_all(stage)
     stage.pool("large", replicas=1)
     path = f"/apis/ostler.dev/v1alpha1/namespaces/{stage.namespace}/runnerpools/small"
     body = {"spec": {"podTemplate": {"spec": {"hostNetwork": True}}}}
     stage.kube.request("PATCH", path, body=body, content_type="application/merge-patch+json")
-    reconcile(stage)
+    reconcile_all(stage)
     assert len(stage.pods()) == 2
     assert stage.rows("SELECT id FROM pools WHERE deleted_at IS NOT NULL") == []
 
@@ -200,7 +200,7 @@ def test_a_pod_about_to_end_is_looked_for_again_so_that_its_successor_need_not_w
     stage: Stage, *, ended: str, finished: bool, looks: bool
 ) -> None:
     stage.pool(replicas=1)
-    reconcile(stage)
+    reconcile_all(stage)
     (name,) = stage.pods()
     stage.job(7, state="completed")
     claim = stage.claim(name, job_id=7, state="executing")
@@ -215,24 +215,24 @@ def test_a_pod_about_to_end_is_looked_for_again_so_that_its_successor_need_not_w
     if finished:
         stage.finish(name)
 
-    reconcile(stage)
+    reconcile_all(stage)
 
-    again = [message for message in stage.outbox.take("ostler.keep") if message.get("after")]
+    again = [message for message in stage.outbox.take("ostler.reconcile") if message.get("after")]
     assert bool(again) == looks
 
 
-def test_what_another_keeper_does_is_left_to_it(stage: Stage) -> None:
+def test_what_another_reconciler_does_is_left_to_it(stage: Stage) -> None:
     stage.pool(replicas=2)
-    reconcile(stage)
+    reconcile_all(stage)
     spent = min(stage.pods())
     stage.finish(spent)
     stage.outbox.done_by_others = {"create", "delete"}
-    reconcile(stage)
+    reconcile_all(stage)
     assert len(stage.pods()) == 2
     assert spent in stage.pods()
     # The other one was killed: its word holds for seconds only.
     stage.outbox.done_by_others = set()
-    reconcile(stage)
+    reconcile_all(stage)
     assert len(stage.pods()) == 2
     assert spent not in stage.pods()
 
@@ -245,9 +245,9 @@ def test_a_creation_that_failed_is_left_to_whoever_comes_next(
     stage.pool(replicas=2)
     with monkeypatch.context() as broken:
         broken.setattr("tasks.pools.provision.create_runner", refuse)
-        reconcile(stage)
+        reconcile_all(stage)
     assert len(stage.pods()) == 0
-    reconcile(stage)
+    reconcile_all(stage)
     assert len(stage.pods()) == 2
     waker.close()
 
