@@ -1,4 +1,4 @@
-"""A day of bad fleets beside two healthy pools: `python -m lab.chaos --scenario fleets`.
+"""A day of bad fleets beside two healthy pools: `ostler-lab chaos --scenario fleets`.
 
 All at once: a pool whose runners are too old, one whose image lacks the scripts, one whose node is lost, one with a
 sidecar that stays, one whose runner group GitHub refuses, and one whose runners have no way out. Ostler itself reaches

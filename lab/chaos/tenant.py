@@ -1,4 +1,4 @@
-"""A run with one malicious tenant beside honest accounts: `python -m lab.chaos --scenario tenant`.
+"""A run with one malicious tenant beside honest accounts: `ostler-lab chaos --scenario tenant`.
 
 The tenant's jobs take a tenth of a second and leave a process behind, so that their Pods do not end. It queues many of
 them, asks for labels that no pool has, and polls without end with tokens of its own making. The honest accounts push

@@ -1,4 +1,4 @@
-"""`ostler demo`: the whole system on this machine, real jobs through it, and an honest verdict.
+"""`ostler-lab demo`: the whole system on this machine, real jobs through it, and an honest verdict.
 
 The verdict is computed from the logs of the lab's GitHub and kubelet, never from Ostler's rows; only the times
 and the numbers of remaps and repairs that are shown beside it come from Ostler.
@@ -96,7 +96,7 @@ def run_demo(*, jobs: int | None, cluster: str, seed: int, logs: Path | None = N
             say("Pods are warm; sending jobs")
             status = _drive(system, console, jobs=jobs, seed=seed, stop=stop, say=say)
     except (ControlPlaneUnavailable, StartError) as error:
-        console.print(f"[red]ostler demo:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
+        console.print(f"[red]ostler-lab demo:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         status = 1
     except KeyboardInterrupt:
         say("stopped while it started; nothing is left running")
