@@ -23,15 +23,15 @@ _LINES = (
     ("missing_pods", "sweep_every", "sweeps"),
     ("missing_stamps", "sweep_every", "sweeps"),
     ("redelivery", "sweep_every", "sweeps"),
-    ("adrift_jobs", "sweep_every", "sweeps"),
+    ("unresolved_jobs", "sweep_every", "sweeps"),
     ("orphaned_stamps", "sweep_every", "sweeps"),
-    ("silent_pods", "sweep_every", "sweeps"),
+    ("unresponsive_pods", "sweep_every", "sweeps"),
     ("gone_nodes", "sweep_every", "sweeps"),
     ("finished_jobs", "sweep_every", "sweeps"),
     ("orphaned_runners", "slow_sweep_every", "sweeps"),
     ("orphaned_service_accounts", "slow_sweep_every", "sweeps"),
     ("prune", "prune_every", "sweeps"),
-    ("unbound_executions", "sweep_every", "sweeps"),
+    ("unidentified_executions", "sweep_every", "sweeps"),
     ("catch_up", "catch_up_every", "sweeps"),
 )
 

@@ -86,7 +86,7 @@ def run(recorder: Recorder) -> None:
 class _Keys:
     """Wake keys in memory."""
 
-    def taken(self, _pool_id: int) -> None:
+    def clear_wake(self, _pool_id: int) -> None:
         """Forget a key."""
 
 

@@ -18,7 +18,7 @@ from lab.control_plane import ControlPlane
 MAIN = "orphaned_stamps"
 OTHERS = ("missing_pods", "missing_stamps", "orphaned_service_accounts")
 _ORPHANS = 1000
-"""One Pod of so many is stranded."""
+"""One Pod of so many is stalled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class _Fleet:
         cost = self.measure(recorder, name)
         listed, outcome = self._stage.rows("SELECT listed, outcome FROM sweep_runs ORDER BY id DESC LIMIT 1")[0]
         repaired = self._stage.scalar("SELECT count(*) FROM repairs")
-        wanted = 0 if name in {"missing_pods", "orphaned_service_accounts"} else _stranded(self._herd.count, name)
+        wanted = 0 if name in {"missing_pods", "orphaned_service_accounts"} else _stalled(self._herd.count, name)
         if (listed, outcome, repaired) != (self._herd.count, "done", wanted):
             raise RuntimeError(f"{name}: {outcome}, {listed} listed, {repaired} of {wanted} repaired")
         self._stage.rows("DELETE FROM repairs")
@@ -139,7 +139,7 @@ class _Fleet:
         return Cost(**said, server=cpu(self._server) - used, window=window)
 
 
-def _stranded(count: int, name: str) -> int:
+def _stalled(count: int, name: str) -> int:
     rest = 1 if name == MAIN else 2
     return sum(1 for number in range(count) if number % _ORPHANS == rest)
 

@@ -86,7 +86,7 @@ def speaking_to_postgres(url: Secret) -> Iterator[None]:
 
 
 def no_answer(name: str, url: Secret, why: str, *, variable: str) -> str:
-    """Return one line about a server that does not answer: which, where, why, and what to look at."""
+    """Return one line about a server that does not answer: which, where, why, and what to check."""
     return f"{name} at {endpoint(url.reveal())} does not answer: {why}. See {variable}, and that {name} runs there"
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MOST_PODS = 10_000
 TRIES = 5
 LOOK_EVERY = 2.0
-"""Seconds between two looks at a pool that drains."""
+"""Seconds between two checks of a pool that drains."""
 OUTAGE = 60.0
 """Seconds without an answer of the API server after which the command no longer waits for a drain."""
 
@@ -94,7 +94,7 @@ def drain(
                 err=True,
             )
             raise typer.Exit(2)
-        if not pool.held:
+        if not pool.has_finalizer:
             fail(
                 f"pool {name} lacks the finalizer ostler.dev/drain, and without it the cluster would end its busy Pods "
                 "with it. A worker on the queue `pools` puts it on within seconds: see that one runs "

@@ -187,7 +187,7 @@ def _decision(story: PoolStory) -> tuple[str, str]:
     if not story.pool.autoscaled:
         return "", "autoscaling.enabled is false: `ostler pool scale` sets the replicas"
     if not story.pool.scaling:
-        return "", "the autoscaler has not looked at it yet"
+        return "", "the autoscaler has not checked it yet"
     return story.pool.scaling["verdict"], story.pool.scaling["why"]
 
 

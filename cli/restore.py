@@ -11,7 +11,7 @@ from cli.kubeconfigs import choose
 from cli.tables import Column, Kind, print_table
 
 if TYPE_CHECKING:
-    from tasks.restore.restoring import Look, Report
+    from tasks.restore.restoring import PodJudgement, Report
 
 THREADS = 2
 
@@ -50,24 +50,28 @@ def _print(report: Report, *, dry: bool) -> None:
     if not report.needed:
         typer.echo(f"Nothing to restore: {report.why}.")
         return
-    acts = Counter(str(look.verdict.act) for look in report.looks)
-    told = [look for look in report.looks if look.verdict.act != "leave" or look.verdict.drops is not None]
+    acts = Counter(str(judgement.verdict.act) for judgement in report.judgements)
+    told = [
+        judgement
+        for judgement in report.judgements
+        if judgement.verdict.act != "leave" or judgement.verdict.drops is not None
+    ]
     print_table(
         ("pod", "would" if dry else "did", Column("why", Kind.TEXT), Column("runner", Kind.NAME, drop=1), "account"),
-        (_row(look) for look in told),
+        (_row(judgement) for judgement in told),
         empty="no Pod has a claim that Postgres does not know",
     )
     typer.echo("Pods: " + (", ".join(f"{count} {act}" for act, count in sorted(acts.items())) or "none"))
     typer.echo("Jobs: " + (", ".join(f"{count} {said}" for said, count in sorted(report.jobs.items())) or "none open"))
     if report.unasked:
         typer.echo(f"GitHub did not answer for {', '.join(report.unasked)}: their Pods are kept.")
-    for look in report.undecided:
-        typer.echo(f"Not decided: {look.pod.name}: {look.verdict.why}. It is kept until it ends by itself.")
+    for judgement in report.undecided:
+        typer.echo(f"Not decided: {judgement.pod.name}: {judgement.verdict.why}. It is kept until it ends by itself.")
     if report.let_go:
         typer.echo("The rows are let go: claims move and sweeps repair again. `ostler doctor` tells how it stands.")
 
 
-def _row(look: Look) -> tuple[str, str, str, str | None, int | None]:
-    verdict = look.verdict
+def _row(judgement: PodJudgement) -> tuple[str, str, str, str | None, int | None]:
+    verdict = judgement.verdict
     runner = None if verdict.runner is None else verdict.runner.name
-    return look.pod.name, verdict.act, verdict.why, runner, look.account_id
+    return judgement.pod.name, verdict.act, verdict.why, runner, judgement.account_id

@@ -30,7 +30,7 @@ class Seen:
     ingress: Reach
 
 
-def look(network: Network, pod: Pod) -> Seen:
+def observe(network: Network, pod: Pod) -> Seen:
     """Return what a Pod may do in both directions."""
     return Seen(network, pod, reach(network, pod, Direction.EGRESS), reach(network, pod, Direction.INGRESS))
 

@@ -89,7 +89,7 @@ def judge_network(question: Question) -> NetworkVerdict:
     found: list[tuple[str, Refusal]] = []
     rows: list[Row] = []
     for runner in runners:
-        seen = dangers.look(network, runner.pod)
+        seen = dangers.observe(network, runner.pod)
         mine: list[Refusal] = []
         same: bool | None = None
         if runner.stamped:

@@ -45,7 +45,7 @@ class Deploy:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What comes of it: safe when nothing refuses it. `notes` say what was not looked at.
+    """What comes of it: safe when nothing refuses it. `notes` say what was not checked.
 
     They also warn of pools whose Pods will be refused.
     """
@@ -142,7 +142,7 @@ def _over(live: Object | None, old: Object | None, new: Object) -> Mapping[str, 
 def _notes(deploy: Deploy, after: Manifests, rows: Iterable[Row], changes: Iterable[Change]) -> tuple[str, ...]:
     found: list[str] = []
     if any(each.reaches_web is None for each in rows):
-        found.append("no Pods of web are in these manifests: who reaches it was not looked at")
+        found.append("no Pods of web are in these manifests: who reaches it was not checked")
     if after.not_evaluated:
         found.append(f"not evaluated, though they rule traffic too: {', '.join(after.not_evaluated)}")
     found.extend(note_secrets(after))

@@ -33,7 +33,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Policies in force, the labels of namespaces, and the Pods that are looked at as peers."""
+    """Policies in force, the labels of namespaces, and the Pods that are checked as peers."""
 
     policies: tuple[Policy, ...]
     namespaces: Mapping[str, Mapping[str, str]]

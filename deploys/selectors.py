@@ -13,7 +13,7 @@ class Malformed(ValueError):
 
 
 class Operator(StrEnum):
-    """How a requirement looks at the value of its key."""
+    """How a requirement checks the value of its key."""
 
     IN = "In"
     NOT_IN = "NotIn"

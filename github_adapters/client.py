@@ -209,7 +209,7 @@ class GitHub:
         """Return all runners of a scope; `Retryable` when GitHub showed fewer than it counted (law L8).
 
         An `optional` list is shed first when calls are scarce. A runner may be missing when others went between two
-        pages, so one look proves no absence. `between` is called before each further page and returns its policy,
+        pages, so one check proves no absence. `between` is called before each further page and returns its policy,
         whose deadline is then that page's; without it the deadline is for all pages.
         """
         return self._list(

@@ -25,7 +25,7 @@ LONGEST_GROUP = 100
 _MOST_PODS = 10_000
 _DURATION = "^([0-9]+h)?([0-9]+m)?([0-9]+s)?$"
 _CONDITION_TYPES = ("Ready", "Draining", "Degraded", "RunnerOutdated")
-COUNTS = ("starting", "warm", "reserved", "busy", "ending", "retiring", "silent", "spent", "stale", "lost")
+COUNTS = ("starting", "warm", "reserved", "busy", "ending", "retiring", "unresponsive", "spent", "stale", "lost")
 """The states of a Pod that a pool's status counts. `stale` is a flag beside them; `lost` Pods are in no other count."""
 
 

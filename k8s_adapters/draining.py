@@ -15,10 +15,12 @@ from k8s_adapters.retry import RetryPolicy, answer_of
 from ostler.errors import Conflict, Gone, Invalid, Retryable
 
 _ROUNDS = 4
-"""Times that somebody else may change the pool between our look at it and our patch."""
+"""Times that somebody else may change the pool between our check at it and our patch."""
 
 
-def hold_pool(client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None = None) -> bool:
+def add_finalizer(
+    client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None = None
+) -> bool:
     """Put our finalizer on the pool with this UID; False when it is gone, or its deletion was asked for before.
 
     Raises `Retryable` when others change it all the time.
@@ -47,7 +49,9 @@ def hold_pool(client: KubeClient, *, namespace: str, name: str, uid: str, policy
     raise Retryable(f"{path} changed {_ROUNDS} times before our finalizer was on it")
 
 
-def let_pool_go(client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None = None) -> bool:
+def remove_finalizer(
+    client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None = None
+) -> bool:
     """Take our finalizer off the pool with this UID; False when it was not on it, or the pool is gone.
 
     Raises `Retryable` when others change its finalizers all the time.

@@ -37,7 +37,7 @@ _BOUND_TO_POD_OR_NODE = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class PodSeen:
-    """What one look at a runner Pod showed.
+    """What one check of a runner Pod showed.
 
     `poller_exit_code` and the runner's exit facts are None while that container has not ended.
     `runner_ready` is the runner's readiness now: the kubelet takes it back when the container ends.

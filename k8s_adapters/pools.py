@@ -45,8 +45,8 @@ class PoolSeen:
     lays nothing over the Pod.
     `max_surge` is None where the default counts. `replicas_writer`: the field manager, other than Ostler, that owns
     `spec.replicas`, as a GitOps controller whose manifest has it; None where nobody does.
-    `held`: our finalizer is on it. `deleted_at`: when its deletion was asked for. `status` is as it was written last.
-    `resource_version` is that of this look.
+    `has_finalizer`: our finalizer is on it. `deleted_at`: when its deletion was asked for. `status` is as it was
+    written last. `resource_version` is that of this check.
     """
 
     uid: str
@@ -80,7 +80,7 @@ class PoolSeen:
     allow_forks: bool
     pod_template: Json | None
     template_hash: str
-    held: bool
+    has_finalizer: bool
     deleted_at: datetime | None
     problem: str | None
     status: Json
@@ -256,7 +256,7 @@ def read_pool(item: Json) -> PoolSeen:
             overlay=overlay,
             assigned_user=spec.get("assignedUser") is True,
         ),
-        held=DRAIN_FINALIZER in (metadata.get("finalizers") or ()),
+        has_finalizer=DRAIN_FINALIZER in (metadata.get("finalizers") or ()),
         deleted_at=None if deleted_at is None else datetime.fromisoformat(deleted_at),
         problem="; ".join(problems) or None,
         status=item.get("status") or {},

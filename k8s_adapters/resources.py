@@ -15,7 +15,7 @@ from k8s_adapters.retry import RetryPolicy, answer_of
 from ostler.errors import Conflict, Forbidden, Gone, Retryable
 
 _ROUNDS = 4  # times that something under our name may vanish while we look at it
-_LOOK_EVERY = 0.1  # seconds between two looks at a terminating namesake
+_LOOK_EVERY = 0.1  # seconds between two checks of a terminating namesake
 _SERVICE_ACCOUNT_WAITS = (0.05, 0.1, 0.2, 0.4, 0.8)  # seconds; the admission's cache lags behind the create
 
 

@@ -106,7 +106,7 @@ def _swap(
         if isinstance(error, Invalid) and (refused is None or refused.status != _UNPROCESSABLE):
             raise
         left = None if policy.deadline is None else policy.deadline - (client.timing.clock() - began)
-        result = _look(client, path, uid, value, single(policy, left=left))
+        result = _read_back(client, path, uid, value, single(policy, left=left))
         if result.outcome is StampOutcome.MOVED_ON and result.seen == expected:
             if isinstance(error, Conflict):  # other writers kept the server from applying it
                 raise Retryable(f"PATCH {path}: not applied", status=409) from error
@@ -115,7 +115,7 @@ def _swap(
     return _result(answer, uid, value)
 
 
-def _look(client: KubeClient, path: str, uid: str, value: str, policy: RetryPolicy) -> StampResult:
+def _read_back(client: KubeClient, path: str, uid: str, value: str, policy: RetryPolicy) -> StampResult:
     """Read the Pod once and believe what is there."""
     try:
         return _result(client.request("GET", path, accept=METADATA_ONLY, policy=policy), uid, value)

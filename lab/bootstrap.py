@@ -19,7 +19,7 @@ from lab.levers import pull
 from ostler.errors import Conflict
 
 RUNNER_IMAGE = "ghcr.io/actions/actions-runner:2.328.0"
-"""The image of the pools; the lab's kubelet looks at no image."""
+"""The image of the pools; the lab's kubelet checks no image."""
 
 
 @dataclass(frozen=True, slots=True)

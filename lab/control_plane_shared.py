@@ -20,7 +20,7 @@ from lab.control_plane import ClusterAccess, ControlPlane
 from lab.control_plane_build import ControlPlaneUnavailable, Say, binaries, quiet
 
 _STARTED_WITHIN = 240.0  # seconds; the keeper itself gives up earlier
-_CHECK_EVERY = 0.2  # seconds between two looks of the keeper at the users' lock
+_CHECK_EVERY = 0.2  # seconds between two checks of the keeper at the users' lock
 
 
 @contextmanager

@@ -24,7 +24,7 @@ STALLED = 90.0
 """Seconds without a job's end after which the rest is given up."""
 
 EVERY = 0.5
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 
 @dataclass(frozen=True, slots=True)

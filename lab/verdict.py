@@ -1,4 +1,4 @@
-"""The verdict on a run: what the lab's GitHub and kubelet saw, judged without a look at Ostler's rows.
+"""The verdict on a run: what the lab's GitHub and kubelet saw, judged without a check Ostler's rows.
 
 Pure: two logs in, problems as sentences out. Nothing here trusts Ostler, and nothing is imported from it.
 """

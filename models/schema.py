@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from models.browse import api_tokens
 from models.claims import runner_failures
-from models.db import epochs, stranded
+from models.db import epochs, stalls
 from models.db.base import Base
 from models.pools import offers, pod_lists, pools, runner_versions
-from models.routing import accounts, origins, runner_groups
+from models.routing import accounts, run_origins, runner_groups
 from models.sweeps import catch_up, redelivery, repairs, runner_lists, sweep_runs
 from models.tables import claims, deliveries, executions, jobs, runner_pods
 from models.upstream import backoffs, gates
@@ -26,7 +26,7 @@ MODULES = (
     gates,
     jobs,
     offers,
-    origins,
+    run_origins,
     pod_lists,
     pools,
     redelivery,
@@ -36,7 +36,7 @@ MODULES = (
     runner_lists,
     runner_pods,
     runner_versions,
-    stranded,
+    stalls,
     sweep_runs,
 )
 """The modules that hold tables; the list keeps their imports from looking unused."""

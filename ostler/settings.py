@@ -356,7 +356,7 @@ class Settings(Stores, App, Periods, Logs):
         gt=0,
         description=("Seconds that a spent Pod waits for its `completed` webhook. Then GitHub is asked for the job"),
     )
-    adrift_after: float = Field(
+    unresolved_after: float = Field(
         default=120,
         gt=0,
         description=(
@@ -364,7 +364,7 @@ class Settings(Stores, App, Periods, Logs):
             "has none. The interval grows with each question"
         ),
     )
-    adrift_late_after: float = Field(
+    unresolved_late_after: float = Field(
         default=3600,
         gt=0,
         description=(
@@ -490,7 +490,7 @@ class Settings(Stores, App, Periods, Logs):
         default=2592000,
         gt=0,
         description=(
-            "Seconds for which events of jobs and claims, runs of sweeps and records of stranded rows are kept"
+            "Seconds for which events of jobs and claims, runs of sweeps and records of stalled rows are kept"
         ),
     )
     keep_jobs: float = Field(
@@ -552,8 +552,8 @@ class Settings(Stores, App, Periods, Logs):
         lt=0.5,
         description="Largest fraction of failed calls at which an evaluation of a closed gate is healthy",
     )
-    gate_good_looks: int = Field(default=4, ge=1, description="Healthy evaluations in a row that reopen a gate")
-    gate_more_looks: int = Field(
+    gate_healthy_checks: int = Field(default=4, ge=1, description="Healthy evaluations in a row that reopen a gate")
+    gate_extra_checks: int = Field(
         default=4,
         ge=0,
         description=(
@@ -654,7 +654,7 @@ class BeatSettings(Periods, RedisAlone):
 
 
 class FlowerSettings(RedisAlone):
-    """What `ostler flower` reads: it is the process that people look at, so it is given no other secret."""
+    """What `ostler flower` reads: it is the process that people check, so it is given no other secret."""
 
     flower_host: str = Field(default="0.0.0.0", description="address that `ostler flower` listens on")  # noqa: S104
     flower_port: int = Field(default=5555, ge=0, le=65535, description="port that `ostler flower` listens on")

@@ -34,7 +34,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _SLOW = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20)
 _WAITS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 14400)
-_STRANDED = (1, 2.5, 5, 10, 20, 30, 60, 90, 150, 200, 300, 480, 900, 1800, 3600)
+_STALL_BUCKETS = (1, 2.5, 5, 10, 20, 30, 60, 90, 150, 200, 300, 480, 900, 1800, 3600)
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a series each, which nobody asks for
 _registry = CollectorRegistry()
@@ -64,7 +64,7 @@ RUNNER_UPDATES = Counter(
 RUNNER_START_SECONDS = Histogram(
     "ostler_runner_start_seconds",
     "From the delivery of a JIT to the execution on its runner, self-updates included",
-    buckets=_STRANDED,
+    buckets=_STALL_BUCKETS,
     registry=_registry,
 )
 JOB_WAIT_SECONDS = Histogram(
@@ -135,21 +135,21 @@ FAILED_STARTS = Counter(
     ("cause",),
     registry=_registry,
 )
-STRANDED_SECONDS = Histogram(
-    "ostler_stranded_seconds",
-    "From the moment that something was stranded until it was served",
+STALL_SECONDS = Histogram(
+    "ostler_stall_seconds",
+    "From the moment that something was stalled until it was served",
     ("cause", "found_by"),
-    buckets=_STRANDED,
+    buckets=_STALL_BUCKETS,
     registry=_registry,
 )
-UNUSED_LOOKS = Counter(
-    "ostler_unused_looks_total",
+UNUSED_RUNNER_CHECKS = Counter(
+    "ostler_unused_runner_checks_total",
     "Looks of `unused_runners` at a delivered claim that executes nothing, by verdict",
     ("verdict",),
     registry=_registry,
 )
-CATCH_UP_LEFT = Counter(
-    "ostler_catch_up_left_total",
+CATCH_UP_INCOMPLETE = Counter(
+    "ostler_catch_up_incomplete_total",
     "Looks of `catch_up` at a repository that were left to a later tick",
     ("why",),
     registry=_registry,
@@ -239,12 +239,12 @@ for _why in ("surplus", "drained", "template", "cordoned", "not_started", "over"
     PODS_RETIRED.labels(_why)
 for _how in ("completed", "failed", "out_of_memory", "deleted", "evicted", "preempted", "node", "deadline", "unknown"):
     PODS_LOST.labels(_how)
-for _trouble in ("image", "container", "unschedulable", "poller", "silent", "refused"):
+for _trouble in ("image", "container", "unschedulable", "poller", "unresponsive", "refused"):
     FAILED_STARTS.labels(_trouble)
 for _hint in ("gone", "spent", "executing", "unstamped", "pool"):
     WATCH_HINTS.labels(_hint)
-for _why in ("allowance", "limited", "silent", "uninstalled", "refused", "failed", "time"):
-    CATCH_UP_LEFT.labels(_why)
+for _why in ("allowance", "limited", "no_answer", "uninstalled", "refused", "failed", "time"):
+    CATCH_UP_INCOMPLETE.labels(_why)
 for _upstream in ("github", "kubernetes"):
     for _outcome in ("answered", "failed"):
         UPSTREAM_CALLS.labels(_upstream, _outcome)

@@ -4,7 +4,7 @@ Kombu makes a `redis.Redis` for every command that it sends. The object holds no
 and a table of some hundred callbacks, and filling that table costs more than the command. Such a client may be
 shared by threads, keeps no connection of its own, and finds broken ones as before: connections are the pool's.
 
-Every message says when it was sent, so that a look at a queue's head tells which messages may still wait in it.
+Every message says when it was sent, so that a check of a queue's head tells which messages may still wait in it.
 
 What is no message (no JSON, or JSON of another shape) is dropped and counted. Kombu's own consumer ends with it, and so
 would one worker after the other.

@@ -65,7 +65,7 @@ REST_MS = 2
 RESTS_FROM = 100
 """Pods; a smaller pool is reconciled as often as somebody asks."""
 COUNT_MS = 60_000
-ALONE_MS = 5_000
+SINGLE_FLIGHT_MS = 5_000
 EXPIRES = 60
 HINTS = frozenset(
     {
@@ -164,23 +164,23 @@ class Waker:
         """Return when the message was sent that comes next from a queue; None when none waits there."""
         return transport.head_of(self._redis.lrange(queue, *transport.HEAD))
 
-    def taken(self, pool_id: int) -> None:
+    def clear_wake(self, pool_id: int) -> None:
         """Delete the wake key; the matcher calls it under the pool's lock, and a failure only costs a run."""
         self._redis_under_lock.delete(wake_key(pool_id))
 
-    def kept(self, pool_id: int, *, shared: bool = False) -> None:
+    def clear_reconcile(self, pool_id: int, *, shared: bool = False) -> None:
         """Delete the key that says that a reconcile of this pool waits; its task calls it before it looks.
 
         `shared`: it is one by the list of a tick, which has a key of its own.
         """
         self._redis.delete(tick_key(pool_id) if shared else reconcile_key(pool_id))
 
-    def counted(self, pool_id: int, *, pods: int) -> None:
+    def record_pod_count(self, pool_id: int, *, pods: int) -> None:
         """Note down how many Pods a pool has, by which its next reconciles keep a distance."""
         with suppress(redis.RedisError):
             self._redis.set(count_key(pool_id), pods, px=COUNT_MS)
 
-    def has_rested(self, pool_id: int) -> bool:
+    def may_reconcile(self, pool_id: int) -> bool:
         """Return whether a reconcile may begin, and have the next one wait: each lists all Pods of the pool.
 
         The distance is 2 s for 1,000 Pods, and none for less than 100. Without Redis there is none.
@@ -192,24 +192,24 @@ class Waker:
         except redis.RedisError:
             return True
 
-    def watching(self, namespace: str, *, seconds: float) -> None:
+    def mark_watched(self, namespace: str, *, seconds: float) -> None:
         """Say that whoever keeps a pool of this namespace will be woken when a Pod ends, for so long."""
         self._redis.set(watch_key(namespace), "1", px=round(seconds * 1000))
 
-    def watched(self, namespace: str) -> bool:
+    def is_watched(self, namespace: str) -> bool:
         """Return whether somebody says so."""
         return bool(self._redis.exists(watch_key(namespace)))
 
     @contextmanager
-    def alone(self, what: str) -> Iterator[bool]:
+    def single_flight(self, what: str) -> Iterator[bool]:
         """Yield whether nobody else does `what` now, or did it within the last 5 s.
 
         So those who saw the same work share it. It is no lock: Redis may forget it, and without Redis all do all of
         it. What fails may be done by others at once.
         """
-        key = f"ostler:alone:{what}"
+        key = f"ostler:single_flight:{what}"
         try:
-            first = bool(self._redis.set(key, "1", nx=True, px=ALONE_MS))
+            first = bool(self._redis.set(key, "1", nx=True, px=SINGLE_FLIGHT_MS))
         except redis.RedisError:
             first = True
         try:
@@ -225,7 +225,7 @@ class Waker:
 
         A reconcile is not sent while one of its pool waits; that of a large pool waits for its rest. One by the list of
         a tick (`shared`) is only held back by another one of its kind: its list is older than what a wake tells of. Of
-        looks at all pools one is sent at once, the next for a second later, and none while that one waits.
+        checks all pools one is sent at once, the next for a second later, and none while that one waits.
         """
         if name == RECONCILE and kwargs.get("shared"):
             if not self._redis.set(tick_key(kwargs["pool_id"]), "1", nx=True, px=RECONCILE_MS):

@@ -150,7 +150,7 @@ def _explain(job: JobFacts) -> Explanation:
         return Explanation(
             WaitsFor.ENVIRONMENT,
             "GitHub holds it for an environment; it is not queued yet and uses nothing.",
-            "Approve the deployment on GitHub, or look at the environment's protection rules.",
+            "Approve the deployment on GitHub, or check the environment's protection rules.",
         )
     if job.database_older and job.state is not JobState.RUNNING:
         return Explanation(
@@ -203,7 +203,7 @@ def _held(job: JobFacts, reason: HoldReason) -> Explanation:
         case HoldReason.RUNNER_GROUP:
             return Explanation(
                 WaitsFor.POOL,
-                f"Its runner would never be given it: {detail}. That is looked at again at {until}.",
+                f"Its runner would never be given it: {detail}. That is checked again at {until}.",
                 "In the organisation: Settings, Actions, Runner groups: make the group, or let it admit this "
                 "repository (and public ones). Or correct runnerGroup of the RunnerPool; then it goes on within a "
                 "minute.",
@@ -252,7 +252,7 @@ def _claimed(job: JobFacts) -> Explanation:
     claim = job.claim
     if claim is None:
         return Explanation(
-            WaitsFor.GITHUB, "It is claimed, but no claim of it lives; the next look of the sweeps repairs that."
+            WaitsFor.GITHUB, "It is claimed, but no claim of it lives; the next check of the sweeps repairs that."
         )
     on = f"claim {claim.id} on Pod {claim.pod}"
     match claim.state:
@@ -393,7 +393,7 @@ _TROUBLES = {
         "its Pods end before their first poll",
         "See the log of container `poller` of one of them: it says why web did not take the poll.",
     ),
-    Trouble.SILENT: (
+    Trouble.UNRESPONSIVE: (
         "its Pods run, and web does not hear them",
         "See that OSTLER_DISPATCH_URL reaches web from the Pods: DNS, network policies, and the log of `poller`.",
     ),

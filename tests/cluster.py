@@ -15,7 +15,7 @@ import pytest
 
 from k8s_adapters.client import KubeClient, make_client
 from k8s_adapters.crd import apply_crd
-from k8s_adapters.draining import let_pool_go
+from k8s_adapters.draining import remove_finalizer
 from k8s_adapters.pools import list_pools
 from lab.control_plane import ClusterAccess, ControlPlane, ControlPlaneUnavailable, NodeGrace
 from lab.control_plane_shared import shared
@@ -83,6 +83,6 @@ def namespace(admin: KubeClient) -> Iterator[str]:
 def delete_namespace(kube: KubeClient, name: str) -> None:
     """Delete a namespace in the background. Its pools are let go first: nobody is left who would drain them."""
     for pool in list_pools(kube, namespace=name):
-        if pool.held:
-            let_pool_go(kube, namespace=name, name=pool.name, uid=pool.uid)
+        if pool.has_finalizer:
+            remove_finalizer(kube, namespace=name, name=pool.name, uid=pool.uid)
     kube.request("DELETE", f"/api/v1/namespaces/{name}")

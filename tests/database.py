@@ -14,7 +14,7 @@ from sqlalchemy import Engine, event
 
 from lab.postgres import Postgres
 from lab.redis import Redis
-from models.db import epochs, migrate, patience
+from models.db import client_waits, epochs, migrate
 from models.db.engine import make_engine
 from ostler.clock import utcnow
 from ostler.secrets import Secret
@@ -36,7 +36,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
     """A real server with a migrated template database."""
     server = Postgres(tmp_path_factory.mktemp("postgres"), fsync=False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(patience, "CONNECT", 60.0)  # a busy machine is slow to fork; what 5 s do is a test of its own
+        patch.setattr(client_waits, "CONNECT", 60.0)  # a busy machine is slow to fork; what 5 s do is a test of its own
         server.start()
         server.create_database(_TEMPLATE)
         engine = make_engine(Secret(server.url(_TEMPLATE)), pool_size=2, application="migrations")

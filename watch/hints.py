@@ -2,7 +2,7 @@
 
 A pool's reconciler is woken at once when a Pod has ended, and once a second at most while more of them do. Of a job
 that began nothing is told before its webhook had time to come. While Redis is away hints wait, up to a bound; beyond it
-the sweeps are asked to look at everything.
+the sweeps are asked to check everything.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KEEPER_EVERY = 1.0
 """Seconds between two wakes of one pool's reconciler at least: it lists all Pods of its pool."""
 
 EVERYTHING_EVERY = 10.0
-"""Seconds between two times that the sweeps are asked to look at everything at least."""
+"""Seconds between two times that the sweeps are asked to check everything at least."""
 
 BATCH = 500
 """Pods that one message names at most."""
@@ -49,7 +49,7 @@ class Ending(TypedDict):
 
 @dataclass(slots=True)
 class Batch:
-    """What is told at a time, and whether the sweeps are to look at everything. `changed` are pools.
+    """What is told at a time, and whether the sweeps are to check everything. `changed` are pools.
 
     `endings` are of those of the Pods that are `gone` whose last sight said how they ended.
     """
@@ -117,7 +117,7 @@ class Hints:
             self._changed_pools[name] = None
             self._changed.notify()
 
-    def look_at_everything(self) -> None:
+    def resync(self) -> None:
         """Events may have been missed: let the sweeps look."""
         with self._changed:
             self._everything = True

@@ -84,7 +84,7 @@ class _Watch:
         return status
 
     def _step(self) -> None:
-        """Renew or look at the Lease, and do what follows."""
+        """Renew or check the Lease, and do what follows."""
         try:
             self._candidate.step()
         except UpstreamError as error:
@@ -111,7 +111,7 @@ class _Watch:
     def _say_so(self) -> None:
         """Tell the reconcilers that they will be woken."""
         try:
-            self._signs.watching(self._settings.namespace, seconds=self._settings.watch_lease)
+            self._signs.mark_watched(self._settings.namespace, seconds=self._settings.watch_lease)
         except RedisError as error:
             log.warning("watch.not_said", error=type(error).__name__)
 

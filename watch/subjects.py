@@ -9,7 +9,7 @@ from k8s_adapters.pods import PodSeen, list_pods_at
 from k8s_adapters.pools import PoolSeen, list_pools_at
 from k8s_adapters.retry import RetryPolicy
 from k8s_adapters.watching import PodWatch, PoolWatch, Watch
-from rules.upstream.watching import PoolSight, Sight, hints_of, pool_changed
+from rules.upstream.watching import PoolObservation, Sight, hints_of, pool_changed
 from watch.hints import Ending, Hints
 
 _ONE_LIST = RetryPolicy(attempts=1, deadline=20.0)
@@ -53,7 +53,7 @@ class Pods:
             self._note(uid, None)
         for pod in pods:
             self.see(pod, deleted=False)
-        self._hints.look_at_everything()  # what was gone before we first looked is known to the rows alone
+        self._hints.resync()  # what was gone before we first looked is known to the rows alone
         return len(pods), version
 
     def connect(self, version: str, *, seconds: int) -> PodWatch:
@@ -98,7 +98,7 @@ class Pools:
         self._client = client
         self._hints = hints
         self._namespace = namespace
-        self._sights: dict[str, PoolSight] = {}
+        self._sights: dict[str, PoolObservation] = {}
 
     def list(self) -> tuple[int, str]:
         """Take the whole list."""
@@ -115,10 +115,10 @@ class Pools:
 
     def see(self, item: PoolSeen, *, deleted: bool) -> None:
         """Take one pool."""
-        sight = PoolSight(item.name, item.generation, terminating=item.terminating)
+        sight = PoolObservation(item.name, item.generation, terminating=item.terminating)
         self._note(item.uid, None if deleted else sight)
 
-    def _note(self, uid: str, after: PoolSight | None) -> None:
+    def _note(self, uid: str, after: PoolObservation | None) -> None:
         before = self._sights.get(uid)
         seen = after or before
         if seen is not None and pool_changed(before, after):

@@ -1,6 +1,6 @@
 """Python's garbage collector in a process that holds thousands of polls.
 
-A held poll is some dozens of objects that live for a minute. A full collection looks at all of them and stops the event
+A held poll is some dozens of objects that live for a minute. A full collection checks all of them and stops the event
 loop meanwhile. What the process was built from never becomes garbage, so it is taken out of sight, and full
 collections are made rare: reference counts free nearly everything here without them.
 """

@@ -33,7 +33,7 @@ class Sender(Protocol):
     def wake(self, pool_id: int) -> bool:
         """Send a dispatch of the pool unless one waits."""
 
-    def taken(self, pool_id: int) -> None:
+    def clear_wake(self, pool_id: int) -> None:
         """Forget that a dispatch of the pool waits."""
 
     def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
@@ -84,7 +84,7 @@ class Publisher:
         self._sender.close()
 
     def wake(self, pool_ids: Iterable[int]) -> None:
-        """Have the matcher look at these pools; returns at once."""
+        """Have the matcher check these pools; returns at once."""
         with self._changed:
             for pool_id in pool_ids:
                 if pool_id in self._pools:
@@ -159,6 +159,6 @@ class Publisher:
     def _forget_wake(self, pool_id: int) -> None:
         # The key may stand although its message was never sent: it would swallow the next try.
         try:
-            self._sender.taken(pool_id)
+            self._sender.clear_wake(pool_id)
         except (redis.RedisError, OSError) as error:
             log.info("publisher.key_left", pool=pool_id, error=type(error).__name__)

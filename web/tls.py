@@ -27,7 +27,7 @@ from web.connections import Connections
 from web.refused_log import RefusedLog
 
 LOOK_EVERY = 10.0
-"""Seconds between two looks at the files. The kubelet brings a changed Secret within a minute or two."""
+"""Seconds between two checks of the files. The kubelet brings a changed Secret within a minute or two."""
 
 HANDSHAKE_WITHIN = 10.0
 """Seconds from the accept to the end of the handshake."""
@@ -85,7 +85,7 @@ class Certificate:
         """When the certificate in force ends."""
         return self._loaded.ends_at
 
-    def look(self) -> bool:
+    def check(self) -> bool:
         """Put the files in force where they have changed; return whether they did."""
         try:
             files = self._read()
@@ -107,7 +107,7 @@ class Certificate:
         while True:
             await asyncio.sleep(LOOK_EVERY)
             try:
-                self.look()
+                self.check()
             except Exception:
                 log.exception("tls.look_failed", ends_at=self.ends_at.isoformat())
 

@@ -1,7 +1,8 @@
 """`ostler doctor`: what is wrong, why, and what to do about it. Exit status 1 when something failed.
 
-A check is one function that takes a `Sight` and returns a `Verdict`, in the module of its family; it joins by a line in
-`checks.py`. They run at once, each with a deadline; what could not be looked at is `unknown`, and stops no other check.
+A check is one function that takes a `Context` and returns a `Verdict`, in the module of its family; it joins by a line
+in `checks.py`. They run at once, each with a deadline; what could not be checked is `unknown`, and stops no other
+check.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ Strict = Annotated[bool, typer.Option("--strict", help="exit status 1 also for w
 def doctor(as_json: Json = False, wide: Wide = False, only: Only = None, strict: Strict = False) -> None:
     """Look at what has to be right, and say cause and cure of what is not. Best with the settings of a worker."""
     from cli.doctor.checks import CHECKS
+    from cli.doctor.context import Context
     from cli.doctor.runner import is_bad, run
-    from cli.doctor.sight import Sight
 
     wanted = FAMILIES if only is None else tuple(part.strip() for part in only.split(",") if part.strip())
     if strange := [family for family in wanted if family not in FAMILIES]:
         raise ConfigurationError(f"--only: found {strange[0]!r}; there are {', '.join(FAMILIES)}")
-    findings = run([check for check in CHECKS if check.family in wanted], Sight())
+    findings = run([check for check in CHECKS if check.family in wanted], Context())
     if as_json:
         print_json([asdict(each) for each in findings])
     else:

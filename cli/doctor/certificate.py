@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from cryptography import x509
 
+from cli.doctor.context import Context
 from cli.doctor.findings import Verdict, failed, ok, unknown, warning
-from cli.doctor.sight import Sight
 from ostler.clock import machine_now
 
 FAILS = timedelta(days=7)
@@ -28,9 +28,9 @@ CONNECT_WITHIN = 5.0
 _CURE = "run `helm upgrade` with your values, or renew it where you made it: docs/operations/certificates.md"
 
 
-def certificate(sight: Sight) -> Verdict:
+def certificate(context: Context) -> Verdict:
     """The certificate of the dispatch URL is for its host, and lasts."""
-    url = urlsplit(sight.settings.dispatch_url)
+    url = urlsplit(context.settings.dispatch_url)
     host = url.hostname or ""
     if url.scheme != "https":
         return ok("runner Pods poll without TLS: there is no certificate to end")
@@ -53,7 +53,7 @@ def read_certificate(host: str, port: int) -> x509.Certificate:
     """Return the certificate that a server shows, whether or not it can be verified. Raises OSError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # nothing is sent: the certificate is only looked at
+    context.verify_mode = ssl.CERT_NONE  # nothing is sent: the certificate is only checked
     with (
         socket.create_connection((host, port), timeout=CONNECT_WITHIN) as connection,
         context.wrap_socket(connection, server_hostname=host) as secured,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from cli.cluster import cause_of
+from cli.doctor.context import Context
 from cli.doctor.findings import Verdict, failed, ok, unknown, warning
-from cli.doctor.sight import Sight
 from cli.kubeconfigs import choose
 from k8s_adapters.access import RIGHTS, may, who_am_i
 from k8s_adapters.admission import refuses_other_pods, refuses_the_collector
@@ -19,20 +19,20 @@ OLDEST = 30
 """The minor version of Kubernetes from which ValidatingAdmissionPolicies are there for everybody."""
 
 
-def kubernetes(sight: Sight) -> Verdict:
+def kubernetes(context: Context) -> Verdict:
     """The API server answers, and knows us."""
     try:
-        version = sight.kube.request("GET", "/version")
-        name = who_am_i(sight.kube)
+        version = context.kube.request("GET", "/version")
+        name = who_am_i(context.kube)
     except ConfigurationError as error:
         return failed(str(error), "run it where a worker runs, or name a kubeconfig in OSTLER_KUBECONFIG")
     except Retryable as error:
         cure = f"see {choose().named}, and that the API server runs there"
-        return failed(f"the API server {sight.kube.server} does not answer: {cause_of(error)}", cure)
+        return failed(f"the API server {context.kube.server} does not answer: {cause_of(error)}", cure)
     except Forbidden as error:
         return failed(f"the API server does not know us: {error}", f"see the credentials that {choose().named} names")
     except (Gone, Invalid) as error:
-        return failed(f"{sight.kube.server} is no Kubernetes API server: {error}", f"see {choose().named}")
+        return failed(f"{context.kube.server} is no Kubernetes API server: {error}", f"see {choose().named}")
     told = f"{version.get('gitVersion', 'Kubernetes')} answers {name}"
     minor = "".join(each for each in str(version.get("minor", "")) if each.isdecimal())
     if minor and int(minor) < OLDEST:
@@ -40,11 +40,11 @@ def kubernetes(sight: Sight) -> Verdict:
     return ok(told)
 
 
-def rights(sight: Sight) -> Verdict:
+def rights(context: Context) -> Verdict:
     """We may do what the process does whose identity this is; an administrator is asked for all of them."""
-    kube, namespace = sight.kube, sight.place.namespace
+    kube, namespace = context.kube, context.place.namespace
     name = who_am_i(kube)
-    if sight.lab_cluster:
+    if context.lab_cluster:
         return ok(f"{name} may do everything: the lab's API server refuses nobody")
     mine = [process for process in RIGHTS if name.startswith("system:serviceaccount:") and name.endswith(f"-{process}")]
     if not mine and name.startswith("system:serviceaccount:") and name.rpartition("-")[2] in {"beat", "flower"}:
@@ -61,17 +61,17 @@ def rights(sight: Sight) -> Verdict:
     return ok(f"{name} may do what {', '.join(mine)} does")
 
 
-def definition(sight: Sight) -> Verdict:
+def definition(context: Context) -> Verdict:
     """The cluster serves RunnerPool with this version's schema."""
     cure = "run `ostler crd` as an administrator"
     try:
-        live = sight.kube.request("GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD_NAME}")
+        live = context.kube.request("GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD_NAME}")
     except Gone:
         return failed(f"the cluster has no {CRD_NAME}", cure)
     except Forbidden:
         try:
-            sight.kube.request(
-                "GET", f"/apis/{API_VERSION}/namespaces/{sight.place.namespace}/{PLURAL}", query={"limit": 1}
+            context.kube.request(
+                "GET", f"/apis/{API_VERSION}/namespaces/{context.place.namespace}/{PLURAL}", query={"limit": 1}
             )
         except Gone:
             return failed(f"the cluster has no {CRD_NAME}", cure)
@@ -110,10 +110,10 @@ def _absent(value: Any, place: str, key: str) -> list[str]:
     return [f"{place}.{key}"] if value or (isinstance(value, int | float) and not isinstance(value, bool)) else []
 
 
-def admission(sight: Sight) -> Verdict:
+def admission(context: Context) -> Verdict:
     """The policy is in force that keeps the garbage collector from Pods that are not over."""
-    lab = sight.lab_cluster  # raises where the API server does not answer; the probe waits for it once more
-    answer = refuses_the_collector(sight.kube, sight.place.namespace)
+    lab = context.lab_cluster  # raises where the API server does not answer; the probe waits for it once more
+    answer = refuses_the_collector(context.kube, context.place.namespace)
     if answer.refused:
         return ok("the garbage collector is refused a runner Pod that is not over")
     if lab:
@@ -123,10 +123,10 @@ def admission(sight: Sight) -> Verdict:
     return unknown(answer.why, answer.cure)
 
 
-def pod_creation(sight: Sight) -> Verdict:
+def pod_creation(context: Context) -> Verdict:
     """The policy is in force that keeps workers from creating other Pods than runners."""
-    lab = sight.lab_cluster  # raises where the API server does not answer; the probe waits for it once more
-    answer = refuses_other_pods(sight.kube, sight.place.namespace)
+    lab = context.lab_cluster  # raises where the API server does not answer; the probe waits for it once more
+    answer = refuses_other_pods(context.kube, context.place.namespace)
     if answer.refused:
         return ok("workers are refused every Pod that is no runner's")
     if lab:
@@ -136,12 +136,12 @@ def pod_creation(sight: Sight) -> Verdict:
     return unknown(answer.why, answer.cure)
 
 
-def pools(sight: Sight) -> Verdict:
+def pools(context: Context) -> Verdict:
     """Every pool of the cluster can be used."""
-    found = list_pools(sight.kube, namespace=sight.place.namespace)
+    found = list_pools(context.kube, namespace=context.place.namespace)
     bad = [f"{pool.name}: {pool.problem}" for pool in found if pool.problem is not None]
     if bad:
         return failed("; ".join(bad), "correct the RunnerPool; the others are not touched by it")
     if not found:
-        return warning(f"there is no RunnerPool in {sight.place.namespace}", "make one: docs/first-run.md, step 4")
+        return warning(f"there is no RunnerPool in {context.place.namespace}", "make one: docs/first-run.md, step 4")
     return ok(f"{len(found)} {'pool' if len(found) == 1 else 'pools'}: {', '.join(pool.name for pool in found)}")

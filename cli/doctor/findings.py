@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cli.doctor.sight import Sight
+    from cli.doctor.context import Context
 
 WITHIN = 10.0
 """Seconds that a check may take, unless it says otherwise."""
@@ -49,7 +49,7 @@ class Check:
 
     name: str
     family: str
-    look: Callable[[Sight], Verdict]
+    run: Callable[[Context], Verdict]
     within: float = WITHIN
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from beat_schedule import periods, settings_of
+from cli.doctor.context import Context
 from cli.doctor.findings import Verdict, failed, ok, unknown, warning
-from cli.doctor.sight import Sight
 from cli.output import age
 from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, StoreUnreachable
@@ -20,18 +20,18 @@ MESSAGES_WITHIN = 30.0
 
 BEATS_WITHIN = timedelta(seconds=15)
 QUIET_FOR = timedelta(hours=24)
-"""Since the last webhook, after which it is worth a look: there are repositories that rest on weekends."""
+"""Since the last webhook, after which it is worth a check: there are repositories that rest on weekends."""
 
 
-def beats(sight: Sight) -> Verdict:
+def beats(context: Context) -> Verdict:
     """Something sends the sweeps, and something runs them."""
-    found = sight.rows
+    found = context.rows
     told = "never" if found.last_tick is None else f"{age(found.last_tick, now=found.now)} ago"
     if found.last_tick is not None and found.now - found.last_tick < TICK_WITHIN:
         return ok(f"a sweep began {told}")
     cause = f"a sweep last began {told}"
     try:
-        held = sight.redis_info["lock"]
+        held = context.redis_info["lock"]
     except (StoreUnreachable, ConfigurationError):
         return failed(
             f"{cause}; Redis was not asked or did not answer",
@@ -42,9 +42,9 @@ def beats(sight: Sight) -> Verdict:
     return failed(f"{cause}, though a beat holds its lock", "see that a worker runs on the queue `sweeps`")
 
 
-def web(sight: Sight) -> Verdict:
+def web(context: Context) -> Verdict:
     """Web runs, and hears its own channel: only then it beats."""
-    found = sight.rows
+    found = context.rows
     alive = [beat for beat in found.web_beats if found.now - beat < BEATS_WITHIN]
     if alive:
         return ok(f"{len(alive)} web {'process beats' if len(alive) == 1 else 'processes beat'}")
@@ -55,9 +55,9 @@ def web(sight: Sight) -> Verdict:
     return failed(cause, "start `ostler web`; one that runs says in GET /readyz what keeps it from beating")
 
 
-def messages(sight: Sight) -> Verdict:
+def messages(context: Context) -> Verdict:
     """Workers keep up with what they are sent."""
-    heads, now = sight.redis_info["heads"], utcnow()
+    heads, now = context.redis_info["heads"], utcnow()
     waits = {queue: (now - head).total_seconds() for queue, head in heads.items() if head is not None}
     late = [f"{queue}: {seconds:.0f} s" for queue, seconds in waits.items() if seconds > MESSAGES_WITHIN]
     if late:
@@ -66,15 +66,15 @@ def messages(sight: Sight) -> Verdict:
     return ok(f"the oldest has waited for {max(waits.values(), default=0):.0f} s")
 
 
-def sweeps(sight: Sight) -> Verdict:
+def sweeps(context: Context) -> Verdict:
     """No sweep has missed three of its periods, and none is paused unnoticed.
 
     Rows that were put back say nothing of the time before that was noticed.
     """
-    found = sight.rows
+    found = context.rows
     if not found.sweeps:
         return unknown("the database lacks the table of the sweeps", "run `ostler migrate`")
-    every = periods(**settings_of(sight.settings))
+    every = periods(**settings_of(context.settings))
     began = min((each.began_at for each in found.sweeps if each.began_at is not None), default=None)
     if began is None:
         return unknown("no sweep has run yet", "see the line of `beat`")
@@ -99,9 +99,9 @@ def sweeps(sight: Sight) -> Verdict:
     return ok(f"{len(found.sweeps)} sweeps are on time")
 
 
-def webhooks(sight: Sight) -> Verdict:
+def webhooks(context: Context) -> Verdict:
     """Webhooks are taken."""
-    found = sight.rows
+    found = context.rows
     if found.last_delivery is None:
         return warning("no webhook was ever taken", "`ostler setup ping` says what is in the way")
     told = f"the last webhook was taken {age(found.last_delivery, now=found.now)} ago"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 
+from cli.doctor.context import CALL_WITHIN, Context
 from cli.doctor.findings import Verdict, failed, ok, unknown, warning
-from cli.doctor.sight import CALL_WITHIN, Sight
 from cli.setup.ping import meaning
 from github_adapters import permissions as wanted
 from ostler import egress
@@ -21,12 +21,12 @@ BEHIND = timedelta(minutes=5)
 """It may be behind by less than this: a JWT ends nine minutes after our time."""
 
 
-def way(sight: Sight) -> Verdict:
+def way(context: Context) -> Verdict:
     """GitHub is reached, by the proxy and with the certificate authorities of this environment."""
     try:
-        url = sight.app.github_api_url
+        url = context.app.github_api_url
         told = f"{endpoint(url)} is reached {egress.told(os.environ, url)}"
-        sight.github.get_app(deadline_seconds=CALL_WITHIN)
+        context.github.get_app(deadline_seconds=CALL_WITHIN)
     except ConfigurationError as error:
         return failed(str(error), "docs/operations/corporate-networks.md describes proxies and private authorities")
     except Retryable as error:
@@ -38,10 +38,10 @@ def way(sight: Sight) -> Verdict:
     return ok(told)
 
 
-def app(sight: Sight) -> Verdict:
+def app(context: Context) -> Verdict:
     """GitHub accepts the App's id and key."""
     try:
-        found = sight.github.get_app(deadline_seconds=CALL_WITHIN)
+        found = context.github.get_app(deadline_seconds=CALL_WITHIN)
     except ConfigurationError as error:
         return failed(str(error), "`ostler setup github` makes the App and keeps what is told of it")
     except Forbidden as error:
@@ -52,9 +52,9 @@ def app(sight: Sight) -> Verdict:
     return ok(f"{found.name} is known to GitHub")
 
 
-def mints(sight: Sight) -> Verdict:
+def mints(context: Context) -> Verdict:
     """GitHub registers runners wherever jobs ask for them; what it refuses is told in its own words."""
-    found = sight.rows
+    found = context.rows
     if found.needed is not None:
         return unknown("the database does not fit this version", "run `ostler migrate`")
     if not found.backoffs:
@@ -64,9 +64,9 @@ def mints(sight: Sight) -> Verdict:
     return warning(f"{latest}{more}", cure_of_refusal(latest))
 
 
-def clock(sight: Sight) -> Verdict:
+def clock(context: Context) -> Verdict:
     """Our clock and GitHub's agree, or JWTs are of tomorrow."""
-    ahead = sight.github.clock_ahead(deadline_seconds=CALL_WITHIN)
+    ahead = context.github.clock_ahead(deadline_seconds=CALL_WITHIN)
     if ahead is None:
         return unknown("GitHub's answer has no date")
     told = f"our clock is {abs(ahead.total_seconds()):.0f} s {'ahead of' if ahead > timedelta() else 'behind'} GitHub's"
@@ -78,14 +78,14 @@ def clock(sight: Sight) -> Verdict:
     return ok(told)
 
 
-def permissions(sight: Sight) -> Verdict:
+def permissions(context: Context) -> Verdict:
     """Every installation has granted what the calls need, and nothing else."""
-    if not sight.installations:
+    if not context.installations:
         return failed("the App is installed nowhere", "install it: on the App's page, Install App")
     lacking, needless = [], []
     # An App has one set of permissions, which each owner grants: it needs what all kinds of owners together need.
-    kinds = {each.organization for each in sight.installations}
-    for each in sight.installations:
+    kinds = {each.organization for each in context.installations}
+    for each in context.installations:
         if missing := wanted.lacking(each.permissions, organization=each.organization):
             lacking.append(f"{each.login} lacks {', '.join(missing)}")
         if surplus := wanted.needless(each.permissions, organizations=kinds):
@@ -93,24 +93,24 @@ def permissions(sight: Sight) -> Verdict:
     if lacking:
         cure = "grant it on the App's page, Permissions & events, and have the owner accept the change"
         return failed("; ".join(lacking), cure)
-    if suspended := [each.login for each in sight.installations if each.suspended]:
+    if suspended := [each.login for each in context.installations if each.suspended]:
         return warning(f"suspended at {', '.join(suspended)}", "the owner can let it in again: Settings, GitHub Apps")
     if needless:
         return warning(f"more than is used: {'; '.join(needless)}", "take it away on the App's page")
-    return ok(f"exactly what is used, at {', '.join(each.login for each in sight.installations)}")
+    return ok(f"exactly what is used, at {', '.join(each.login for each in context.installations)}")
 
 
-def events(sight: Sight) -> Verdict:
+def events(context: Context) -> Verdict:
     """The App is told of jobs."""
-    found = sight.github.get_app(deadline_seconds=CALL_WITHIN).events
+    found = context.github.get_app(deadline_seconds=CALL_WITHIN).events
     if missing := wanted.silent(found):
         return failed(f"not subscribed to {', '.join(missing)}", "the App's page, Permissions & events")
     return ok(f"subscribed to {', '.join(found)}")
 
 
-def deliveries(sight: Sight) -> Verdict:
+def deliveries(context: Context) -> Verdict:
     """What GitHub sent lately was answered."""
-    listed = sight.github.list_deliveries().deliveries
+    listed = context.github.list_deliveries().deliveries
     if not listed:
         return warning("GitHub has sent no webhook for three days", "`ostler setup ping`, once a repository ran a job")
     latest = {each.guid: each for each in reversed(listed)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
+from cli.doctor.context import Context
 from cli.doctor.findings import Verdict, failed, ok, warning
-from cli.doctor.sight import Sight
 from github_adapters.auth import AppAuth
 from github_adapters.governor import Ungoverned
 from github_adapters.http import Http
@@ -16,10 +16,10 @@ from ostler.errors import ConfigurationError
 from ostler.settings import unread_variables
 
 
-def settings(sight: Sight) -> Verdict:
+def settings(context: Context) -> Verdict:
     """Every setting that a process needs is there and makes sense."""
     try:
-        found = sight.settings
+        found = context.settings
         Cipher(found.encryption_keys)
         http = Http(api_url=found.github_api_url, timeout=1)
         AppAuth(
@@ -36,9 +36,9 @@ def settings(sight: Sight) -> Verdict:
     return ok(f"all are there; runner Pods live in {found.namespace}")
 
 
-def versions(sight: Sight) -> Verdict:
+def versions(context: Context) -> Verdict:
     """What runs here. What Postgres, Redis and Kubernetes are is said by their own checks."""
-    del sight
+    del context
     told = [f"Python {platform.python_version()}"]
     for package in ("celery", "celery-redbeat", "SQLAlchemy"):
         try:

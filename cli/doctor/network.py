@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from cli.doctor.context import Context
 from cli.doctor.findings import Verdict, ok, unknown, warning
-from cli.doctor.sight import Sight
 from deploys.addresses import PRIVATE, Addresses, block
 from deploys.network_policies import Direction, parse_policy
 from deploys.network_reach import Network, Pod, Ports, reach
@@ -16,12 +16,12 @@ SHOWN = 5
 """Addresses that a line names at most."""
 
 
-def job_network(sight: Sight) -> Verdict:
+def job_network(context: Context) -> Verdict:
     """A busy Pod cannot reach the API server, a node, or a private address."""
-    namespace = sight.place.namespace
+    namespace = context.place.namespace
     try:
         policies = tuple(
-            parse_policy(each, namespace=namespace) for each in list_policies(sight.kube, namespace=namespace)
+            parse_policy(each, namespace=namespace) for each in list_policies(context.kube, namespace=namespace)
         )
     except Forbidden:
         return unknown("this identity may not read NetworkPolicies", "run it as an administrator")
@@ -34,7 +34,7 @@ def job_network(sight: Sight) -> Verdict:
             f"no NetworkPolicy of {namespace} rules what jobs reach: the cluster's own addresses and metadata are open",
             "set networkPolicies.enabled of the chart, or close them with your network plugin's own policies",
         )
-    return _judge(found.addresses_beside(Ports()), own_addresses(sight.kube))
+    return _judge(found.addresses_beside(Ports()), own_addresses(context.kube))
 
 
 def _judge(reachable: Addresses, own: OwnAddresses) -> Verdict:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from cli.doctor.context import Context
 from cli.doctor.findings import Verdict, failed, ok, unknown, warning
-from cli.doctor.sight import Sight
 from models.db.connections import RESERVE
 from models.db.engine import SKEW_WARNED
 from models.db.epochs import CURE
@@ -19,9 +19,9 @@ FULL = 0.9
 """Part of the connections from which there is soon none left."""
 
 
-def epoch(sight: Sight) -> Verdict:
+def epoch(context: Context) -> Verdict:
     """Postgres is as new as the cluster: nobody put it back to an earlier state."""
-    found = sight.rows.epoch
+    found = context.rows.epoch
     if found is None:
         return unknown("the database lacks the table of the epoch", "run `ostler migrate`")
     if found.older_since is not None:
@@ -37,10 +37,10 @@ def epoch(sight: Sight) -> Verdict:
     return ok(f"at {found.epoch.number}, as new as the cluster")
 
 
-def postgres(sight: Sight) -> Verdict:
+def postgres(context: Context) -> Verdict:
     """Postgres answers, may be written to, and counts in later statements than it locks."""
     try:
-        found = sight.rows.server
+        found = context.rows.server
     except StoreUnreachable as error:
         return failed(str(error), "see OSTLER_DATABASE_URL, and that Postgres runs there")
     except ConfigurationError as error:
@@ -57,9 +57,9 @@ def postgres(sight: Sight) -> Verdict:
     return ok(f"Postgres {found.version} answers, read committed")
 
 
-def clock_of_postgres(sight: Sight) -> Verdict:
+def clock_of_postgres(context: Context) -> Verdict:
     """This machine's clock and that of Postgres agree; every process corrects what is left."""
-    skew = sight.rows.clock_ahead
+    skew = context.rows.clock_ahead
     told = f"this machine's clock is {abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} that of Postgres"
     cure = "keep the clocks of all nodes and of Postgres by NTP; each process corrects its own by this offset"
     if abs(skew) >= SKEW_FAILS:
@@ -69,9 +69,9 @@ def clock_of_postgres(sight: Sight) -> Verdict:
     return ok("this machine's clock and that of Postgres agree")
 
 
-def connections(sight: Sight) -> Verdict:
+def connections(context: Context) -> Verdict:
     """What all processes together may take fits into what Postgres has."""
-    found, budget = sight.rows.server, sight.settings.connection_budget
+    found, budget = context.rows.server, context.settings.connection_budget
     told = f"{found.connections} of {found.most_connections} connections are open, the budget is {budget}"
     if budget + RESERVE > found.most_connections:
         cure = f"raise max_connections to {budget + RESERVE}, or run fewer replicas or threads"
@@ -81,9 +81,9 @@ def connections(sight: Sight) -> Verdict:
     return ok(told)
 
 
-def revision(sight: Sight) -> Verdict:
+def revision(context: Context) -> Verdict:
     """The database has the schema of this version, or of a newer one."""
-    found = sight.rows
+    found = context.rows
     if found.needed is None:
         return ok(f"at {found.revision}")
     return failed(f"at {found.revision or 'none'}, this version needs {found.needed}", "run `ostler migrate`")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from cli.doctor.context import Context
 from cli.doctor.findings import Verdict, failed, ok, warning
-from cli.doctor.sight import Sight
 from ostler.errors import ConfigurationError, StoreUnreachable
 
 OLDEST = (6, 2)
@@ -12,10 +12,10 @@ OLDEST = (6, 2)
 FULL = 0.8
 
 
-def redis(sight: Sight) -> Verdict:
+def redis(context: Context) -> Verdict:
     """Redis answers and may be written to."""
     try:
-        found = sight.redis_info
+        found = context.redis_info
     except StoreUnreachable as error:
         return failed(str(error), "see OSTLER_REDIS_URL, and that Redis runs there")
     except ConfigurationError as error:
@@ -29,9 +29,9 @@ def redis(sight: Sight) -> Verdict:
     return ok(f"Redis {version} answers")
 
 
-def options(sight: Sight) -> Verdict:
+def options(context: Context) -> Verdict:
     """Redis throws nothing away when it is full, and is not nearly so."""
-    found = sight.redis_info
+    found = context.redis_info
     policy = str(found.get("maxmemory_policy", "noeviction"))
     if policy != "noeviction":
         cause = f"maxmemory-policy is {policy}: when Redis is full it throws queues, bindings and the schedule away"

@@ -8,19 +8,19 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from cli.doctor.context import Context
 from cli.doctor.findings import Check, Finding, Outcome, Verdict, unknown
-from cli.doctor.sight import Sight
 from ostler.errors import ConfigurationError, StoreUnreachable, UpstreamError
 
 
-def run(checks: Sequence[Check], sight: Sight) -> list[Finding]:
+def run(checks: Sequence[Check], context: Context) -> list[Finding]:
     """Return what each check found, in their order. One that does not end in time is left behind."""
     found: dict[int, Verdict] = {}
     threads = []
     began = time.monotonic()
     for number, check in enumerate(checks):
         # Not in a pool: that would wait for its threads at the end, and one may hang for ever.
-        thread = threading.Thread(target=_look, args=(found, number, check, sight), name=check.name, daemon=True)
+        thread = threading.Thread(target=_run_check, args=(found, number, check, context), name=check.name, daemon=True)
         thread.start()
         threads.append(thread)
     findings = []
@@ -31,9 +31,9 @@ def run(checks: Sequence[Check], sight: Sight) -> list[Finding]:
     return findings
 
 
-def _look(found: dict[int, Verdict], number: int, check: Check, sight: Sight) -> None:
+def _run_check(found: dict[int, Verdict], number: int, check: Check, context: Context) -> None:
     try:
-        found[number] = check.look(sight)
+        found[number] = check.run(context)
     except ConfigurationError as error:
         variables = ", ".join(line.partition(":")[0] for line in str(error).splitlines())
         found[number] = unknown(f"not checked: {variables}", "cure the lines that failed first")

@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 
+from cli.doctor.context import CALL_WITHIN, Context
 from cli.doctor.findings import Verdict, failed, ok, unknown, warning
-from cli.doctor.sight import CALL_WITHIN, Sight
 from rules.pools.runner_versions import SOON
 
 RELEASES = "compare with https://github.com/actions/runner/releases"
@@ -24,11 +24,11 @@ def version_of(image: str) -> str | None:
     return None if found is None else found[1]
 
 
-def runner_version(sight: Sight) -> Verdict:
+def runner_version(context: Context) -> Verdict:
     """GitHub will take the runners of the pools for a while."""
-    images = sight.rows.images or {}
+    images = context.rows.images or {}
     tagged = {name: version for name, image in images.items() if (version := version_of(image)) is not None}
-    seen = {name: version for name, version in (sight.rows.versions or {}).items() if name in images}
+    seen = {name: version for name, version in (context.rows.versions or {}).items() if name in images}
     versions = tagged | seen
     if images and not versions:
         cure = "tag them by the runner's version, as actions-runner:2.330.0; GitHub refuses one 30 days after the next"
@@ -36,22 +36,22 @@ def runner_version(sight: Sight) -> Verdict:
         return unknown(f"{said}: {', '.join(sorted(set(images.values())))}", cure)
     if not images:
         return ok("there is no pool")
-    ends = _ends(sight, sorted(set(versions.values())))
-    if isinstance(ends, str) and sight.lab_github:
+    ends = _ends(context, sorted(set(versions.values())))
+    if isinstance(ends, str) and context.lab_github:
         return ok("the lab's GitHub takes every version of the runner")
     if isinstance(ends, str):
         return unknown(ends, RELEASES)
-    return _judge(images, versions, ends, now=sight.rows.now)
+    return _judge(images, versions, ends, now=context.rows.now)
 
 
-def _ends(sight: Sight, versions: list[str]) -> Mapping[str, datetime] | str:
+def _ends(context: Context, versions: list[str]) -> Mapping[str, datetime] | str:
     """Return until when GitHub takes each version, or why that is not known."""
-    place = next((each for each in sight.installations if each.organization and not each.suspended), None)
+    place = next((each for each in context.installations if each.organization and not each.suspended), None)
     if place is None:
         return "only in the name of an organisation can GitHub be asked about versions of the runner"
     ends: dict[str, datetime] = {}
     for version in versions:
-        found = sight.github.runner_ends(
+        found = context.github.runner_ends(
             installation_id=place.id, login=place.login, version=version, deadline_seconds=CALL_WITHIN
         )
         if found is None:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from cli.doctor.context import CALL_WITHIN, Context
 from cli.doctor.findings import Verdict, failed, ok, unknown, warning
-from cli.doctor.sight import CALL_WITHIN, Sight
 from k8s_adapters.pools import list_pools
 
 
-def strangers(sight: Sight) -> Verdict:
+def strangers(context: Context) -> Verdict:
     """No account that installs a public App by itself is served in a pool that is open to all."""
-    found = sight.github.get_app(deadline_seconds=CALL_WITHIN)
-    public = sight.github.is_public(slug=found.slug, deadline_seconds=CALL_WITHIN)
-    serving = sight.settings.new_accounts == "serve"
+    found = context.github.get_app(deadline_seconds=CALL_WITHIN)
+    public = context.github.is_public(slug=found.slug, deadline_seconds=CALL_WITHIN)
+    serving = context.settings.new_accounts == "serve"
     if public is None:
         return unknown("GitHub does not say whether the App is public")
     if not public:
         return ok("the App is private: only its owner can install it")
-    pools = list_pools(sight.kube, namespace=sight.place.namespace)
+    pools = list_pools(context.kube, namespace=context.place.namespace)
     is_open = [pool.name for pool in pools if not pool.allowed_accounts]
     if not is_open:
         return ok("anybody can install the App, and every pool names the accounts that it serves")

@@ -165,7 +165,7 @@ class Breaker:
         return True
 
     def _freeze(self, strike: Strike) -> None:
-        """Freeze a web or worker process if one is in a transaction now; else the next look tries again."""
+        """Freeze a web or worker process if one is in a transaction now; else the next check tries again."""
         self._tries += 1
         frozen = {freeze.process for freeze in self.freezes if freeze.ended is None}
         able = [

@@ -1,4 +1,4 @@
-"""The laws as a chaos run can see them: pure judgements of what a look at rows and Pods showed, or what the logs tell.
+"""The laws as a chaos run can see them: pure judgements of what a check of rows and Pods showed, or what the logs tell.
 
 What is judged from the whole history of a run, once it is over, is in `lab.invariants` and `lab.verdict`.
 """
@@ -14,11 +14,11 @@ from typing import Any
 from lab.chaos.freezer import Freeze
 from lab.invariants import BudgetRow
 
-LOOKS_APART = 60.0
-"""Seconds between two looks that prove an absence."""
+CHECKS_APART = 60.0
+"""Seconds between two checks that prove an absence."""
 
 MARGIN = 15.0
-"""Seconds that are left off that, as a list may leave a runner out that is there, and a look has to come first."""
+"""Seconds that are left off that, as a list may leave a runner out that is there, and a check has to come first."""
 
 REFUSED = 503
 ANSWERS_WITHIN = 10.0
@@ -144,7 +144,7 @@ def of_an_unstamp(pod: str, *, seen_at: datetime, claims: Iterable[ClaimSpan]) -
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """A claim whose release was begun because its runner was absent in two looks; `at` is Unix time."""
+    """A claim whose release was begun because its runner was absent in two checks; `at` is Unix time."""
 
     claim_id: int
     runner_name: str
@@ -156,11 +156,11 @@ def of_absences(absences: Iterable[Absence], github: Log) -> Iterator[Broken]:
     gone = {event["runner"]: float(event["at"]) for event in github if event["event"] == "runner_deleted"}
     for absence in absences:
         since = absence.at - gone.get(absence.runner_name, absence.at)
-        if since < LOOKS_APART - MARGIN:
+        if since < CHECKS_APART - MARGIN:
             seen = "was registered" if since <= 0 else f"had been gone for {since:.0f} s"
             yield Broken(
                 "L8",
-                f"claim {absence.claim_id} was released as its runner was absent in two looks, when that {seen}",
+                f"claim {absence.claim_id} was released as its runner was absent in two checks, when that {seen}",
             )
 
 

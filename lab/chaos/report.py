@@ -34,8 +34,8 @@ def lines(result: Result) -> Iterator[str]:
     yield f"  repairs        {_counts(result.repairs) or 'none'}"
     yield f"  sampled        the rows {result.samples} times, {result.pod_changes} changes of Pods"
     yield f"  unusual        {_counts(result.unusual) or 'nothing'}"
-    yield "  stranded       by, found by, made longer by, how often, seconds p50 / p99 / most, p99 to hold in a fleet"
-    for path in result.stranded:
+    yield "  stalled       by, found by, made longer by, how often, seconds p50 / p99 / most, p99 to hold in a fleet"
+    for path in result.stalled:
         times = f"{path.p50:6.1f} {path.p99:6.1f} {path.most:6.1f}"
         over = "  OVER" if path.over else ""
         who = f"{path.cause:14} {path.found_by:15} {path.circumstance:15}"

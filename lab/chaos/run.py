@@ -35,8 +35,8 @@ from lab.chaos.laws import (
 )
 from lab.chaos.plan import LATEST, ChaosPlan
 from lab.chaos.sampler import Sampler
-from lab.chaos.strandings import Path as StrandedPath
-from lab.chaos.strandings import paths, read_strandings
+from lab.chaos.stalls import Path as StallPath
+from lab.chaos.stalls import paths, read_stalls
 from lab.chaos.waits import scaled
 from lab.invariants import History, broken, nothing_left, read_pods, read_rows
 from lab.system import Options, System, read_log, read_log_lines
@@ -55,7 +55,7 @@ LULL = 200
 """Jobs after which the next are sent only when all of these are over: an idle fleet is swept, too."""
 
 EVERY = 0.2
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 SAY_EVERY = 5.0
 """Seconds between two lines of progress."""
@@ -65,7 +65,7 @@ STALLED = 300.0
 
 SETTLED_WITHIN = 300.0
 """Seconds from the last job's end until nothing may be left. The longest way is that of a Pod whose runner lives on:
-45 s after its job's end it is looked at, twice a minute apart, and again after each look that failed.
+45 s after its job's end it is checked, twice a minute apart, and again after each check that failed.
 """
 
 SWEPT_EVERY = 60.0
@@ -108,7 +108,7 @@ class Result:
     events: Mapping[str, int]
     repairs: Mapping[str, int]
     unusual: Mapping[str, int]
-    stranded: Sequence[StrandedPath]
+    stalled: Sequence[StallPath]
     refusals: Refusals
 
     @property
@@ -217,7 +217,7 @@ class _Run:
 
     def _work(self) -> str | None:
         """Send, strike and look until every job is over; return why it ended early, if it did."""
-        moved_at = said_at = looked_at = began = time.monotonic()
+        moved_at = said_at = checked_at = began = time.monotonic()
         states: Counter[str] = Counter()
         while True:
             self._breaker.look(over=self._over)
@@ -236,8 +236,8 @@ class _Run:
                     f"struck {self._breaker.struck.total()}  samples {self._sampler.samples}  "
                     f"laws broken {len(self._sampler.broken)}"
                 )
-            if now - looked_at > SAY_EVERY / 2:
-                looked_at = now
+            if now - checked_at > SAY_EVERY / 2:
+                checked_at = now
                 if self._found_all():
                     return None
             if now - moved_at > STALLED:
@@ -323,7 +323,7 @@ class _Run:
                 text("""
                     SELECT c.id, c.runner_name, extract(epoch FROM e.at)::float AS at
                     FROM claim_events e JOIN claims c ON c.id = e.claim_id
-                    WHERE e.transition = 'begin_release' AND e.why LIKE '%absent in two looks%'
+                    WHERE e.transition = 'begin_release' AND e.why LIKE '%absent in two checks%'
                 """)
             ).all()
             kills = db.execute(
@@ -362,7 +362,7 @@ class _Run:
         ]
         problems = [*([problem] if problem else []), *self._breaker.unexpected]
         if self._sampler.blind:
-            problems.append("the sampler ended early: nobody looked at the laws to the end")
+            problems.append("the sampler ended early: nobody checked the laws to the end")
         ended_early = bool(self._scene.until) and self._over < self._plan.jobs
         if not ended_early:
             found += [_named(each) for each in self._by_history(github, kubelet)]
@@ -371,8 +371,8 @@ class _Run:
             repairs = db.execute(
                 text("SELECT sweep, what, outcome, count(*) AS many FROM repairs GROUP BY 1, 2, 3 ORDER BY 1, 2, 3")
             ).all()
-            stranded = paths(
-                read_strandings(db, since=self._began_at.timestamp()),
+            stalled = paths(
+                read_stalls(db, since=self._began_at.timestamp()),
                 beat_kills=self._breaker.beat_kills,
                 freezes=self._breaker.freezes,
             )
@@ -390,7 +390,7 @@ class _Run:
             events=stats["events"],
             repairs={f"{row.sweep}: {row.what} ({row.outcome})": row.many for row in repairs},
             unusual=self._unusual(),
-            stranded=stranded,
+            stalled=stalled,
             refusals=refusals,
         )
 

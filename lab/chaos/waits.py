@@ -1,6 +1,6 @@
 """The settings of a chaos run: waits for something that should have happened are scaled by 20, nothing else is.
 
-No call deadline, lease, hold, distance of two looks, cache or redbeat's lock is; nor is any wait shorter than 3 s.
+No call deadline, lease, hold, distance of two checks, cache or redbeat's lock is; nor is any wait shorter than 3 s.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ WAITS = (
     "requeue_after",
     "unused_polling_after",
     "spent_after",
-    "adrift_after",
-    "adrift_late_after",
+    "unresolved_after",
+    "unresolved_late_after",
     "start_timeout",
     "probe_every",
     "reserve_after",

@@ -70,7 +70,7 @@ class Control:
         ]
 
     async def list_secrets(self, _request: Request) -> Response:
-        """Return every credential that was ever given out, for tests that look where one must not be seen."""
+        """Return every credential that was ever given out, for tests that check where one must not be seen."""
         return JSONResponse({"jits": self._world.jits(), "installation_tokens": self._identity.given})
 
     async def add_account(self, request: Request) -> Response:
@@ -140,7 +140,7 @@ class Control:
             public=bool(body.get("public", False)),
             repositories={each.id for name, each in account.repositories.items() if name in wanted},
         )
-        self._world.look_again()
+        self._world.postpone()
         return JSONResponse({"id": group_id})
 
     async def delete_group(self, request: Request) -> Response:

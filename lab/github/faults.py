@@ -51,7 +51,7 @@ class AbortableProtocol(HttpToolsProtocol):
 
 
 LOOK_EVERY = 0.2
-"""Seconds between two looks of a delayed request at whether its fault is still in force."""
+"""Seconds between two checks of a delayed request at whether its fault is still in force."""
 
 _NOT_THE_API = ("/_lab", "/_runner")
 _NAMES = ((r"^/orgs/[^/]+", "/orgs/{org}"), (r"^/repos/[^/]+/[^/]+", "/repos/{owner}/{repo}"), (r"/\d+", "/{id}"))

@@ -244,7 +244,7 @@ class World:
             self._market.withdraw_job(job)
         self.journal.write("run_ended", run=run.id, conclusion=conclusion, jobs_left=[job.id for job in left])
 
-    def look_again(self) -> None:
+    def postpone(self) -> None:
         """Pair jobs and runners anew: what may go together has changed."""
         self._pair_soon()
 

@@ -1,4 +1,4 @@
-"""Accounts to look at: budget, weight, and what they use of it now."""
+"""Accounts to check: budget, weight, and what they use of it now."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def create(
 
 
 def well_formed(token: str) -> bool:
-    """Return whether this could be a token at all; what could not needs no look at the table."""
+    """Return whether this could be a token at all; what could not needs no check of the table."""
     return _FORM.fullmatch(token) is not None
 
 

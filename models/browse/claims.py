@@ -1,4 +1,4 @@
-"""Claims to look at: their list, and one of them with its events and mint attempts. Never the JIT."""
+"""Claims to check: their list, and one of them with its events and mint attempts. Never the JIT."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator's look at the installation reads: the server, who beats, and when something last came."""
+"""What an operator's check the installation reads: the server, who beats, and when something last came."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs to look at: their list, one of them with its story, and what explains why it waits."""
+"""Jobs to check: their list, one of them with its story, and what explains why it waits."""
 
 from __future__ import annotations
 

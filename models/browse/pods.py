@@ -1,4 +1,4 @@
-"""Runner Pods to look at: one of them, with its claims and their events."""
+"""Runner Pods to check: one of them, with its claims and their events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pools to look at: their list, and one of them with its Pods and its queue in numbers."""
+"""Pools to check: their list, and one of them with its Pods and its queue in numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger to look at, newest first."""
+"""The ledger to check, newest first."""
 
 from __future__ import annotations
 

@@ -11,13 +11,13 @@ from sqlalchemy import Connection
 
 from models.claims import runner_failures
 from models.claims.matching import DISPATCHABLE, WEB_ALIVE
-from models.db import epochs, stranded
+from models.db import epochs, stalls
 from models.db.sql import text
 from models.pools import runner_versions, scaling
 from models.routing import usage
 from models.sweeps import catch_up, redelivery, sweep_runs
 from models.upstream import backoffs, gates
-from rules.claims.stranding import Cause
+from rules.claims.stalls import Cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Statistics:
 
     `claim_seconds`: since the last transition of the one that had none for longest.
     `oldest_dispatchable_seconds`: of the jobs whose account has room in its budget for one more in their pool.
-    `closed_seconds`: of each gate, 0 while it is open. `stranded_seconds`: the oldest of each cause.
+    `closed_seconds`: of each gate, 0 while it is open. `stalled_seconds`: the oldest of each cause.
     `last_tick`: when a sweep last began, None when none ever did. `catch_up`: repositories. `deliveries_read`: by part,
     until when GitHub's list of deliveries has been read, None: never.
     `ending`: by account, the Pods that outlive their job; only accounts that have some.
@@ -42,7 +42,7 @@ class Statistics:
     oldest_queued_seconds: float
     oldest_dispatchable_seconds: float
     closed_seconds: Mapping[str, float]
-    stranded_seconds: Mapping[Cause, float]
+    stalled_seconds: Mapping[Cause, float]
     last_tick: datetime | None
     catch_up: catch_up.Coverage
     deliveries_read: Mapping[str, datetime | None]
@@ -106,7 +106,7 @@ def read(db: Connection, *, now: datetime) -> Statistics:
         closed_seconds={
             row.upstream: 0.0 if row.open else max(0.0, (now - row.closed_at).total_seconds()) for row in gates.read(db)
         },
-        stranded_seconds=stranded.oldest(db, now=now),
+        stalled_seconds=stalls.oldest(db, now=now),
         last_tick=sweep_runs.last_tick(db),
         catch_up=catch_up.coverage(db, now=now),
         deliveries_read=redelivery.read_until(db),

@@ -1,4 +1,4 @@
-"""Sweeps to look at, as the list of all of them: also of those that have not run yet."""
+"""Sweeps to check, as the list of all of them: also of those that have not run yet."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from models.db.transitions import move_claim
 from rules.claims.machines import Stamp
 
 LOOKS = 50
-"""Pods that one tick of `resume` has looked at, at most."""
+"""Pods that one tick of `resume` has checked, at most."""
 
 _SUSPECTS = text(f"""
     UPDATE claims SET due_at = :next WHERE id IN (
@@ -31,7 +31,7 @@ _SUSPECTS = text(f"""
 
 
 def suspects(db: Connection, *, cut_off_after: float, due_after: float, now: datetime) -> list[int]:
-    """Return delivered claims whose Pods are to be looked at: nobody saw the end of the poller.
+    """Return delivered claims whose Pods are to be checked: nobody saw the end of the poller.
 
     Each is returned every `due_after` seconds at most. The reconciler records the end of most pollers, so an ordinary
     delivery is not among them.

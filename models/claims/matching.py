@@ -163,7 +163,7 @@ _TAKEN = Prepared(
 def lock_pods(db: Connection, pool: PoolShape, *, limit: int, now: datetime) -> list[FreePod]:
     """Lock up to `limit` free Pods, those of the current template first; others take the place of locked ones.
 
-    Whoever inserts a claim holds the Pod's row, so the second look, which sees all that was committed before the lock,
+    Whoever inserts a claim holds the Pod's row, so the second check, which sees all that was committed before the lock,
     is final.
     """
     rows = db.execute(
@@ -251,7 +251,7 @@ def give_to_spares(
         db.execute(
             text("""
                 UPDATE claims c SET job_id = pair.job_id, spare_since = NULL, delivered_at = :now, changed_at = :now,
-                       runner_absent_at = NULL, runner_free_at = NULL
+                       runner_absent_at = NULL, runner_idle_at = NULL
                 FROM unnest(CAST(:claims AS bigint[]), CAST(:jobs AS bigint[])) AS pair (claim_id, job_id)
                 WHERE c.id = pair.claim_id
             """),

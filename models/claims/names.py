@@ -10,7 +10,7 @@ from __future__ import annotations
 
 INSTALLATION_NOW = """
     coalesce((SELECT own.id FROM installations own WHERE own.account_id = c.account_id AND own.left_at IS NULL
-              ORDER BY own.told_at DESC NULLS LAST, own.id DESC LIMIT 1), c.installation_id)
+              ORDER BY own.event_at DESC NULLS LAST, own.id DESC LIMIT 1), c.installation_id)
 """
 """Of a claim `c`: the newest installation at its owner that GitHub knows; its own if there is none.
 

@@ -21,7 +21,7 @@ LONGEST_REASON = 200
 
 COLUMNS = """
     p.deletion_at, p.exit_reason, p.poller_exit_code, p.runner_exit_code, p.terminal_at IS NOT NULL AS pod_over,
-    p.gone_at IS NOT NULL AS pod_gone, p.event_reason, p.event_by, p.event_note,
+    p.gone_at IS NOT NULL AS pod_gone, p.event_reason, p.event_by, p.event_message,
     EXISTS (SELECT FROM claims r WHERE r.pod_uid = p.uid AND r.purpose = 'retire'
             AND (p.deletion_at IS NULL OR r.created_at <= p.deletion_at + interval '1 second')) AS pod_retired
 """
@@ -135,7 +135,7 @@ def record_event(db: Connection, pod_uid: str, event: PodEvent | None, *, now: d
         return False
     db.execute(
         text("""
-            UPDATE runner_pods SET events_read_at = :now, event_reason = :reason, event_by = :by, event_note = :note
+            UPDATE runner_pods SET events_read_at = :now, event_reason = :reason, event_by = :by, event_message = :note
             WHERE uid = :uid
         """),
         {
@@ -167,5 +167,5 @@ def end_of(row: Row[Any]) -> PodEnd:
         ours=row.pod_retired,
         event=None
         if row.event_reason is None
-        else PodEvent(reason=row.event_reason, component=row.event_by or "", note=row.event_note or ""),
+        else PodEvent(reason=row.event_reason, component=row.event_by or "", note=row.event_message or ""),
     )

@@ -21,7 +21,7 @@ from models.db.engine import StartOver
 from models.db.sql import text
 from models.db.transitions import insert_events, move_claim, move_jobs
 from models.routing.usage import pools_with_work
-from rules.claims.fates import Fate, JobFate
+from rules.claims.job_outcomes import JobOutcome, NextStep
 from rules.claims.machines import ClaimState, EndReason, Purpose
 from rules.claims.pod_ends import tell
 from rules.routing.holds import HoldReason
@@ -157,7 +157,7 @@ def _work(db: Connection, row: Row[Any]) -> ReleaseWork:
         value=f"{row.id}.{row.stamp_no}",
         lease_until=row.leased_until,
         registrations=registrations,
-        forced=row.forced_at is not None,
+        forced=row.force_deleted_at is not None,
     )
 
 
@@ -242,30 +242,30 @@ def refuse_release(db: Connection, claim_id: int, *, now: datetime, who: str) ->
     return moved is not None
 
 
-def move_fate(db: Connection, job_id: int, fate: JobFate, *, now: datetime, who: str) -> None:
-    """Give a job that lost its claim the state that its fate says; a terminal job stays terminal."""
-    match fate.fate:
-        case Fate.REQUEUE:
-            move_jobs(db, "job_requeue", [job_id], now=now, who=who, why=fate.why)
+def apply_job_outcome(db: Connection, job_id: int, job_outcome: JobOutcome, *, now: datetime, who: str) -> None:
+    """Give a job that lost its claim the state that its outcome says; a terminal job stays terminal."""
+    match job_outcome.next_step:
+        case NextStep.REQUEUE:
+            move_jobs(db, "job_requeue", [job_id], now=now, who=who, why=job_outcome.why)
             db.execute(text("DELETE FROM executions WHERE job_id = :id AND ended_at IS NULL"), {"id": job_id})
-        case Fate.FINISH:
+        case NextStep.FINISH:
             moved = move_jobs(
                 db,
                 "job_finish",
                 [job_id],
                 now=now,
                 who=who,
-                why=fate.why,
+                why=job_outcome.why,
                 values={"conclusion": ":conclusion", "completed_at": ":now", "hold_reason": "NULL"},
-                conclusion=fate.conclusion,
+                conclusion=job_outcome.conclusion,
             )
             if moved:
                 db.execute(
                     text("UPDATE executions SET ended_at = :now WHERE job_id = :id AND ended_at IS NULL"),
                     {"id": job_id, "now": now},
                 )
-        case Fate.RUNNING:
-            move_jobs(db, "job_run", [job_id], now=now, who=who, why=fate.why)
+        case NextStep.RUNNING:
+            move_jobs(db, "job_run", [job_id], now=now, who=who, why=job_outcome.why)
             db.execute(
                 text("""
                     UPDATE jobs SET hold_reason = :hold, ask_after = NULL, changed_at = :now
@@ -304,7 +304,7 @@ def end_never_delivered(
     """End a claim whose JIT never left us: the job is queued at its old age, the Pod warm again at once.
 
     None when the claim moved on. A Pod of `unknown` warmth gets its retire claim in the same transaction, also while
-    the rows are not trusted: the retirement waits for trust, and looks at the Pod before it deletes it (L7).
+    the rows are not trusted: the retirement waits for trust, and checks the Pod before it deletes it (L7).
     """
     claim = lock_claim(db, work.claim_id)
     if claim is None or claim.delivered_at is not None:
@@ -348,7 +348,7 @@ def end_never_delivered(
 
 
 def end_delivered(
-    db: Connection, work: ReleaseWork, fate: JobFate, *, now: datetime, who: str, retire_due: float
+    db: Connection, work: ReleaseWork, job_outcome: JobOutcome, *, now: datetime, who: str, retire_due: float
 ) -> int | None:
     """End a delivered claim whose runner is proven gone from GitHub, move its job and retire its Pod.
 
@@ -374,7 +374,7 @@ def end_delivered(
     if moved is None:
         return None
     if claim.job_id is not None:
-        move_fate(db, claim.job_id, fate, now=now, who=who)
+        apply_job_outcome(db, claim.job_id, job_outcome, now=now, who=who)
         runner_failures.record(db, work.claim_id, reason=work.reason, now=now)
     return insert_retire(db, claim.runner_pod_id, now=now, who=who, why=work.reason, due_after=retire_due)
 
@@ -451,9 +451,9 @@ def mark_gone(db: Connection, pod_uid: str, *, now: datetime) -> None:
 
 
 def end_without_pod(
-    db: Connection, claim_id: int, *, job_id: int | None, fate: JobFate, spent: bool, now: datetime, who: str
+    db: Connection, claim_id: int, *, job_id: int | None, job_outcome: JobOutcome, spent: bool, now: datetime, who: str
 ) -> bool:
-    """End a claim whose Pod is proven gone (or terminal, when `spent`), and move its job by its fate.
+    """End a claim whose Pod is proven gone (or terminal, when `spent`), and move its job by its outcome.
 
     `job_id` is the job that GitHub was asked for; False when the claim has another one by now.
     """
@@ -468,16 +468,16 @@ def end_without_pod(
         claim_id,
         now=now,
         who=who,
-        why=f"{tell(pod_ends.read(db, claim.pod_uid)) or 'its Pod has ended'}; {fate.why}",
+        why=f"{tell(pod_ends.read(db, claim.pod_uid)) or 'its Pod has ended'}; {job_outcome.why}",
         values={"end_reason": ":end_reason"},
         end_reason=EndReason.POD_SPENT if spent else EndReason.POD_GONE,
     )
     if moved is None:
         return False
     if claim.job_id is not None:
-        move_fate(db, claim.job_id, fate, now=now, who=who)
+        apply_job_outcome(db, claim.job_id, job_outcome, now=now, who=who)
         if claim.state != ClaimState.EXECUTING:
-            runner_failures.record(db, claim_id, reason=fate.why, now=now)
+            runner_failures.record(db, claim_id, reason=job_outcome.why, now=now)
     return True
 
 

@@ -12,7 +12,7 @@ from models.claims.matching import WEB_ALIVE
 from models.claims.steps import WAITS, notify_minted
 from models.db import epochs
 from models.db.sql import text
-from models.db.stranded import OVERDUE, OVERDUE_SINCE
+from models.db.stalls import OVERDUE, OVERDUE_SINCE
 from models.db.transitions import move_claim
 from models.upstream.backoffs import PROBE_DUE, PROBE_JOB
 
@@ -24,7 +24,7 @@ UNSTAMPS = 50
 
 QUEUES = ("dispatch", "github", "retire")
 """Where the messages of steps wait: stamps and releases, mints, retirements."""
-_FOUND = f"c.stranded_cause IS NULL AND {OVERDUE}"
+_FOUND = f"c.stalled_cause IS NULL AND {OVERDUE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Due:
 
 
 def take_due(db: Connection, *, due_after: float, heads: Mapping[str, datetime | None], now: datetime) -> list[Due]:
-    """Raise the chain number of the claims that are due and put their next look `due_after` away.
+    """Raise the chain number of the claims that are due and put their next check `due_after` away.
 
     What made one wait is over: from now on it is lost if nothing takes it up.
 
@@ -54,9 +54,9 @@ def take_due(db: Connection, *, due_after: float, heads: Mapping[str, datetime |
     rows = db.execute(
         text(f"""
             UPDATE claims c SET chain_no = chain_no + 1, due_at = :next, last_error = NULL,
-                   stranded_at = CASE WHEN {_FOUND} THEN {OVERDUE_SINCE} ELSE stranded_at END,
-                   stranded_cause = CASE WHEN {_FOUND} THEN 'message_lost' ELSE stranded_cause END,
-                   stranded_found_by = CASE WHEN {_FOUND} THEN 'resume' ELSE stranded_found_by END
+                   stalled_at = CASE WHEN {_FOUND} THEN {OVERDUE_SINCE} ELSE stalled_at END,
+                   stalled_cause = CASE WHEN {_FOUND} THEN 'message_lost' ELSE stalled_cause END,
+                   stalled_found_by = CASE WHEN {_FOUND} THEN 'resume' ELSE stalled_found_by END
             FROM (
                 SELECT id, last_error IS NOT DISTINCT FROM :waits AS waited FROM claims
                 WHERE ended_at IS NULL AND due_at < :now AND (leased_until IS NULL OR leased_until < :now)

@@ -170,7 +170,7 @@ def executed(db: Connection, claim_ids: Iterable[int], *, now: datetime) -> Sequ
 def lift(
     db: Connection, pool_id: int, *, account_id: int | None = None, jobs: Sequence[int] | None = None, now: datetime
 ) -> int:
-    """Let `rematch` look at once at the jobs of a pool that were set aside for their runners; return how many.
+    """Let `rematch` check once at the jobs of a pool that were set aside for their runners; return how many.
 
     Those that others hold locked keep their wait.
     """
@@ -248,7 +248,7 @@ def _is_probed(db: Connection, pool_id: int, brake: Brake, *, now: datetime) -> 
 def forget_old_templates(db: Connection, pool_id: int, template_hash: str, *, now: datetime) -> int:
     """Clear what Pods of other templates have failed: the pool is mended. Return how many there were.
 
-    The jobs that were set aside for them are looked at again at once.
+    The jobs that were set aside for them are checked again at once.
     """
     cleared = db.execute(
         text("""

@@ -15,7 +15,7 @@ from typing import Any
 import psycopg2
 from sqlalchemy.engine import make_url
 
-from models.db import patience
+from models.db import client_waits
 from ostler.secrets import Secret
 
 CHANNEL = "ostler"
@@ -64,7 +64,7 @@ def listen(url: Secret) -> Any:
 
     Raises psycopg2.Error.
     """
-    patience.install()
+    client_waits.install()
     parsed = make_url(url.reveal())
     arguments, options = parsed.get_dialect()().create_connect_args(parsed)
     connection = psycopg2.connect(

@@ -23,7 +23,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError, InvalidatePoolError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from models.db import patience
+from models.db import client_waits
 from models.db.sql import text
 from ostler import clock, telemetry
 from ostler.errors import ConfigurationError
@@ -60,7 +60,7 @@ log = structlog.get_logger(__name__)
 
 def make_engine(url: Secret, *, pool_size: int, application: str) -> Engine:
     """Return an engine for one process; it opens connections when they are first needed."""
-    patience.install()
+    client_waits.install()
     engine = create_engine(
         url.reveal(),
         pool_size=pool_size,
@@ -71,8 +71,8 @@ def make_engine(url: Secret, *, pool_size: int, application: str) -> Engine:
         connect_args={
             "application_name": application,
             "options": (
-                f"-c lock_timeout={patience.LOCK * 1000:.0f} -c idle_in_transaction_session_timeout=30000 "
-                f"-c statement_timeout={patience.STATEMENT * 1000:.0f}"
+                f"-c lock_timeout={client_waits.LOCK * 1000:.0f} -c idle_in_transaction_session_timeout=30000 "
+                f"-c statement_timeout={client_waits.STATEMENT * 1000:.0f}"
             ),
             "keepalives_idle": 10,
             "keepalives_interval": 5,
@@ -213,7 +213,7 @@ def transaction(engine: Engine, body: Callable[[Connection], T]) -> T:
 
     A deadlock or serialization failure runs it again, up to `ATTEMPTS` times, and so does, once, a statement of it that
     met a dead connection: `body` must not do anything outside Postgres. A commit that met one is not repeated: it may
-    have been made. Raises whatever else the database raised. Inside `patience.brief_waits` that is soon the case
+    have been made. Raises whatever else the database raised. Inside `client_waits.brief_waits` that is soon the case
     (`is_locked`) where a row is locked.
     """
     for attempt in range(1, ATTEMPTS + 1):
@@ -243,7 +243,7 @@ def _why_again(error: DBAPIError | StartOver, attempt: int) -> str | None:
 
 def _run(db: Connection, body: Callable[[Connection], T]) -> T:
     """Run `body` with the lock waits of the block that it is called in."""
-    waits = patience.lock_waits()
+    waits = client_waits.lock_waits()
     if waits is None:
         return body(db)
     db.exec_driver_sql(f"SET LOCAL lock_timeout = {waits.seconds * 1000:.0f}")

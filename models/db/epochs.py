@@ -139,7 +139,7 @@ def mark_older(db: Connection, seen: Epoch, *, why: str, kept: timedelta, unsure
     # Webhooks that were accepted meanwhile are lost too: `redelivery` reads GitHub's list again from there.
     db.execute(
         text("""
-            UPDATE redelivery_progress SET looked_at = least(looked_at, e.lost_from), scan_began = NULL,
+            UPDATE redelivery_progress SET checked_at = least(checked_at, e.lost_from), scan_began = NULL,
                    checkpoint = least(checkpoint, e.lost_from), scan_cursor = NULL
             FROM epochs e WHERE e.lost_from IS NOT NULL
         """)

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, TextClause
 
-from models.db import stranded
+from models.db import stalls
 from models.db.engine import note
 from models.db.prepared import Prepared
 from models.db.sql import text
@@ -86,7 +86,7 @@ def _move(
     if rows:
         note(db, name, machine=transition.machine, rows=len(rows))
         if transition.machine is Machine.CLAIM:
-            stranded.moved(db, name, rows, now=now)
+            stalls.moved(db, name, rows, now=now)
     return rows
 
 
@@ -131,7 +131,7 @@ def move_many_jobs(
 ) -> Sequence[int]:
     """Apply one transition to the jobs that it is allowed for, as `move_jobs`; return only the ids of those that moved.
 
-    Not for `job_requeue`, which also looks at the job's pool.
+    Not for `job_requeue`, which also checks the job's pool.
     """
     transition = allowed(name)
     rows = _MOVE_JOBS.execute(

@@ -281,7 +281,7 @@ def _end_execution(batch: _Batch, job: JobView, *, ended: datetime) -> ClaimView
         batch.freed.add(execution.account_id)
     if execution.claim_id is not None:
         return batch.locked.claims.get(execution.claim_id)
-    # An anomaly at its start left it unbound; by now the release may have found the runner busy.
+    # An anomaly at its start left it unidentified; by now the release may have found the runner busy.
     claim = batch.locked.of_runner(execution.runner_name)
     verdict = judge_runner(claim, runner_name=execution.runner_name, job_id=job.id)
     return claim if verdict is Runner.OURS else None

@@ -24,7 +24,7 @@ from models.db.transitions import move_jobs
 from models.intake import binding_locks, bindings
 from models.intake.binding_locks import Contended
 from models.pools.pools import routes
-from models.routing import origins
+from models.routing import run_origins
 from models.routing.accounts import NewAccount, ensure_accounts
 from models.routing.runner_groups import GroupBook, Wanted
 from models.upstream.backoffs import Standing, keys_of, standing
@@ -184,7 +184,7 @@ class _Router:
 
     @functools.cached_property
     def _origins(self) -> Mapping[int, Origin]:
-        return origins.known(self._db, {event.run_id for event in self._events if event.public})
+        return run_origins.known(self._db, {event.run_id for event in self._events if event.public})
 
     @functools.cached_property
     def _accounts(self) -> dict[int, Row[Any]]:

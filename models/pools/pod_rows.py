@@ -85,7 +85,7 @@ def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: 
     """Give every Pod that was seen its row, its UID and its exit facts; return the UIDs first seen over now.
 
     Only rows that change are touched: the matcher skips rows that others have locked. A row that another session has
-    locked is left to the next look (L14).
+    locked is left to the next check (L14).
     """
     known = {
         row.name: row

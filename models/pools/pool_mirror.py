@@ -58,7 +58,7 @@ _CASTS = {"labels": "text[]", "allowed_accounts": "bigint[]", "allowed_repositor
 _VALUES = {name: f"CAST(:{name} AS {_CASTS[name]})" if name in _CASTS else f":{name}" for name in _MIRRORED}
 
 _INSERT = f"""
-    INSERT INTO pools (uid, namespace, created_at, routed_at, template_at, held_template, {", ".join(_VALUES)})
+    INSERT INTO pools (uid, namespace, created_at, routed_at, template_at, recorded_template, {", ".join(_VALUES)})
     VALUES (:uid, :namespace, :now, :now, :now, :template_hash, {", ".join(_VALUES.values())})
     ON CONFLICT DO NOTHING
 """
@@ -72,7 +72,7 @@ _UPDATE = f"""
            start_trouble = CASE WHEN {_SAME_SPEC} THEN start_trouble END,
            start_detail = CASE WHEN {_SAME_SPEC} THEN start_detail END,
            template_at = CASE WHEN template_hash = :template_hash THEN template_at ELSE CAST(:now AS timestamptz) END,
-           held_template = CASE WHEN template_hash = :template_hash THEN held_template ELSE :template_hash END,
+           recorded_template = CASE WHEN template_hash = :template_hash THEN recorded_template ELSE :template_hash END,
            routed_at = CASE WHEN :rerouted THEN CAST(:now AS timestamptz) ELSE routed_at END,
            rerouting_since = CASE WHEN :rerouted THEN CAST(:now AS timestamptz) ELSE rerouting_since END
     WHERE uid = :uid
@@ -92,7 +92,7 @@ _ROUTING = (
 def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
     """Make a pool's row say what the cluster says; return whether jobs may find another pool now.
 
-    Nothing is written when nothing differs, and no older look over a newer one. The pool's lock comes first. Jobs that
+    Nothing is written when nothing differs, and no older check over a newer one. The pool's lock comes first. Jobs that
     were routed before are moved later, by its reconcile (`tasks.routing.rerouting`); until then none is matched in it.
 
     While old and new workers overlap in a deployment they make two hashes of one spec. The first of them stands for
@@ -101,14 +101,14 @@ def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
     row = _row(db, pool.uid)
     if row is None:
         return _insert(db, pool, now=now)
-    pool = _with_held_template(row, pool, now=now)
+    pool = _with_recorded_template(row, pool, now=now)
     if not _differing(row, pool) and row.deleted_at is None and row.problem is None:
         return False
     db.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": row.id})
     row = _row(db, pool.uid)
     if row is None or row.generation > pool.generation:
         return False  # somebody who looked later was here first
-    pool = _with_held_template(row, pool, now=now)
+    pool = _with_recorded_template(row, pool, now=now)
     rerouted = row.deleted_at is not None or not _differing(row, pool).isdisjoint(_ROUTING)
     db.execute(text(_UPDATE), {**_values(pool, now), "rerouted": rerouted})
     return rerouted
@@ -121,7 +121,7 @@ def generation_of(db: Connection, *, uid: str) -> int | None:
 
 
 def go_back(db: Connection, *, uid: str, known: int, generation: int) -> bool:
-    """Take a smaller generation for a pool whose row is still as known; the next look at it is mirrored.
+    """Take a smaller generation for a pool whose row is still as known; the next check at it is mirrored.
 
     `generation` comes from a read of the cluster that began after the row was read. False when the row moved on.
     """
@@ -155,9 +155,9 @@ def _row(db: Connection, uid: str) -> Row[Any] | None:
     return db.execute(text("SELECT * FROM pools WHERE uid = :uid"), {"uid": uid}).one_or_none()
 
 
-def _with_held_template(row: Row[Any], pool: PoolFacts, *, now: datetime) -> PoolFacts:
+def _with_recorded_template(row: Row[Any], pool: PoolFacts, *, now: datetime) -> PoolFacts:
     """Return the pool with the row's hash, where the spec is the same and that hash is too young to be replaced."""
-    held = row.held_template == row.template_hash and row.template_at > now - TEMPLATE_HOLDS
+    held = row.recorded_template == row.template_hash and row.template_at > now - TEMPLATE_HOLDS
     if row.generation != pool.generation or not held:
         return pool
     return replace(pool, template_hash=row.template_hash)
@@ -173,9 +173,9 @@ def _differing(row: Row[Any], pool: PoolFacts) -> set[str]:
 
 
 def _insert(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
-    """Insert a pool's row. One of the same name with another UID went, and this one came, between two looks.
+    """Insert a pool's row. One of the same name with another UID went, and this one came, between two checks.
 
-    Its own row may be there by now, if another look has just made it.
+    Its own row may be there by now, if another check has just made it.
     """
     before = db.execute(
         text("""
@@ -186,7 +186,7 @@ def _insert(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
     for pool_id in before.all():
         end_pool(db, pool_id, now=now)
     made = db.execute(text(_INSERT), _values(pool, now))
-    return made.rowcount > 0  # none when another look at the pools was first
+    return made.rowcount > 0  # none when another check of the pools was first
 
 
 def _values(pool: PoolFacts, now: datetime) -> dict[str, Any]:
@@ -222,7 +222,7 @@ def mirrored_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
 
     And of those whose jobs are still to be moved. `leaving`: the pool drains, or its object is gone.
 
-    So a pool that is gone is looked at until a list that began `MADE_WITHIN` later has shown what there is of it.
+    So a pool that is gone is checked until a list that began `MADE_WITHIN` later has shown what there is of it.
     """
     return list(
         db.execute(
@@ -240,7 +240,7 @@ def mirrored_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
 
 
 def record_listed(db: Connection, *, pool_id: int, at: datetime, now: datetime) -> None:
-    """Note down that all Pods that a list of that time did not show were dealt with, or are known to be stranded.
+    """Note down that all Pods that a list of that time did not show were dealt with, or are known to be stalled.
 
     A newer list that was noted down before stays, unless it is of the future.
     """

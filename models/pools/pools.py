@@ -54,8 +54,8 @@ class Pool(Base):
     allowed_repositories: Mapped[list[str]]
     routing_priority: Mapped[int]
     template_hash: Mapped[str]
-    template_at: Mapped[datetime | None] = mapped_column(comment="when the row got `held_template`")
-    held_template: Mapped[str | None] = mapped_column(
+    template_at: Mapped[datetime | None] = mapped_column(comment="when the row got `recorded_template`")
+    recorded_template: Mapped[str | None] = mapped_column(
         comment="stands for two minutes; a version without such holds wrote another template_hash"
     )
     draining: Mapped[bool] = mapped_column(server_default="false")
@@ -76,8 +76,8 @@ class Pool(Base):
     scaled_up_at: Mapped[datetime | None] = mapped_column(comment="by the autoscaler, which waits before it shrinks it")
     scaled_down_at: Mapped[datetime | None]
     scaling: Mapped[dict[str, Any] | None] = mapped_column(JSONB, comment="the autoscaler's last decision, in numbers")
-    usual_pods: Mapped[int | None] = mapped_column(comment="95th percentile of the last hour's minutes")
-    usual_at: Mapped[datetime | None] = mapped_column(comment="when that was counted")
+    typical_pods: Mapped[int | None] = mapped_column(comment="95th percentile of the last hour's minutes")
+    typical_at: Mapped[datetime | None] = mapped_column(comment="when that was counted")
     draining_since: Mapped[datetime | None] = mapped_column(comment="the deletion of its object was asked for")
     deleted_at: Mapped[datetime | None]
     failed_starts: Mapped[int] = mapped_column(server_default="0", comment="rounds in a row")

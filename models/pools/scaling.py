@@ -1,7 +1,7 @@
 """What the autoscaler reads of the rows, and what it notes down.
 
 Load is counted from Pods and claims, demand from queued jobs and budgets, what is usual from the claims of the last
-hour. Nothing is locked: what it decides is bounded by the pool's own maximum, and undone by the next look.
+hour. Nothing is locked: what it decides is bounded by the pool's own maximum, and undone by the next check.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PoolRow:
     quiet_since: datetime
     scaling: Mapping[str, Any] | None
     usual: int | None
-    usual_at: datetime | None
+    typical_at: datetime | None
 
 
 PARTS = ("load", "queue", "usual", "min_warm", "max_replicas")
@@ -88,7 +88,7 @@ def pool_rows(db: Connection, *, namespace: str, now: datetime) -> list[PoolRow]
                            WHERE o.pool_id = p.id AND o.until > :now
                              AND NOT EXISTS (SELECT FROM claims c WHERE c.pod_uid = o.pod_uid
                                              AND (c.ended_at IS NULL OR c.delivered_at IS NOT NULL))) AS idle,
-                   coalesce(p.scaled_up_at, p.created_at) AS quiet_since, p.scaling, p.usual_pods, p.usual_at
+                   coalesce(p.scaled_up_at, p.created_at) AS quiet_since, p.scaling, p.typical_pods, p.typical_at
             FROM pools p LEFT JOIN LATERAL (
                 SELECT count(*) AS alive, count(*) FILTER (WHERE seen.load) AS load
                 FROM runner_pods r CROSS JOIN LATERAL (
@@ -196,13 +196,13 @@ def count_usual(db: Connection, pool_ids: Sequence[int], *, now: datetime) -> di
             ), counted AS (
                 SELECT pool_id, percentile_disc(0.95) WITHIN GROUP (ORDER BY held) AS usual FROM peaks GROUP BY pool_id
             )
-            UPDATE pools SET usual_pods = counted.usual, usual_at = :now
+            UPDATE pools SET typical_pods = counted.usual, typical_at = :now
             FROM counted WHERE pools.id = counted.pool_id
-            RETURNING pools.id, pools.usual_pods
+            RETURNING pools.id, pools.typical_pods
         """),
         {"ids": ids, "since": now - timedelta(minutes=MINUTES), "minutes": MINUTES, "now": now},
     )
-    return {row.id: row.usual_pods for row in rows}
+    return {row.id: row.typical_pods for row in rows}
 
 
 def decisions(db: Connection) -> list[Told]:

@@ -89,7 +89,7 @@ def scopes(db: Connection) -> list[KnownScope]:
         text("""
             WITH newest AS (
                 SELECT DISTINCT ON (account_id) account_id, id AS installation_id FROM installations
-                ORDER BY account_id, (left_at IS NOT NULL), told_at DESC NULLS LAST, id DESC
+                ORDER BY account_id, (left_at IS NOT NULL), event_at DESC NULLS LAST, id DESC
             )
             SELECT DISTINCT n.installation_id, s.scope, n.account_id FROM newest n JOIN (
                 (SELECT DISTINCT ON (account_id, repository_id) account_id, scope || '#' || repository_id AS scope

@@ -53,7 +53,7 @@ class Installation(Base):
     id: Mapped[GitHubId]
     account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"))
     created_at: Mapped[datetime]
-    told_at: Mapped[datetime | None] = mapped_column(
+    event_at: Mapped[datetime | None] = mapped_column(
         comment="GitHub's time of the last `installation` event that said that it works; NULL: known by jobs alone"
     )
     left_at: Mapped[datetime | None] = mapped_column(comment="GitHub does not know it (404 on its token, or `deleted`)")

@@ -63,7 +63,7 @@ def _successor(db: Connection, installation_id: int) -> Row[Any] | None:
         text("""
             SELECT own.id, own.account_id FROM installations gone JOIN installations own
                 ON own.account_id = gone.account_id AND own.id <> gone.id AND own.left_at IS NULL
-            WHERE gone.id = :id ORDER BY own.told_at DESC NULLS LAST, own.id DESC LIMIT 1
+            WHERE gone.id = :id ORDER BY own.event_at DESC NULLS LAST, own.id DESC LIMIT 1
         """),
         {"id": installation_id},
     ).one_or_none()
@@ -127,8 +127,8 @@ def come_back(
         text("""
             SELECT 1 FROM installations WHERE account_id = :account AND id <> :installation AND left_at IS NULL
               AND CASE WHEN CAST(:at AS timestamptz) IS NULL THEN id > :installation
-                       WHEN told_at IS NULL THEN id > :installation AND created_at > :at
-                       ELSE told_at > :at END LIMIT 1
+                       WHEN event_at IS NULL THEN id > :installation AND created_at > :at
+                       ELSE event_at > :at END LIMIT 1
         """),
         {"installation": installation_id, "account": account_id, "at": at},
     ).one_or_none()
@@ -161,7 +161,7 @@ def come_back(
     # After claims and backoffs, as the commit of a mint does: else the two could wait for each other.
     db.execute(
         text("""
-            UPDATE installations SET left_at = NULL, told_at = greatest(told_at, :at)
+            UPDATE installations SET left_at = NULL, event_at = greatest(event_at, :at)
             WHERE id = :installation AND account_id = :account
         """),
         {"installation": installation_id, "account": account_id, "at": at or now},

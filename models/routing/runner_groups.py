@@ -64,7 +64,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A verdict by what is known, and until when it may be believed (None: it needs no look)."""
+    """A verdict by what is known, and until when it may be believed (None: it needs no check)."""
 
     verdict: GroupVerdict
     until: datetime | None

@@ -129,7 +129,7 @@ def pools_after_pods(db: Connection, uids: Sequence[str]) -> list[int]:
 def pools_with_work(db: Connection, account_ids: Sequence[int]) -> list[int]:
     """Return the pools where these accounts have dispatchable jobs: what they no longer use may serve them.
 
-    One look at the index per account and pool: no queue is walked, however deep.
+    One check of the index per account and pool: no queue is walked, however deep.
     """
     if not account_ids:
         return []

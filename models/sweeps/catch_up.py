@@ -1,4 +1,4 @@
-"""What the sweep `catch_up` remembers: which repositories it is to look at, how far it has come, what it may ask.
+"""What the sweep `catch_up` remembers: which repositories it is to check, how far it has come, what it may ask.
 
 What GitHub listed is kept with its etag, so that a list that has not changed since costs no quota. Only that a run's
 jobs needed nothing is remembered of them; a list that left something to do is read again.
@@ -16,22 +16,22 @@ from sqlalchemy import Connection, Double
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from models.claims.releases import lock_job, move_fate
+from models.claims.releases import apply_job_outcome, lock_job
 from models.db.base import Base
 from models.db.sql import text
-from rules.claims.fates import NO_SUCH_JOB
+from rules.claims.job_outcomes import NO_SUCH_JOB
 from rules.claims.machines import JobState
 from rules.routing.holds import HoldReason
 from rules.sweeps.catch_up import Purse, spend
 
 LIMIT = 500
-"""Jobs of one repository that one look asks about at most."""
+"""Jobs of one repository that one check asks about at most."""
 
 KEPT = timedelta(days=7)
 """How long what is known of a repository is kept after it was last due."""
 
 COVERED_WITHIN = timedelta(minutes=15)
-"""A repository counts as covered for so long after a look at it began: three periods."""
+"""A repository counts as covered for so long after a check of it began: three periods."""
 
 
 class CatchUpRepository(Base):
@@ -42,7 +42,7 @@ class CatchUpRepository(Base):
     repository: Mapped[str] = mapped_column(primary_key=True, comment="owner/name")
     due_at: Mapped[datetime] = mapped_column(comment="the last tick that was to look at it")
     tried_at: Mapped[datetime | None] = mapped_column(comment="the last tick that came to it")
-    looked_at: Mapped[datetime | None] = mapped_column(comment="when the last look that came to its end began")
+    checked_at: Mapped[datetime | None] = mapped_column(comment="when the last check that came to its end began")
     began_at: Mapped[datetime | None] = mapped_column(comment="when the look under way began")
     next_run: Mapped[int | None] = mapped_column(comment="of the look under way: older runs were seen")
     failures: Mapped[int] = mapped_column(server_default="0")
@@ -58,7 +58,7 @@ class CatchUpRepository(Base):
 class CatchUpPurse(Base):
     """What an installation may still be asked."""
 
-    __tablename__ = "catch_up_purses"
+    __tablename__ = "catch_up_quotas"
 
     installation_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     calls: Mapped[float] = mapped_column(Double, comment="that may still be made, as of `at`")
@@ -68,7 +68,7 @@ class CatchUpPurse(Base):
 
 @dataclass(slots=True)
 class Place:
-    """A repository to look at and what is remembered of it.
+    """A repository to check and what is remembered of it.
 
     `account_id` is of its newest job, `installation_id` the account's newest: its jobs may be of one that is gone.
     """
@@ -93,7 +93,7 @@ _SEEN = """
     ), seen AS (
         SELECT n.repository, j.account_id,
                coalesce((SELECT i.id FROM installations i WHERE i.account_id = j.account_id AND i.left_at IS NULL
-                         ORDER BY i.told_at DESC NULLS LAST, i.id DESC LIMIT 1), j.installation_id) AS installation_id
+                         ORDER BY i.event_at DESC NULLS LAST, i.id DESC LIMIT 1), j.installation_id) AS installation_id
         FROM names n CROSS JOIN LATERAL (
             SELECT account_id, installation_id, queued_at, changed_at FROM jobs
             WHERE repository = n.repository ORDER BY id DESC LIMIT 1
@@ -145,15 +145,15 @@ def places(db: Connection, *, seen_within: timedelta, note: bool, now: datetime)
 
 
 def begin(db: Connection, repository: str, *, tried_at: datetime) -> None:
-    """Write down that a look at a repository begins."""
+    """Write down that a check of a repository begins."""
     db.execute(
         text("UPDATE catch_up_repositories SET tried_at = :tried_at WHERE repository = :repository"),
         {"tried_at": tried_at, "repository": repository},
     )
 
 
-def remember(db: Connection, lease_no: int, place: Place, *, tried_at: datetime, looked_at: datetime | None) -> bool:
-    """Write down how far the look at a repository came; `looked_at` when that was to its end.
+def remember(db: Connection, lease_no: int, place: Place, *, tried_at: datetime, checked_at: datetime | None) -> bool:
+    """Write down how far the check of a repository came; `checked_at` when that was to its end.
 
     False, and nothing changed, when another tick has the sweep's lease by now.
     """
@@ -161,8 +161,8 @@ def remember(db: Connection, lease_no: int, place: Place, *, tried_at: datetime,
         text("""
             UPDATE catch_up_repositories SET tried_at = :tried_at, began_at = CAST(:began_at AS timestamptz),
                    next_run = CAST(:next_run AS bigint), lists = CAST(:lists AS jsonb),
-                   settled = CAST(:settled AS jsonb), looked_at = coalesce(CAST(:looked_at AS timestamptz), looked_at),
-                   failures = CASE WHEN CAST(:looked_at AS timestamptz) IS NULL THEN failures ELSE 0 END
+                   settled = CAST(:settled AS jsonb), checked_at = coalesce(CAST(:checked_at AS timestamptz),
+                   checked_at), failures = CASE WHEN CAST(:checked_at AS timestamptz) IS NULL THEN failures ELSE 0 END
             WHERE repository = :repository AND (SELECT lease_no FROM sweeps WHERE name = 'catch_up') = :lease_no
             RETURNING repository
         """),
@@ -170,7 +170,7 @@ def remember(db: Connection, lease_no: int, place: Place, *, tried_at: datetime,
             "repository": place.repository,
             "lease_no": lease_no,
             "tried_at": tried_at,
-            "looked_at": looked_at,
+            "checked_at": checked_at,
             "began_at": place.began_at,
             "next_run": place.next_run,
             "lists": json.dumps(place.lists),
@@ -197,19 +197,19 @@ def pay(db: Connection, installation_id: int, *, percent: float, now: datetime) 
     new = Purse.new(percent=percent, now=now)
     db.execute(
         text("""
-            INSERT INTO catch_up_purses (installation_id, calls, at, quota) VALUES (:id, :calls, :at, :quota)
+            INSERT INTO catch_up_quotas (installation_id, calls, at, quota) VALUES (:id, :calls, :at, :quota)
             ON CONFLICT (installation_id) DO NOTHING
         """),
         {"id": installation_id, "calls": new.calls, "at": new.at, "quota": new.quota},
     )
     row = db.execute(
-        text("SELECT calls, at, quota FROM catch_up_purses WHERE installation_id = :id FOR NO KEY UPDATE"),
+        text("SELECT calls, at, quota FROM catch_up_quotas WHERE installation_id = :id FOR NO KEY UPDATE"),
         {"id": installation_id},
     ).one()
     left = spend(Purse(*row), percent=percent, now=now)
     if left is not None:
         db.execute(
-            text("UPDATE catch_up_purses SET calls = :calls, at = greatest(at, :at) WHERE installation_id = :id"),
+            text("UPDATE catch_up_quotas SET calls = :calls, at = greatest(at, :at) WHERE installation_id = :id"),
             {"id": installation_id, "calls": left.calls, "at": left.at},
         )
     return left
@@ -218,7 +218,7 @@ def pay(db: Connection, installation_id: int, *, percent: float, now: datetime) 
 def give_back(db: Connection, installation_id: int, *, calls: int, quota: int) -> None:
     """Put back what a call did not cost, or take out what it cost beyond one; others may have paid meanwhile."""
     db.execute(
-        text("UPDATE catch_up_purses SET calls = calls + :calls, quota = :quota WHERE installation_id = :id"),
+        text("UPDATE catch_up_quotas SET calls = calls + :calls, quota = :quota WHERE installation_id = :id"),
         {"id": installation_id, "calls": calls, "quota": quota},
     )
 
@@ -251,7 +251,8 @@ def overdue(
 ) -> Sequence[Overdue]:
     """Return the jobs of a repository that are queued for long, or run under a claim, while their run is not `active`.
 
-    Those apart that `adrift_jobs` asks about. That a running one is over may be told by its Pod too, unless that hangs.
+    Those apart that `unresolved_jobs` asks about. That a running one is over may be told by its Pod too, unless that
+    hangs.
     """
     rows = db.execute(
         text(f"""
@@ -280,25 +281,25 @@ def give_up(db: Connection, job_id: int, *, now: datetime, who: str) -> bool:
     lock_job(db, job_id)
     if states_of(db, [job_id]).get(job_id) is not JobState.QUEUED:
         return False
-    move_fate(db, job_id, NO_SUCH_JOB, now=now, who=who)
+    apply_job_outcome(db, job_id, NO_SUCH_JOB, now=now, who=who)
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How many repositories the last tick was to look at, and how many of them were looked at lately."""
+    """How many repositories the last tick was to check, and how many of them were checked lately."""
 
     due: int
-    looked_at: int
+    checked_at: int
 
 
 def coverage(db: Connection, *, now: datetime) -> Coverage:
-    """Return how much of what should be looked at was."""
+    """Return how much of what should be checked was."""
     row = db.execute(
         text("""
-            SELECT count(*) AS due, count(*) FILTER (WHERE looked_at >= :since) AS looked_at FROM catch_up_repositories
-            WHERE due_at = (SELECT max(due_at) FROM catch_up_repositories)
+            SELECT count(*) AS due, count(*) FILTER (WHERE checked_at >= :since) AS checked_at FROM
+            catch_up_repositories WHERE due_at = (SELECT max(due_at) FROM catch_up_repositories)
         """),
         {"since": now - COVERED_WITHIN},
     ).one()
-    return Coverage(row.due, row.looked_at)
+    return Coverage(row.due, row.checked_at)

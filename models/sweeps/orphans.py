@@ -9,10 +9,10 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from models.claims.names import INSTALLATION_NOW, REPOSITORY_ID, SCOPE_NOW
-from models.claims.releases import Registration, insert_retire, lock_claim, move_fate, request_release
+from models.claims.releases import Registration, apply_job_outcome, insert_retire, lock_claim, request_release
 from models.db.sql import text
 from models.db.transitions import move_claim
-from rules.claims.fates import JobFate
+from rules.claims.job_outcomes import JobOutcome
 from rules.claims.machines import ClaimState, EndReason
 
 LIMIT = 1000
@@ -62,11 +62,11 @@ class Finished:
     run: nobody will tell of its end. `executed_over_at`: the end of the job that its
     runner is known to have executed, which may be another than the claim's. `job_id` is the claim's own job; `asks_for`
     is its repository while that is not over, of which the end of the executed one says nothing. `since`: when the last
-    of claim and job came to stand as they do. `free_since`: the first look since then that found its
+    of claim and job came to stand as they do. `free_since`: the first check since then that found its
     runner absent or idle. Scope and installation are those of today (`models.claims.names`). `on_gone_node`: its node
-    was found gone. `overdue`: it is looked at whether or not its node is gone. `absent_since`: the first look since
+    was found gone. `overdue`: it is checked whether or not its node is gone. `absent_since`: the first check since
     then that did not find its runner. A Pod that is neither on a gone node nor overdue lingers: its claim has ended as
-    the job did that its runner executed, a moment ago, and only the absence of its runner in two looks ends it.
+    the job did that its runner executed, a moment ago, and only the absence of its runner in two checks ends it.
     """
 
     claim_id: int
@@ -97,7 +97,7 @@ _FINISHED = text(f"""
            (SELECT own.repository FROM jobs own WHERE own.id = c.job_id AND own.state <> 'completed') AS asks_for,
            {INSTALLATION_NOW}, {SCOPE_NOW}, c.runner_name,
            CASE WHEN x.job_id IS NOT NULL AND j.state = 'completed' THEN j.completed_at END AS executed_over_at,
-           t.since, CASE WHEN c.runner_free_at >= t.since THEN c.runner_free_at END,
+           t.since, CASE WHEN c.runner_idle_at >= t.since THEN c.runner_idle_at END,
            p.node_gone_at IS NOT NULL AS on_gone_node, w.overdue,
            CASE WHEN c.runner_absent_at >= t.since THEN c.runner_absent_at END
     FROM runner_pods p
@@ -138,14 +138,14 @@ def finished(db: Connection, *, before: datetime, began_before: datetime, absent
 
 
 def set_free(db: Connection, claim_id: int, *, free: bool, absent: bool | None, since: datetime, at: datetime) -> None:
-    """Remember the first look since a time that found a runner absent or idle, or forget it when it was seen busy.
+    """Remember the first check since a time that found a runner absent or idle, or forget it when it was seen busy.
 
     `absent`: the same for a runner that was not there at all; None leaves that alone.
     """
     db.execute(
         text("""
-            UPDATE claims SET runner_free_at = CASE WHEN NOT :free THEN NULL
-                                               WHEN runner_free_at >= :since THEN runner_free_at ELSE :at END,
+            UPDATE claims SET runner_idle_at = CASE WHEN NOT :free THEN NULL
+                                               WHEN runner_idle_at >= :since THEN runner_idle_at ELSE :at END,
                    runner_absent_at = CASE WHEN CAST(:absent AS boolean) IS NULL THEN runner_absent_at
                                            WHEN NOT :absent THEN NULL
                                            WHEN runner_absent_at >= :since THEN runner_absent_at ELSE :at END
@@ -170,12 +170,12 @@ class Reaped:
 
 
 def reap_finished(
-    db: Connection, pod: Finished, fate: JobFate, *, why: str, due_after: float, now: datetime, who: str
+    db: Connection, pod: Finished, job_outcome: JobOutcome, *, why: str, due_after: float, now: datetime, who: str
 ) -> Reaped | None:
     """Begin the end of a finished Pod; None when its claim is not what it was.
 
     A delivered claim is released, which asks GitHub first. One that executed ends as `completed` would have ended it,
-    after GitHub removed its runner; its own job, where that was another, goes where GitHub said (`fate`).
+    after GitHub removed its runner; its own job, where that was another, goes where GitHub said (`job_outcome`).
     """
     if pod.state == ClaimState.DELIVERED:
         begun = request_release(db, pod.claim_id, reason=why, now=now, who=who)
@@ -198,7 +198,7 @@ def reap_finished(
         if moved is None:
             return None
         if moved.job_id is not None and pod.asks_for is not None:  # it must not stay claimed by nobody (L4)
-            move_fate(db, moved.job_id, fate, now=now, who=who)
+            apply_job_outcome(db, moved.job_id, job_outcome, now=now, who=who)
     retire_id = insert_retire(db, pod.runner_pod_id, now=now, who=who, why=why, due_after=due_after)
     return None if retire_id is None else Reaped(None, retire_id)
 
@@ -215,7 +215,7 @@ _MAY_BE_REGISTERED = """
     (m.outcome IN ('open', 'minted')
      OR (m.outcome = 'removed' AND m.runner_id IS NULL AND m.closed_at > :unheard_since))
 """
-"""Of a mint attempt `m`: GitHub may have its runner. One of which no answer came is `removed` when a look-up found no
+"""Of a mint attempt `m`: GitHub may have its runner. One of which no answer came is `removed` when a check-up found no
 runner of its name, but GitHub may apply such a registration after the look-up."""
 
 

@@ -30,7 +30,7 @@ class Kind(StrEnum):
     RUNNER_PODS = "runner_pods"
     REPAIRS = "repairs"
     SWEEP_RUNS = "sweep_runs"
-    STRANDINGS = "strandings"
+    STALLS = "stalls"
     RUNNER_FAILURES = "runner_failures"
 
 
@@ -66,7 +66,7 @@ _OVER: Mapping[Kind, str] = {
     """,
     Kind.REPAIRS: "SELECT id FROM repairs WHERE at < :before AND outcome NOT IN ('begun', 'done') ORDER BY at",
     Kind.SWEEP_RUNS: "SELECT id FROM sweep_runs WHERE began_at < :before AND ended_at IS NOT NULL ORDER BY began_at",
-    Kind.STRANDINGS: "SELECT id FROM strandings WHERE served_at < :before ORDER BY served_at",
+    Kind.STALLS: "SELECT id FROM stalls WHERE served_at < :before ORDER BY served_at",
     Kind.RUNNER_FAILURES: "SELECT claim_id AS id FROM runner_failures WHERE at < :before ORDER BY at",
 }
 _LOCKED: Mapping[Kind, str] = {

@@ -15,11 +15,11 @@ from sqlalchemy import CheckConstraint, Connection, Index
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.claims.matching import WEB_ALIVE
-from models.db import stranded
+from models.db import stalls
 from models.db.base import Base
 from models.db.sql import text
 from models.sweeps import sweep_runs
-from rules.claims.stranding import Cause, FoundBy
+from rules.claims.stalls import Cause, FoundBy
 from rules.sweeps.redelivery import Progress
 
 LIMIT = 1000
@@ -35,7 +35,7 @@ class RedeliveryProgress(Base):
     __table_args__ = (CheckConstraint("id = 1", name="one_row"),)
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    looked_at: Mapped[datetime]
+    checked_at: Mapped[datetime]
     checkpoint: Mapped[datetime]
     scan_began: Mapped[datetime | None]
     scan_cursor: Mapped[str | None]
@@ -91,31 +91,31 @@ def begin(db: Connection, *, overlap: timedelta, note: bool, now: datetime) -> P
     if note:
         db.execute(
             text("""
-                INSERT INTO redelivery_progress (id, looked_at, checkpoint) VALUES (1, :first, :first)
+                INSERT INTO redelivery_progress (id, checked_at, checkpoint) VALUES (1, :first, :first)
                 ON CONFLICT (id) DO NOTHING
             """),
             {"first": first},
         )
     row = db.execute(
         text("""
-            SELECT looked_at, checkpoint, scan_began, scan_cursor, coalesce(not_before > :now, false) AS waits
+            SELECT checked_at, checkpoint, scan_began, scan_cursor, coalesce(not_before > :now, false) AS waits
             FROM redelivery_progress
         """),
         {"now": now},
     ).one_or_none()
     if row is None:
-        return Progress(looked_at=first, checkpoint=first, scan_began=None, scan_cursor=None)
+        return Progress(checked_at=first, checkpoint=first, scan_began=None, scan_cursor=None)
     if row.waits:
         return None
     return Progress(
-        looked_at=row.looked_at, checkpoint=row.checkpoint, scan_began=row.scan_began, scan_cursor=row.scan_cursor
+        checked_at=row.checked_at, checkpoint=row.checkpoint, scan_began=row.scan_began, scan_cursor=row.scan_cursor
     )
 
 
 def read_until(db: Connection) -> Mapping[str, datetime | None]:
     """Return until when GitHub's list has been read: its `newest` entries, and `all` that it still keeps."""
-    row = db.execute(text("SELECT looked_at, checkpoint FROM redelivery_progress")).one_or_none()
-    return {"newest": None, "all": None} if row is None else {"newest": row.looked_at, "all": row.checkpoint}
+    row = db.execute(text("SELECT checked_at, checkpoint FROM redelivery_progress")).one_or_none()
+    return {"newest": None, "all": None} if row is None else {"newest": row.checked_at, "all": row.checkpoint}
 
 
 def wait(db: Connection, *, not_before: datetime | None) -> None:
@@ -206,11 +206,11 @@ def record_page(
         return False
     db.execute(
         text("""
-            UPDATE redelivery_progress SET looked_at = :looked_at, checkpoint = :checkpoint,
+            UPDATE redelivery_progress SET checked_at = :checked_at, checkpoint = :checkpoint,
                    scan_began = CAST(:scan_began AS timestamptz), scan_cursor = CAST(:scan_cursor AS text)
         """),
         {
-            "looked_at": progress.looked_at,
+            "checked_at": progress.checked_at,
             "checkpoint": progress.checkpoint,
             "scan_began": progress.scan_began,
             "scan_cursor": progress.scan_cursor,
@@ -222,7 +222,7 @@ def record_page(
 
 
 def _forget(db: Connection, guids: Sequence[str]) -> int:
-    """Forget what was accepted; what had been a job's webhook was stranded until it came."""
+    """Forget what was accepted; what had been a job's webhook was stalled until it came."""
     rows = db.execute(
         text("""
             WITH gone AS (
@@ -236,7 +236,7 @@ def _forget(db: Connection, guids: Sequence[str]) -> int:
     ).all()
     for row in rows:
         if row.received_at is not None:
-            stranded.served(
+            stalls.served(
                 db,
                 Cause.WEBHOOK_LOST,
                 FoundBy.REDELIVERY,

@@ -179,7 +179,7 @@ def end_unrouting(db: Connection, pool_id: int, todo: Unrouting, *, left: Sequen
 def rematch_page(db: Connection, places: Mapping[int, int], *, limit: int, now: datetime) -> Rematched:
     """Match one page of jobs again: the held ones, and those whose pool went or changed.
 
-    `places` has the accounts to look at, each with the job after which its jobs come (see `accounts_to_rematch`). Each
+    `places` has the accounts to check, each with the job after which its jobs come (see `accounts_to_rematch`). Each
     gets an equal part of the page, by id, so that no account waits until the jobs of another have been matched. What
     stays as it is, is only read. A job that still cannot go keeps the reason of today.
     """

@@ -19,7 +19,7 @@ from models.db.sql import text
 from rules.sweeps.reaping import Expect, Repaired, Witness
 
 LIMIT = 2000
-"""Repairs that one tick looks at again at most."""
+"""Repairs that one tick checks again at most."""
 
 _OPEN = text("outcome IN ('begun', 'done')")
 
@@ -64,7 +64,7 @@ class Repair(Base):
     after: Mapped[str | None]
     expects: Mapped[str]
     outcome: Mapped[str]
-    settle_by: Mapped[datetime] = mapped_column(comment="failed when it was not verified by then")
+    verify_by: Mapped[datetime] = mapped_column(comment="failed when it was not verified by then")
     verified_at: Mapped[datetime | None]
     note: Mapped[str | None]
 
@@ -134,9 +134,9 @@ def write(
     ]
     inserted = db.execute(
         text("""
-            INSERT INTO repairs (sweep, run_id, dry, at, settle_by, what, why, kills, pod_uid, claim_id, job_id,
+            INSERT INTO repairs (sweep, run_id, dry, at, verify_by, what, why, kills, pod_uid, claim_id, job_id,
                                  runner_name, subject, before, after, expects, witnesses, outcome, verified_at)
-            SELECT :sweep, :run_id, :dry, :now, :settle_by, what, why, kills, pod_uid, claim_id, job_id, runner_name,
+            SELECT :sweep, :run_id, :dry, :now, :verify_by, what, why, kills, pod_uid, claim_id, job_id, runner_name,
                    subject, before, after, expects, witnesses,
                    CASE WHEN expects = 'nothing' AND :outcome = 'done' THEN 'verified' ELSE :outcome END,
                    CASE WHEN expects = 'nothing' AND :outcome = 'done' THEN CAST(:now AS timestamptz) END
@@ -154,7 +154,7 @@ def write(
             "dry": page.dry,
             "now": now,
             "outcome": outcome,
-            "settle_by": now + timedelta(seconds=settle_after),
+            "verify_by": now + timedelta(seconds=settle_after),
             "rows": json.dumps(rows),
             "once": once,
         },
@@ -177,7 +177,7 @@ def settle(db: Connection, repair_id: int, *, outcome: Repaired, note: str | Non
 
 _VERIFY = text("""
     WITH looked AS (
-        SELECT r.id, r.settle_by, CASE r.expects
+        SELECT r.id, r.verify_by, CASE r.expects
             WHEN 'nothing' THEN r.outcome = 'done'
             WHEN 'claim_moved' THEN EXISTS (SELECT FROM claims c WHERE c.id = r.claim_id
                                             AND (c.state IS DISTINCT FROM r.before OR c.ended_at IS NOT NULL))
@@ -199,7 +199,7 @@ _VERIFY = text("""
            note = CASE WHEN l.came THEN r.note
                        ELSE coalesce(r.note, CASE r.outcome WHEN 'begun' THEN 'cut off during its call'
                                                             ELSE 'not seen in time' END) END
-    FROM looked l WHERE r.id = l.id AND r.outcome IN ('begun', 'done') AND (l.came OR l.settle_by < :now)
+    FROM looked l WHERE r.id = l.id AND r.outcome IN ('begun', 'done') AND (l.came OR l.verify_by < :now)
     RETURNING r.outcome
 """)
 

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from models.claims.names import INSTALLATION_NOW, SCOPE_NOW
 from models.db.base import Base
 from models.db.sql import text
-from rules.sweeps.looks import ListedRunner, RunnerList
+from rules.sweeps.runner_checks import ListedRunner, RunnerList
 
 KEPT = timedelta(hours=1)
 """For how long the list of a scope that nobody asks for any more is kept."""
@@ -38,17 +38,17 @@ class RunnerListRow(Base):
     versions: Mapped[bytes | None] = mapped_column(
         LargeBinary, comment="deflated JSON: the ids of the runners that have connected, by version"
     )
-    taker: Mapped[str | None] = mapped_column(comment="who takes the next list")
-    taking_until: Mapped[datetime | None]
+    reader: Mapped[str | None] = mapped_column(comment="who takes the next list")
+    reading_until: Mapped[datetime | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The list of one scope; `taker` names who asks for it."""
+    """The list of one scope; `reader` names who asks for it."""
 
     installation_id: int
     scope: str
-    taker: str
+    reader: str
 
 
 def find(db: Connection, wanted: Wanted, *, now: datetime) -> RunnerList | None:
@@ -72,18 +72,18 @@ def begin(db: Connection, wanted: Wanted, *, seconds: float, now: datetime) -> b
     db.execute(text("DELETE FROM runner_lists WHERE taken_at < :before"), {"before": now - KEPT})
     mine = db.execute(
         text("""
-            INSERT INTO runner_lists AS l (installation_id, scope, taker, taking_until)
-            VALUES (:installation, :scope, :taker, :until)
-            ON CONFLICT (installation_id, scope) DO UPDATE SET taker = :taker, taking_until = :until
+            INSERT INTO runner_lists AS l (installation_id, scope, reader, reading_until)
+            VALUES (:installation, :scope, :reader, :until)
+            ON CONFLICT (installation_id, scope) DO UPDATE SET reader = :reader, reading_until = :until
             WHERE (l.taken_at IS NULL OR l.taken_at > :now
                    OR l.taken_at + make_interval(secs => l.used_for) <= :now)
-              AND (l.taking_until IS NULL OR l.taking_until <= :now)
+              AND (l.reading_until IS NULL OR l.reading_until <= :now)
             RETURNING l.scope
         """),
         {
             "installation": wanted.installation_id,
             "scope": wanted.scope,
-            "taker": wanted.taker,
+            "reader": wanted.reader,
             "until": now + timedelta(seconds=seconds),
             "now": now,
         },
@@ -95,13 +95,13 @@ def extend(db: Connection, wanted: Wanted, *, seconds: float, now: datetime) -> 
     """Keep the turn for so many seconds more."""
     db.execute(
         text("""
-            UPDATE runner_lists SET taking_until = :until
-            WHERE installation_id = :installation AND scope = :scope AND taker = :taker
+            UPDATE runner_lists SET reading_until = :until
+            WHERE installation_id = :installation AND scope = :scope AND reader = :reader
         """),
         {
             "installation": wanted.installation_id,
             "scope": wanted.scope,
-            "taker": wanted.taker,
+            "reader": wanted.reader,
             "until": now + timedelta(seconds=seconds),
         },
     )
@@ -111,10 +111,10 @@ def give_back(db: Connection, wanted: Wanted) -> None:
     """Give the turn back without a list: who wants one lists by itself."""
     db.execute(
         text("""
-            UPDATE runner_lists SET taker = NULL, taking_until = NULL
-            WHERE installation_id = :installation AND scope = :scope AND taker = :taker
+            UPDATE runner_lists SET reader = NULL, reading_until = NULL
+            WHERE installation_id = :installation AND scope = :scope AND reader = :reader
         """),
-        {"installation": wanted.installation_id, "scope": wanted.scope, "taker": wanted.taker},
+        {"installation": wanted.installation_id, "scope": wanted.scope, "reader": wanted.reader},
     )
 
 

@@ -30,7 +30,7 @@ _STUCK = """
     WHERE p.node_gone_at IS NOT NULL AND p.gone_at IS NULL AND p.uid IS NOT NULL
       -- one that is over gets its retire claim from the reconciler
       AND (p.terminal_at IS NULL OR c.id IS NOT NULL)
-      AND CASE WHEN c.id IS NOT NULL THEN c.purpose = 'retire' AND c.forced_at IS NULL
+      AND CASE WHEN c.id IS NOT NULL THEN c.purpose = 'retire' AND c.force_deleted_at IS NULL
                -- one that was given a JIT is `finished_jobs`'
                ELSE NOT EXISTS (SELECT FROM claims d WHERE d.pod_uid = p.uid AND d.delivered_at IS NOT NULL) END
 """
@@ -57,7 +57,7 @@ def allow_force(db: Connection, pod: Stuck, *, why: str, due_after: float, now: 
     if retire_id is None:
         retire_id = insert_retire(db, pod.runner_pod_id, now=now, who=who, why=why, due_after=due_after)
     allowed = db.execute(
-        text("UPDATE claims SET forced_at = :now WHERE id = :id AND ended_at IS NULL RETURNING id"),
+        text("UPDATE claims SET force_deleted_at = :now WHERE id = :id AND ended_at IS NULL RETURNING id"),
         {"id": retire_id, "now": now},
     ).one_or_none()
     return None if allowed is None else retire_id

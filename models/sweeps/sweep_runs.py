@@ -33,7 +33,7 @@ class Sweep(Base):
     lease_no: Mapped[int] = mapped_column(server_default="0", comment="raised by each taking; fences what came before")
     lease_holder: Mapped[str | None]
     leased_until: Mapped[datetime | None]
-    wanted_again: Mapped[bool] = mapped_column(server_default="false", comment="asked for while it ran")
+    rerun_requested: Mapped[bool] = mapped_column(server_default="false", comment="asked for while it ran")
     paused_at: Mapped[datetime | None]
     paused_by: Mapped[str | None]
     paused_why: Mapped[str | None]
@@ -121,7 +121,7 @@ def take(db: Connection, name: str, *, holder: str, lease: float, again: bool, n
             INSERT INTO sweeps AS s (name, lease_no, lease_holder, leased_until, began_at)
             VALUES (:name, 1, :holder, :until, :now)
             ON CONFLICT (name) DO UPDATE SET lease_no = s.lease_no + 1, lease_holder = :holder, leased_until = :until,
-                wanted_again = false, began_at = :now
+                rerun_requested = false, began_at = :now
             WHERE (s.leased_until IS NULL OR s.leased_until < :now) AND s.paused_at IS NULL
             RETURNING lease_no
         """),
@@ -137,7 +137,7 @@ def take(db: Connection, name: str, *, holder: str, lease: float, again: bool, n
         note_barred(db, name, why=f"paused by {found.paused_by}")
         return Refused(Outcome.PAUSED, f"paused by {found.paused_by}: {found.paused_why}")
     if again:
-        db.execute(text("UPDATE sweeps SET wanted_again = true WHERE name = :name"), {"name": name})
+        db.execute(text("UPDATE sweeps SET rerun_requested = true WHERE name = :name"), {"name": name})
     return Refused(Outcome.BUSY, f"it runs in {found.lease_holder}")
 
 
@@ -159,7 +159,7 @@ def _close_lost(db: Connection, name: str, *, lease_no: int, now: datetime) -> N
 
 
 def note_barred(db: Connection, name: str, *, why: str) -> None:
-    """Write down that the last tick was not let run, for those who look at the list of sweeps."""
+    """Write down that the last tick was not let run, for those who check the list of sweeps."""
     db.execute(
         text("""
             INSERT INTO sweeps AS s (name, outcome, why) VALUES (:name, :paused, :why)
@@ -249,7 +249,7 @@ def end(db: Connection, name: str, lease_no: int, *, outcome: Outcome, why: str 
         text("""
             UPDATE sweeps SET leased_until = NULL, lease_holder = NULL, outcome = :outcome, why = CAST(:why AS text),
                    succeeded_at = CASE WHEN :succeeded THEN CAST(:now AS timestamptz) ELSE succeeded_at END
-            WHERE name = :name AND lease_no = :lease_no RETURNING wanted_again
+            WHERE name = :name AND lease_no = :lease_no RETURNING rerun_requested
         """),
         {
             "name": name,
@@ -260,7 +260,7 @@ def end(db: Connection, name: str, lease_no: int, *, outcome: Outcome, why: str 
             "succeeded": outcome in SUCCESSES,
         },
     ).one_or_none()
-    return row is not None and bool(row.wanted_again)
+    return row is not None and bool(row.rerun_requested)
 
 
 def last_tick(db: Connection) -> datetime | None:

@@ -14,10 +14,10 @@ from sqlalchemy import Connection, Row
 
 from models.claims import runner_failures
 from models.claims.names import INSTALLATION_NOW, SCOPE_NOW
-from models.claims.releases import lock_job, move_fate
+from models.claims.releases import apply_job_outcome, lock_job
 from models.db.sql import text
 from models.db.transitions import move_claim, move_jobs
-from rules.claims.fates import JobFate
+from rules.claims.job_outcomes import JobOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +101,11 @@ def lacks_its_stamp(db: Connection, claim_id: int) -> bool:
 def unused(
     db: Connection, *, older_than: float, polling_older_than: float, spares_older_than: float, now: datetime
 ) -> Sequence[Row[Any]]:
-    """Return delivered claims of which no execution was seen, and spares, that are old enough to be looked at.
+    """Return delivered claims of which no execution was seen, and spares, that are old enough to be checked.
 
     The age of a delivered claim counts from the end of its poller (`since`). While the poller runs it counts from
     `polling_older_than` seconds after the delivery: until then the Pod may still fetch its JIT with the next poll.
-    In no order, so that those that cannot be looked at are not always the first (L14).
+    In no order, so that those that cannot be checked are not always the first (L14).
     """
     return db.execute(
         text(f"""
@@ -131,7 +131,7 @@ def unused(
 
 
 def set_absent(db: Connection, claim_id: int, *, absent: bool, now: datetime) -> None:
-    """Remember the first of two looks that did not find a runner, or forget it when it was seen."""
+    """Remember the first of two checks that did not find a runner, or forget it when it was seen."""
     db.execute(
         text("""
             UPDATE claims SET runner_absent_at = CASE WHEN :absent THEN coalesce(runner_absent_at, :now) END
@@ -142,17 +142,24 @@ def set_absent(db: Connection, claim_id: int, *, absent: bool, now: datetime) ->
 
 
 def set_executing(
-    db: Connection, claim_id: int, *, job_id: int | None, fate: JobFate | None, now: datetime, who: str, why: str
+    db: Connection,
+    claim_id: int,
+    *,
+    job_id: int | None,
+    job_outcome: JobOutcome | None,
+    now: datetime,
+    who: str,
+    why: str,
 ) -> bool:
     """GitHub shows the runner busy: the claim executes. False when it had moved on.
 
-    With `fate` None it executes its own job, and is bound to it. Otherwise it executes another, which a webhook
+    With `job_outcome` None it executes its own job, and is bound to it. Otherwise it executes another, which a webhook
     may name yet, and its own job goes where GitHub said (L4).
     """
     if job_id is not None:
         lock_job(db, job_id)
     own = "AND job_id IS NOT DISTINCT FROM CAST(:job_id AS bigint)"
-    keeps = fate is None or job_id is None
+    keeps = job_outcome is None or job_id is None
     moved = move_claim(
         db,
         "execute",
@@ -168,8 +175,8 @@ def set_executing(
         runner_failures.executed(db, [claim_id], now=now)
     if moved is None or job_id is None:
         return moved is not None
-    if fate is not None:
-        move_fate(db, job_id, fate, now=now, who=who)
+    if job_outcome is not None:
+        apply_job_outcome(db, job_id, job_outcome, now=now, who=who)
         return True
     move_jobs(db, "job_run", [job_id], now=now, who=who, why=why)
     db.execute(
@@ -183,10 +190,11 @@ def set_executing(
     return True
 
 
-def make_spare(db: Connection, claim_id: int, *, job_id: int, fate: JobFate, now: datetime, who: str) -> bool:
+def make_spare(db: Connection, claim_id: int, *, job_id: int, job_outcome: JobOutcome, now: datetime, who: str) -> bool:
     """The claimed job needs this claim no more: it is a spare from now on, and still counts in its budget.
 
-    False when it had moved on. `fate` is what GitHub said of the job, which moves with it: nobody else would (L4).
+    False when it had moved on. `job_outcome` is what GitHub said of the job, which moves with it: nobody else would
+    (L4).
     """
     lock_job(db, job_id)
     taken = db.execute(
@@ -197,5 +205,5 @@ def make_spare(db: Connection, claim_id: int, *, job_id: int, fate: JobFate, now
         {"id": claim_id, "job_id": job_id, "now": now},
     ).one_or_none()
     if taken is not None:
-        move_fate(db, job_id, fate, now=now, who=who)
+        apply_job_outcome(db, job_id, job_outcome, now=now, who=who)
     return taken is not None

@@ -88,16 +88,18 @@ class Claim(Base):
     minted_at: Mapped[datetime | None]
     delivered_at: Mapped[datetime | None]
     spare_since: Mapped[datetime | None]
-    runner_absent_at: Mapped[datetime | None] = mapped_column(comment="first of two looks that did not find its runner")
-    runner_free_at: Mapped[datetime | None] = mapped_column(
-        comment="first of two looks, after its job, that found its runner absent or idle"
+    runner_absent_at: Mapped[datetime | None] = mapped_column(
+        comment="first of two checks that did not find its runner"
     )
-    forced_at: Mapped[datetime | None] = mapped_column(comment="its Pod may be deleted without its kubelet")
-    stranded_at: Mapped[datetime | None] = mapped_column(
+    runner_idle_at: Mapped[datetime | None] = mapped_column(
+        comment="first of two checks, after its job, that found its runner absent or idle"
+    )
+    force_deleted_at: Mapped[datetime | None] = mapped_column(comment="its Pod may be deleted without its kubelet")
+    stalled_at: Mapped[datetime | None] = mapped_column(
         comment="only a repair moves it on since then; none once it did"
     )
-    stranded_cause: Mapped[str | None]
-    stranded_found_by: Mapped[str | None]
+    stalled_cause: Mapped[str | None]
+    stalled_found_by: Mapped[str | None]
     end_reason: Mapped[str | None]
     ended_at: Mapped[datetime | None]
 

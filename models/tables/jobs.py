@@ -70,7 +70,7 @@ class Job(Base):
     hold_reason: Mapped[str | None]
     hold_detail: Mapped[str | None]
     not_before: Mapped[datetime | None]
-    ask_after: Mapped[datetime | None] = mapped_column(comment="`adrift_jobs` asks GitHub no earlier")
+    ask_after: Mapped[datetime | None] = mapped_column(comment="`unresolved_jobs` asks GitHub no earlier")
     failures: Mapped[int] = mapped_column(server_default="0", comment="mints in a row that GitHub refused")
     priority: Mapped[int] = mapped_column(server_default="0")
     queued_at: Mapped[datetime] = mapped_column(comment="its age; a release keeps it")

@@ -70,7 +70,7 @@ class RunnerPod(Base):
         comment="of the Event that says best who ended it; only shown, as the next two"
     )
     event_by: Mapped[str | None] = mapped_column(comment="the component that wrote the Event")
-    event_note: Mapped[str | None] = mapped_column(comment="its message: one line, 200 characters at most")
+    event_message: Mapped[str | None] = mapped_column(comment="its message: one line, 200 characters at most")
     gone_at: Mapped[datetime | None] = mapped_column(comment="a GET or a delete proved that the UID is gone")
     node_gone_at: Mapped[datetime | None] = mapped_column(comment="its node was found gone; NULL again when it is back")
     charged_account_id: Mapped[int | None] = mapped_column(

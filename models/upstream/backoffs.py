@@ -198,9 +198,9 @@ def forget_account(db: Connection, *, installation_id: int, account_id: int, log
 
 
 def end_waits(db: Connection, *, account_id: int, now: datetime) -> int:
-    """Let `rematch` look at the backed-off jobs of an account at its next tick; return how many there are.
+    """Let `rematch` check the backed-off jobs of an account at its next tick; return how many there are.
 
-    Those that others hold locked are left, not waited for: callers hold other locks, and such a job is looked at when
+    Those that others hold locked are left, not waited for: callers hold other locks, and such a job is checked when
     its own wait is over.
     """
     ended = db.execute(

@@ -1,7 +1,7 @@
 """The gates of GitHub and Kubernetes, and the counts that they are judged by.
 
 Every process adds what it saw of an upstream to the row of the current five seconds, as often; the sweep
-`gates` looks at the last minute of all processes together. Both live in Postgres: Redis may be flushed, and would then
+`gates` checks the last minute of all processes together. Both live in Postgres: Redis may be flushed, and would then
 show an open gate on the worst day.
 """
 
@@ -17,7 +17,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from models.db.base import Base
 from ostler.upstreams import Counts, Upstream
-from rules.upstream.gates import Gate, GateRule, Look, judge, why_closed
+from rules.upstream.gates import CallCounts, Gate, GateRule, judge, why_closed
 
 BUCKET = 5
 """Seconds of one row of counts."""
@@ -39,7 +39,7 @@ class UpstreamCalls(Base):
 
 
 class GateRow(Base):
-    """The gate of one upstream; `calls` and `errors` are those of the last look."""
+    """The gate of one upstream; `calls` and `errors` are those of the last check."""
 
     __tablename__ = "gates"
 
@@ -47,9 +47,9 @@ class GateRow(Base):
     closed_at: Mapped[datetime | None] = mapped_column(comment="NULL: it is open")
     opened_at: Mapped[datetime | None] = mapped_column(comment="when it last opened")
     why: Mapped[str | None] = mapped_column(comment="of its last closing")
-    good_looks: Mapped[int] = mapped_column(server_default="0")
-    needs: Mapped[int] = mapped_column(server_default="0", comment="good looks that open it, drawn when it closed")
-    looked_at: Mapped[datetime | None]
+    healthy_checks: Mapped[int] = mapped_column(server_default="0")
+    needs: Mapped[int] = mapped_column(server_default="0", comment="good checks that open it, drawn when it closed")
+    checked_at: Mapped[datetime | None]
     calls: Mapped[int] = mapped_column(server_default="0")
     errors: Mapped[int] = mapped_column(server_default="0")
 
@@ -67,13 +67,13 @@ class Shut:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
-    """What a look came to. `since` is when the gate closed, the time of the closing itself included."""
+class Evaluation:
+    """What a check came to. `since` is when the gate closed, the time of the closing itself included."""
 
     upstream: Upstream
     before: Gate
     after: Gate
-    look: Look
+    counts: CallCounts
     since: datetime | None
 
 
@@ -96,17 +96,17 @@ def report(db: Connection, counts: Mapping[Upstream, Counts], *, now: datetime) 
         )
 
 
-def look(
+def evaluate(
     db: Connection, upstream: Upstream, *, rule: GateRule, window: float, apart: float, roll: float, now: datetime
-) -> Looked | None:
-    """Look at the last `window` seconds of an upstream and open or close its gate.
+) -> Evaluation | None:
+    """CallCounts at the last `window` seconds of an upstream and open or close its gate.
 
-    None when somebody looked less than `apart` seconds ago: a doubled tick is not a second good look.
+    None when it was evaluated less than `apart` seconds ago: a doubled tick is not a second good check.
     """
     db.execute(text("INSERT INTO gates (upstream) VALUES (:upstream) ON CONFLICT DO NOTHING"), {"upstream": upstream})
     row = db.execute(
         text("""
-            SELECT * FROM gates WHERE upstream = :upstream AND (looked_at IS NULL OR looked_at <= :before)
+            SELECT * FROM gates WHERE upstream = :upstream AND (checked_at IS NULL OR checked_at <= :before)
             FOR NO KEY UPDATE
         """),
         {"upstream": upstream, "before": now - timedelta(seconds=apart)},
@@ -120,15 +120,15 @@ def look(
         """),
         {"upstream": upstream, "after": now - timedelta(seconds=window)},
     ).one()
-    seen = Look(int(found.calls), int(found.errors))
-    before = Gate(closed=row.closed_at is not None, good_looks=row.good_looks, needs=row.needs)
+    seen = CallCounts(int(found.calls), int(found.errors))
+    before = Gate(closed=row.closed_at is not None, healthy_checks=row.healthy_checks, needs=row.needs)
     after = judge(before, seen, rule=rule, roll=roll)
     closes, opens = after.closed and not before.closed, before.closed and not after.closed
     closed_at = now if closes else None if opens else row.closed_at
     db.execute(
         text("""
-            UPDATE gates SET closed_at = CAST(:closed_at AS timestamptz), good_looks = :good, needs = :needs,
-                   looked_at = :now, calls = :calls, errors = :errors,
+            UPDATE gates SET closed_at = CAST(:closed_at AS timestamptz), healthy_checks = :good, needs = :needs,
+                   checked_at = :now, calls = :calls, errors = :errors,
                    opened_at = CASE WHEN :opens THEN CAST(:now AS timestamptz) ELSE opened_at END,
                    why = CASE WHEN :closes THEN :why ELSE why END
             WHERE upstream = :upstream
@@ -139,14 +139,14 @@ def look(
             "closed_at": closed_at,
             "closes": closes,
             "opens": opens,
-            "good": after.good_looks,
+            "good": after.healthy_checks,
             "needs": after.needs,
             "calls": seen.calls,
             "errors": seen.errors,
             "why": why_closed(seen),
         },
     )
-    return Looked(upstream, before, after, seen, row.closed_at if opens else closed_at)
+    return Evaluation(upstream, before, after, seen, row.closed_at if opens else closed_at)
 
 
 def shut(db: Connection, *upstreams: Upstream) -> list[Shut]:
@@ -165,17 +165,17 @@ def shut(db: Connection, *upstreams: Upstream) -> list[Shut]:
 
 
 def is_open(db: Connection, upstream: Upstream) -> bool:
-    """Return whether the gate of an upstream is open, as it is until the first look at it."""
+    """Return whether the gate of an upstream is open, as it is until the first check of it."""
     return not shut(db, upstream)
 
 
 def read(db: Connection) -> Sequence[Row[Any]]:
-    """Return every gate as it is known, by name; one that was never looked at is open."""
+    """Return every gate as it is known, by name; one that was never evaluation at is open."""
     return db.execute(
         text("""
             SELECT u.upstream, g.closed_at IS NULL AS open, g.closed_at, g.opened_at,
-                   CASE WHEN g.closed_at IS NOT NULL THEN g.why END AS why, coalesce(g.good_looks, 0) AS good_looks,
-                   coalesce(g.needs, 0) AS needs, g.looked_at, coalesce(g.calls, 0) AS calls,
+                   CASE WHEN g.closed_at IS NOT NULL THEN g.why END AS why, coalesce(g.healthy_checks, 0) AS
+                   healthy_checks, coalesce(g.needs, 0) AS needs, g.checked_at, coalesce(g.calls, 0) AS calls,
                    coalesce(g.errors, 0) AS errors
             FROM unnest(CAST(:upstreams AS text[])) AS u (upstream) LEFT JOIN gates g ON g.upstream = u.upstream
             ORDER BY u.upstream
@@ -185,7 +185,7 @@ def read(db: Connection) -> Sequence[Row[Any]]:
 
 
 def forget(db: Connection, *, now: datetime) -> None:
-    """Delete counts that nobody looks at any more."""
+    """Delete counts that nobody checks any more."""
     db.execute(
         text("""
             DELETE FROM upstream_calls WHERE (upstream, since) IN (

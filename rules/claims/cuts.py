@@ -16,7 +16,7 @@ CUT_OFF_AFTER = 15.0
 
 @dataclass(frozen=True, slots=True)
 class CutEvidence:
-    """What a GET of the Pod and a look-up of its runner show, `delivered_seconds` after the delivery.
+    """What a GET of the Pod and a check-up of its runner show, `delivered_seconds` after the delivery.
 
     `runner_began`: container `runner` is ready, or has ended. `stamped`: the Pod carries an owner label.
     """

@@ -94,5 +94,5 @@ def cure_of_refusal(detail: str) -> str:
         return f"{known} One job is tried at a time, and all go on with the first that GitHub takes."
     return (
         "It goes on by itself then. If it comes back: see that the App is installed for this repository "
-        "with the permission to administer runners, and look at GitHub's status."
+        "with the permission to administer runners, and check GitHub's status."
     )

@@ -1,7 +1,7 @@
 """Which claim a job that GitHub started belongs to, and what becomes of the claims and jobs it displaces.
 
 GitHub gives a job to any idle runner whose labels cover it, so the runner that reports a job need not be
-the one that was minted for it. These functions look at rows and return a verdict; `models.intake.bindings` locks
+the one that was minted for it. These functions check rows and return a verdict; `models.intake.bindings` locks
 the rows before and writes the verdict after.
 """
 

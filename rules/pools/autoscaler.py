@@ -1,4 +1,4 @@
-"""What the autoscaler does to every pool of one look: fleets are shared, decisions made, and what must stay is left.
+"""What the autoscaler does to every pool of one check: fleets are shared, decisions made, and what must stay is left.
 
 Left as they are: pools that are deleted, paused or cannot be used; all of them while the gate of GitHub or Kubernetes
 is closed, since then jobs pile up that no Pod would help, and Pods seem missing that are not (decision 0013); and no
@@ -33,7 +33,7 @@ def stuck(*, queue: int, idle: bool, oldest: datetime | None, now: datetime) -> 
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """One pool at one look. `hands_off` says why it is left alone, None where it is not.
+    """One pool at one check. `hands_off` says why it is left alone, None where it is not.
 
     `holds` are the Pods that it has on its nodes, or will have, while it is left alone. `scaled_up_at` is None where it
     never was.

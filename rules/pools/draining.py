@@ -1,7 +1,7 @@
 """When a pool whose deletion was asked for may go, and what is said of it until then.
 
 Nothing here ends a job: a pool that drains waits for its busy Pods for as long as they take. `drainTimeout` only says
-from when on that is worth a look.
+from when on that is worth a check.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ class PodState(StrEnum):
     - `busy`: it may hold a JIT.
     - `ending`: its delivered claim is over, and the Pod is not yet.
     - `retiring`: a live retire claim.
-    - `silent`: it polled once, and nobody hears it any more.
+    - `unresponsive`: it polled once, and nobody hears it any more.
     - `spent`: it is over, whatever containers beside `poller` and `runner` do.
     """
 
@@ -25,7 +25,7 @@ class PodState(StrEnum):
     BUSY = "busy"
     ENDING = "ending"
     RETIRING = "retiring"
-    SILENT = "silent"
+    UNRESPONSIVE = "unresponsive"
     SPENT = "spent"
 
 
@@ -34,7 +34,7 @@ AVAILABLE = frozenset({PodState.WARM, PodState.RESERVED, PodState.BUSY, PodState
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PodSight:
+class StateFacts:
     """What rows, evidence and the cluster say of one Pod.
 
     `may_hold_jit` is the verdict of `rules.claims.busy`. `delivered`: by its live claim; `ever_delivered`: by any of
@@ -51,7 +51,7 @@ class PodSight:
     heard: bool = False
 
 
-def state_of(pod: PodSight) -> PodState:
+def state_of(pod: StateFacts) -> PodState:
     """Return the state of a Pod; what speaks for a JIT goes before all that speaks for an idle Pod (L3)."""
     answers = (
         (pod.terminal, PodState.SPENT),
@@ -62,4 +62,4 @@ def state_of(pod: PodSight) -> PodState:
         (not pod.ever_polled, PodState.STARTING),
         (pod.heard, PodState.WARM),
     )
-    return next((state for holds, state in answers if holds), PodState.SILENT)
+    return next((state for holds, state in answers if holds), PodState.UNRESPONSIVE)

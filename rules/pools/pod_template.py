@@ -2,7 +2,7 @@
 
 Strategic merge, as `kubectl patch` does it: maps merge key by key, lists of things with a name merge by that name,
 every other list is replaced. What the overlay may hold is a list of what is known to be harmless, so that a field that
-a later Kubernetes brings is refused until somebody has looked at it. Container `poller` holds the token and container
+a later Kubernetes brings is refused until somebody has checked it. Container `poller` holds the token and container
 `runner` runs other people's code: nothing here may bring the two closer.
 """
 

@@ -57,16 +57,16 @@ class ObservedPod:
 class ObservedPool:
     """What the pool's row asks for, and what bears on its Pods.
 
-    `leaving`: its object is being deleted, or gone. `held`: it is paused, or its spec cannot be used: its Pods stay
-    as they are. `max_surge`: Pods above `replicas` that a roll may make; None is the default (`surge_of`).
+    `leaving`: its object is being deleted, or gone. `suspended`: it is paused, or its spec cannot be used: its Pods
+    stay as they are. `max_surge`: Pods above `replicas` that a roll may make; None is the default (`surge_of`).
     `web_beats`: a web process was there for all of `start_timeout` (seconds), so that silence says something of a Pod.
     `gate_open`: that of Kubernetes; a closed one stops all that deletes Pods. `retired` were retired by earlier plans
-    of this tick: a pool may be looked at many times in one, and they share its budget.
+    of this tick: a pool may be checked many times in one, and they share its budget.
     """
 
     replicas: int
     leaving: bool = False
-    held: bool = False
+    suspended: bool = False
     max_unavailable_percent: int = 10
     max_surge: int | None = None
     start_timeout: float = 300.0
@@ -134,9 +134,9 @@ class PoolPlan:
 
 
 TICK = 9.0
-"""Seconds for which one budget of retirements is: the schedule's ten, less what one look of it may come early.
+"""Seconds for which one budget of retirements is: the schedule's ten, less what one check of it may come early.
 
-With all ten, a look that came a little early found the budget of the one before, and the next was ten seconds away.
+With all ten, a check that came a little early found the budget of the one before, and the next was ten seconds away.
 """
 
 
@@ -217,7 +217,7 @@ def _room(pool: ObservedPool, kept: Sequence[ObservedPod], *, now: datetime) -> 
 def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: datetime) -> PoolPlan:
     """Return the plan of one reconcile, which creates `most` Pods at most."""
     kept = [pod for pod in pods if not _leaves(pod)]
-    if not pool.held and not pool.leaving:
+    if not pool.suspended and not pool.leaving:
         pool = replace(pool, starts=_room(pool, kept, now=now))
     overdue = _overdue(pool, kept, now=now)
     starts, troubles = _count(pool, overdue, now=now)
@@ -229,7 +229,7 @@ def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: dat
         hopeless=_hopeless(kept),
         wanted=pool.wanted,
     )
-    if pool.held and not pool.leaving:
+    if pool.suspended and not pool.leaving:
         return seen
     most_kept = pool.wanted + _extra(pool, kept)
     too_many = max(0, len(kept) - most_kept)
@@ -264,7 +264,7 @@ def _leaves(pod: ObservedPod) -> bool:
     """
     if pod.node_gone or pod.state in {PodState.SPENT, PodState.RETIRING}:
         return True
-    return pod.terminating and pod.state in {PodState.STARTING, PodState.WARM, PodState.SILENT}
+    return pod.terminating and pod.state in {PodState.STARTING, PodState.WARM, PodState.UNRESPONSIVE}
 
 
 def _is_lost(pod: ObservedPod) -> bool:
@@ -311,18 +311,18 @@ def _retirements(
 ) -> list[Retirement]:
     """Return who goes, most dispensable first: failed starts, what is too many, stale starts, then what still serves.
 
-    Of the surplus, silent Pods go first and starting ones next, those without a node before others, so that those that
-    serve stay. Of the warm ones, those
-    go first that would be replaced anyway (cordoned, then stale), then those that have been idle longest.
+    Of the surplus, unresponsive Pods go first and starting ones next, those without a node before others, so that those
+    that serve stay. Of the warm ones, those go first that would be replaced anyway (cordoned, then stale), then those
+    that have been idle longest.
     """
     gone = {pod.id: Retirement(pod.id, Why.NOT_STARTED, detail) for pod, _, detail in overdue}
     seen = [pod for pod in kept if pod.seen and not pod.unborn]
     starting = [pod for pod in seen if pod.state is PodState.STARTING and pod.id not in gone]
-    silent = sorted((pod for pod in seen if pod.state is PodState.SILENT), key=_dispensable)
+    unresponsive = sorted((pod for pod in seen if pod.state is PodState.UNRESPONSIVE), key=_dispensable)
     warm = sorted((pod for pod in seen if pod.state is PodState.WARM), key=_dispensable)
     why = Why.DRAINED if pool.leaving else Why.SURPLUS
     starting_first = sorted(starting, key=lambda pod: (not pod.unschedulable, _dispensable(pod)))
-    surplus = [*silent, *starting_first, *warm][: max(0, too_many - len(gone))]
+    surplus = [*unresponsive, *starting_first, *warm][: max(0, too_many - len(gone))]
     gone |= {pod.id: Retirement(pod.id, why) for pod in surplus}
     gone |= {pod.id: Retirement(pod.id, Why.TEMPLATE) for pod in starting if pod.stale and pod.id not in gone}
     available = sum(pod.state in AVAILABLE and pod.id not in gone for pod in kept)

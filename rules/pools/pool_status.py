@@ -1,6 +1,6 @@
 """What a pool's status says: counts, and the conditions Ready, Draining and Degraded with their reasons.
 
-A condition's `lastTransitionTime` moves with its status alone, so that a look that finds the same changes nothing.
+A condition's `lastTransitionTime` moves with its status alone, so that a check that finds the same changes nothing.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from rules.claims.runner_brakes import Brake
+from rules.pools.blocked_mints import BlockedMints
 from rules.pools.draining import DrainReport
-from rules.pools.held_mints import HeldMints
 from rules.pools.pod_states import PodState
 from rules.pools.pool_plan import PoolPlan
 from rules.pools.starts import Starts, Trouble
@@ -27,7 +27,7 @@ REPEATED = 2
 class PoolNow:
     """What a status is made of beside the plan. `problem`: why the spec cannot be used; `drain`: of one that leaves.
 
-    `brake`: its runners never execute; `held`: mints of its jobs back off.
+    `brake`: its runners never execute; `blocked_mints`: mints of its jobs back off.
     `replicas_writer`: who else writes the replicas of an autoscaled pool.
     """
 
@@ -41,7 +41,7 @@ class PoolNow:
     scaled_up_at: datetime | None = None
     scaled_down_at: datetime | None = None
     brake: Brake | None = None
-    held: HeldMints | None = None
+    blocked_mints: BlockedMints | None = None
     version: str | None = None
     """What is to be said of the version of its runner, if anything."""
     replicas_writer: str | None = None
@@ -143,9 +143,9 @@ def _of_running(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition | 
     """Return what is in the way of a pool whose Pods start, if anything."""
     if pool.brake is not None:
         return _of_runners(pool.brake)
-    if pool.held is not None:
-        told = pool.held.tell(busy=plan.counts.get(PodState.BUSY, 0), now=now)
-        return Condition("Degraded", "True", pool.held.reason, told)
+    if pool.blocked_mints is not None:
+        told = pool.blocked_mints.tell(busy=plan.counts.get(PodState.BUSY, 0), now=now)
+        return Condition("Degraded", "True", pool.blocked_mints.reason, told)
     if plan.lost:
         return Condition("Degraded", "True", "NodeLost", f"Pods on nodes that are gone: {plan.lost}")
     if pool.replicas_writer is not None:

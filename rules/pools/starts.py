@@ -29,7 +29,7 @@ class Trouble(StrEnum):
     - `container`: it cannot make or run a container, as for a Secret that is missing.
     - `unschedulable`: no node takes the Pod.
     - `poller`: the poller ended before its first poll was taken.
-    - `silent`: the Pod runs, and nobody hears it.
+    - `unresponsive`: the Pod runs, and nobody hears it.
     - `refused`: the API server does not take the Pod (Pod Security, admission, a field that is wrong).
     - `quota`: the namespace's quota is used up; no failure, it waits.
     """
@@ -38,7 +38,7 @@ class Trouble(StrEnum):
     CONTAINER = "container"
     UNSCHEDULABLE = "unschedulable"
     POLLER = "poller"
-    SILENT = "silent"
+    UNRESPONSIVE = "unresponsive"
     REFUSED = "refused"
     QUOTA = "quota"
 
@@ -125,7 +125,7 @@ def trouble_of(
         return Trouble.UNSCHEDULABLE, f"no node took it within {seconds:.0f} s"
     if waiting not in {None, "ContainerCreating", "PodInitializing"}:
         return Trouble.CONTAINER, f"{waiting}"
-    return Trouble.SILENT, f"it did not poll within {seconds:.0f} s"
+    return Trouble.UNRESPONSIVE, f"it did not poll within {seconds:.0f} s"
 
 
 def trouble_of_ended(*, reason: str | None, poller_exit_code: int | None) -> tuple[Trouble, str]:

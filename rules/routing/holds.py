@@ -24,8 +24,8 @@ class HoldReason(StrEnum):
     - `budget_zero`: its account may run nothing. Lifted by a change of the account's budget, else `rematch`.
     - `backoff`: GitHub refused or asked to wait. Lifted by `rematch` once `not_before` has passed.
     - `set_aside`: GitHub refuses its runner as invalid, or three of its runners ended before it began. Lifted by
-      `rematch` after its backoff; asked about after an hour by `adrift_jobs`.
-    - `ask_github`: what became of it is not known. Lifted by `adrift_jobs` alone, with GitHub's answer.
+      `rematch` after its backoff; asked about after an hour by `unresolved_jobs`.
+    - `ask_github`: what became of it is not known. Lifted by `unresolved_jobs` alone, with GitHub's answer.
     """
 
     UNKNOWN_ACCOUNT = "unknown_account"

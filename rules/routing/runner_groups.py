@@ -2,7 +2,7 @@
 
 A pool names its group by number or by name; numbers differ from organisation to organisation, except that 1 is the
 default one everywhere. GitHub registers a runner in a group that does not admit the job's repository without a word,
-and then never gives it the job. So the group is looked at before a runner is made (GitHub docs, "REST API endpoints
+and then never gives it the job. So the group is checked before a runner is made (GitHub docs, "REST API endpoints
 for self-hosted runner groups"; "Managing access to self-hosted runners using groups").
 """
 

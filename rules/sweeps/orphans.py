@@ -46,7 +46,7 @@ class StampedPod:
 
 
 def judge_stamped(pod: StampedPod, *, grace_seconds: float) -> Verdict | None:
-    """Return why a stamped Pod is left alone; None when the Pod itself has to be looked at."""
+    """Return why a stamped Pod is left alone; None when the Pod itself has to be checked."""
     if not pod.has_row:
         return _keep("it has no row yet, and without one it cannot be claimed for its retirement")
     if pod.has_live_claim:
@@ -92,7 +92,7 @@ class QuietPod:
     web_beats: bool
 
 
-def judge_silent(pod: QuietPod, evidence: PodEvidence, *, grace_seconds: float) -> Verdict:
+def judge_unresponsive(pod: QuietPod, evidence: PodEvidence, *, grace_seconds: float) -> Verdict:
     """Return whether a Pod is of no use: it does not poll for so long, or its poller ended other than 0."""
     if evidence.terminal:
         return _keep("it is ending by itself")
@@ -105,7 +105,7 @@ def judge_silent(pod: QuietPod, evidence: PodEvidence, *, grace_seconds: float) 
     return _never_given(evidence, "it does not poll")
 
 
-RunnerLook = Literal["absent", "idle", "busy"]
+RunnerCheck = Literal["absent", "idle", "busy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +114,16 @@ class FinishedPod:
 
     `outlasts`: its claim has executed for longer than GitHub lets a job run. `job_over_seconds`: since the end of the
     job that its runner executed, None where no execution is known. `runner`: GitHub's word on it now.
-    `free_for_seconds`: since the first look that found it absent or idle with none in between that did not; None when
-    this is the first. `node_gone`: why its node is gone, where it is looked at for nothing else: a runner that is
-    online counts as busy then. `absent_for_seconds`: since the first look after the end of its job that did not find
-    its runner, with none in between that did. `overdue`: it is looked at for more than a runner that may be absent.
+    `free_for_seconds`: since the first check that found it absent or idle with none in between that did not; None when
+    this is the first. `node_gone`: why its node is gone, where it is checked for nothing else: a runner that is
+    online counts as busy then. `absent_for_seconds`: since the first check after the end of its job that did not find
+    its runner, with none in between that did. `overdue`: it is checked for more than a runner that may be absent.
     """
 
     job_over: bool
     outlasts: bool
     job_over_seconds: float | None
-    runner: RunnerLook
+    runner: RunnerCheck
     free_for_seconds: float | None
     node_gone: str | None = None
     absent_for_seconds: float | None = None
@@ -131,20 +131,20 @@ class FinishedPod:
 
 
 def judge_finished(
-    pod: FinishedPod, *, looks_apart: float, job_over_after: float, absent_after: float = math.inf
+    pod: FinishedPod, *, checks_apart: float, job_over_after: float, absent_after: float = math.inf
 ) -> Verdict:
-    """Return whether such a Pod is over: its runner was absent or idle in two looks, `looks_apart` seconds apart.
+    """Return whether such a Pod is over: its runner was absent or idle in two checks, `checks_apart` seconds apart.
 
     That alone is no proof that it holds no JIT, unless the job that its runner executed is over for `job_over_after`.
     A runner that was absent in both looks is proof when that job is over for `absent_after`: GitHub removed it.
     """
     if pod.runner == "busy":
         return _keep("its runner is busy")
-    if _was_removed(pod, looks_apart=looks_apart, absent_after=absent_after):
+    if _was_removed(pod, checks_apart=checks_apart, absent_after=absent_after):
         return _judge_removed()
     if not pod.overdue:
         return _keep(f"its job ended a moment ago, and its runner is {pod.runner}")
-    if pod.free_for_seconds is None or pod.free_for_seconds < looks_apart:
+    if pod.free_for_seconds is None or pod.free_for_seconds < checks_apart:
         return _keep(f"its runner is {pod.runner} for the first time")
     if pod.node_gone is not None:
         what = pod.node_gone
@@ -159,7 +159,7 @@ def judge_finished(
             runner_ever_ready=False,
             github_runner_seen="absent" if pod.runner == "absent" else "online",
             executed_job_terminal_for_seconds=pod.job_over_seconds,
-            runner_absent_or_idle_in_two_looks=True,
+            runner_absent_or_idle_in_two_checks=True,
         ),
         job_over_after=job_over_after,
     )
@@ -167,18 +167,18 @@ def judge_finished(
         keep=False,
         reason=f"{what}, its runner is {pod.runner}, and it has not ended",
         witnesses=(
-            Witness(Source.GITHUB, f"its runner was absent or idle in two looks, {pod.runner} now"),
+            Witness(Source.GITHUB, f"its runner was absent or idle in two checks, {pod.runner} now"),
             Witness(Source.POSTGRES if pod.node_gone is None else Source.KUBERNETES, what),
         ),
         proof="its runner is removed from GitHub first, and a refusal obeyed" if held.busy else held.reasons[0],
     )
 
 
-def _was_removed(pod: FinishedPod, *, looks_apart: float, absent_after: float) -> bool:
+def _was_removed(pod: FinishedPod, *, checks_apart: float, absent_after: float) -> bool:
     over_for, absent_for = pod.job_over_seconds, pod.absent_for_seconds
     if pod.runner != "absent" or over_for is None or absent_for is None:
         return False
-    return over_for >= absent_after and absent_for >= looks_apart
+    return over_for >= absent_after and absent_for >= checks_apart
 
 
 def _judge_removed() -> Verdict:
@@ -195,7 +195,7 @@ def _judge_removed() -> Verdict:
         keep=False,
         reason="its job is over, its runner is absent, and it has not ended",
         witnesses=(
-            Witness(Source.GITHUB, "its runner was absent in two looks"),
+            Witness(Source.GITHUB, "its runner was absent in two checks"),
             Witness(Source.POSTGRES, "the job that its runner executed is over"),
         ),
         proof=held.reasons[0],

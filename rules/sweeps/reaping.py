@@ -85,7 +85,7 @@ class Repaired(StrEnum):
     """What became of one repair.
 
     - `begun`: written down before an outside call whose answer is not recorded.
-    - `done`: committed, or the call was answered; whether it came to what it was for is looked at later.
+    - `done`: committed, or the call was answered; whether it came to what it was for is checked later.
     - `verified`: seen to have come to that.
     - `failed`: the call failed, or it was not seen to have come to that in time.
     - `moved_on`: nothing was done, the row had moved between the verdict and the action.

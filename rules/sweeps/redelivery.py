@@ -1,9 +1,9 @@
-"""Which deliveries of webhooks are looked at, and when GitHub is asked to send one again.
+"""Which deliveries of webhooks are checked, and when GitHub is asked to send one again.
 
 GitHub never sends a webhook twice by itself and keeps what it sent for three days (seven on Enterprise
-Server). Two looks share the work: a short one at the newest deliveries, every minute, so that a lost one is
+Server). Two checks share the work: a short one at the newest deliveries, every minute, so that a lost one is
 back soon at the price of one page; and a scan down to `overlap` before the last complete scan began, once
-per `overlap`, for what GitHub listed late or a short look did not reach. Times of the same delivery differ
+per `overlap`, for what GitHub listed late or a short check did not reach. Times of the same delivery differ
 between GitHub's clock and ours by less than either overlap.
 """
 
@@ -14,26 +14,26 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 SHORT_OVERLAP = timedelta(seconds=60)
-"""How far a short look goes back before the last one: longer than the 10 s that an attempt may take."""
+"""How far a short check goes back before the last one: longer than the 10 s that an attempt may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """What has been read of GitHub's list of deliveries.
 
-    `looked_at`: when the last complete short look began. `checkpoint`: when the last complete scan began.
+    `checked_at`: when the last complete short check began. `checkpoint`: when the last complete scan began.
     `scan_began` and `scan_cursor`: of the scan under way, with the page that comes next (None: the first).
     """
 
-    looked_at: datetime
+    checked_at: datetime
     checkpoint: datetime
     scan_began: datetime | None
     scan_cursor: str | None
 
 
-def look_floor(progress: Progress, *, overlap: timedelta, now: datetime) -> datetime:
-    """Return how far back a short look goes; what is older is left to the scan."""
-    return max(progress.looked_at - SHORT_OVERLAP, now - overlap)
+def recent_floor(progress: Progress, *, overlap: timedelta, now: datetime) -> datetime:
+    """Return how far back a short check goes; what is older is left to the scan."""
+    return max(progress.checked_at - SHORT_OVERLAP, now - overlap)
 
 
 def scan_floor(progress: Progress, *, overlap: timedelta, kept: timedelta, now: datetime) -> datetime:

@@ -3,7 +3,7 @@
 The verdict of the sweep `unused_runners` for one claim, from one paged runner list per scope and, where
 the verdict asks for it, from GitHub's answer about the claimed job. Nothing here kills by itself: every
 release of a delivered claim deregisters its runner first and obeys a refusal (law L3). What GitHub did
-not answer, or answered once where two looks are needed, waits for the next tick (law L8).
+not answer, or answered once where two checks are needed, waits for the next tick (law L8).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class UnusedAction(StrEnum):
     - `wait`: nothing in this tick; counted by reason.
     - `ask_job`: ask GitHub for the claimed job and judge again.
     - `execute`: `executing`, bound to the claimed job.
-    - `execute_unbound`: `executing`, its job left to the webhook that names the runner; counted.
+    - `execute_unidentified`: `executing`, its job left to the webhook that names the runner; counted.
     - `release_never_started`: release; the job goes back to the queue, the Pod is retired.
     - `finish`: the claimed job is over and so is its runner: end claim and job.
     - `spare`: the claimed job needs this claim no more; it becomes a spare.
@@ -60,7 +60,7 @@ class UnusedAction(StrEnum):
     WAIT = "wait"
     ASK_JOB = "ask_job"
     EXECUTE = "execute"
-    EXECUTE_UNBOUND = "execute_unbound"
+    EXECUTE_UNBOUND = "execute_unidentified"
     RELEASE_NEVER_STARTED = "release_never_started"
     FINISH = "finish"
     SPARE = "spare"
@@ -86,7 +86,7 @@ class UnusedClaim:
 
 @dataclass(frozen=True, slots=True)
 class UnusedVerdict:
-    """What to do with the claim, and why. `counts`: what the list showed of the runner is a look at it."""
+    """What to do with the claim, and why. `counts`: what the list showed of the runner is a check of it."""
 
     action: UnusedAction
     reason: str
@@ -112,12 +112,12 @@ _BUSY = {
     ),
 }
 _ABSENT = {
-    ClaimedJob.NOT_ASKED: UnusedVerdict(UnusedAction.ASK_JOB, "the runner was absent in two looks"),
+    ClaimedJob.NOT_ASKED: UnusedVerdict(UnusedAction.ASK_JOB, "the runner was absent in two checks"),
     ClaimedJob.QUEUED: UnusedVerdict(
-        UnusedAction.RELEASE_NEVER_STARTED, "the runner was absent in two looks and its job is still queued"
+        UnusedAction.RELEASE_NEVER_STARTED, "the runner was absent in two checks and its job is still queued"
     ),
     ClaimedJob.IN_PROGRESS_ELSEWHERE: UnusedVerdict(UnusedAction.SPARE, "the job runs elsewhere"),
-    ClaimedJob.TERMINAL: UnusedVerdict(UnusedAction.FINISH, "the job is over and the runner was absent in two looks"),
+    ClaimedJob.TERMINAL: UnusedVerdict(UnusedAction.FINISH, "the job is over and the runner was absent in two checks"),
 }
 UPDATES = UnusedVerdict(UnusedAction.WAIT, "the runner was online, and may be updating itself")
 _JOB_UNKNOWN = UnusedVerdict(UnusedAction.WAIT, "the job could not be asked for")

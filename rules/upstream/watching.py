@@ -23,10 +23,10 @@ class Sight:
 
 
 class Hint(StrEnum):
-    """What a worker is told to look at."""
+    """What a worker is told to check."""
 
     GONE = "gone"
-    """The Pod may be no more: its claim, if it has one, is to be looked at."""
+    """The Pod may be no more: its claim, if it has one, is to be checked."""
     SPENT = "spent"
     """The Pod has ended: its pool wants a successor."""
     EXECUTING = "executing"
@@ -50,7 +50,7 @@ def hints_of(before: Sight | None, after: Sight | None) -> frozenset[Hint]:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolSight:
+class PoolObservation:
     """What the watch remembers of a pool: what changes with its spec and its end, and not with its status."""
 
     name: str
@@ -58,6 +58,6 @@ class PoolSight:
     terminating: bool
 
 
-def pool_changed(before: PoolSight | None, after: PoolSight | None) -> bool:
-    """Return whether a pool is to be looked at."""
+def pool_changed(before: PoolObservation | None, after: PoolObservation | None) -> bool:
+    """Return whether a pool is to be checked."""
     return before != after

@@ -66,7 +66,7 @@ def write(rt: Runtime, work: steps.Annotated, *, owner: int | None) -> StampResu
     raise AssertionError("unreachable")
 
 
-def look_at(rt: Runtime, work: steps.Annotated) -> PodSeen | None:
+def read_pod(rt: Runtime, work: steps.Annotated) -> PodSeen | None:
     """Return the Pod of a claim, or None when a GET shows that its UID is gone. Raises what the adapter raises."""
     pod = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=policy(work))
     return pod if pod is not None and pod.uid == work.pod_uid else None

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
 from models.claims import matching, runner_failures
-from models.claims.heads import NOBODY, Heads, read_heads
+from models.claims.queue_heads import NOBODY, QueueHeads, read_queue_heads
 from models.db.engine import is_locked, transaction
 from models.upstream import backoffs
 from ostler.clock import utcnow
@@ -34,7 +34,7 @@ ROUNDS = 4
 """Runs of the matcher in one message at most; what is left after them wakes the next."""
 
 SKIPPED_PAUSE = 0.2
-"""Seconds before rows that others held are looked at again."""
+"""Seconds before rows that others held are checked again."""
 
 BUSY_PAUSE = 0.5
 """Seconds before the matcher tries the lock of a pool again that another transaction held."""
@@ -112,7 +112,7 @@ def run_matcher(rt: Runtime, pool_id: int, *, now: datetime) -> Matched:
 def forget_wake(rt: Runtime, pool_id: int) -> None:
     """Delete the wake key; without Redis it expires by itself."""
     try:
-        rt.wake_keys.taken(pool_id)
+        rt.wake_keys.clear_wake(pool_id)
     except redis.RedisError as error:
         log.warning("dispatch.wake_key_kept", error=reason_of(error))
 
@@ -171,9 +171,9 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
 
 def heads_beside(
     settings: Settings, db: Connection, pool: matching.PoolShape, held: runner_failures.Held | None, *, now: datetime
-) -> Heads:
+) -> QueueHeads:
     """Read the heads of a pool, without those of an account that its brake holds back."""
-    return read_heads(
+    return read_queue_heads(
         db,
         pool,
         batch=settings.match_batch,
@@ -190,7 +190,7 @@ def probe_mints(
     db: Connection,
     pool: matching.PoolShape,
     held: runner_failures.Held | None,
-    heads: Heads,
+    heads: QueueHeads,
     *,
     now: datetime,
 ) -> bool:
@@ -209,7 +209,7 @@ def probe_mints(
     return let is not None
 
 
-def one_of(heads: Heads, account_id: int) -> tuple[Heads, bool]:
+def one_of(heads: QueueHeads, account_id: int) -> tuple[QueueHeads, bool]:
     """Return the heads with one job of an account, the first, as a probe; and whether others were left out."""
     own = [job for job in heads.jobs if job.account_id == account_id]
     jobs = tuple(job for job in heads.jobs if job.account_id != account_id or job is own[0])
@@ -223,7 +223,7 @@ class _Rows:
     take the places; nothing is ever waited for. The rest is free again with the commit.
     """
 
-    def __init__(self, db: Connection, pool: matching.PoolShape, heads: Heads) -> None:
+    def __init__(self, db: Connection, pool: matching.PoolShape, heads: QueueHeads) -> None:
         self.accounts: dict[int, AccountView] = {}
         self.skipped = False
         """Another session holds a row that this run would have used, or has moved it on."""

@@ -16,7 +16,7 @@ from models.routing import accounts
 from ostler.clock import utcnow
 from ostler.errors import Gone, UpstreamError
 from ostler.reasons import meaning_of
-from rules.claims.fates import NO_JOB, WAITS, JobFate, OverRun, from_github
+from rules.claims.job_outcomes import NO_JOB, WAITS, JobOutcome, OverRun, from_github
 from rules.routing.scopes import Scope
 from tasks.worker.base import RELEASE, Policy, calls, remaining
 from tasks.worker.runtime import Runtime
@@ -76,21 +76,21 @@ def follow_owner(rt: Runtime, installation_id: int) -> bool:
     return renamed
 
 
-def ask_fate(
+def ask_job_outcome(
     rt: Runtime,
     *,
     job_id: int | None,
     repository: str | None,
     installation_id: int | None,
     policy: Policy = RELEASE,
-    look_ups: LookUps | None = None,
-) -> JobFate:
-    """Return what GitHub says of a job that lost its claim; `look_ups` and what it raises as for `ask_job`."""
+    lookups: Lookups | None = None,
+) -> JobOutcome:
+    """Return what GitHub says of a job that lost its claim; `lookups` and what it raises as for `ask_job`."""
     if job_id is None or repository is None or installation_id is None:
         return NO_JOB
     return ask_job(
-        rt, installation_id=installation_id, repository=repository, job_id=job_id, policy=policy, look_ups=look_ups
-    ).fate
+        rt, installation_id=installation_id, repository=repository, job_id=job_id, policy=policy, lookups=lookups
+    ).job_outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class JobTold:
     run: OverRun | None
 
     @property
-    def fate(self) -> JobFate:
+    def job_outcome(self) -> JobOutcome:
         """Return what becomes of it."""
         if self.job is None:
             return from_github(status=None, conclusion=None, run=self.run)
@@ -111,7 +111,7 @@ class JobTold:
 
 
 @dataclass(slots=True)
-class LookUps:
+class Lookups:
     """What one tick was told of jobs and runs: it asks for each once, and goes without when calls are scarce."""
 
     jobs: dict[int, tuple[JobSeen | None, str | int]] = field(default_factory=dict)
@@ -125,15 +125,15 @@ def ask_job(
     repository: str,
     job_id: int,
     policy: Policy,
-    look_ups: LookUps | None = None,
+    lookups: Lookups | None = None,
 ) -> JobTold:
     """Ask for a job, and for its run when the job has not begun: one in a run that is over never will.
 
-    A run of an earlier attempt than the job's is an old answer and proves nothing. `look_ups` are a tick's: with them
+    A run of an earlier attempt than the job's is an old answer and proves nothing. `lookups` are a tick's: with them
     the question is shed first when calls are scarce. Raises what GitHub's adapter raises.
     """
-    kept = look_ups or LookUps()
-    optional = look_ups is not None
+    kept = lookups or Lookups()
+    optional = lookups is not None
     if job_id not in kept.jobs:
         kept.jobs[job_id] = _find_job(
             rt, installation_id=installation_id, repository=repository, job_id=job_id, policy=policy, optional=optional

@@ -144,7 +144,7 @@ def failed(self: Task, rt: Runtime, work: steps.MintWork, error: UpstreamError) 
     match error:
         case RateLimited():
             if error.paced:
-                wait_for_token(self, rt, work, attempt_id, after=error.after)
+                postpone_until_token(self, rt, work, attempt_id, after=error.after)
             else:
                 wait_for_quota(self, rt, work, attempt_id, after=error.after)
         case Suspended() | NotInstalled():
@@ -250,7 +250,9 @@ def go_on(rt: Runtime, work: steps.MintWork) -> None:
         rt.waker.send(REMATCH, queue="sweeps")
 
 
-def wait_for_token(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: int | None, *, after: float) -> None:
+def postpone_until_token(
+    self: Task, rt: Runtime, work: steps.MintWork, attempt_id: int | None, *, after: float
+) -> None:
     """The governor has no token yet: come back for one. That is no failure and uses up no retry.
 
     A token that is more than `LONGEST_MESSAGE` away is left to `resume`. One that is far becomes a `not_before` of this

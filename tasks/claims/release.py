@@ -22,10 +22,10 @@ from ostler.errors import Busy, Forbidden, Gone, Invalid, NotInstalled, RateLimi
 from ostler.logging import also_about
 from ostler.reasons import meaning_of
 from ostler.wakes import RELEASE as NAME
-from tasks.claims.again import OUT_OF_REACH, SELDOM, after_a_failure, look_again, wait_for_token
-from tasks.claims.annotation import look_at, write
+from tasks.claims.annotation import read_pod, write
 from tasks.claims.evidence import ask
-from tasks.claims.github import ask_fate, deregister, follow_owner
+from tasks.claims.github import ask_job_outcome, deregister, follow_owner
+from tasks.claims.postpone import OUT_OF_REACH, SELDOM, postpone, postpone_on_failure, postpone_until_token
 from tasks.claims.retire import send_retire
 from tasks.worker.base import RELEASE, calls, task
 from tasks.worker.runtime import Runtime, runtime
@@ -62,7 +62,7 @@ def release(*, claim_id: int, chain_no: int | None = None, reason: str = "releas
         return
     also_about(job=work.job_id, pod=work.pod_name, pod_uid=work.pod_uid)
     log.info("release.begun", reason=work.reason, delivered=work.delivered)
-    with after_a_failure(rt, work):
+    with postpone_on_failure(rt, work):
         carry_out(rt, work)
 
 
@@ -92,21 +92,21 @@ def note_busy(rt: Runtime, work: releases.ReleaseWork) -> None:
     refused = transaction(rt.engine, lambda db: releases.refuse_release(db, work.claim_id, now=utcnow(), who=rt.who))
     log.info("release.refused")
     if not refused:
-        look_again(rt, work, "GitHub says that its runner is busy", after=SELDOM)
+        postpone(rt, work, "GitHub says that its runner is busy", after=SELDOM)
 
 
 def wait_for_github(rt: Runtime, work: releases.ReleaseWork, error: UpstreamError) -> None:
     """Leave a delivered claim to `resume`: its job goes back only when GitHub has no such runner any more."""
     match error:
         case RateLimited():
-            wait_for_token(rt, work, after=error.after)
+            postpone_until_token(rt, work, after=error.after)
         case NotInstalled() | Forbidden():
-            look_again(rt, work, meaning_of(error), after=OUT_OF_REACH)
+            postpone(rt, work, meaning_of(error), after=OUT_OF_REACH)
             raise error
         case Gone() if follow_owner(rt, work.registrations[0].installation_id):
-            look_again(rt, work, "its owner has another name")
+            postpone(rt, work, "its owner has another name")
         case Gone():
-            look_again(rt, work, meaning_of(error), after=OUT_OF_REACH)
+            postpone(rt, work, meaning_of(error), after=OUT_OF_REACH)
             raise error
         case _:
             raise error
@@ -122,7 +122,7 @@ def go_on_without_github(rt: Runtime, work: releases.ReleaseWork, error: Upstrea
         log.warning("release.runner_left", error=meaning_of(error))
         end_never_delivered(rt, work)
     elif isinstance(error, RateLimited):
-        wait_for_token(rt, work, after=min(error.after, time_left(rt, work)))
+        postpone_until_token(rt, work, after=min(error.after, time_left(rt, work)))
     else:
         raise error
 
@@ -183,7 +183,7 @@ def make_warm(rt: Runtime, work: releases.ReleaseWork) -> Warmth | None:
 
     The Pod is read first: rows that lost a delivery in a failover say that nothing was ever delivered to it.
     """
-    pod = look_at(rt, work)
+    pod = read_pod(rt, work)
     verdict = ask(rt, work.pod_uid, pod, gone=pod is None)
     if verdict.busy:
         log.error("release.stamp_stays", reasons=verdict.reasons)
@@ -197,7 +197,7 @@ def make_warm(rt: Runtime, work: releases.ReleaseWork) -> Warmth | None:
         log.warning("release.annotation_moves")
         if time_left(rt, work) <= 0:
             return Warmth.UNKNOWN
-        look_again(rt, work, "its annotation moves")
+        postpone(rt, work, "its annotation moves")
         return None
     return _WARMTH[result.outcome]
 
@@ -216,19 +216,23 @@ def end_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
     if verdict.busy:
         log.error("release.kept", reasons=verdict.reasons)
         error = "its Pod may hold a JIT: " + ", ".join(verdict.reasons)
-        look_again(rt, work, error, after=OUT_OF_REACH)
+        postpone(rt, work, error, after=OUT_OF_REACH)
         return
     try:
-        fate = ask_fate(rt, job_id=work.job_id, repository=work.repository, installation_id=work.installation_id)
+        job_outcome = ask_job_outcome(
+            rt, job_id=work.job_id, repository=work.repository, installation_id=work.installation_id
+        )
     except RateLimited as error:
-        wait_for_token(rt, work, after=error.after)
+        postpone_until_token(rt, work, after=error.after)
         return
     retire_id = transaction(
         rt.engine,
-        lambda db: releases.end_delivered(db, work, fate, now=utcnow(), who=rt.who, retire_due=rt.settings.due_after),
+        lambda db: releases.end_delivered(
+            db, work, job_outcome, now=utcnow(), who=rt.who, retire_due=rt.settings.due_after
+        ),
     )
     if retire_id is None:
-        look_again(rt, work, "it lost its job meanwhile")
+        postpone(rt, work, "it lost its job meanwhile")
         return
     send_retire(rt, retire_id)
     wake_after(rt, pool_id=work.pool_id, account_id=work.account_id)

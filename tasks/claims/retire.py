@@ -29,10 +29,10 @@ from ostler.reasons import meaning_of
 from ostler.wakes import RECONCILE
 from ostler.wakes import RETIRE as NAME
 from rules.sweeps.nodes import may_force
-from tasks.claims.again import OUT_OF_REACH, after_a_failure, longer, look_again, wait_for_token
+from tasks.claims.budget_wakes import wake_after_pods
 from tasks.claims.evidence import ask
-from tasks.claims.freed import wake_after_pods
 from tasks.claims.github import follow_owner, remove_runner
+from tasks.claims.postpone import OUT_OF_REACH, longer, postpone, postpone_on_failure, postpone_until_token
 from tasks.worker.base import RETIRE, calls, task
 from tasks.worker.nodes import gone_now
 from tasks.worker.runtime import Runtime, runtime
@@ -47,7 +47,7 @@ def retire(*, claim_id: int) -> None:
     work = transaction(rt.engine, lambda db: releases.begin_retire(db, claim_id, now=utcnow()))
     if work is not None:
         also_about(job=work.job_id, pod=work.pod_name, pod_uid=work.pod_uid)
-        with after_a_failure(rt, work):
+        with postpone_on_failure(rt, work):
             carry_out(rt, work)
 
 
@@ -62,18 +62,18 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
             remove_runners(rt, work, over=living is None or living.is_over)
         except Busy:
             log.warning("retire.refused")
-            look_again(rt, work, "GitHub says that its runner is busy", after=longer(work))
+            postpone(rt, work, "GitHub says that its runner is busy", after=longer(work))
             return
         except OwnerRenamed:
-            look_again(rt, work, "its owner has another name")
+            postpone(rt, work, "its owner has another name")
             return
         except RateLimited as error:
-            wait_for_token(rt, work, after=error.after)
+            postpone_until_token(rt, work, after=error.after)
             return
         verdict = ask(rt, work.pod_uid, living, gone=gone)
     if verdict.busy:
         log.error("retire.kept", reasons=verdict.reasons)
-        look_again(rt, work, "it may hold a JIT: " + ", ".join(verdict.reasons), after=OUT_OF_REACH)
+        postpone(rt, work, "it may hold a JIT: " + ", ".join(verdict.reasons), after=OUT_OF_REACH)
         return
     if living is None or not living.terminating:
         tell(rt, work)
@@ -82,7 +82,7 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
     if work.forced and seen is not None and seen.uid == work.pod_uid and force(rt, work, seen):
         seen = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RETIRE))
     if seen is not None and seen.uid == work.pod_uid:
-        look_again(rt, work, "Terminating", after=longer(work))
+        postpone(rt, work, "Terminating", after=longer(work))
         return
     ended = transaction(rt.engine, lambda db: releases.end_retired(db, work, now=utcnow(), who=rt.who))
     if ended:
@@ -133,7 +133,7 @@ def remove_runners(rt: Runtime, work: releases.ReleaseWork, *, over: bool) -> No
                 scope_unknown = isinstance(error, Gone) and not isinstance(error, NotInstalled)
                 if scope_unknown and follow_owner(rt, registration.installation_id):
                     raise OwnerRenamed from None
-                look_again(rt, work, meaning_of(error), after=OUT_OF_REACH)
+                postpone(rt, work, meaning_of(error), after=OUT_OF_REACH)
                 raise
             log.warning("retire.runner_left", runner=registration.runner_name, error=meaning_of(error))
 

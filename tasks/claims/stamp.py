@@ -16,10 +16,10 @@ from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.logging import also_about
 from ostler.reasons import meaning_of
-from tasks.claims.annotation import look_at, write
+from tasks.claims.annotation import read_pod, write
+from tasks.claims.cuts import reopen
 from tasks.claims.evidence import ask
 from tasks.claims.release import send_release
-from tasks.claims.silent_cut import reopen
 from tasks.worker.base import STAMP, task
 from tasks.worker.runtime import Runtime, runtime
 
@@ -72,7 +72,7 @@ def unstamp(*, claim_id: int) -> None:
 
     An answer that does not come leaves it `removing`: `resume` repeats it. The Pod is read first, because rows alone do
     not show a delivery that a failover lost. A Pod that may hold a JIT keeps its stamp, and the claim is released.
-    The Pod of a delivered claim is un-stamped only if it is cut off (`tasks.claims.silent_cut`).
+    The Pod of a delivered claim is un-stamped only if it is cut off (`tasks.claims.cuts`).
     """
     rt = runtime()
     work = transaction(rt.engine, lambda db: steps.begin_unstamp(db, claim_id, now=utcnow()))
@@ -80,7 +80,7 @@ def unstamp(*, claim_id: int) -> None:
         reopen(rt, claim_id)
         return
     also_about(job=work.job_id, pod=work.pod_name, pod_uid=work.pod_uid)
-    pod = look_at(rt, work)
+    pod = read_pod(rt, work)
     verdict = ask(rt, work.pod_uid, pod, gone=pod is None)
     if verdict.busy:
         log.error("unstamp.refused", reasons=verdict.reasons)

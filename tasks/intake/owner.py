@@ -29,7 +29,7 @@ AT_ONCE = 1000
 def ask_owner() -> None:
     """Ask once for all held accounts that were not asked about yet; no answer changes nothing (L8)."""
     rt = runtime()
-    with rt.waker.alone("ask_owner") as alone:  # each batch of webhooks may send this, and GitHub may be slow
+    with rt.waker.single_flight("ask_owner") as alone:  # each batch of webhooks may send this, and GitHub may be slow
         if alone:
             ask(rt)
 

@@ -1,4 +1,4 @@
-"""`ostler.autoscale`: look at all pools and set the replicas of those that are autoscaled.
+"""`ostler.autoscale`: check all pools and set the replicas of those that are autoscaled.
 
 Every 10 s, and at once when the matcher left jobs without Pods in such a pool. The pools are read from the cluster
 first, the rows second (L8); a read that fails ends the run, and changes nothing. What is decided is noted down in the
@@ -136,7 +136,7 @@ def asked_of(db: Connection, found: Sequence[tuple[PoolSeen, PoolRow]], *, now: 
     accounts = scaling.accounts(db, sorted({queue.account_id for queue in queues}))
     queued = dispatchable(queues, accounts, places)
     scaled = [row for pool, row in found if hands_off(pool) is None]
-    stale = [row.id for row in scaled if row.usual_at is None or now - row.usual_at >= scaling.USUAL_EVERY]
+    stale = [row.id for row in scaled if row.typical_at is None or now - row.typical_at >= scaling.USUAL_EVERY]
     usual = {row.id: row.usual or 0 for row in scaled} | scaling.count_usual(db, stale, now=now)
     oldest: dict[int, datetime] = {}
     idle = {row.id for _, row in found if row.idle}

@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 from sqlalchemy import Row
 
-from k8s_adapters.draining import hold_pool, let_pool_go
+from k8s_adapters.draining import add_finalizer, remove_finalizer
 from k8s_adapters.events import pool_of
 from k8s_adapters.pods import PodSeen
 from k8s_adapters.pools import PoolSeen
@@ -35,16 +35,16 @@ log = structlog.get_logger(__name__)
 
 def hold(rt: Runtime, pool: PoolSeen) -> None:
     """Put our finalizer on a pool that lives without it. Until that is done no Pod of it is made."""
-    if pool.held or pool.terminating:
+    if pool.has_finalizer or pool.terminating:
         return
-    halt("hold_pool.before_call")
+    halt("add_finalizer.before_call")
     try:
-        held = hold_pool(rt.kube, namespace=pool.namespace, name=pool.name, uid=pool.uid, policy=calls(SWEEP_ROW))
+        held = add_finalizer(rt.kube, namespace=pool.namespace, name=pool.name, uid=pool.uid, policy=calls(SWEEP_ROW))
     except UpstreamError as error:  # one pool stops no other (L14)
         log.warning("pool.not_held", pool=pool.name, error=meaning_of(error))
         return
-    halt("hold_pool.after_call")
-    log.info("pool.held" if held else "pool.went", pool=pool.name)
+    halt("add_finalizer.after_call")
+    log.info("pool.finalizer_added" if held else "pool.gone_before_finalizer", pool=pool.name)
 
 
 def note(rt: Runtime, pool: PoolSeen) -> bool:
@@ -71,9 +71,9 @@ def settle(rt: Runtime, pool_id: int, seen: Sequence[PodSeen]) -> None:
     )
     if not verdict.go:
         return
-    halt("let_pool_go.before_call")
-    if let_pool_go(rt.kube, namespace=pool.namespace, name=pool.name, uid=pool.uid, policy=calls(SWEEP)):
-        halt("let_pool_go.after_call")
+    halt("remove_finalizer.before_call")
+    if remove_finalizer(rt.kube, namespace=pool.namespace, name=pool.name, uid=pool.uid, policy=calls(SWEEP)):
+        halt("remove_finalizer.after_call")
         log.info("pool.drained", pool=pool.name)
         about = pool_of(namespace=pool.namespace, name=pool.name, uid=pool.uid)
         rt.events.tell(about, "Normal", "Drained", "none of its Pods is left: the pool may go")

@@ -12,32 +12,34 @@ from sqlalchemy import Connection, Row
 from k8s_adapters.pods import PodSeen
 from models.pools import pool_plans
 from models.pools.pod_rows import PodRow
-from models.sweeps import silence
+from models.sweeps import unresponsive
 from models.upstream import gates
 from ostler.upstreams import Upstream
 from rules.claims.machines import Purpose
-from rules.pools.pod_states import PodSight, PodState, state_of
+from rules.pools.pod_states import PodState, StateFacts, state_of
 from rules.pools.pool_plan import ObservedPod, ObservedPool, PoolPlan, plan, rolls
 from rules.pools.starts import recovered
 from tasks.claims.evidence import judge
-from tasks.worker.nodes import Sight
+from tasks.worker.nodes import NodeSnapshot
 
 HEARD_WITHIN = timedelta(seconds=110)
 """A poll is written down once a minute at most, and lasts 55 s."""
 
 
-def on_gone_node(row: PodRow, pod: PodSeen | None, nodes: Sight) -> bool:
+def on_gone_node(row: PodRow, pod: PodSeen | None, nodes: NodeSnapshot) -> bool:
     """Return whether a Pod's node is gone. While nothing is known of the node, what its row says stands (L8)."""
     if pod is None or pod.node not in nodes.known:
         return row.node_gone
     return pod.node in nodes.gone
 
 
-def observe_pod(row: PodRow, pod: PodSeen | None, *, template_hash: str, nodes: Sight, now: datetime) -> ObservedPod:
+def observe_pod(
+    row: PodRow, pod: PodSeen | None, *, template_hash: str, nodes: NodeSnapshot, now: datetime
+) -> ObservedPod:
     """Return a Pod as the plan sees it; one that was not in the list is not touched by it."""
     heard = row.offered or (row.polled_at is not None and now - row.polled_at < HEARD_WITHIN)
     state = state_of(
-        PodSight(
+        StateFacts(
             terminal=row.terminal_at is not None,
             retiring=row.claim_purpose == Purpose.RETIRE,
             claimed=row.claim_purpose == Purpose.JOB,
@@ -72,7 +74,7 @@ def make_plan(
     rows: Sequence[PodRow],
     by_uid: Mapping[str, PodSeen],
     *,
-    nodes: Sight,
+    nodes: NodeSnapshot,
     most: int,
     now: datetime,
 ) -> tuple[ObservedPool, PoolPlan]:
@@ -88,14 +90,14 @@ def make_plan(
     observed = ObservedPool(
         replicas=pool.replicas,
         leaving=pool.draining or pool.deleted_at is not None,
-        held=pool.paused or pool.problem is not None,
+        suspended=pool.paused or pool.problem is not None,
         max_unavailable_percent=pool.max_unavailable_percent,
         max_surge=pool.max_surge,
         start_timeout=pool.start_timeout,
         max_concurrent=pool.max_concurrent,
         starts=recovered(pool_plans.starts_of(pool), first_polls=polls, rolls=rolls(pods)),
         retired=pool_plans.retired_in_tick(pool, now=now),
-        web_beats=starting and silence.web_beats(db, since=heard_from, now=now),
+        web_beats=starting and unresponsive.web_beats(db, since=heard_from, now=now),
     )
     made = plan(observed, pods, most=most, now=now)
     if made.retire and not gates.is_open(db, Upstream.KUBERNETES):

@@ -13,7 +13,7 @@ from k8s_adapters.names import POOL_LABEL
 from k8s_adapters.pools import patch_pool_status
 from models.db.engine import transaction
 from models.pools import pool_plans
-from models.pools.held_mints import held_mints
+from models.pools.blocked_mints import blocked_mints
 from ostler.clock import utcnow
 from ostler.errors import Gone, UpstreamError
 from ostler.reasons import meaning_of
@@ -43,7 +43,7 @@ def write_status(
     """Write a pool's status if it has changed. One that cannot be written is written by the next reconcile."""
     if pool.deleted_at is not None:
         return
-    held = transaction(rt.engine, lambda db: held_mints(db, pool.id, now=now))
+    mints = transaction(rt.engine, lambda db: blocked_mints(db, pool.id, now=now))
     stands = PoolNow(
         generation=pool.generation,
         selector=f"{POOL_LABEL}={pool.name}",
@@ -56,7 +56,7 @@ def write_status(
         scaled_up_at=getattr(pool, "scaled_up_at", None),
         scaled_down_at=getattr(pool, "scaled_down_at", None),
         brake=brake,
-        held=held,
+        blocked_mints=mints,
         version=version,
     )
     status = status_of(stands, plan, before=pool.status, now=now)

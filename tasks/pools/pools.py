@@ -1,6 +1,6 @@
 """`ostler.pools` and `ostler.reconcile(pool_id)`: the reconciler. It mirrors the pools and keeps their `replicas` Pods.
 
-Under load several runs look at one pool at once, and see the same work: they share it (`Waker.alone`).
+Under load several runs check one pool at once, and see the same work: they share it (`Waker.alone`).
 Rows are written before Pods are created. A spent Pod is recorded, replaced at once, and deleted when no claim
 needs it any more; a Pod that is not terminal is only ever deleted under a retire claim (L7).
 """
@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from k8s_adapters.names import POOL_LABEL
 from k8s_adapters.pods import PodSeen, list_pods
 from k8s_adapters.pools import PoolSeen, get_pool, list_pools
-from models.claims import watched
+from models.claims import watch_reports
 from models.db.engine import transaction
 from models.pools import pod_rows, pool_mirror
 from models.pools.pod_lists import AHEAD
@@ -31,7 +31,7 @@ from ostler.reasons import words_of
 from ostler.wakes import RECONCILE, REMATCH
 from rules.claims.machines import Purpose
 from tasks.claims.braking import see_brake
-from tasks.claims.freed import wake_after_pods
+from tasks.claims.budget_wakes import wake_after_pods
 from tasks.pools import draining, pod_lists
 from tasks.pools.deadlines import limit_jobs
 from tasks.pools.mirror import mark_unusable, mirror, pod_facts
@@ -48,7 +48,7 @@ from tasks.worker.runtime import Runtime, runtime
 log = structlog.get_logger(__name__)
 
 LOOK_AGAIN = 1.0
-"""Seconds between two looks at a pool of which a Pod is ending, so that its successor need not wait for a period."""
+"""Seconds between two checks of a pool of which a Pod is ending, so that its successor need not wait for a period."""
 
 ENDING = 15.0
 """Seconds for which such a Pod is looked for; one that takes longer is seen by the next period."""
@@ -104,7 +104,7 @@ def pool_changed(*, namespace: str, pool: str) -> None:
             changed |= see_missing_pool(rt, row, namespace=namespace)
     if changed:
         rt.waker.send(REMATCH, queue="sweeps")
-    for pool_id in transaction(rt.engine, lambda db: watched.pools_named(db, namespace=namespace, names=[pool])):
+    for pool_id in transaction(rt.engine, lambda db: watch_reports.pools_named(db, namespace=namespace, names=[pool])):
         rt.waker.send(RECONCILE, queue="pools", pool_id=pool_id)
 
 
@@ -123,7 +123,7 @@ def see_pool(rt: Runtime, pool: PoolSeen) -> bool:
 
 
 def newest(rt: Runtime, pool: PoolSeen) -> PoolSeen:
-    """Return a pool as it is now, where its row knows a later generation than this look.
+    """Return a pool as it is now, where its row knows a later generation than this check.
 
     Either somebody looked later, or etcd was put back to a backup: then the pool that is read *after* its row has a
     smaller generation still, and its row follows.
@@ -167,9 +167,9 @@ def reconcile(*, pool_id: int | None = None, pool: str | None = None, shared: bo
 
 def reconcile_pool(rt: Runtime, pool_id: int, *, shared: bool) -> None:
     """Reconcile one pool, by the list of the last tick if it may be `shared` and serves, else by one of now."""
-    rt.waker.kept(pool_id, shared=shared)
+    rt.waker.clear_reconcile(pool_id, shared=shared)
     listed = pod_lists.find(rt, pool_id) if shared else None
-    if listed is None and not rt.waker.has_rested(pool_id):
+    if listed is None and not rt.waker.may_reconcile(pool_id):
         rt.waker.send(RECONCILE, queue="pools", pool_id=pool_id)
         return
     pool = transaction(rt.engine, lambda db: pool_mirror.pool_name(db, pool_id))
@@ -187,12 +187,12 @@ def reconcile_pool(rt: Runtime, pool_id: int, *, shared: bool) -> None:
 
 
 def reconcile_pods(rt: Runtime, pool_id: int, listed: Listed, *, namespace: str, name: str) -> None:
-    """Reconcile one pool: its Pods were looked at first, its rows are second (L8)."""
+    """Reconcile one pool: its Pods were checked first, its rows are second (L8)."""
     seen = listed.pods
     for pod in seen:
         if not pod.is_ours:
             report_stranger(pod.uid, pod.name, name)
-    rt.waker.counted(pool_id, pods=len(seen))
+    rt.waker.record_pod_count(pool_id, pods=len(seen))
     now = utcnow()
     by_uid = {pod.uid: pod for pod in seen}
     facts = [pod_facts(pod) for pod in seen]
@@ -216,7 +216,7 @@ def reconcile_pods(rt: Runtime, pool_id: int, listed: Listed, *, namespace: str,
     if complete:
         transaction(rt.engine, lambda db: pool_mirror.record_listed(db, pool_id=pool_id, at=listed.began, now=utcnow()))
     # While the Pods are watched, the end of this one wakes us.
-    awaited = any(is_ending(row, now=now) for row in decided.rows) and not rt.waker.watched(namespace)
+    awaited = any(is_ending(row, now=now) for row in decided.rows) and not rt.waker.is_watched(namespace)
     if awaited or decided.plan.goes_on:
         rt.waker.send(RECONCILE, queue="pools", after=LOOK_AGAIN, pool_id=pool_id)
     if not listed.shared:  # a pool goes by a list that began after it was asked to
@@ -249,14 +249,14 @@ def see_all(
 ) -> bool:
     """Deal with these Pods of a pool, one after the other; False when some were left to the next run."""
     complete = True
-    silent: set[int | None] = set()
+    unavailable: set[int | None] = set()
     for row in rows:
         if remaining() < RESERVE:
             log.info("reconcile.to_be_continued")
             return False
         pod = by_uid.get(row.uid or "")
         try:
-            see(rt, row, pod, namespace=namespace, silent=silent, now=now)
+            see(rt, row, pod, namespace=namespace, unavailable=unavailable, now=now)
         except (UpstreamError, DBAPIError) as error:  # one Pod that cannot be dealt with stops no other (L14)
             log.warning("reconcile.pod_skipped", pod=row.name, error=words_of(error))
             complete = False
@@ -276,13 +276,13 @@ def see(
     pod: PodSeen | None,
     *,
     namespace: str,
-    silent: set[int | None],
+    unavailable: set[int | None],
     now: datetime,
 ) -> None:
-    """Deal with one Pod that is over; a silent one is left to `silent_pods`."""
+    """Deal with one Pod that is over; an unresponsive one is left to `unresponsive_pods`."""
     if row.uid is None:
         return
     if pod is None:
-        see_missing(rt, row, namespace=namespace, silent=silent, now=now)
+        see_missing(rt, row, namespace=namespace, unavailable=unavailable, now=now)
     elif row.terminal_at is not None:
-        see_spent(rt, row, pod, silent=silent, now=now)
+        see_spent(rt, row, pod, unavailable=unavailable, now=now)

@@ -32,12 +32,12 @@ from ostler.errors import Conflict, UpstreamError
 from ostler.reasons import meaning_of, words_of
 from rules.pools.pool_plan import ObservedPool, PoolPlan, Why
 from rules.pools.starts import Trouble
-from tasks.claims.freed import wake_after_pods
+from tasks.claims.budget_wakes import wake_after_pods
 from tasks.claims.retire import send_retire
 from tasks.pools.mirror import pod_hash_of
 from tasks.pools.observing import make_plan, on_gone_node
 from tasks.worker.base import SWEEP, calls, remaining
-from tasks.worker.nodes import Sight, look_at
+from tasks.worker.nodes import NodeSnapshot, observe_nodes
 from tasks.worker.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -68,7 +68,7 @@ class Decided:
 def decide(rt: Runtime, pool_id: int, *, name: str, by_uid: Mapping[str, PodSeen]) -> Decided:
     """Plan a pool's reconcile and commit the plan; `by_uid` are its Pods, which were listed before this."""
     names = [(f"{name}-{secrets.token_hex(4)}", secrets.token_hex(8)) for _ in range(CREATIONS)]
-    nodes = look_at(rt, {pod.node for pod in by_uid.values() if pod.node is not None})
+    nodes = observe_nodes(rt, {pod.node for pod in by_uid.values() if pod.node is not None})
 
     def body(db: Connection) -> Decided:
         now = utcnow()
@@ -86,7 +86,7 @@ def decide(rt: Runtime, pool_id: int, *, name: str, by_uid: Mapping[str, PodSeen
 
 
 def record_nodes(
-    db: Connection, rows: Sequence[PodRow], by_uid: Mapping[str, PodSeen], nodes: Sight, *, now: datetime
+    db: Connection, rows: Sequence[PodRow], by_uid: Mapping[str, PodSeen], nodes: NodeSnapshot, *, now: datetime
 ) -> list[str]:
     """Write down which of the listed Pods are on nodes that are gone, where that is news: sweeps go by it.
 
@@ -137,7 +137,7 @@ def act(rt: Runtime, decided: Decided) -> None:
     if not committed.create:
         return
     pool = get_pool(rt.kube, namespace=row.namespace, name=row.name, policy=calls(SWEEP))
-    if pool is None or pool.uid != row.uid or pool.problem is not None or pool.terminating or not pool.held:
+    if pool is None or pool.uid != row.uid or pool.problem is not None or pool.terminating or not pool.has_finalizer:
         return
     if pod_hash_of(rt, pool) != row.template_hash:
         # Another version of Ostler, or a spec that is not mirrored yet: such Pods would be stale from the start.
@@ -169,7 +169,7 @@ def create_all(rt: Runtime, decided: Decided, pool: PoolSeen) -> None:
 
 def create_alone(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: str) -> bool:
     """Create one Pod for its row, unless another reconciler does, or did; return whether this one did."""
-    with rt.waker.alone(f"create:{row_id}") as alone:
+    with rt.waker.single_flight(f"create:{row_id}") as alone:
         if not alone or not still_wanted(rt, row_id):
             return False
         create(rt, pool, row_id=row_id, pod_name=pod_name, attempt=attempt)

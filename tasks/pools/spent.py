@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from k8s_adapters.pods import PodSeen, get_pod
 from k8s_adapters.runners import delete_account_left, delete_runner
 from models.claims import pod_claims, pod_ends, releases
-from models.db import stranded
+from models.db import stalls
 from models.db.engine import transaction
 from models.pools import pod_rows, pool_plans
 from models.pools.pod_rows import PodRow
@@ -24,14 +24,14 @@ from ostler.clock import utcnow
 from ostler.errors import Busy, RateLimited, Retryable, UpstreamError
 from ostler.logging import about
 from ostler.reasons import meaning_of
-from rules.claims.fates import Fate, JobFate
+from rules.claims.job_outcomes import JobOutcome, NextStep
 from rules.claims.machines import Purpose
 from rules.claims.pod_ends import tell
-from rules.claims.stranding import Cause, FoundBy
+from rules.claims.stalls import Cause, FoundBy
 from rules.pools.starts import trouble_of_ended
+from tasks.claims.budget_wakes import wake_after_pods
 from tasks.claims.evidence import judge
-from tasks.claims.freed import wake_after_pods
-from tasks.claims.github import LookUps, ask_fate, deregister
+from tasks.claims.github import Lookups, ask_job_outcome, deregister
 from tasks.claims.pod_events import ask_for_events
 from tasks.claims.release import send_release, wake_after
 from tasks.claims.retire import send_retire
@@ -44,7 +44,7 @@ SPARED = 10.0
 """Seconds of the deadline that are left to what is needed more than the end of a ServiceAccount."""
 
 
-def see_missing(rt: Runtime, row: PodRow, *, namespace: str, silent: set[int | None], now: datetime) -> None:
+def see_missing(rt: Runtime, row: PodRow, *, namespace: str, unavailable: set[int | None], now: datetime) -> None:
     """A row whose Pod was not in the list: one GET by name and UID proves that it is gone."""
     uid = row.uid
     if uid is None or (row.claim_purpose == Purpose.RETIRE):
@@ -57,7 +57,7 @@ def see_missing(rt: Runtime, row: PodRow, *, namespace: str, silent: set[int | N
         wake_after_pods(rt, [uid])
         forget_account(rt, namespace=namespace, name=row.name, uid=uid)
     else:
-        end_claim(rt, row.claim_id, found_by=FoundBy.LISTS, spent=False, silent=silent)
+        end_claim(rt, row.claim_id, found_by=FoundBy.LISTS, spent=False, unavailable=unavailable)
 
 
 def forget_account(rt: Runtime, *, namespace: str, name: str, uid: str) -> None:
@@ -73,7 +73,7 @@ def forget_account(rt: Runtime, *, namespace: str, name: str, uid: str) -> None:
         log.warning("service_account.left", pod=name, error=meaning_of(error))
 
 
-def see_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, silent: set[int | None], now: datetime) -> None:
+def see_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, unavailable: set[int | None], now: datetime) -> None:
     """A Pod that is over: wait for its `completed`, then ask GitHub; delete it when no claim needs it."""
     waited = row.terminal_at is not None and now - row.terminal_at > timedelta(seconds=rt.settings.spent_after)
     if row.claim_id is None and judge(row.recorded, pod).busy:
@@ -87,14 +87,14 @@ def see_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, silent: set[int | None]
     if row.claim_id is None:
         if row.first_polled_at is None and not row.offered and not pod.terminating:
             count_failed_start(rt, row, pod, now=now)
-        with rt.waker.alone(f"delete:{pod.uid}") as alone:
+        with rt.waker.single_flight(f"delete:{pod.uid}") as alone:
             if alone:
                 remove(rt, pod, now=now)
         return
     if row.claim_purpose == Purpose.RETIRE:
         return
     if waited:
-        end_claim(rt, row.claim_id, found_by=FoundBy.LISTS, spent=True, silent=silent)
+        end_claim(rt, row.claim_id, found_by=FoundBy.LISTS, spent=True, unavailable=unavailable)
 
 
 def count_failed_start(rt: Runtime, row: PodRow, pod: PodSeen, *, now: datetime) -> None:
@@ -143,28 +143,28 @@ def end_claim(
     *,
     found_by: FoundBy,
     spent: bool,
-    silent: set[int | None],
+    unavailable: set[int | None],
     also: Callable[[Connection], None] = _nothing_else,
-    look_ups: LookUps | None = None,
+    lookups: Lookups | None = None,
 ) -> bool:
     """End a job claim whose Pod is proven gone or terminal, after asking GitHub about its job.
 
     One that is not executing is released instead, which also deregisters its runner; where GitHub will never
     answer that release (the App was removed), the end of the Pod ends the claim.
-    `silent` are the installations for which GitHub did not answer in this run: their claims wait for the next one.
-    `also` is called in the transaction that ends it or begins its release; `look_ups` are a tick's, as for `ask_job`.
+    `unavailable` are the installations for which GitHub did not answer in this run: their claims wait for the next one.
+    `also` is called in the transaction that ends it or begins its release; `lookups` are a tick's, as for `ask_job`.
     False when neither was done.
     """
 
-    def stranded_claim(db: Connection) -> pod_claims.ClaimFacts | None:
-        stranded.mark(db, claim_id, Cause.POD_SPENT if spent else Cause.POD_GONE, found_by, now=utcnow())
+    def stalled_claim(db: Connection) -> pod_claims.ClaimFacts | None:
+        stalls.mark(db, claim_id, Cause.POD_SPENT if spent else Cause.POD_GONE, found_by, now=utcnow())
         return pod_claims.claim_facts(db, claim_id)
 
-    claim = transaction(rt.engine, stranded_claim)
+    claim = transaction(rt.engine, stalled_claim)
     if claim is None:
         return False
     with about(claim=claim_id, job=claim.job_id, pod=claim.pod_name, pod_uid=claim.pod_uid):
-        ended = _end(rt, claim_id, claim, spent=spent, silent=silent, also=also, look_ups=look_ups)
+        ended = _end(rt, claim_id, claim, spent=spent, unavailable=unavailable, also=also, lookups=lookups)
         if ended:
             ask_for_events(rt, [claim.pod_uid], live=True)
         return ended
@@ -176,22 +176,22 @@ def _end(
     claim: pod_claims.ClaimFacts,
     *,
     spent: bool,
-    silent: set[int | None],
+    unavailable: set[int | None],
     also: Callable[[Connection], None],
-    look_ups: LookUps | None,
+    lookups: Lookups | None,
 ) -> bool:
     """Do what `end_claim` says with a claim that was found to be live."""
     if not claim.executing and not (claim.releasing and claim.delivered):
         return _begin_release(rt, claim_id, claim, also)
-    fate = fate_of(rt, claim, spent=spent, silent=silent, look_ups=look_ups)
-    if fate is None:
+    job_outcome = job_outcome_of(rt, claim, spent=spent, unavailable=unavailable, lookups=lookups)
+    if job_outcome is None:
         return False
-    if fate.fate is Fate.REQUEUE and not runner_removed(rt, claim, silent=silent):
+    if job_outcome.next_step is NextStep.REQUEUE and not runner_removed(rt, claim, unavailable=unavailable):
         return False
 
     def end(db: Connection) -> bool:
         ended = releases.end_without_pod(
-            db, claim_id, job_id=claim.job_id, fate=fate, spent=spent, now=utcnow(), who=rt.who
+            db, claim_id, job_id=claim.job_id, job_outcome=job_outcome, spent=spent, now=utcnow(), who=rt.who
         )
         if ended:
             also(db)
@@ -199,7 +199,7 @@ def _end(
 
     ended = transaction(rt.engine, end)
     if ended:
-        log.info("claim.ended_without_pod", spent=spent, fate=fate.fate)
+        log.info("claim.ended_without_pod", spent=spent, job_outcome=job_outcome.next_step)
         count_lost(rt, claim)
         clean_up(rt, claim, gone=not spent)
     return ended
@@ -235,38 +235,38 @@ def _begin_release(
     return begun
 
 
-def fate_of(
+def job_outcome_of(
     rt: Runtime,
     claim: pod_claims.ClaimFacts,
     *,
     spent: bool,
-    silent: set[int | None],
-    look_ups: LookUps | None,
-) -> JobFate | None:
+    unavailable: set[int | None],
+    lookups: Lookups | None,
+) -> JobOutcome | None:
     """Return what becomes of the job of a claim whose Pod is over; None when that has to be asked again."""
-    if claim.installation_id in silent:
+    if claim.installation_id in unavailable:
         return None
     try:
-        return ask_fate(
+        return ask_job_outcome(
             rt,
             job_id=claim.job_id,
             repository=claim.repository,
             installation_id=claim.installation_id,
             policy=SWEEP_ROW,
-            look_ups=look_ups,
+            lookups=lookups,
         )
     except UpstreamError as error:
         if isinstance(error, Retryable | RateLimited):
-            silent.add(claim.installation_id)
+            unavailable.add(claim.installation_id)
         paced = isinstance(error, RateLimited) and error.paced
         if paced or (not spent and isinstance(error, Retryable | RateLimited)):
-            log.warning("claim.fate_unknown", error=meaning_of(error))
+            log.warning("claim.job_outcome_unknown", error=meaning_of(error))
             return None
-        # Its Pod is over and holds a place in the pool: `adrift_jobs` asks on.
-        return JobFate(Fate.RUNNING, "GitHub cannot be asked")
+        # Its Pod is over and holds a place in the pool: `unresolved_jobs` asks on.
+        return JobOutcome(NextStep.RUNNING, "GitHub cannot be asked")
 
 
-def runner_removed(rt: Runtime, claim: pod_claims.ClaimFacts, *, silent: set[int | None]) -> bool:
+def runner_removed(rt: Runtime, claim: pod_claims.ClaimFacts, *, unavailable: set[int | None]) -> bool:
     """Deregister the runner of a claim that ends while its job is queued; False when that has to be tried again.
 
     GitHub may have given this runner a job that it never began: no other runner gets that one before GitHub has
@@ -276,7 +276,7 @@ def runner_removed(rt: Runtime, claim: pod_claims.ClaimFacts, *, silent: set[int
         deregister(rt, claim.registrations, policy=SWEEP_ROW)
     except (Busy, Retryable, RateLimited) as error:
         if not isinstance(error, Busy):
-            silent.add(claim.installation_id)
+            unavailable.add(claim.installation_id)
         log.info("claim.runner_stays", error=meaning_of(error))
         return False
     except UpstreamError as error:  # the App was removed, or may not: the job need not wait for that

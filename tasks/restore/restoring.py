@@ -2,9 +2,9 @@
 
 The cluster and GitHub say what is: stamped Pods which claims there were, their containers and GitHub's runners which of
 those got a JIT. In doubt a Pod gets a claim and is kept. Jobs that the rows have open are asked for; what cannot be
-asked stays held, for `adrift_jobs`. They are asked for when the rows are let go already: however many there are, the
-freeze is short. Every step finds its work done when it comes again: a restore that was killed before it let go is
-simply run once more, and one that was killed later leaves held jobs to `adrift_jobs`. A dry run only reads.
+asked stays held, for `unresolved_jobs`. They are asked for when the rows are let go already: however many there are,
+the freeze is short. Every step finds its work done when it comes again: a restore that was killed before it let go is
+simply run once more, and one that was killed later leaves held jobs to `unresolved_jobs`. A dry run only reads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from models.db.engine import transaction, why_away
 from models.pools import pod_rows, pool_mirror
 from models.restore import restoring
 from models.routing.accounts import default_budget
-from models.sweeps import adrift
+from models.sweeps import unresolved
 from ostler.clock import utcnow
 from ostler.errors import (
     Forbidden,
@@ -46,7 +46,7 @@ from rules.claims.stamps import parse
 from rules.restore.epochs import CLUSTER_LOST_IT
 from rules.restore.restoring import Act, PodVerdict, Registered, RestoredPod, judge_pod, stem_of, stem_of_runner
 from rules.routing.scopes import Scope
-from rules.sweeps.adrift import Adrift, Move, judge_adrift
+from rules.sweeps.unresolved import Move, Unresolved, judge_unresolved
 from tasks.claims.github import ask_job
 from tasks.pools.mirror import mark_unusable, mirror, pod_facts
 from tasks.restore.epochs import compare, judge_only, read
@@ -84,7 +84,7 @@ NAMED = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PodJudgement:
     """One Pod, what was judged by, and the verdict; `row` is None when no pool's row has it."""
 
     pod: PodSeen
@@ -100,26 +100,30 @@ class Report:
 
     needed: bool
     why: str
-    looks: list[Look] = field(default_factory=list)
+    judgements: list[PodJudgement] = field(default_factory=list)
     jobs: Counter[str] = field(default_factory=Counter)
     unasked: list[str] = field(default_factory=list)
     let_go: bool = False
 
     @property
-    def undecided(self) -> list[Look]:
+    def undecided(self) -> list[PodJudgement]:
         """The Pods of which it is not known what they do: they are kept until they end."""
-        return [look for look in self.looks if not look.verdict.decided or (look.row is None and _matters(look))]
+        return [
+            judgement
+            for judgement in self.judgements
+            if not judgement.verdict.decided or (judgement.row is None and _matters(judgement))
+        ]
 
 
-def _matters(look: Look) -> bool:
-    return look.verdict.act is not Act.LEAVE
+def _matters(judgement: PodJudgement) -> bool:
+    return judgement.verdict.act is not Act.LEAVE
 
 
 def restore(rt: Runtime, *, dry: bool, anyway: bool, emptied: bool = False, say: Say) -> Report:
     """Restore, if Postgres is an earlier state, or `anyway`. `emptied`: the cluster may have lost Pods and its epoch.
 
-    Raises `NotRestored` when the cluster or GitHub cannot be read, or the cluster does not look like the one of these
-    rows: everything stays frozen then. `StoreUnreachable` when Postgres went away meanwhile.
+    Raises `NotRestored` when the cluster or GitHub cannot be read, or the cluster does not look like the one of
+    these rows: everything stays frozen then. `StoreUnreachable` when Postgres went away meanwhile.
     """
     work = _Restore(rt, dry=dry, anyway=anyway, emptied=emptied, say=say)
     try:
@@ -148,7 +152,7 @@ class _Restore:
     def left_as(self) -> str:
         """What holds when Postgres went away, and what to do."""
         if self._report.let_go:
-            return "The rows are let go; `adrift_jobs` asks for the jobs that are still held."
+            return "The rows are let go; `unresolved_jobs` asks for the jobs that are still held."
         return "What was done stays done: see that it answers, then run `ostler restore` again; it goes on there."
 
     def run(self) -> Report:
@@ -171,11 +175,13 @@ class _Restore:
         several = {stem for stem, count in Counter(stem_of(pod.name) for pod in pods).items() if count > 1}
         for pod in pods:
             stem = stem_of(pod.name)
-            report.looks.append(_judge(pod, rows.get(pod.uid), by_stem[stem], known, unasked, shared=stem in several))
+            report.judgements.append(
+                _judge(pod, rows.get(pod.uid), by_stem[stem], known, unasked, shared=stem in several)
+            )
         if self._dry:
             report.jobs["to be asked for"] = transaction(self._rt.engine, restoring.open_jobs)
             return report
-        self._apply_all(report.looks)
+        self._apply_all(report.judgements)
         self._hold_jobs()
         self._let_go()
         report.let_go = True
@@ -293,52 +299,54 @@ class _Restore:
 
     # What is done
 
-    def _apply_all(self, looks: Sequence[Look]) -> None:
+    def _apply_all(self, judgements: Sequence[PodJudgement]) -> None:
         """Carry every verdict out. Raises `NotRestored` that names the Pods that are not protected after it."""
         failed: list[str] = []
-        for look in looks:
-            if look.row is None and _matters(look):
-                failed.append(f"{look.pod.name} (Postgres has no row of its pool {look.pod.pool}: put the pool back)")
+        for judgement in judgements:
+            if judgement.row is None and _matters(judgement):
+                failed.append(
+                    f"{judgement.pod.name} (Postgres has no row of its pool {judgement.pod.pool}: put the pool back)"
+                )
                 continue
             try:
-                self._apply(look)
+                self._apply(judgement)
             except DBAPIError as error:
                 if why_away(error) is not None:
                     raise
-                log.exception("restore.pod.failed", pod=look.pod.name)
-                failed.append(f"{look.pod.name} ({words_of(error)})")
+                log.exception("restore.pod.failed", pod=judgement.pod.name)
+                failed.append(f"{judgement.pod.name} ({words_of(error)})")
         if failed:
             more = len(failed) - NAMED
             named = ", ".join(failed[:NAMED]) + (f" and {more} more" if more > 0 else "")
             raise NotRestored(f"{len(failed)} Pods could not be given their claims: {named}")
 
-    def _apply(self, look: Look) -> None:
+    def _apply(self, judgement: PodJudgement) -> None:
         """Carry a verdict out, in one transaction."""
-        rt, row, pod = self._rt, look.row, look.pod
-        if row is None or (look.verdict.act is Act.LEAVE and look.verdict.drops is None):
+        rt, row, pod = self._rt, judgement.row, judgement.pod
+        if row is None or (judgement.verdict.act is Act.LEAVE and judgement.verdict.drops is None):
             return
-        held = row.job_id if look.verdict.act is Act.RELEASE and look.verdict.drops is None else None
+        held = row.job_id if judgement.verdict.act is Act.RELEASE and judgement.verdict.drops is None else None
         budget = default_budget(rt.settings)
 
         def body(db: Connection) -> None:
             now = utcnow()
             if held is not None:
                 restoring.hold(db, [held])
-            if look.account_id is not None:
-                restoring.ensure_account(db, look.account_id, budget=budget, now=now)
+            if judgement.account_id is not None:
+                restoring.ensure_account(db, judgement.account_id, budget=budget, now=now)
             written = restoring.Pod(
                 uid=pod.uid,
                 row_id=row.id,
                 stamp=pod.stamp or "0.0",
-                stamped=look.evidence.stamped,
-                account_id=look.account_id,
-                runners=look.evidence.runners,
+                stamped=judgement.evidence.stamped,
+                account_id=judgement.account_id,
+                runners=judgement.evidence.runners,
             )
-            if not restoring.apply(db, written, look.verdict, look.evidence.claim, now=now):
-                raise NotRestored(f"the claim of Pod {pod.name} moved, or cannot be made to {look.verdict.act}")
+            if not restoring.apply(db, written, judgement.verdict, judgement.evidence.claim, now=now):
+                raise NotRestored(f"the claim of Pod {pod.name} moved, or cannot be made to {judgement.verdict.act}")
 
         transaction(rt.engine, body)
-        log.info("restore.pod", pod=pod.name, act=look.verdict.act, why=look.verdict.why)
+        log.info("restore.pod", pod=pod.name, act=judgement.verdict.act, why=judgement.verdict.why)
 
     def _hold_jobs(self) -> None:
         """Hold every open job without a claim that was put back: it may be over, and is not matched until asked for."""
@@ -346,7 +354,7 @@ class _Restore:
             pass
 
     def _ask_for_jobs(self) -> None:
-        """Ask GitHub for each held job, once. `adrift_jobs` does the same, and later what is not answered here."""
+        """Ask GitHub for each held job, once. `unresolved_jobs` does the same, and later what is not answered here."""
         rt, report = self._rt, self._report
         asked: set[int] = set()
         while found := [job for job in self._next_jobs() if job.id not in asked]:
@@ -355,21 +363,21 @@ class _Restore:
                 try:
                     said = self._ask(job)
                 except RateLimited:
-                    report.jobs["left to adrift_jobs"] = transaction(rt.engine, restoring.held_jobs)
+                    report.jobs["left to unresolved_jobs"] = transaction(rt.engine, restoring.held_jobs)
                     return
                 except (UpstreamError, Invalid) as error:
                     said = f"not answered ({meaning_of(error)})"
                     self._later(job)
                 report.jobs[said] += 1
 
-    def _next_jobs(self) -> list[adrift.AdriftJob]:
+    def _next_jobs(self) -> list[unresolved.UnresolvedJob]:
         found = transaction(
             self._rt.engine,
-            lambda db: adrift.adrift_jobs(db, soon=timedelta(0), late=timedelta(days=3650), now=utcnow()),
+            lambda db: unresolved.unresolved_jobs(db, soon=timedelta(0), late=timedelta(days=3650), now=utcnow()),
         )
-        return [job for job in found if job.kind is Adrift.UNKNOWN]
+        return [job for job in found if job.kind is Unresolved.UNKNOWN]
 
-    def _ask(self, job: adrift.AdriftJob) -> str:
+    def _ask(self, job: unresolved.UnresolvedJob) -> str:
         """Ask GitHub for one job and move it; what it says, in a word."""
         rt, installation_id = self._rt, job.installation_id
         if installation_id is None:
@@ -382,7 +390,7 @@ class _Restore:
             SWEEP_ROW,
         )
         seen, now = told.job, utcnow()
-        verdict = judge_adrift(
+        verdict = judge_unresolved(
             kind=job.kind,
             state=job.state,
             status=None if seen is None else seen.status,
@@ -392,13 +400,13 @@ class _Restore:
             age=now - job.ready_at,
         )
         if verdict.move is not Move.KEEP:
-            transaction(rt.engine, lambda db: adrift.settle(db, job, verdict, now=now, who=restoring.WHO))
+            transaction(rt.engine, lambda db: unresolved.settle(db, job, verdict, now=now, who=restoring.WHO))
         self._later(job)  # where it runs on, it is asked for again
         return "unknown to GitHub" if seen is None else seen.status
 
-    def _later(self, job: adrift.AdriftJob) -> None:
-        after = utcnow() + timedelta(seconds=self._rt.settings.adrift_after)
-        transaction(self._rt.engine, lambda db: adrift.ask_later(db, [job.id], ask_after=after))
+    def _later(self, job: unresolved.UnresolvedJob) -> None:
+        after = utcnow() + timedelta(seconds=self._rt.settings.unresolved_after)
+        transaction(self._rt.engine, lambda db: unresolved.ask_later(db, [job.id], ask_after=after))
 
     def _let_go(self) -> None:
         """Put the epoch above the cluster's, tell the cluster, then end the freeze: in this order, or not at all."""
@@ -433,7 +441,7 @@ def _judge(
     unasked: set[str],
     *,
     shared: bool,
-) -> Look:
+) -> PodJudgement:
     """Judge one Pod. `shared`: the runners of its name may be those of another, so that none is known to be its."""
     of_owner = [each for each in known if each.account_id == pod.owner]
     asked = not shared and (
@@ -455,4 +463,4 @@ def _judge(
     if account is None and evidence.runners:
         scope = evidence.runners[0].scope
         account = next((each.account_id for each in known if each.scope == scope), None)
-    return Look(pod, row, evidence, judge_pod(evidence), account)
+    return PodJudgement(pod, row, evidence, judge_pod(evidence), account)

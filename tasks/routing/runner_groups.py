@@ -22,7 +22,7 @@ QUESTIONS = len(Ask)
 
 
 class Refused(Exception):
-    """The job would never reach a runner in that group; `until`: when that is looked at again."""
+    """The job would never reach a runner in that group; `until`: when that is checked again."""
 
     def __init__(self, wanted: Wanted, verdict: GroupVerdict, until: datetime) -> None:
         super().__init__(verdict.refusal)

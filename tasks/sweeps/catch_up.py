@@ -2,7 +2,7 @@
 
 A job that GitHub shows as queued and that we never heard of is taken in the same way as its webhook; one of ours that
 GitHub has finished, or whose run is over, is finished. Only repositories that were seen lately are asked about, with
-etags, for a small share of their installation's quota, and before anything else is shed. A look that does not come to
+etags, for a small share of their installation's quota, and before anything else is shed. A check that does not come to
 its end is gone on with by the next tick. `docs/decisions/0015-catching-up-by-lists.md` says why so.
 """
 
@@ -23,13 +23,13 @@ from sqlalchemy.exc import DBAPIError
 from github_adapters.client import PAGE
 from github_adapters.runs import ListPage, RunSeen
 from github_adapters.webhooks import Home, WorkflowJobEvent
-from models.db import stranded
+from models.db import stalls
 from models.db.engine import is_locked, transaction
 from models.intake import intake
 from models.intake.binding_locks import Contended
 from models.routing.accounts import access_of_new, default_budget
-from models.sweeps import adrift
 from models.sweeps import catch_up as rows
+from models.sweeps import unresolved
 from models.sweeps.repairs import Case
 from ostler import telemetry
 from ostler.clock import utcnow
@@ -37,10 +37,10 @@ from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, Upstr
 from ostler.reasons import words_of
 from ostler.wakes import ASK_RUN, RECONCILE
 from rules.claims.machines import JobState
-from rules.claims.stranding import Cause, FoundBy
-from rules.sweeps.adrift import LONGEST_QUEUED, next_ask_after
+from rules.claims.stalls import Cause, FoundBy
 from rules.sweeps.catch_up import Catch, judge_listed, wait_after
 from rules.sweeps.reaping import Source, Witness
+from rules.sweeps.unresolved import LONGEST_QUEUED, next_ask_after
 from tasks.claims.release import send_release
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import EXPECTED, RESERVE, Ended, Overtaken
@@ -61,7 +61,7 @@ MOST_PAGES = 10
 LONGEST = 200.0
 """Seconds of one tick: well below its period."""
 
-MOST_SILENCE = 3
+MOST_UNANSWERED = 3
 """Calls in a row without an answer after which an installation is left to the next tick."""
 
 LOCK_MS = 250
@@ -72,7 +72,7 @@ ONCE = Policy(adapter_attempts=1, task_retries=0, call_seconds=10)
 
 
 class _Left(Ended):
-    """Ends the look at a repository, which the next tick goes on with; `why` as in `telemetry.CATCH_UP_LEFT`."""
+    """Ends the check of a repository, which the next tick goes on with; `why` as in `telemetry.CATCH_UP_INCOMPLETE`."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -85,17 +85,17 @@ def catch_up(tick: Tick) -> None:
     settings = tick.rt.settings
     seen_within = timedelta(seconds=settings.catch_up_seen_within)
     places = tick.read(lambda db: rows.places(db, seen_within=seen_within, note=not tick.dry, now=utcnow()))
-    silent: dict[int, str] = {}
-    silence: Counter[int] = Counter()
+    unavailable: dict[int, str] = {}
+    unanswered: Counter[int] = Counter()
     for number, place in enumerate(places):
-        if place.installation_id in silent:
-            telemetry.CATCH_UP_LEFT.labels(silent[place.installation_id]).inc()
+        if place.installation_id in unavailable:
+            telemetry.CATCH_UP_INCOMPLETE.labels(unavailable[place.installation_id]).inc()
             continue
         if not tick.page():
-            telemetry.CATCH_UP_LEFT.labels("time").inc(len(places) - number)
+            telemetry.CATCH_UP_INCOMPLETE.labels("time").inc(len(places) - number)
             return
         try:
-            why = visit(tick, place, silence)
+            why = visit(tick, place, unanswered)
         except DBAPIError as error:
             if not is_locked(error):
                 raise
@@ -103,25 +103,25 @@ def catch_up(tick: Tick) -> None:
             continue
         if why is None:
             continue
-        telemetry.CATCH_UP_LEFT.labels(why).inc()
-        if why in {"allowance", "limited", "uninstalled"} or silence[place.installation_id] >= MOST_SILENCE:
-            silent[place.installation_id] = why
+        telemetry.CATCH_UP_INCOMPLETE.labels(why).inc()
+        if why in {"allowance", "limited", "uninstalled"} or unanswered[place.installation_id] >= MOST_UNANSWERED:
+            unavailable[place.installation_id] = why
         if why == "uninstalled":
             put_off(tick, [each for each in places if each.installation_id == place.installation_id])
         elif why == "refused":
             put_off(tick, [place])
 
 
-def visit(tick: Tick, place: rows.Place, silence: Counter[int]) -> str | None:
+def visit(tick: Tick, place: rows.Place, unanswered: Counter[int]) -> str | None:
     """Look at one repository; return why the look did not come to its end, None when it did.
 
-    `silence`: calls in a row that were not answered, by installation.
+    `unanswered`: calls in a row that were not answered, by installation.
     """
-    look = _Look(tick, place, silence)
-    look.begin()
+    visiting = _Visit(tick, place, unanswered)
+    visiting.begin()
     why = None
     try:
-        error = tick.attempt(lambda _: look.run(), place, repository=place.repository)
+        error = tick.attempt(lambda _: visiting.run(), place, repository=place.repository)
     except _Left as left:
         why = left.why
         tick.incomplete(f"left to the next tick: {why}")
@@ -130,12 +130,12 @@ def visit(tick: Tick, place: rows.Place, silence: Counter[int]) -> str | None:
             tick.listed(1)
         else:
             why = _why(error)
-            silence[place.installation_id] += why == "silent"
+            unanswered[place.installation_id] += why == "no_answer"
         if why == "limited":
             tick.incomplete("rate limited")
         if error is not None and not isinstance(error, EXPECTED):  # what is remembered may be of another version
             place.lists, place.settled = {}, {}
-    look.remember(whole=why is None)
+    visiting.remember(whole=why is None)
     return why
 
 
@@ -145,7 +145,7 @@ def _why(error: Exception) -> str:
     if isinstance(error, NotInstalled | Suspended):
         return "uninstalled"
     if isinstance(error, Retryable):
-        return "silent"
+        return "no_answer"
     return "refused" if isinstance(error, UpstreamError) else "failed"
 
 
@@ -159,12 +159,12 @@ def put_off(tick: Tick, places: Sequence[rows.Place]) -> None:
     transaction(tick.rt.engine, lambda db: rows.put_off(db, names, not_before=utcnow() + wait))
 
 
-class _Look:
-    """The look at one repository; `place` is what is remembered of it, and changes as the look goes on."""
+class _Visit:
+    """The check one repository; `place` is what is remembered of it, and changes as the look goes on."""
 
-    def __init__(self, tick: Tick, place: rows.Place, silence: Counter[int]) -> None:
+    def __init__(self, tick: Tick, place: rows.Place, unanswered: Counter[int]) -> None:
         settings = tick.rt.settings
-        self._silence = silence
+        self._unanswered = unanswered
         self._tick = tick
         self._rt = tick.rt
         self._place = place
@@ -189,9 +189,9 @@ class _Look:
             run = active[run_id]
             if run_id >= (place.next_run or 0) and self._began - run.created_at >= self._after:
                 place.next_run = run_id
-                if not self._attempt(run_id, lambda run=run: self._look_into(run)):  # type: ignore[misc]
+                if not self._attempt(run_id, lambda run=run: self._visit_run(run)):  # type: ignore[misc]
                     place.next_run = run_id + 1
-                    self._bear_silence()
+                    self._tolerate_unanswered()
         place.next_run = None
         self._look_after_ours(active)
 
@@ -200,33 +200,33 @@ class _Look:
         if self._tick.dry:
             return
         place = self._place
-        looked_at = place.began_at if whole else None
+        checked_at = place.began_at if whole else None
         place.began_at = None if whole else place.began_at
         kept = transaction(
             self._rt.engine,
-            lambda db: rows.remember(db, self._tick.lease_no, place, tried_at=utcnow(), looked_at=looked_at),
+            lambda db: rows.remember(db, self._tick.lease_no, place, tried_at=utcnow(), checked_at=checked_at),
         )
         if not kept:
             raise Overtaken
 
     # Runs
 
-    def _attempt(self, run_id: int, look: Callable[[], None]) -> bool:
+    def _attempt(self, run_id: int, body: Callable[[], None]) -> bool:
         """Look at a run; False when that failed, which stops no other (L14) but where GitHub asks to wait."""
-        error = self._tick.attempt(lambda _: look(), run_id, repository=self._place.repository, run=run_id)
+        error = self._tick.attempt(lambda _: body(), run_id, repository=self._place.repository, run=run_id)
         if error is None:
             return True
         why = _why(error)
         if why in {"limited", "uninstalled"}:
             raise _Left(why)
-        self._tick.incomplete(f"a run could not be looked at: {why}")
-        self._silence[self._place.installation_id] += why == "silent"
+        self._tick.incomplete(f"a run could not be checked: {why}")
+        self._unanswered[self._place.installation_id] += why == "no_answer"
         return False
 
-    def _bear_silence(self) -> None:
+    def _tolerate_unanswered(self) -> None:
         """End the look when nothing was answered several times in a row: the run is not to blame then."""
-        if self._silence[self._place.installation_id] >= MOST_SILENCE:
-            raise _Left("silent")
+        if self._unanswered[self._place.installation_id] >= MOST_UNANSWERED:
+            raise _Left("no_answer")
 
     def _active(self, status: str) -> list[RunSeen]:
         """Return the runs of a status, from memory while GitHub says that nothing changed."""
@@ -250,7 +250,7 @@ class _Look:
             self._place.lists[status] = {"etag": first.etag, "runs": [_kept(run) for run in runs]}
         return runs
 
-    def _look_into(self, run: RunSeen) -> None:
+    def _visit_run(self, run: RunSeen) -> None:
         """Compare the jobs of a run with ours."""
         first, jobs = self._jobs(run, etag=self._place.settled.pop(str(run.id), None))
         if first.unchanged:
@@ -295,20 +295,20 @@ class _Look:
                 done: set[int] = set()
                 heard = self._attempt(
                     run_id,
-                    lambda run_id=run_id, jobs=jobs, done=done: self._look_for(run_id, jobs, done),  # type: ignore[misc]
+                    lambda run_id=run_id, jobs=jobs, done=done: self._ask_overdue(run_id, jobs, done),  # type: ignore[misc]
                 )
                 later.update((job.id, self._ask_after(job)) for job in jobs if job.id not in done)
                 if not heard:
-                    self._bear_silence()
+                    self._tolerate_unanswered()
         finally:
             if later and not self._tick.dry:
-                transaction(self._rt.engine, lambda db: adrift.ask_each_later(db, later))
+                transaction(self._rt.engine, lambda db: unresolved.ask_each_later(db, later))
 
     def _ask_after(self, job: rows.Overdue) -> datetime:
         now = utcnow()
         return now + next_ask_after(now - job.ready_at, least=self._over_after / 2, most=self._over_after)
 
-    def _look_for(self, run_id: int, jobs: Sequence[rows.Overdue], done: set[int]) -> None:
+    def _ask_overdue(self, run_id: int, jobs: Sequence[rows.Overdue], done: set[int]) -> None:
         """Ask for a run and judge our jobs of it; those that need not be asked about again are added to `done`."""
         found = self._paid(
             lambda: self._rt.github.look_up_run(
@@ -393,7 +393,7 @@ class _Look:
                 return None  # its webhook came meanwhile
             now = utcnow()
             if before is None:
-                stranded.served(
+                stalls.served(
                     db, Cause.WEBHOOK_LOST, FoundBy.CATCH_UP, since=event.created_at, job_id=event.job_id, now=now
                 )
             received = [intake.Received(guid, event)]
@@ -479,7 +479,7 @@ class _Look:
                     raise
                 time.sleep(limited.after)
                 continue
-            self._silence[self._place.installation_id] = 0
+            self._unanswered[self._place.installation_id] = 0
             told = answer.quota or quota
             if answer.cost != 1 or told != quota:
                 self._give_back(1 - answer.cost, told)

@@ -27,15 +27,15 @@ from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from rules.claims.machines import ClaimState
-from rules.sweeps.adrift import LONGEST_EXECUTING
-from rules.sweeps.looks import LOOKS_APART, RunnerList
-from rules.sweeps.orphans import FinishedPod, RunnerLook, judge_finished
+from rules.sweeps.orphans import FinishedPod, RunnerCheck, judge_finished
 from rules.sweeps.reaping import Expect
-from tasks.claims.github import ask_fate, deregister
+from rules.sweeps.runner_checks import CHECKS_APART, RunnerList
+from rules.sweeps.unresolved import LONGEST_EXECUTING
+from tasks.claims.github import ask_job_outcome, deregister
 from tasks.claims.release import send_release
 from tasks.claims.retire import send_retire
 from tasks.sweeps.frame import sweep
-from tasks.sweeps.pace import LONGEST, SILENT
+from tasks.sweeps.pace import LONGEST, UNAVAILABLE
 from tasks.sweeps.runner_lists import runners_of
 from tasks.sweeps.tick import Tick
 from tasks.worker.base import SWEEP_ROW, calls
@@ -60,23 +60,23 @@ def finished_jobs(tick: Tick) -> None:
     by_scope: dict[tuple[int, str], list[orphans.Finished]] = defaultdict(list)
     for pod in found:
         by_scope[pod.installation_id, pod.scope].append(pod)
-    silent: set[int] = set()
+    unavailable: set[int] = set()
     for (installation_id, scope), pods in by_scope.items():
-        if installation_id not in silent:
+        if installation_id not in unavailable:
             try:
                 seen = runners_of(tick, installation_id=installation_id, scope=scope)
             except UpstreamError as error:
                 tick.skipped(error, scope=scope)
-                if isinstance(error, SILENT):
-                    silent.add(installation_id)
+                if isinstance(error, UNAVAILABLE):
+                    unavailable.add(installation_id)
             else:
                 tick.listed(len(seen.runners))
-                tick.each(pods, lambda pod: look(tick, pod, seen))  # noqa: B023  called at once
+                tick.each(pods, lambda pod: check(tick, pod, seen))  # noqa: B023  called at once
         if not tick.page():
             return
 
 
-def look(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
+def check(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
     """Judge one Pod, remember the look, and begin its end after the second."""
     rt = tick.rt
     if listed.age_of(pod.since) < 0:
@@ -85,7 +85,7 @@ def look(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
     runner = listed.runners.get(pod.runner_name)
     hurried = pod.on_gone_node and not pod.overdue
     taken = runner is not None and (runner.busy or (hurried and runner.online))
-    seen: RunnerLook = "absent" if runner is None else "busy" if taken else "idle"
+    seen: RunnerCheck = "absent" if runner is None else "busy" if taken else "idle"
     verdict = judge_finished(
         FinishedPod(
             job_over=pod.job_over,
@@ -97,7 +97,7 @@ def look(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
             absent_for_seconds=None if pod.absent_since is None else listed.age_of(pod.absent_since),
             overdue=pod.overdue or pod.on_gone_node,
         ),
-        looks_apart=LOOKS_APART,
+        checks_apart=CHECKS_APART,
         job_over_after=rt.settings.finished_job_after,
         absent_after=rt.settings.lingering_after,
     )
@@ -132,13 +132,13 @@ def look(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
     )
     executing = pod.state == ClaimState.EXECUTING
     asks = executing and not tick.dry and pod.job_id is not None and pod.asks_for is not None
-    fate = ask_fate(
+    job_outcome = ask_job_outcome(
         rt,
         job_id=pod.job_id if asks else None,
         repository=pod.asks_for,
         installation_id=pod.installation_id,
         policy=SWEEP_ROW,
-        look_ups=tick.look_ups,
+        lookups=tick.lookups,
     )
 
     def remove() -> None:
@@ -148,7 +148,7 @@ def look(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
     reaped = tick.repair(
         case,
         lambda db: orphans.reap_finished(
-            db, pod, fate, why=verdict.reason, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
+            db, pod, job_outcome, why=verdict.reason, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
         ),
         call=remove if executing else None,
         still=lambda db: not executing or orphans.still_executes(db, pod),

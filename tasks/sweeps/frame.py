@@ -12,9 +12,9 @@ reason. 3. Act, in `tasks/sweeps/<name>.py`::
            pods = [pod for page in tick.whole("Pods", pages) for pod in page]
            things = tick.read(lambda db: orphans.found(db, now=utcnow()))       # the cluster first, rows second (L8)
            tick.doubt(not pods and bool(things), "no Pods at all")              # ends the tick, nothing is changed
-           tick.each(things, lambda thing: look(tick, pods, thing))             # one that fails stops no other (L14)
+           tick.each(things, lambda thing: check(tick, pods, thing))             # one that fails stops no other (L14)
 
-       def look(tick: Tick, pods: ..., thing: orphans.Thing) -> None:
+       def check(tick: Tick, pods: ..., thing: orphans.Thing) -> None:
            verdict = judge_orphan(...)
            if verdict.keep:
                return
@@ -41,14 +41,14 @@ counted
   as overflow, logged, and left to later ticks. Without two witnesses, or a proof, they are refused.
 - **Time.** `each` and `page` end the tick when its deadline is near or the worker was told to stop; the next goes on.
   Each page of a `whole` list has its own. A tick that came to no row does not count as one that ran.
-- **Ledger.** A repair's row is written in the transaction that makes it, and looked at again by later ticks until what
+- **Ledger.** A repair's row is written in the transaction that makes it, and checked again by later ticks until what
   it `expects` has come about (`models.sweeps.repairs`). What GitHub or the cluster is asked to do goes into `call`,
   which is made after a row was committed that says so.
 - **Locked rows.** A transaction waits only briefly for a row that another session has locked, and less for each
-  further one of the page (`models.db.patience`); it fails like any other at this row and is left to the next tick. A
-  query that chooses rows to be changed uses `SKIP LOCKED`.
+  further one of the page (`models.db.client_waits`); it fails like any other at this row and is left to the next tick.
+  A query that chooses rows to be changed uses `SKIP LOCKED`.
 - **Errors.** What fails at one row in `each` (or `attempt`) stops no other; one that nobody expected is raised when
-  the others were looked at, and a database that is gone ends the tick. An `UpstreamError` outside of them ends it as
+  the others were checked, and a database that is gone ends the tick. An `UpstreamError` outside of them ends it as
   aborted; anything else as failed, and is raised. `part` separates the parts of a sweep: one that fails stops no
   other, and the tick fails at its end. A killed process writes nothing: the next tick finds its run and
   calls it lost.
@@ -157,7 +157,7 @@ def _came_through(tick: Tick) -> None:
 
 
 def _take(rt: Runtime, spec: Sweep, *, asked: str | None) -> Taken | Refused:
-    """Take the lease and look at earlier repairs; a request that is refused has a run row that says so."""
+    """Take the lease and check earlier repairs; a request that is refused has a run row that says so."""
     off = switched_off(spec.name, by_setting=rt.settings.sweeps_paused)
 
     def body(db: Connection) -> tuple[Taken | Refused, dict[Repaired, int]]:

@@ -1,7 +1,7 @@
 """`ostler.gates`: closes the gate of an upstream of which most calls fail, and opens it when it has come back.
 
 What a closed gate stops asks `models.upstream.gates.shut`. An upstream behind a closed gate is asked something cheap at
-each look: were nothing else going on, nobody would learn that it answers again.
+each check: were nothing else going on, nobody would learn that it answers again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import structlog
 from k8s_adapters.probe import probe
 from models.db.engine import transaction
 from models.upstream import gates as rows
-from models.upstream.gates import Looked
+from models.upstream.gates import Evaluation
 from models.upstream.reporter import report
 from ostler import telemetry
 from ostler.clock import utcnow
@@ -34,7 +34,7 @@ PROBE = 5.0
 
 @sweep("gates", quiet=True)
 def gates(tick: Tick) -> None:
-    """Look at each upstream, at most once in half a period however many ticks come."""
+    """CallCounts at each upstream, at most once in half a period however many ticks come."""
     if tick.dry:
         return
     rt = tick.rt
@@ -43,7 +43,7 @@ def gates(tick: Tick) -> None:
     report(rt.engine)
     rule = rule_of(rt.settings)
     for upstream in Upstream:
-        tick.part(upstream, lambda: look(rt, upstream, rule))  # noqa: B023  called at once
+        tick.part(upstream, lambda: evaluate(rt, upstream, rule))  # noqa: B023  called at once
     tick.part("old counts", lambda: transaction(rt.engine, lambda db: rows.forget(db, now=utcnow())))
 
 
@@ -59,13 +59,13 @@ def ask(rt: Runtime, upstream: Upstream) -> None:
         log.info("gate.probe_failed", upstream=upstream, error=meaning_of(error))
 
 
-def look(rt: Runtime, upstream: Upstream, rule: GateRule) -> None:
+def evaluate(rt: Runtime, upstream: Upstream, rule: GateRule) -> None:
     """Judge one gate, and say so when it is closed or opens."""
     settings = rt.settings
     roll = random.random()  # noqa: S311  it only has to differ
-    looked = transaction(
+    evaluation = transaction(
         rt.engine,
-        lambda db: rows.look(
+        lambda db: rows.evaluate(
             db,
             upstream,
             rule=rule,
@@ -75,25 +75,27 @@ def look(rt: Runtime, upstream: Upstream, rule: GateRule) -> None:
             now=utcnow(),
         ),
     )
-    if looked is not None:
-        tell(looked)
+    if evaluation is not None:
+        tell(evaluation)
 
 
-def tell(looked: Looked) -> None:
-    """Log a gate that is closed at each look, so that it is never forgotten, and one that opens."""
+def tell(evaluation: Evaluation) -> None:
+    """Log a gate that is closed at each check, so that it is never forgotten, and one that opens."""
     facts = {
-        "upstream": looked.upstream,
-        "calls": looked.look.calls,
-        "errors": looked.look.errors,
-        "since": None if looked.since is None else looked.since.isoformat(),
+        "upstream": evaluation.upstream,
+        "calls": evaluation.counts.calls,
+        "errors": evaluation.counts.errors,
+        "since": None if evaluation.since is None else evaluation.since.isoformat(),
     }
-    if looked.after.closed and not looked.before.closed:
-        telemetry.GATE_CHANGES.labels(looked.upstream, "closed").inc()
+    if evaluation.after.closed and not evaluation.before.closed:
+        telemetry.GATE_CHANGES.labels(evaluation.upstream, "closed").inc()
         log.warning("gate.closed", **facts, stopped="reaping and demand growth; dispatch goes on")
-    elif looked.after.closed:
-        log.warning("gate.stays_closed", **facts, good_looks=looked.after.good_looks, needs=looked.after.needs)
-    elif looked.before.closed:
-        telemetry.GATE_CHANGES.labels(looked.upstream, "opened").inc()
+    elif evaluation.after.closed:
+        log.warning(
+            "gate.stays_closed", **facts, healthy_checks=evaluation.after.healthy_checks, needs=evaluation.after.needs
+        )
+    elif evaluation.before.closed:
+        telemetry.GATE_CHANGES.labels(evaluation.upstream, "opened").inc()
         log.warning("gate.opened", **facts)
 
 
@@ -103,6 +105,6 @@ def rule_of(settings: Settings) -> GateRule:
         least_errors=settings.gate_least_errors,
         closes_at=settings.gate_closes_at,
         opens_at=settings.gate_opens_at,
-        good_looks=settings.gate_good_looks,
-        more_looks=settings.gate_more_looks,
+        healthy_checks=settings.gate_healthy_checks,
+        extra_checks=settings.gate_extra_checks,
     )

@@ -27,10 +27,10 @@ from tasks.worker.nodes import gone_now
 
 @sweep("gone_nodes", longest=LONGEST)
 def gone_nodes(tick: Tick) -> None:
-    """Where rows tell of such Pods: list the Pods first, read the rows second (L8), and look at each."""
+    """Where rows tell of such Pods: list the Pods first, read the rows second (L8), and check each."""
     rt = tick.rt
     if not tick.read(stuck_pods.stuck_pods):
-        tick.looked()
+        tick.mark_checked()
         return
     pages = metadata_pages(
         rt.kube, "pods", namespace=rt.settings.namespace, selector=OF_POOLS, policy=calls(SWEEP_LIST)
@@ -38,10 +38,10 @@ def gone_nodes(tick: Tick) -> None:
     listed = {pod.uid for page in tick.whole("Pods", pages) for pod in page}
     stuck = [pod for pod in tick.read(stuck_pods.stuck_pods) if pod.uid in listed]
     nodes: dict[str, Gone | None] = {}
-    tick.each(stuck, lambda pod: look(tick, pod, nodes))
+    tick.each(stuck, lambda pod: check(tick, pod, nodes))
 
 
-def look(tick: Tick, stuck: stuck_pods.Stuck, nodes: dict[str, Gone | None]) -> None:
+def check(tick: Tick, stuck: stuck_pods.Stuck, nodes: dict[str, Gone | None]) -> None:
     """Judge one Pod after a GET of it and of its node, and allow its deletion. `nodes` are this tick's answers."""
     rt = tick.rt
     pod = get_pod(rt.kube, namespace=rt.settings.namespace, name=stuck.name, policy=calls(SWEEP_ROW))

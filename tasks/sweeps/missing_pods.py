@@ -8,7 +8,7 @@ from k8s_adapters.metadata import OF_POOLS, metadata_pages
 from k8s_adapters.pods import get_pod
 from models.sweeps import sweeps
 from models.sweeps.repairs import Case
-from rules.claims.stranding import FoundBy
+from rules.claims.stalls import FoundBy
 from rules.sweeps.reaping import Expect, Source, Witness
 from tasks.pools.spent import end_claim
 from tasks.sweeps.frame import sweep
@@ -28,11 +28,11 @@ def missing_pods(tick: Tick) -> None:
     tick.doubt(not seen and bool(claims), f"no Pods, and {len(claims)} claims are live")
     missing = [claim for claim in claims if claim.pod_uid not in seen]
     random.shuffle(missing)  # those of which GitHub says nothing are not always the first (L14)
-    silent: set[int | None] = set()
-    tick.each(missing, lambda claim: look(tick, claim, silent))
+    unavailable: set[int | None] = set()
+    tick.each(missing, lambda claim: check(tick, claim, unavailable))
 
 
-def look(tick: Tick, claim: sweeps.LivePod, silent: set[int | None]) -> None:
+def check(tick: Tick, claim: sweeps.LivePod, unavailable: set[int | None]) -> None:
     """Prove by one GET that the Pod is gone, and end its claim.
 
     Nothing is killed: what ran in it is over. GitHub is asked for the job, and its runner is deregistered.
@@ -53,6 +53,12 @@ def look(tick: Tick, claim: sweeps.LivePod, silent: set[int | None]) -> None:
     tick.repair_by(
         case,
         lambda write: end_claim(
-            rt, claim.claim_id, found_by=FoundBy.LISTS, spent=False, silent=silent, also=write, look_ups=tick.look_ups
+            rt,
+            claim.claim_id,
+            found_by=FoundBy.LISTS,
+            spent=False,
+            unavailable=unavailable,
+            also=write,
+            lookups=tick.lookups,
         ),
     )

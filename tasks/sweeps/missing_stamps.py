@@ -23,7 +23,7 @@ from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
 def missing_stamps(tick: Tick) -> None:
     """Stamp where the Pod carries no stamp, or another claim's, for `OSTLER_MISSING_STAMP_AFTER`.
 
-    Each page of Pods first, the claims of its Pods second; what lacks its stamp is looked at when all pages came (L8).
+    Each page of Pods first, the claims of its Pods second; what lacks its stamp is checked when all pages came (L8).
     """
     rt = tick.rt
     before = utcnow() - timedelta(seconds=rt.settings.missing_stamp_after)
@@ -35,7 +35,7 @@ def missing_stamps(tick: Tick) -> None:
         claims = tick.read(lambda db: sweeps.delivered_to(db, list(seen), before=before, now=utcnow()))  # noqa: B023  called at once
         lacking += [claim for claim in claims if not carries(seen[claim.pod_uid], claim)]
     random.shuffle(lacking)  # what takes long is not always the last (L14)
-    tick.each(lacking, lambda claim: look(tick, claim))
+    tick.each(lacking, lambda claim: check(tick, claim))
 
 
 def carries(pod: ObjectSeen | PodSeen, claim: sweeps.LivePod) -> bool:
@@ -43,7 +43,7 @@ def carries(pod: ObjectSeen | PodSeen, claim: sweeps.LivePod) -> bool:
     return pod.owner == claim.account_id and owned_by(pod.stamp, claim.claim_id)
 
 
-def look(tick: Tick, claim: sweeps.LivePod) -> None:
+def check(tick: Tick, claim: sweeps.LivePod) -> None:
     """Have one Pod stamped that is there, is not over, and lacks the stamp of its claim."""
     rt = tick.rt
     pod = get_pod(rt.kube, namespace=claim.namespace, name=claim.pod_name, policy=calls(SWEEP_ROW))

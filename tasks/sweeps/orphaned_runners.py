@@ -16,12 +16,12 @@ from models.sweeps import orphans
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
-from rules.sweeps.looks import ListedRunner, RunnerList
 from rules.sweeps.orphans import judge_runner
 from rules.sweeps.reaping import Repaired
+from rules.sweeps.runner_checks import ListedRunner, RunnerList
 from tasks.claims.github import remove_runner, take_away
 from tasks.sweeps.frame import sweep
-from tasks.sweeps.pace import LONGEST, SILENT
+from tasks.sweeps.pace import LONGEST, UNAVAILABLE
 from tasks.sweeps.runner_lists import runners_of
 from tasks.sweeps.tick import Tick
 from tasks.worker.base import SWEEP_ROW
@@ -39,20 +39,20 @@ def orphaned_runners(tick: Tick) -> None:
     """Look at each scope once; an installation that does not answer is left alone for this tick (L14)."""
     now = utcnow()
     since, unheard_since = now - LOOKED_BACK, now - APPLIED_WITHIN
-    silent: set[int] = set()
+    unavailable: set[int] = set()
     for scope in tick.read(lambda db: orphans.scopes_of_runners(db, since=since, unheard_since=unheard_since)):
-        if scope.installation_id not in silent:
+        if scope.installation_id not in unavailable:
             try:
-                look_at_scope(tick, scope)
+                check_scope(tick, scope)
             except UpstreamError as error:
                 tick.skipped(error, scope=scope.scope)
-                if isinstance(error, SILENT):
-                    silent.add(scope.installation_id)
+                if isinstance(error, UNAVAILABLE):
+                    unavailable.add(scope.installation_id)
         if not tick.page():
             return
 
 
-def look_at_scope(tick: Tick, scope: orphans.ScopeOfRunners) -> None:
+def check_scope(tick: Tick, scope: orphans.ScopeOfRunners) -> None:
     """List the runners of one scope, then judge those that are offline by their claims."""
     seen = runners_of(tick, installation_id=scope.installation_id, scope=scope.scope)
     tick.listed(len(seen.runners))
@@ -60,7 +60,7 @@ def look_at_scope(tick: Tick, scope: orphans.ScopeOfRunners) -> None:
     offline = [runner for runner in seen.runners.values() if not runner.online and not runner.busy]
     random.shuffle(offline)  # those that GitHub keeps are not always the first (L14)
     known = tick.read(lambda db: orphans.known_runners(db, [runner.name for runner in offline]))
-    tick.each(offline, lambda runner: look(tick, scope, seen, runner, known.get(runner.name)))
+    tick.each(offline, lambda runner: check(tick, scope, seen, runner, known.get(runner.name)))
 
 
 def see_removed(tick: Tick, scope: orphans.ScopeOfRunners, listed: set[str]) -> None:
@@ -83,7 +83,7 @@ def remove_again(tick: Tick, cut_off: orphans.CutOff) -> None:
     tick.settle(cut_off.repair_id, Repaired.VERIFIED, "GitHub has it no more")
 
 
-def look(
+def check(
     tick: Tick, scope: orphans.ScopeOfRunners, seen: RunnerList, runner: ListedRunner, known: orphans.KnownRunner | None
 ) -> None:
     """Judge one runner that GitHub showed offline, and deregister it."""

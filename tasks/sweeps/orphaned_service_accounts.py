@@ -29,12 +29,12 @@ def orphaned_service_accounts(tick: Tick) -> None:
         still_open = tick.read(lambda db: orphans.open_pod_names(db, namespace=namespace, names=names))  # noqa: B023
         left = [account for account in page if account.name not in still_open]
         random.shuffle(left)  # what takes long is not always the last (L14)
-        tick.each(left, lambda account: look(tick, account))
+        tick.each(left, lambda account: check(tick, account))
         if not tick.page():
             return
 
 
-def look(tick: Tick, account: ObjectSeen) -> None:
+def check(tick: Tick, account: ObjectSeen) -> None:
     """Prove by a GET that no Pod has its name, and delete the ServiceAccount of that UID."""
     rt = tick.rt
     namespace, name = rt.settings.namespace, account.name

@@ -43,12 +43,12 @@ def orphaned_stamps(tick: Tick) -> None:
         uids = [pod.uid for pod in pods]
         known = tick.read(lambda db: orphans.claims_of_pods(db, uids))  # noqa: B023  called at once
         random.shuffle(pods)  # what takes long is not always the last (L14)
-        tick.each(pods, lambda pod: look(tick, pod, known.get(pod.uid), now=utcnow()))  # noqa: B023
+        tick.each(pods, lambda pod: check(tick, pod, known.get(pod.uid), now=utcnow()))  # noqa: B023
         if not tick.page():
             return
 
 
-def look(tick: Tick, listed: ObjectSeen, known: orphans.PodClaims | None, *, now: datetime) -> None:
+def check(tick: Tick, listed: ObjectSeen, known: orphans.PodClaims | None, *, now: datetime) -> None:
     """Judge one Pod by its rows, and what is left by a GET of the Pod itself."""
     since = listed.created_at if known is None else known.last_ended_at or listed.created_at
     kept = judge_stamped(

@@ -20,7 +20,7 @@ from models.sweeps.sweep_runs import Counts, Standing
 from ostler.clock import utcnow
 from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
 from ostler.reasons import meaning_of
-from tasks.claims.github import LookUps
+from tasks.claims.github import Lookups
 from tasks.worker.base import DEADLINE, begin_page, remaining, stopping
 from tasks.worker.runtime import Runtime
 
@@ -31,16 +31,16 @@ RENEW_AFTER = 5.0
 """Seconds after which a lease is renewed before the next row."""
 
 RESERVE = 3.0
-"""Seconds of a tick that are left for the row that is looked at."""
+"""Seconds of a tick that are left for the row that is checked."""
 
 LONGEST = 300.0
 """Seconds of all pages, or scopes, of one tick together, in a sweep that goes through many."""
 
-SILENT = (Retryable, RateLimited, Suspended, NotInstalled)
+UNAVAILABLE = (Retryable, RateLimited, Suspended, NotInstalled)
 """Errors that the next question about the same installation would meet too."""
 
 EXPECTED = (UpstreamError, StartOver, RedisError, KombuError, OperationalError, OSError)
-"""What the look at a row may meet: an upstream, rows that kept moving, and a Redis that is away. What was committed
+"""What the check of a row may meet: an upstream, rows that kept moving, and a Redis that is away. What was committed
 before a message could not be sent stays: `resume` sends it again (L6)."""
 
 
@@ -63,7 +63,7 @@ class Sweep:
 
 
 class Ended(Exception):
-    """Ends a tick, not only the look at one row."""
+    """Ends a tick, not only the check one row."""
 
 
 class Aborted(Ended):
@@ -85,7 +85,7 @@ class Pace:
         self.rt = rt
         self.dry = dry
         self.trouble: str | None = None
-        self.look_ups = LookUps()
+        self.lookups = Lookups()
         self.bug: Exception | None = None
         """An error that nobody expected at one row: it stopped no other, and is raised when the tick is through."""
         self._spec = spec
@@ -94,7 +94,7 @@ class Pace:
         self._renewed_at = time.monotonic()
         self._ends_at = time.monotonic() + spec.longest
         self._counts = Counts()
-        self._looked = 0
+        self._checked = 0
         self._failed = 0
         self._left = False
 
@@ -102,14 +102,14 @@ class Pace:
     def got_nowhere(self) -> str | None:
         """Why the tick may not count as one that ran: all that it tried failed, or it came to no row in its time.
 
-        None when it looked at something, or when there was nothing to be looked at.
+        None when it checked something, or when there was nothing to be checked.
         """
-        if self._looked or self._counts.repaired:
+        if self._checked or self._counts.repaired:
             return None
         if self._left:
-            return f"{self.trouble} before it had looked at anything"
+            return f"{self.trouble} before it had checked anything"
         if self._failed or (self._counts.skipped and not self._counts.listed):
-            return "nothing could be looked at"
+            return "nothing could be checked"
         return None
 
     @property
@@ -161,7 +161,7 @@ class Pace:
 
     # Going on
 
-    def each(self, rows: Iterable[T], look: Callable[[T], object]) -> bool:
+    def each(self, rows: Iterable[T], check: Callable[[T], object]) -> bool:
         """Look at one row after the other while there is time; one that fails stops no other (law L14).
 
         False when rows were left to the next tick.
@@ -170,19 +170,19 @@ class Pace:
         for row in rows:
             if not self.goes_on():
                 return False
-            self.attempt(look, row, row=_named(row))
+            self.attempt(check, row, row=_named(row))
         if row is None:
-            self.looked()  # and found that there is nothing
+            self.mark_checked()  # and found that there is nothing
         return True
 
-    def attempt(self, look: Callable[[T], object], subject: T, **what: Any) -> Exception | None:
+    def attempt(self, check: Callable[[T], object], subject: T, **what: Any) -> Exception | None:
         """Look at one row; return the error for which that failed, which stops no other row (law L14).
 
         What goes on is the end of the tick: its lease, its switch, and a database that is gone, which no other row
         would find there either. An error that nobody expected is kept in `bug`.
         """
         try:
-            look(subject)
+            check(subject)
         except Ended:
             raise
         except Exception as error:  # noqa: BLE001  raised at the end of the tick, where it is a bug
@@ -193,7 +193,7 @@ class Pace:
             elif not isinstance(error, EXPECTED):
                 self.bug = self.bug or error
             return error
-        self._looked += 1
+        self._checked += 1
         return None
 
     def part(self, name: str, act: Callable[[], object]) -> None:
@@ -201,12 +201,12 @@ class Pace:
         error = self.attempt(lambda _: act(), None, part=name)
         self.bug = self.bug or error
 
-    def looked(self) -> None:
-        """Count a look that was no row's: it came to something."""
-        self._looked += 1
+    def mark_checked(self) -> None:
+        """Count a check that was no row's: it came to something."""
+        self._checked += 1
 
     def skipped(self, error: Exception, **what: Any) -> None:
-        """Count and log a row that could not be looked at or repaired."""
+        """Count and log a row that could not be checked or repaired."""
         self._counts.skipped += 1
         log.warning("sweep.row_skipped", sweep=self._spec.name, error=type(error).__name__, **what)
 

@@ -42,7 +42,7 @@ def kept_for(settings: Settings) -> dict[Kind, float]:
         Kind.RUNNER_PODS: settings.keep_jobs,
         Kind.REPAIRS: settings.keep_repairs,
         Kind.SWEEP_RUNS: settings.keep_events,
-        Kind.STRANDINGS: settings.keep_events,
+        Kind.STALLS: settings.keep_events,
         Kind.RUNNER_FAILURES: settings.keep_events,
     }
 
@@ -50,7 +50,7 @@ def kept_for(settings: Settings) -> dict[Kind, float]:
 def forget(tick: Tick, kind: Kind, *, before: datetime) -> bool:
     """Delete one kind page by page; False when something was left to the next tick. A dry run only counts."""
     if tick.dry:
-        tick.looked()
+        tick.mark_checked()
         if many := tick.read(lambda db: rows.many(db, kind, before=before)):
             tick.repair(_case(kind, before, f"{many} rows"), lambda _: True)
         return tick.goes_on()
@@ -59,7 +59,7 @@ def forget(tick: Tick, kind: Kind, *, before: datetime) -> bool:
             return False
         if not tick.repair(_case(kind, before, "a page"), lambda db: rows.forget_page(db, kind, before=before)):
             break  # others hold what is left
-    tick.looked()
+    tick.mark_checked()
     return True
 
 

@@ -29,7 +29,7 @@ from ostler.clock import utcnow
 from ostler.errors import Forbidden, Gone, Invalid, RateLimited, UpstreamError
 from ostler.reasons import meaning_of
 from rules.sweeps.reaping import Expect, Repaired, Source, Witness
-from rules.sweeps.redelivery import PageEnd, Progress, look_floor, next_ask_after, page_end, scan_floor, scan_is_due
+from rules.sweeps.redelivery import PageEnd, Progress, next_ask_after, page_end, recent_floor, scan_floor, scan_is_due
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import Overtaken
 from tasks.sweeps.tick import Tick
@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 LOOK_RESERVE = 12.0
 SCAN_RESERVE = 8.0
 ASK_RESERVE = 2.0
-"""Seconds that the short look, the scan and the asks leave to what comes after them."""
+"""Seconds that the short check, the scan and the asks leave to what comes after them."""
 
 MOST_FAILURES = 3
 """Asks in a row without an answer, after which the rest waits for the next tick."""
@@ -59,7 +59,7 @@ def redelivery(tick: Tick) -> None:
     not_before = None
     sweep = _Sweep(tick, progress, counts)
     try:
-        sweep.look()
+        sweep.list_recent()
         sweep.scan()
         sweep.ask()
         if sweep.unread is not None:
@@ -92,17 +92,17 @@ class _Sweep:
         self._lost = tick.read(epochs.lost)
         """When webhooks came that were accepted, and are missing in a Postgres that was put back."""
 
-    def look(self) -> None:
-        """Read from the newest delivery down to where the last look began."""
+    def list_recent(self) -> None:
+        """Read from the newest delivery down to where the last check began."""
         began = utcnow()
-        floor = look_floor(self._progress, overlap=self._overlap, now=began)
+        floor = recent_floor(self._progress, overlap=self._overlap, now=began)
         cursor: str | None = None
         try:
             while remaining() > LOOK_RESERVE and self._tick.goes_on(reserve=0):
                 page = self._page(cursor)
                 end = _end(page, is_first=cursor is None, floor=floor)
                 if end is PageEnd.WHOLE:
-                    self._record(page, floor, replace(self._progress, looked_at=began))
+                    self._record(page, floor, replace(self._progress, checked_at=began))
                     return
                 self._record(page, floor, self._progress)
                 if end is PageEnd.DOUBT:
@@ -229,7 +229,7 @@ class _Sweep:
 
     def _page(self, cursor: str | None) -> DeliveryPage:
         page = self._rt.github.list_deliveries(cursor=cursor, policy=calls(SWEEP))
-        self._tick.looked()
+        self._tick.mark_checked()
         self._counts["pages"] += 1
         self._counts["malformed"] += page.malformed
         return page

@@ -40,14 +40,14 @@ def resume(tick: Tick) -> None:
     if tick.read(epochs.is_older):  # what these rows say is due was done, or undone, long ago
         tick.incomplete("Postgres is older than the cluster")
         return
-    tick.part("un-stamps", lambda: unstamp_silent_pods(tick))
+    tick.part("un-stamps", lambda: unstamp_cut_off_pods(tick))
     if not tick.dry:
-        tick.part("cuts", lambda: look_at_suspects(tick))
+        tick.part("cuts", lambda: check_suspects(tick))
         tick.part("wakes", lambda: wake_pools(tick))
     tick.part("late steps", lambda: send_all_late_steps(tick))
 
 
-def unstamp_silent_pods(tick: Tick) -> None:
+def unstamp_cut_off_pods(tick: Tick) -> None:
     """Begin the un-stamps of minted claims whose Pods stopped polling, a page to a transaction."""
     while send_unstamps(tick) and tick.page():
         pass
@@ -65,8 +65,8 @@ def send_unstamps(tick: Tick) -> bool:
     return len(removing) == due.UNSTAMPS
 
 
-def look_at_suspects(tick: Tick) -> None:
-    """Have the Pods looked at whose delivered claims nobody saw used: their own stamp may cut them off."""
+def check_suspects(tick: Tick) -> None:
+    """Have the Pods checked whose delivered claims nobody saw used: their own stamp may cut them off."""
     rt, settings = tick.rt, tick.rt.settings
     for claim_id in transaction(
         rt.engine,
@@ -91,7 +91,7 @@ def send_all_late_steps(tick: Tick) -> None:
 def send_late_steps(tick: Tick) -> bool:
     """Send the steps of a page of claims that are late and whose messages wait in no queue; False when it was the last.
 
-    The queues are looked at anew for each page: what the page before sent waits in them.
+    The queues are checked anew for each page: what the page before sent waits in them.
     """
     rt, due_after = tick.rt, tick.rt.settings.due_after
     heads = {queue: rt.waker.oldest(queue) for queue in due.QUEUES}

@@ -20,7 +20,7 @@ from models.sweeps.runner_lists import Wanted
 from ostler.clock import utcnow
 from ostler.errors import Conflict, Gone, NotInstalled, Retryable
 from rules.routing.scopes import Scope
-from rules.sweeps.looks import ListedRunner, RunnerList
+from rules.sweeps.runner_checks import ListedRunner, RunnerList
 from rules.upstream.retry import RetryPolicy
 from tasks.claims.github import follow_owner
 from tasks.pools.runner_versions import note_versions
@@ -58,7 +58,7 @@ def runners_of(tick: Pace, *, installation_id: int, scope: str) -> RunnerList:
 
 def _find_or_take(tick: Pace, *, installation_id: int, scope: str) -> RunnerList:
     rt = tick.rt
-    wanted = Wanted(installation_id, scope, taker=secrets.token_hex(8))
+    wanted = Wanted(installation_id, scope, reader=secrets.token_hex(8))
     until = time.monotonic() + min(LONGEST_WAIT, remaining() / 2)
     while True:
         now = utcnow()
@@ -115,7 +115,7 @@ def _take(tick: Pace, wanted: Wanted) -> RunnerList:
 
     def keep(db: Connection) -> None:
         if not seen and runner_lists.executes(db, wanted):
-            runner_lists.give_back(db, wanted)  # suspicious: whoever wants one asks again, and two looks stay two
+            runner_lists.give_back(db, wanted)  # suspicious: whoever wants one asks again, and two checks stay two
         else:
             runner_lists.keep(db, wanted, taken, now=utcnow())
 

@@ -17,10 +17,10 @@ def stale_claims(tick: Tick) -> None:
     """Release what has not been delivered within `OSTLER_STALE_CLAIM_AFTER`."""
     older = tick.rt.settings.stale_claim_after
     found = tick.read(lambda db: sweeps.never_delivered(db, older_than=older, now=utcnow()))
-    tick.each(found, lambda claim: look(tick, claim))
+    tick.each(found, lambda claim: check(tick, claim))
 
 
-def look(tick: Tick, claim: sweeps.StaleClaim) -> None:
+def check(tick: Tick, claim: sweeps.StaleClaim) -> None:
     """Release one claim, unless it was delivered meanwhile."""
     case = Case(
         what="release",

@@ -142,7 +142,7 @@ class Tick(Pace):
 
         `case_of` gives the ledger's entry of each, None for one that needs none. Nothing that kills goes this way.
         """
-        self.looked()
+        self.mark_checked()
         if self.dry:
             self._counts.found += self._pretend(lambda db: _cases(body(db), case_of))
             return []

@@ -15,18 +15,18 @@ import structlog
 from sqlalchemy import Connection, Row
 
 from models.claims import releases
-from models.db import stranded
+from models.db import stalls
 from models.db.engine import transaction
 from models.sweeps import sweeps
 from models.sweeps.repairs import Case
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
-from rules.claims.fates import NO_JOB, Fate, JobFate
-from rules.claims.stranding import Cause, FoundBy
+from rules.claims.job_outcomes import NO_JOB, JobOutcome, NextStep
+from rules.claims.stalls import Cause, FoundBy
 from rules.routing.scopes import Scope
-from rules.sweeps.looks import RunnerList
 from rules.sweeps.reaping import Expect, Source, Witness
+from rules.sweeps.runner_checks import RunnerList
 from rules.sweeps.unused import (
     UPDATE_SECONDS,
     UPDATES,
@@ -40,7 +40,7 @@ from rules.sweeps.unused import (
 from tasks.claims import github
 from tasks.claims.release import send_release
 from tasks.sweeps.frame import sweep
-from tasks.sweeps.pace import LONGEST, SILENT
+from tasks.sweeps.pace import LONGEST, UNAVAILABLE
 from tasks.sweeps.runner_lists import runners_of
 from tasks.sweeps.tick import Tick
 from tasks.worker.base import SWEEP_ROW, calls
@@ -48,7 +48,7 @@ from tasks.worker.base import SWEEP_ROW, calls
 log = structlog.get_logger(__name__)
 
 for _verdict in set(UnusedAction) - {UnusedAction.ASK_JOB}:
-    telemetry.UNUSED_LOOKS.labels(_verdict)
+    telemetry.UNUSED_RUNNER_CHECKS.labels(_verdict)
 
 
 @sweep("unused_runners", longest=LONGEST)
@@ -73,46 +73,46 @@ def unused_runners(tick: Tick) -> None:
             by_scope[row.installation_id, row.scope].append(row)
     scopes = list(by_scope.items())
     random.shuffle(scopes)
-    silent: set[int] = set()
+    unavailable: set[int] = set()
     for (installation_id, scope), claims in scopes:
         if not tick.goes_on():
             return
-        if installation_id in silent:
+        if installation_id in unavailable:
             continue
-        if not look_at_scope(tick, installation_id, scope, claims):
-            silent.add(installation_id)
+        if not check_scope(tick, installation_id, scope, claims):
+            unavailable.add(installation_id)
         if not tick.page():
             return
 
 
-def look_at_scope(tick: Tick, installation_id: int, scope: str, claims: Sequence[Row[Any]]) -> bool:
+def check_scope(tick: Tick, installation_id: int, scope: str, claims: Sequence[Row[Any]]) -> bool:
     """Look at the claims of one scope; False when GitHub would not answer for its installation's others either."""
     try:
         seen = runners_of(tick, installation_id=installation_id, scope=scope)
     except UpstreamError as error:
         tick.skipped(error, scope=scope)
-        return not isinstance(error, SILENT)
+        return not isinstance(error, UNAVAILABLE)
     tick.listed(len(seen.runners))
     for claim in claims:
         if not tick.goes_on():
             break
-        failed = tick.attempt(lambda claim: look(tick, claim, seen), claim, row=claim.id)
-        if isinstance(failed, SILENT):
+        failed = tick.attempt(lambda claim: check(tick, claim, seen), claim, row=claim.id)
+        if isinstance(failed, UNAVAILABLE):
             return False
     return True
 
 
-def look(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:
+def check(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:
     """Judge one claim and act."""
-    verdict, fate = judge(tick, claim, seen, job=ClaimedJob.NOT_ASKED), NO_JOB
+    verdict, job_outcome = judge(tick, claim, seen, job=ClaimedJob.NOT_ASKED), NO_JOB
     if verdict.counts and not tick.dry:
         absent = claim.runner_name not in seen.runners
         transaction(tick.rt.engine, lambda db: sweeps.set_absent(db, claim.id, absent=absent, now=seen.taken_at))
     if verdict.action is UnusedAction.ASK_JOB:
-        job, fate = ask_job(tick, claim)
+        job, job_outcome = ask_job(tick, claim)
         verdict = judge(tick, claim, seen, job=job)
     if not tick.dry:
-        telemetry.UNUSED_LOOKS.labels(verdict.action).inc()
+        telemetry.UNUSED_RUNNER_CHECKS.labels(verdict.action).inc()
     if verdict is UPDATES and not tick.dry:
         telemetry.RUNNER_UPDATES.inc()
     if verdict.action is UnusedAction.WAIT:
@@ -122,7 +122,7 @@ def look(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:
     if verdict.action is UnusedAction.RELEASE_NEVER_STARTED and listed is not None and not still_offline(tick, claim):
         log.info("unused_runners.wait", claim=claim.id, reason="the runner is not offline any more")
         return
-    act(tick, claim, verdict, fate)
+    act(tick, claim, verdict, job_outcome)
 
 
 def still_offline(tick: Tick, claim: Row[Any]) -> bool:
@@ -153,7 +153,7 @@ def judge(tick: Tick, claim: Row[Any], seen: RunnerList, *, job: ClaimedJob) -> 
     return judge_unused(
         UnusedClaim(
             runner=state,
-            absent_before=seen.is_second_look(claim.runner_absent_at),
+            absent_before=seen.is_second_check(claim.runner_absent_at),
             job=job,
             is_spare=claim.job_id is None,
             age_seconds=seen.age_of(claim.spare_since if is_spare else claim.since),
@@ -163,11 +163,11 @@ def judge(tick: Tick, claim: Row[Any], seen: RunnerList, *, job: ClaimedJob) -> 
     )
 
 
-def ask_job(tick: Tick, claim: Row[Any]) -> tuple[ClaimedJob, JobFate]:
+def ask_job(tick: Tick, claim: Row[Any]) -> tuple[ClaimedJob, JobOutcome]:
     """Ask GitHub for the claimed job, and what becomes of it without this claim.
 
-    To the claim a 404 is the end of its job; the job itself is asked about again (`adrift_jobs`). One that is queued in
-    a run that is over is over too.
+    To the claim a 404 is the end of its job; the job itself is asked about again (`unresolved_jobs`). One that is
+    queued in a run that is over is over too.
     """
     if claim.job_id is None:
         return ClaimedJob.NOT_ASKED, NO_JOB
@@ -177,19 +177,19 @@ def ask_job(tick: Tick, claim: Row[Any]) -> tuple[ClaimedJob, JobFate]:
         repository=claim.repository,
         job_id=claim.job_id,
         policy=SWEEP_ROW,
-        look_ups=tick.look_ups,
+        lookups=tick.lookups,
     )
-    job, fate = told.job, told.fate
-    if job is None or fate.fate is Fate.FINISH:
+    job, job_outcome = told.job, told.job_outcome
+    if job is None or job_outcome.next_step is NextStep.FINISH:
         here = job is not None and job.runner_name is not None and job.runner_name == claim.runner_name
-        return ClaimedJob.TERMINAL_HERE if here else ClaimedJob.TERMINAL, fate
+        return ClaimedJob.TERMINAL_HERE if here else ClaimedJob.TERMINAL, job_outcome
     if job.status == "in_progress":
         ours = job.runner_name == claim.runner_name
-        return ClaimedJob.IN_PROGRESS_HERE if ours else ClaimedJob.IN_PROGRESS_ELSEWHERE, fate
-    return ClaimedJob.QUEUED, fate
+        return ClaimedJob.IN_PROGRESS_HERE if ours else ClaimedJob.IN_PROGRESS_ELSEWHERE, job_outcome
+    return ClaimedJob.QUEUED, job_outcome
 
 
-def act(tick: Tick, claim: Row[Any], verdict: UnusedVerdict, fate: JobFate) -> None:
+def act(tick: Tick, claim: Row[Any], verdict: UnusedVerdict, job_outcome: JobOutcome) -> None:
     """Carry a verdict out; each is one guarded transaction."""
     who = tick.rt.who
     executes = verdict.action in {UnusedAction.EXECUTE, UnusedAction.EXECUTE_UNBOUND}
@@ -200,16 +200,22 @@ def act(tick: Tick, claim: Row[Any], verdict: UnusedVerdict, fate: JobFate) -> N
         if executes:
             own = verdict.action is UnusedAction.EXECUTE
             return sweeps.set_executing(
-                db, claim.id, job_id=claim.job_id, fate=None if own else fate, now=now, who=who, why=verdict.reason
+                db,
+                claim.id,
+                job_id=claim.job_id,
+                job_outcome=None if own else job_outcome,
+                now=now,
+                who=who,
+                why=verdict.reason,
             )
         if verdict.action is UnusedAction.SPARE:
-            return sweeps.make_spare(db, claim.id, job_id=claim.job_id, fate=fate, now=now, who=who)
+            return sweeps.make_spare(db, claim.id, job_id=claim.job_id, job_outcome=job_outcome, now=now, who=who)
         # The release asks GitHub for the job, so that `finish` and `requeue` need no way of their own.
         begun = releases.request_release(
             db, claim.id, reason=verdict.reason, spare_since=claim.spare_since, now=now, who=who
         )
         if begun:
-            stranded.mark(db, claim.id, Cause.RUNNER_UNUSED, FoundBy.UNUSED_RUNNERS, now=now)
+            stalls.mark(db, claim.id, Cause.RUNNER_UNUSED, FoundBy.UNUSED_RUNNERS, now=now)
         return begun
 
     case = Case(

@@ -21,7 +21,7 @@ from celery import Task
 from celery.exceptions import Retry
 from celery.worker import state
 
-from models.db import patience
+from models.db import client_waits
 from ostler import telemetry
 from ostler.errors import Retryable
 from ostler.logging import about, ids_of
@@ -44,7 +44,7 @@ class Policy:
 
     `adapter_attempts` is how often the calls inside repeat; one of the two layers is always 1 or 0, so
     that attempts never multiply. `call_seconds` is what one call may take of the task's deadline. `brief_waits`: the
-    task serves many rows one after the other, so a locked row is skipped soon (`models.db.patience`).
+    task serves many rows one after the other, so a locked row is skipped soon (`models.db.client_waits`).
     """
 
     adapter_attempts: int
@@ -85,7 +85,7 @@ def begin_page() -> None:
     """Give the current task a new deadline: a sweep that goes through pages has one for each. No task, no deadline."""
     if _ends_at.get(None) is not None:
         _ends_at.set(time.monotonic() + DEADLINE)
-        patience.renew()
+        client_waits.renew()
 
 
 def stopping() -> bool:
@@ -109,7 +109,7 @@ def task(name: str, *, queue: str, policy: Policy, bind: bool = False) -> Callab
             began = time.monotonic()
             token = _ends_at.set(began + DEADLINE)
             outcome = "failed"
-            waits = patience.brief_waits() if policy.brief_waits else nullcontext()
+            waits = client_waits.brief_waits() if policy.brief_waits else nullcontext()
             try:
                 with waits, about(task=self.name, **ids_of(given)):
                     if bind:

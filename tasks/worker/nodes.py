@@ -47,8 +47,8 @@ _asking = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """The nodes on which some Pods are, in one look. `known`: those of which anything is known at all.
+class NodeSnapshot:
+    """The nodes on which some Pods are, in one check. `known`: those of which anything is known at all.
 
     `gone`: those that are gone, and why.
     """
@@ -78,13 +78,13 @@ def _listed(rt: Runtime) -> _Known:
     return known
 
 
-def look_at(rt: Runtime, names: Collection[str]) -> Sight:
+def observe_nodes(rt: Runtime, names: Collection[str]) -> NodeSnapshot:
     """Return what is known of these nodes. One that is not in the list is gone only when a GET by name says so."""
     if not names:
-        return Sight()
+        return NodeSnapshot()
     known = _listed(rt)
     if known.nodes is None:
-        return Sight()
+        return NodeSnapshot()
     found: dict[str, NodeSeen | None] = {}
     for name in sorted(names):
         if name in known.nodes:
@@ -96,7 +96,7 @@ def look_at(rt: Runtime, names: Collection[str]) -> Sight:
         name: judge_node(None if node is None else node.health, lost_after=lost_after, now=now)
         for name, node in found.items()
     }
-    return Sight(
+    return NodeSnapshot(
         known=frozenset(found),
         cordoned=frozenset(name for name, node in found.items() if node is not None and node.cordoned),
         gone={name: gone for name, gone in judged.items() if gone is not None},
@@ -131,6 +131,6 @@ def gone_now(rt: Runtime, name: str) -> Gone | None:
 
 
 def forget() -> None:
-    """List the nodes again at the next look. For tests, in which ten seconds are long."""
+    """List the nodes again at the next check. For tests, in which ten seconds are long."""
     with _asking:
         _known.clear()

@@ -52,7 +52,7 @@ def run_worker(settings: Settings, *, queues: Sequence[str] = QUEUES) -> None:
 
 
 @worker_ready.connect  # type: ignore[untyped-decorator]
-def look_at_the_pools(sender: Any, **_: Any) -> None:
+def reconcile_at_start(sender: Any, **_: Any) -> None:
     """Have the pools reconciled as soon as somebody can: after a deploy they need not wait for beat's first tick."""
     with sender.app.connection_for_write() as connection:
         sender.app.send_task(POOLS, queue="pools", expires=EXPIRES, ignore_result=True, connection=connection)

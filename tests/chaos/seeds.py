@@ -27,7 +27,7 @@ from models.claims import resume as due
 from models.db.engine import transaction
 from models.db.transitions import move_jobs
 from models.pools import pool_plans
-from models.sweeps import orphans, silence
+from models.sweeps import orphans, unresponsive
 from models.sweeps.orphans import KnownRunner, PodClaims
 from ostler.errors import UpstreamError
 from rules.sweeps.unused import UnusedClaim, UnusedVerdict, judge_unused
@@ -70,7 +70,7 @@ def reap_without_retire_claim() -> None:
         if pod is not None:
             apart(delete_runner, namespace=pod.namespace, name=pod.name, uid=pod.uid)
 
-    for module in (releases, orphans, pool_plans, silence):
+    for module in (releases, orphans, pool_plans, unresponsive):
         put(module, insert_retire=delete)
 
 
@@ -143,7 +143,7 @@ def ended_claim_leaves_its_job() -> None:
     def leave(*_: Any, **__: Any) -> None:
         """Move nothing."""
 
-    put(releases, move_jobs=move_all_but, move_fate=leave)
+    put(releases, move_jobs=move_all_but, apply_job_outcome=leave)
 
 
 def one_look_at_absence() -> None:

@@ -82,7 +82,7 @@ class Release:
                     self._play_jobs()
                     self._play_deployments()
                 except UpstreamError:
-                    continue  # an object went between two looks
+                    continue  # an object went between two checks
         except BaseException as error:  # noqa: BLE001 - told to the test
             self.problem = error
         finally:

@@ -4,7 +4,7 @@ helm, kubectl, the API server, Postgres and Redis are real; the page's own comma
 `Release` starts the processes that the Deployments name and runs the hook's Job, and a wrapper before kubectl turns
 `kubectl exec … deploy/NAME -- ostler …` into that command with the environment of that process. kubectl gets everything
 else unchanged. Runner Pods and GitHub are the lab's. Between blocks the test plays what the page leaves to others:
-the App's secrets, jobs, a backup. Then it looks at what the page promises.
+the App's secrets, jobs, a backup. Then it checks what the page promises.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ SOONER = {
     "OSTLER_AUTOSCALE_EVERY": "2",
     "OSTLER_SWEEP_EVERY": "10",
     "OSTLER_SPENT_AFTER": "2",
-    "OSTLER_ADRIFT_AFTER": "6",
+    "OSTLER_UNRESOLVED_AFTER": "6",
     "OSTLER_REDELIVERY_AGAIN_AFTER": "3",
 }
 
 
 @dataclass
 class Story:
-    """The system under the page, and what the test does and looks at between its blocks."""
+    """The system under the page, and what the test does and checks between its blocks."""
 
     system: System
     release: Release
@@ -76,7 +76,7 @@ class Story:
     long_jobs: list[int] = field(default_factory=list)
 
     def follow(self, block: Block) -> None:
-        """Do what comes before a block, run it, and look at what came of it."""
+        """Do what comes before a block, run it, and check what came of it."""
         before, after = STEPS.get((block.heading, block.number), (None, None))
         if before is not None:
             before(self)
@@ -209,7 +209,7 @@ class Story:
             items = self.kube.request("GET", f"/apis/{group}/v1/{kind}")["items"]
             assert [each["metadata"]["name"] for each in items if "ostler" in each["metadata"]["name"]] == []
 
-    # How it is looked at.
+    # How it is checked.
 
     def send(self, count: int, *, seconds: float) -> list[int]:
         body = {"repository": "acme/shop", "labels": LABELS, "count": count, "duration_seconds": seconds}

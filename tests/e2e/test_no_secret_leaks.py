@@ -164,7 +164,7 @@ class Stage:
         self.samples += [self.rows(), self.objects()]
 
     def places(self) -> Mapping[str, bytes]:
-        """Return all that was seen, by place; what else can be looked at is one more entry here."""
+        """Return all that was seen, by place; what else can be checked is one more entry here."""
         return {
             "rows of Postgres": b"\n".join([*self.samples[::2], self.rows()]),
             "Kubernetes": b"\n".join([*self.samples[1::2], self.objects()]),

@@ -1,7 +1,8 @@
 """Postgres is put back, in the middle of a run, to a copy taken at least 50 jobs earlier.
 
 Judged by the lab's own logs alone: no busy Pod is harmed, and every job ends, once. Two things keep the busy ones: the
-comparison of the epochs, and the look at each Pod before it is retired. The other test shows what happens without both.
+comparison of the epochs, and the check of each Pod before it is retired. The other test shows what happens without
+both.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ SETTINGS = {
     "OSTLER_POOLS_EVERY": "3",
     "OSTLER_SWEEP_EVERY": "5",
     "OSTLER_SPENT_AFTER": "3",
-    "OSTLER_ADRIFT_AFTER": "6",
+    "OSTLER_UNRESOLVED_AFTER": "6",
     "OSTLER_REDELIVERY_AGAIN_AFTER": "3",
     "OSTLER_CATCH_UP_EVERY": "10",
 }

@@ -30,7 +30,7 @@ PREVIOUS = "a8635ebc44e50108a01eac693f07b6144e5d918b"
 """The commit of the release before this one."""
 
 ROOT = Path(__file__).parents[2]
-SETTINGS = {"OSTLER_SWEEP_EVERY": "5", "OSTLER_ADRIFT_AFTER": "6", "OSTLER_SPENT_AFTER": "3"}
+SETTINGS = {"OSTLER_SWEEP_EVERY": "5", "OSTLER_UNRESOLVED_AFTER": "6", "OSTLER_SPENT_AFTER": "3"}
 LONG = 120.0
 """Seconds of the jobs that run over the whole upgrade."""
 

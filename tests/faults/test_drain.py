@@ -24,7 +24,12 @@ from tests.guard import guarded, lingering, own, refused, until_collected
 
 pytestmark = pytest.mark.timeout(1200)
 
-HELD = {"hold_pool.before_call", "hold_pool.after_call", "let_pool_go.before_call", "let_pool_go.after_call"}
+HELD = {
+    "add_finalizer.before_call",
+    "add_finalizer.after_call",
+    "remove_finalizer.before_call",
+    "remove_finalizer.after_call",
+}
 """From the finalizer of the successor to that of the old pool."""
 
 EVERY = HELD | {
@@ -113,7 +118,7 @@ def test_jobs_outlive_the_deletion_of_their_pool_and_every_kill_of_its_drain(
         stage.until(lambda: stage.are_over([*running, *jobs]), what="the jobs are over")
     stage.until(lambda: get_pool(stage.kube, namespace=namespace, name=old.name) is None, what="the old pool has gone")
     # A worker that was killed elsewhere may have let the pool go in that moment: nobody is told of it then.
-    told = steps - {"let_pool_go.after_call"}
+    told = steps - {"remove_finalizer.after_call"}
     stage.until(lambda: not stage.armed() & told, what=f"the worker is killed at {stage.armed()}")
     stage.happens(stage.all_reached, within=5)
     stage.disarm()

@@ -20,7 +20,7 @@ from models.sweeps import runner_lists
 from ostler.clock import utcnow
 from ostler.errors import Retryable
 from rules.routing.scopes import Scope
-from rules.sweeps.looks import RunnerList
+from rules.sweeps.runner_checks import RunnerList
 from tasks.sweeps import runner_lists as listing
 from tasks.sweeps.finished_jobs import finished_jobs
 from tasks.sweeps.orphaned_runners import orphaned_runners
@@ -228,14 +228,14 @@ def test_a_list_of_minutes_is_whole_within_one_tick(
 def test_the_turn_of_a_killed_process_is_anothers_when_it_runs_out(
     rt: StubRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    killed = runner_lists.Wanted(ORG_INSTALLATION, SCOPE, taker="killed")
+    killed = runner_lists.Wanted(ORG_INSTALLATION, SCOPE, reader="killed")
     now = utcnow()
     assert transaction(rt.engine, lambda db: runner_lists.begin(db, killed, seconds=600, now=now))
     rt.github = Slow(lambda: [RUNNER])
     monkeypatch.setattr(listing, "LONGEST_WAIT", 0.0)
     with pytest.raises(Retryable, match="another process"):
         ask(rt)
-    rows(rt, "UPDATE runner_lists SET taking_until = now()")
+    rows(rt, "UPDATE runner_lists SET reading_until = now()")
     assert list(ask(rt).runners) == ["runner-7"]
 
     late = RunnerList(now - timedelta(seconds=5), {})

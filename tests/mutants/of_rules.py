@@ -41,13 +41,13 @@ LAWS = (
     "retry",
     "pool_plan",
     "starts",
-    "stranding",
+    "stall",
     "busy",
     "bindings",
     "machines",
-    "fates",
+    "job_outcomes",
     "pod_ends",
-    "adrift",
+    "unresolved",
 )
 """The modules that decide about laws, which a full run judges first."""
 

@@ -45,7 +45,7 @@ FIRST = {
     "pod_rows",
     "pool_plans",
     "stuck_pods",
-    "adrift",
+    "unresolved",
     "cuts",
     "sweeps",
     "transitions",
@@ -53,7 +53,7 @@ FIRST = {
     "scaling",
     "reconciler",
     "usage",
-    "stranded",
+    "stalled",
 }
 """Modules whose mutants run before the others: claims, offers, deliveries, releases, retirements and repairs."""
 

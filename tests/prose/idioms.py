@@ -32,7 +32,7 @@ _IDIOMS = tuple(
         (r"\bwho(?:so)?ever\b|\bthat which\b|\bthose of which\b", "name the person or the process"),
         (r"\b(?:for|in|of|after) so (?:long|many|much)\b|\bso (?:many|much) (?:more|seconds|later)\b", _AMOUNT),
         (r"\bmay not\b", '"must not" prohibits, "might not" doubts'),
-        (r"\bfor want of\b|\banew\b|\bin its turn\b|\bat a look\b|\bcome to what\b", "use a common word"),
+        (r"\bfor want of\b|\banew\b|\bin its turn\b|\bat a check\b|\bcome to what\b", "use a common word"),
     )
 )
 _TITLE = re.compile(r"(?:What|Which|How|Who|Whose|Why|When|Where|Whether)\b")

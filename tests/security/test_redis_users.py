@@ -162,7 +162,7 @@ def test_each_sender_reaches_its_queues(server: Redis, process: str, queues: tup
 
 def test_watch_sends_every_hint_and_its_sign_of_life(server: Redis) -> None:
     waker = Waker(Secret(server.url_of("watch")))
-    waker.watching("runners", seconds=9)
+    waker.mark_watched("runners", seconds=9)
     waker.send(POOLS, queue="pools")
     waker.send(MISSING_PODS, queue="sweeps")
     waker.send(POOL_CHANGED, queue="pools", namespace="n", pool="p")

@@ -22,10 +22,10 @@ class Gate(Shown):
     closed_at: datetime | None = Field(description="null while it is open")
     why: str | None = Field(description="why it is closed", examples=["31 of 34 calls of the last minute failed"])
     opened_at: datetime | None = Field(description="when it last opened")
-    good_looks: int = Field(description="good looks in a row since it closed")
-    needs: int = Field(description="good looks that will open it; 0 while it is open")
-    looked_at: datetime | None = Field(description="last look at it; null: never")
-    calls: int = Field(description="calls of all processes in the minute before that look")
+    healthy_checks: int = Field(description="good checks in a row since it closed")
+    needs: int = Field(description="good checks that will open it; 0 while it is open")
+    checked_at: datetime | None = Field(description="last check at it; null: never")
+    calls: int = Field(description="calls of all processes in the minute before that check")
     errors: int = Field(description="those of them that failed")
 
 

@@ -66,7 +66,7 @@ class Pod(Shown):
         description="of the Kubernetes Event that says best who ended it, if a job lost it", examples=["ScaleDown"]
     )
     event_by: str | None = Field(description="the component that wrote the Event", examples=["cluster-autoscaler"])
-    event_note: str | None = Field(description="its message, 200 characters at most")
+    event_message: str | None = Field(description="its message, 200 characters at most")
     end: str | None = Field(description="how it ended, as far as that was seen; null while it lives")
     claims: list[PodClaim]
     events: list[ClaimEvent]

@@ -70,7 +70,7 @@ class Pool(Shown):
     scaled_up_at: datetime | None = Field(description="by the autoscaler")
     scaled_down_at: datetime | None
     scaling: Decision | None = Field(description="the autoscaler's last decision that was news; null: none yet")
-    conditions: list[Condition] = Field(description="Ready, Draining and Degraded; empty before the first look at it")
+    conditions: list[Condition] = Field(description="Ready, Draining and Degraded; empty before the first check of it")
     created_at: datetime
     deleted_at: datetime | None
 

@@ -1,6 +1,6 @@
 """Health of the web process.
 
-`/healthz` looks at nothing outside its own process: a restart cures no database. `/readyz` is 503 only
+`/healthz` checks nothing outside its own process: a restart cures no database. `/readyz` is 503 only
 for what makes this process useless: Postgres out of reach, an older schema, a deaf listener, stopping.
 Redis, beat, late sweeps, gates and the epoch are in its body; without them the process still takes webhooks and
 delivers.
@@ -218,7 +218,7 @@ class Health:
         """Return which sweeps are late or paused, and what the gates are."""
 
         def read(db: Connection) -> Sweeps:
-            found = self._watchdog.look(db)
+            found = self._watchdog.check(db)
             return Sweeps(
                 late=tuple(each.name for each in found if each.late),
                 paused=tuple(each.name for each in found if each.paused),

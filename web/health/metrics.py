@@ -29,7 +29,7 @@ from rules.routing.holds import HoldReason
 from web.api.database import Database
 from web.api.problems import Refusal
 from web.health.health import Kept
-from web.health.watchdog import Watchdog, Watched
+from web.health.watchdog import SweepStanding, Watchdog
 
 EVERY = 5.0
 """Seconds for which the rows' numbers are used again."""
@@ -62,7 +62,7 @@ class Found:
     """The rows in numbers, and the sweeps."""
 
     statistics: Statistics
-    sweeps: Sequence[Watched]
+    sweeps: Sequence[SweepStanding]
 
 
 class Metrics:
@@ -94,7 +94,7 @@ class Metrics:
     async def _ask(self) -> Found | None:
         try:
             return await self._database.run(
-                lambda db: Found(statistics.read(db, now=utcnow()), self._watchdog.look(db))
+                lambda db: Found(statistics.read(db, now=utcnow()), self._watchdog.check(db))
             )
         except (SQLAlchemyError, Refusal):
             return None
@@ -183,14 +183,14 @@ class Rows(Collector):
             closed.add_metric((upstream,), seconds)
         yield gates
         yield closed
-        stranded = GaugeMetricFamily(
-            "ostler_oldest_stranded_seconds",
-            "For how long the oldest of what is stranded has been; 0: nothing is",
+        stalled = GaugeMetricFamily(
+            "ostler_oldest_stall_seconds",
+            "For how long the oldest of what is stalled has been; 0: nothing is",
             labels=("cause",),
         )
-        for cause, age in found.stranded_seconds.items():
-            stranded.add_metric((cause,), age)
-        yield stranded
+        for cause, age in found.stalled_seconds.items():
+            stalled.add_metric((cause,), age)
+        yield stalled
         yield GaugeMetricFamily(
             "ostler_last_tick_timestamp_seconds",
             "When any sweep last began, Unix time; 0: never",
@@ -275,11 +275,11 @@ def _scaling(found: Statistics) -> Metric:
 def _coverage(found: Statistics) -> Iterator[Metric]:
     repositories = GaugeMetricFamily(
         "ostler_catch_up_repositories",
-        "Repositories that `catch_up` is to look at, and looked at lately",
+        "Repositories that `catch_up` is to check, and checked lately",
         labels=("is",),
     )
     repositories.add_metric(("due",), found.catch_up.due)
-    repositories.add_metric(("looked_at",), found.catch_up.looked_at)
+    repositories.add_metric(("checked",), found.catch_up.checked_at)
     deliveries = GaugeMetricFamily(
         "ostler_redelivery_read_timestamp_seconds",
         "Until when GitHub's list of deliveries has been read, Unix time; 0: never",
@@ -290,7 +290,7 @@ def _coverage(found: Statistics) -> Iterator[Metric]:
     yield from (repositories, deliveries)
 
 
-def _sweeps(sweeps: Sequence[Watched]) -> Iterator[Metric]:
+def _sweeps(sweeps: Sequence[SweepStanding]) -> Iterator[Metric]:
     lag = GaugeMetricFamily("ostler_sweep_lag_seconds", "Since the last success of a sweep", labels=("sweep",))
     late = GaugeMetricFamily("ostler_sweep_late", "Whether a sweep missed three periods", labels=("sweep",))
     paused = GaugeMetricFamily("ostler_sweep_paused", "Whether a sweep is paused", labels=("sweep",))

@@ -22,7 +22,7 @@ log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class SweepStanding:
     """One sweep: seconds since its last success (or since somebody watches, when there was none)."""
 
     name: str
@@ -42,7 +42,7 @@ class Watchdog:
         self._since = since if since is not None else utcnow()
         self._told: frozenset[str] = frozenset()
 
-    def look(self, db: Connection) -> Sequence[Watched]:
+    def check(self, db: Connection) -> Sequence[SweepStanding]:
         """Return every sweep, and log which have become late or are late no more."""
         now = utcnow()
         lost = epochs.lost(db)
@@ -52,7 +52,7 @@ class Watchdog:
             last = each.succeeded_at if each.succeeded_at is not None else since
             paused = each.paused_at is not None
             late = is_late(last=last, since=since, period=self._periods[each.name], paused=paused, now=now)
-            found.append(Watched(each.name, max(0.0, (now - last).total_seconds()), late, paused))
+            found.append(SweepStanding(each.name, max(0.0, (now - last).total_seconds()), late, paused))
         late_now = frozenset(each.name for each in found if each.late)
         for name in sorted(late_now - self._told):
             log.error("sweep.late", sweep=name)

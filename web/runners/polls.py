@@ -134,7 +134,7 @@ class Polls:
         return await self._hold(request, identity, token)
 
     async def _hold(self, request: Request, identity: PodIdentity, token: Secret) -> Response:
-        if self._stopping:  # it began to while the token was looked at
+        if self._stopping:  # it began to while the token was checked
             return bare(204)
         loop = asyncio.get_running_loop()
         hold = _random.uniform(self._settings.poll_hold_min, self._settings.poll_hold_max)

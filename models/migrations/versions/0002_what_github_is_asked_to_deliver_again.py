@@ -15,7 +15,7 @@ def upgrade() -> None:
     op.create_table(
         "redelivery_progress",
         sa.Column("id", sa.BigInteger(), autoincrement=False, nullable=False),
-        sa.Column("looked_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("checked_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("checkpoint", sa.DateTime(timezone=True), nullable=False),
         sa.Column("scan_began", sa.DateTime(timezone=True), nullable=True),
         sa.Column("scan_cursor", sa.Text(), nullable=True),

@@ -15,7 +15,7 @@ def upgrade() -> None:
     op.add_column(
         "jobs",
         sa.Column(
-            "ask_after", sa.DateTime(timezone=True), nullable=True, comment="`adrift_jobs` asks GitHub no earlier"
+            "ask_after", sa.DateTime(timezone=True), nullable=True, comment="`unresolved_jobs` asks GitHub no earlier"
         ),
     )
 

@@ -29,7 +29,7 @@ def upgrade() -> None:
         sa.Column("lease_holder", sa.Text(), nullable=True),
         sa.Column("leased_until", _TIME, nullable=True),
         sa.Column(
-            "wanted_again", sa.Boolean(), server_default="false", nullable=False, comment="asked for while it ran"
+            "rerun_requested", sa.Boolean(), server_default="false", nullable=False, comment="asked for while it ran"
         ),
         sa.Column("paused_at", _TIME, nullable=True),
         sa.Column("paused_by", sa.Text(), nullable=True),
@@ -85,7 +85,7 @@ def upgrade() -> None:
         sa.Column("after", sa.Text(), nullable=True),
         sa.Column("expects", sa.Text(), nullable=False),
         sa.Column("outcome", sa.Text(), nullable=False),
-        sa.Column("settle_by", _TIME, nullable=False, comment="failed when it was not verified by then"),
+        sa.Column("verify_by", _TIME, nullable=False, comment="failed when it was not verified by then"),
         sa.Column("verified_at", _TIME, nullable=True),
         sa.Column("note", sa.Text(), nullable=True),
         sa.CheckConstraint(

@@ -15,7 +15,7 @@ def upgrade() -> None:
     op.add_column(
         "claims",
         sa.Column(
-            "runner_free_at",
+            "runner_idle_at",
             sa.DateTime(timezone=True),
             nullable=True,
             comment="first of two looks, after its job, that found its runner absent or idle",
@@ -24,4 +24,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.drop_column("claims", "runner_free_at")
+    op.drop_column("claims", "runner_idle_at")

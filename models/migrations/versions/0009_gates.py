@@ -29,7 +29,7 @@ def upgrade() -> None:
         sa.Column("closed_at", _TIME, nullable=True, comment="NULL: it is open"),
         sa.Column("opened_at", _TIME, nullable=True, comment="when it last opened"),
         sa.Column("why", sa.Text(), nullable=True, comment="of its last closing"),
-        sa.Column("good_looks", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("healthy_checks", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column(
             "needs",
             sa.BigInteger(),
@@ -37,7 +37,7 @@ def upgrade() -> None:
             nullable=False,
             comment="good looks that open it, drawn when it closed",
         ),
-        sa.Column("looked_at", _TIME, nullable=True),
+        sa.Column("checked_at", _TIME, nullable=True),
         sa.Column("calls", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("errors", sa.BigInteger(), server_default="0", nullable=False),
         sa.PrimaryKeyConstraint("upstream", name=op.f("pk_gates")),

@@ -20,7 +20,7 @@ def upgrade() -> None:
         sa.Column("repository", sa.Text(), nullable=False, comment="owner/name"),
         sa.Column("due_at", _TIME, nullable=False, comment="the last tick that was to look at it"),
         sa.Column("tried_at", _TIME, nullable=True, comment="the last tick that came to it"),
-        sa.Column("looked_at", _TIME, nullable=True, comment="when the last look that came to its end began"),
+        sa.Column("checked_at", _TIME, nullable=True, comment="when the last look that came to its end began"),
         sa.Column("began_at", _TIME, nullable=True, comment="when the look under way began"),
         sa.Column("next_run", sa.BigInteger(), nullable=True, comment="of the look under way: older runs were seen"),
         sa.Column("failures", sa.BigInteger(), server_default="0", nullable=False),
@@ -42,15 +42,15 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("repository", name=op.f("pk_catch_up_repositories")),
     )
     op.create_table(
-        "catch_up_purses",
+        "catch_up_quotas",
         sa.Column("installation_id", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("calls", sa.Double(), nullable=False, comment="that may still be made, as of `at`"),
         sa.Column("at", _TIME, nullable=False),
         sa.Column("quota", sa.BigInteger(), nullable=False, comment="what GitHub allows it an hour"),
-        sa.PrimaryKeyConstraint("installation_id", name=op.f("pk_catch_up_purses")),
+        sa.PrimaryKeyConstraint("installation_id", name=op.f("pk_catch_up_quotas")),
     )
 
 
 def downgrade() -> None:
-    op.drop_table("catch_up_purses")
+    op.drop_table("catch_up_quotas")
     op.drop_table("catch_up_repositories")

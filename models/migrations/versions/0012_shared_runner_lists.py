@@ -20,8 +20,8 @@ def upgrade() -> None:
         sa.Column("scope", sa.Text(), nullable=False),
         sa.Column("taken_at", _TIME, nullable=True, comment="when its first page was asked for"),
         sa.Column("runners", sa.LargeBinary(), nullable=True, comment="deflated JSON: [id, name, online, busy]"),
-        sa.Column("taker", sa.Text(), nullable=True, comment="who takes the next list"),
-        sa.Column("taking_until", _TIME, nullable=True),
+        sa.Column("reader", sa.Text(), nullable=True, comment="who takes the next list"),
+        sa.Column("reading_until", _TIME, nullable=True),
         sa.PrimaryKeyConstraint("installation_id", "scope", name=op.f("pk_runner_lists")),
         prefixes=["UNLOGGED"],
     )

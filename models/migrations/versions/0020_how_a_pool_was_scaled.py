@@ -17,8 +17,8 @@ _COLUMNS: tuple[tuple[str, sa.types.TypeEngine[Any], str | None], ...] = (
     ("scaled_up_at", sa.DateTime(timezone=True), "by the autoscaler, which waits before it shrinks it"),
     ("scaled_down_at", sa.DateTime(timezone=True), None),
     ("scaling", JSONB(), "the autoscaler's last decision, in numbers"),
-    ("usual_pods", sa.BigInteger(), "95th percentile of the last hour's minutes"),
-    ("usual_at", sa.DateTime(timezone=True), "when that was counted"),
+    ("typical_pods", sa.BigInteger(), "95th percentile of the last hour's minutes"),
+    ("typical_at", sa.DateTime(timezone=True), "when that was counted"),
 )
 
 

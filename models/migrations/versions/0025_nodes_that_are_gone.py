@@ -23,11 +23,11 @@ def upgrade() -> None:
     op.create_index("ix_runner_pods_node_gone", "runner_pods", ["id"], postgresql_where=ON_GONE_NODES)
     op.add_column(
         "claims",
-        sa.Column("forced_at", sa.DateTime(timezone=True), comment="its Pod may be deleted without its kubelet"),
+        sa.Column("force_deleted_at", sa.DateTime(timezone=True), comment="its Pod may be deleted without its kubelet"),
     )
 
 
 def downgrade() -> None:
-    op.drop_column("claims", "forced_at")
+    op.drop_column("claims", "force_deleted_at")
     op.drop_index("ix_runner_pods_node_gone", table_name="runner_pods", postgresql_where=ON_GONE_NODES)
     op.drop_column("runner_pods", "node_gone_at")

@@ -14,12 +14,14 @@ depends_on = None
 def upgrade() -> None:
     op.add_column(
         "pools",
-        sa.Column("template_at", sa.DateTime(timezone=True), nullable=True, comment="when the row got `held_template`"),
+        sa.Column(
+            "template_at", sa.DateTime(timezone=True), nullable=True, comment="when the row got `recorded_template`"
+        ),
     )
     op.add_column(
         "pools",
         sa.Column(
-            "held_template",
+            "recorded_template",
             sa.Text(),
             nullable=True,
             comment="stands for two minutes; a version without such holds wrote another template_hash",
@@ -28,5 +30,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.drop_column("pools", "held_template")
+    op.drop_column("pools", "recorded_template")
     op.drop_column("pools", "template_at")

@@ -1,4 +1,4 @@
-"""`installations.told_at`, `installations.left_at`: which installation of an account is the one of now."""
+"""`installations.event_at`, `installations.left_at`: which installation of an account is the one of now."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def upgrade() -> None:
     op.add_column(
         "installations",
         sa.Column(
-            "told_at",
+            "event_at",
             sa.DateTime(timezone=True),
             nullable=True,
             comment="GitHub's time of the last `installation` event that said that it works; NULL: known by jobs alone",
@@ -34,4 +34,4 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_column("installations", "left_at")
-    op.drop_column("installations", "told_at")
+    op.drop_column("installations", "event_at")

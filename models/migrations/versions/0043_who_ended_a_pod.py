@@ -35,7 +35,7 @@ def upgrade() -> None:
     )
     op.add_column(
         "runner_pods",
-        sa.Column("event_note", sa.Text(), nullable=True, comment="its message: one line, 200 characters at most"),
+        sa.Column("event_message", sa.Text(), nullable=True, comment="its message: one line, 200 characters at most"),
     )
     op.create_index(
         "ix_runner_pods_events_read_at",
@@ -47,5 +47,5 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_index("ix_runner_pods_events_read_at", "runner_pods")
-    for column in ("event_note", "event_by", "event_reason", "events_read_at"):
+    for column in ("event_message", "event_by", "event_reason", "events_read_at"):
         op.drop_column("runner_pods", column)

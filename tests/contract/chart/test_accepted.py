@@ -45,7 +45,7 @@ def refusal(meaning: type[UpstreamError], kinds: Kinds, manifest: helm.Manifest)
 def test_the_api_server_takes_every_object(kinds: Kinds, namespace: str, runners: str, which: str) -> None:
     for each in rendered(MATRIX[which], namespace, runners):
         if each["kind"] == "Namespace" or each["metadata"]["name"] == "runnerpools.ostler.dev":
-            continue  # there already; the next test and test_definition.py look at them
+            continue  # there already; the next test and test_definition.py check them
         kinds.check(each)
 
 

@@ -96,7 +96,7 @@ def test_two_upgrades_give_the_same_ca_and_certificate(cluster: Cluster) -> None
     assert 728 <= days <= 730
     assert [cluster.deploy().secrets, cluster.deploy().secrets] == [first.secrets, first.secrets]
 
-    # Also what check-deploy looks at, rendered with a look at the cluster; and a release that goes and comes again.
+    # Also what check-deploy checks, rendered with a check of the cluster; and a release that goes and comes again.
     rendered = helm.render(
         values=cluster.values(), namespace=cluster.namespace, kubeconfig=cluster.access.kubeconfig, upgrade=True
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from k8s_adapters.client import MERGE_PATCH, KubeClient
-from k8s_adapters.draining import hold_pool, let_pool_go
+from k8s_adapters.draining import add_finalizer, remove_finalizer
 from k8s_adapters.names import DRAIN_FINALIZER
 from k8s_adapters.pools import PoolSeen, create_pool, delete_pool, get_pool, pool_path
 from ostler.errors import Retryable
@@ -28,11 +28,11 @@ def write(admin: KubeClient, pool: PoolSeen, wanted: list[str]) -> None:
 
 
 def hold(client: KubeClient, pool: PoolSeen, *, uid: str | None = None) -> bool:
-    return hold_pool(client, namespace=pool.namespace, name=pool.name, uid=uid or pool.uid)
+    return add_finalizer(client, namespace=pool.namespace, name=pool.name, uid=uid or pool.uid)
 
 
 def let_go(client: KubeClient, pool: PoolSeen, *, uid: str | None = None) -> bool:
-    return let_pool_go(client, namespace=pool.namespace, name=pool.name, uid=uid or pool.uid)
+    return remove_finalizer(client, namespace=pool.namespace, name=pool.name, uid=uid or pool.uid)
 
 
 def test_a_held_pool_outlives_its_deletion_until_it_is_let_go(admin: KubeClient, pool: PoolSeen) -> None:
@@ -41,7 +41,7 @@ def test_a_held_pool_outlives_its_deletion_until_it_is_let_go(admin: KubeClient,
 
     seen = get_pool(admin, namespace=pool.namespace, name=pool.name)
     assert seen is not None
-    assert (seen.held, seen.terminating) == (True, True)
+    assert (seen.has_finalizer, seen.terminating) == (True, True)
 
     assert let_go(admin, pool)
     assert get_pool(admin, namespace=pool.namespace, name=pool.name) is None

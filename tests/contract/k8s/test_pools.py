@@ -93,7 +93,7 @@ def test_all_of_a_spec_is_read(admin: KubeClient, namespace: str) -> None:
     assert (pool.min_warm, pool.max_replicas, pool.scale_down_delay) == (2, 9, 90)
     assert (pool.max_unavailable_percent, pool.start_timeout, pool.max_concurrent) == (25, 120, 3)
     assert pool.pod_template == {"spec": {"nodeSelector": {"disk": "ssd"}}}
-    assert (pool.problem, pool.held, pool.deleted_at) == (None, False, None)
+    assert (pool.problem, pool.has_finalizer, pool.deleted_at) == (None, False, None)
     assert pool.template_hash != create_pool(admin, namespace=namespace, name="plain", spec=SPEC).template_hash
 
 

@@ -136,7 +136,7 @@ def test_a_terminating_namesake_is_waited_out(
     path = object_path("pods", namespace=namespace, name=NAME)
     admin.request("DELETE", path)
     client, faults = faulty
-    faults.before("GET", lambda: None)  # the first look meets it
+    faults.before("GET", lambda: None)  # the first check meets it
     faults.before("GET", lambda: admin.request("DELETE", path, body={"gracePeriodSeconds": 0}))
 
     created = create_pod(client, body=pod_of(pool))

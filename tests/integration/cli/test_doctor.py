@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(180)
 
 @dataclass
 class Patient:
-    """An installation to look at, of which each part may be broken."""
+    """An installation to check, of which each part may be broken."""
 
     operator: Operator
     environment: dict[str, str] = field(default_factory=dict)

@@ -28,7 +28,7 @@ from k8s_adapters import client as kube_client
 from k8s_adapters.client import KubeClient
 from k8s_adapters.retry import Timing
 from lab.processes import free_port
-from models.db import patience
+from models.db import client_waits
 from tests.database import Database
 from tests.integration.cli.test_operator import Done, Operator, operator, run_command
 
@@ -96,7 +96,7 @@ WRONG_USES = (
     mistake("token revoke x", 2, "'ID'"),
     mistake("pool scale small many", 2, "replicas", "integer"),
     mistake("pool scale small -- -1", 2, "replicas", "equal to 0"),
-    mistake("sweep run adrift_jobs --wait 0", 2, "--wait"),
+    mistake("sweep run unresolved_jobs --wait 0", 2, "--wait"),
     mistake("healthy postgres", 2, "postgres"),
     mistake("doctor --only bogus", 2, "--only: found 'bogus'; there are postgres, settings"),
     mistake("worker --queues foo", 2, "--queues: found 'foo'; there are dispatch"),
@@ -140,7 +140,7 @@ SETTINGS = (
     mistake("worker", 2, "OSTLER_LOG_LEVEL: found 'LOUD'; must be 'DEBUG'", **full(LOG_LEVEL="LOUD")),
     mistake("worker", 2, "there is no sweep 'nope'", **full(SWEEPS_PAUSED="nope")),
     mistake("flower", 2, "must be user:password", REDIS_URL="redis://h/0", FLOWER_BASIC_AUTH="hunter2"),
-    mistake("sweep run adrift_jobs", 2, "OSTLER_REDIS_URL: it is not set", DATABASE_URL=DEAD),
+    mistake("sweep run unresolved_jobs", 2, "OSTLER_REDIS_URL: it is not set", DATABASE_URL=DEAD),
 )
 """What is set wrong, or not at all."""
 
@@ -149,7 +149,7 @@ OUTAGES = (
     mistake("migrate", 3, "Postgres at 127.0.0.1:1 does not answer", "OSTLER_DATABASE_URL", DATABASE_URL=DEAD),
     mistake("gates", 3, "nope.invalid", "OSTLER_DATABASE_URL", DATABASE_URL="postgres://u:hunter2@nope.invalid/x"),
     mistake(
-        "sweep run adrift_jobs",
+        "sweep run unresolved_jobs",
         3,
         "Redis at 127.0.0.1:1 does not answer: connection refused",
         DATABASE_URL=DEAD,
@@ -199,9 +199,9 @@ def deviations(mistakes: tuple[Mistake, ...], environment: Mapping[str, str]) ->
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """An environment that names nothing, a home without files, and little patience."""
+    """An environment that names nothing, a home without files, and little client_waits."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(patience, "CONNECT", 2.0)
+    monkeypatch.setattr(client_waits, "CONNECT", 2.0)
     monkeypatch.setattr(kube_client, "Timing", lambda: Timing(sleep=lambda _: None))
     root, configured = logging.getLogger(), structlog.get_config()
     handlers, level = root.handlers[:], root.level
@@ -302,8 +302,8 @@ def test_dead_api_server_is_one_line_for_every_command(bare: dict[str, str], fil
 
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """The port of a server that accepts connections and never says anything, and little patience with it."""
-    monkeypatch.setattr(patience, "CONNECT", 0.5)
+    """The port of a server that accepts connections and never says anything, and little client_waits with it."""
+    monkeypatch.setattr(client_waits, "CONNECT", 0.5)
     monkeypatch.setattr(import_module("cli.setup.ping"), "LAST_CALL", 0.3)  # the name is a command, too
     make_client = kube_client.make_client
 
@@ -330,7 +330,7 @@ def test_silent_server_is_said_with_host_port_and_cure_and_is_status_3(
         mistake("jobs", 3, *postgres, DATABASE_URL=database),
         mistake("migrate", 3, *postgres, DATABASE_URL=database),
         mistake(
-            "sweep run adrift_jobs",
+            "sweep run unresolved_jobs",
             3,
             f"Redis at {at} does not answer: no answer in time",
             "See OSTLER_REDIS_URL, and that Redis runs",

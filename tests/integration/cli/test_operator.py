@@ -367,7 +367,8 @@ def test_pod_that_was_deleted_under_its_job_is_told_everywhere(operator: Operato
     operator.execute(
         """
         UPDATE runner_pods SET deletion_at = '2026-11-23 12:03:04+00', gone_at = now(), exit_reason = 'OOMKilled (9)',
-               runner_exit_code = 137, event_reason = 'Evicted', event_by = 'kubelet', event_note = '[red]low on memory'
+               runner_exit_code = 137, event_reason = 'Evicted', event_by = 'kubelet', event_message = '[red]low on
+               memory'
         """
     )
     operator.execute("UPDATE claims SET state = 'ended', jit = NULL, ended_at = now(), end_reason = 'pod_gone'")
@@ -379,7 +380,7 @@ def test_pod_that_was_deleted_under_its_job_is_told_everywhere(operator: Operato
     job = " ".join(operator.run("job", "11").stdout.split())
     assert job.count(event) == 2  # in the sentence, and in the timeline
     assert event in operator.json("claims", "--pod", claim["pod"])[0]["pod_end"]
-    assert operator.json("pod", claim["pod"])["event_note"] == "[red]low on memory"
+    assert operator.json("pod", claim["pod"])["event_message"] == "[red]low on memory"
     assert f"GitHub says that it is over: failure. Its Pod {claim['pod']} {said}; container `runner` exited 137" in job
     assert f"2026-11-23 12:03:04 pod {claim['pod']} - ended - its Pod {said}" in job
     assert operator.json("job", "11")["claims"][0]["runner_exit_code"] == 137

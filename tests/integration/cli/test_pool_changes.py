@@ -19,7 +19,7 @@ import pytest
 from cli import pool_changes
 from k8s_adapters import pools as adapter
 from k8s_adapters.client import MERGE_PATCH, KubeClient, make_client
-from k8s_adapters.draining import hold_pool, let_pool_go
+from k8s_adapters.draining import add_finalizer, remove_finalizer
 from k8s_adapters.pools import PoolSeen, create_pool, get_pool
 from lab.control_plane import ClusterAccess
 from lab.processes import free_port
@@ -51,7 +51,7 @@ class Shell:
     def pool(self, name: str = "small", *, held: bool = False, **spec: Any) -> PoolSeen:
         made = create_pool(self.kube, namespace=self.namespace, name=name, spec={**SPEC, **spec})
         if held:
-            hold_pool(self.kube, namespace=self.namespace, name=name, uid=made.uid)
+            add_finalizer(self.kube, namespace=self.namespace, name=name, uid=made.uid)
         return made
 
     def seen(self, name: str = "small") -> PoolSeen:
@@ -64,7 +64,7 @@ class Shell:
         self.kube.request("PATCH", path, body=body, content_type=MERGE_PATCH)
 
     def let_go(self, name: str = "small") -> None:
-        let_pool_go(self.kube, namespace=self.namespace, name=name, uid=self.seen(name).uid)
+        remove_finalizer(self.kube, namespace=self.namespace, name=name, uid=self.seen(name).uid)
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def shell(control_plane: ClusterAccess, namespace: str) -> Iterator[Shell]:
     yield Shell(kube, namespace, str(control_plane.kubeconfig))
     for name in ("small", "other"):
         if (found := get_pool(kube, namespace=namespace, name=name)) is not None:
-            let_pool_go(kube, namespace=namespace, name=name, uid=found.uid)
+            remove_finalizer(kube, namespace=namespace, name=name, uid=found.uid)
     kube.close()
 
 

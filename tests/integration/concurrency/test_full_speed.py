@@ -30,7 +30,7 @@ from ostler.encryption import Cipher
 from ostler.errors import Busy, Gone
 from ostler.secrets import Secret
 from rules.claims.fairness import Budget
-from rules.claims.fates import Fate, JobFate
+from rules.claims.job_outcomes import JobOutcome, NextStep
 from tasks.claims.mint import mint
 from tasks.claims.release import release
 from tasks.claims.retire import retire
@@ -215,10 +215,10 @@ class Traffic:
         executing = self.live("executing")
         if executing:
             claim = chance.choice(executing)
-            fate = JobFate(chance.choice(list(Fate)), "test", "unknown")
+            job_outcome = JobOutcome(chance.choice(list(NextStep)), "test", "unknown")
             self.commit(
                 lambda db: releases.end_without_pod(
-                    db, claim.id, job_id=claim.job_id, fate=fate, spent=True, now=utcnow(), who="test"
+                    db, claim.id, job_id=claim.job_id, job_outcome=job_outcome, spent=True, now=utcnow(), who="test"
                 )
             )
 

@@ -145,7 +145,7 @@ def test_one_matcher_runs_and_one_waits(stage: Stage, monkeypatch: pytest.Monkey
         lock_pool = matching.lock_pool
 
         def early(db: Connection, pool_id: int) -> matching.PoolShape | None:
-            keys.taken(pool_id)
+            keys.clear_wake(pool_id)
             return lock_pool(db, pool_id)
 
         monkeypatch.setattr(matching, "lock_pool", early)
@@ -216,7 +216,7 @@ def test_a_busy_account_and_a_busy_job_delay_no_other(stage: Stage) -> None:
         holder.execute(text("SELECT 1 FROM jobs WHERE id = :id FOR UPDATE"), {"id": locked})
         matched = stage.match(pool)
         assert stage.claimed() == [wanted]
-        assert matched.again, "the skipped account is looked at again"
+        assert matched.again, "the skipped account is checked again"
         holder.rollback()
     stage.match(pool)
     assert len(stage.claimed()) == 3

@@ -16,7 +16,7 @@ from tests.integration.deploys.operator import Operator
 
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterAccess]:
-    """A control plane of its own: `--live` looks at all namespaces, and tries a Pod in each that has pools."""
+    """A control plane of its own: `--live` checks all namespaces, and tries a Pod in each that has pools."""
 
     @contextmanager
     def own() -> Iterator[ClusterAccess]:

@@ -58,9 +58,9 @@ class Stage:
                 self.call(upstream)
 
     def soon(self) -> None:
-        """Let a period pass since the last look."""
+        """Let a period pass since the last check."""
         with self.rt.engine.begin() as db:
-            db.execute(text("UPDATE gates SET looked_at = looked_at - interval '15 s'"))
+            db.execute(text("UPDATE gates SET checked_at = checked_at - interval '15 s'"))
 
     def later(self) -> None:
         """Let more than a minute pass."""
@@ -68,7 +68,7 @@ class Stage:
         with self.rt.engine.begin() as db:
             db.execute(text("UPDATE upstream_calls SET since = since - interval '70 s'"))
 
-    def look(self) -> list[str]:
+    def evaluate(self) -> list[str]:
         """Run the sweep; return what it logged of gates."""
         with capture_logs() as logs:
             sweep.gates.run()
@@ -96,7 +96,7 @@ class Stage:
 
 @pytest.fixture
 def stage(database: Database, control_plane: ClusterAccess, namespace: str, tmp_path: Path) -> Iterator[Stage]:
-    """Both upstreams are real ones, behind fault proxies; the gates open after two good looks."""
+    """Both upstreams are real ones, behind fault proxies; the gates open after two good checks."""
     config = tmp_path / "kubeconfig"
     config.touch(mode=0o600)
     config.write_bytes(control_plane.kubeconfig.read_bytes())
@@ -107,7 +107,7 @@ def stage(database: Database, control_plane: ClusterAccess, namespace: str, tmp_
         FaultProxy(control_plane.url, ca_file=control_plane.ca_file) as kubernetes,
     ):
         rt = StubRuntime(database, make_client(kubeconfig=str(kubeconfig_through(config, kubernetes.url))), namespace)
-        rt.settings = replace(StubSettings(namespace), gate_good_looks=2, gate_more_looks=0)
+        rt.settings = replace(StubSettings(namespace), gate_healthy_checks=2, gate_extra_checks=0)
         rt.github = GitHub(api_url=github.url, app_id=APP_ID, private_key=lab.private_key)
         current.install(rt)  # type: ignore[arg-type]
         TALLY.take()

@@ -1,4 +1,4 @@
-"""The rows of a gate: counts of all processes together, one look at a time, and what asks whether it is open."""
+"""The rows of a gate: counts of all processes together, one check of a time, and what asks whether it is open."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from sqlalchemy import Engine, text
 
 from models.db.engine import transaction
 from models.upstream import gates, reporter
-from models.upstream.gates import Looked, Shut
+from models.upstream.gates import Evaluation, Shut
 from ostler.upstreams import Counts, Tally, Upstream
 from rules.upstream.gates import GateRule
 from tests.database import Database
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-RULE = GateRule(more_looks=0)
+RULE = GateRule(extra_checks=0)
 GITHUB, KUBERNETES = Upstream.GITHUB, Upstream.KUBERNETES
 
 
@@ -30,10 +30,10 @@ def saw(engine: Engine, upstream: Upstream, *, calls: int, errors: int, at: floa
     transaction(engine, lambda db: gates.report(db, {upstream: Counts(calls, errors)}, now=seconds(at)))
 
 
-def look(engine: Engine, upstream: Upstream, *, at: float) -> Looked | None:
-    """Look at a gate."""
+def evaluate(engine: Engine, upstream: Upstream, *, at: float) -> Evaluation | None:
+    """CallCounts at a gate."""
     return transaction(
-        engine, lambda db: gates.look(db, upstream, rule=RULE, window=60, apart=7.5, roll=0, now=seconds(at))
+        engine, lambda db: gates.evaluate(db, upstream, rule=RULE, window=60, apart=7.5, roll=0, now=seconds(at))
     )
 
 
@@ -46,9 +46,9 @@ def test_errors_that_are_few_in_each_process_close_the_gate_together(database: D
     engine = database.engine
     for _ in range(3):
         saw(engine, GITHUB, calls=2, errors=2, at=0)
-    looked = look(engine, GITHUB, at=1)
-    assert looked is not None
-    assert looked.after.closed
+    evaluation = evaluate(engine, GITHUB, at=1)
+    assert evaluation is not None
+    assert evaluation.after.closed
     assert shut(engine) == [Shut(GITHUB, seconds(1), "6 of 6 calls of the last minute failed")]
     assert not transaction(engine, lambda db: gates.is_open(db, GITHUB))
     assert transaction(engine, lambda db: gates.is_open(db, KUBERNETES))
@@ -58,15 +58,15 @@ def test_errors_that_are_few_in_each_process_close_the_gate_together(database: D
 def test_it_opens_when_the_bad_minute_is_over_and_enough_looks_were_good(database: Database) -> None:
     engine = database.engine
     saw(engine, KUBERNETES, calls=30, errors=30, at=0)
-    look(engine, KUBERNETES, at=1)
+    evaluate(engine, KUBERNETES, at=1)
     opened = []
     for at in range(15, 200, 15):
         saw(engine, KUBERNETES, calls=10, errors=0, at=at - 1)
-        looked = look(engine, KUBERNETES, at=at)
-        assert looked is not None
-        if looked.before.closed and not looked.after.closed:
+        evaluation = evaluate(engine, KUBERNETES, at=at)
+        assert evaluation is not None
+        if evaluation.before.closed and not evaluation.after.closed:
             opened.append(at)
-            assert looked.since == seconds(1)
+            assert evaluation.since == seconds(1)
     # Bad for as long as the errors are within the minute, good at 60, 75, 90 and 105.
     assert opened == [105]
     assert shut(engine) == []
@@ -75,12 +75,12 @@ def test_it_opens_when_the_bad_minute_is_over_and_enough_looks_were_good(databas
 def test_a_doubled_tick_is_no_second_look(database: Database) -> None:
     engine = database.engine
     saw(engine, GITHUB, calls=9, errors=9, at=-60)
-    look(engine, GITHUB, at=-55)
+    evaluate(engine, GITHUB, at=-55)
     saw(engine, GITHUB, calls=10, errors=0, at=14)
-    assert look(engine, GITHUB, at=15) is not None
-    assert look(engine, GITHUB, at=16) is None
+    assert evaluate(engine, GITHUB, at=15) is not None
+    assert evaluate(engine, GITHUB, at=16) is None
     (row,) = [each for each in transaction(engine, gates.read) if each.upstream == GITHUB]
-    assert (row.good_looks, row.needs) == (1, 4)
+    assert (row.healthy_checks, row.needs) == (1, 4)
 
 
 def test_two_copies_at_once_look_once(database: Database) -> None:
@@ -88,9 +88,9 @@ def test_two_copies_at_once_look_once(database: Database) -> None:
     saw(engine, GITHUB, calls=9, errors=9, at=0)
     together = threading.Barrier(4)
 
-    def copy(_: int) -> Looked | None:
+    def copy(_: int) -> Evaluation | None:
         together.wait(30)
-        return look(engine, GITHUB, at=1)
+        return evaluate(engine, GITHUB, at=1)
 
     with ThreadPoolExecutor(4) as copies:
         found = list(copies.map(copy, range(4)))

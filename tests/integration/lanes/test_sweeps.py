@@ -45,15 +45,15 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     "missing_pods": (JOB, CLAIM, POD),
     "missing_stamps": (JOB, CLAIM, POD),
     "redelivery": ("SELECT 1 FROM redeliveries WHERE guid = 'a0' FOR NO KEY UPDATE",),
-    "adrift_jobs": (JOB,),
+    "unresolved_jobs": (JOB,),
     "orphaned_stamps": (POD,),
-    "silent_pods": (POD,),
+    "unresponsive_pods": (POD,),
     "gone_nodes": (POD,),
     "finished_jobs": (JOB, CLAIM, POD),
     "orphaned_runners": (CLAIM, POD, "SELECT 1 FROM mint_attempts WHERE runner_id = 77 FOR NO KEY UPDATE"),
     "orphaned_service_accounts": (POD,),
     "prune": ("SELECT 1 FROM deliveries WHERE guid = 'a0' FOR UPDATE",),
-    "unbound_executions": (JOB, CLAIM, POD),
+    "unidentified_executions": (JOB, CLAIM, POD),
     "catch_up": (JOB,),
     "gates": ("SELECT 1 FROM gates WHERE upstream = 'github' FOR NO KEY UPDATE",),
 }
@@ -204,7 +204,7 @@ OWN: Mapping[str, Callable[[Subject, GitHub], object]] = {
     "catch_up": untold_jobs,
     "gates": failing_upstreams,
 }
-"""Sweeps of which `kin` can strand one subject only."""
+"""Sweeps of which `kin` can stall one subject only."""
 
 
 def pruned(stage: Stage, _github: GitHub) -> int:
@@ -229,9 +229,9 @@ def test_sweep_repairs_another_subject_while_a_row_is_locked(
     first, second = (
         Subject(stage.rt, stage.namespace, stage.kube, number=number, pod=names[number]) for number in range(2)
     )
-    strand, repaired = OWN.get(kin.name, kin.strand), DONE.get(kin.name, kin.repaired)
-    strand(first, github)
-    strand(second, github)
+    stall, repaired = OWN.get(kin.name, kin.stall), DONE.get(kin.name, kin.repaired)
+    stall(first, github)
+    stall(second, github)
     forget_looks(stage)
 
     values = {"uid": uids[first.pod]} if ":uid" in row else {}

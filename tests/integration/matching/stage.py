@@ -35,7 +35,7 @@ class WakeKeys:
         self.set.add(pool_id)
         return news
 
-    def taken(self, pool_id: int) -> None:
+    def clear_wake(self, pool_id: int) -> None:
         """Delete a pool's key."""
         self.set.discard(pool_id)
 

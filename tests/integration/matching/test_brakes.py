@@ -10,13 +10,13 @@ from sqlalchemy import text
 
 from models.claims import releases, runner_failures
 from models.db.engine import transaction
-from rules.claims.fates import Fate, JobFate
+from rules.claims.job_outcomes import JobOutcome, NextStep
 from rules.claims.runner_brakes import Brake
 from tests.database import Database
 from tests.integration.matching.stage import Stage, make_stage
 from tests.integration.models.webhook_rows import NOW
 
-QUEUED = JobFate(Fate.REQUEUE, "GitHub says that it is queued")
+QUEUED = JobOutcome(NextStep.REQUEUE, "GitHub says that it is queued")
 
 
 @pytest.fixture
@@ -37,7 +37,9 @@ def match(stage: Stage, pool: int, *, now: datetime) -> Sequence[int]:
     return stage.match(pool, now=now).claims
 
 
-def fail(stage: Stage, claims: Sequence[int], *, now: datetime, code: int = 0, fate: JobFate = QUEUED) -> None:
+def fail(
+    stage: Stage, claims: Sequence[int], *, now: datetime, code: int = 0, job_outcome: JobOutcome = QUEUED
+) -> None:
     """Let the runners of claims end without a job, as a release finds them."""
     with stage.engine.begin() as db:
         db.execute(
@@ -61,7 +63,7 @@ def fail(stage: Stage, claims: Sequence[int], *, now: datetime, code: int = 0, f
         assert work is not None
         transaction(
             stage.engine,
-            lambda db: releases.end_delivered(db, work, fate, now=now, who="test", retire_due=10),  # noqa: B023
+            lambda db: releases.end_delivered(db, work, job_outcome, now=now, who="test", retire_due=10),  # noqa: B023
         )
 
 
@@ -202,13 +204,16 @@ def test_pods_of_an_old_template_neither_count_nor_reset(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    "fate",
-    [JobFate(Fate.FINISH, "GitHub says that it is over", "cancelled"), JobFate(Fate.RUNNING, "it runs elsewhere")],
+    "job_outcome",
+    [
+        JobOutcome(NextStep.FINISH, "GitHub says that it is over", "cancelled"),
+        JobOutcome(NextStep.RUNNING, "it runs elsewhere"),
+    ],
     ids=["over", "elsewhere"],
 )
-def test_a_runner_whose_job_is_not_queued_any_more_counts_neither_way(stage: Stage, fate: JobFate) -> None:
+def test_a_runner_whose_job_is_not_queued_any_more_counts_neither_way(stage: Stage, job_outcome: JobOutcome) -> None:
     pool = fleet(stage, 1, 2)
-    fail(stage, match(stage, pool, now=NOW), now=at(40), fate=fate)
+    fail(stage, match(stage, pool, now=NOW), now=at(40), job_outcome=job_outcome)
 
     assert stage.rows("SELECT 1 FROM runner_failures") == []
 

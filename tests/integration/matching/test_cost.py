@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, event, text
 
-from models.claims.heads import read_heads
 from models.claims.matching import PoolShape, lock_pool
+from models.claims.queue_heads import read_queue_heads
 from models.routing.usage import usage_of
 from tests.database import Database
 from tests.integration.matching.stage import PLENTY, Stage, make_stage
@@ -80,15 +80,17 @@ def test_a_plan_made_while_the_tables_were_empty_walks_no_queue_either(stage: St
         if seed is not None:
             db.execute(text("SET LOCAL enable_seqscan = on"))
         db.execute(text("SET LOCAL plan_cache_mode = force_generic_plan"))
-        read_heads(db, shape, batch=1, spare_after=60, reserve_after=300, now=NOW)
+        read_queue_heads(db, shape, batch=1, spare_after=60, reserve_after=300, now=NOW)
         deep_queue(stage, account, pool, age=100_000)
         _, read = _plan_of_heads(db, shape)
     assert (read < 20) is (seed is None), f"{read} rows of jobs were read"
 
 
 def _plan_of_heads(db: Connection, pool: PoolShape) -> tuple[Any, float]:
-    """Return the heads, and how many rows of `jobs` were looked at for them."""
-    heads, plan = _explained(db, lambda: read_heads(db, pool, batch=1, spare_after=60, reserve_after=300, now=NOW))
+    """Return the heads, and how many rows of `jobs` were checked for them."""
+    heads, plan = _explained(
+        db, lambda: read_queue_heads(db, pool, batch=1, spare_after=60, reserve_after=300, now=NOW)
+    )
     return heads, sum(
         float(node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)))
         for node in nodes(plan)
@@ -123,7 +125,7 @@ def test_usage_reads_ending_pods_from_partial_indexes(stage: Stage, plan: str, a
         db.execute(text("SELECT set_config('plan_cache_mode', :plan, true)"), {"plan": plan})
         for ask in (
             lambda: usage_of(db, list(range(1, accounts + 1))),
-            lambda: read_heads(db, shape, batch=1, spare_after=60, reserve_after=300, now=NOW),
+            lambda: read_queue_heads(db, shape, batch=1, spare_after=60, reserve_after=300, now=NOW),
         ):
             found, explained = _explained(db, ask)
             scans = [each for each in nodes(explained) if each.get("Relation Name") in {"runner_pods", "executions"}]

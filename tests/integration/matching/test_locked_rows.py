@@ -118,7 +118,7 @@ def test_matchers_of_two_pools_share_an_account_without_waiting_for_each_other(s
         matcher = start("first", lambda: stage.match(first))
         inserting.wait()
         beside = stage.match(second)
-        assert beside.again, "the skipped account is looked at again"
+        assert beside.again, "the skipped account is checked again"
         assert stage.claimed() == [jobs[2]]
         assert not matcher.done()
     matcher.result(DEADLINE)

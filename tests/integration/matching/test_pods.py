@@ -27,13 +27,13 @@ def test_a_spare_takes_the_next_job_before_any_warm_pod_and_without_a_mint(stage
     job = stage.job(account, pool)
     spare = stage.spare(account, pool)
     with stage.engine.begin() as db:
-        db.execute(text("UPDATE claims SET runner_absent_at = now() - interval '1 h', runner_free_at = now()"))
+        db.execute(text("UPDATE claims SET runner_absent_at = now() - interval '1 h', runner_idle_at = now()"))
     stage.pod(pool)
     matched = stage.match(pool)
     assert (list(matched.claims), matched.to_spares) == ([], 1)
     claim = stage.rows("SELECT * FROM claims")[0]
     assert (claim.id, claim.job_id, claim.state, claim.spare_since) == (spare, job, "delivered", None)
-    assert (claim.runner_absent_at, claim.runner_free_at) == (None, None)  # looks at it as a spare
+    assert (claim.runner_absent_at, claim.runner_idle_at) == (None, None)  # checks it as a spare
     assert stage.rows("SELECT state FROM jobs WHERE id = :id", id=job)[0].state == "claimed"
 
 

@@ -1,4 +1,4 @@
-"""The mirror of a pool: an older look writes nothing over a newer one."""
+"""The mirror of a pool: an older check writes nothing over a newer one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ POOL = PoolFacts(
 
 
 def look(database: Database, pool: PoolFacts, *, problem: str | None = None) -> tuple[int, int, str | None]:
-    """Write down one look at a pool; return generation, replicas and problem of its row."""
+    """Write down one check of a pool; return generation, replicas and problem of its row."""
     if problem is None:
         transaction(database.engine, lambda db: pool_mirror.mirror_pool(db, pool, now=utcnow()))
     else:

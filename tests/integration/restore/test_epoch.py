@@ -146,7 +146,7 @@ def test_of_two_at_once_neither_finds_an_earlier_state(untrusted: Stage, monkeyp
 def test_comparison_overtaken_before_it_reads_raises_no_alarm(
     untrusted: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cluster is read first: a row that was read before it would look older than what another one wrote since."""
+    """The cluster is read first. A row read before it would look older than what another process wrote since."""
     standing(untrusted)
     real = adapter.read_epoch
 

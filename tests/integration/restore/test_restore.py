@@ -116,7 +116,7 @@ class World:
         )
 
     def acts(self, report: Report) -> dict[str, Act]:
-        return {look.pod.name: look.verdict.act for look in report.looks}
+        return {judgement.pod.name: judgement.verdict.act for judgement in report.judgements}
 
 
 @pytest.fixture
@@ -292,7 +292,7 @@ def test_a_pod_of_which_nobody_can_say_what_it_does_is_kept_and_named(world: Wor
     world.poller_exited(pod)
     world.put_back()
     report = world.restore()
-    assert [look.pod.name for look in report.undecided] == [pod]
+    assert [judgement.pod.name for judgement in report.undecided] == [pod]
     (claim,) = world.claims()
     assert (claim.state, claim.runner_name, claim.account_id) == ("executing", None, 99)
 
@@ -357,11 +357,11 @@ def test_a_restore_that_is_killed_anywhere_lets_nothing_go_and_is_finished_by_th
     apply = restoring._Restore._apply
     done: list[str] = []
 
-    def apply_one(self: Any, look: Any) -> None:
+    def apply_one(self: Any, judgement: Any) -> None:
         if done:
             raise Killed
-        apply(self, look)
-        done.append(look.pod.name)
+        apply(self, judgement)
+        done.append(judgement.pod.name)
 
     def killed(*_: Any, **__: Any) -> None:
         raise Killed
@@ -416,7 +416,7 @@ def test_a_postgres_that_goes_away_is_named_with_what_to_do_and_the_next_restore
     admits(anybody=True)
     server.dispose()
     assert "\n" not in str(told.value)
-    assert ("adrift_jobs" if place == "_ask_for_jobs" else "run `ostler restore` again") in str(told.value)
+    assert ("unresolved_jobs" if place == "_ask_for_jobs" else "run `ostler restore` again") in str(told.value)
     assert world.frozen() == (place != "_ask_for_jobs")
     assert world.restore().let_go == (place != "_ask_for_jobs")
     assert len(world.claims()) == 2
@@ -440,7 +440,7 @@ def test_a_restore_that_is_killed_while_it_asks_for_jobs_has_let_go_and_leaves_t
 
 
 def test_a_job_is_asked_for_once_though_it_is_due_again(world: World) -> None:
-    world.stage.rt.settings = replace(world.stage.rt.settings, adrift_after=0)
+    world.stage.rt.settings = replace(world.stage.rt.settings, unresolved_after=0)
     world.stage.job(9, state="queued")
     world.github.jobs[9] = ("in_progress", None)
     world.put_back()

@@ -29,7 +29,7 @@ from rules.claims.poll_answers import Verdict, answer
 from tests.integration.stateful.cluster import NAMESPACE, Pod
 from tests.integration.stateful.github import ACCOUNTS, MOODS
 from tests.integration.stateful.invariants import Laws
-from tests.integration.stateful.steps import Fate
+from tests.integration.stateful.steps import CallOutcome
 from tests.integration.stateful.world import Message, World, empty_tables, later
 
 T = TypeVar("T")
@@ -110,8 +110,16 @@ QUIET = {
 }
 """What changes neither a row nor a Pod that is alive."""
 
-fates = st.sampled_from(
-    [*([Fate.ANSWERED] * 3), *([Fate.HELD] * 3), Fate.LOST, Fate.FAILED, Fate.LATE, Fate.LATE, Fate.KILLED]
+outcomes = st.sampled_from(
+    [
+        *([CallOutcome.ANSWERED] * 3),
+        *([CallOutcome.HELD] * 3),
+        CallOutcome.LOST,
+        CallOutcome.FAILED,
+        CallOutcome.LATE,
+        CallOutcome.LATE,
+        CallOutcome.KILLED,
+    ]
 )
 
 
@@ -122,7 +130,7 @@ class Draw:
     pick: int
     other: int
     flag: bool
-    fate: Fate
+    outcome: CallOutcome
     at: int
     wait: int
 
@@ -136,7 +144,7 @@ draws = st.builds(
     pick=st.integers(0, 23),
     other=st.integers(0, 23),
     flag=st.booleans(),
-    fate=fates,
+    outcome=outcomes,
     at=st.sampled_from([1, 1, 1, 2, 3]),
     wait=st.sampled_from([0, 0, 0, 3, 12]),
 )
@@ -247,10 +255,10 @@ class ClaimPath(RuleBasedStateMachine):
         polling = [pod for pod in self.world.cluster.pods.values() if pod.polls]
         web = WEBS[draw.other % 2]
         if polling:
-            self._poll(polling if draw.flag else [draw.one(polling)], web, draw.fate, draw.at)
+            self._poll(polling if draw.flag else [draw.one(polling)], web, draw.outcome, draw.at)
 
     def held_polls_are_answered(self, draw: Draw) -> None:
-        self._answer_held(WEBS[draw.other % 2], draw.fate, draw.at)
+        self._answer_held(WEBS[draw.other % 2], draw.outcome, draw.at)
 
     def runners_connect(self, _draw: Draw) -> None:
         self._connect()
@@ -279,7 +287,7 @@ class ClaimPath(RuleBasedStateMachine):
     # Workers and their broker
 
     def a_message_is_run(self, draw: Draw) -> None:
-        """Run a message, perhaps one that comes again, up to or through an outside call that meets its fate."""
+        """Run a message, perhaps one that comes again, up to or through an outside call that meets its outcome."""
         messages = self.world.messages
         if not messages:
             return
@@ -308,17 +316,17 @@ class ClaimPath(RuleBasedStateMachine):
 
     def a_stopped_step_goes_on(self, draw: Draw) -> None:
         if self.world.stopped:
-            self.world.go_on(draw.one(self.world.stopped), draw.fate)
+            self.world.go_on(draw.one(self.world.stopped), draw.outcome)
 
     def a_late_call_is_applied(self, draw: Draw) -> None:
         if self.world.cluster.late:
             self._apply_late(draw.pick)
 
     def a_sweep_runs(self, draw: Draw) -> None:
-        self._sweep(draw.one(SWEEPS), draw.fate, draw.at)
+        self._sweep(draw.one(SWEEPS), draw.outcome, draw.at)
 
     def the_reconciler_runs(self, draw: Draw) -> None:
-        self._reconcile(draw.fate, draw.at)
+        self._reconcile(draw.outcome, draw.at)
 
     def time_passes(self, draw: Draw) -> None:
         self.world.now = later(self.world.now, draw.one((1, 4, 12, 25, 70, 400)))
@@ -347,7 +355,7 @@ class ClaimPath(RuleBasedStateMachine):
     # Many good things at once, so that examples reach deep
 
     def nearly_all_goes_well_for_a_while(self, draw: Draw) -> None:
-        """One message of all meets its fate; the rest goes well."""
+        """One message of all meets its outcome; the rest goes well."""
         for number in range(1 + draw.other % 3):
             self._all_goes_well(draw if number == 0 else None)
 
@@ -360,19 +368,19 @@ class ClaimPath(RuleBasedStateMachine):
         claim_id = draw.one(claims).id
         name = ("stamp", "release", "mint", "release")[draw.other % 4]
         if name == "mint" or (name == "release" and draw.flag):
-            self._step("stamp", claim_id, Fate.ANSWERED, 1)
-        self._step(name, claim_id, (Fate.HELD, Fate.LATE)[draw.pick % 2], 1 + draw.pick // 12)
+            self._step("stamp", claim_id, CallOutcome.ANSWERED, 1)
+        self._step(name, claim_id, (CallOutcome.HELD, CallOutcome.LATE)[draw.pick % 2], 1 + draw.pick // 12)
         self.laws.check()
         self.world.now = later(self.world.now, 25)
         if draw.other % 3 == 0:
-            self._step("mint", claim_id, Fate.ANSWERED, 1)
+            self._step("mint", claim_id, CallOutcome.ANSWERED, 1)
             self.laws.check()
-        self._sweep("resume", Fate.ANSWERED)
+        self._sweep("resume", CallOutcome.ANSWERED)
         for _ in range(2):
             self._all_goes_well()
             self.laws.check()
         while self.world.stopped:
-            self.world.go_on(self.world.stopped[0], Fate.ANSWERED)
+            self.world.go_on(self.world.stopped[0], CallOutcome.ANSWERED)
             self.laws.check()
         while self.world.cluster.late:
             self._apply_late(0)
@@ -380,14 +388,14 @@ class ClaimPath(RuleBasedStateMachine):
 
     # What rules are made of
 
-    def _step(self, name: str, claim_id: int, fate: Fate, at: int) -> None:
+    def _step(self, name: str, claim_id: int, outcome: CallOutcome, at: int) -> None:
         message = Message(f"ostler.{name}", {"claim_id": claim_id})
-        self.world.begin(message.name, self.world.runs(message), fate, at=at)
+        self.world.begin(message.name, self.world.runs(message), outcome, at=at)
 
     def _all_goes_well(self, but: Draw | None = None, *, only: str | None = None) -> None:
         cluster, github = self.world.cluster, self.world.github
         if but is not None:
-            self._reconcile(Fate.ANSWERED, 1)
+            self._reconcile(CallOutcome.ANSWERED, 1)
             for name in POOLS:
                 if sum(pod.polls and pod.pool == name for pod in cluster.pods.values()) < 1:
                     self._add_pod(name)
@@ -396,7 +404,7 @@ class ClaimPath(RuleBasedStateMachine):
         hooks = self.world.github.webhooks
         while hooks:
             self._intake([hooks.pop(0)])
-        self._poll([pod for pod in self.world.cluster.pods.values() if pod.polls], WEBS[0], Fate.ANSWERED, 1)
+        self._poll([pod for pod in self.world.cluster.pods.values() if pod.polls], WEBS[0], CallOutcome.ANSWERED, 1)
         for number in range(len(self.world.messages) + 8):
             waiting = [message for message in self.world.messages if only in {None, message.name}]
             if waiting:
@@ -405,15 +413,15 @@ class ClaimPath(RuleBasedStateMachine):
                 if but is not None and only is None and number == but.pick % 8:
                     self._run(message, but)
                 else:
-                    self.world.begin(message.name, self.world.runs(message), Fate.ANSWERED)
+                    self.world.begin(message.name, self.world.runs(message), CallOutcome.ANSWERED)
         if but is None or not (but.flag or only):
-            self._answer_held(WEBS[0], Fate.ANSWERED, 1)
+            self._answer_held(WEBS[0], CallOutcome.ANSWERED, 1)
 
     def _run(self, message: Message, draw: Draw) -> None:
-        if draw.fate is Fate.HELD and draw.other % 2:
+        if draw.outcome is CallOutcome.HELD and draw.other % 2:
             self.world.stop_before(message.name, self.world.runs(message), at=draw.at)
         else:
-            self.world.begin(message.name, self.world.runs(message), draw.fate, at=draw.at)
+            self.world.begin(message.name, self.world.runs(message), draw.outcome, at=draw.at)
 
     def _deleting(self, pod: Pod) -> None:
         claims = self.world.rows(
@@ -429,16 +437,16 @@ class ClaimPath(RuleBasedStateMachine):
             return
         self.numbers += 1
         self.world.cluster.add_pod(name, number=self.numbers, now=self.world.now)
-        self._reconcile(Fate.ANSWERED, 1)
+        self._reconcile(CallOutcome.ANSWERED, 1)
 
-    def _reconcile(self, fate: Fate, at: int) -> None:
+    def _reconcile(self, outcome: CallOutcome, at: int) -> None:
         for row in transaction(self.engine, lambda db: pool_mirror.mirrored_pools(db, namespace=NAMESPACE)):
             message = Message("ostler.reconcile", {"pool_id": row.id})
-            self.world.begin(message.name, self.world.runs(message), fate, at=at)
+            self.world.begin(message.name, self.world.runs(message), outcome, at=at)
 
-    def _sweep(self, name: str, fate: Fate, at: int = 1) -> None:
+    def _sweep(self, name: str, outcome: CallOutcome, at: int = 1) -> None:
         message = Message(f"ostler.{name}", {})
-        self.world.begin(message.name, self.world.runs(message), fate, at=at)
+        self.world.begin(message.name, self.world.runs(message), outcome, at=at)
 
     def _mirror(self) -> None:
         changed = False
@@ -451,7 +459,7 @@ class ClaimPath(RuleBasedStateMachine):
                 transaction(self.engine, partial(pool_mirror.end_pool, pool_id=row.id, now=self.world.now))
         if changed:
             self.world.send("ostler.rematch", queue="sweeps")
-            self._reconcile(Fate.ANSWERED, 1)  # moves the jobs of changed pools
+            self._reconcile(CallOutcome.ANSWERED, 1)  # moves the jobs of changed pools
 
     def _budget(self, account: int, count: int) -> None:
         with self.engine.begin() as db:
@@ -467,7 +475,7 @@ class ClaimPath(RuleBasedStateMachine):
         for claim_id in applied.releases:
             self.world.send("ostler.release", queue="dispatch", claim_id=claim_id)
 
-    def _poll(self, pods: Sequence[Pod], web: str, fate: Fate, at: int) -> None:
+    def _poll(self, pods: Sequence[Pod], web: str, outcome: CallOutcome, at: int) -> None:
         """Let Pods poll; what is minted is handed over at once, and an answer that ends a poller ends it."""
         for pod in pods:
             pod.poll_no += 1
@@ -496,18 +504,18 @@ class ClaimPath(RuleBasedStateMachine):
             if said.claim_id is not None:
                 again = said.verdict is Verdict.DELIVER_AGAIN
                 body = self.world.hands_over(said.claim_id, pod.uid, f"{pod.uid}-{pod.poll_no}", again=again)
-                self.world.begin(f"poll of {pod.name}", body, fate, at=at)
+                self.world.begin(f"poll of {pod.name}", body, outcome, at=at)
             elif said.verdict in {Verdict.REPLACE, Verdict.REFUSE}:
                 pod.poller_exit = 10 if said.verdict is Verdict.REPLACE else 1
                 pod.phase = "Succeeded"
 
-    def _answer_held(self, web: str, fate: Fate, at: int) -> None:
+    def _answer_held(self, web: str, outcome: CallOutcome, at: int) -> None:
         minted, _ = transaction(self.engine, lambda db: offers.unanswered(db, web_id=web))
         for offer in minted:
             pod = self.world.cluster.by_uid(offer.pod_uid)
             if pod is not None and pod.polls and offer.poll_id == f"{pod.uid}-{pod.poll_no}":
                 body = self.world.hands_over(offer.claim_id, pod.uid, offer.poll_id, again=False)
-                self.world.begin(f"held poll of {pod.name}", body, fate, at=at)
+                self.world.begin(f"held poll of {pod.name}", body, outcome, at=at)
 
     def _connect(self) -> None:
         for pod in self.world.cluster.pods.values():

@@ -21,7 +21,7 @@ PATIENCE = 120.0
 """Seconds that a step may run until its next call; more means that it waits for a lock of a stopped one."""
 
 
-class Fate(Enum):
+class CallOutcome(Enum):
     """What becomes of an outside call."""
 
     ANSWERED = "answered"
@@ -50,12 +50,12 @@ class Step:
         self._body = body
         self._go = threading.Semaphore(0)
         self._stopped = threading.Semaphore(0)
-        self._fate = Fate.ANSWERED
+        self._fate = CallOutcome.ANSWERED
         self._thread = threading.Thread(target=self._run, name=what, daemon=True)
 
-    def advance(self, fate: Fate = Fate.ANSWERED) -> None:
-        """Run to the next outside call or to the end; `fate` is that of the call at which it stands."""
-        self._fate = fate
+    def advance(self, outcome: CallOutcome = CallOutcome.ANSWERED) -> None:
+        """Run to the next outside call or to the end; `outcome` is that of the call at which it stands."""
+        self._fate = outcome
         if self._thread.ident is None:
             self._thread.start()
         else:
@@ -64,7 +64,7 @@ class Step:
         if self.over:
             self._thread.join()
 
-    def pause(self, call: str) -> Fate:
+    def pause(self, call: str) -> CallOutcome:
         """Stop here until the machine goes on; called in the step's thread."""
         self.call = call
         self._stopped.release()
@@ -91,18 +91,18 @@ def outside(call: str, apply: Callable[[], T], *, late: Callable[[Callable[[], o
     step: Step | None = getattr(_running, "step", None)
     if step is None:
         return apply()
-    fate = step.pause(call)
-    if fate is Fate.KILLED:
+    outcome = step.pause(call)
+    if outcome is CallOutcome.KILLED:
         raise Killed(call)
-    if fate is Fate.LATE:
+    if outcome is CallOutcome.LATE:
         late(apply)
-    if fate in {Fate.LATE, Fate.FAILED}:
+    if outcome in {CallOutcome.LATE, CallOutcome.FAILED}:
         raise Retryable(f"{call}: no answer")
     result = apply()
-    if fate is Fate.HELD:
-        fate = step.pause(f"{call} (applied)")
-        if fate is Fate.KILLED:
+    if outcome is CallOutcome.HELD:
+        outcome = step.pause(f"{call} (applied)")
+        if outcome is CallOutcome.KILLED:
             raise Killed(call)
-    if fate in {Fate.LOST, Fate.LATE, Fate.FAILED}:
+    if outcome in {CallOutcome.LOST, CallOutcome.LATE, CallOutcome.FAILED}:
         raise Retryable(f"{call}: the answer is lost")
     return result

@@ -37,7 +37,7 @@ from tasks.worker.base import MINT
 from tests.integration.models.webhook_rows import NOW
 from tests.integration.stateful.cluster import NAMESPACE, Cluster
 from tests.integration.stateful.github import GitHub
-from tests.integration.stateful.steps import Fate, Killed, Step
+from tests.integration.stateful.steps import CallOutcome, Killed, Step
 from web.runners.handover import Handover, Missed, Recipient
 
 T = TypeVar("T")
@@ -115,7 +115,7 @@ class World:
     def wake_keys(self) -> World:
         return self
 
-    def taken(self, _pool_id: int) -> None:
+    def clear_wake(self, _pool_id: int) -> None:
         """There is no wake key: a wake is not sent while one like it waits."""
 
     def wake(self, pool_id: int) -> None:
@@ -124,17 +124,17 @@ class World:
     def keep(self, pool_id: int) -> None:
         self.send("ostler.reconcile", queue="pools", pool_id=pool_id)
 
-    def watched(self, _namespace: str) -> bool:
+    def is_watched(self, _namespace: str) -> bool:
         """Nobody watches the Pods."""
         return False
 
-    def kept(self, _pool_id: int, *, shared: bool = False) -> None:
+    def clear_reconcile(self, _pool_id: int, *, shared: bool = False) -> None:
         """The reconciler has begun."""
 
-    def counted(self, _pool_id: int, *, pods: int) -> None:
+    def record_pod_count(self, _pool_id: int, *, pods: int) -> None:
         """Nobody asks."""
 
-    def has_rested(self, _pool_id: int) -> bool:
+    def may_reconcile(self, _pool_id: int) -> bool:
         """Reconciles come as often as the machine draws them."""
         return True
 
@@ -142,7 +142,7 @@ class World:
         """Any message may have been lost."""
 
     @contextmanager
-    def alone(self, _what: str) -> Iterator[bool]:
+    def single_flight(self, _what: str) -> Iterator[bool]:
         yield True
 
     def send(self, name: str, *, queue: str, **kwargs: Any) -> None:
@@ -162,22 +162,22 @@ class World:
 
     # Steps
 
-    def begin(self, what: str, body: Callable[[], None], fate: Fate, *, at: int = 1) -> None:
-        """Run a step to its outside call number `at`, which meets `fate`, and on; `HELD` leaves it stopped there."""
+    def begin(self, what: str, body: Callable[[], None], outcome: CallOutcome, *, at: int = 1) -> None:
+        """Run a step to its outside call number `at`, which meets `outcome`, and on; `HELD` leaves it stopped there."""
         step = Step(what, body)
         step.advance()
         for _ in range(at - 1):
             if not step.over:
                 step.advance()
-        self.go_on(step, fate)
+        self.go_on(step, outcome)
 
-    def go_on(self, step: Step, fate: Fate) -> None:
-        """Let the call at which a step stands meet `fate`; after that all goes well."""
+    def go_on(self, step: Step, outcome: CallOutcome) -> None:
+        """Let the call at which a step stands meet `outcome`; after that all goes well."""
         if step in self.stopped:
             self.stopped.remove(step)
         if not step.over:
-            step.advance(fate)
-        while not step.over and fate is not Fate.HELD:
+            step.advance(outcome)
+        while not step.over and outcome is not CallOutcome.HELD:
             step.advance()
         if not step.over:
             self.stopped.append(step)
@@ -200,7 +200,7 @@ class World:
         while self.stopped:
             step = self.stopped.pop()
             while not step.over:
-                step.advance(Fate.KILLED)
+                step.advance(CallOutcome.KILLED)
 
     def runs(self, message: Message) -> Callable[[], None]:
         """Return the body that runs a message as a worker would."""

@@ -65,15 +65,15 @@ class Outbox:
         """Return what the test says."""
         return self.heads.get(queue)
 
-    def counted(self, pool_id: int, *, pods: int) -> None:
+    def record_pod_count(self, pool_id: int, *, pods: int) -> None:
         """Nobody asks."""
 
-    def has_rested(self, pool_id: int) -> bool:
+    def may_reconcile(self, pool_id: int) -> bool:
         """Say that a reconcile may begin."""
         del pool_id
         return True
 
-    def watched(self, namespace: str) -> bool:
+    def is_watched(self, namespace: str) -> bool:
         """Return what the test says."""
         del namespace
         return self.pods_are_watched
@@ -83,11 +83,11 @@ class Outbox:
         del queue
         self.sent.append((name, kwargs))
 
-    def kept(self, pool_id: int, *, shared: bool = False) -> None:
+    def clear_reconcile(self, pool_id: int, *, shared: bool = False) -> None:
         """There is no key to delete."""
 
     @contextmanager
-    def alone(self, what: str) -> Iterator[bool]:
+    def single_flight(self, what: str) -> Iterator[bool]:
         """Say that nobody else does this, unless the test has somebody do it."""
         yield what.partition(":")[0] not in self.done_by_others
 
@@ -131,8 +131,8 @@ class StubSettings:
     unused_polling_after: float = 150
     unused_after: float = 60
     spare_after: float = 60
-    adrift_after: float = 120
-    adrift_late_after: float = 3600
+    unresolved_after: float = 120
+    unresolved_late_after: float = 3600
     redelivery_again_after: float = 120
     redelivery_overlap: float = 900
     redelivery_kept: float = 259200
@@ -159,8 +159,8 @@ class StubSettings:
     gate_least_errors: int = 5
     gate_closes_at: float = 0.5
     gate_opens_at: float = 0.2
-    gate_good_looks: int = 4
-    gate_more_looks: int = 4
+    gate_healthy_checks: int = 4
+    gate_extra_checks: int = 4
 
 
 class Telling:
@@ -326,11 +326,11 @@ class Stage:
         return claim
 
     def later(self, seconds: float = 61) -> None:
-        """Let looks at GitHub's runners be so much older: what was listed is listed anew, what was seen counts."""
+        """Let checks GitHub's runners be so much older: what was listed is listed anew, what was seen counts."""
         self.rows("UPDATE runner_lists SET taken_at = taken_at - make_interval(secs => :s)", s=seconds)
         self.rows(
             """
-            UPDATE claims SET runner_free_at = runner_free_at - make_interval(secs => :s),
+            UPDATE claims SET runner_idle_at = runner_idle_at - make_interval(secs => :s),
                    runner_absent_at = runner_absent_at - make_interval(secs => :s)
             """,
             s=seconds,
@@ -416,7 +416,7 @@ class StubGitHub:
     """A GitHub with at most one runner, one job and its run; `broken` fails every call, `keeps` every deletion.
 
     The App is gone from the installation `without_app`; the organisation of all others is called `login`. `optional`:
-    of each look-up of a job whether it may be shed.
+    of each check-up of a job whether it may be shed.
     """
 
     runner: str | None = None

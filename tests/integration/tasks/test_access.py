@@ -13,12 +13,12 @@ from models.db.engine import transaction
 from models.intake import intake
 from models.restore.restoring import hold_open_jobs
 from models.routing.accounts import set_access
-from models.sweeps.adrift import AdriftJob, settle
+from models.sweeps.unresolved import UnresolvedJob, settle
 from ostler.clock import utcnow
 from ostler.errors import Retryable
-from rules.claims.fates import Fate, JobFate
+from rules.claims.job_outcomes import JobOutcome, NextStep
 from rules.routing.access import Access
-from rules.sweeps.adrift import Adrift, AdriftVerdict, Move
+from rules.sweeps.unresolved import Move, Unresolved, UnresolvedVerdict
 from tasks.intake.owner import ask_owner
 from tasks.sweeps.rematch import rematch
 from tests.integration.models.webhook_rows import BUDGET, queued
@@ -98,12 +98,12 @@ def test_a_strangers_job_stays_held_when_a_restore_asked_github_about_it(cluster
         db.execute(text("UPDATE epochs SET older_since = now() + interval '1 s'"))
         assert hold_open_jobs(db, limit=10) == 1
         db.execute(text("UPDATE epochs SET older_since = NULL"))
-    found = AdriftVerdict(Move.LIFT, JobFate(Fate.REQUEUE, "GitHub says that it is queued"))
+    found = UnresolvedVerdict(Move.LIFT, JobOutcome(NextStep.REQUEUE, "GitHub says that it is queued"))
     held = job(clusterless)
     with clusterless.rt.engine.begin() as db:
-        adrift = AdriftJob(
+        unresolved = UnresolvedJob(
             id=held.id,
-            kind=Adrift.UNKNOWN,
+            kind=Unresolved.UNKNOWN,
             state=held.state,
             installation_id=held.installation_id,
             repository=held.repository,
@@ -112,7 +112,7 @@ def test_a_strangers_job_stays_held_when_a_restore_asked_github_about_it(cluster
             ready_at=held.queued_at,
             runner_name=None,
         )
-        assert settle(db, adrift, found, now=utcnow(), who="test")
+        assert settle(db, unresolved, found, now=utcnow(), who="test")
 
     rematch.run()
     assert job(clusterless).hold_reason == "unknown_account"

@@ -7,11 +7,11 @@ import pytest
 from lab.processes import free_port
 from lab.redis import Redis
 from ostler.secrets import Secret
-from ostler.wakes import ALONE_MS, Waker
+from ostler.wakes import SINGLE_FLIGHT_MS, Waker
 
 
 def does(waker: Waker, what: str) -> bool:
-    with waker.alone(what) as alone:
+    with waker.single_flight(what) as alone:
         return alone
 
 
@@ -20,14 +20,14 @@ def test_the_first_does_it(waker: Waker) -> None:
 
 
 def test_another_may_after_a_failure(waker: Waker) -> None:
-    with pytest.raises(ValueError, match="no"), waker.alone("delete:1"):
+    with pytest.raises(ValueError, match="no"), waker.single_flight("delete:1"):
         raise ValueError("no")
     assert does(waker, "delete:1")
 
 
 def test_who_was_not_first_gives_nothing_free(waker: Waker) -> None:
-    with waker.alone("delete:1"):
-        with pytest.raises(ValueError, match="no"), waker.alone("delete:1"):
+    with waker.single_flight("delete:1"):
+        with pytest.raises(ValueError, match="no"), waker.single_flight("delete:1"):
             raise ValueError("no")
         assert not does(waker, "delete:1")
 
@@ -35,7 +35,7 @@ def test_who_was_not_first_gives_nothing_free(waker: Waker) -> None:
 def test_the_word_of_one_who_was_killed_holds_for_seconds(waker: Waker, redis_server: Redis) -> None:
     does(waker, "delete:1")
     with redis_server.client() as client:
-        assert 0 < client.pttl("ostler:alone:delete:1") <= ALONE_MS
+        assert 0 < client.pttl("ostler:single_flight:delete:1") <= SINGLE_FLIGHT_MS
 
 
 def test_without_redis_all_do_it() -> None:

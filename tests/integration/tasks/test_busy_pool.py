@@ -26,7 +26,7 @@ class Keys:
         self.sent.append(after)
         return True
 
-    def taken(self, pool_id: int) -> None:
+    def clear_wake(self, pool_id: int) -> None:
         """Delete a key."""
         self.set.discard(pool_id)
 

@@ -16,8 +16,8 @@ from sqlalchemy import Row
 
 from models.db.engine import transaction
 from models.intake import intake
-from models.sweeps import adrift, sweep_runs
 from models.sweeps import catch_up as rows
+from models.sweeps import sweep_runs, unresolved
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Forbidden, Gone, NotInstalled, RateLimited, Retryable, Suspended
@@ -29,7 +29,7 @@ from tests.integration.tasks.listing import Listing, home_of, job
 
 
 def lists(repository: str) -> list[str]:
-    """Return what is asked of a repository at each look."""
+    """Return what is asked of a repository at each check."""
     return [f"{status} {repository}" for status in ("queued", "in_progress", "waiting", "pending")]
 
 
@@ -107,9 +107,9 @@ class World:
     def later(self, minutes: float) -> None:
         """Let time pass for what the sweep remembers."""
         by = timedelta(minutes=minutes)
-        self.stage.rows("UPDATE catch_up_purses SET at = at - :by", by=by)
+        self.stage.rows("UPDATE catch_up_quotas SET at = at - :by", by=by)
         self.stage.rows(
-            "UPDATE catch_up_repositories SET not_before = not_before - :by, looked_at = looked_at - :by", by=by
+            "UPDATE catch_up_repositories SET not_before = not_before - :by, checked_at = checked_at - :by", by=by
         )
         self.stage.rows("UPDATE jobs SET ask_after = ask_after - :by", by=by)
 
@@ -118,8 +118,8 @@ class World:
         return self.stage.rows("SELECT * FROM sweep_runs ORDER BY id DESC LIMIT 1")[0]
 
     def left(self, why: str) -> float:
-        """Return how many looks did not come to their end for this reason, in all tests of this process."""
-        found: float = telemetry.CATCH_UP_LEFT.labels(why)._value.get()
+        """Return how many checks did not come to their end for this reason, in all tests of this process."""
+        found: float = telemetry.CATCH_UP_INCOMPLETE.labels(why)._value.get()
         return found
 
     def settings(self, **changed: Any) -> None:
@@ -150,8 +150,8 @@ def test_a_queued_job_that_we_never_heard_of_is_taken_in_as_its_webhook_would_ha
     assert (repair.what, repair.job_id, repair.outcome) == ("bring", 7, "verified")
     (event,) = world.stage.rows("SELECT * FROM job_events WHERE job_id = 7")
     assert (event.transition, event.who) == ("job_seen", "test")
-    (stranding,) = world.stage.rows("SELECT * FROM strandings")
-    assert (stranding.cause, stranding.found_by, stranding.job_id) == ("webhook_lost", "catch_up", 7)
+    (stall,) = world.stage.rows("SELECT * FROM stalls")
+    assert (stall.cause, stall.found_by, stall.job_id) == ("webhook_lost", "catch_up", 7)
 
 
 def test_a_webhook_that_comes_late_doubles_nothing(world: World) -> None:
@@ -312,7 +312,7 @@ def test_a_404_ends_only_what_can_be_queued_no_more(world: World) -> None:
 
 
 @pytest.mark.parametrize("hold", ["set_aside", "backoff", "ask_github"])
-def test_what_adrift_jobs_asks_about_is_left_to_it(world: World, hold: str) -> None:
+def test_what_unresolved_jobs_asks_about_is_left_to_it(world: World, hold: str) -> None:
     run = world.github.run(job(7), status="completed", conclusion="startup_failure")
     world.known(7, minutes=61, run=run, hold=hold)
     assert f"run {run}" not in world.tick()
@@ -343,7 +343,7 @@ def test_what_has_not_changed_is_paid_for_once(world: World) -> None:
     assert world.github.paid[501] == 5
     assert len(world.tick()) == 5
     assert world.github.paid[501] == 5
-    (purse,) = world.stage.rows("SELECT * FROM catch_up_purses")
+    (purse,) = world.stage.rows("SELECT * FROM catch_up_quotas")
     assert 62.5 - 5 <= purse.calls <= 62.5 - 4.9
     world.github.jobs[run].append(job(9))
     world.tick()
@@ -355,7 +355,7 @@ def test_a_redirect_is_paid_for_and_not_given_back(world: World) -> None:
     world.github.redirects = 1
     world.tick()
     world.tick()  # a redirect to what has not changed
-    (purse,) = world.stage.rows("SELECT * FROM catch_up_purses")
+    (purse,) = world.stage.rows("SELECT * FROM catch_up_quotas")
     assert 62.5 - 12 <= purse.calls <= 62.5 - 11.9
 
 
@@ -365,7 +365,7 @@ def test_a_redirect_of_the_look_up_of_a_run_is_paid_for(world: World, *, known: 
     world.known(7, minutes=61, run=run)
     world.github.redirects = 1
     assert world.tick() == [*lists("acme/shop"), f"run {run}"]
-    (purse,) = world.stage.rows("SELECT * FROM catch_up_purses")
+    (purse,) = world.stage.rows("SELECT * FROM catch_up_quotas")
     assert 62.5 - 10 <= purse.calls <= 62.5 - 9.9
 
 
@@ -383,7 +383,7 @@ def test_what_is_given_back_does_not_undo_what_another_tick_paid(world: World) -
     world.tick()
     world.github.list_runs = meanwhile  # type: ignore[method-assign]
     world.tick()
-    (purse,) = world.stage.rows("SELECT * FROM catch_up_purses")
+    (purse,) = world.stage.rows("SELECT * FROM catch_up_quotas")
     assert 62.5 - 24 <= purse.calls <= 62.5 - 23.9
 
 
@@ -401,7 +401,7 @@ def test_two_first_payments_at_once_are_two(world: World) -> None:
             assert time.monotonic() < end
             time.sleep(0.01)
     second.join()
-    (purse,) = world.stage.rows("SELECT * FROM catch_up_purses")
+    (purse,) = world.stage.rows("SELECT * FROM catch_up_quotas")
     assert 62.5 - 2 <= purse.calls <= 62.5 - 1.9
 
 
@@ -418,7 +418,7 @@ def test_a_list_that_left_something_to_do_is_read_again(world: World) -> None:
 def test_no_hour_costs_more_than_its_share_of_the_quota(world: World) -> None:
     world.github.quota = 1000
     world.settings(catch_up_percent=2)
-    for number in range(12):  # of which each look costs two and one for its run, as nothing is ever the same
+    for number in range(12):  # of which each check costs two and one for its run, as nothing is ever the same
         world.known(100 + number, "completed", repository=f"acme/r{number}")
     for minute in range(0, 60, 5):
         for number in range(12):
@@ -437,13 +437,13 @@ def test_the_next_tick_goes_on_where_this_one_stopped(world: World) -> None:
     first = [each for each in world.github.asked if each.startswith("jobs")]
     assert 50 < len(first) < 65
     (before,) = world.stage.rows("SELECT * FROM catch_up_repositories")
-    assert (before.looked_at, before.next_run) == (None, runs[len(first)])
+    assert (before.checked_at, before.next_run) == (None, runs[len(first)])
     world.later(30)
     world.tick()
     second = [each for each in world.github.asked if each.startswith("jobs")]
     assert [*first, *second] == [f"jobs {run}" for run in runs]
     (after,) = world.stage.rows("SELECT * FROM catch_up_repositories")
-    assert after.looked_at == before.began_at
+    assert after.checked_at == before.began_at
     assert (after.began_at, after.next_run) == (None, None)
 
 
@@ -482,7 +482,7 @@ def test_a_repository_that_is_not_there_for_us_is_left_alone_ever_longer_and_con
 @pytest.mark.parametrize(
     ("error", "why"),
     [
-        (Retryable("500"), "silent"),
+        (Retryable("500"), "no_answer"),
         (RateLimited("slow", after=600), "limited"),
         (NotInstalled("404"), "uninstalled"),
         (Suspended("403"), "uninstalled"),
@@ -498,14 +498,14 @@ def test_an_installation_that_does_not_answer_is_left_and_stops_no_other(
     world.known(4, "completed", repository="zoo/app", installation=777)
     world.github.breaks["acme/shop"] = error
     before = world.left(why)
-    tried = ["queued acme/r2", "queued acme/r3", "queued acme/r5"][: 3 if why == "silent" else 1]
+    tried = ["queued acme/r2", "queued acme/r3", "queued acme/r5"][: 3 if why == "no_answer" else 1]
     assert world.tick() == [*tried, *lists("zoo/app")]
     assert world.left(why) == before + 4
     again = [each for each in world.tick() if "acme" in each]
     if why == "uninstalled":
         assert again == []
     else:
-        assert again[0] == ("queued acme/shop" if why == "silent" else "queued acme/r3")
+        assert again[0] == ("queued acme/shop" if why == "no_answer" else "queued acme/r3")
 
 
 @pytest.mark.parametrize("error", [Retryable("502"), Gone("404"), ValueError("a bug")], ids=str)
@@ -531,9 +531,9 @@ def test_runs_that_are_silent_one_after_the_other_are_passed_by_the_next_tick(wo
     for number in range(3):
         world.github.broken[world.github.run(job(10 + number))] = Retryable("502")
     world.github.run(job(8))
-    before = world.left("silent")
+    before = world.left("no_answer")
     world.tick()
-    assert (world.shown(8), world.left("silent")) == (None, before + 1)
+    assert (world.shown(8), world.left("no_answer")) == (None, before + 1)
     world.tick()
     assert world.shown(8) == ("queued", None)
 
@@ -682,7 +682,7 @@ def test_our_own_pace_is_waited_for_and_costs_nothing(world: World) -> None:
     world.github.run(job(7))
     world.tick()
     assert world.shown(7) == ("queued", None)
-    (purse,) = world.stage.rows("SELECT * FROM catch_up_purses")
+    (purse,) = world.stage.rows("SELECT * FROM catch_up_quotas")
     assert 62.5 - 5 <= purse.calls <= 62.5 - 4.9
 
 
@@ -763,10 +763,10 @@ def test_coverage_is_what_was_looked_at_of_what_was_due(world: World) -> None:
     world.github.breaks["acme/zoo"] = Gone("404")
     world.tick()
     found = transaction(world.stage.rt.engine, lambda db: rows.coverage(db, now=utcnow()))
-    assert (found.due, found.looked_at) == (2, 1)
+    assert (found.due, found.checked_at) == (2, 1)
     world.later(20)
     found = transaction(world.stage.rt.engine, lambda db: rows.coverage(db, now=utcnow()))
-    assert (found.due, found.looked_at) == (2, 0)
+    assert (found.due, found.checked_at) == (2, 0)
 
 
 def test_a_job_that_is_asked_about_here_is_not_asked_about_twice(world: World) -> None:
@@ -776,6 +776,6 @@ def test_a_job_that_is_asked_about_here_is_not_asked_about_twice(world: World) -
     world.stage.rows("UPDATE jobs SET hold_reason = 'backoff' WHERE id = 7")
     found = transaction(
         world.stage.rt.engine,
-        lambda db: adrift.adrift_jobs(db, soon=timedelta(0), late=timedelta(0), now=utcnow()),
+        lambda db: unresolved.unresolved_jobs(db, soon=timedelta(0), late=timedelta(0), now=utcnow()),
     )
     assert found == []

@@ -19,7 +19,7 @@ from tasks.claims.mint import mint
 from tasks.claims.stamp import stamp
 from tasks.pools.pools import pools, reconcile
 from tasks.sweeps.gates import gates
-from tasks.sweeps.silent_pods import silent_pods
+from tasks.sweeps.unresponsive_pods import unresponsive_pods
 from tests.integration.matching.stage import WakeKeys
 from tests.integration.tasks.conftest import Stage, StubGitHub, StubSettings
 
@@ -107,11 +107,11 @@ def test_a_pool_is_filled_and_what_is_spent_replaced_but_no_pod_that_lives_is_re
     stage.rows("UPDATE runner_pods SET created_at = created_at - interval '1 h', first_polled_at = created_at")
     stage.rows("UPDATE pools SET start_timeout = -3600")  # whatever does not poll has been silent for long
     stage.rows("INSERT INTO web_instances (id, started_at, beat_at) SELECT 'w', now() - interval '9 h', now()")
-    silent_pods.run()
+    unresponsive_pods.run()
     assert (len(stage.pods()), retiring(stage)) == (3, 0)
 
     stage.rows("UPDATE gates SET closed_at = NULL")
-    silent_pods.run()
+    unresponsive_pods.run()
     assert retiring(stage) == 3
 
 

@@ -146,11 +146,11 @@ def test_more_than_one_page_is_taken_up_by_one_tick(stage: Stage, pod: str, monk
 def test_reconciles_of_a_large_pool_keep_a_distance_and_those_of_a_small_one_do_not(
     waker: Waker, redis_server: Redis
 ) -> None:
-    assert all(waker.has_rested(1) for _ in range(3)), "of which nothing is known"
-    waker.counted(1, pods=99)
-    assert all(waker.has_rested(1) for _ in range(3))
-    waker.counted(2, pods=1000)
-    assert [waker.has_rested(2) for _ in range(3)] == [True, False, False]
+    assert all(waker.may_reconcile(1) for _ in range(3)), "of which nothing is known"
+    waker.record_pod_count(1, pods=99)
+    assert all(waker.may_reconcile(1) for _ in range(3))
+    waker.record_pod_count(2, pods=1000)
+    assert [waker.may_reconcile(2) for _ in range(3)] == [True, False, False]
     for pool_id in (1, 2):
         waker.send(RECONCILE, queue="pools", pool_id=pool_id)
     with redis_server.client() as client:
@@ -172,7 +172,7 @@ def test_a_wake_is_sent_beside_a_reconcile_by_the_list_of_a_tick(waker: Waker, r
     for _ in range(2):
         waker.send(RECONCILE, queue="pools", pool_id=1)
     assert waiting() == 2, "that list is older than what the wake tells of"
-    waker.kept(1, shared=True)
+    waker.clear_reconcile(1, shared=True)
     waker.send(RECONCILE, queue="pools", pool_id=1)
     assert waiting() == 2
     waker.send(RECONCILE, queue="pools", pool_id=1, shared=True)
@@ -193,6 +193,6 @@ def test_a_reconcile_that_comes_too_soon_is_sent_again_and_looks_at_nothing(
 
 def test_without_redis_a_reconcile_waits_for_nobody() -> None:
     waker = Waker(Secret(f"redis://127.0.0.1:{free_port()}/0"))
-    waker.counted(1, pods=1000)
-    assert waker.has_rested(1)
+    waker.record_pod_count(1, pods=1000)
+    assert waker.may_reconcile(1)
     waker.close()

@@ -15,12 +15,12 @@ from k8s_adapters.stamps import STAMP_POLICY, StampOutcome, StampResult
 from k8s_adapters.stamps import unstamp as take_off
 from models.claims import releases, steps
 from models.claims import resume as resume_rows
-from models.db import stranded
+from models.db import stalls
 from models.db.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import Conflict, Forbidden, RateLimited, Retryable, UpstreamError
 from ostler.reasons import meaning_of
-from rules.claims.stranding import Cause
+from rules.claims.stalls import Cause
 from tasks.claims import annotation
 from tasks.claims import release as of_release
 from tasks.claims import retire as of_retire
@@ -62,7 +62,7 @@ def is_left_to_resume(stage: Stage, claim: int, error: UpstreamError, wait: floa
 
 
 def lost_for(stage: Stage) -> float:
-    return transaction(stage.rt.engine, lambda db: stranded.oldest(db, now=utcnow()))[Cause.MESSAGE_LOST]
+    return transaction(stage.rt.engine, lambda db: stalls.oldest(db, now=utcnow()))[Cause.MESSAGE_LOST]
 
 
 @pytest.mark.parametrize(("error", "wait"), FAILURES[:4])

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import pytest
 
 from models.claims.deliver import Delivery, deliver
-from models.claims.watched import execute_unbound
+from models.claims.watch_reports import execute_unidentified
 from models.db.engine import transaction
 from models.pools import offers
 from ostler import clock
@@ -115,7 +115,7 @@ class TestPoll:
     def test_the_stamp_returns_at_once_when_the_job_is_seen_to_run(self, clusterless: Stage, removing: int) -> None:
         poll(clusterless, removing, "poll-9")
         transaction(
-            clusterless.rt.engine, lambda db: execute_unbound(db, removing, now=utcnow(), who="test", why="test")
+            clusterless.rt.engine, lambda db: execute_unidentified(db, removing, now=utcnow(), who="test", why="test")
         )
         resume.run()
         assert clusterless.outbox.take("ostler.stamp") == [{"claim_id": removing}]

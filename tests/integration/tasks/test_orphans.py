@@ -18,11 +18,11 @@ from tasks.claims.retire import retire
 from tasks.pools.pools import pools, reconcile
 from tasks.sweeps import finished_jobs as of_finished
 from tasks.sweeps import orphaned_stamps as of_stamps
-from tasks.sweeps.adrift_jobs import adrift_jobs
 from tasks.sweeps.finished_jobs import finished_jobs
 from tasks.sweeps.orphaned_runners import orphaned_runners
 from tasks.sweeps.orphaned_service_accounts import orphaned_service_accounts
 from tasks.sweeps.orphaned_stamps import orphaned_stamps
+from tasks.sweeps.unresolved_jobs import unresolved_jobs
 from tasks.sweeps.unused_runners import unused_runners
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 
@@ -544,7 +544,7 @@ class TestFinishedJobs:
         finished_jobs.run()
         assert retirements(stage) == []
         finished_jobs.run()
-        assert retirements(stage) == []  # the second look came too early
+        assert retirements(stage) == []  # the second check came too early
 
         stage.later()
         finished_jobs.run()
@@ -568,7 +568,7 @@ class TestFinishedJobs:
         stage.rows("UPDATE jobs SET completed_at = now() - interval '14 min'")
         finished_jobs.run()
 
-        assert stage.see(over).runner_free_at is None
+        assert stage.see(over).runner_idle_at is None
 
     @pytest.fixture
     def lingers(self, stage: Stage, over: int, github: StubGitHub) -> int:
@@ -587,10 +587,12 @@ class TestFinishedJobs:
         return over
 
     @pytest.mark.usefixtures("lingers")
-    def test_a_pod_that_lingers_is_retired_when_its_runner_is_absent_in_two_looks(self, stage: Stage, pod: str) -> None:
+    def test_a_pod_that_lingers_is_retired_when_its_runner_is_absent_in_two_checks(
+        self, stage: Stage, pod: str
+    ) -> None:
         finished_jobs.run()
         finished_jobs.run()
-        assert retirements(stage) == []  # the second look came too early
+        assert retirements(stage) == []  # the second check came too early
         stage.later()
 
         finished_jobs.run()
@@ -609,7 +611,7 @@ class TestFinishedJobs:
         github.runner = runner
         finished_jobs.run()
         github.runner = None
-        finished_jobs.run()  # absent again: the first look of two
+        finished_jobs.run()  # absent again: the first check of two
 
         assert retirements(stage) == []
 
@@ -632,7 +634,7 @@ class TestFinishedJobs:
 
     @pytest.mark.usefixtures("lingers")
     def test_a_look_from_before_the_end_of_its_job_is_not_the_first_at_a_pod_that_lingers(self, stage: Stage) -> None:
-        stage.rows("UPDATE claims SET runner_absent_at = now() - interval '121 s', runner_free_at = NULL")
+        stage.rows("UPDATE claims SET runner_absent_at = now() - interval '121 s', runner_idle_at = NULL")
         finished_jobs.run()
 
         assert retirements(stage) == []
@@ -653,7 +655,7 @@ class TestFinishedJobs:
 
         finished_jobs.run()
 
-        assert stage.see(over).runner_free_at is None
+        assert stage.see(over).runner_idle_at is None
 
     def test_a_look_from_before_the_job_ended_is_not_the_first_of_two(
         self, stage: Stage, pod: str, github: StubGitHub
@@ -661,7 +663,7 @@ class TestFinishedJobs:
         stage.job(7)
         claim = stage.claim(pod, job_id=7, state="executing", age=4000, runner=RUNNER)
         finish_job(stage)
-        stage.rows("UPDATE claims SET runner_free_at = now() - interval '2 h'")
+        stage.rows("UPDATE claims SET runner_idle_at = now() - interval '2 h'")
         github.runner = "online"
 
         finished_jobs.run()
@@ -720,7 +722,7 @@ class TestFinishedJobs:
         assert retirements(stage) == []
         stage.later()
         finished_jobs.run()
-        assert stage.see(claim).runner_free_at is None
+        assert stage.see(claim).runner_idle_at is None
 
     @pytest.mark.parametrize(
         ("told", "state", "hold"),
@@ -764,7 +766,7 @@ class TestFinishedJobs:
         claim = stage.claim_without_job(pod, state="executing", age=4000, runner=RUNNER)
         github.runner = "busy"
         finished_jobs.run()
-        assert stage.see(claim).runner_free_at is None
+        assert stage.see(claim).runner_idle_at is None
         stage.later()
         github.runner = None
         finished_jobs.run()
@@ -813,7 +815,7 @@ class TestFinishedJobs:
             True,
         )
         stage.rows("UPDATE jobs SET changed_at = now() - interval '3 min'")
-        adrift_jobs.run()
+        unresolved_jobs.run()
         (job,) = stage.rows("SELECT state, conclusion FROM jobs WHERE id = 7")
         assert tuple(job) == ("completed", "unknown")
         assert stage.rows("SELECT 1 FROM executions WHERE ended_at IS NULL") == []  # the account's budget is free
@@ -825,7 +827,7 @@ class TestFinishedJobs:
         for _ in range(3):
             finished_jobs.run()
             stage.later()
-        assert (stage.see(endless).state, stage.see(endless).runner_free_at) == ("executing", None)
+        assert (stage.see(endless).state, stage.see(endless).runner_idle_at) == ("executing", None)
 
         github.runner = "online"
         finished_jobs.run()
@@ -844,27 +846,27 @@ class TestFinishedJobs:
 
         finished_jobs.run()
 
-        assert stage.see(endless).runner_free_at is None
+        assert stage.see(endless).runner_idle_at is None
 
     @pytest.mark.usefixtures("over")
     def test_a_list_that_is_older_than_the_end_of_the_job_is_no_look(self, stage: Stage, over: int) -> None:
         stage.with_settings(finished_job_after=5)
         finished_jobs.run()
-        assert stage.see(over).runner_free_at is not None
+        assert stage.see(over).runner_idle_at is not None
         stage.rows("UPDATE runner_lists SET taken_at = taken_at - interval '20 s'")
-        stage.rows("UPDATE claims SET runner_free_at = NULL")
+        stage.rows("UPDATE claims SET runner_idle_at = NULL")
         stage.rows("UPDATE jobs SET completed_at = now() - interval '10 s'")
 
         finished_jobs.run()
 
-        assert stage.see(over).runner_free_at is None
+        assert stage.see(over).runner_idle_at is None
 
     def test_an_owner_that_has_another_name_is_asked_under_that(
         self, stage: Stage, pod: str, github: StubGitHub, over: int
     ) -> None:
         github.login = "acme-two"  # and nobody told us
         finished_jobs.run()
-        assert stage.see(over).runner_free_at is None
+        assert stage.see(over).runner_idle_at is None
         finished_jobs.run()
         stage.later()
         finished_jobs.run()
@@ -882,7 +884,7 @@ class TestFinishedJobs:
         finished_jobs.run()
         stage.later()
         finished_jobs.run()
-        assert stage.see(over).runner_free_at is None  # removed: whether its runner is free, nobody says
+        assert stage.see(over).runner_idle_at is None  # removed: whether its runner is free, nobody says
         stage.rows("INSERT INTO installations VALUES (501, 1, now()), (700, 1, now())")
 
         finished_jobs.run()

@@ -20,7 +20,7 @@ from ostler.clock import utcnow
 from ostler.encryption import Cipher
 from ostler.errors import Forbidden, Invalid, UpstreamError
 from ostler.secrets import Secret
-from rules.claims.fates import Fate, JobFate
+from rules.claims.job_outcomes import JobOutcome, NextStep
 from tasks.claims import stamp as of_stamp
 from tasks.claims.mint import mint
 from tasks.claims.stamp import stamp
@@ -194,14 +194,14 @@ def test_refusal_of_an_overtaken_mint_changes_nothing(
 def test_late_answer_about_a_running_job_holds_no_job_that_has_ended(clusterless: Stage) -> None:
     stage = clusterless
     stage.job(1, state="completed")
-    running = JobFate(Fate.RUNNING, "GitHub says that it is in_progress")
-    transaction(stage.rt.engine, lambda db: releases.move_fate(db, 1, running, now=utcnow(), who="late"))
+    running = JobOutcome(NextStep.RUNNING, "GitHub says that it is in_progress")
+    transaction(stage.rt.engine, lambda db: releases.apply_job_outcome(db, 1, running, now=utcnow(), who="late"))
     (job,) = stage.rows("SELECT state, hold_reason FROM jobs")
     assert (job.state, job.hold_reason) == ("completed", None)
 
 
-@pytest.mark.parametrize("fate", [Fate.REQUEUE, Fate.FINISH, Fate.RUNNING])
-def test_fate_of_one_job_leaves_the_executions_of_others(clusterless: Stage, fate: Fate) -> None:
+@pytest.mark.parametrize("job_outcome", [NextStep.REQUEUE, NextStep.FINISH, NextStep.RUNNING])
+def test_outcome_of_one_job_leaves_the_executions_of_others(clusterless: Stage, job_outcome: NextStep) -> None:
     stage = clusterless
     for number in (1, 2):
         stage.add_pod(f"pod-{number}")
@@ -215,15 +215,15 @@ def test_fate_of_one_job_leaves_the_executions_of_others(clusterless: Stage, fat
             claim=claim,
         )
     (before,) = stage.rows("SELECT * FROM executions WHERE job_id = 2")
-    told = JobFate(fate, "GitHub says so", conclusion="success" if fate is Fate.FINISH else None)
-    transaction(stage.rt.engine, lambda db: releases.move_fate(db, 1, told, now=utcnow(), who="test"))
+    told = JobOutcome(job_outcome, "GitHub says so", conclusion="success" if job_outcome is NextStep.FINISH else None)
+    transaction(stage.rt.engine, lambda db: releases.apply_job_outcome(db, 1, told, now=utcnow(), who="test"))
     assert stage.rows("SELECT * FROM executions WHERE job_id = 2") == [before]
     own = stage.rows("SELECT claim_id, ended_at FROM executions WHERE job_id = 1")
     assert [(row.claim_id is None, row.ended_at is None) for row in own] == {
-        Fate.REQUEUE: [],
-        Fate.FINISH: [(False, False)],
-        Fate.RUNNING: [(True, True)],
-    }[fate]
+        NextStep.REQUEUE: [],
+        NextStep.FINISH: [(False, False)],
+        NextStep.RUNNING: [(True, True)],
+    }[job_outcome]
 
 
 def test_late_step_gives_no_lease_back_when_its_step_was_sent_again(clusterless: Stage) -> None:
@@ -240,7 +240,7 @@ def test_late_step_gives_no_lease_back_when_its_step_was_sent_again(clusterless:
     assert stage.see(claim_id) == before
 
 
-def test_fate_of_a_finished_job_keeps_the_recorded_end_of_its_execution(clusterless: Stage) -> None:
+def test_outcome_of_a_finished_job_keeps_the_recorded_end_of_its_execution(clusterless: Stage) -> None:
     stage = clusterless
     stage.job(1, state="running")
     stage.rows(
@@ -248,7 +248,7 @@ def test_fate_of_a_finished_job_keeps_the_recorded_end_of_its_execution(clusterl
         "VALUES (1, 'runner', 1, 2000, 4096, now() - interval '2 min', now() - interval '1 min')"
     )
     before = stage.rows("SELECT * FROM executions")
-    told = JobFate(Fate.FINISH, "GitHub says so", conclusion="success")
-    transaction(stage.rt.engine, lambda db: releases.move_fate(db, 1, told, now=utcnow(), who="test"))
+    told = JobOutcome(NextStep.FINISH, "GitHub says so", conclusion="success")
+    transaction(stage.rt.engine, lambda db: releases.apply_job_outcome(db, 1, told, now=utcnow(), who="test"))
     assert [row.state for row in stage.rows("SELECT state FROM jobs")] == ["completed"]
     assert stage.rows("SELECT * FROM executions") == before

@@ -100,7 +100,7 @@ def test_paced_mint_is_sent_again_by_resume_when_its_wait_is_over(
     resume.run()
     assert sent == [([claim_id], 2)]
     assert stage.rows("SELECT FROM repairs") == [], "a wait that was meant is no repair"
-    assert stage.see(claim_id).stranded_cause is None
+    assert stage.see(claim_id).stalled_cause is None
 
     github.paced = set()
     mint.run(claim_id=claim_id, chain_no=2)

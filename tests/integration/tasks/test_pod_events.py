@@ -13,7 +13,7 @@ from models.db.engine import transaction
 from ostler.errors import Forbidden, Retryable
 from rules.claims.pod_ends import tell
 from tasks.claims.pod_events import MOST_A_MINUTE, pod_events
-from tasks.pools.watched import pod_gone, pods_changed
+from tasks.pools.watch_reports import pod_gone, pods_changed
 from tests.integration.tasks.conftest import RUNNER, Stage
 
 AT = "2026-11-23T12:03:04+00:00"

@@ -123,7 +123,7 @@ class Stage:
         self.rows("UPDATE redeliveries SET due_at = due_at - :by, first_failed_at = first_failed_at - :by", by=by)
         self.rows(
             """
-            UPDATE redelivery_progress SET looked_at = looked_at - :by, checkpoint = checkpoint - :by,
+            UPDATE redelivery_progress SET checked_at = checked_at - :by, checkpoint = checkpoint - :by,
                    scan_began = scan_began - :by, not_before = not_before - :by
             """,
             by=by,
@@ -334,7 +334,7 @@ def test_a_look_that_breaks_moves_nothing_and_is_made_good_by_the_next(stage: St
     before = stage.progress
     stage.github.breaks = {1: Retryable("cut")}
     assert stage.tick() == []
-    assert (stage.progress.looked_at, stage.progress.checkpoint) == (before.looked_at, before.checkpoint)
+    assert (stage.progress.checked_at, stage.progress.checkpoint) == (before.checked_at, before.checkpoint)
     stage.github.breaks = {}
     assert stage.tick() == [lost]
 

@@ -15,7 +15,7 @@ from ostler.clock import utcnow
 from tasks.claims.retire import retire
 from tasks.claims.stamp import stamp, unstamp
 from tasks.pools.pools import reconcile
-from tasks.pools.watched import pods_changed, poller_ended
+from tasks.pools.watch_reports import pods_changed, poller_ended
 from tasks.sweeps.missing_stamps import missing_stamps
 from tasks.sweeps.resume import resume
 from tasks.sweeps.unused_runners import unused_runners
@@ -142,7 +142,7 @@ class TestKept:
 class TestJitThatArrivesAfterTheLook:
     @pytest.fixture
     def arrives(self, stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let the JIT arrive between the look at the Pod and the un-stamp."""
+        """Let the JIT arrive between the check of the Pod and the un-stamp."""
         find = StubGitHub.find_runner
 
         def then(github: StubGitHub, **asked: Any) -> Any:

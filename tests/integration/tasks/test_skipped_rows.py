@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 
 from models.claims import resume as due
-from models.db import patience
+from models.db import client_waits
 from models.db.engine import is_locked, make_engine, transaction
 from models.intake import repositories
 from models.pools import pod_rows
@@ -21,7 +21,7 @@ from models.sweeps import catch_up, prune, redelivery
 from models.upstream import gates as gate_rows
 from ostler.clock import utcnow
 from ostler.upstreams import Upstream
-from tasks.pools.watched import pods_changed
+from tasks.pools.watch_reports import pods_changed
 from tasks.sweeps import resume as of_resume
 from tasks.sweeps.gates import gates
 from tasks.sweeps.orphaned_runners import orphaned_runners
@@ -69,14 +69,14 @@ def test_page_waits_briefly_for_its_first_locked_row_and_hardly_for_further_ones
         )
 
     assert limit() == "5s"
-    with locked(stage, "SELECT 1 FROM claims WHERE id = :id", id=first), patience.brief_waits():
+    with locked(stage, "SELECT 1 FROM claims WHERE id = :id", id=first), client_waits.brief_waits():
         assert limit() == "300ms"
         with pytest.raises(OperationalError) as failed:
             touch(first)
         assert is_locked(failed.value)
         assert limit() == "20ms"
         touch(second)
-        patience.renew()
+        client_waits.renew()
         assert limit() == "300ms"
     assert limit() == "5s"
 
@@ -224,7 +224,7 @@ def test_gates_look_at_the_other_upstream_when_the_row_of_one_is_locked(stage: S
     with locked(stage, "SELECT 1 FROM gates WHERE upstream = :upstream", upstream=next(iter(Upstream))):
         with pytest.raises(OperationalError):
             gates.run()
-        looked = [row.upstream for row in stage.rows("SELECT upstream FROM gates WHERE looked_at IS NOT NULL")]
+        looked = [row.upstream for row in stage.rows("SELECT upstream FROM gates WHERE checked_at IS NOT NULL")]
         assert looked == list(Upstream)[1:]
         assert [row.outcome for row in stage.rows("SELECT outcome FROM sweeps")] == ["failed"]
 
@@ -268,16 +268,16 @@ def test_repositories_are_due_when_the_row_of_one_is_locked(stage: Stage) -> Non
     stage.job(2)
     stage.rows("UPDATE jobs SET repository = 'acme/other' WHERE id = 2")
 
-    def look() -> list[str]:
+    def check() -> list[str]:
         found = transaction(
             stage.rt.engine,
             lambda db: catch_up.places(db, seen_within=timedelta(days=1), note=True, now=utcnow()),
         )
         return sorted(place.repository for place in found)
 
-    assert look() == ["acme/other", "acme/shop"]
+    assert check() == ["acme/other", "acme/shop"]
     with locked(stage, "SELECT 1 FROM catch_up_repositories WHERE repository = 'acme/shop'"):
-        assert look() == ["acme/other", "acme/shop"]
+        assert check() == ["acme/other", "acme/shop"]
 
 
 def test_repository_is_renamed_when_one_of_its_claims_is_locked(stage: Stage) -> None:

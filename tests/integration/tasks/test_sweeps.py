@@ -12,17 +12,17 @@ from models.sweeps import sweeps
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Forbidden, Gone, NotInstalled
-from rules.claims.fates import Fate, JobFate
+from rules.claims.job_outcomes import JobOutcome, NextStep
 from tasks.claims.release import release
 from tasks.claims.retire import retire
 from tasks.pools.pools import reconcile
 from tasks.sweeps import unused_runners as of_unused
-from tasks.sweeps.adrift_jobs import adrift_jobs
 from tasks.sweeps.finished_jobs import finished_jobs
 from tasks.sweeps.missing_pods import missing_pods
 from tasks.sweeps.missing_stamps import missing_stamps
 from tasks.sweeps.orphaned_runners import orphaned_runners
 from tasks.sweeps.stale_claims import stale_claims
+from tasks.sweeps.unresolved_jobs import unresolved_jobs
 from tasks.sweeps.unused_runners import unused_runners
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 
@@ -169,12 +169,12 @@ def test_a_spent_pod_does_not_wait_for_a_github_that_cannot_be_asked(
 
     for _ in range(3):  # GitHub is away, tick after tick
         stage.rows("UPDATE jobs SET changed_at = changed_at - interval '1 h', ask_after = NULL")
-        adrift_jobs.run()
+        unresolved_jobs.run()
         after = stage.see(claim)
         assert (after.job_state, after.hold_reason) == ("running", "ask_github")
     github.broken, github.job = False, ("completed", "success", RUNNER)
     stage.rows("UPDATE jobs SET ask_after = NULL")
-    adrift_jobs.run()
+    unresolved_jobs.run()
     after = stage.see(claim)
     assert (after.job_state, after.hold_reason, after.conclusion) == ("completed", None, "success")
 
@@ -193,7 +193,7 @@ def test_a_delivered_claim_without_its_stamp_is_stamped_and_a_young_one_not_yet(
     ("runner", "job", "state", "after_job", "counted"),
     [
         ("busy", ("in_progress", None, RUNNER), "executing", (7, "running"), "execute"),
-        ("busy", ("queued", None, None), "executing", (None, "queued"), "execute_unbound"),
+        ("busy", ("queued", None, None), "executing", (None, "queued"), "execute_unidentified"),
         ("online", ("queued", None, None), "delivered", (7, "claimed"), "wait"),
         ("online", ("in_progress", None, "another"), "spare", (None, "running"), "spare"),
         ("online", ("completed", "cancelled", None), "spare", (None, "completed"), "spare"),
@@ -222,7 +222,7 @@ def test_a_runner_without_an_execution_is_judged_by_what_github_shows(
 
 def looks() -> dict[str, float]:
     """Return how often each verdict was counted."""
-    (family,) = telemetry.UNUSED_LOOKS.collect()
+    (family,) = telemetry.UNUSED_RUNNER_CHECKS.collect()
     return {each.labels["verdict"]: each.value for each in family.samples}
 
 
@@ -531,10 +531,10 @@ def test_late_answer_about_a_job_makes_no_spare_of_a_claim_that_executes_it(clus
     stage.job(7, state="running")
     claim = stage.claim("pod-1", job_id=7, state="executing")
     before = stage.see(claim)
-    cancelled = JobFate(Fate.FINISH, "GitHub says that it is over", conclusion="cancelled")
+    cancelled = JobOutcome(NextStep.FINISH, "GitHub says that it is over", conclusion="cancelled")
     made = transaction(
         stage.rt.engine,
-        lambda db: sweeps.make_spare(db, claim, job_id=7, fate=cancelled, now=utcnow(), who="late"),
+        lambda db: sweeps.make_spare(db, claim, job_id=7, job_outcome=cancelled, now=utcnow(), who="late"),
     )
     assert not made
     assert stage.see(claim) == before

@@ -17,7 +17,7 @@ from ostler.errors import Forbidden, Gone, RateLimited, Retryable, UpstreamError
 from ostler.secrets import Secret
 from rules.routing.runner_groups import GroupSeen
 from tasks.claims.mint import mint
-from tasks.routing.origins import ask_run
+from tasks.routing.run_origins import ask_run
 from tasks.sweeps.rematch import rematch
 from tests.integration.models.webhook_rows import deliver, queued
 from tests.integration.tasks.conftest import Stage, run_seen

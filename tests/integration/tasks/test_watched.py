@@ -13,8 +13,8 @@ from ostler.clock import utcnow
 from rules.waiting import explain
 from tasks.claims.retire import retire
 from tasks.pools.pools import pools, reconcile
-from tasks.pools.watched import pod_executes, pod_gone, pods_changed, poller_ended
-from tasks.sweeps.unbound_executions import unbound_executions
+from tasks.pools.watch_reports import pod_executes, pod_gone, pods_changed, poller_ended
+from tasks.sweeps.unidentified_executions import unidentified_executions
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 
 
@@ -206,7 +206,7 @@ def test_a_claim_whose_jit_never_left_us_is_not_marked(stage: Stage, pod: str, s
     assert stage.see(claim).state == state
 
 
-def executing_unbound(stage: Stage, pod: str, *, age: float = 100) -> int:
+def executing_unidentified(stage: Stage, pod: str, *, age: float = 100) -> int:
     stage.job(7)
     claim = stage.claim(pod, job_id=7, state="delivered", runner=RUNNER, age=age)
     stage.execute_job(pod)
@@ -218,11 +218,11 @@ def executing_unbound(stage: Stage, pod: str, *, age: float = 100) -> int:
 def test_github_says_that_the_runner_executes_the_job_it_was_claimed_for(
     stage: Stage, pod: str, github: StubGitHub
 ) -> None:
-    claim = executing_unbound(stage, pod)
+    claim = executing_unidentified(stage, pod)
     github.job = ("in_progress", None, RUNNER)
 
     for _ in range(2):
-        unbound_executions.run()
+        unidentified_executions.run()
 
     after = stage.see(claim)
     assert (after.state, after.job_id, after.job_state) == ("executing", 7, "running")
@@ -243,25 +243,25 @@ def test_github_says_that_the_runner_executes_the_job_it_was_claimed_for(
 def test_a_job_whose_runner_executes_another_does_not_wait_for_that_ones_end(
     stage: Stage, pod: str, github: StubGitHub, answer: Any, job_state: str, hold: str | None
 ) -> None:
-    claim = executing_unbound(stage, pod)
+    claim = executing_unidentified(stage, pod)
     github.job = answer
 
-    unbound_executions.run()
+    unidentified_executions.run()
 
     after = stage.see(claim)
     assert (after.state, after.job_id) == ("executing", None)
     (job,) = stage.rows("SELECT state, hold_reason FROM jobs WHERE id = 7")
     assert tuple(job) == (job_state, hold)
-    unbound_executions.run()  # there is nothing left to ask
+    unidentified_executions.run()  # there is nothing left to ask
 
 
 @pytest.mark.parametrize("age", [10, 100])
 def test_a_young_mark_and_a_github_that_does_not_answer_change_nothing(
     stage: Stage, pod: str, github: StubGitHub, age: float
 ) -> None:
-    claim = executing_unbound(stage, pod, age=age)
+    claim = executing_unidentified(stage, pod, age=age)
     github.broken = age > 60
-    unbound_executions.run()
+    unidentified_executions.run()
     after = stage.see(claim)
     assert (after.state, after.job_id, after.job_state) == ("executing", 7, "claimed")
 

@@ -1,4 +1,4 @@
-"""A worker that has just started has the pools looked at, and does not wait for beat's first tick."""
+"""A worker that has just started has the pools checked, and does not wait for beat's first tick."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from types import SimpleNamespace
 from lab.redis import Redis
 from ostler.secrets import Secret
 from ostler.wakes import producer
-from tasks.worker.processes import look_at_the_pools
+from tasks.worker.processes import reconcile_at_start
 
 
 def test_a_worker_that_is_ready_asks_for_the_pools(redis_server: Redis) -> None:
     app = producer(Secret(redis_server.url))
 
-    look_at_the_pools(sender=SimpleNamespace(app=app))
+    reconcile_at_start(sender=SimpleNamespace(app=app))
 
     with redis_server.client() as client:
         (message,) = client.lrange("pools", 0, -1)

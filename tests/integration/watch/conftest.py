@@ -143,7 +143,7 @@ class Scene:
         return [arguments["pool"] for name, arguments in self.messages() if name == "ostler.pool_changed"]
 
     def asked_sweeps(self) -> int:
-        """Return how often the sweeps were asked to look at everything."""
+        """Return how often the sweeps were asked to check everything."""
         return sum(1 for name, _ in self.messages() if name == "ostler.missing_pods")
 
 

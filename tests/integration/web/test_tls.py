@@ -201,7 +201,7 @@ def test_files_that_do_not_fit_each_other_leave_the_certificate_before_in_force(
     (cluster.folder / "tls.crt").write_bytes(signed.certificate)
     certificate = web._server.certificate
     assert certificate is not None
-    assert not certificate.look()
+    assert not certificate.check()
     assert served_by(web, old)
 
     (cluster.folder / "tls.key").write_bytes(signed.key)

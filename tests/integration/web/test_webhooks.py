@@ -527,7 +527,7 @@ def cut(engine: Engine) -> int:
         SELECT count(*) FILTER (WHERE pg_terminate_backend(pid, 10000)) FROM pg_stat_activity
         WHERE datname = current_database() AND wait_event_type = 'Lock'
     """)
-    with engine.connect() as db:  # of its own: a transaction sees the activity of its first look
+    with engine.connect() as db:  # of its own: a transaction sees the activity of its first check
         return int(db.execute(statement).scalar_one())
 
 

@@ -13,10 +13,10 @@ from github_adapters.client import GitHub
 from github_adapters.repeat import Timing
 from ostler.errors import Busy, Conflict, Forbidden, Gone, Invalid, RateLimited, Retryable, UpstreamError
 from ostler.secrets import Secret
-from rules.claims.fates import Fate
+from rules.claims.job_outcomes import NextStep
 from rules.routing.scopes import Scope
 from rules.upstream.retry import RetryPolicy
-from tasks.claims.github import ask_fate
+from tasks.claims.github import ask_job_outcome
 from tests.unit.github_adapters.conftest import Clock
 from tests.unit.github_adapters.upstream import Call, Reply, Upstream
 
@@ -238,9 +238,9 @@ def test_a_step_that_asks_what_became_of_a_job_makes_four_attempts(
 ) -> None:
     rt: Any = SimpleNamespace(github=github)
     upstream.answer = replies(*[Reply(status=502)] * 3, Reply(body=JOB), then=Reply(status=404))
-    assert ask_fate(rt, job_id=3, repository="acme/app", installation_id=1).fate is Fate.REQUEUE
+    assert ask_job_outcome(rt, job_id=3, repository="acme/app", installation_id=1).next_step is NextStep.REQUEUE
     assert len(slept) == 3
     upstream.answer = lambda _: Reply(status=410)
     with pytest.raises(Gone):
-        ask_fate(rt, job_id=3, repository="acme/app", installation_id=1)
+        ask_job_outcome(rt, job_id=3, repository="acme/app", installation_id=1)
     assert len(slept) == 3

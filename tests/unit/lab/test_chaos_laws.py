@@ -102,7 +102,7 @@ def test_a_stamp_may_be_lost_before_a_delivery_and_never_after_one() -> None:
 
 
 @pytest.mark.parametrize(("gone_for", "laws"), [(-5.0, {"L8"}), (3.0, {"L8"}), (61.0, set())])
-def test_a_runner_that_was_there_a_moment_ago_was_not_absent_in_two_looks(gone_for: float, laws: set[str]) -> None:
+def test_a_runner_that_was_there_a_moment_ago_was_not_absent_in_two_checks(gone_for: float, laws: set[str]) -> None:
     log = [{"event": "runner_deleted", "runner": "r1", "at": 1000.0}]
 
     assert {each.law for each in of_absences([Absence(1, "r1", 1000.0 + gone_for)], log)} == laws

@@ -29,9 +29,9 @@ from cli.doctor import (
     strangers,
 )
 from cli.doctor.checks import CHECKS
+from cli.doctor.context import Rows
 from cli.doctor.findings import Check, Outcome, Verdict, ok, unknown
 from cli.doctor.runner import is_bad, run
-from cli.doctor.sight import Rows
 from deploys.addresses import PRIVATE_V4
 from github_adapters import permissions
 from github_adapters.app import AppInstallation, AppSeen
@@ -133,7 +133,7 @@ class Kube:
         raise Gone(f"{method} {path}")
 
 
-class Sight:
+class Context:
     """What the checks see, as the test says; a value that is an exception is raised."""
 
     def __init__(self, **seen: Any) -> None:
@@ -331,14 +331,14 @@ NETWORK = [
 
 @pytest.mark.parametrize(("seen", "outcome", "says"), NETWORK)
 def test_job_network_names_the_addresses_that_jobs_reach(seen: dict[str, Any], outcome: Outcome, says: str) -> None:
-    found = network.job_network(Sight(**seen))  # type: ignore[arg-type]
+    found = network.job_network(Context(**seen))  # type: ignore[arg-type]
     assert found.outcome is outcome, found
     assert says in f"{found.cause} {found.cure}"
 
 
 @pytest.mark.parametrize(("check", "seen", "outcome", "says"), CASES)
 def test_a_check_says_what_is(check: Callable[..., Verdict], seen: dict[str, Any], outcome: Outcome, says: str) -> None:
-    found = check(Sight(**seen))
+    found = check(Context(**seen))
     assert found.outcome is outcome, found
     assert says in f"{found.cause} {found.cure}"
     assert found.cure or outcome in {OK, DUNNO}, "what is not well has a cure"
@@ -350,7 +350,7 @@ def test_every_check_was_seen_failing_here_or_against_the_real_thing() -> None:
     elsewhere |= {network.job_network}  # above
     elsewhere |= {certificate.certificate}  # test_doctor_certificate.py
     elsewhere |= {cluster.pod_creation}  # below, and tests/contract/chart/test_creation_policy.py
-    assert {check.look for check in CHECKS} - seen - elsewhere == {installation.versions}
+    assert {check.run for check in CHECKS} - seen - elsewhere == {installation.versions}
 
 
 def test_a_definition_of_another_version_is_told_by_what_differs() -> None:
@@ -381,7 +381,7 @@ def test_a_policy_that_lets_the_collector_through_has_failed_and_one_that_cannot
 ) -> None:
     answer = PolicyAnswer("what it said", refused=refused, cure="what to do")
     monkeypatch.setattr(cluster, "refuses_the_collector", lambda *_: answer)
-    assert cluster.admission(Sight(kube=None)).outcome is outcome  # type: ignore[arg-type]
+    assert cluster.admission(Context(kube=None)).outcome is outcome  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("refused", "outcome"), [(True, OK), (False, WARN), (None, DUNNO)])
@@ -390,7 +390,7 @@ def test_workers_that_may_create_any_pod_are_a_warning(
 ) -> None:
     answer = PolicyAnswer("what it said", refused=refused, cure="what to do")
     monkeypatch.setattr(cluster, "refuses_other_pods", lambda *_: answer)
-    assert cluster.pod_creation(Sight(kube=None)).outcome is outcome  # type: ignore[arg-type]
+    assert cluster.pod_creation(Context(kube=None)).outcome is outcome  # type: ignore[arg-type]
 
 
 # How they run
@@ -434,7 +434,7 @@ def test_one_that_hangs_or_breaks_stops_no_other_and_all_of_it_ends() -> None:
             check("lacks", lacks_settings),
             check("fine", lambda _: ok("well")),
         ],
-        Sight(),  # type: ignore[arg-type]
+        Context(),  # type: ignore[arg-type]
     )
     never.set()
     assert time.monotonic() - began < 30
@@ -454,7 +454,7 @@ def test_one_that_hangs_or_breaks_stops_no_other_and_all_of_it_ends() -> None:
 )
 def test_the_exit_status_tells_what_failed(outcome: Outcome, bad: bool, strictly: bool) -> None:
     checks = [check("c", lambda _: replace(unknown("x"), outcome=outcome)), check("fine", lambda _: ok("well"))]
-    found = run(checks, Sight())  # type: ignore[arg-type]
+    found = run(checks, Context())  # type: ignore[arg-type]
     assert (is_bad(found, strict=False), is_bad(found, strict=True)) == (bad, strictly)
 
 
@@ -470,16 +470,16 @@ def test_a_public_app_with_open_pools_fails_where_new_accounts_are_served(
         SimpleNamespace(name="own", allowed_accounts=(1,)),
     ]
     monkeypatch.setattr(strangers, "list_pools", lambda *_, **__: pools)
-    sight = Sight(github=GitHub(is_public=True), settings=SimpleNamespace(new_accounts=new_accounts), kube=None)
+    context = Context(github=GitHub(is_public=True), settings=SimpleNamespace(new_accounts=new_accounts), kube=None)
 
-    found = strangers.strangers(sight)  # type: ignore[arg-type]
+    found = strangers.strangers(context)  # type: ignore[arg-type]
 
     assert found.outcome is outcome
     assert told in f"{found.cause} {found.cure}"
 
 
 def test_exit_status_is_bad_when_nothing_could_be_checked() -> None:
-    found = run([check("one", lambda _: unknown("x")), check("two", lambda _: unknown("x"))], Sight())  # type: ignore[arg-type]
+    found = run([check("one", lambda _: unknown("x")), check("two", lambda _: unknown("x"))], Context())  # type: ignore[arg-type]
     assert is_bad(found, strict=False)
 
 
@@ -487,14 +487,14 @@ def test_check_whose_setting_is_missing_names_the_variable_and_no_bug() -> None:
     def lacks(_: object) -> Verdict:
         raise ConfigurationError("OSTLER_A: it is not set; x\nOSTLER_B: it is not set; y")
 
-    (found,) = run([check("lacks", lacks)], Sight())  # type: ignore[arg-type]
+    (found,) = run([check("lacks", lacks)], Context())  # type: ignore[arg-type]
     assert (found.cause, found.cure) == ("not checked: OSTLER_A, OSTLER_B", "cure the lines that failed first")
 
 
 def test_doctor_names_the_proxy_and_the_authorities_without_the_login(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://ann:hunter2@proxy.corp:3128")
     monkeypatch.setenv("OSTLER_CA_BUNDLE", "/etc/ca.pem")
-    found = github.way(Sight())  # type: ignore[arg-type]
+    found = github.way(Context())  # type: ignore[arg-type]
     assert (found.outcome, "hunter2" in found.cause) == (OK, False)
     assert "by the proxy proxy.corp:3128 (HTTPS_PROXY)" in found.cause
     assert "/etc/ca.pem (OSTLER_CA_BUNDLE)" in found.cause

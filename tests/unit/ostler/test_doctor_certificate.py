@@ -24,7 +24,7 @@ HOST = "ostler-web-polls.ostler.svc"
 NOW = datetime.now(UTC)
 
 
-def sight(url: str) -> Any:
+def context(url: str) -> Any:
     return SimpleNamespace(settings=SimpleNamespace(dispatch_url=url))
 
 
@@ -90,19 +90,19 @@ def test_certificate_for_another_name_fails(names: tuple[str, ...], host: str, f
 
 def test_certificate_is_read_from_the_address_itself(tmp_path: Path) -> None:
     with served(tmp_path, timedelta(days=20)) as port:
-        found = certificate.certificate(sight(f"https://127.0.0.1:{port}/runners/v1/dispatch"))
+        found = certificate.certificate(context(f"https://127.0.0.1:{port}/runners/v1/dispatch"))
     assert (found.outcome, "ends in 19 days" in found.cause) == (Outcome.WARNING, True)
 
 
 def test_address_without_tls_has_no_certificate_to_end() -> None:
-    assert certificate.certificate(sight("http://web/runners/v1/dispatch")).outcome is Outcome.OK
+    assert certificate.certificate(context("http://web/runners/v1/dispatch")).outcome is Outcome.OK
 
 
 def test_address_that_is_not_reached_is_unknown_and_says_where_to_ask() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
     for host in (f"127.0.0.1:{port}", "no-such-host.invalid"):
-        found = certificate.certificate(sight(f"https://{host}/runners/v1/dispatch"))
+        found = certificate.certificate(context(f"https://{host}/runners/v1/dispatch"))
         assert found.outcome is Outcome.UNKNOWN
         assert found.cure is not None
         assert "kubectl exec" in found.cure
@@ -119,7 +119,7 @@ def test_server_that_speaks_no_tls_fails() -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        found = certificate.certificate(sight(f"https://127.0.0.1:{listening.getsockname()[1]}/runners/v1/dispatch"))
+        found = certificate.certificate(context(f"https://127.0.0.1:{listening.getsockname()[1]}/runners/v1/dispatch"))
         thread.join()
     assert found.outcome is Outcome.FAILED
 

@@ -21,7 +21,7 @@ EVIDENCE = st.builds(
     gone=st.booleans(),
     runner_removed_proof=st.booleans(),
     executed_job_terminal_for_seconds=st.none() | st.floats(),
-    runner_absent_or_idle_in_two_looks=st.booleans(),
+    runner_absent_or_idle_in_two_checks=st.booleans(),
 )
 
 
@@ -71,14 +71,14 @@ def test_a_removed_runner_frees_the_pod_unless_the_last_look_saw_it_alive() -> N
 
 
 def test_the_end_of_the_executed_job_frees_the_pod_after_15_minutes_with_an_idle_runner() -> None:
-    over = replace(DELIVERED, executed_job_terminal_for_seconds=900, runner_absent_or_idle_in_two_looks=True)
+    over = replace(DELIVERED, executed_job_terminal_for_seconds=900, runner_absent_or_idle_in_two_checks=True)
 
     assert not may_hold_jit(over).busy
     assert not may_hold_jit(replace(over, github_runner_seen="online")).busy
     assert may_hold_jit(replace(over, github_runner_seen="busy")).busy
     assert may_hold_jit(replace(over, executed_job_terminal_for_seconds=899)).busy
     assert may_hold_jit(replace(over, executed_job_terminal_for_seconds=None)).busy
-    assert may_hold_jit(replace(over, runner_absent_or_idle_in_two_looks=False)).busy
+    assert may_hold_jit(replace(over, runner_absent_or_idle_in_two_checks=False)).busy
     assert not may_hold_jit(replace(over, executed_job_terminal_for_seconds=60), job_over_after=60).busy
 
 

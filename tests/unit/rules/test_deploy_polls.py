@@ -49,7 +49,7 @@ def release(address: str, *, public_polls: bool | None) -> Manifests:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "strands"),
+    ("before", "after", "stalls"),
     [
         (release(OLD, public_polls=None), release(NEW, public_polls=True), False),
         (release(OLD, public_polls=None), release(NEW, public_polls=False), True),
@@ -67,10 +67,10 @@ def release(address: str, *, public_polls: bool | None) -> Manifests:
         "an address that no Service has",
     ],
 )
-def test_deploy_strands_idle_pods_when_their_address_is_served_no_more(
-    before: Manifests, after: Manifests, strands: bool
+def test_deploy_stalls_idle_pods_when_their_address_is_served_no_more(
+    before: Manifests, after: Manifests, stalls: bool
 ) -> None:
-    assert [each.danger for each in judge_polls(before, after)] == [Danger.IDLE_STRANDS] * strands
+    assert [each.danger for each in judge_polls(before, after)] == [Danger.IDLE_STRANDS] * stalls
 
 
 SECURE = "https://ostler-web-polls.ostler.svc/runners/v1/dispatch"
@@ -94,7 +94,7 @@ def secured(address: str, *, tls: bool = True, plain: bool = True, signer: str =
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "strands"),
+    ("before", "after", "stalls"),
     [
         (release(NEW, public_polls=True), secured(SECURE), False),
         (release(NEW, public_polls=True), secured(SECURE, plain=False), True),
@@ -120,13 +120,13 @@ def secured(address: str, *, tls: bool = True, plain: bool = True, signer: str =
         "two steps back",
     ],
 )
-def test_deploy_strands_idle_pods_when_they_cannot_verify_or_reach_web_any_more(
-    before: Manifests, after: Manifests, strands: bool
+def test_deploy_stalls_idle_pods_when_they_cannot_verify_or_reach_web_any_more(
+    before: Manifests, after: Manifests, stalls: bool
 ) -> None:
-    assert [each.danger for each in judge_polls(before, after)] == [Danger.IDLE_STRANDS] * strands
+    assert [each.danger for each in judge_polls(before, after)] == [Danger.IDLE_STRANDS] * stalls
 
 
-def test_first_installation_strands_nobody() -> None:
+def test_first_installation_stalls_nobody() -> None:
     assert list(judge_polls(None, release(NEW, public_polls=False))) == []
 
 
@@ -136,7 +136,7 @@ def test_check_of_a_deploy_names_the_address() -> None:
     assert OLD in found.reason
 
 
-def stranded(before: Manifests, after: Manifests) -> bool:
+def stalled(before: Manifests, after: Manifests) -> bool:
     return bool(list(judge_polls(before, after)))
 
 
@@ -151,27 +151,27 @@ GONE = read_manifests([], namespace="ostler")
 
 def test_an_address_is_followed_by_the_full_name_of_its_service() -> None:
     full = one(PLAIN, service("ostler-web", "http"), "http://ostler-web.ostler.svc.cluster.local/x")
-    assert stranded(full, GONE)
+    assert stalled(full, GONE)
 
 
 def test_a_service_without_a_target_leads_to_its_own_port() -> None:
     bare = service("ostler-web", "http")
     bare["spec"]["ports"] = [{"port": 8080}]
-    assert stranded(one(PLAIN, bare, "http://ostler-web.ostler.svc:8080/x"), GONE)
-    assert not stranded(one(PLAIN, bare, "http://ostler-web.ostler.svc/x"), GONE)
+    assert stalled(one(PLAIN, bare, "http://ostler-web.ostler.svc:8080/x"), GONE)
+    assert not stalled(one(PLAIN, bare, "http://ostler-web.ostler.svc/x"), GONE)
 
 
 @pytest.mark.parametrize(("kind", "serves"), [("Deployment", True), ("StatefulSet", True), ("Job", False)])
 def test_polls_are_served_by_pods_that_stay(kind: str, *, serves: bool) -> None:
-    assert stranded(one(PLAIN | {"kind": kind}, service("ostler-web", "http"), OLD), GONE) is serves
+    assert stalled(one(PLAIN | {"kind": kind}, service("ostler-web", "http"), OLD), GONE) is serves
 
 
 def test_pods_of_another_namespace_or_of_no_selector_serve_nothing() -> None:
     elsewhere = PLAIN | {"metadata": {"name": "web", "namespace": "other"}}
-    assert not stranded(one(elsewhere, service("ostler-web", "http"), OLD), GONE)
+    assert not stalled(one(elsewhere, service("ostler-web", "http"), OLD), GONE)
     selects_nothing = service("ostler-web", "http")
     selects_nothing["spec"]["selector"] = {}
-    assert not stranded(one(PLAIN, selects_nothing, OLD), GONE)
+    assert not stalled(one(PLAIN, selects_nothing, OLD), GONE)
 
 
 def test_tls_without_a_certificate_serves_nothing() -> None:
@@ -179,10 +179,10 @@ def test_tls_without_a_certificate_serves_nothing() -> None:
     polls["spec"]["ports"] = [{"port": 443, "targetPort": "tls"}]
     env = {"OSTLER_WEB_POLLS_TLS_PORT": "8443", "OSTLER_WEB_POLLS_TLS_CERT": "/tls.crt"}
     served = one(deployment("web", LABELS, env, {"tls": 8443}), polls, SECURE)
-    assert stranded(served, GONE)
-    assert not stranded(one(deployment("web", LABELS, env, {"tls": 8444}), polls, SECURE), GONE)
+    assert stalled(served, GONE)
+    assert not stalled(one(deployment("web", LABELS, env, {"tls": 8444}), polls, SECURE), GONE)
     del env["OSTLER_WEB_POLLS_TLS_CERT"]
-    assert not stranded(one(deployment("web", LABELS, env, {"tls": 8443}), polls, SECURE), GONE)
+    assert not stalled(one(deployment("web", LABELS, env, {"tls": 8443}), polls, SECURE), GONE)
 
 
 def test_an_object_without_the_annotation_names_no_authority() -> None:
@@ -192,6 +192,4 @@ def test_an_object_without_the_annotation_names_no_authority() -> None:
         "kind": "Secret",
         "metadata": {"name": "tls", "annotations": {"ostler.dev/signer": "1"}},
     }
-    assert not stranded(
-        read_manifests([other], namespace="ostler"), read_manifests([other, signed], namespace="ostler")
-    )
+    assert not stalled(read_manifests([other], namespace="ostler"), read_manifests([other, signed], namespace="ostler"))

@@ -1,4 +1,4 @@
-"""The gate: it never flaps, never closes on silence, and opens only after enough good looks in a row."""
+"""The gate: it never flaps, never closes on silence, and opens only after enough good checks in a row."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.upstream.gates import Gate, GateRule, Look, judge
+from rules.upstream.gates import CallCounts, Gate, GateRule, judge
 
 RULE = GateRule()
 
-looks = st.integers(0, 40).flatmap(lambda calls: st.builds(Look, st.just(calls), st.integers(0, calls)))
+looks = st.integers(0, 40).flatmap(lambda calls: st.builds(CallCounts, st.just(calls), st.integers(0, calls)))
 rolls = st.floats(0, 1, exclude_max=True)
 seen = st.lists(st.tuples(looks, rolls), max_size=120)
 rules = st.builds(
@@ -20,87 +20,89 @@ rules = st.builds(
     least_errors=st.integers(1, 10),
     closes_at=st.floats(0.5, 1),
     opens_at=st.floats(0, 0.49),
-    good_looks=st.integers(1, 6),
-    more_looks=st.integers(0, 6),
+    healthy_checks=st.integers(1, 6),
+    extra_checks=st.integers(0, 6),
 )
 
 
-def walk(rule: GateRule, story: list[tuple[Look, float]]) -> list[Gate]:
-    """Return the gate before the first look and after each."""
+def walk(rule: GateRule, story: list[tuple[CallCounts, float]]) -> list[Gate]:
+    """Return the gate before the first counts and after each."""
     gates = [Gate()]
-    for look, roll in story:
-        gates.append(judge(gates[-1], look, rule=rule, roll=roll))
+    for counts, roll in story:
+        gates.append(judge(gates[-1], counts, rule=rule, roll=roll))
     return gates
 
 
-def is_good(look: Look, rule: GateRule) -> bool:
-    return look.calls > 0 and look.errors / look.calls <= rule.opens_at
+def is_good(counts: CallCounts, rule: GateRule) -> bool:
+    return counts.calls > 0 and counts.errors / counts.calls <= rule.opens_at
 
 
 @given(rules, seen)
-def test_it_closes_only_on_enough_errors_that_are_a_large_part(rule: GateRule, story: list[tuple[Look, float]]) -> None:
+def test_it_closes_only_on_enough_errors_that_are_a_large_part(
+    rule: GateRule, story: list[tuple[CallCounts, float]]
+) -> None:
     gates = walk(rule, story)
-    for before, after, (look, _) in zip(gates, gates[1:], story, strict=False):
+    for before, after, (counts, _) in zip(gates, gates[1:], story, strict=False):
         if after.closed and not before.closed:
-            assert look.errors >= rule.least_errors
-            assert look.errors >= rule.closes_at * look.calls - 1e-9
-            assert rule.good_looks <= after.needs <= rule.good_looks + rule.more_looks
+            assert counts.errors >= rule.least_errors
+            assert counts.errors >= rule.closes_at * counts.calls - 1e-9
+            assert rule.healthy_checks <= after.needs <= rule.healthy_checks + rule.extra_checks
 
 
 @given(rules, seen)
 def test_it_opens_only_after_as_many_good_looks_as_it_drew_and_no_other_between(
-    rule: GateRule, story: list[tuple[Look, float]]
+    rule: GateRule, story: list[tuple[CallCounts, float]]
 ) -> None:
     gates = walk(rule, story)
     for number, (before, after) in enumerate(pairwise(gates)):
         if before.closed and not after.closed:
-            said = [look for look, _ in story[: number + 1] if look.calls]
-            assert all(is_good(look, rule) for look in said[-before.needs :])
-            assert len(said) > before.needs >= rule.good_looks
+            said = [counts for counts, _ in story[: number + 1] if counts.calls]
+            assert all(is_good(counts, rule) for counts in said[-before.needs :])
+            assert len(said) > before.needs >= rule.healthy_checks
 
 
 @given(rules, seen)
-def test_it_does_not_flap(rule: GateRule, story: list[tuple[Look, float]]) -> None:
+def test_it_does_not_flap(rule: GateRule, story: list[tuple[CallCounts, float]]) -> None:
     gates = walk(rule, story)
     closings = sum(after.closed and not before.closed for before, after in pairwise(gates))
-    # Each closing and what opens the gate again take that many looks.
-    assert closings <= len(story) // (1 + rule.good_looks) + 1
+    # Each closing and what opens the gate again take that many checks.
+    assert closings <= len(story) // (1 + rule.healthy_checks) + 1
 
 
 @given(rules, st.booleans(), st.integers(0, 3), rolls)
 def test_no_traffic_says_nothing(rule: GateRule, closed: bool, good: int, roll: float) -> None:
-    gate = Gate(closed=True, good_looks=good, needs=9) if closed else Gate()
-    assert judge(gate, Look(0, 0), rule=rule, roll=roll) == gate
+    gate = Gate(closed=True, healthy_checks=good, needs=9) if closed else Gate()
+    assert judge(gate, CallCounts(0, 0), rule=rule, roll=roll) == gate
 
 
 @given(seen)
-def test_a_share_of_errors_between_the_two_limits_moves_no_gate(story: list[tuple[Look, float]]) -> None:
-    between = [(look, roll) for look, roll in story if look.calls and 0.2 < look.errors / look.calls < 0.5]
+def test_a_share_of_errors_between_the_two_limits_moves_no_gate(story: list[tuple[CallCounts, float]]) -> None:
+    between = [(counts, roll) for counts, roll in story if counts.calls and 0.2 < counts.errors / counts.calls < 0.5]
     assert not any(gate.closed for gate in walk(RULE, between))
-    shut = Gate(closed=True, good_looks=2, needs=4)
-    for look, roll in between:
-        shut = judge(shut, look, rule=RULE, roll=roll)
+    shut = Gate(closed=True, healthy_checks=2, needs=4)
+    for counts, roll in between:
+        shut = judge(shut, counts, rule=RULE, roll=roll)
         assert shut.closed
-        assert shut.good_looks == 0
+        assert shut.healthy_checks == 0
 
 
 @pytest.mark.parametrize(("roll", "needs"), [(0.0, 4), (0.19, 4), (0.2, 5), (0.5, 6), (0.99, 8)])
 def test_how_many_good_looks_open_it_is_drawn_when_it_closes(roll: float, needs: int) -> None:
-    gate = judge(Gate(), Look(10, 9), rule=RULE, roll=roll)
-    assert gate == Gate(closed=True, good_looks=0, needs=needs)
+    gate = judge(Gate(), CallCounts(10, 9), rule=RULE, roll=roll)
+    assert gate == Gate(closed=True, healthy_checks=0, needs=needs)
     for _ in range(needs):
         assert gate.closed
-        gate = judge(gate, Look(10, 0), rule=RULE, roll=0)
+        gate = judge(gate, CallCounts(10, 0), rule=RULE, roll=0)
     assert gate == Gate()
 
 
 def test_a_total_outage_closes_it_though_few_calls_are_made() -> None:
-    assert judge(Gate(), Look(5, 5), rule=RULE, roll=0).closed
-    assert not judge(Gate(), Look(4, 4), rule=RULE, roll=0).closed
+    assert judge(Gate(), CallCounts(5, 5), rule=RULE, roll=0).closed
+    assert not judge(Gate(), CallCounts(4, 4), rule=RULE, roll=0).closed
 
 
 def test_a_share_at_a_threshold_closes_and_opens() -> None:
-    closed = judge(Gate(), Look(calls=10, errors=5), rule=RULE, roll=0)
-    assert closed == Gate(closed=True, needs=RULE.good_looks)
-    assert judge(closed, Look(calls=10, errors=2), rule=RULE, roll=0).good_looks == 1
-    assert judge(closed, Look(calls=100, errors=21), rule=RULE, roll=0).good_looks == 0
+    closed = judge(Gate(), CallCounts(calls=10, errors=5), rule=RULE, roll=0)
+    assert closed == Gate(closed=True, needs=RULE.healthy_checks)
+    assert judge(closed, CallCounts(calls=10, errors=2), rule=RULE, roll=0).healthy_checks == 1
+    assert judge(closed, CallCounts(calls=100, errors=21), rule=RULE, roll=0).healthy_checks == 0

@@ -1,4 +1,4 @@
-"""Of which moment a list is proof, and when two of them are two looks."""
+"""Of which moment a list is proof, and when two of them are two checks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rules.sweeps.looks import FRESH, RunnerList
+from rules.sweeps.runner_checks import FRESH, RunnerList
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 LIST = RunnerList(NOW)
@@ -20,7 +20,7 @@ def test_what_came_after_a_list_is_younger_than_nothing_in_it() -> None:
 @pytest.mark.parametrize(("ago", "second"), [(None, False), (0, False), (54, False), (FRESH, True), (61, True)])
 def test_one_list_read_twice_is_one_look_and_two_lists_are_two(ago: float | None, *, second: bool) -> None:
     first = None if ago is None else NOW - timedelta(seconds=ago)
-    assert LIST.is_second_look(first) is second
+    assert LIST.is_second_check(first) is second
 
 
 @pytest.mark.parametrize(("took", "used"), [(0, FRESH), (20, FRESH), (30, 60), (300, 600)])

@@ -18,8 +18,8 @@ from rules.sweeps.orphans import (
     judge_orphaned_stamp,
     judge_runner,
     judge_service_account,
-    judge_silent,
     judge_stamped,
+    judge_unresponsive,
 )
 from rules.sweeps.reaping import Source, enough
 
@@ -65,7 +65,7 @@ def test_a_pod_that_may_hold_a_jit_stays(change: dict[str, Any]) -> None:
     evidence = replace(WAITING, **change)
 
     assert judge_orphaned_stamp(evidence, **SEEN).keep
-    assert judge_silent(QuietPod(quiet_seconds=1000, web_beats=True), evidence, grace_seconds=300).keep
+    assert judge_unresponsive(QuietPod(quiet_seconds=1000, web_beats=True), evidence, grace_seconds=300).keep
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_pod_that_may_hold_a_jit_stays(change: dict[str, Any]) -> None:
     ],
 )
 def test_a_pod_goes_for_its_silence_or_for_its_failed_poller(pod: QuietPod, code: int | None, goes: bool) -> None:
-    verdict = judge_silent(pod, replace(WAITING, poller_exit_code=code), grace_seconds=300)
+    verdict = judge_unresponsive(pod, replace(WAITING, poller_exit_code=code), grace_seconds=300)
 
     assert verdict.keep != goes
     assert verdict.keep or enough(verdict.witnesses)
@@ -101,7 +101,7 @@ def test_a_finished_pod_goes_only_by_two_looks_at_a_runner_that_is_not_busy(
     pod = FinishedPod(
         job_over=job_over, outlasts=outlasts, job_over_seconds=over_for, runner=runner, free_for_seconds=free_for
     )
-    verdict = judge_finished(pod, looks_apart=60, job_over_after=900)
+    verdict = judge_finished(pod, checks_apart=60, job_over_after=900)
 
     assert verdict.keep == (runner == "busy" or free_for is None or free_for < 60)
     if not verdict.keep:
@@ -117,7 +117,7 @@ def test_a_finished_pod_goes_only_by_two_looks_at_a_runner_that_is_not_busy(
     free_for=st.none() | st.floats(min_value=0, max_value=1000),
     absent_for=st.none() | st.floats(min_value=0, max_value=1000),
 )
-def test_a_pod_that_only_lingers_goes_only_when_its_runner_was_absent_in_two_looks(
+def test_a_pod_that_only_lingers_goes_only_when_its_runner_was_absent_in_two_checks(
     over_for: float | None, runner: Any, free_for: float | None, absent_for: float | None
 ) -> None:
     pod = FinishedPod(
@@ -129,7 +129,7 @@ def test_a_pod_that_only_lingers_goes_only_when_its_runner_was_absent_in_two_loo
         absent_for_seconds=absent_for,
         overdue=False,
     )
-    verdict = judge_finished(pod, looks_apart=55, job_over_after=900, absent_after=90)
+    verdict = judge_finished(pod, checks_apart=55, job_over_after=900, absent_after=90)
 
     proven = over_for is not None and over_for >= 90 and absent_for is not None and absent_for >= 55
     assert verdict.keep != (runner == "absent" and proven)
@@ -169,7 +169,7 @@ def test_a_service_account_stays(change: dict[str, Any]) -> None:
 def test_each_orphan_is_judged_from_the_end_of_its_grace_on() -> None:
     silent = QuietPod(quiet_seconds=300, web_beats=True)
     assert judge_stamped(replace(ORPHAN, idle_seconds=300), grace_seconds=300) is None
-    assert not judge_silent(silent, WAITING, grace_seconds=300).keep
+    assert not judge_unresponsive(silent, WAITING, grace_seconds=300).keep
     assert not judge_runner(**{**LEFT, "idle_seconds": 900.0}, grace_seconds=900).keep
     assert not judge_service_account(**{**LONELY, "age_seconds": 600.0}, grace_seconds=600).keep
 
@@ -211,7 +211,7 @@ def test_a_finished_pod_goes_for_the_strongest_reason_in_the_words_of_its_source
             **pod,
         }
     )
-    verdict = judge_finished(finished, looks_apart=60, job_over_after=900)
+    verdict = judge_finished(finished, checks_apart=60, job_over_after=900)
     assert what in verdict.reason
     said = {each.source: each.saw for each in verdict.witnesses}
     assert what in said[witness]
@@ -229,12 +229,12 @@ def test_a_pod_is_looked_at_again_when_its_job_ended_a_moment_ago() -> None:
         absent_for_seconds=54.9,
         overdue=False,
     )
-    assert judge_finished(lingers, looks_apart=55, job_over_after=900, absent_after=90).keep
+    assert judge_finished(lingers, checks_apart=55, job_over_after=900, absent_after=90).keep
     gone = replace(lingers, absent_for_seconds=55)
-    assert not judge_finished(gone, looks_apart=55, job_over_after=900, absent_after=90).keep
+    assert not judge_finished(gone, checks_apart=55, job_over_after=900, absent_after=90).keep
 
 
 def test_the_end_of_a_job_is_proof_after_the_time_that_the_caller_gives() -> None:
     pod = FinishedPod(job_over=True, outlasts=False, job_over_seconds=100, runner="idle", free_for_seconds=60)
-    assert "the job it executed is over" in str(judge_finished(pod, looks_apart=60, job_over_after=100).proof)
-    assert "removed from GitHub first" in str(judge_finished(pod, looks_apart=60, job_over_after=101).proof)
+    assert "the job it executed is over" in str(judge_finished(pod, checks_apart=60, job_over_after=100).proof)
+    assert "removed from GitHub first" in str(judge_finished(pod, checks_apart=60, job_over_after=101).proof)

@@ -53,11 +53,13 @@ def test_it_goes_on_at_once_while_more_is_missing_than_one_reconcile_creates_and
     assert look(pool(100, max_concurrent=40), *starting).goes_on
     assert not look(pool(100, max_concurrent=20), *starting).goes_on, "its Pods have to start first"
     assert not look(pool(100, starts=Starts(failures=3, create_after=NOW + timedelta(seconds=9)))).goes_on
-    assert not look(pool(100, held=True)).goes_on
+    assert not look(pool(100, suspended=True)).goes_on
 
 
 def test_a_pod_that_others_delete_is_replaced_unless_it_works() -> None:
-    going = [pod(n, state, terminating=True) for n, state in enumerate((PodState.SILENT, PodState.WARM, PodState.BUSY))]
+    going = [
+        pod(n, state, terminating=True) for n, state in enumerate((PodState.UNRESPONSIVE, PodState.WARM, PodState.BUSY))
+    ]
     made = look(pool(4), *going, pod(9))
     assert (made.create, made.retire) == (2, ())
 
@@ -75,8 +77,13 @@ def test_of_too_many_the_rows_go_first_then_those_that_never_polled_then_the_lon
     assert retired(made) == [(4, Why.SURPLUS), (2, Why.SURPLUS), (3, Why.SURPLUS)]
 
 
-def test_silent_pods_are_surplus_before_starting_and_warm_ones() -> None:
-    pods = [pod(1, idle=900), pod(2, PodState.STARTING), pod(3, PodState.SILENT), pod(4, PodState.SILENT, idle=300)]
+def test_unresponsive_pods_are_surplus_before_starting_and_warm_ones() -> None:
+    pods = [
+        pod(1, idle=900),
+        pod(2, PodState.STARTING),
+        pod(3, PodState.UNRESPONSIVE),
+        pod(4, PodState.UNRESPONSIVE, idle=300),
+    ]
     assert retired(look(pool(3), *pods)) == [(4, Why.SURPLUS)]
     assert retired(look(pool(1), *pods)) == [(4, Why.SURPLUS), (3, Why.SURPLUS), (2, Why.SURPLUS)]
     assert look(pool(4), *pods).retire == (), "silence alone is judged by its own sweep"
@@ -91,7 +98,7 @@ def test_cordoned_and_stale_pods_are_surplus_before_healthy_ones() -> None:
 
 def test_surplus_pods_count_as_unavailable_for_a_roll() -> None:
     stale = [pod(n, stale=True) for n in range(2, 5)]
-    made = look(pool(4, max_surge=0), pod(1), *stale, pod(5, PodState.SILENT, seen=False))
+    made = look(pool(4, max_surge=0), pod(1), *stale, pod(5, PodState.UNRESPONSIVE, seen=False))
     assert retired(made) == [(2, Why.SURPLUS)], "three are left for four replicas: nothing more may go for the template"
 
 
@@ -158,7 +165,7 @@ def test_roll_goes_on_without_surge_where_there_is_no_room_for_one_more(trouble:
     assert (made.create, made.give_up, retired(made)) == (0, (2,), [(1, Why.TEMPLATE)])
 
 
-@pytest.mark.parametrize("trouble", [Trouble.IMAGE, Trouble.SILENT, Trouble.REFUSED, Trouble.POLLER])
+@pytest.mark.parametrize("trouble", [Trouble.IMAGE, Trouble.UNRESPONSIVE, Trouble.REFUSED, Trouble.POLLER])
 def test_template_that_does_not_start_leaves_the_old_pod(trouble: Trouble) -> None:
     starts = Starts(trouble=trouble, failures=3, failed_at=NOW, create_after=NOW + timedelta(seconds=60))
     made = look(pool(1, starts=starts), pod(1, stale=True))
@@ -204,7 +211,7 @@ def test_failed_starts_are_counted_once_a_round_and_hold_up_creations() -> None:
 def test_a_starting_pod_that_was_not_in_the_list_is_no_failed_start() -> None:
     made = look(pool(1, start_timeout=0), pod(1, PodState.STARTING, seen=False))
     assert (made.retire, made.failed_starts, made.starts.failures) == ((), (), 0)
-    assert look(pool(1, start_timeout=0), pod(1, PodState.STARTING)).failed_starts == (Trouble.SILENT,)
+    assert look(pool(1, start_timeout=0), pod(1, PodState.STARTING)).failed_starts == (Trouble.UNRESPONSIVE,)
 
 
 def test_no_start_has_failed_while_no_web_process_could_hear_the_pod() -> None:
@@ -225,9 +232,9 @@ def test_an_image_that_no_waiting_helps_is_told_at_once() -> None:
 
 def test_a_paused_pool_keeps_what_it_has_and_one_that_is_deleted_drains_all_the_same() -> None:
     pods = [pod(1, stale=True), pod(2, cordoned=True), pod(3, PodState.STARTING, age=9999)]
-    made = look(pool(9, held=True), *pods)
+    made = look(pool(9, suspended=True), *pods)
     assert (made.create, made.creates, made.give_up, made.retire) == (0, False, (), ())
-    assert {why for _, why in retired(look(pool(9, held=True, leaving=True), *pods[:2]))} == {Why.DRAINED}
+    assert {why for _, why in retired(look(pool(9, suspended=True, leaving=True), *pods[:2]))} == {Why.DRAINED}
 
 
 def test_no_more_pods_are_starting_at_a_time_than_the_pool_allows() -> None:
@@ -259,7 +266,7 @@ pools_of = st.builds(
     ObservedPool,
     replicas=st.integers(0, 60),
     leaving=st.booleans(),
-    held=st.booleans(),
+    suspended=st.booleans(),
     max_unavailable_percent=st.integers(1, 100),
     max_surge=st.none() | st.integers(0, 5),
     max_concurrent=st.integers(1, 50),
@@ -275,7 +282,7 @@ def test_whatever_it_sees_a_plan_touches_no_pod_that_may_have_a_job_and_keeps_it
     made = look(of, *pods)
     by_id = {each.id: each for each in pods}
     gone = [by_id[each.id] for each in made.retire]
-    assert {each.state for each in gone} <= {PodState.STARTING, PodState.WARM, PodState.SILENT}
+    assert {each.state for each in gone} <= {PodState.STARTING, PodState.WARM, PodState.UNRESPONSIVE}
     assert len({each.id for each in gone}) == len(gone) <= budget_of(len(pods))
     replaced = [each for each in made.retire if each.why in {Why.TEMPLATE, Why.CORDONED}]
     if any(by_id[each.id].state is PodState.WARM for each in replaced):
@@ -292,8 +299,8 @@ def test_whatever_it_sees_a_plan_touches_no_pod_that_may_have_a_job_and_keeps_it
 def test_repeated_it_comes_to_the_wanted_number_of_fresh_pods_and_rests(
     of: ObservedPool, pods: list[ObservedPod], slow: set[int]
 ) -> None:
-    of = replace(of, held=False, gate_open=True, web_beats=True, starts=Starts())
-    quiet = {PodState.SILENT, PodState.ENDING, PodState.RETIRING, PodState.SPENT, PodState.RESERVED}
+    of = replace(of, suspended=False, gate_open=True, web_beats=True, starts=Starts())
+    quiet = {PodState.UNRESPONSIVE, PodState.ENDING, PodState.RETIRING, PodState.SPENT, PodState.RESERVED}
     world = {each.id: each for each in pods if each.state not in quiet}
     now, made = NOW, 10**6
     for turn in range(400):
@@ -302,7 +309,7 @@ def test_repeated_it_comes_to_the_wanted_number_of_fresh_pods_and_rests(
             del world[retirement.id]
         of = replace(of, starts=step.starts)
         now += timedelta(seconds=10)
-        for number, each in world.items():  # whoever starts has polled by the next look, some of them later
+        for number, each in world.items():  # whoever starts has polled by the next check, some of them later
             if each.state is PodState.STARTING and (number % 31 not in slow or turn % 3 == 0):
                 world[number] = replace(each, state=PodState.WARM, idle_since=now)
         for _ in range(step.create):
@@ -325,9 +332,9 @@ def test_a_retirement_is_told_with_its_detail_if_it_has_one() -> None:
 
 @pytest.mark.parametrize("held", [False, True])
 def test_a_plan_says_how_the_pool_stands(*, held: bool) -> None:
-    starts = Starts(failures=2, failed_at=NOW, create_after=NOW, trouble=Trouble.SILENT)
+    starts = Starts(failures=2, failed_at=NOW, create_after=NOW, trouble=Trouble.UNRESPONSIVE)
     made = look(
-        pool(3, held=held, starts=starts),
+        pool(3, suspended=held, starts=starts),
         pod(1, stale=True),
         pod(2, PodState.STARTING, unborn=True),
         pod(3, node_gone=True),

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from rules.claims.runner_brakes import TOO_OLD, Brake
+from rules.pools.blocked_mints import BlockedMints
 from rules.pools.draining import DrainReport
-from rules.pools.held_mints import HeldMints
 from rules.pools.pod_states import PodState
 from rules.pools.pool_plan import PoolPlan
 from rules.pools.pool_status import Condition, PoolNow, conditions_of, dated, status_of, written
@@ -23,7 +23,7 @@ POOL = PoolNow(generation=3, selector="a=b", paused=False, leaving=False, proble
 BRAKE = Brake(
     account_id=None, since=NOW, last_at=NOW, probe_at=NOW, jobs=1, pods=3, exit_code=1, why="the runner failed"
 )
-HELD = HeldMints(
+HELD = BlockedMints(
     kind="account", key="7", words="no", failures=1, not_before=NOW, jobs=1, oldest=NOW, account="ada", others=0, more=0
 )
 
@@ -62,7 +62,7 @@ def test_the_status_has_every_count() -> None:
         "busy": 3,
         "ending": 0,
         "retiring": 0,
-        "silent": 0,
+        "unresponsive": 0,
         "spent": 4,
         "stale": 5,
         "lost": 6,
@@ -132,7 +132,7 @@ def test_a_pool_that_wants_no_pods_is_not_ready_when_its_spec_is_wrong() -> None
 
 def test_pods_are_missing_when_something_keeps_them_from_starting() -> None:
     assert ready(POOL, plan(0, hopeless="ErrImagePull")) == ("False", "PodsMissing")
-    assert ready(POOL, plan(0, starts=Starts(trouble=Trouble.SILENT))) == ("False", "PodsMissing")
+    assert ready(POOL, plan(0, starts=Starts(trouble=Trouble.UNRESPONSIVE))) == ("False", "PodsMissing")
 
 
 def test_a_pool_that_is_deleted_or_paused_says_so() -> None:
@@ -180,7 +180,7 @@ def test_the_problem_of_the_spec_is_told_first_and_then_that_of_the_image() -> N
     [
         (Starts(trouble=Trouble.REFUSED, detail="why"), "PodRefused"),
         (Starts(trouble=Trouble.IMAGE, detail="why"), "why"),
-        (Starts(trouble=Trouble.SILENT, detail="why", failures=2), "PodsDoNotStart"),
+        (Starts(trouble=Trouble.UNRESPONSIVE, detail="why", failures=2), "PodsDoNotStart"),
     ],
 )
 def test_pods_that_do_not_start_degrade_their_pool_before_pods_that_run(starts: Starts, reason: str) -> None:
@@ -190,11 +190,11 @@ def test_pods_that_do_not_start_degrade_their_pool_before_pods_that_run(starts: 
 
 
 def test_one_failed_start_degrades_nothing() -> None:
-    assert degraded(POOL, plan(starts=Starts(trouble=Trouble.SILENT, detail="why", failures=1)))[0] == "False"
+    assert degraded(POOL, plan(starts=Starts(trouble=Trouble.UNRESPONSIVE, detail="why", failures=1)))[0] == "False"
 
 
 def test_a_brake_is_told_with_its_account_and_its_cure() -> None:
-    everything = replace(POOL, held=HELD, replicas_writer="argo")
+    everything = replace(POOL, blocked_mints=HELD, replicas_writer="argo")
     status, reason, message = degraded(replace(everything, brake=BRAKE), plan(lost=1))
     assert (status, reason) == ("True", "RunnersDoNotStart")
     assert message == f"Runners do not start: {BRAKE.tell()}"
@@ -205,10 +205,10 @@ def test_a_brake_is_told_with_its_account_and_its_cure() -> None:
 
 
 def test_held_mints_are_told_with_the_pods_that_work() -> None:
-    status, reason, message = degraded(replace(POOL, held=HELD), plan(counts={PodState.BUSY: 4}, lost=1))
+    status, reason, message = degraded(replace(POOL, blocked_mints=HELD), plan(counts={PodState.BUSY: 4}, lost=1))
     assert (status, reason) == ("True", "MintsRefused")
     assert message == HELD.tell(busy=4, now=NOW)
-    assert degraded(replace(POOL, held=HELD), plan())[2] == HELD.tell(busy=0, now=NOW)
+    assert degraded(replace(POOL, blocked_mints=HELD), plan())[2] == HELD.tell(busy=0, now=NOW)
 
 
 def test_lost_nodes_are_told_before_a_second_writer_of_replicas() -> None:

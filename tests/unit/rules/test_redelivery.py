@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.sweeps.redelivery import PageEnd, Progress, look_floor, next_ask_after, page_end, scan_floor, scan_is_due
+from rules.sweeps.redelivery import PageEnd, Progress, next_ask_after, page_end, recent_floor, scan_floor, scan_is_due
 
 NOW = datetime(2026, 3, 1, 10, tzinfo=UTC)
 OVERLAP = timedelta(minutes=15)
@@ -18,7 +18,7 @@ KEPT = timedelta(days=3)
 def progress(*, looked: float = 1, scanned: float = 5, scanning: bool = False) -> Progress:
     """Return what was read; the last complete look and scan began so many minutes ago."""
     return Progress(
-        looked_at=NOW - timedelta(minutes=looked),
+        checked_at=NOW - timedelta(minutes=looked),
         checkpoint=NOW - timedelta(minutes=scanned),
         scan_began=NOW - timedelta(minutes=2) if scanning else None,
         scan_cursor="v1_7" if scanning else None,
@@ -29,7 +29,7 @@ def progress(*, looked: float = 1, scanned: float = 5, scanning: bool = False) -
 def test_a_short_look_overlaps_the_last_one_by_a_minute_and_leaves_the_rest_to_the_scan(
     looked: float, floor: float
 ) -> None:
-    assert look_floor(progress(looked=looked), overlap=OVERLAP, now=NOW) == NOW - timedelta(minutes=floor)
+    assert recent_floor(progress(looked=looked), overlap=OVERLAP, now=NOW) == NOW - timedelta(minutes=floor)
 
 
 @pytest.mark.parametrize(("scanned", "floor"), [(15, 30), (60, 75), (3 * 24 * 60, 3 * 24 * 60), (90_000, 3 * 24 * 60)])

@@ -75,9 +75,9 @@ def test_the_pods_of_one_round_are_one_failure() -> None:
     assert (first.failures, first.failed_at, first.trouble, first.detail) == (1, NOW, Trouble.IMAGE, "ErrImagePull")
     of_the_round = NOW - timedelta(seconds=1)
     later = NOW + timedelta(seconds=30)
-    assert failed(first, trouble=Trouble.SILENT, detail="x", made_at=of_the_round, now=later) == first
-    second = failed(first, trouble=Trouble.SILENT, detail="x", made_at=NOW, now=later)
-    assert (second.failures, second.failed_at, second.trouble) == (2, later, Trouble.SILENT)
+    assert failed(first, trouble=Trouble.UNRESPONSIVE, detail="x", made_at=of_the_round, now=later) == first
+    second = failed(first, trouble=Trouble.UNRESPONSIVE, detail="x", made_at=NOW, now=later)
+    assert (second.failures, second.failed_at, second.trouble) == (2, later, Trouble.UNRESPONSIVE)
     assert second.create_after == later + timedelta(seconds=5)
 
 
@@ -118,9 +118,9 @@ def test_a_first_poll_after_the_failure_ends_the_story() -> None:
         *((image, True, None, Trouble.IMAGE, image) for image in sorted(IMAGE_REFUSED | IMAGE_MISSED)),
         ("CreateContainerConfigError", True, None, Trouble.UNSCHEDULABLE, "within 30 s"),
         ("CreateContainerConfigError", False, None, Trouble.CONTAINER, "CreateContainerConfigError"),
-        ("ContainerCreating", False, None, Trouble.SILENT, "within 30 s"),
-        ("PodInitializing", False, None, Trouble.SILENT, "within 30 s"),
-        (None, False, None, Trouble.SILENT, "within 30 s"),
+        ("ContainerCreating", False, None, Trouble.UNRESPONSIVE, "within 30 s"),
+        ("PodInitializing", False, None, Trouble.UNRESPONSIVE, "within 30 s"),
+        (None, False, None, Trouble.UNRESPONSIVE, "within 30 s"),
     ],
 )
 def test_trouble_of_a_pod_that_does_not_poll_is_the_nearest_cause(

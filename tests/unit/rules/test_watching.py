@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rules.upstream.watching import Hint, PoolSight, Sight, hints_of, pool_changed
+from rules.upstream.watching import Hint, PoolObservation, Sight, hints_of, pool_changed
 
 WARM = Sight("small", terminal=False, ready=False)
 RUNS = Sight("small", terminal=False, ready=True)
@@ -37,8 +37,8 @@ def test_each_thing_is_told_once(before: Sight | None, after: Sight | None, told
 
 
 def test_a_pool_is_looked_at_when_it_comes_changes_or_goes() -> None:
-    one = PoolSight("small", 1, terminating=False)
-    assert not pool_changed(one, PoolSight("small", 1, terminating=False))
-    for other in (None, PoolSight("small", 2, terminating=False), PoolSight("small", 1, terminating=True)):
+    one = PoolObservation("small", 1, terminating=False)
+    assert not pool_changed(one, PoolObservation("small", 1, terminating=False))
+    for other in (None, PoolObservation("small", 2, terminating=False), PoolObservation("small", 1, terminating=True)):
         assert pool_changed(one, other)
         assert pool_changed(other, one)

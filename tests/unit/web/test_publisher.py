@@ -38,7 +38,7 @@ class Sender:
         self.woken.append(pool_id)
         return True
 
-    def taken(self, pool_id: int) -> None:
+    def clear_wake(self, pool_id: int) -> None:
         self.keys.discard(pool_id)
 
     def send(self, name: str, *, queue: str, **kwargs: Any) -> None:

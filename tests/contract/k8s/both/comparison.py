@@ -61,7 +61,7 @@ class _Values:
             return inner
         if isinstance(value, list):
             if key == "causes":
-                # The real server validates a change twice, tells of schemas without a field, and looks at what the
+                # The real server validates a change twice, tells of schemas without a field, and checks what the
                 # scale subresource reads once more, by paths that begin with a dot.
                 told = (each for each in value if each["field"] != "<nil>" and not each["field"].startswith("."))
                 pairs = {(each["field"], each["reason"]): each for each in told}

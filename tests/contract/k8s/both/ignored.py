@@ -1,4 +1,4 @@
-"""Everything that the comparison of the two API servers does not look at, each with its reason.
+"""Everything that the comparison of the two API servers does not check, each with its reason.
 
 `kind` is a pattern of the object's kind (a Status is `Status:<its reason>`), `path` one of the place in it, where `*`
 stands for one step. Every rule is needed: a test takes each away and sees differences.

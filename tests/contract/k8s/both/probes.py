@@ -730,7 +730,7 @@ def collection(it: Recorder) -> None:
         return status == 404
 
     owner = pool(it, "background")
-    runner("unbound", owned_by(owner))
+    runner("unidentified", owned_by(owner))
     runner("bound", owned_by(owner), on_a_node=True)
     it.ask("DELETE", "pools/background", query={"propagationPolicy": "Background"})
     it.wait("pods", none_left)

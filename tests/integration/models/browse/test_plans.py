@@ -14,7 +14,7 @@ from models.browse.claims import ClaimFilter, list_claims
 from models.browse.jobs import JobFilter, list_jobs
 from models.browse.pools import PoolFilter, list_pools
 from models.browse.repairs import RepairFilter, list_repairs
-from models.db import patience
+from models.db import client_waits
 from models.db.engine import make_engine
 from ostler.secrets import Secret
 from rules.claims.machines import ClaimState, JobState, Purpose
@@ -23,7 +23,7 @@ from rules.sweeps.reaping import Repaired
 
 ROWS = 100_000
 FEW = 1000
-"""Rows that a page may look at: as many as there are live claims, and some."""
+"""Rows that a page may check: as many as there are live claims, and some."""
 _FILL = """
     INSERT INTO accounts SELECT n, 'account-' || n, 1, 10, 10, 10, '[]', now() FROM generate_series(1, :rows) n;
     INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas, allowed_accounts,
@@ -46,7 +46,7 @@ _FILL = """
            CASE WHEN n % 200 > 0 THEN 'ended' ELSE 'executing' END, now(), now(), CASE WHEN n % 200 > 0 THEN now() END
     FROM generate_series(1, :rows) n;
     INSERT INTO repairs (sweep, run_id, at, what, why, witnesses, kills, dry, pod_uid, claim_id, job_id, expects,
-                         outcome, settle_by)
+                         outcome, verify_by)
     SELECT 'sweep-' || n % 15, n / 10, now(), 'w', 'w', '{}', false, n % 500 = 0, 'pod-' || n % 3000, n % 3000,
            n % 3000, 'own', CASE WHEN n % 500 = 0 THEN 'dry' WHEN n % 200 = 1 THEN 'failed' ELSE 'verified' END, now()
     FROM generate_series(1, :rows) n;
@@ -59,7 +59,7 @@ def filled(postgres: Postgres) -> Iterator[Engine]:
     postgres.create_database("browse_plans", template="ostler_template")
     with pytest.MonkeyPatch.context() as patch:
         for limit in ("STATEMENT", "ANSWER"):
-            patch.setattr(patience, limit, 900.0)  # a busy machine fills the tables for longer than one may take
+            patch.setattr(client_waits, limit, 900.0)  # a busy machine fills the tables for longer than one may take
         engine = make_engine(Secret(postgres.url("browse_plans")), pool_size=2, application="test")
         with engine.begin() as db:
             for statement in _FILL.split(";\n"):
@@ -87,7 +87,7 @@ def plan_of(db: Connection, listing: Callable[[Connection], Any]) -> list[dict[s
 
 
 def rows_read(plan: list[dict[str, Any]]) -> float:
-    """Return how many rows of the list itself were looked at."""
+    """Return how many rows of the list itself were checked."""
     return sum(
         float(node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)))
         for node in plan

@@ -131,7 +131,7 @@ def an_hour_later(stage: Stage) -> None:
     """Let what was done lie so far back that no delay holds any more."""
     stage.rows("""
         UPDATE pools SET scaled_up_at = scaled_up_at - interval '1 h', created_at = created_at - interval '1 h',
-               usual_at = NULL
+               typical_at = NULL
     """)
 
 
@@ -227,7 +227,7 @@ def test_a_pool_shrinks_when_the_delay_since_it_grew_is_over(stage: Stage) -> No
 def test_nothing_is_written_when_nothing_is_news(stage: Stage) -> None:
     pool(stage)
     autoscale.run()
-    before = stage.rows("SELECT xmin, usual_at FROM pools")
+    before = stage.rows("SELECT xmin, typical_at FROM pools")
     (seen,) = list_pools(stage.kube, namespace=stage.namespace)
     autoscale.run()
     autoscale.run()
@@ -559,5 +559,5 @@ def test_count_of_one_pool_writes_the_usual_pods_of_no_other(clusterless: Stage,
     )
     usual = transaction(stage.rt.engine, lambda db: count_usual(db, [counted.id], now=utcnow()))
     assert usual == {counted.id: 0}
-    written = stage.rows("SELECT name FROM pools WHERE usual_at IS NOT NULL")
+    written = stage.rows("SELECT name FROM pools WHERE typical_at IS NOT NULL")
     assert [row.name for row in written] == ["large"]

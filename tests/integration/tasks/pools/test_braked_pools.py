@@ -20,7 +20,7 @@ def failures(stage: Stage, *, code: int = 0, ago: float = 60) -> None:
     )
 
 
-def look(stage: Stage) -> list[dict[str, int]]:
+def check(stage: Stage) -> list[dict[str, int]]:
     """Reconcile, and return the wakes of the matcher."""
     stage.outbox.take("wake")
     stage.rows("UPDATE pools SET status_at = NULL")
@@ -33,7 +33,7 @@ def test_a_pool_whose_runners_do_not_start_is_degraded_and_its_probe_is_woken(st
     kept(stage)
     failures(stage, code=134)
 
-    woken = look(stage)
+    woken = check(stage)
 
     found = condition(stage, "Degraded")
     assert (found["status"], found["reason"]) == ("True", "RunnersDoNotStart")
@@ -46,7 +46,7 @@ def test_a_brake_whose_wait_is_not_over_wakes_nobody(stage: Stage) -> None:
     kept(stage)
     failures(stage, ago=1)
 
-    assert look(stage) == []
+    assert check(stage) == []
     assert condition(stage, "Degraded")["reason"] == "RunnersDoNotStart"
 
 
@@ -54,7 +54,7 @@ def test_a_runner_that_is_too_old_is_named_with_its_cure(stage: Stage) -> None:
     stage.pool(replicas=1)
     kept(stage)
     failures(stage, code=7)
-    look(stage)
+    check(stage)
 
     message = condition(stage, "Degraded")["message"]
     assert "GitHub refuses the version of its runner as too old (exit code 7)" in message
@@ -65,11 +65,11 @@ def test_another_image_clears_the_condition_and_wakes_the_matcher(stage: Stage) 
     stage.pool(replicas=1)
     kept(stage)
     failures(stage, ago=1)
-    look(stage)
+    check(stage)
     stage.outbox.take("wake")
 
     spec(stage, image="runner:2")
-    woken = [*stage.outbox.take("wake"), *look(stage)]
+    woken = [*stage.outbox.take("wake"), *check(stage)]
 
     assert condition(stage, "Degraded")["status"] == "False"
     assert "RunnersDoNotStart" not in reasons(stage).values()

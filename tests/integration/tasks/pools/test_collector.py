@@ -138,7 +138,7 @@ def test_without_the_policy_a_foreground_deletion_kills_busy_pods_whatever_holds
         until(lambda: not open_scene.busy.keys() & stage.pods().keys(), what="the busy Pods die")
     pool = seen(stage)
     assert pool is not None
-    assert pool.held
+    assert pool.has_finalizer
 
 
 def test_without_policy_and_finalizer_any_deletion_kills_busy_pods(open_scene: Scene) -> None:

@@ -25,7 +25,7 @@ def test_a_pool_is_held_before_its_first_pod_is_made(stage: Stage, monkeypatch: 
 
     def create(*args: Any, pool: PoolSeen, **kwargs: Any) -> Any:
         found = seen(stage)
-        held.append(found is not None and found.held and pool.held)
+        held.append(found is not None and found.has_finalizer and pool.has_finalizer)
         return create_runner(*args, pool=pool, **kwargs)
 
     monkeypatch.setattr("tasks.pools.provision.create_runner", create)
@@ -47,7 +47,7 @@ def test_a_pool_that_cannot_be_held_makes_no_pod_and_stops_no_other(
             patch(stage, {"metadata": {"finalizers": [DRAIN_FINALIZER]}}, name)
             return True
 
-        broken.setattr("tasks.pools.draining.hold_pool", refuse)
+        broken.setattr("tasks.pools.draining.add_finalizer", refuse)
         tick(stage)
         assert [name.partition("-")[0] for name in stage.pods()] == ["large"]
     tick(stage)
@@ -59,8 +59,8 @@ def test_an_empty_pool_is_held_too_and_one_patch_does_for_ever(stage: Stage, mon
     tick(stage)
     pool = seen(stage)
     assert pool is not None
-    assert pool.held
-    monkeypatch.setattr("tasks.pools.draining.hold_pool", None)
+    assert pool.has_finalizer
+    monkeypatch.setattr("tasks.pools.draining.add_finalizer", None)
     tick(stage)
 
 
@@ -94,7 +94,7 @@ def test_the_finalizers_of_others_outlast_ours(stage: Stage) -> None:
     drain(stage)
     pool = seen(stage)
     assert pool is not None
-    assert not pool.held
+    assert not pool.has_finalizer
     assert stage.pods() == {}
     patch(stage, {"metadata": {"finalizers": []}})
     tick(stage)
@@ -113,7 +113,7 @@ def test_a_pool_stays_while_a_row_says_that_a_pod_may_live(stage: Stage, monkeyp
     drain(stage)
     pool = seen(stage)
     assert pool is not None
-    assert pool.held
+    assert pool.has_finalizer
 
 
 def test_a_pool_whose_spec_went_bad_drains_like_any_other(stage: Stage) -> None:
@@ -250,5 +250,5 @@ def test_a_pool_stays_while_a_pod_lives_that_rows_take_for_gone(stage: Stage) ->
     drain(stage)
     pool = seen(stage)
     assert pool is not None
-    assert pool.held
+    assert pool.has_finalizer
     assert list(stage.pods()) == [name]

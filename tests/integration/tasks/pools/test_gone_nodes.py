@@ -392,9 +392,9 @@ def test_retirement_that_ends_meanwhile_is_not_allowed_to_force(clusterless: Sta
             lambda db: stuck_pods.allow_force(db, stuck, why="test", due_after=10, now=utcnow(), who="test"),
         )
 
-    with stopped(stage.rt.engine, "UPDATE claims SET forced_at", thread="sweep") as allowing:
+    with stopped(stage.rt.engine, "UPDATE claims SET force_deleted_at", thread="sweep") as allowing:
         sweep = start("sweep", allow)
         allowing.wait()
         stage.rows("UPDATE claims SET state = 'ended', ended_at = now(), end_reason = 'retired'")
     assert sweep.result(DEADLINE) is None
-    assert [row.forced_at for row in stage.rows("SELECT forced_at FROM claims")] == [None]
+    assert [row.force_deleted_at for row in stage.rows("SELECT force_deleted_at FROM claims")] == [None]

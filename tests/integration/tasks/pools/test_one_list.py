@@ -78,7 +78,7 @@ def remove(stage: Stage, name: str) -> None:
 
 
 def undone(stage: Stage) -> None:
-    """Have no reconcile come to its end, so that the next one has to look at what its list shows."""
+    """Have no reconcile come to its end, so that the next one has to check what its list shows."""
     stage.rows("UPDATE pools SET listed_at = NULL")
 
 

@@ -15,7 +15,7 @@ from models.claims import pod_ends
 from models.db.engine import transaction
 from rules.claims.pod_ends import tell
 from rules.pools.fleets import Taint, Toleration
-from tasks.pools.watched import pod_gone, pods_changed
+from tasks.pools.watch_reports import pod_gone, pods_changed
 from tasks.worker import runtime as current
 from tasks.worker.app import app
 from tests.cluster import delete_namespace, impatient

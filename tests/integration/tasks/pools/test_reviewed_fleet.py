@@ -34,18 +34,18 @@ def test_a_scale_down_keeps_healthy_pods_when_others_are_silent(stage: Stage) ->
     beats(stage)
     kept(stage)
     polls(stage)
-    silent = sorted(stage.pods())[:5]
+    unresponsive = sorted(stage.pods())[:5]
     stage.rows(
         """
         UPDATE runner_pods SET polled_at = now() - interval '3 min', first_polled_at = now() - interval '5 min'
         WHERE name = ANY(:names)
         """,
-        names=silent,
+        names=unresponsive,
     )
     spec(stage, replicas=5)
     rounds(stage, 2, polling=False)
-    assert set(reasons(stage)) == set(silent)
-    assert not set(silent) & set(stage.pods())
+    assert set(reasons(stage)) == set(unresponsive)
+    assert not set(unresponsive) & set(stage.pods())
 
 
 def test_a_silent_surplus_pod_that_was_given_a_jit_is_not_deleted(stage: Stage) -> None:

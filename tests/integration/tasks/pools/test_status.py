@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from k8s_adapters.client import KubeClient
-from k8s_adapters.draining import hold_pool
+from k8s_adapters.draining import add_finalizer
 from k8s_adapters.pools import create_pool, delete_pool, get_pool, patch_pool_replicas
 from tasks.pools.mirror import mirror
 from tasks.pools.pools import pool_changed, reconcile
@@ -48,7 +48,16 @@ def test_it_counts_the_pods_by_their_states_and_tells_of_the_spec_that_was_seen(
     """)
     again(stage)
     found = status(stage)
-    counts = {"busy": 1, "reserved": 1, "warm": 1, "ending": 1, "starting": 1, "silent": 0, "spent": 0, "retiring": 0}
+    counts = {
+        "busy": 1,
+        "reserved": 1,
+        "warm": 1,
+        "ending": 1,
+        "starting": 1,
+        "unresponsive": 0,
+        "spent": 0,
+        "retiring": 0,
+    }
     assert {name: found[name] for name in counts} == counts
     assert (found["replicas"], found["stale"], found["observedGeneration"]) == (5, 0, 1)
     assert found["selector"] == "ostler.dev/pool=small"
@@ -244,7 +253,7 @@ def test_a_held_pool_without_a_row_drains_though_it_cannot_be_used(stage: Stage)
     """As after Postgres was put back to before it."""
     body = {"image": "i", "runnerLabels": ["a"], "podTemplate": UNUSABLE}
     pool = create_pool(stage.kube, namespace=stage.namespace, name="small", spec=body)
-    assert hold_pool(stage.kube, namespace=stage.namespace, name="small", uid=pool.uid)
+    assert add_finalizer(stage.kube, namespace=stage.namespace, name="small", uid=pool.uid)
     delete_pool(stage.kube, namespace=stage.namespace, name="small")
     kept(stage)
     assert get_pool(stage.kube, namespace=stage.namespace, name="small") is None

@@ -1,4 +1,4 @@
-"""The family of sweeps: how something is stranded for each, how one sees it repaired, and what can come between.
+"""The family of sweeps: how something is stalled for each, how one sees it repaired, and what can come between.
 
 Which bad day concerns which sweep is what its line in `FAMILY` says, and why one does not; `test_family` has one test
 per bad day. What a webhook did not say, a process that died and an error at one row are in `test_frame`.
@@ -20,7 +20,6 @@ from k8s_adapters.metadata import OF_POOLS, metadata_pages
 from k8s_adapters.names import CLAIM_ANNOTATION, OWNER_LABEL
 from ostler.clock import utcnow
 from ostler.errors import Conflict
-from tasks.sweeps.adrift_jobs import adrift_jobs
 from tasks.sweeps.catch_up import catch_up
 from tasks.sweeps.finished_jobs import finished_jobs
 from tasks.sweeps.gates import gates
@@ -34,9 +33,10 @@ from tasks.sweeps.prune import prune
 from tasks.sweeps.redelivery import redelivery
 from tasks.sweeps.rematch import rematch
 from tasks.sweeps.resume import resume
-from tasks.sweeps.silent_pods import silent_pods
 from tasks.sweeps.stale_claims import stale_claims
-from tasks.sweeps.unbound_executions import unbound_executions
+from tasks.sweeps.unidentified_executions import unidentified_executions
+from tasks.sweeps.unresolved_jobs import unresolved_jobs
+from tasks.sweeps.unresponsive_pods import unresponsive_pods
 from tasks.sweeps.unused_runners import unused_runners
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 from tests.integration.tasks.listing import job
@@ -93,18 +93,18 @@ class No:
 class Kin:
     """One sweep, and what can happen to it. What does not concern it is a `No`, which has to be said.
 
-    - `strand` makes something for it to repair, `repaired` counts what was.
+    - `stall` makes something for it to repair, `repaired` counts what was.
     - `reads`: the list that it begins with. `of_a_part`: what it repairs of a list that breaks off after a page; where
       what a list does not show means nothing, what came of it does.
-    - `asks`: it asks GitHub for its row. `gets`: it looks at its Pod by a GET.
+    - `asks`: it asks GitHub for its row. `gets`: it checks its Pod by a GET.
     - `moves`: what may happen to the row between verdict and action. `remapped`: GitHub gave the job to another
       runner while it was asked. `late`: what may come between its list and the rows, and keeps it from repairing.
-    - `namesake`: how many it repairs when another Pod has the name of the stranded one.
+    - `namesake`: how many it repairs when another Pod has the name of the stalled one.
     - `kills`, `writes` (an entry in the ledger), `repeats` (each tick does it again until the outcome is seen).
     """
 
     task: Task
-    strand: Callable[[Stage, GitHub], object]
+    stall: Callable[[Stage, GitHub], object]
     repaired: Callable[[Stage, GitHub], int]
     reads: str | No
     of_a_part: int = 0
@@ -114,7 +114,7 @@ class Kin:
     remapped: Between | No
     late: Between | No
     late_strands: bool = True
-    """Whether something is stranded before that, which it then may not repair."""
+    """Whether something is stalled before that, which it then may not repair."""
     namesake: int | No
     kills: bool | No
     writes: bool | No = True
@@ -129,7 +129,7 @@ def pod_of(stage: Stage) -> str:
     return min(stage.pods())
 
 
-# What is stranded
+# What is stalled
 
 
 def never_delivered(stage: Stage, _github: GitHub) -> None:
@@ -181,7 +181,7 @@ def pod_that_outlives_its_job(stage: Stage, github: GitHub) -> None:
     stage.job(7)
     stage.claim(pod_of(stage), job_id=7, state="executing", age=4000, runner=RUNNER)
     stage.rows("UPDATE jobs SET state = 'completed', conclusion = 'success', completed_at = now() - interval '1 h'")
-    stage.rows("UPDATE claims SET runner_free_at = now() - interval '61 s'")
+    stage.rows("UPDATE claims SET runner_idle_at = now() - interval '61 s'")
     github.runner = "online"
 
 
@@ -391,14 +391,14 @@ OWN_ROWS = No("it begins with our rows, and no list is older than they are")
 ROWS_FIRST = No("its rows come before the list: what is later is what moved")
 NO_LIST = No("it begins with our rows")
 NO_GITHUB = No("it asks GitHub for nothing")
-NO_POD = No("it looks at no Pod")
+NO_POD = No("it checks no Pod")
 NO_NAME = No("it finds no Pod by its name")
 NOTHING_ENDS = No("nothing that may run ends by it")
 
 FAMILY = (
     Kin(
         task=stale_claims,
-        strand=never_delivered,
+        stall=never_delivered,
         repaired=RELEASING,
         reads=NO_LIST,
         asks=NO_GITHUB,
@@ -411,7 +411,7 @@ FAMILY = (
     ),
     Kin(
         task=unused_runners,
-        strand=offline_runner,
+        stall=offline_runner,
         repaired=RELEASING,
         reads="runners",
         asks=True,
@@ -424,7 +424,7 @@ FAMILY = (
     ),
     Kin(
         task=missing_pods,
-        strand=vanished_pod,
+        stall=vanished_pod,
         repaired=counted("SELECT 1 FROM claims WHERE end_reason = 'pod_gone'"),
         reads="Pods",
         asks=True,
@@ -438,7 +438,7 @@ FAMILY = (
     ),
     Kin(
         task=missing_stamps,
-        strand=unstamped_pod,
+        stall=unstamped_pod,
         repaired=sent("ostler.stamp"),
         reads="Pods",
         asks=NO_GITHUB,
@@ -451,8 +451,8 @@ FAMILY = (
         repeats=True,
     ),
     Kin(
-        task=adrift_jobs,
-        strand=unasked_job,
+        task=unresolved_jobs,
+        stall=unasked_job,
         repaired=REQUEUED,
         reads=NO_LIST,
         asks=True,
@@ -465,7 +465,7 @@ FAMILY = (
     ),
     Kin(
         task=resume,
-        strand=overdue_claim,
+        stall=overdue_claim,
         repaired=sent("ostler.release"),
         reads=NO_LIST,
         asks=NO_GITHUB,
@@ -478,7 +478,7 @@ FAMILY = (
     ),
     Kin(
         task=rematch,
-        strand=held_job,
+        stall=held_job,
         repaired=REQUEUED,
         reads=NO_LIST,
         asks=NO_GITHUB,
@@ -491,7 +491,7 @@ FAMILY = (
     ),
     Kin(
         task=catch_up,
-        strand=untold_job,
+        stall=untold_job,
         repaired=REQUEUED,
         reads="runs",
         asks=True,
@@ -503,8 +503,8 @@ FAMILY = (
         kills=NOTHING_ENDS,
     ),
     Kin(
-        task=unbound_executions,
-        strand=unnamed_execution,
+        task=unidentified_executions,
+        stall=unnamed_execution,
         repaired=counted("SELECT 1 FROM executions"),
         reads=NO_LIST,
         asks=True,
@@ -517,7 +517,7 @@ FAMILY = (
     ),
     Kin(
         task=finished_jobs,
-        strand=pod_that_outlives_its_job,
+        stall=pod_that_outlives_its_job,
         repaired=RETIRING,
         reads="runners",
         asks=True,
@@ -530,7 +530,7 @@ FAMILY = (
     ),
     Kin(
         task=orphaned_stamps,
-        strand=stamped_pod,
+        stall=stamped_pod,
         repaired=RETIRING,
         reads="pods by pages",
         of_a_part=1,
@@ -543,8 +543,8 @@ FAMILY = (
         kills=True,
     ),
     Kin(
-        task=silent_pods,
-        strand=failed_poller,
+        task=unresponsive_pods,
+        stall=failed_poller,
         repaired=RETIRING,
         reads="Pods",
         asks=NO_GITHUB,
@@ -557,7 +557,7 @@ FAMILY = (
     ),
     Kin(
         task=gone_nodes,
-        strand=pod_on_a_gone_node,
+        stall=pod_on_a_gone_node,
         repaired=RETIRING,
         reads="Pods",
         asks=NO_GITHUB,
@@ -570,7 +570,7 @@ FAMILY = (
     ),
     Kin(
         task=orphaned_runners,
-        strand=left_runner,
+        stall=left_runner,
         repaired=lambda _, github: len(github.deleted),
         reads="runners",
         asks=True,
@@ -583,7 +583,7 @@ FAMILY = (
     ),
     Kin(
         task=orphaned_service_accounts,
-        strand=left_account,
+        stall=left_account,
         repaired=accounts_gone,
         reads="accounts by pages",
         of_a_part=1,
@@ -597,7 +597,7 @@ FAMILY = (
     ),
     Kin(
         task=redelivery,
-        strand=lost_webhook,
+        stall=lost_webhook,
         repaired=lambda _, github: len(github.asked),
         reads="deliveries",
         of_a_part=1,
@@ -611,7 +611,7 @@ FAMILY = (
     ),
     Kin(
         task=prune,
-        strand=old_delivery,
+        stall=old_delivery,
         repaired=lambda stage, _: 1 - len(stage.rows("SELECT FROM deliveries")),
         reads=NO_LIST,
         asks=NO_GITHUB,
@@ -624,7 +624,7 @@ FAMILY = (
     ),
     Kin(
         task=gates,
-        strand=failing_upstream,
+        stall=failing_upstream,
         repaired=counted("SELECT 1 FROM gates WHERE closed_at IS NOT NULL"),
         reads=NO_LIST,
         asks=No("an upstream that does not answer is what it is for"),

@@ -144,7 +144,7 @@ def ledger(stage: Stage, sweep: str) -> list[Row[Any]]:
 
 
 def state(stage: Stage) -> list[Any]:
-    """Return what sweeps may change, but for their own rows and what they noted down of a look."""
+    """Return what sweeps may change, but for their own rows and what they noted down of a check."""
     claims = stage.rows("SELECT id, purpose, state, end_reason, job_id, chain_no, due_at FROM claims ORDER BY id")
     jobs = stage.rows("SELECT id, state, hold_reason, pool_id, conclusion FROM jobs ORDER BY id")
     others = stage.rows(
@@ -154,7 +154,7 @@ def state(stage: Stage) -> list[Any]:
     return [claims, jobs, others, [*stage.outbox.sent], [*github.deleted], [*github.asked], sorted(stage.pods())]
 
 
-DRY_WRITES = {"sweep_runs", "repairs", "runner_lists", "catch_up_purses"}
+DRY_WRITES = {"sweep_runs", "repairs", "runner_lists", "catch_up_quotas"}
 """What a dry run may write: that it ran, what it would have done, lists of GitHub's that it took for all, and what it
 paid for calls, which are real."""
 
@@ -188,8 +188,8 @@ def forget_looks(stage: Stage) -> None:
 
 
 @of("writes")
-def test_what_is_stranded_is_repaired_and_written_down_with_its_grounds(stage: Stage, github: GitHub, kin: Kin) -> None:
-    kin.strand(stage, github)
+def test_what_is_stalled_is_repaired_and_written_down_with_its_grounds(stage: Stage, github: GitHub, kin: Kin) -> None:
+    kin.stall(stage, github)
     kin.task.run()
     assert kin.repaired(stage, github) == 1
     (row,) = ledger(stage, kin.name)
@@ -206,7 +206,7 @@ def test_what_is_stranded_is_repaired_and_written_down_with_its_grounds(stage: S
 def test_paused_or_beside_another_tick_a_sweep_changes_nothing_and_dry_it_only_names_what_it_would_repair(
     stage: Stage, github: GitHub, kin: Kin
 ) -> None:
-    kin.strand(stage, github)
+    kin.stall(stage, github)
     before = state(stage)
 
     transaction(stage.rt.engine, lambda db: sweep_runs.pause(db, kin.name, who="bo", why="", now=utcnow()))
@@ -232,14 +232,14 @@ def test_paused_or_beside_another_tick_a_sweep_changes_nothing_and_dry_it_only_n
 def test_a_dry_run_notes_down_nothing_of_what_github_does_not_show_or_does_not_answer(
     stage: Stage, github: GitHub, kin: Kin
 ) -> None:
-    without_an_earlier_look(kin).strand(stage, github)
+    without_an_earlier_look(kin).stall(stage, github)
     for github.broken, github.shows_nothing in ((True, False), (False, True)):
         assert written_by(stage, lambda: kin.task.run(dry=True)) <= DRY_WRITES
         stage.rows("DELETE FROM runner_lists")
 
 
 @pytest.mark.parametrize("kin", [kin for kin in FAMILY if kin.task is not redelivery], ids=lambda kin: kin.name)
-def test_where_nothing_is_stranded_a_sweep_does_nothing_and_asks_github_for_nothing(
+def test_where_nothing_is_stalled_a_sweep_does_nothing_and_asks_github_for_nothing(
     stage: Stage, github: GitHub, kin: Kin
 ) -> None:
     stage.job(7, state="running")
@@ -258,7 +258,7 @@ def test_where_nothing_is_stranded_a_sweep_does_nothing_and_asks_github_for_noth
 
 @of()
 def test_two_copies_at_once_repair_it_once(stage: Stage, github: GitHub, kin: Kin) -> None:
-    kin.strand(stage, github)
+    kin.stall(stage, github)
     together = threading.Barrier(2)
 
     def copy(_: int) -> None:
@@ -276,9 +276,9 @@ def test_a_list_that_cannot_be_trusted_changes_nothing(
     stage: Stage, github: GitHub, monkeypatch: pytest.MonkeyPatch, kin: Kin
 ) -> None:
     """Only what a list shows may be acted on where what it does not show means nothing."""
-    if kin.name == "finished_jobs":  # one look of two, however empty, is none that repairs
+    if kin.name == "finished_jobs":  # one check of two, however empty, is none that repairs
         kin = without_an_earlier_look(kin)
-    kin.strand(stage, github)
+    kin.stall(stage, github)
     before = state(stage)
     for how in ("fails", "empty", "partial"):
         with monkeypatch.context() as patch:
@@ -297,17 +297,17 @@ def test_a_list_that_cannot_be_trusted_changes_nothing(
         return
     stage.rows("UPDATE claims SET runner_absent_at = NULL")
     if kin.name == "finished_jobs":
-        stage.rows("UPDATE claims SET runner_free_at = now() - interval '61 s'")
+        stage.rows("UPDATE claims SET runner_idle_at = now() - interval '61 s'")
     kin.task.run()
     assert kin.repaired(stage, github) == 1
 
 
 def without_an_earlier_look(kin: Kin) -> Kin:
-    def strand(stage: Stage, github: GitHub) -> None:
-        kin.strand(stage, github)
-        stage.rows("UPDATE claims SET runner_free_at = NULL")
+    def stall(stage: Stage, github: GitHub) -> None:
+        kin.stall(stage, github)
+        stage.rows("UPDATE claims SET runner_idle_at = NULL")
 
-    return Kin(**{**vars(kin), "strand": strand})
+    return Kin(**{**vars(kin), "stall": stall})
 
 
 def spoil(stage: Stage, github: GitHub, patch: pytest.MonkeyPatch, kin: Kin, how: str) -> None:
@@ -335,7 +335,7 @@ def spoil(stage: Stage, github: GitHub, patch: pytest.MonkeyPatch, kin: Kin, how
         if how == "fails" or (how == "partial" and pages > 1):
             raise Retryable("no answer")
         page = original(path, **given)
-        if how == "partial":  # what is stranded came first
+        if how == "partial":  # what is stalled came first
             page.metadata.following = "more"
         else:
             page.items, page.metadata = [], None
@@ -350,7 +350,7 @@ def spoil(stage: Stage, github: GitHub, patch: pytest.MonkeyPatch, kin: Kin, how
 def test_while_github_or_the_api_server_does_not_answer_nothing_is_repaired(
     stage: Stage, github: GitHub, monkeypatch: pytest.MonkeyPatch, kin: Kin
 ) -> None:
-    kin.strand(stage, github)
+    kin.stall(stage, github)
     before = state(stage)
     if kin.asks is True:
         github.broken = True
@@ -363,7 +363,7 @@ def test_while_github_or_the_api_server_does_not_answer_nothing_is_repaired(
             kin.task.run()
         assert (state(stage), kin.repaired(stage, github)) == (before, 0)
         (run,) = stage.rows("SELECT outcome, why FROM sweep_runs ORDER BY id DESC LIMIT 1")
-        assert tuple(run) == ("aborted", "nothing could be looked at")
+        assert tuple(run) == ("aborted", "nothing could be checked")
         (sweep,) = stage.rows("SELECT succeeded_at FROM sweeps")
         assert sweep.succeeded_at is None or kin.asks is True
     assert [row for row in ledger(stage, kin.name) if row.outcome not in {"failed", "moved_on"}] == []
@@ -395,7 +395,7 @@ def failing_gets(stage: Stage, patch: pytest.MonkeyPatch) -> None:
 def test_a_row_that_moved_between_verdict_and_action_is_left(
     stage: Stage, github: GitHub, monkeypatch: pytest.MonkeyPatch, kin: Kin, moves: Between
 ) -> None:
-    kin.strand(stage, github)
+    kin.stall(stage, github)
     before_its(monkeypatch, ("repair", "repair_by"), lambda: moves(stage))
     kin.task.run()
     assert kin.repaired(stage, github) == 0
@@ -412,7 +412,7 @@ def test_what_is_claimed_between_the_list_and_the_rows_is_left(
     late = kin.late
     assert not isinstance(late, No)
     if kin.late_strands:
-        kin.strand(stage, github)
+        kin.stall(stage, github)
     before_its(monkeypatch, ("listed",), lambda: late(stage))
     kin.task.run()
     monkeypatch.undo()
@@ -441,7 +441,7 @@ def before_its(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], act: Cal
 def test_a_job_that_github_remaps_while_the_sweep_looks_is_left_where_the_webhook_put_it(
     stage: Stage, github: GitHub, kin: Kin
 ) -> None:
-    kin.strand(stage, github)
+    kin.stall(stage, github)
     then: list[Any] = []
     remapped = kin.remapped
     assert not isinstance(remapped, No)
@@ -461,7 +461,7 @@ def test_a_job_that_github_remaps_while_the_sweep_looks_is_left_where_the_webhoo
 def test_another_pod_of_that_name_is_not_taken_for_it(
     stage: Stage, github: GitHub, monkeypatch: pytest.MonkeyPatch, kin: Kin, when: str
 ) -> None:
-    kin.strand(stage, github)
+    kin.stall(stage, github)
     uids = {pod.uid for pod in stage.pods().values()}
     name = min(row.name for row in stage.rows("SELECT name FROM runner_pods"))
     if when == "before the tick":
@@ -493,7 +493,7 @@ OLDER = "UPDATE epochs SET older_since = now(), why = 'it was put back'"
 def test_without_a_budget_or_behind_a_closed_gate_or_in_an_earlier_state_only_what_kills_is_left_to_a_later_tick(
     stage: Stage, github: GitHub, kin: Kin
 ) -> None:
-    kin.strand(stage, github)
+    kin.stall(stage, github)
     before = state(stage)
     if isinstance(kin.kills, No):
         stage.with_settings(**BUDGET)

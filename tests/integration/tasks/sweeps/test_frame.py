@@ -75,9 +75,9 @@ class Stage:
         def body(tick: Tick) -> None:
             tick.listed(listed)
             ids = tick.read(lambda db: list(db.execute(text("SELECT id FROM accounts ORDER BY id")).scalars()))
-            tick.each(ids, lambda number: look(tick, number))
+            tick.each(ids, lambda number: check(tick, number))
 
-        def look(tick: Tick, number: int) -> None:
+        def check(tick: Tick, number: int) -> None:
             self.seen.append(number)
             given = {"witnesses": TWO if kills else (), **case}
             tick.repair(
@@ -422,13 +422,13 @@ def test_an_error_of_ours_at_one_row_stops_no_other_and_is_raised_when_they_were
 def failing(stage: Stage, error: Exception) -> Callable[[Tick], None]:
     """Return a sweep to whose second row something happens."""
 
-    def look(tick: Tick, number: int) -> None:
+    def check(tick: Tick, number: int) -> None:
         stage.seen.append(number)
         if number == 2:
             raise error
         tick.repair(Case(what="weigh", why="light"), lambda db: weigh(db, number))
 
-    return lambda tick: void(tick.each([1, 2, 3], lambda number: look(tick, number)))
+    return lambda tick: void(tick.each([1, 2, 3], lambda number: check(tick, number)))
 
 
 def void(_: object) -> None:
@@ -442,7 +442,7 @@ def test_a_database_that_is_gone_ends_the_tick_at_the_first_row_that_finds_it_so
     admin = make_engine(Secret(postgres.url("postgres")), pool_size=1, application="admin")
     name = stage.rt.engine.url.database
 
-    def look(tick: Tick, number: int) -> None:
+    def check(tick: Tick, number: int) -> None:
         stage.seen.append(number)
         if number == 1:
             refuse(admin, str(name))
@@ -450,7 +450,7 @@ def test_a_database_that_is_gone_ends_the_tick_at_the_first_row_that_finds_it_so
 
     try:
         with pytest.raises(DBAPIError):
-            stage.tick(lambda tick: void(tick.each([1, 2, 3], lambda number: look(tick, number))))
+            stage.tick(lambda tick: void(tick.each([1, 2, 3], lambda number: check(tick, number))))
     finally:
         refuse(admin, str(name), refused=False)
         admin.dispose()
@@ -543,11 +543,11 @@ def test_a_tick_that_came_to_no_row_does_not_count_as_one_that_ran(stage: Stage,
     before = telemetry.SWEEP_SUCCESS.labels("stub")._value.get()
 
     def fails(tick: Tick) -> None:
-        def look(_: int) -> None:
+        def check(_: int) -> None:
             raise Retryable("away")
 
         tick.listed(100)
-        tick.each([1, 2], look)
+        tick.each([1, 2], check)
 
     def out_of_time(tick: Tick) -> None:
         base._ends_at.set(time.monotonic() + 0.01)
@@ -556,11 +556,11 @@ def test_a_tick_that_came_to_no_row_does_not_count_as_one_that_ran(stage: Stage,
     run = stage.tick(in_its_own_time(out_of_time) if why == "time" else fails)
     assert (run.outcome, stage.row.succeeded_at, stage.repaired()) == ("aborted", None, [])
     assert run.why == (
-        "its time was up before it had looked at anything" if why == "time" else "nothing could be looked at"
+        "its time was up before it had checked anything" if why == "time" else "nothing could be checked"
     )
     assert telemetry.SWEEP_SUCCESS.labels("stub")._value.get() == before
     stage.spec = SPEC
-    stage.tick(lambda tick: void(list(tick.whole("Pods", []))))  # there is nothing to be looked at
+    stage.tick(lambda tick: void(list(tick.whole("Pods", []))))  # there is nothing to be checked
     assert stage.row.succeeded_at is not None
     assert telemetry.SWEEP_SUCCESS.labels("stub")._value.get() > before
 
@@ -588,7 +588,7 @@ def test_a_lease_is_renewed_on_the_way_and_each_page_has_a_deadline_of_its_own(
     stage.spec = Sweep(name="stub", quiet=False, again=False, lease=LEASE, longest=1)
 
     def too_long(tick: Tick) -> None:
-        tick.looked()
+        tick.mark_checked()
         assert not tick.page()
 
     assert stage.tick(too_long).outcome == "unfinished"
@@ -647,7 +647,7 @@ def test_of_a_process_that_was_killed_during_a_call_the_ledger_says_so(stage: St
         stage.tick(lambda tick: void(tick.repair(Case(what="weigh", why="light"), lambda db: weigh(db, 1), call=call)))
     assert [row.outcome for row in stage.ledger()] == ["begun"]
     stage.rows("UPDATE sweeps SET leased_until = now() - interval '1 s'")
-    stage.rows("UPDATE repairs SET settle_by = now() - interval '1 s'")
+    stage.rows("UPDATE repairs SET verify_by = now() - interval '1 s'")
     stage.tick(stage.every())
     assert [(row.outcome, row.note) for row in stage.ledger()] == [
         ("failed", "cut off during its call"),
@@ -665,7 +665,7 @@ def test_what_is_repaired_again_and_again_has_one_entry_until_its_outcome_is_see
     for _ in range(3):
         assert stage.tick(body).repaired == 1
     assert [row.outcome for row in stage.ledger()] == ["done"]
-    stage.rows("UPDATE repairs SET settle_by = now() - interval '1 s'")
+    stage.rows("UPDATE repairs SET verify_by = now() - interval '1 s'")
     stage.tick(body)
     assert [row.outcome for row in stage.ledger()] == ["failed", "done"]
 
@@ -677,7 +677,7 @@ def test_a_later_tick_verifies_what_a_repair_was_for_or_calls_it_failed_when_its
     stage.rows("INSERT INTO deliveries VALUES ('1', 'workflow_job', 'queued', 1, 'accepted', now())")
     stage.tick(body)
     assert [row.outcome for row in stage.ledger()] == ["verified", "done"]
-    stage.rows("UPDATE repairs SET settle_by = now() - interval '1 s'")
+    stage.rows("UPDATE repairs SET verify_by = now() - interval '1 s'")
     stage.tick(body)
     assert [(row.outcome, row.verified_at is not None) for row in stage.ledger()] == [
         ("verified", True),

@@ -65,7 +65,7 @@ def fill(stage: Stage, *, replicas: int) -> list[str]:
     return sorted(stage.pods())
 
 
-def strand(stage: Stage) -> None:
+def stall(stage: Stage) -> None:
     """Have something for each sweep to repair, and nothing of it on the first page of its list."""
     first, unstamped, vanished, orphan, outlived = fill(stage, replicas=5)
     for job in (1, 2, 3):
@@ -101,7 +101,7 @@ def state(stage: Stage) -> list[Any]:
 def test_a_list_that_breaks_off_ends_the_tick_and_nothing_is_concluded_from_its_part(
     stage: Stage, line: FaultProxy, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    strand(stage)
+    stall(stage)
     monkeypatch.setattr(metadata, "PAGE", 1)
     before = state(stage)
     line.add(BREAKS[how])

@@ -157,7 +157,7 @@ def test_deliveries_runs_and_settled_repairs_go_by_their_own_times(stage: Stage)
     for days in (29, 31):
         stage.rows(
             """
-            INSERT INTO strandings (cause, found_by, since, served_at) VALUES ('pod_gone', 'watch', :at, :at)
+            INSERT INTO stalls (cause, found_by, since, served_at) VALUES ('pod_gone', 'watch', :at, :at)
             """,
             **old(days),
         )
@@ -171,7 +171,7 @@ def test_deliveries_runs_and_settled_repairs_go_by_their_own_times(stage: Stage)
     for days, outcome in ((89, "verified"), (91, "verified"), (91, "done")):
         stage.rows(
             """
-            INSERT INTO repairs (sweep, run_id, at, what, why, witnesses, kills, dry, expects, outcome, settle_by)
+            INSERT INTO repairs (sweep, run_id, at, what, why, witnesses, kills, dry, expects, outcome, verify_by)
             VALUES ('resume', 1, :at, 'x', 'x', '{}', false, false, 'own', :outcome, now() + interval '1 day')
             """,
             outcome=outcome,
@@ -179,7 +179,7 @@ def test_deliveries_runs_and_settled_repairs_go_by_their_own_times(stage: Stage)
         )
     prune.run()
     assert [row.guid for row in stage.rows("SELECT guid FROM deliveries")] == ["6"]
-    assert count(stage, "strandings") == 1
+    assert count(stage, "stalls") == 1
     assert len(stage.rows("SELECT 1 FROM sweep_runs WHERE sweep = 'resume'")) == 1
     kept = stage.rows("SELECT outcome FROM repairs WHERE sweep = 'resume' ORDER BY outcome")
     assert [row.outcome for row in kept] == ["done", "verified"]

@@ -263,7 +263,7 @@ def test_pod_shows_how_it_ended_and_its_claims_by_name_and_by_uid(stage: Stage) 
         """
         UPDATE runner_pods SET uid = 'uid-of-it', deletion_at = '2026-11-23 12:03:04+00', gone_at = now(),
                exit_reason = 'EvictionByEvictionAPI', runner_exit_code = 143, event_reason = 'ScaleDown',
-               event_by = 'cluster-autoscaler', event_note = 'node scale down'
+               event_by = 'cluster-autoscaler', event_message = 'node scale down'
         RETURNING name
         """
     )
@@ -274,7 +274,7 @@ def test_pod_shows_how_it_ended_and_its_claims_by_name_and_by_uid(stage: Stage) 
         assert (shown["name"], shown["uid"], shown["runner_exit_code"]) == (pod.name, "uid-of-it", 143)
         assert shown["end"].startswith("it was deleted at 2026-11-23 12:03:04 UTC, evicted through the eviction API")
         assert shown["end"].endswith("; event ScaleDown by cluster-autoscaler: node scale down")
-        event = (shown["event_reason"], shown["event_by"], shown["event_note"])
+        event = (shown["event_reason"], shown["event_by"], shown["event_message"])
         assert event == ("ScaleDown", "cluster-autoscaler", "node scale down")
         assert [(each["id"], each["job_id"], each["end_reason"]) for each in shown["claims"]] == [
             (claim, 1, "pod_gone")

@@ -182,22 +182,22 @@ def test_after_a_copy_was_put_back_a_sweep_is_late_by_what_it_did_since_then(sta
 
 
 def test_coverage_is_shown_before_anything_was_looked_at_and_after(stage: Stage) -> None:
-    series = {f'ostler_catch_up_repositories{{is="{part}"}}' for part in ("due", "looked_at")}
+    series = {f'ostler_catch_up_repositories{{is="{part}"}}' for part in ("due", "checked")}
     series |= {f'ostler_redelivery_read_timestamp_seconds{{part="{part}"}}' for part in ("newest", "all")}
     database = Database(stage.engine)
     assert {name: value for name, value in scrape(make(database)).items() if name in series} == dict.fromkeys(series, 0)
     stage.execute(
         """
-        INSERT INTO catch_up_repositories (repository, due_at, looked_at) VALUES
+        INSERT INTO catch_up_repositories (repository, due_at, checked_at) VALUES
             ('acme/a', now(), now() - interval '14 min'), ('acme/b', now(), now() - interval '16 min'),
             ('acme/c', now(), NULL), ('acme/old', now() - interval '1 h', now() - interval '1 min')
         """
     )
     stage.execute(
-        "INSERT INTO redelivery_progress (id, looked_at, checkpoint) VALUES (1, now(), now() - interval '1 h')"
+        "INSERT INTO redelivery_progress (id, checked_at, checkpoint) VALUES (1, now(), now() - interval '1 h')"
     )
     found = scrape(make(database))
-    assert [found[f'ostler_catch_up_repositories{{is="{part}"}}'] for part in ("due", "looked_at")] == [3, 1]
+    assert [found[f'ostler_catch_up_repositories{{is="{part}"}}'] for part in ("due", "checked")] == [3, 1]
     newest, every = (found[f'ostler_redelivery_read_timestamp_seconds{{part="{part}"}}'] for part in ("newest", "all"))
     assert 3599 < newest - every < 3601
     database.stop()

@@ -85,7 +85,7 @@ def shared_pod(stage: Stage, pool_id: int) -> int:
     stage.execute(
         """
         INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at, terminal_at,
-                                 poller_exit_code, runner_exit_code, exit_reason, event_reason, event_by, event_note)
+                                 poller_exit_code, runner_exit_code, exit_reason, event_reason, event_by, event_message)
         VALUES (:pool, 'runners', 'shared', 'shared', 'a', 'h', now(), now(), 0, 987654321, 'OOMKilled', 'Evicted',
                 'kubelet', 'a note of globex')
         """,

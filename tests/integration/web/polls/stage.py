@@ -93,7 +93,7 @@ class StubSender:
         self.woken.append(pool_id)
         return True
 
-    def taken(self, pool_id: int) -> None:
+    def clear_wake(self, pool_id: int) -> None:
         """Nothing is kept."""
 
     def send(self, name: str, *, queue: str, **kwargs: Any) -> None:

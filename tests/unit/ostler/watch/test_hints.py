@@ -78,7 +78,7 @@ def test_what_could_not_be_sent_waits_and_beyond_a_bound_everything_is_looked_at
     for number in range(module.MOST + 1):
         hints.note(Hint.GONE, uid=str(number), pool="")
     found = due(hints)
-    assert found is None or not found.gone  # everything was looked at a moment ago
+    assert found is None or not found.gone  # everything was checked a moment ago
     hints, _ = made()
     for number in range(module.MOST + 1):
         hints.note(Hint.GONE, uid=str(number), pool="")
@@ -87,9 +87,9 @@ def test_what_could_not_be_sent_waits_and_beyond_a_bound_everything_is_looked_at
 
 def test_lists_that_follow_each_other_do_not_make_the_sweeps_run_without_a_pause() -> None:
     hints, clock = made()
-    hints.look_at_everything()
+    hints.resync()
     assert due(hints) == Batch(everything=True)
-    hints.look_at_everything()
+    hints.resync()
     assert due(hints) is None
     clock.now += EVERYTHING_EVERY
     assert due(hints) == Batch(everything=True)
@@ -99,7 +99,7 @@ def test_who_leads_no_more_tells_nothing() -> None:
     hints, _ = made()
     for hint in Hint:
         hints.note(hint, uid=f"of {hint}", pool="small")
-    hints.look_at_everything()
+    hints.resync()
     hints.forget()
     assert due(hints) is None
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Fate(StrEnum):
+class NextStep(StrEnum):
     """The three ways on; a job never just disappears."""
 
     REQUEUE = "requeue"
@@ -15,17 +15,17 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class JobFate:
-    """A fate with its reason; `conclusion` only for `FINISH`."""
+class JobOutcome:
+    """An outcome with its reason; `conclusion` only for `FINISH`."""
 
-    fate: Fate
+    next_step: NextStep
     why: str
     conclusion: str | None = None
 
 
-NO_JOB = JobFate(Fate.REQUEUE, "the claim had no job")
-NOT_SHOWN = JobFate(Fate.RUNNING, "GitHub answers 404, which may be for want of access: asked again")
-NO_SUCH_JOB = JobFate(Fate.FINISH, "GitHub has no such job", "unknown")
+NO_JOB = JobOutcome(NextStep.REQUEUE, "the claim had no job")
+NOT_SHOWN = JobOutcome(NextStep.RUNNING, "GitHub answers 404, which may be for want of access: asked again")
+NO_SUCH_JOB = JobOutcome(NextStep.FINISH, "GitHub has no such job", "unknown")
 
 
 WAITS = frozenset({"queued", "waiting", "pending", "requested"})
@@ -41,21 +41,21 @@ class OverRun:
 
 def from_github(
     *, status: str | None, conclusion: str | None, run: OverRun | None = None, runner: str | None = None
-) -> JobFate:
-    """Return the fate of a job from GitHub's answer; `status` None is a 404, `runner` is named in the reason.
+) -> JobOutcome:
+    """Return the outcome of a job from GitHub's answer; `status` None is a 404, `runner` is named in the reason.
 
     GitHub answers that also where it does not let us look (a repository taken from the installation, say), so it
-    ends no job: `rules.sweeps.adrift` judges what stays unseen. With its `run` over, a job that GitHub shows as waiting
-    will wait for ever: a run that ends as `startup_failure` leaves its jobs queued.
+    ends no job: `rules.sweeps.unresolved` judges what stays unseen. With its `run` over, a job that GitHub shows as
+    waiting will wait for ever: a run that ends as `startup_failure` leaves its jobs queued.
     """
     if status in WAITS and run is not None:
         how = run.conclusion or "unknown"
-        return JobFate(Fate.FINISH, f"GitHub says that it is {status}, and that its run is over ({how})", how)
+        return JobOutcome(NextStep.FINISH, f"GitHub says that it is {status}, and that its run is over ({how})", how)
     if status is None:
         return NOT_SHOWN
     if status == "completed":
-        return JobFate(Fate.FINISH, "GitHub says that it is over", conclusion or "unknown")
+        return JobOutcome(NextStep.FINISH, "GitHub says that it is over", conclusion or "unknown")
     if status in WAITS:
-        return JobFate(Fate.REQUEUE, "GitHub says that it is queued")
+        return JobOutcome(NextStep.REQUEUE, "GitHub says that it is queued")
     on = "" if runner is None else f" on runner {runner}"
-    return JobFate(Fate.RUNNING, f"GitHub says that it is {status}{on}")
+    return JobOutcome(NextStep.RUNNING, f"GitHub says that it is {status}{on}")

@@ -12,7 +12,7 @@ INSTALLATION = "installation"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HeldMints:
+class BlockedMints:
     """The backoff that holds the most jobs of a pool.
 
     `words`: why, GitHub's own words included. `jobs`: jobs of the pool that wait for it, its probe included;

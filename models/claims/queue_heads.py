@@ -19,7 +19,7 @@ from rules.claims.runner_brakes import FEWEST_JOBS, FEWEST_PODS, TOO_OLD
 
 
 @dataclass(frozen=True, slots=True)
-class Heads:
+class QueueHeads:
     """The heads of the accounts' queues, and what the fairness rule needs to order them."""
 
     jobs: tuple[JobHead, ...]
@@ -84,7 +84,7 @@ _HEADS = Prepared(
         CROSS JOIN LATERAL (SELECT FROM offers o WHERE o.pool_id = p.id AND o.until > :now LIMIT 1) offered
         WHERE p.id <> :pool_id
     ), reserved AS MATERIALIZED (
-        -- One look at the index per account and pool: none walks a queue, however deep.
+        -- One check of the index per account and pool: none walks a queue, however deep.
         SELECT DISTINCT ON (ranked.account_id) ranked.account_id, other.id AS other_pool_id, other.vcpu AS other_vcpu,
                other.memory AS other_memory, oldest.queued_at AS other_queued_at, oldest.id AS other_job_id
         FROM ranked CROSS JOIN other
@@ -129,7 +129,7 @@ NOBODY = -1
 """The id of no account."""
 
 
-def read_heads(
+def read_queue_heads(
     db: Connection,
     pool: PoolShape,
     *,
@@ -139,7 +139,7 @@ def read_heads(
     braked: int = NOBODY,
     last: Sequence[int] = (),
     now: datetime,
-) -> Heads:
+) -> QueueHeads:
     """Return at most about twice `batch` jobs: the heads of the accounts that come first and have room.
 
     The index on dispatchable jobs is walked account by account, so held jobs and deep queues cost nothing. None is
@@ -194,4 +194,4 @@ def read_heads(
         for row in rows
     )
     places = {account: place for place, account in enumerate(last, start=1)}
-    return Heads(jobs=jobs, accounts=accounts, reservations=reservations, totals=totals, last=places)
+    return QueueHeads(jobs=jobs, accounts=accounts, reservations=reservations, totals=totals, last=places)

@@ -1,4 +1,4 @@
-"""How long what is stranded has been, and had been when it was served: in rows, and in the metric."""
+"""How long what is stalled has been, and had been when it was served: in rows, and in the metric."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 
 from models.claims.releases import refuse_release
 from models.claims.steps import begin_mint, commit_mint
-from models.db import stranded
+from models.db import stalls
 from models.db.engine import transaction
 from models.sweeps import redelivery
 from ostler import telemetry
 from ostler.clock import utcnow
-from rules.claims.stranding import PATHS, Cause, FoundBy
+from rules.claims.stalls import PATHS, Cause, FoundBy
 from tasks.pools.pools import reconcile
-from tasks.pools.watched import pod_gone
+from tasks.pools.watch_reports import pod_gone
 from tasks.sweeps import resume as of_resume
 from tasks.sweeps.missing_pods import missing_pods
 from tasks.sweeps.resume import resume
@@ -30,17 +30,17 @@ def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def oldest(stage: Stage, cause: Cause) -> float:
-    return transaction(stage.rt.engine, lambda db: stranded.oldest(db, now=utcnow()))[cause]
+    return transaction(stage.rt.engine, lambda db: stalls.oldest(db, now=utcnow()))[cause]
 
 
 def served(stage: Stage) -> list[tuple[str, str, float]]:
-    rows = stage.rows("SELECT cause, found_by, extract(epoch FROM served_at - since)::float AS s FROM strandings")
+    rows = stage.rows("SELECT cause, found_by, extract(epoch FROM served_at - since)::float AS s FROM stalls")
     return [(row.cause, row.found_by, row.s) for row in rows]
 
 
 def counted(cause: Cause, found_by: FoundBy) -> tuple[float, float]:
     """Return how many of them this process counted, and their seconds."""
-    child = telemetry.STRANDED_SECONDS.labels(cause, found_by)
+    child = telemetry.STALL_SECONDS.labels(cause, found_by)
     samples = {sample.name: sample.value for sample in child._child_samples()}
     return samples["_count"], samples["_sum"]
 
@@ -49,17 +49,17 @@ def delete(stage: Stage, pod: str) -> None:
     stage.kube.request("DELETE", f"/api/v1/namespaces/{stage.namespace}/pods/{pod}")
 
 
-def test_without_anything_stranded_every_cause_is_a_zero(stage: Stage) -> None:
-    ages = transaction(stage.rt.engine, lambda db: stranded.oldest(db, now=utcnow()))
+def test_without_anything_stalled_every_cause_is_a_zero(stage: Stage) -> None:
+    ages = transaction(stage.rt.engine, lambda db: stalls.oldest(db, now=utcnow()))
     assert ages == dict.fromkeys(Cause, 0.0)
-    found = transaction(stage.rt.engine, lambda db: stranded.summary(db, since=utcnow() - timedelta(hours=1)))
+    found = transaction(stage.rt.engine, lambda db: stalls.summary(db, since=utcnow() - timedelta(hours=1)))
     assert [(each.cause, each.found_by, each.many) for each in found] == [(*path, 0) for path in PATHS]
     text = telemetry.exposition().decode()
     for cause, found_by in PATHS:
-        assert f'ostler_stranded_seconds_count{{cause="{cause}",found_by="{found_by}"}}' in text
+        assert f'ostler_stall_seconds_count{{cause="{cause}",found_by="{found_by}"}}' in text
 
 
-def test_a_claim_whose_message_was_lost_is_stranded_until_its_step_is_done(stage: Stage, pod: str) -> None:
+def test_a_claim_whose_message_was_lost_is_stalled_until_its_step_is_done(stage: Stage, pod: str) -> None:
     stage.job(7)
     claim = stage.claim(pod, job_id=7, state="claimed", age=14)
     stage.rows("UPDATE claims SET due_at = now() - interval '4 s'")
@@ -88,17 +88,17 @@ def mint(stage: Stage, claim: int) -> None:
     transaction(stage.rt.engine, body)
 
 
-def test_a_claim_that_was_given_back_to_wait_is_not_stranded(stage: Stage, pod: str) -> None:
+def test_a_claim_that_was_given_back_to_wait_is_not_stalled(stage: Stage, pod: str) -> None:
     stage.job(7)
     stage.claim(pod, job_id=7, state="claimed", age=4000)
     stage.rows("UPDATE claims SET due_at = now() - interval '4 s', last_error = 'GitHub asked to wait'")
     assert oldest(stage, Cause.MESSAGE_LOST) == 0
     resume.run()
-    (row,) = stage.rows("SELECT chain_no, stranded_at FROM claims")
-    assert (row.chain_no, row.stranded_at) == (2, None)
+    (row,) = stage.rows("SELECT chain_no, stalled_at FROM claims")
+    assert (row.chain_no, row.stalled_at) == (2, None)
 
 
-def test_a_claim_whose_process_was_killed_is_stranded_since_the_step_that_it_had_begun(stage: Stage, pod: str) -> None:
+def test_a_claim_whose_process_was_killed_is_stalled_since_the_step_that_it_had_begun(stage: Stage, pod: str) -> None:
     stage.job(7)
     stage.claim(pod, job_id=7, state="claimed", age=4000)
     stage.rows("""
@@ -110,7 +110,7 @@ def test_a_claim_whose_process_was_killed_is_stranded_since_the_step_that_it_had
 
 @pytest.mark.parametrize("state", ["executing", "minted"])
 @pytest.mark.parametrize("found_by", [FoundBy.WATCH, FoundBy.LISTS])
-def test_a_claim_whose_pod_is_gone_is_stranded_until_it_has_ended(
+def test_a_claim_whose_pod_is_gone_is_stalled_until_it_has_ended(
     stage: Stage, pod: str, github: StubGitHub, found_by: FoundBy, state: str
 ) -> None:
     stage.job(7, state="running" if state == "executing" else "claimed")
@@ -151,14 +151,14 @@ def test_the_reconciler_notes_down_a_list_that_left_nothing_over_and_no_other(
     began = utcnow()
     reconcile.run(pool_id=row.id)
     seen = stage.see(claim)
-    assert (seen.end_reason, seen.stranded_at) == ("pod_gone", None)
+    assert (seen.end_reason, seen.stalled_at) == ("pod_gone", None)
     ((cause, by, seconds),) = served(stage)
     assert (cause, by) == ("pod_gone", "lists")
     assert seconds >= (began - row.listed_at).total_seconds()
     del github
 
 
-def test_a_claim_whose_pod_has_ended_is_stranded_since_then(stage: Stage, pod: str, github: StubGitHub) -> None:
+def test_a_claim_whose_pod_has_ended_is_stalled_since_then(stage: Stage, pod: str, github: StubGitHub) -> None:
     stage.job(7, state="running")
     claim = stage.claim(pod, job_id=7, state="executing", age=4000, runner=RUNNER)
     stage.finish(pod)
@@ -176,7 +176,7 @@ def test_a_claim_whose_pod_has_ended_is_stranded_since_then(stage: Stage, pod: s
     assert oldest(stage, Cause.POD_SPENT) == 0
 
 
-def test_a_runner_that_nobody_uses_is_stranded_since_its_delivery(stage: Stage, pod: str, github: StubGitHub) -> None:
+def test_a_runner_that_nobody_uses_is_stalled_since_its_delivery(stage: Stage, pod: str, github: StubGitHub) -> None:
     stage.job(7)
     claim = stage.claim(pod, job_id=7, state="delivered", age=95, runner=RUNNER)
     github.runner = "offline"
@@ -191,18 +191,18 @@ def test_a_runner_that_nobody_uses_is_stranded_since_its_delivery(stage: Stage, 
     assert 95 <= seconds < 200
 
 
-def test_a_runner_that_executes_after_all_was_not_stranded(stage: Stage, pod: str, github: StubGitHub) -> None:
+def test_a_runner_that_executes_after_all_was_not_stalled(stage: Stage, pod: str, github: StubGitHub) -> None:
     stage.job(7)
     claim = stage.claim(pod, job_id=7, state="delivered", age=95, runner=RUNNER)
     github.runner = "offline"
     unused_runners.run()
     assert transaction(stage.rt.engine, lambda db: refuse_release(db, claim, now=utcnow(), who="test"))
     assert served(stage) == []
-    assert stage.see(claim).stranded_at is None
+    assert stage.see(claim).stalled_at is None
     assert oldest(stage, Cause.RUNNER_UNUSED) == 0
 
 
-def test_a_webhook_that_came_late_had_been_stranded_from_its_failure_on(stage: Stage) -> None:
+def test_a_webhook_that_came_late_had_been_stalled_from_its_failure_on(stage: Stage) -> None:
     stage.rows("""
         INSERT INTO redeliveries (guid, delivery_id, first_failed_at, due_at) VALUES
             ('job', 1, now() - interval '100 s', now()), ('ping', 2, now() - interval '100 s', now()),
@@ -227,31 +227,31 @@ def test_a_webhook_that_came_late_had_been_stranded_from_its_failure_on(stage: S
 
 def test_a_report_over_the_rows_has_every_path(stage: Stage) -> None:
     stage.rows("""
-        INSERT INTO strandings (cause, found_by, since, served_at)
+        INSERT INTO stalls (cause, found_by, since, served_at)
         SELECT 'pod_gone', 'watch', now() - make_interval(secs => n), now() FROM generate_series(1, 100) n
     """)
-    found = transaction(stage.rt.engine, lambda db: stranded.summary(db, since=utcnow() - timedelta(hours=1)))
+    found = transaction(stage.rt.engine, lambda db: stalls.summary(db, since=utcnow() - timedelta(hours=1)))
     (watch,) = [each for each in found if each.many]
     assert (watch.cause, watch.found_by, watch.many, watch.most) == (Cause.POD_GONE, FoundBy.WATCH, 100, 100)
     assert (watch.p50, watch.p99) == (50.5, 99)
 
 
-def test_claim_that_has_ended_is_not_marked_as_stranded(clusterless: Stage) -> None:
+def test_claim_that_has_ended_is_not_marked_as_stalled(clusterless: Stage) -> None:
     stage = clusterless
     claim = lost(stage)
     stage.rows("UPDATE claims SET state = 'ended', ended_at = now(), end_reason = 'pod_gone'")
     mark(stage, claim, FoundBy.LISTS)
-    assert stage.see(claim).stranded_cause is None
+    assert stage.see(claim).stalled_cause is None
 
 
-def test_first_finder_of_a_stranded_claim_stays(clusterless: Stage) -> None:
+def test_first_finder_of_a_stalled_claim_stays(clusterless: Stage) -> None:
     stage = clusterless
     claim = lost(stage)
     mark(stage, claim, FoundBy.WATCH)
     before = stage.see(claim)
     mark(stage, claim, FoundBy.LISTS)
     assert stage.see(claim) == before
-    assert before.stranded_found_by == FoundBy.WATCH
+    assert before.stalled_found_by == FoundBy.WATCH
 
 
 def lost(stage: Stage) -> int:
@@ -262,4 +262,4 @@ def lost(stage: Stage) -> int:
 
 
 def mark(stage: Stage, claim: int, found_by: FoundBy) -> None:
-    transaction(stage.rt.engine, lambda db: stranded.mark(db, claim, Cause.POD_GONE, found_by, now=utcnow()))
+    transaction(stage.rt.engine, lambda db: stalls.mark(db, claim, Cause.POD_GONE, found_by, now=utcnow()))

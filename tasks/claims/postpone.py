@@ -30,32 +30,32 @@ OUT_OF_REACH = 60.0
 
 FIRST_LOOK = 5.0
 LONGEST_LOOK = 60.0
-"""Seconds after which a retirement that cannot end yet is looked at again: at first, and at the longest."""
+"""Seconds after which a retirement that cannot end yet is checked again: at first, and at the longest."""
 
 
 def longer(work: ReleaseWork) -> float:
-    """Return the seconds until the next look: as many as it has been tried for, so that each wait doubles the time."""
+    """Return the seconds until the next check: as many as it has been tried for, so that each wait doubles the time."""
     return min(max((utcnow() - work.since).total_seconds(), FIRST_LOOK), LONGEST_LOOK)
 
 
-def look_again(rt: Runtime, work: ReleaseWork, error: str, *, after: float = 0) -> None:
+def postpone(rt: Runtime, work: ReleaseWork, error: str, *, after: float = 0) -> None:
     """Leave the claim live for `resume`, which takes it up again in so many seconds."""
     due_at = utcnow() + timedelta(seconds=after)
     transaction(rt.engine, lambda db: steps.give_back(db, work, due_at=due_at, error=error, undoes=True))
 
 
-def wait_for_token(rt: Runtime, work: ReleaseWork, *, after: float) -> None:
+def postpone_until_token(rt: Runtime, work: ReleaseWork, *, after: float) -> None:
     """Leave the claim to `resume`, which sends its step again when a call to GitHub may be made."""
-    look_again(rt, work, steps.WAITS, after=min(after, LONGEST_WAIT))
+    postpone(rt, work, steps.WAITS, after=min(after, LONGEST_WAIT))
 
 
 @contextmanager
-def after_a_failure(rt: Runtime, work: ReleaseWork) -> Iterator[None]:
+def postpone_on_failure(rt: Runtime, work: ReleaseWork) -> Iterator[None]:
     """Leave the claim to `resume` where an upstream fails the step; the error goes on to whoever counts it."""
     try:
         yield
     except UpstreamError as error:
-        look_again(rt, work, meaning_of(error), after=_wait(error, tried_for=utcnow() - work.since))
+        postpone(rt, work, meaning_of(error), after=_wait(error, tried_for=utcnow() - work.since))
         raise
 
 

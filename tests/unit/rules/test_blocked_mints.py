@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from rules.pools.held_mints import HeldMints
+from rules.pools.blocked_mints import BlockedMints
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
-HELD = HeldMints(
+HELD = BlockedMints(
     kind="account",
     key="7",
     words="Not found.",
@@ -51,7 +51,7 @@ def test_several_waiting_jobs_are_told_with_the_oldest() -> None:
         (replace(HELD, kind="installation", failures=1), "next try by 2026-01-01T12:01:00Z"),
     ],
 )
-def test_the_next_try_is_a_bound_when_an_installation_is_probed_meanwhile(held: HeldMints, expected: str) -> None:
+def test_the_next_try_is_a_bound_when_an_installation_is_probed_meanwhile(held: BlockedMints, expected: str) -> None:
     assert held.tell(busy=0, now=NOW).endswith(f", {expected}")
 
 

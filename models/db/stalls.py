@@ -1,6 +1,6 @@
-"""What is stranded now, and for how long what was served had been. See `rules.claims.stranding`.
+"""What is stalled now, and for how long what was served had been. See `rules.claims.stalls`.
 
-A claim that somebody found stranded says so in its own row until the transition that serves it, which also writes the
+A claim that somebody found stalled says so in its own row until the transition that serves it, which also writes the
 row here; what has no claim (a lost webhook) is written by who found it. The rows outlive every process, so that a
 report over them misses nothing; the histogram of a process is counted at the same commit.
 """
@@ -19,10 +19,10 @@ from models.db.base import Base, Serial
 from models.db.engine import after_commit
 from models.db.sql import text
 from ostler import telemetry
-from rules.claims.stranding import PATHS, After, Cause, FoundBy, after
+from rules.claims.stalls import PATHS, After, Cause, FoundBy, after
 
 for _cause, _found_by in PATHS:
-    telemetry.STRANDED_SECONDS.labels(_cause, _found_by)
+    telemetry.STALL_SECONDS.labels(_cause, _found_by)
 
 OVERDUE = """
     c.purpose = 'job' AND c.state IN ('claimed', 'minted', 'releasing') AND c.due_at < :now
@@ -37,14 +37,14 @@ OVERDUE_SINCE = """
 """Since its last transition, or the beginning of the step that was lost: 20 and 10 are the seconds of its lease."""
 
 
-class Stranding(Base):
-    """One time that something was stranded, once it was served. Ids are noted down, not referenced."""
+class Stall(Base):
+    """One time that something was stalled, once it was served. Ids are noted down, not referenced."""
 
-    __tablename__ = "strandings"
+    __tablename__ = "stalls"
     __table_args__ = (
         CheckConstraint("cause IN (" + ", ".join(f"'{each}'" for each in Cause) + ")", name="cause_known"),
         CheckConstraint("found_by IN (" + ", ".join(f"'{each}'" for each in FoundBy) + ")", name="found_by_known"),
-        Index("ix_strandings_served_at", "served_at"),
+        Index("ix_stalls_served_at", "served_at"),
     )
 
     id: Mapped[Serial]
@@ -66,12 +66,12 @@ _SINCE = {
 
 
 def mark(db: Connection, claim_id: int, cause: Cause, found_by: FoundBy, *, now: datetime) -> None:
-    """Note in a live claim that it is stranded, and since when; who found it first for this cause stays."""
+    """Note in a live claim that it is stalled, and since when; who found it first for this cause stays."""
     db.execute(
         text(f"""
-            UPDATE claims c SET stranded_cause = :cause, stranded_found_by = :found_by,
-                   stranded_at = least(:now, greatest(c.created_at, coalesce({_SINCE[cause, found_by]}, :now)))
-            WHERE c.id = :id AND c.ended_at IS NULL AND c.stranded_cause IS DISTINCT FROM :cause
+            UPDATE claims c SET stalled_cause = :cause, stalled_found_by = :found_by,
+                   stalled_at = least(:now, greatest(c.created_at, coalesce({_SINCE[cause, found_by]}, :now)))
+            WHERE c.id = :id AND c.ended_at IS NULL AND c.stalled_cause IS DISTINCT FROM :cause
         """),
         {"id": claim_id, "cause": cause, "found_by": found_by, "now": now},
     )
@@ -80,15 +80,15 @@ def mark(db: Connection, claim_id: int, cause: Cause, found_by: FoundBy, *, now:
 def moved(db: Connection, name: str, rows: Sequence[Row[Any]], *, now: datetime) -> None:
     """Look at claims that a transition moved: write down those which it served."""
     for row in rows:
-        if row.stranded_at is None:
+        if row.stalled_at is None:
             continue
-        cause = Cause(row.stranded_cause)
+        cause = Cause(row.stalled_cause)
         left = after(cause, name)
-        if left is After.STRANDED:
+        if left is After.STALLED:
             continue
         db.execute(
             text("""
-                UPDATE claims SET stranded_at = NULL, stranded_cause = NULL, stranded_found_by = NULL WHERE id = :id
+                UPDATE claims SET stalled_at = NULL, stalled_cause = NULL, stalled_found_by = NULL WHERE id = :id
             """),
             {"id": row.id},
         )
@@ -96,8 +96,8 @@ def moved(db: Connection, name: str, rows: Sequence[Row[Any]], *, now: datetime)
             served(
                 db,
                 cause,
-                FoundBy(row.stranded_found_by),
-                since=row.stranded_at,
+                FoundBy(row.stalled_found_by),
+                since=row.stalled_at,
                 claim_id=row.id,
                 job_id=row.job_id,
                 now=now,
@@ -114,10 +114,10 @@ def served(
     claim_id: int | None = None,
     job_id: int | None = None,
 ) -> None:
-    """Write down that what was stranded since then is served now; counted when this transaction commits."""
+    """Write down that what was stalled since then is served now; counted when this transaction commits."""
     db.execute(
         text("""
-            INSERT INTO strandings (cause, found_by, claim_id, job_id, since, served_at)
+            INSERT INTO stalls (cause, found_by, claim_id, job_id, since, served_at)
             VALUES (:cause, :found_by, :claim_id, :job_id, least(:since, :now), :now)
         """),
         {
@@ -130,22 +130,22 @@ def served(
         },
     )
     seconds = max(0.0, (now - since).total_seconds())
-    after_commit(db, lambda: telemetry.STRANDED_SECONDS.labels(cause, found_by).observe(seconds))
+    after_commit(db, lambda: telemetry.STALL_SECONDS.labels(cause, found_by).observe(seconds))
 
 
 def oldest(db: Connection, *, now: datetime) -> Mapping[Cause, float]:
-    """Return by cause for how many seconds the oldest of what is stranded has been; 0 where nothing is.
+    """Return by cause for how many seconds the oldest of what is stalled has been; 0 where nothing is.
 
     Known to us, that is: a Pod that nobody missed yet, or a webhook of which nobody told, is in none of them.
     """
     row = db.execute(
         text(f"""
-            SELECT min(CASE WHEN c.stranded_cause = 'message_lost' THEN c.stranded_at
+            SELECT min(CASE WHEN c.stalled_cause = 'message_lost' THEN c.stalled_at
                             WHEN {OVERDUE} THEN {OVERDUE_SINCE} END) AS message_lost,
-                   min(c.stranded_at) FILTER (WHERE c.stranded_cause = 'pod_gone') AS pod_gone,
+                   min(c.stalled_at) FILTER (WHERE c.stalled_cause = 'pod_gone') AS pod_gone,
                    min(p.terminal_at) AS pod_spent,
                    min(coalesce(c.spare_since, c.delivered_at))
-                       FILTER (WHERE c.state = 'delivered' OR c.stranded_cause = 'runner_unused') AS runner_unused,
+                       FILTER (WHERE c.state = 'delivered' OR c.stalled_cause = 'runner_unused') AS runner_unused,
                    (SELECT min(r.first_failed_at) FROM redeliveries r
                     WHERE NOT r.malformed
                       AND NOT EXISTS (SELECT FROM deliveries d WHERE d.guid = r.guid)) AS webhook_lost
@@ -160,7 +160,7 @@ def oldest(db: Connection, *, now: datetime) -> Mapping[Cause, float]:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """How often one path served what was stranded, and after how many seconds."""
+    """How often one path served what was stalled, and after how many seconds."""
 
     cause: Cause
     found_by: FoundBy
@@ -177,7 +177,7 @@ def summary(db: Connection, *, since: datetime) -> list[Served]:
             SELECT cause, found_by, count(*) AS many, max(seconds) AS most,
                    percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds) AS p50,
                    percentile_disc(0.99) WITHIN GROUP (ORDER BY seconds) AS p99
-            FROM (SELECT cause, found_by, extract(epoch FROM served_at - since)::float AS seconds FROM strandings
+            FROM (SELECT cause, found_by, extract(epoch FROM served_at - since)::float AS seconds FROM stalls
                   WHERE served_at >= :since) s
             GROUP BY cause, found_by
         """),

@@ -1,6 +1,6 @@
-"""What a job, its claim or its Pod can be stranded by, who finds it, and which step serves it.
+"""What a job, its claim or its Pod can be stalled by, who finds it, and which step serves it.
 
-Stranded is what stands where only a repair moves it on. A path is a cause with its finder: one cause may be found fast
+Stalled is what stands where only a repair moves it on. A path is a cause with its finder: one cause may be found fast
 by one and slowly by another, and the two are told apart in `docs/metrics.md` and in the times to hold.
 """
 
@@ -52,23 +52,23 @@ PATHS = (
 
 
 class After(StrEnum):
-    """What a transition leaves of a stranded claim; `never_was`: it turned out not to have been stranded."""
+    """What a transition leaves of a stalled claim; `never_was`: it turned out not to have been stalled."""
 
-    STRANDED = "stranded"
+    STALLED = "stalled"
     SERVED = "served"
     NEVER_WAS = "never_was"
 
 
 def after(cause: Cause, transition: str) -> After:
-    """Return what a claim that was stranded by `cause` is after a transition of this name.
+    """Return what a claim that was stalled by `cause` is after a transition of this name.
 
     The beginning of a release serves nobody: the job is queued again at its end.
     """
     moved = allowed(transition)
     if moved.machine is not Machine.CLAIM or transition == "begin_release":
-        return After.STRANDED
+        return After.STALLED
     if moved.target == ClaimState.ENDED or cause is Cause.MESSAGE_LOST:
         return After.SERVED
     if cause is Cause.RUNNER_UNUSED:  # it executes after all
         return After.NEVER_WAS
-    return After.STRANDED
+    return After.STALLED

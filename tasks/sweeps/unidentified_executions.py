@@ -1,4 +1,4 @@
-"""`ostler.unbound_executions`: claims whose runner executes a job while nobody said which.
+"""`ostler.unidentified_executions`: claims whose runner executes a job while nobody said which.
 
 The watch saw that a job began, or GitHub refused to delete the busy runner, and no webhook came. GitHub is asked for
 the job that the claim has: if it runs on this runner they belong together, else it goes where GitHub says, so that it
@@ -12,40 +12,42 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from models.claims import watched
+from models.claims import watch_reports
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from rules.sweeps.reaping import Source, Witness
 from rules.sweeps.unused import ClaimedJob
 from tasks.sweeps.frame import sweep
-from tasks.sweeps.pace import SILENT
+from tasks.sweeps.pace import UNAVAILABLE
 from tasks.sweeps.tick import Tick
 from tasks.sweeps.unused_runners import ask_job
 
 
-@sweep("unbound_executions")
-def unbound_executions(tick: Tick) -> None:
+@sweep("unidentified_executions")
+def unidentified_executions(tick: Tick) -> None:
     """Ask for each; an installation that does not answer is left alone for this tick, one bad claim stops no other."""
     older_than = tick.rt.settings.unused_after
-    claims = list(tick.read(lambda db: watched.unbound(db, older_than=older_than, now=utcnow())))
+    claims = list(tick.read(lambda db: watch_reports.unidentified(db, older_than=older_than, now=utcnow())))
     random.shuffle(claims)
-    silent: set[int] = set()
+    unavailable: set[int] = set()
     for claim in claims:
         if not tick.goes_on():
             return
-        if claim.installation_id is None or claim.installation_id in silent:
+        if claim.installation_id is None or claim.installation_id in unavailable:
             continue
-        error = tick.attempt(lambda claim: look(tick, claim), claim, row=claim.id)
-        if isinstance(error, SILENT):
-            silent.add(claim.installation_id)
+        error = tick.attempt(lambda claim: check(tick, claim), claim, row=claim.id)
+        if isinstance(error, UNAVAILABLE):
+            unavailable.add(claim.installation_id)
 
 
-def look(tick: Tick, claim: Row[Any]) -> None:
+def check(tick: Tick, claim: Row[Any]) -> None:
     """Bind the claim to its job, or part them."""
     rt = tick.rt
-    job, fate = ask_job(tick, claim)
+    job, job_outcome = ask_job(tick, claim)
     here = job is ClaimedJob.IN_PROGRESS_HERE
-    why = "GitHub runs the claimed job on this runner" if here else f"its runner executes another job; {fate.why}"
+    why = (
+        "GitHub runs the claimed job on this runner" if here else f"its runner executes another job; {job_outcome.why}"
+    )
     case = Case(
         what="bind" if here else "part",
         why=why,
@@ -59,8 +61,8 @@ def look(tick: Tick, claim: Row[Any]) -> None:
     def body(db: Connection) -> bool:
         now = utcnow()
         if here:
-            return watched.bind(db, claim.id, job_id=claim.job_id, now=now, who=rt.who, why=why)
-        return watched.part(db, claim.id, job_id=claim.job_id, fate=fate, now=now, who=rt.who)
+            return watch_reports.bind(db, claim.id, job_id=claim.job_id, now=now, who=rt.who, why=why)
+        return watch_reports.part(db, claim.id, job_id=claim.job_id, job_outcome=job_outcome, now=now, who=rt.who)
 
     if tick.repair(case, body) and not here:
         rt.waker.wake(claim.pool_id)

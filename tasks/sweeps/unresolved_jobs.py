@@ -1,4 +1,4 @@
-"""`ostler.adrift_jobs`: asks GitHub about jobs that nothing of ours moves any more, then re-queues or finishes them.
+"""`ostler.unresolved_jobs`: ask GitHub about jobs that no other step moves, then requeue or finish them.
 
 These are the jobs of which GitHub could not be asked when their claim ended (hold `ask_github`), those that wait or
 are set aside for long, and those whose claim was lost by a bug. No usable answer changes nothing (L8): such a job is
@@ -14,7 +14,7 @@ import structlog
 
 from models.db.engine import transaction
 from models.intake import repositories
-from models.sweeps import adrift
+from models.sweeps import unresolved
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.errors import (
@@ -27,9 +27,9 @@ from ostler.errors import (
     Suspended,
 )
 from ostler.reasons import meaning_of
-from rules.claims.fates import Fate
-from rules.sweeps.adrift import Adrift, Move, judge_adrift, next_ask_after
+from rules.claims.job_outcomes import NextStep
 from rules.sweeps.reaping import Source, Witness
+from rules.sweeps.unresolved import Move, Unresolved, judge_unresolved, next_ask_after
 from tasks.claims.github import ask_job, deregister
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick
@@ -38,27 +38,27 @@ from tasks.worker.base import SWEEP
 log = structlog.get_logger(__name__)
 
 
-@sweep("adrift_jobs")
-def adrift_jobs(tick: Tick) -> None:
+@sweep("unresolved_jobs")
+def unresolved_jobs(tick: Tick) -> None:
     """Ask about one job after the other; an installation that does not answer is left alone for this tick."""
     follow_names(tick)
     settings = tick.rt.settings
-    soon = timedelta(seconds=settings.adrift_after)
-    late = timedelta(seconds=settings.adrift_late_after)
-    found = tick.read(lambda db: adrift.adrift_jobs(db, soon=soon, late=late, now=utcnow()))
-    silent: set[int | None] = set()
+    soon = timedelta(seconds=settings.unresolved_after)
+    late = timedelta(seconds=settings.unresolved_late_after)
+    found = tick.read(lambda db: unresolved.unresolved_jobs(db, soon=soon, late=late, now=utcnow()))
+    unavailable: set[int | None] = set()
     for job in found:
         if not tick.goes_on():
             return
-        if job.installation_id in silent:
+        if job.installation_id in unavailable:
             continue
-        error = tick.attempt(lambda job: look(tick, job), job, row=job.id)
+        error = tick.attempt(lambda job: check(tick, job), job, row=job.id)
         if isinstance(error, RateLimited):
-            log.info("adrift_jobs.rate_limited", installation=job.installation_id, after=error.after)
-            silent.add(job.installation_id)
+            log.info("unresolved_jobs.rate_limited", installation=job.installation_id, after=error.after)
+            unavailable.add(job.installation_id)
             make_room(tick, found, job.installation_id, after=error.after)
         elif isinstance(error, Retryable | Suspended | NotInstalled):
-            silent.add(job.installation_id)
+            unavailable.add(job.installation_id)
             make_room(tick, found, job.installation_id)
             ask_later(tick, job)  # later than its neighbours: it may be what fails
         elif error is not None:
@@ -73,17 +73,17 @@ def follow_names(tick: Tick) -> None:
 
     def follow(renaming: repositories.Renaming) -> None:
         if transaction(tick.rt.engine, lambda db: repositories.rename(db, renaming, now=now)):
-            log.info("adrift_jobs.repository_renamed", repository=renaming.repository_id, name=renaming.name)
+            log.info("unresolved_jobs.repository_renamed", repository=renaming.repository_id, name=renaming.name)
 
     for renaming in tick.read(lambda db: repositories.torn(db, now=now)):
         tick.attempt(follow, renaming, repository=renaming.repository_id)
 
 
-def look(tick: Tick, job: adrift.AdriftJob) -> None:
+def check(tick: Tick, job: unresolved.UnresolvedJob) -> None:
     """Ask about one job and do what the answer says."""
     rt = tick.rt
     if job.installation_id is None:
-        log.warning("adrift_jobs.no_installation", job=job.id)
+        log.warning("unresolved_jobs.no_installation", job=job.id)
         ask_later(tick, job)
         return
     told = ask_job(
@@ -92,10 +92,10 @@ def look(tick: Tick, job: adrift.AdriftJob) -> None:
         repository=job.repository,
         job_id=job.id,
         policy=SWEEP,
-        look_ups=tick.look_ups,
+        lookups=tick.lookups,
     )
     status, conclusion = (None, None) if told.job is None else (told.job.status, told.job.conclusion)
-    verdict = judge_adrift(
+    verdict = judge_unresolved(
         kind=job.kind,
         state=job.state,
         status=status,
@@ -109,64 +109,66 @@ def look(tick: Tick, job: adrift.AdriftJob) -> None:
         return
     case = Case(
         what=verdict.move,
-        why=f"{job.kind}: {verdict.fate.why}",
+        why=f"{job.kind}: {verdict.job_outcome.why}",
         job_id=job.id,
         before=job.state,
-        after=verdict.fate.fate,
+        after=verdict.job_outcome.next_step,
         runner_name=job.runner_name,
         witnesses=(Witness(Source.GITHUB, f"the job is {status or 'unknown'}"),),
     )
-    requeued = verdict.move is Move.FOLLOW and verdict.fate.fate is Fate.REQUEUE
+    requeued = verdict.move is Move.FOLLOW and verdict.job_outcome.next_step is NextStep.REQUEUE
     try:
         moved = tick.repair(
             case,
-            lambda db: adrift.settle(db, job, verdict, now=utcnow(), who=rt.who),
+            lambda db: unresolved.settle(db, job, verdict, now=utcnow(), who=rt.who),
             call=(lambda: remove_left(tick, job)) if requeued else None,
         )
     except Busy:
         ask_later(tick, job)
         return
     if not moved:
-        return  # by itself: it is found anew if that left it adrift
-    if job.kind is Adrift.BUG:
-        log.error("adrift_jobs.bug", job=job.id, move=verdict.move, fate=verdict.fate.fate)
-    if job.pool_id is not None and verdict.fate.fate is Fate.REQUEUE:
+        return  # by itself: it is found anew if that left it unresolved
+    if job.kind is Unresolved.BUG:
+        log.error("unresolved_jobs.bug", job=job.id, move=verdict.move, job_outcome=verdict.job_outcome.next_step)
+    if job.pool_id is not None and verdict.job_outcome.next_step is NextStep.REQUEUE:
         rt.waker.wake(job.pool_id)
 
 
-def remove_left(tick: Tick, job: adrift.AdriftJob) -> None:
+def remove_left(tick: Tick, job: unresolved.UnresolvedJob) -> None:
     """Deregister the runners of Pods that are over: GitHub may have given the job to one, and nobody else does it.
 
     Raises `Busy` while one of them executes, and what GitHub's adapter raises.
     """
-    left = tick.read(lambda db: adrift.left_runners(db, job.id))
+    left = tick.read(lambda db: unresolved.left_runners(db, job.id))
     try:
         deregister(tick.rt, left)
     except (Suspended, NotInstalled):
         raise
     except (Forbidden, Gone) as error:  # its scope is out of reach: the job need not wait for that
-        log.warning("adrift_jobs.runner_left", job=job.id, error=meaning_of(error))
+        log.warning("unresolved_jobs.runner_left", job=job.id, error=meaning_of(error))
 
 
-def ask_later(tick: Tick, job: adrift.AdriftJob) -> None:
+def ask_later(tick: Tick, job: unresolved.UnresolvedJob) -> None:
     """Ask about a job again, the later the longer it has stood there."""
     now, settings = utcnow(), tick.rt.settings
     after = next_ask_after(
         now - job.changed_at,
-        least=timedelta(seconds=settings.adrift_after),
-        most=timedelta(seconds=settings.adrift_late_after),
+        least=timedelta(seconds=settings.unresolved_after),
+        most=timedelta(seconds=settings.unresolved_late_after),
     )
     _postpone(tick, [job.id], ask_after=now + after)
 
 
-def make_room(tick: Tick, found: Sequence[adrift.AdriftJob], installation_id: int | None, *, after: float = 0) -> None:
+def make_room(
+    tick: Tick, found: Sequence[unresolved.UnresolvedJob], installation_id: int | None, *, after: float = 0
+) -> None:
     """Postpone all jobs found of an installation that does not answer, so that they fill no later tick (L14)."""
     settings = tick.rt.settings
-    seconds = min(max(after, settings.adrift_after / 2), settings.adrift_late_after)
+    seconds = min(max(after, settings.unresolved_after / 2), settings.unresolved_late_after)
     ids = [job.id for job in found if job.installation_id == installation_id]
     _postpone(tick, ids, ask_after=utcnow() + timedelta(seconds=seconds))
 
 
 def _postpone(tick: Tick, job_ids: Sequence[int], *, ask_after: datetime) -> None:
     if not tick.dry:
-        transaction(tick.rt.engine, lambda db: adrift.ask_later(db, job_ids, ask_after=ask_after))
+        transaction(tick.rt.engine, lambda db: unresolved.ask_later(db, job_ids, ask_after=ask_after))

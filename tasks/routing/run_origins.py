@@ -8,7 +8,7 @@ from __future__ import annotations
 import structlog
 
 from models.db.engine import transaction
-from models.routing import origins
+from models.routing import run_origins
 from models.sweeps.rematch import rematch_run
 from ostler.clock import utcnow
 from ostler.errors import RateLimited, UpstreamError
@@ -30,7 +30,7 @@ worker holds only so many waiting messages (`tasks.claims.mint.LONGEST_MESSAGE`)
 def ask_run(*, run_id: int) -> None:
     """Ask, keep the answer, and match the jobs that waited for it."""
     rt = runtime()
-    question = transaction(rt.engine, lambda db: origins.begin(db, run_id, now=utcnow()))
+    question = transaction(rt.engine, lambda db: run_origins.begin(db, run_id, now=utcnow()))
     if question is None:
         return
     if not question.answered and not ask(rt, question):
@@ -40,7 +40,7 @@ def ask_run(*, run_id: int) -> None:
         rt.waker.wake(pool_id)
 
 
-def ask(rt: Runtime, question: origins.Question) -> bool:
+def ask(rt: Runtime, question: run_origins.Question) -> bool:
     """Return whether it is known now where the run comes from; no usable answer changes nothing (L8)."""
     if question.installation_id is None:
         postpone(rt, question, why="no installation of the App is known for its account")
@@ -63,12 +63,14 @@ def ask(rt: Runtime, question: origins.Question) -> bool:
     if run is None:
         postpone(rt, question, why="GitHub does not show it to the App")
         return False
-    transaction(rt.engine, lambda db: origins.record(db, question.run_id, run.origin, now=utcnow()))
+    transaction(rt.engine, lambda db: run_origins.record(db, question.run_id, run.origin, now=utcnow()))
     log.info("run.origin", run=question.run_id, origin=run.origin)
     return True
 
 
-def postpone(rt: Runtime, question: origins.Question, *, why: str, after: float | None = None) -> float:
+def postpone(rt: Runtime, question: run_origins.Question, *, why: str, after: float | None = None) -> float:
     """Ask again later; return in how many seconds."""
     log.warning("run.origin_unknown", run=question.run_id, why=why)
-    return transaction(rt.engine, lambda db: origins.postpone(db, question.run_id, why=why, after=after, now=utcnow()))
+    return transaction(
+        rt.engine, lambda db: run_origins.postpone(db, question.run_id, why=why, after=after, now=utcnow())
+    )

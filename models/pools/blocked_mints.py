@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from models.db.sql import text
 from models.upstream.backoffs import GROUP_OF_POOL, QUIET_AFTER
-from rules.pools.held_mints import HeldMints
+from rules.pools.blocked_mints import BlockedMints
 
 _HELD = text(f"""
     WITH b AS MATERIALIZED (
@@ -41,10 +41,10 @@ _HELD = text(f"""
 """)
 
 
-def held_mints(db: Connection, pool_id: int, *, now: datetime) -> HeldMints | None:
+def blocked_mints(db: Connection, pool_id: int, *, now: datetime) -> BlockedMints | None:
     """Return the backoff that holds the most jobs of this pool; None when none holds any.
 
     A job that is let past as the probe still counts: otherwise the condition would go and come with each probe.
     """
     row = db.execute(_HELD, {"pool_id": pool_id, "now": now, "since": now - QUIET_AFTER}).one_or_none()
-    return None if row is None else HeldMints(**row._mapping)
+    return None if row is None else BlockedMints(**row._mapping)

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from models.db import patience
+from models.db import client_waits
 from models.db.engine import make_engine, transaction
 from ostler.secrets import Secret
 from tests.database import Database
@@ -22,7 +22,7 @@ from tests.integration.web.polls.stage import Stage, eventually, make_settings
 def test_a_frozen_backend_is_given_up_and_another_one_answers(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "ANSWER", 1.0)
+    monkeypatch.setattr(client_waits, "ANSWER", 1.0)
     with database.engine.connect() as db:
         backend = int(db.execute(text("SELECT pg_backend_pid()")).scalar_one())
         os.kill(backend, signal.SIGSTOP)
@@ -38,7 +38,7 @@ def test_a_frozen_backend_is_given_up_and_another_one_answers(
 
 
 def test_a_server_that_accepts_and_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "CONNECT", 0.5)
+    monkeypatch.setattr(client_waits, "CONNECT", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql+psycopg2://ostler@127.0.0.1:{silent.getsockname()[1]}/ostler"
         engine = make_engine(Secret(url), pool_size=1, application="test")

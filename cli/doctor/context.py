@@ -1,4 +1,4 @@
-"""What the checks look at: settings, clients, and what was read once for several of them.
+"""What the checks check: settings, clients, and what was read once for several of them.
 
 Everything is made when a check first asks for it, once, also by several threads; what failed once fails for all.
 """
@@ -85,7 +85,7 @@ class Rows:
     """Seconds by which this machine's clock is ahead of that of Postgres."""
 
 
-class Sight:
+class Context:
     """What the checks share; safe for threads."""
 
     def __init__(self) -> None:

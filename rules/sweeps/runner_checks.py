@@ -1,4 +1,4 @@
-"""Looks at GitHub's runners: of which moment a list is proof, and when two lists are two looks.
+"""Looks at GitHub's runners: of which moment a list is proof, and when two lists are two checks.
 
 A list is shared by all who want one in that minute, so it may be older than what it is asked about. What it shows, or
 does not show, counts for the time before it was begun only; who judges by it compares that time, never "now".
@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-LOOKS_APART = 55.0
-"""Seconds between two looks that prove something: a minute, less what beat's ticks shift. Nothing scales it."""
+CHECKS_APART = 55.0
+"""Seconds between two checks that prove something: a minute, less what beat's ticks shift. Nothing scales it."""
 
-FRESH = LOOKS_APART
-"""Seconds for which a list is used at least: so two lists of a scope are always two looks."""
+FRESH = CHECKS_APART
+"""Seconds for which a list is used at least: so two lists of a scope are always two checks."""
 
 FRESH_TIMES = 2
 """A list that took long is used for so many times as long: or one of thousands of runners would be too old for anybody
@@ -51,6 +51,6 @@ class RunnerList:
         """Return how many seconds something was old when the list was taken; negative: the list is older."""
         return (self.taken_at - since).total_seconds()
 
-    def is_second_look(self, first: datetime | None) -> bool:
-        """Return whether this list and one taken at `first` are two looks."""
-        return first is not None and self.age_of(first) >= LOOKS_APART
+    def is_second_check(self, first: datetime | None) -> bool:
+        """Return whether this list and one taken at `first` are two checks."""
+        return first is not None and self.age_of(first) >= CHECKS_APART

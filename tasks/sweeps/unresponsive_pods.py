@@ -1,4 +1,4 @@
-"""`ostler.silent_pods`: retires Pods that polled once and do not any more, or whose poller failed since then.
+"""`ostler.unresponsive_pods`: retires Pods that polled once and do not any more, or whose poller failed since then.
 
 Silence counts only while web processes beat, and a Pod that may hold a JIT is none of this sweep's. The reconciler
 makes the successor.
@@ -12,10 +12,10 @@ from datetime import timedelta
 from k8s_adapters.metadata import OF_POOLS, metadata_pages
 from k8s_adapters.pods import get_pod
 from models.claims import busy
-from models.sweeps import silence
+from models.sweeps import unresponsive
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
-from rules.sweeps.orphans import QuietPod, judge_silent
+from rules.sweeps.orphans import QuietPod, judge_unresponsive
 from rules.sweeps.reaping import Expect
 from tasks.claims.evidence import evidence_of
 from tasks.claims.retire import send_retire
@@ -25,22 +25,22 @@ from tasks.sweeps.tick import Tick
 from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls
 
 
-@sweep("silent_pods", longest=LONGEST)
-def silent_pods(tick: Tick) -> None:
-    """List the Pods first, each page's rows second (L8), and look at those that nobody hears."""
+@sweep("unresponsive_pods", longest=LONGEST)
+def unresponsive_pods(tick: Tick) -> None:
+    """List the Pods first, each page's rows second (L8), and check those that nobody hears."""
     rt = tick.rt
     pages = metadata_pages(
         rt.kube, "pods", namespace=rt.settings.namespace, selector=OF_POOLS, policy=calls(SWEEP_LIST)
     )
-    quiet: list[silence.Quiet] = []
+    quiet: list[unresponsive.Quiet] = []
     for page in tick.whole("Pods", pages):
         uids = [pod.uid for pod in page if not pod.terminating]
-        quiet += tick.read(lambda db: silence.quiet_pods(db, uids, now=utcnow()))  # noqa: B023  at once
+        quiet += tick.read(lambda db: unresponsive.quiet_pods(db, uids, now=utcnow()))  # noqa: B023  at once
     random.shuffle(quiet)  # those that cannot be retired are not always the first (L14)
-    tick.each(quiet, lambda row: look(tick, row))
+    tick.each(quiet, lambda row: check(tick, row))
 
 
-def look(tick: Tick, row: silence.Quiet) -> None:
+def check(tick: Tick, row: unresponsive.Quiet) -> None:
     """Judge one Pod after a GET of it, and retire it."""
     rt = tick.rt
     pod = get_pod(rt.kube, namespace=rt.settings.namespace, name=row.name, policy=calls(SWEEP_ROW))
@@ -49,9 +49,9 @@ def look(tick: Tick, row: silence.Quiet) -> None:
     now = utcnow()
     # Its row may have waited long for a quota.
     quiet_seconds = (now - max(row.heard_at, pod.created_at)).total_seconds()
-    web_beats = tick.read(lambda db: silence.web_beats(db, since=now - timedelta(seconds=row.grace), now=now))
+    web_beats = tick.read(lambda db: unresponsive.web_beats(db, since=now - timedelta(seconds=row.grace), now=now))
     evidence = evidence_of(tick.read(lambda db: busy.recorded(db, pod.uid)), pod)
-    verdict = judge_silent(
+    verdict = judge_unresponsive(
         QuietPod(quiet_seconds=quiet_seconds, web_beats=web_beats), evidence, grace_seconds=row.grace
     )
     if verdict.keep:
@@ -60,7 +60,7 @@ def look(tick: Tick, row: silence.Quiet) -> None:
         what="retire",
         why=verdict.reason,
         pod_uid=pod.uid,
-        before="silent",
+        before="unresponsive",
         after="retiring",
         kills=True,
         witnesses=verdict.witnesses,
@@ -68,7 +68,7 @@ def look(tick: Tick, row: silence.Quiet) -> None:
     )
     retire_id = tick.repair(
         case,
-        lambda db: silence.retire_quiet(
+        lambda db: unresponsive.retire_quiet(
             db, row, why=verdict.reason, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
         ),
     )

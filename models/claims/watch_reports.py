@@ -9,9 +9,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from models.claims.releases import lock_job, move_fate
+from models.claims.releases import apply_job_outcome, lock_job
 from models.db.transitions import move_claim, move_jobs
-from rules.claims.fates import JobFate
+from rules.claims.job_outcomes import JobOutcome
 
 
 def pools_named(db: Connection, *, namespace: str, names: Sequence[str]) -> list[int]:
@@ -58,13 +58,13 @@ def not_executing(db: Connection, uids: Sequence[str]) -> list[int]:
     return list(rows.scalars())
 
 
-def execute_unbound(db: Connection, claim_id: int, *, now: datetime, who: str, why: str) -> bool:
+def execute_unidentified(db: Connection, claim_id: int, *, now: datetime, who: str, why: str) -> bool:
     """Record that a claim's runner executes a job. Which one stays open: the claim keeps its own meanwhile."""
     moved = move_claim(db, "execute", claim_id, now=now, who=who, why=why, guard="AND delivered_at IS NOT NULL")
     return moved is not None
 
 
-def unbound(db: Connection, *, older_than: float, now: datetime) -> Sequence[Row[Any]]:
+def unidentified(db: Connection, *, older_than: float, now: datetime) -> Sequence[Row[Any]]:
     """Return claims that execute something, while nobody said that it is the job they have, for so many seconds."""
     return db.execute(
         text("""
@@ -80,7 +80,7 @@ def unbound(db: Connection, *, older_than: float, now: datetime) -> Sequence[Row
 
 def bind(db: Connection, claim_id: int, *, job_id: int, now: datetime, who: str, why: str) -> bool:
     """GitHub says that the claim's runner executes the job it has; False when the claim has moved on."""
-    if not _still_unbound(db, claim_id, job_id):
+    if not _still_unidentified(db, claim_id, job_id):
         return False
     move_jobs(db, "job_run", [job_id], now=now, who=who, why=why)
     db.execute(
@@ -94,16 +94,16 @@ def bind(db: Connection, claim_id: int, *, job_id: int, now: datetime, who: str,
     return True
 
 
-def part(db: Connection, claim_id: int, *, job_id: int, fate: JobFate, now: datetime, who: str) -> bool:
+def part(db: Connection, claim_id: int, *, job_id: int, job_outcome: JobOutcome, now: datetime, who: str) -> bool:
     """The claim's runner executes another job: its own goes where GitHub said (L4); False when it has moved on."""
-    if not _still_unbound(db, claim_id, job_id):
+    if not _still_unidentified(db, claim_id, job_id):
         return False
     db.execute(text("UPDATE claims SET job_id = NULL WHERE id = :id"), {"id": claim_id})
-    move_fate(db, job_id, fate, now=now, who=who)
+    apply_job_outcome(db, job_id, job_outcome, now=now, who=who)
     return True
 
 
-def _still_unbound(db: Connection, claim_id: int, job_id: int) -> bool:
+def _still_unidentified(db: Connection, claim_id: int, job_id: int) -> bool:
     """Lock the job and the claim; return whether the claim still executes something without being bound to it."""
     lock_job(db, job_id)
     row = db.execute(

@@ -32,20 +32,20 @@ log = structlog.get_logger(__name__)
 def reopen(rt: Runtime, claim_id: int) -> None:
     """Take the stamp off the Pod of a delivered claim if the Pod and GitHub show that its JIT never arrived.
 
-    Raises what the adapters raise: `resume` has the Pod looked at again.
+    Raises what the adapters raise: `resume` has the Pod checked again.
     """
     claim = transaction(rt.engine, lambda db: cuts.suspect(db, claim_id))
     if claim is None:
         return
-    verdict = look(rt, claim)
+    verdict = check(rt, claim)
     if verdict is None:
         return
     if not verdict.cut:
-        log.debug("silent_cut.none", claim=claim_id, why=verdict.why)
+        log.debug("cut.none", claim=claim_id, why=verdict.why)
         if claim.stamp == Stamp.REMOVING:
             transaction(rt.engine, lambda db: cuts.stamp_now(db, claim_id, why=verdict.why, now=utcnow()))
         return
-    log.warning("silent_cut.unstamp", claim=claim_id, pod=claim.pod_name)
+    log.warning("cut.unstamp", claim=claim_id, pod=claim.pod_name)
     due_after = rt.settings.due_after
     work = transaction(
         rt.engine,
@@ -71,7 +71,7 @@ def reopen(rt: Runtime, claim_id: int) -> None:
     transaction(rt.engine, finish)
 
 
-def look(rt: Runtime, claim: cuts.Suspect) -> CutVerdict | None:
+def check(rt: Runtime, claim: cuts.Suspect) -> CutVerdict | None:
     """Return what the Pod and GitHub show; None when the Pod is gone, or its poller has ended, which is recorded."""
     pod = get_pod(rt.kube, namespace=claim.namespace, name=claim.pod_name, policy=calls(SWEEP_ROW))
     if pod is None or pod.uid != claim.pod_uid:

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.pods import PodSeen, get_pod
-from models.claims import cuts, pod_ends, watched
+from models.claims import cuts, pod_ends, watch_reports
 from models.db.engine import transaction
 from models.sweeps import sweeps
 from ostler.clock import utcnow
@@ -24,7 +24,7 @@ from ostler.logging import also_about
 from ostler.reasons import words_of
 from ostler.wakes import POD_EXECUTES, POD_GONE, POLLER_ENDED, RECONCILE, STAMP
 from rules.claims.machines import Purpose
-from rules.claims.stranding import FoundBy
+from rules.claims.stalls import FoundBy
 from tasks.claims.pod_events import ask_for_events
 from tasks.claims.retire import send_retire
 from tasks.pools.spent import end_claim
@@ -54,7 +54,7 @@ def pods_changed(
     rt = runtime()
     keep: set[int] = set()
     if pools:
-        keep.update(transaction(rt.engine, lambda db: watched.pools_named(db, namespace=namespace, names=pools)))
+        keep.update(transaction(rt.engine, lambda db: watch_reports.pools_named(db, namespace=namespace, names=pools)))
     if endings:
         record_endings(rt, endings)
     if gone:
@@ -62,7 +62,7 @@ def pods_changed(
     for pool_id in sorted(keep):
         rt.waker.send(RECONCILE, queue="pools", pool_id=pool_id)
     if executing:
-        for claim_id in transaction(rt.engine, lambda db: watched.not_executing(db, executing)):
+        for claim_id in transaction(rt.engine, lambda db: watch_reports.not_executing(db, executing)):
             rt.waker.send(POD_EXECUTES, queue="dispatch", claim_id=claim_id)
     if unstamped:
         for claim_id in transaction(rt.engine, lambda db: cuts.waiting_for_pollers(db, unstamped)):
@@ -93,7 +93,7 @@ def read_ending(given: Mapping[str, Any]) -> pod_ends.Ending | None:
 def see_gone(rt: Runtime, uids: Sequence[str]) -> set[int]:
     """Send a task for the claim of each of these Pods; return the pools that need a reconcile."""
     keep = set()
-    for pod in transaction(rt.engine, lambda db: watched.known_pods(db, uids)):
+    for pod in transaction(rt.engine, lambda db: watch_reports.known_pods(db, uids)):
         if pod.claim_id is None:
             keep.add(pod.pool_id)
         elif pod.purpose == Purpose.RETIRE:
@@ -113,7 +113,7 @@ def pod_gone(*, claim_id: int) -> None:
         return
     also_about(job=claim.job_id, pod=claim.pod_name, pod_uid=claim.pod_uid)
     log.info("pod.gone")
-    end_claim(rt, claim_id, found_by=FoundBy.WATCH, spent=False, silent=set())
+    end_claim(rt, claim_id, found_by=FoundBy.WATCH, spent=False, unavailable=set())
     rt.waker.send(RECONCILE, queue="pools", pool_id=claim.pool_id)
 
 
@@ -132,7 +132,7 @@ def pod_executes(*, claim_id: int) -> None:
         return
 
     def body(db: Connection) -> bool:
-        return watched.execute_unbound(db, claim_id, now=utcnow(), who=rt.who, why=WHY)
+        return watch_reports.execute_unidentified(db, claim_id, now=utcnow(), who=rt.who, why=WHY)
 
     try:
         moved = transaction(rt.engine, body)
@@ -140,7 +140,7 @@ def pod_executes(*, claim_id: int) -> None:
         log.warning("claim.not_marked", claim=claim_id, error=words_of(error))
         return
     if moved:
-        log.info("claim.executes_unbound", claim=claim_id)
+        log.info("claim.executes_unidentified", claim=claim_id)
 
 
 @task("poller_ended", queue="dispatch", policy=SWEEP)

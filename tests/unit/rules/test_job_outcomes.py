@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from rules.claims.fates import WAITS, Fate, OverRun, from_github
+from rules.claims.job_outcomes import WAITS, NextStep, OverRun, from_github
 
 
 @pytest.mark.parametrize("status", sorted(WAITS))
 def test_what_waits_is_queued_again_unless_its_run_is_over(status: str) -> None:
-    assert from_github(status=status, conclusion=None).fate is Fate.REQUEUE
-    fate = from_github(status=status, conclusion=None, run=OverRun("startup_failure"))
-    assert (fate.fate, fate.conclusion) == (Fate.FINISH, "startup_failure")
+    assert from_github(status=status, conclusion=None).next_step is NextStep.REQUEUE
+    job_outcome = from_github(status=status, conclusion=None, run=OverRun("startup_failure"))
+    assert (job_outcome.next_step, job_outcome.conclusion) == (NextStep.FINISH, "startup_failure")
     assert from_github(status=status, conclusion=None, run=OverRun(None)).conclusion == "unknown"
 
 
 def test_a_run_that_is_over_changes_nothing_for_what_runs_or_has_ended() -> None:
     over = OverRun("cancelled")
-    assert from_github(status="in_progress", conclusion=None, run=over).fate is Fate.RUNNING
+    assert from_github(status="in_progress", conclusion=None, run=over).next_step is NextStep.RUNNING
     assert from_github(status="completed", conclusion="success", run=over).conclusion == "success"
-    assert from_github(status=None, conclusion=None, run=over).fate is Fate.RUNNING
+    assert from_github(status=None, conclusion=None, run=over).next_step is NextStep.RUNNING
 
 
 def test_a_job_that_is_over_without_a_conclusion_has_an_unknown_one() -> None:

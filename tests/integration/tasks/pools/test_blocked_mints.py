@@ -9,7 +9,7 @@ from sqlalchemy import Connection, event
 
 from lab.chaos.fleets import CAUSES
 from models.db.engine import transaction
-from models.pools.held_mints import held_mints
+from models.pools.blocked_mints import blocked_mints
 from models.upstream import backoffs
 from ostler.clock import utcnow
 from rules.claims.mint_questions import group_key
@@ -72,7 +72,7 @@ def test_every_kind_of_backoff_is_told(pool: Stage, kind: str) -> None:
     refused(pool, kind=kind, key=keys[kind])
     now = utcnow()
 
-    found = transaction(pool.rt.engine, lambda db: held_mints(db, the_pool(pool).id, now=now))
+    found = transaction(pool.rt.engine, lambda db: blocked_mints(db, the_pool(pool).id, now=now))
 
     assert found is not None
     assert (found.kind, found.jobs, found.account) == (kind, 1, "acme")

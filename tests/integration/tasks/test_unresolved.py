@@ -1,4 +1,4 @@
-"""The sweep `adrift_jobs` on real rows: no job stands for ever where nothing of ours moves it."""
+"""The sweep `unresolved_jobs` on real rows: no job stands for ever where nothing of ours moves it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from github_adapters.client import JobSeen
 from github_adapters.runs import RunSeen
 from models.db.engine import in_transaction, transaction
 from models.routing import installations
-from models.sweeps import adrift
+from models.sweeps import unresolved
 from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, Invalid, NotInstalled, RateLimited, Retryable, Suspended
 from rules.claims.fairness import Budget
-from tasks.sweeps.adrift_jobs import adrift_jobs
+from tasks.sweeps.unresolved_jobs import unresolved_jobs
 from tests.integration.tasks.conftest import Stage, run_seen
 
 
@@ -141,7 +141,7 @@ class World:
     def tick(self) -> list[int]:
         """Run the sweep once; return the jobs it asked about."""
         self.github.asked.clear()
-        adrift_jobs.run()
+        unresolved_jobs.run()
         return sorted(self.github.asked)
 
     def later(self, minutes: float) -> None:
@@ -183,7 +183,7 @@ def world(clusterless: Stage) -> World:
         ("in_progress", ("running", "ask_github", None)),
     ],
 )
-def test_a_job_whose_fate_was_not_known_goes_where_github_says(world: World, said: str | None, shown: Any) -> None:
+def test_a_job_whose_outcome_was_not_known_goes_where_github_says(world: World, said: str | None, shown: Any) -> None:
     world.job(7, "running", hold="ask_github")
     world.runs_on(7, "small-0-abcdef01")
     world.github.jobs[7] = said
@@ -284,7 +284,7 @@ def test_a_404_ends_a_job_that_waits_longer_than_github_lets_one_wait(world: Wor
 def test_the_jobs_of_an_installation_that_is_silent_make_room_for_others(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adrift, "LIMIT", 3)
+    monkeypatch.setattr(unresolved, "LIMIT", 3)
     for job in range(4):
         world.job(job, "queued", hold="backoff", minutes=120)
         world.github.jobs[job] = Suspended("suspended")
@@ -443,7 +443,7 @@ def test_only_what_was_told_of_a_runner_after_the_end_of_its_claim_is_no_bug(
     with capture_logs() as logs:
         assert world.tick() == [7]
     assert world.shown(7) == ("completed", None, "failure")
-    assert [each["event"] for each in logs if each["event"] == "adrift_jobs.bug"] == ["adrift_jobs.bug"] * (
+    assert [each["event"] for each in logs if each["event"] == "unresolved_jobs.bug"] == ["unresolved_jobs.bug"] * (
         kind == "bug"
     )
     (row,) = world.stage.rows("SELECT why FROM repairs")
@@ -480,7 +480,7 @@ def test_a_job_that_starts_elsewhere_while_github_is_asked_is_not_queued_again(w
 def test_two_executions_settle_a_job_once(world: World) -> None:
     world.job(7, "running", hold="ask_github")
     world.github.jobs[7] = "queued"
-    world.stage.twice_at_once(adrift_jobs.run)
+    world.stage.twice_at_once(unresolved_jobs.run)
     assert world.shown(7) == ("queued", None, None)
     assert len(world.stage.rows("SELECT 1 FROM job_events WHERE transition = 'job_requeue'")) == 1
 
@@ -575,11 +575,11 @@ def test_a_tick_asks_for_the_run_of_many_jobs_once(world: World) -> None:
 
 
 def test_a_tick_is_bounded(world: World) -> None:
-    for job in range(adrift.LIMIT + 5):
+    for job in range(unresolved.LIMIT + 5):
         world.job(job, "running", hold="ask_github", minutes=5)
         world.stage.rows("UPDATE jobs SET installation_id = 501")
     world.github.get_job = lambda **asked: world.github.asked.append(asked["job_id"])  # type: ignore[method-assign]
-    assert len(world.tick()) == adrift.LIMIT
+    assert len(world.tick()) == unresolved.LIMIT
     assert len(world.tick()) == 5
 
 
@@ -587,5 +587,5 @@ def test_later_question_is_written_to_no_job_that_has_ended(clusterless: Stage) 
     clusterless.job(1, state="running")
     clusterless.job(2, state="completed")
     later = utcnow() + timedelta(minutes=1)
-    transaction(clusterless.rt.engine, lambda db: adrift.ask_later(db, [1, 2], ask_after=later))
+    transaction(clusterless.rt.engine, lambda db: unresolved.ask_later(db, [1, 2], ask_after=later))
     assert [row.ask_after for row in clusterless.rows("SELECT ask_after FROM jobs ORDER BY id")] == [later, None]

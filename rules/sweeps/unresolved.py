@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
-from rules.claims.fates import NO_SUCH_JOB, Fate, JobFate, OverRun, from_github
+from rules.claims.job_outcomes import NO_SUCH_JOB, JobOutcome, NextStep, OverRun, from_github
 from rules.claims.machines import JobState
 
 LONGEST_QUEUED = timedelta(hours=48)
@@ -20,7 +20,7 @@ LONGEST_EXECUTING = timedelta(days=6)
 """A day more than GitHub lets a job run on a self-hosted runner (same page)."""
 
 
-class Adrift(StrEnum):
+class Unresolved(StrEnum):
     """Why a job is asked about.
 
     - `unknown`: it has the hold `ask_github`.
@@ -45,7 +45,7 @@ class Move(StrEnum):
     - `keep`: it stands where GitHub says that it stands; asked again later.
     - `ready`: its environment let it go; it is queued, for `rematch` to find it a pool.
     - `lift`: it is queued already and its hold goes.
-    - `follow`: it goes where its fate says.
+    - `follow`: it goes where its outcome says.
     """
 
     KEEP = "keep"
@@ -55,43 +55,43 @@ class Move(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class AdriftVerdict:
-    """A move; `fate` says where to and why."""
+class UnresolvedVerdict:
+    """A move; `job_outcome` says where to and why."""
 
     move: Move
-    fate: JobFate
+    job_outcome: JobOutcome
 
 
-def judge_adrift(
+def judge_unresolved(
     *,
-    kind: Adrift,
+    kind: Unresolved,
     state: JobState,
     status: str | None,
     conclusion: str | None,
     started: bool,
     age: timedelta,
     run: OverRun | None,
-) -> AdriftVerdict:
+) -> UnresolvedVerdict:
     """Return what becomes of a job of which GitHub says `status`; None is a 404. `run`: its run, if that is over.
 
     A 404 finishes only what no longer can be queued there: a job that `started`, or one whose `age` (since it was
     queued, or began to wait) is more than GitHub allows.
     """
-    fate = from_github(status=status, conclusion=conclusion, run=run)
+    job_outcome = from_github(status=status, conclusion=conclusion, run=run)
     if status is None:
         most = LONGEST_WAITING if state is JobState.WAITING else LONGEST_QUEUED
         over = started or age > most
-        return AdriftVerdict(Move.FOLLOW, NO_SUCH_JOB) if over else AdriftVerdict(Move.KEEP, fate)
-    if fate.fate is Fate.FINISH:
-        return AdriftVerdict(Move.FOLLOW, fate)
-    if fate.fate is Fate.RUNNING:
-        known = state is JobState.RUNNING and kind in {Adrift.UNKNOWN, Adrift.ELSEWHERE}
-        return AdriftVerdict(Move.KEEP if known else Move.FOLLOW, fate)
+        return UnresolvedVerdict(Move.FOLLOW, NO_SUCH_JOB) if over else UnresolvedVerdict(Move.KEEP, job_outcome)
+    if job_outcome.next_step is NextStep.FINISH:
+        return UnresolvedVerdict(Move.FOLLOW, job_outcome)
+    if job_outcome.next_step is NextStep.RUNNING:
+        known = state is JobState.RUNNING and kind in {Unresolved.UNKNOWN, Unresolved.ELSEWHERE}
+        return UnresolvedVerdict(Move.KEEP if known else Move.FOLLOW, job_outcome)
     if state is JobState.WAITING:
-        return AdriftVerdict(Move.READY if status == "queued" else Move.KEEP, fate)
+        return UnresolvedVerdict(Move.READY if status == "queued" else Move.KEEP, job_outcome)
     if state is JobState.QUEUED:
-        return AdriftVerdict(Move.LIFT if kind is Adrift.UNKNOWN else Move.KEEP, fate)
-    return AdriftVerdict(Move.FOLLOW, fate)
+        return UnresolvedVerdict(Move.LIFT if kind is Unresolved.UNKNOWN else Move.KEEP, job_outcome)
+    return UnresolvedVerdict(Move.FOLLOW, job_outcome)
 
 
 def next_ask_after(stood: timedelta, *, least: timedelta, most: timedelta) -> timedelta:

@@ -1,6 +1,6 @@
-"""Strandings of a run, apart by what made them long, each judged by the time that is to hold for it.
+"""Stalls of a run, apart by what made them long, each judged by the time that is to hold for it.
 
-`models.db.stranded` tells causes apart. What a run struck meanwhile it knows itself: a lease that had to expire, a beat
+`models.db.stalls` tells causes apart. What a run struck meanwhile it knows itself: a lease that had to expire, a beat
 that was killed, GitHub's word that a runner is busy, a row that a frozen process held.
 """
 
@@ -15,7 +15,7 @@ from math import ceil
 from sqlalchemy import Connection, text
 
 from lab.chaos.freezer import Freeze
-from rules.claims.stranding import Cause, FoundBy
+from rules.claims.stalls import Cause, FoundBy
 
 TO_HOLD = {
     (Cause.MESSAGE_LOST, FoundBy.RESUME): 20.0,
@@ -26,7 +26,7 @@ TO_HOLD = {
     (Cause.WEBHOOK_LOST, FoundBy.REDELIVERY): 150.0,
     (Cause.WEBHOOK_LOST, FoundBy.CATCH_UP): 480.0,
 }
-"""Seconds within which 99 of 100 that were stranded so are to be served (`docs/metrics.md`), in a fleet whose waits are
+"""Seconds within which 99 of 100 that were stalled so are to be served (`docs/metrics.md`), in a fleet whose waits are
 not scaled.
 """
 
@@ -45,7 +45,7 @@ BUSY_FOR = 60.0
 
 
 class Circumstance(StrEnum):
-    """What made a stranding longer than its cause did."""
+    """What made a stall longer than its cause did."""
 
     NONE = ""
     RELEASE = "in a release"
@@ -55,8 +55,8 @@ class Circumstance(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Stranded:
-    """One time that something was stranded, in Unix time. `release_repeated`: `resume` sent its release again.
+class Stalled:
+    """One time that something was stalled, in Unix time. `release_repeated`: `resume` sent its release again.
 
     `said_busy`: GitHub would not remove the runner meanwhile.
     """
@@ -79,7 +79,7 @@ class Stranded:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """What was stranded by one cause, found by one finder, under one circumstance. `bound`: seconds to hold, p99."""
+    """What was stalled by one cause, found by one finder, under one circumstance. `bound`: seconds to hold, p99."""
 
     cause: Cause
     found_by: FoundBy
@@ -97,8 +97,8 @@ class Path:
         return self.p99 >= self.bound
 
 
-def circumstance(each: Stranded, *, beat_kills: Iterable[float], freezes: Iterable[Freeze]) -> Circumstance:
-    """Return what made a stranding longer; of several the one that may take longest."""
+def circumstance(each: Stalled, *, beat_kills: Iterable[float], freezes: Iterable[Freeze]) -> Circumstance:
+    """Return what made a stall longer; of several the one that may take longest."""
     for freeze in freezes:
         concerns = each.job_id in freeze.jobs or freeze.of_a_sweep or freeze.process.startswith("web-")
         if concerns and freeze.overlaps(each.since, each.served):
@@ -110,20 +110,18 @@ def circumstance(each: Stranded, *, beat_kills: Iterable[float], freezes: Iterab
     return Circumstance.RELEASE if each.release_repeated else Circumstance.NONE
 
 
-def bound(each: Stranded, found: Circumstance) -> float:
-    """Return the seconds that are to hold for a stranding."""
+def bound(each: Stalled, found: Circumstance) -> float:
+    """Return the seconds that are to hold for a stall."""
     least = TO_HOLD[each.cause, each.found_by]
     base = max(least, LEASE_EXPIRES) if each.release_repeated else least
     base += BUSY_FOR * each.said_busy
     return base + {Circumstance.BEAT: BEAT_LOCK_EXPIRES, Circumstance.FROZEN: FROZEN_FOR}.get(found, 0.0)
 
 
-def paths(
-    strandings: Collection[Stranded], *, beat_kills: Collection[float], freezes: Collection[Freeze]
-) -> Sequence[Path]:
-    """Return the strandings by cause, finder and circumstance, and by the time that is to hold."""
-    groups = defaultdict[tuple[Cause, FoundBy, Circumstance, float], list[Stranded]](list)
-    for each in strandings:
+def paths(stalls: Collection[Stalled], *, beat_kills: Collection[float], freezes: Collection[Freeze]) -> Sequence[Path]:
+    """Return the stalls by cause, finder and circumstance, and by the time that is to hold."""
+    groups = defaultdict[tuple[Cause, FoundBy, Circumstance, float], list[Stalled]](list)
+    for each in stalls:
         found = circumstance(each, beat_kills=beat_kills, freezes=freezes)
         groups[each.cause, each.found_by, found, bound(each, found)].append(each)
     order = {path: number for number, path in enumerate(TO_HOLD)}
@@ -133,7 +131,7 @@ def paths(
     ]
 
 
-def _path(key: tuple[Cause, FoundBy, Circumstance, float], group: Collection[Stranded]) -> Path:
+def _path(key: tuple[Cause, FoundBy, Circumstance, float], group: Collection[Stalled]) -> Path:
     ranked = sorted(group, key=lambda each: each.seconds)
     longest = ranked[-1]
     return Path(
@@ -146,8 +144,8 @@ def _path(key: tuple[Cause, FoundBy, Circumstance, float], group: Collection[Str
     )
 
 
-def read_strandings(db: Connection, *, since: float) -> Sequence[Stranded]:
-    """Return all that was served since then, with what happened to its claim in seconds from when it was stranded."""
+def read_stalls(db: Connection, *, since: float) -> Sequence[Stalled]:
+    """Return all that was served since then, with what happened to its claim in seconds from when it was stalled."""
     rows = db.execute(
         text("""
             SELECT s.cause, s.found_by, s.claim_id, s.job_id,
@@ -160,12 +158,12 @@ def read_strandings(db: Connection, *, since: float) -> Sequence[Stranded]:
                    coalesce((SELECT string_agg(format('%s %s', e.transition,
                                                       round(extract(epoch FROM e.at - s.since), 1)), ', ' ORDER BY e.id)
                              FROM claim_events e WHERE e.claim_id = s.claim_id), '') AS history
-            FROM strandings s WHERE s.served_at >= to_timestamp(:since)
+            FROM stalls s WHERE s.served_at >= to_timestamp(:since)
         """),
         {"since": since},
     )
     return [
-        Stranded(
+        Stalled(
             Cause(row.cause),
             FoundBy(row.found_by),
             row.claim_id,

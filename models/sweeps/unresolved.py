@@ -9,25 +9,25 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from models.claims.names import SCOPE_NOW
-from models.claims.releases import Registration, lock_job, move_fate
+from models.claims.releases import Registration, apply_job_outcome, lock_job
 from models.db.sql import text
 from models.db.transitions import move_jobs
 from rules.claims.machines import EndReason, JobState
 from rules.routing.holds import HoldReason
-from rules.sweeps.adrift import Adrift, AdriftVerdict, Move
+from rules.sweeps.unresolved import Move, Unresolved, UnresolvedVerdict
 
 LIMIT = 200
 
 
 @dataclass(frozen=True, slots=True)
-class AdriftJob:
+class UnresolvedJob:
     """A job to ask GitHub about; `changed_at` is when it came to stand where it stands.
 
     `ready_at` is when it was queued, or began to wait; `runner_name` is of its open execution, if it has one.
     """
 
     id: int
-    kind: Adrift
+    kind: Unresolved
     state: JobState
     installation_id: int | None
     repository: str
@@ -70,8 +70,8 @@ _FIND = text("""
 """)
 
 
-def adrift_jobs(db: Connection, *, soon: timedelta, late: timedelta, now: datetime) -> Sequence[AdriftJob]:
-    """Return the jobs that are adrift, those that waited longest first.
+def unresolved_jobs(db: Connection, *, soon: timedelta, late: timedelta, now: datetime) -> Sequence[UnresolvedJob]:
+    """Return the jobs that are unresolved, those that waited longest first.
 
     `soon` counts for what is not known and for bugs, `late` for what may well stand there for long.
     """
@@ -86,7 +86,7 @@ def adrift_jobs(db: Connection, *, soon: timedelta, late: timedelta, now: dateti
             "limit": LIMIT,
         },
     )
-    return [AdriftJob(row[0], Adrift(row[1]), JobState(row[2]), *row[3:]) for row in rows]
+    return [UnresolvedJob(row[0], Unresolved(row[1]), JobState(row[2]), *row[3:]) for row in rows]
 
 
 def left_runners(db: Connection, job_id: int) -> list[Registration]:
@@ -125,7 +125,7 @@ def ask_each_later(db: Connection, ask_after: Mapping[int, datetime]) -> None:
     )
 
 
-def settle(db: Connection, job: AdriftJob, verdict: AdriftVerdict, *, now: datetime, who: str) -> bool:
+def settle(db: Connection, job: UnresolvedJob, verdict: UnresolvedVerdict, *, now: datetime, who: str) -> bool:
     """Move a job as GitHub's answer says; False when it moved, started or got a claim since it was found."""
     lock_job(db, job.id)
     still = db.execute(
@@ -156,12 +156,12 @@ def settle(db: Connection, job: AdriftJob, verdict: AdriftVerdict, *, now: datet
                 [job.id],
                 now=now,
                 who=who,
-                why=verdict.fate.why,
+                why=verdict.job_outcome.why,
                 values={"pool_id": "NULL", "hold_reason": ":hold"},
                 hold=HoldReason.NO_POOL,
             )
         case Move.FOLLOW:
-            move_fate(db, job.id, verdict.fate, now=now, who=who)
+            apply_job_outcome(db, job.id, verdict.job_outcome, now=now, who=who)
         case Move.LIFT | Move.KEEP:
             pass
     return True
