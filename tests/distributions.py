@@ -43,7 +43,7 @@ def pins(name: str) -> set[str]:
 
 
 def build(folder: Path) -> Wheels:
-    """Build both wheels in `folder`, from a copy of what the image is built from."""
+    """Build both wheels in `folder`, from a copy of the files that the image is built from."""
     source = folder / "source"
     source.mkdir(parents=True)
     for name in copied():
