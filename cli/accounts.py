@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.output import Json, Limit, fail, given_id, print_json, query, tell_more
+from cli.output import Json, Limit, fail, given_id, print_json, print_next_page, query
 from cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
 from ostler.reasons import endpoint, reason_of
 from ostler.settings import load_stores
@@ -74,7 +74,7 @@ def list_(
         empty="no accounts",
         wide=form is Form.WIDE,
     )
-    tell_more(found.page)
+    print_next_page(found.page)
 
 
 @app.command("set")

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.accounts import account_id
-from cli.output import BIGGEST_ID, Json, Limit, age, object_of, print_json, query, tell_more
+from cli.output import BIGGEST_ID, Json, Limit, age, object_of, print_json, print_next_page, query
 from cli.pools import pool_id
 from cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
 from ostler.clock import utcnow
 from rules.claims.machines import ClaimState, EndReason, Purpose
-from rules.claims.pod_ends import tell
+from rules.claims.pod_ends import describe
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row
@@ -52,7 +52,7 @@ def claims(
     form = form_of(as_json=as_json, wide=wide, output=output)
     page = query(body)
     if form is Form.JSON:
-        print_json([{**object_of(row), "pod_end": tell(end_of(row))} for row in page.rows])
+        print_json([{**object_of(row), "pod_end": describe(end_of(row))} for row in page.rows])
         return
     if form is Form.NAME:
         print_names(row.id for row in page.rows)
@@ -89,7 +89,7 @@ def claims(
         empty="no claims",
         wide=form is Form.WIDE,
     )
-    tell_more(page)
+    print_next_page(page)
 
 
 def _end(row: Row[Any]) -> str | None:

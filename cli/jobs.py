@@ -18,15 +18,15 @@ from cli.output import (
     fail,
     object_of,
     print_json,
+    print_next_page,
     query,
-    tell_more,
 )
 from cli.pools import pool_id
 from cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
 from cli.timeline import moment, print_timeline
 from ostler.clock import utcnow
 from rules.claims.machines import JobState
-from rules.claims.pod_ends import tell
+from rules.claims.pod_ends import describe
 from rules.routing.holds import HoldReason
 from rules.waiting import explain
 
@@ -99,7 +99,7 @@ def jobs(
         empty="no jobs",
         wide=form is Form.WIDE,
     )
-    tell_more(page)
+    print_next_page(page)
 
 
 def job(
@@ -123,7 +123,7 @@ def job(
     if story is None:
         fail(f"there is no job {job_id}; `ostler jobs` lists those that are known")
     why = explain(story.facts)
-    ends = [tell(end_of(claim)) for claim in story.claims]
+    ends = [describe(end_of(claim)) for claim in story.claims]
     if as_json:
         claims = [{**object_of(claim), "pod_end": end} for claim, end in zip(story.claims, ends, strict=True)]
         print_json(

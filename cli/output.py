@@ -108,7 +108,7 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, default=_plain, indent=2) + "\n")
 
 
-def tell_more(page: Page) -> None:
+def print_next_page(page: Page) -> None:
     """Say on stderr that the list goes on."""
     if page.next_id is not None:
         typer.echo(f"there are more than {len(page.rows)}; use a filter or --limit", err=True)

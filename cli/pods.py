@@ -11,7 +11,7 @@ from rich.markup import escape
 from cli.output import Json, age, fail, object_of, print_json, query
 from cli.timeline import moment, print_timeline
 from ostler.clock import utcnow
-from rules.claims.pod_ends import tell
+from rules.claims.pod_ends import describe
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -33,7 +33,7 @@ def pod(
     story = query(body)
     if story is None:
         fail(f"there is no Pod {pod!r}; `ostler claims --all` lists those that had a job, and old ones are pruned")
-    found, end = story.pod, tell(end_of(story.pod), pod="it")
+    found, end = story.pod, describe(end_of(story.pod), pod="it")
     if as_json:
         print_json({**object_of(found), "end": end, "claims": list(story.claims), "events": list(story.events)})
         return

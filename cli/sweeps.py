@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from beat_schedule import SWEEPS
-from cli.output import BIGGEST_ID, Json, Limit, age, fail, no_answer, object_of, print_json, query, tell_more
+from cli.output import BIGGEST_ID, Json, Limit, age, fail, no_answer, object_of, print_json, print_next_page, query
 from cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
 from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, StoreUnreachable
@@ -154,7 +154,7 @@ def repairs(
         print_names(row.id for row in page.rows)
         return
     _print_repairs(page.rows, wide=form is Form.WIDE)
-    tell_more(page)
+    print_next_page(page)
 
 
 def _print_repairs(rows: Any, *, wide: bool = False) -> None:

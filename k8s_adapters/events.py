@@ -41,7 +41,7 @@ def pod_of(*, namespace: str, name: str, uid: str) -> Regarding:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class EventNote:
     """One Event. `reason` is CamelCase, `note` a sentence; its first 1,024 characters are written."""
 
     regarding: Regarding
@@ -51,18 +51,18 @@ class Told:
     at: datetime
 
 
-def event_manifest(told: Told, *, instance: str) -> Json:
+def event_manifest(event: EventNote, *, instance: str) -> Json:
     """Return an Event as JSON; `instance` names the process that tells it."""
-    about = told.regarding
+    about = event.regarding
     return {
         "apiVersion": _API,
         "kind": "Event",
         "metadata": {"name": f"{about.name}.{secrets.token_hex(8)}", "namespace": about.namespace},
-        "eventTime": told.at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "eventTime": event.at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         "reportingController": CONTROLLER,
         "reportingInstance": instance[:_LONGEST_INSTANCE],
-        "action": told.reason,
-        "reason": told.reason,
+        "action": event.reason,
+        "reason": event.reason,
         "regarding": {
             "apiVersion": about.api_version,
             "kind": about.kind,
@@ -70,12 +70,12 @@ def event_manifest(told: Told, *, instance: str) -> Json:
             "name": about.name,
             "uid": about.uid,
         },
-        "note": told.note[:_LONGEST_NOTE],
-        "type": told.type,
+        "note": event.note[:_LONGEST_NOTE],
+        "type": event.type,
     }
 
 
-def write_event(client: KubeClient, told: Told, *, instance: str, policy: RetryPolicy | None = None) -> None:
+def write_event(client: KubeClient, event: EventNote, *, instance: str, policy: RetryPolicy | None = None) -> None:
     """Create an Event. Raises what the client raises. No caller must depend on its Event."""
-    path = f"/apis/{_API}/namespaces/{told.regarding.namespace}/events"
-    client.request("POST", path, body=event_manifest(told, instance=instance), policy=policy)
+    path = f"/apis/{_API}/namespaces/{event.regarding.namespace}/events"
+    client.request("POST", path, body=event_manifest(event, instance=instance), policy=policy)

@@ -14,12 +14,12 @@ from enum import StrEnum
 from rules.claims.fairness import AccountView, Budget, JobHead, SkipReason, Usage, refusal
 from rules.claims.machines import ClaimState, JobState, Stamp
 from rules.claims.mint_questions import cure_of_refusal
-from rules.claims.pod_ends import PodEnd, tell
+from rules.claims.pod_ends import PodEnd, describe
 from rules.claims.runner_brakes import ENDED_BEFORE_IT, Brake
 from rules.pools.starts import Trouble
 from rules.routing.access import cure_of
 from rules.routing.holds import HoldReason
-from rules.routing.labels import PoolLabels, refusing_rule, tell_rule
+from rules.routing.labels import PoolLabels, describe_rule, refusing_rule
 
 _WELL = frozenset({"success", "skipped", "neutral"})
 """Conclusions of jobs that came to their end: how their Pod went explains nothing."""
@@ -139,7 +139,7 @@ def explain(job: JobFacts) -> Explanation:
     found = _explain(job)
     if job.lost is None or job.conclusion in _WELL or job.state not in {JobState.COMPLETED, JobState.RUNNING}:
         return found
-    told = tell(job.lost.end, pod=f"Its Pod {job.lost.name}")
+    told = describe(job.lost.end, pod=f"Its Pod {job.lost.name}")
     return found if told is None else replace(found, summary=f"{found.summary} {told}.")
 
 
@@ -288,8 +288,9 @@ def _queued(job: JobFacts) -> Explanation:
         whose = f"pool {pool.name}" if brake.account_id is None else f"its account in pool {pool.name}"
         return Explanation(
             WaitsFor.POOL,
-            f"{place} The runners of {whose} do not start: {brake.tell()}. One job at a time is tried, the next one at "
-            f"{brake.probe_at:%Y-%m-%d %H:%M:%S} UTC or when that of the last try has ended.",
+            f"{place} The runners of {whose} do not start: {brake.describe()}. "
+            f"One job at a time is tried, the next one at {brake.probe_at:%Y-%m-%d %H:%M:%S} UTC "
+            "or when that of the last try has ended.",
             _TOO_OLD_CURE if brake.too_old else _RUNNERS_CURE,
         )
     short = _short_of_budget(job, pool)
@@ -456,5 +457,5 @@ def closest_pool(
         return f"The closest is {name}, which lacks {', '.join(missing)}."
     rule = refusing_rule(pool, account_id=account_id, full_name=repository.lower(), fork=False)
     if rule is not None:
-        return f"Pool {name} has these labels, but {tell_rule(rule, account_id=account_id, repository=repository)}."
+        return f"Pool {name} has these labels, but {describe_rule(rule, account_id=account_id, repository=repository)}."
     return f"Pool {name} serves it now."

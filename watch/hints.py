@@ -110,7 +110,7 @@ class Hints:
                 self._everything = True
             self._changed.notify()
 
-    def note_pool(self, name: str) -> None:
+    def record_pool(self, name: str) -> None:
         """A pool's spec has changed, or it came or went."""
         telemetry.WATCH_HINTS.labels("pool").inc()
         with self._changed:

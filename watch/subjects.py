@@ -122,7 +122,7 @@ class Pools:
         before = self._sights.get(uid)
         seen = after or before
         if seen is not None and pool_changed(before, after):
-            self._hints.note_pool(seen.name)
+            self._hints.record_pool(seen.name)
         if after is None:
             self._sights.pop(uid, None)
         else:

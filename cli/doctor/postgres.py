@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cli.doctor.context import Context
 from cli.doctor.findings import Verdict, failed, ok, unknown, warning
+from models.db import migrate
 from models.db.connections import RESERVE
 from models.db.engine import SKEW_WARNED
 from models.db.epochs import CURE
@@ -86,4 +87,5 @@ def revision(context: Context) -> Verdict:
     found = context.rows
     if found.needed is None:
         return ok(f"at {found.revision}")
-    return failed(f"at {found.revision or 'none'}, this version needs {found.needed}", "run `ostler migrate`")
+    cure = migrate.EMPTY_DATABASE if migrate.predates(found.revision, migrate.revisions()) else "run `ostler migrate`"
+    return failed(f"at {found.revision or 'none'}, this version needs {found.needed}", cure)

@@ -47,7 +47,7 @@ class Statistics:
     catch_up: catch_up.Coverage
     deliveries_read: Mapping[str, datetime | None]
     epoch: epochs.EpochSeen
-    scaling: Sequence[scaling.Told]
+    scaling: Sequence[scaling.Decision]
     ending: Mapping[int, int]
     braked: Sequence[runner_failures.Braked]
     versions: Sequence[runner_versions.PoolVersion]

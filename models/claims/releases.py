@@ -23,7 +23,7 @@ from models.db.transitions import insert_events, move_claim, move_jobs
 from models.routing.usage import pools_with_work
 from rules.claims.job_outcomes import JobOutcome, NextStep
 from rules.claims.machines import ClaimState, EndReason, Purpose
-from rules.claims.pod_ends import tell
+from rules.claims.pod_ends import describe
 from rules.routing.holds import HoldReason
 
 
@@ -468,7 +468,7 @@ def end_without_pod(
         claim_id,
         now=now,
         who=who,
-        why=f"{tell(pod_ends.read(db, claim.pod_uid)) or 'its Pod has ended'}; {job_outcome.why}",
+        why=f"{describe(pod_ends.read(db, claim.pod_uid)) or 'its Pod has ended'}; {job_outcome.why}",
         values={"end_reason": ":end_reason"},
         end_reason=EndReason.POD_SPENT if spent else EndReason.POD_GONE,
     )

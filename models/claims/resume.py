@@ -42,7 +42,7 @@ class Due:
     waited: bool
 
 
-def take_due(db: Connection, *, due_after: float, heads: Mapping[str, datetime | None], now: datetime) -> list[Due]:
+def claim_due(db: Connection, *, due_after: float, heads: Mapping[str, datetime | None], now: datetime) -> list[Due]:
     """Raise the chain number of the claims that are due and put their next check `due_after` away.
 
     What made one wait is over: from now on it is lost if nothing takes it up.

@@ -19,7 +19,7 @@ from models.claims import pod_ends
 from models.db.base import Base, GitHubId
 from models.db.sql import text
 from models.upstream import backoffs
-from rules.claims.pod_ends import tell
+from rules.claims.pod_ends import describe
 from rules.claims.runner_brakes import ASIDE, ENDED_BEFORE_IT, JOB_TRIES, PROBE_LASTS, Brake, Failure, brake_of, counts
 from rules.routing.holds import HoldReason
 
@@ -91,7 +91,7 @@ def record(db: Connection, claim_id: int, *, reason: str, now: datetime) -> bool
     end = None if claim is None else pod_ends.read(db, claim.pod_uid)
     if claim is None or end is None or not counts(end.how):
         return False
-    why = tell(end) or reason
+    why = describe(end) or reason
     db.execute(
         text("""
             INSERT INTO runner_failures (claim_id, pool_id, template_hash, account_id, job_id, pod_uid, claimed_at, at,
@@ -245,7 +245,7 @@ def _is_probed(db: Connection, pool_id: int, brake: Brake, *, now: datetime) -> 
     return found
 
 
-def forget_old_templates(db: Connection, pool_id: int, template_hash: str, *, now: datetime) -> int:
+def clear_old_templates(db: Connection, pool_id: int, template_hash: str, *, now: datetime) -> int:
     """Clear what Pods of other templates have failed: the pool is mended. Return how many there were.
 
     The jobs that were set aside for them are checked again at once.

@@ -403,7 +403,7 @@ def refused_attempts(db: Connection, claim_id: int) -> int:
     return refused
 
 
-def forget_attempt(db: Connection, attempt_id: int) -> None:
+def delete_attempt(db: Connection, attempt_id: int) -> None:
     """Delete an open attempt whose call was never made, however often that happens."""
     db.execute(text("DELETE FROM mint_attempts WHERE id = :id AND outcome = 'open'"), {"id": attempt_id})
 

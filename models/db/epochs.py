@@ -113,7 +113,7 @@ def confirm(db: Connection, epoch: Epoch, *, trusted_for: timedelta, now: dateti
     return row is not None
 
 
-def note_doubt(db: Connection, *, why: str) -> None:
+def record_doubt(db: Connection, *, why: str) -> None:
     """Write down why the epochs could not be compared. Nothing else changes: what was trusted runs out."""
     db.execute(text("UPDATE epochs SET why = :why WHERE older_since IS NULL"), {"why": why})
 

@@ -11,6 +11,11 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine
 
+from ostler.errors import ConfigurationError
+
+EMPTY_DATABASE = "create an empty database, set OSTLER_DATABASE_URL to it, and run `ostler migrate`"
+"""The cure for a database that predates the first release."""
+
 _SCRIPTS = Path(__file__).parents[1] / "migrations"
 
 
@@ -30,9 +35,14 @@ def revisions() -> list[str]:
 def fits(revision: str | None, known: Sequence[str]) -> bool:
     """Return whether a program that knows these revisions can work on a database that is at `revision`.
 
-    One that it does not know is a newer one: migrations go before a deploy.
+    An unknown revision is a newer one, because migrations go before a deploy, unless it `predates` the first release.
     """
-    return revision is not None and (revision == known[-1] or revision not in known)
+    return revision is not None and not predates(revision, known) and (revision == known[-1] or revision not in known)
+
+
+def predates(revision: str | None, known: Sequence[str]) -> bool:
+    """Return whether a database was made before the first release, by revisions that no version knows any more."""
+    return revision is not None and revision < known[0]
 
 
 def current(engine: Engine) -> str | None:
@@ -50,7 +60,10 @@ def upgrade(engine: Engine, revision: str = "head") -> None:
     """Bring the database up to `revision`, each revision in a transaction of its own.
 
     In one transaction the locks of all revisions would add up, and block intake until the last one is through.
+    Raises `ConfigurationError` for a database that predates the first release.
     """
+    if predates(found := current(engine), revisions()):
+        raise ConfigurationError(f"database: found revision {found}, which was never released; {EMPTY_DATABASE}")
     with engine.connect() as connection:
         command.upgrade(_config(connection), revision)
 

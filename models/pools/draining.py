@@ -49,7 +49,7 @@ def draining_pool(db: Connection, pool_id: int, *, over: Sequence[str]) -> Drain
     return DrainRow(**row, recorded=frozenset(recorded.scalars()))
 
 
-def note_draining(db: Connection, *, uid: str, since: datetime | None, now: datetime) -> bool:
+def record_draining(db: Connection, *, uid: str, since: datetime | None, now: datetime) -> bool:
     """Record that a pool drains of which nothing else can be mirrored; return whether jobs may find another now.
 
     The pool's lock comes first, as everywhere. A pool that has no row never had a Pod. Its jobs are moved later, by

@@ -307,7 +307,7 @@ def leave(db: Connection, *, web_id: str) -> None:
     )
 
 
-def forget_dead(db: Connection, *, now: datetime) -> None:
+def delete_dead_offers(db: Connection, *, now: datetime) -> None:
     """Delete what killed web processes and deleted Pods left: offers and heartbeats long past their time."""
     db.execute(
         text("""

@@ -282,6 +282,6 @@ def is_wanted(db: Connection, *, row_id: int) -> bool:
     return found is not None
 
 
-def forget_row(db: Connection, *, row_id: int, now: datetime) -> None:
+def give_up_row(db: Connection, *, row_id: int, now: datetime) -> None:
     """Give up a row whose Pod was never created (its name is taken by something that is not ours)."""
     db.execute(text("UPDATE runner_pods SET gone_at = :now WHERE id = :id AND uid IS NULL"), {"id": row_id, "now": now})

@@ -54,7 +54,7 @@ PARTS = ("load", "queue", "usual", "min_warm", "max_replicas")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Decision:
     """The numbers of the last decision on a pool, its replicas among them."""
 
     namespace: str
@@ -205,7 +205,7 @@ def count_usual(db: Connection, pool_ids: Sequence[int], *, now: datetime) -> di
     return {row.id: row.typical_pods for row in rows}
 
 
-def decisions(db: Connection) -> list[Told]:
+def decisions(db: Connection) -> list[Decision]:
     """Return the last decision on every autoscaled pool, by namespace and name."""
     rows = db.execute(
         text("""
@@ -214,7 +214,9 @@ def decisions(db: Connection) -> list[Told]:
         """)
     )
     return [
-        Told(row.namespace, row.name, {"replicas": row.replicas, **{part: row.scaling.get(part, 0) for part in PARTS}})
+        Decision(
+            row.namespace, row.name, {"replicas": row.replicas, **{part: row.scaling.get(part, 0) for part in PARTS}}
+        )
         for row in rows
     ]
 

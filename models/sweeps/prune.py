@@ -138,7 +138,7 @@ def some(db: Connection, kind: Kind, *, before: datetime) -> bool:
     return found
 
 
-def forget_page(db: Connection, kind: Kind, *, before: datetime) -> int:
+def prune_page(db: Connection, kind: Kind, *, before: datetime) -> int:
     """Delete a page of the rows that were over before that time, the oldest first; return how many there were."""
     of = f" OF {_LOCKED[kind]}" if kind in _LOCKED else ""
     ids = list(

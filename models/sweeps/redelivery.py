@@ -155,7 +155,7 @@ def remember(db: Connection, failed: Sequence[Failed], *, now: datetime) -> None
     )
 
 
-def note_malformed(db: Connection, guids: Sequence[str], *, now: datetime) -> None:
+def record_malformed(db: Connection, guids: Sequence[str], *, now: datetime) -> None:
     """Write down that web refused the payloads of these deliveries: nothing is gained by sending them again soon.
 
     They are asked for again after `MALFORMED_AGAIN`, whether or not the list has shown them yet. A row that others hold

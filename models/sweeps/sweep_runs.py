@@ -134,7 +134,7 @@ def take(db: Connection, name: str, *, holder: str, lease: float, again: bool, n
         text("SELECT paused_at, paused_by, paused_why, lease_holder FROM sweeps WHERE name = :name"), {"name": name}
     ).one()
     if found.paused_at is not None:
-        note_barred(db, name, why=f"paused by {found.paused_by}")
+        record_skipped(db, name, why=f"paused by {found.paused_by}")
         return Refused(Outcome.PAUSED, f"paused by {found.paused_by}: {found.paused_why}")
     if again:
         db.execute(text("UPDATE sweeps SET rerun_requested = true WHERE name = :name"), {"name": name})
@@ -158,7 +158,7 @@ def _close_lost(db: Connection, name: str, *, lease_no: int, now: datetime) -> N
     )
 
 
-def note_barred(db: Connection, name: str, *, why: str) -> None:
+def record_skipped(db: Connection, name: str, *, why: str) -> None:
     """Write down that the last tick was not let run, for those who check the list of sweeps."""
     db.execute(
         text("""

@@ -25,7 +25,7 @@ CAP = {"installation": 300.0, "account": 3600.0, "repository": 3600.0, "runner_g
 """Seconds of the first wait and of the longest; each further failure doubles it."""
 
 REFUSALS = (ACCOUNT, REPOSITORY, RUNNER_GROUP)
-"""Kinds of backoffs that a refusal makes. An installation that fails has probes of its own (`let_one_through`)."""
+"""Kinds of backoffs that a refusal makes. An installation that fails has probes of its own (`allow_probe`)."""
 
 PROBE_WITHIN = timedelta(seconds=30)
 """For how long nothing else is tried after a job was let past a refusal."""
@@ -241,7 +241,7 @@ _PROBE_HERE = f"""
 """Of a job `j` of a pool: it may be the probe of the backoff `b`, and is not of an account that is left out."""
 
 
-def let_one_through(
+def allow_probe(
     db: Connection, *, pool_id: int, probe_every: float, without: int | None = None, now: datetime
 ) -> int | None:
     """Lift the hold of one job of this pool, to find out whether its installation answers again; return the job.

@@ -81,7 +81,7 @@ class PodEnd:
         return How.UNKNOWN
 
 
-def tell(end: PodEnd, *, pod: str = "its Pod") -> str | None:
+def describe(end: PodEnd, *, pod: str = "its Pod") -> str | None:
     """Return a clause about the end of a Pod; None while nothing says that it ends."""
     named = _named(end.reason)
     told = end.event is not None and end.event.names_somebody

@@ -84,7 +84,7 @@ class Brake:
         """Whether GitHub refuses the version of the runner."""
         return self.exit_code == TOO_OLD
 
-    def tell(self) -> str:
+    def describe(self) -> str:
         """Return what is wrong, in one clause."""
         ended = f"{self.pods} {'runner' if self.pods == 1 else 'runners'} in a row ended without a job"
         if self.too_old:

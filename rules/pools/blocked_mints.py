@@ -36,7 +36,7 @@ class BlockedMints:
         """Return the reason of the condition: GitHub refuses what is asked for, or mints of an installation fail."""
         return "MintsBackOff" if self.kind == INSTALLATION else "MintsRefused"
 
-    def tell(self, *, busy: int, now: datetime) -> str:
+    def describe(self, *, busy: int, now: datetime) -> str:
         """Return the condition's message. `busy`: Pods of the pool that have a job, which this does not concern."""
         waits = "1 job" if self.jobs == 1 else f"{self.jobs} jobs"
         verb, oldest = ("waits", "queued at") if self.jobs == 1 else ("wait", "the oldest since")

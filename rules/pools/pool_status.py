@@ -144,7 +144,7 @@ def _of_running(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition | 
     if pool.brake is not None:
         return _of_runners(pool.brake)
     if pool.blocked_mints is not None:
-        told = pool.blocked_mints.tell(busy=plan.counts.get(PodState.BUSY, 0), now=now)
+        told = pool.blocked_mints.describe(busy=plan.counts.get(PodState.BUSY, 0), now=now)
         return Condition("Degraded", "True", pool.blocked_mints.reason, told)
     if plan.lost:
         return Condition("Degraded", "True", "NodeLost", f"Pods on nodes that are gone: {plan.lost}")
@@ -163,7 +163,7 @@ def _of_runners(brake: Brake) -> Condition:
     """Return the condition of a braked pool; its message says what to do where that is known."""
     whom = "" if brake.account_id is None else f" for jobs of account {brake.account_id}"
     cure = "; use an image with a newer runner" if brake.too_old else ""
-    return Condition("Degraded", "True", "RunnersDoNotStart", f"Runners do not start{whom}: {brake.tell()}{cure}")
+    return Condition("Degraded", "True", "RunnersDoNotStart", f"Runners do not start{whom}: {brake.describe()}{cure}")
 
 
 def _of_starts(starts: Starts) -> Condition:

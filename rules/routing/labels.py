@@ -129,7 +129,7 @@ def detail_of(choice: PoolChoice, *, labels: Iterable[str], account_id: int, rep
             return f"whether its run comes from a fork of {repository} is not known yet"
         case HoldReason.NOT_ALLOWED:
             told = [
-                f"pool {each.pool}: {tell_rule(each.rule, account_id=account_id, repository=repository)}"
+                f"pool {each.pool}: {describe_rule(each.rule, account_id=account_id, repository=repository)}"
                 for each in choice.refusals[:MOST_REFUSALS]
             ]
             more = len(choice.refusals) - len(told)
@@ -138,7 +138,7 @@ def detail_of(choice: PoolChoice, *, labels: Iterable[str], account_id: int, rep
             return f"labels {', '.join(labels)}"
 
 
-def tell_rule(rule: Rule, *, account_id: int, repository: str) -> str:
+def describe_rule(rule: Rule, *, account_id: int, repository: str) -> str:
     """Return in words which rule of a pool keeps a job out."""
     match rule:
         case Rule.ACCOUNTS:

@@ -16,14 +16,14 @@ from tasks.worker.runtime import Runtime
 log = structlog.get_logger(__name__)
 
 
-def see_brake(rt: Runtime, pool: Row[Any], *, now: datetime) -> Brake | None:
+def update_brake(rt: Runtime, pool: Row[Any], *, now: datetime) -> Brake | None:
     """Return the brake of a pool, and wake its matcher when a probe is due or the template is another one.
 
     A wake that is lost is sent by the next reconcile.
     """
 
     def body(db: Connection) -> tuple[Brake | None, int, bool]:
-        mended = runner_failures.forget_old_templates(db, pool.id, pool.template_hash, now=now)
+        mended = runner_failures.clear_old_templates(db, pool.id, pool.template_hash, now=now)
         brake = runner_failures.read(db, pool.id, pool.template_hash)
         return brake, mended, brake is not None and runner_failures.is_due(db, pool.id, brake, now=now)
 

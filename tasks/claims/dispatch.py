@@ -77,7 +77,7 @@ def match_rounds(rt: Runtime, pool_id: int) -> None:
                 raise
             log.info("dispatch.busy")
             # Under its old key the next wake would be taken for one whose message is still to come.
-            forget_wake(rt, pool_id)
+            clear_wake(rt, pool_id)
             rt.waker.wake(pool_id, after=BUSY_PAUSE)
             return
         start_chains(matched.claims, chain_no=1)
@@ -103,13 +103,13 @@ def run_matcher(rt: Runtime, pool_id: int, *, now: datetime) -> Matched:
 
     def body(db: Connection) -> Matched:
         pool = matching.lock_pool(db, pool_id)
-        forget_wake(rt, pool_id)
+        clear_wake(rt, pool_id)
         return Matched((), 0, again=False) if pool is None else match(rt, db, pool, now=now)
 
     return transaction(rt.engine, body)
 
 
-def forget_wake(rt: Runtime, pool_id: int) -> None:
+def clear_wake(rt: Runtime, pool_id: int) -> None:
     """Delete the wake key; without Redis it expires by itself."""
     try:
         rt.wake_keys.clear_wake(pool_id)
@@ -203,7 +203,7 @@ def probe_mints(
     holds = held is not None and (not held.slots or any(braked in {None, job.account_id} for job in heads.jobs))
     if holds and braked is None:
         return False
-    let = backoffs.let_one_through(
+    let = backoffs.allow_probe(
         db, pool_id=pool.id, probe_every=settings.probe_every, without=braked if holds else None, now=now
     )
     return let is not None

@@ -35,11 +35,11 @@ def deregister(rt: Runtime, registrations: Iterable[releases.Registration], *, p
 
 def remove_runner(rt: Runtime, registration: releases.Registration, *, policy: Policy) -> None:
     """Remove a runner that was registered, or may have been, and write that down; raises as `deregister` does."""
-    take_away(rt, registration, policy=policy)
+    ensure_removed(rt, registration, policy=policy)
     transaction(rt.engine, lambda db: releases.registration_removed(db, registration.attempt_id, now=utcnow()))
 
 
-def take_away(rt: Runtime, registration: releases.Registration, *, policy: Policy) -> None:
+def ensure_removed(rt: Runtime, registration: releases.Registration, *, policy: Policy) -> None:
     """Let GitHub remove a runner; when it returns, GitHub has no such runner. Raises as `deregister` does.
 
     In a repository by its id. Where that is not known its name may be another repository's by now, which has no such
@@ -94,7 +94,7 @@ def ask_job_outcome(
 
 
 @dataclass(frozen=True, slots=True)
-class JobTold:
+class JobAnswer:
     """What GitHub says of a job (None: a 404), of its run where that is over, and what becomes of the job by that."""
 
     job: JobSeen | None
@@ -126,7 +126,7 @@ def ask_job(
     job_id: int,
     policy: Policy,
     lookups: Lookups | None = None,
-) -> JobTold:
+) -> JobAnswer:
     """Ask for a job, and for its run when the job has not begun: one in a run that is over never will.
 
     A run of an earlier attempt than the job's is an old answer and proves nothing. `lookups` are a tick's: with them
@@ -140,14 +140,14 @@ def ask_job(
         )
     job, home = kept.jobs[job_id]
     if job is None or job.status not in WAITS:
-        return JobTold(job, None)
+        return JobAnswer(job, None)
     run = kept.runs.get(job.run_id)
     if run is None or run.attempt < job.run_attempt:
         run = kept.runs[job.run_id] = rt.github.get_run(
             installation_id=installation_id, repository=home, run_id=job.run_id, policy=calls(policy), optional=optional
         )
     over = run is not None and run.over and run.attempt >= job.run_attempt
-    return JobTold(job, OverRun(run.conclusion) if run is not None and over else None)
+    return JobAnswer(job, OverRun(run.conclusion) if run is not None and over else None)
 
 
 def _find_job(

@@ -119,7 +119,7 @@ def find_group(rt: Runtime, work: steps.MintWork) -> int:
     try:
         return group_of(rt, work, left=lambda: left(work) / 3)
     except Retryable:
-        transaction(rt.engine, lambda db: steps.forget_attempt(db, work.attempt_id))
+        transaction(rt.engine, lambda db: steps.delete_attempt(db, work.attempt_id))
         raise
 
 
@@ -266,7 +266,7 @@ def postpone_until_token(
 
     def wait(db: Connection) -> None:
         if attempt_id is not None:
-            steps.forget_attempt(db, attempt_id)
+            steps.delete_attempt(db, attempt_id)
         late = 0 if by_row else 1  # a message has a second before it is taken for lost
         steps.give_back(db, work, due_at=now + timedelta(seconds=after + late), error=steps.WAITS)
 

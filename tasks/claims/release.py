@@ -74,7 +74,7 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
     try:
         deregister(rt, work.registrations)
     except Busy:
-        note_busy(rt, work)
+        record_busy(rt, work)
     except UpstreamError as error:
         if work.delivered:
             wait_for_github(rt, work, error)
@@ -87,7 +87,7 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
             end_never_delivered(rt, work)
 
 
-def note_busy(rt: Runtime, work: releases.ReleaseWork) -> None:
+def record_busy(rt: Runtime, work: releases.ReleaseWork) -> None:
     """GitHub would not remove the runner, as it is busy: the claim executes after all."""
     refused = transaction(rt.engine, lambda db: releases.refuse_release(db, work.claim_id, now=utcnow(), who=rt.who))
     log.info("release.refused")

@@ -76,7 +76,7 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
         postpone(rt, work, "it may hold a JIT: " + ", ".join(verdict.reasons), after=OUT_OF_REACH)
         return
     if living is None or not living.terminating:
-        tell(rt, work)
+        record_event(rt, work)
         delete_runner(rt.kube, namespace=work.namespace, name=work.pod_name, uid=work.pod_uid, policy=calls(RETIRE))
     seen = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RETIRE))
     if work.forced and seen is not None and seen.uid == work.pod_uid and force(rt, work, seen):
@@ -91,10 +91,10 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
         wake_after_pods(rt, [work.pod_uid])
 
 
-def tell(rt: Runtime, work: releases.ReleaseWork) -> None:
+def record_event(rt: Runtime, work: releases.ReleaseWork) -> None:
     """Say in an Event why the Pod is deleted. The Event outlives the Pod for an hour."""
     pod = pod_of(namespace=work.namespace, name=work.pod_name, uid=work.pod_uid)
-    rt.events.tell(pod, "Normal", "Retired", work.reason or "it is retired")
+    rt.events.record(pod, "Normal", "Retired", work.reason or "it is retired")
 
 
 def force(rt: Runtime, work: releases.ReleaseWork, pod: PodSeen) -> bool:

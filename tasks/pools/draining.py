@@ -52,7 +52,7 @@ def note(rt: Runtime, pool: PoolSeen) -> bool:
     if not pool.terminating:
         return False
     return transaction(
-        rt.engine, lambda db: draining.note_draining(db, uid=pool.uid, since=pool.deleted_at, now=utcnow())
+        rt.engine, lambda db: draining.record_draining(db, uid=pool.uid, since=pool.deleted_at, now=utcnow())
     )
 
 
@@ -76,7 +76,7 @@ def settle(rt: Runtime, pool_id: int, seen: Sequence[PodSeen]) -> None:
         halt("remove_finalizer.after_call")
         log.info("pool.drained", pool=pool.name)
         about = pool_of(namespace=pool.namespace, name=pool.name, uid=pool.uid)
-        rt.events.tell(about, "Normal", "Drained", "none of its Pods is left: the pool may go")
+        rt.events.record(about, "Normal", "Drained", "none of its Pods is left: the pool may go")
 
 
 def told(rt: Runtime, pool: Row[Any], plan: PoolPlan, *, now: datetime) -> DrainReport:

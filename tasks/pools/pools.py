@@ -30,7 +30,7 @@ from ostler.errors import UpstreamError
 from ostler.reasons import words_of
 from ostler.wakes import RECONCILE, REMATCH
 from rules.claims.machines import Purpose
-from tasks.claims.braking import see_brake
+from tasks.claims.braking import update_brake
 from tasks.claims.budget_wakes import wake_after_pods
 from tasks.pools import draining, pod_lists
 from tasks.pools.deadlines import limit_jobs
@@ -39,7 +39,7 @@ from tasks.pools.pod_lists import Listed
 from tasks.pools.pool_status import write_status
 from tasks.pools.provision import RESERVE, act, decide
 from tasks.pools.runner_versions import outdated
-from tasks.pools.spent import see_missing, see_spent
+from tasks.pools.spent import handle_missing, handle_spent
 from tasks.routing.rerouting import move_jobs_away
 from tasks.worker.base import SWEEP, begin_page, calls, remaining, task
 from tasks.worker.named_pools import pools_meant
@@ -78,7 +78,7 @@ def mirror_all(rt: Runtime, namespace: str) -> None:
     changed = False
     for pool in seen:
         try:
-            changed |= see_pool(rt, pool)
+            changed |= mirror_pool_object(rt, pool)
         except DBAPIError as error:  # one bad pool stops no other (L14)
             log.warning("pool.not_mirrored", pool=pool.name, error=words_of(error))
     uids = {pool.uid for pool in seen}
@@ -86,7 +86,7 @@ def mirror_all(rt: Runtime, namespace: str) -> None:
         if row.uid in uids:
             continue
         try:
-            changed |= see_missing_pool(rt, row, namespace=namespace)
+            changed |= end_missing_pool(rt, row, namespace=namespace)
         except (UpstreamError, DBAPIError) as error:
             log.warning("pool.not_asked_for", pool=row.name, error=words_of(error))
     if changed:
@@ -98,17 +98,17 @@ def pool_changed(*, namespace: str, pool: str) -> None:
     """Look at one pool that has changed, come or gone, as the watch says (L6), and have it reconciled."""
     rt = runtime()
     found = get_pool(rt.kube, namespace=namespace, name=pool, policy=calls(SWEEP))
-    changed = found is not None and see_pool(rt, found)
+    changed = found is not None and mirror_pool_object(rt, found)
     for row in transaction(rt.engine, lambda db: pool_mirror.live_pools(db, namespace=namespace)):
         if row.name == pool and (found is None or row.uid != found.uid):
-            changed |= see_missing_pool(rt, row, namespace=namespace)
+            changed |= end_missing_pool(rt, row, namespace=namespace)
     if changed:
         rt.waker.send(REMATCH, queue="sweeps")
     for pool_id in transaction(rt.engine, lambda db: watch_reports.pools_named(db, namespace=namespace, names=[pool])):
         rt.waker.send(RECONCILE, queue="pools", pool_id=pool_id)
 
 
-def see_pool(rt: Runtime, pool: PoolSeen) -> bool:
+def mirror_pool_object(rt: Runtime, pool: PoolSeen) -> bool:
     """Mirror a pool, or what is wrong with it; return whether jobs may find another pool now.
 
     One whose spec cannot be used is marked Degraded and keeps its Pods.
@@ -144,7 +144,7 @@ def newest(rt: Runtime, pool: PoolSeen) -> PoolSeen:
     return found
 
 
-def see_missing_pool(rt: Runtime, row: Row[Any], *, namespace: str) -> bool:
+def end_missing_pool(rt: Runtime, row: Row[Any], *, namespace: str) -> bool:
     """A pool that was not in the list, which may have been a bad one (L8): one GET by name and UID proves it gone."""
     found = get_pool(rt.kube, namespace=namespace, name=row.name, policy=calls(SWEEP))
     if found is not None and found.uid == row.uid:
@@ -202,17 +202,17 @@ def reconcile_pods(rt: Runtime, pool_id: int, listed: Listed, *, namespace: str,
     rows = [row for row in rows if not is_younger(row, by_uid, than=listed, now=now)]
     asking = [row for row in rows if asks_github(row, by_uid)]
     others = [row for row in rows if not asks_github(row, by_uid)]
-    complete = see_all(rt, others, by_uid, namespace=namespace, now=now)
+    complete = handle_all(rt, others, by_uid, namespace=namespace, now=now)
     # A GitHub that does not answer may use up the rest of the time, and not always for the same Pods (L14).
     decided = decide(rt, pool_id, name=name, by_uid=by_uid)
     act(rt, decided)
-    brake = see_brake(rt, decided.pool, now=utcnow())
+    brake = update_brake(rt, decided.pool, now=utcnow())
     write_status(
         rt, decided.pool, decided.observed, decided.plan, brake=brake, version=outdated(rt, pool_id), now=utcnow()
     )
     limit_jobs(rt, pool_id, [pod for pod in seen if pod.is_ours], max_job_seconds=decided.pool.max_job_seconds)
     random.shuffle(asking)
-    complete &= see_all(rt, asking, by_uid, namespace=namespace, now=now)
+    complete &= handle_all(rt, asking, by_uid, namespace=namespace, now=now)
     if complete:
         transaction(rt.engine, lambda db: pool_mirror.record_listed(db, pool_id=pool_id, at=listed.began, now=utcnow()))
     # While the Pods are watched, the end of this one wakes us.
@@ -244,7 +244,7 @@ def asks_github(row: PodRow, by_uid: Mapping[str, PodSeen]) -> bool:
     return row.claim_purpose == Purpose.JOB and (row.terminal_at is not None or row.uid not in by_uid)
 
 
-def see_all(
+def handle_all(
     rt: Runtime, rows: Sequence[PodRow], by_uid: Mapping[str, PodSeen], *, namespace: str, now: datetime
 ) -> bool:
     """Deal with these Pods of a pool, one after the other; False when some were left to the next run."""
@@ -283,6 +283,6 @@ def see(
     if row.uid is None:
         return
     if pod is None:
-        see_missing(rt, row, namespace=namespace, unavailable=unavailable, now=now)
+        handle_missing(rt, row, namespace=namespace, unavailable=unavailable, now=now)
     elif row.terminal_at is not None:
-        see_spent(rt, row, pod, unavailable=unavailable, now=now)
+        handle_spent(rt, row, pod, unavailable=unavailable, now=now)

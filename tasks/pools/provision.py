@@ -107,17 +107,19 @@ def record_nodes(
     return gone
 
 
-def tell_of(rt: Runtime, decided: Decided) -> None:
+def record_events(rt: Runtime, decided: Decided) -> None:
     """Tell in Events of the pool what was committed: how many Pods are retired and why, and starts that back off."""
     row, starts = decided.pool, decided.plan.starts
     pool = pool_of(namespace=row.namespace, name=row.name, uid=row.uid)
     for why, many in sorted(Counter(decided.committed.retired.values()).items()):
-        rt.events.tell(pool, "Normal", "Draining" if why is Why.DRAINED else "Retired", f"{_pods(many)} retired: {why}")
+        rt.events.record(
+            pool, "Normal", "Draining" if why is Why.DRAINED else "Retired", f"{_pods(many)} retired: {why}"
+        )
     if decided.committed.failed_starts:
         next_at = "at once" if starts.create_after is None else f"not before {starts.create_after:%H:%M:%S} UTC"
         failed = "1 failed start" if starts.failures == 1 else f"{starts.failures} failed starts"
         note = f"{failed} in a row ({starts.detail}); the next Pod is made {next_at}"
-        rt.events.tell(pool, "Warning", "BackOff", note)
+        rt.events.record(pool, "Warning", "BackOff", note)
 
 
 def _pods(many: int) -> str:
@@ -127,7 +129,7 @@ def _pods(many: int) -> str:
 def act(rt: Runtime, decided: Decided) -> None:
     """Send the retirements, and create the Pods whose rows wait for them."""
     committed, row = decided.committed, decided.pool
-    tell_of(rt, decided)
+    record_events(rt, decided)
     wake_after_pods(rt, decided.freed)
     for claim_id, why in committed.retired.items():
         telemetry.PODS_RETIRED.labels(why.name.lower()).inc()
@@ -161,7 +163,7 @@ def create_all(rt: Runtime, decided: Decided, pool: PoolSeen) -> None:
         except UpstreamError as error:
             log.warning("pod.not_created", pod=pod_name, error=meaning_of(error))
             failures += 1
-            if note_refusal(rt, row, error) or failures == FAILURES:
+            if record_refusal(rt, row, error) or failures == FAILURES:
                 return
         except DBAPIError as error:  # its row is locked, say: the next round repeats the attempt (L14)
             log.warning("pod.not_recorded", pod=pod_name, error=words_of(error))
@@ -176,7 +178,7 @@ def create_alone(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, att
         return True
 
 
-def note_refusal(rt: Runtime, pool: Row[Any], error: UpstreamError) -> bool:
+def record_refusal(rt: Runtime, pool: Row[Any], error: UpstreamError) -> bool:
     """Write down that the API server would not take a Pod, where it was that; return whether it was."""
     refusal = refusal_of(error)
     if refusal is None:
@@ -189,7 +191,7 @@ def note_refusal(rt: Runtime, pool: Row[Any], error: UpstreamError) -> bool:
 
     transaction(rt.engine, body)
     about = pool_of(namespace=pool.namespace, name=pool.name, uid=pool.uid)
-    rt.events.tell(about, "Warning", "FailedCreate", f"the API server refused a Pod: {refusal.text}")
+    rt.events.record(about, "Warning", "FailedCreate", f"the API server refused a Pod: {refusal.text}")
     return True
 
 
@@ -213,7 +215,7 @@ def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: 
         )
     except Conflict:
         log.warning("pod.name_taken", pod=pod_name)
-        transaction(rt.engine, lambda db: pod_rows.forget_row(db, row_id=row_id, now=utcnow()))
+        transaction(rt.engine, lambda db: pod_rows.give_up_row(db, row_id=row_id, now=utcnow()))
         return
 
     def body(db: Connection) -> None:

@@ -24,7 +24,7 @@ ASK_WITHIN = 5.0
 log = structlog.get_logger(__name__)
 
 
-def note_versions(rt: Runtime, seen: Sequence[RunnerSeen], *, installation_id: int, scope: str) -> None:
+def record_versions(rt: Runtime, seen: Sequence[RunnerSeen], *, installation_id: int, scope: str) -> None:
     """Record which versions the pools start, and ask for the end of one of them if that is due.
 
     Nothing depends on it: what fails is logged, and done by a later list.

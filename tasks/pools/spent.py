@@ -26,7 +26,7 @@ from ostler.logging import about
 from ostler.reasons import meaning_of
 from rules.claims.job_outcomes import JobOutcome, NextStep
 from rules.claims.machines import Purpose
-from rules.claims.pod_ends import tell
+from rules.claims.pod_ends import describe
 from rules.claims.stalls import Cause, FoundBy
 from rules.pools.starts import trouble_of_ended
 from tasks.claims.budget_wakes import wake_after_pods
@@ -44,7 +44,7 @@ SPARED = 10.0
 """Seconds of the deadline that are left to what is needed more than the end of a ServiceAccount."""
 
 
-def see_missing(rt: Runtime, row: PodRow, *, namespace: str, unavailable: set[int | None], now: datetime) -> None:
+def handle_missing(rt: Runtime, row: PodRow, *, namespace: str, unavailable: set[int | None], now: datetime) -> None:
     """A row whose Pod was not in the list: one GET by name and UID proves that it is gone."""
     uid = row.uid
     if uid is None or (row.claim_purpose == Purpose.RETIRE):
@@ -73,7 +73,7 @@ def forget_account(rt: Runtime, *, namespace: str, name: str, uid: str) -> None:
         log.warning("service_account.left", pod=name, error=meaning_of(error))
 
 
-def see_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, unavailable: set[int | None], now: datetime) -> None:
+def handle_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, unavailable: set[int | None], now: datetime) -> None:
     """A Pod that is over: wait for its `completed`, then ask GitHub; delete it when no claim needs it."""
     waited = row.terminal_at is not None and now - row.terminal_at > timedelta(seconds=rt.settings.spent_after)
     if row.claim_id is None and judge(row.recorded, pod).busy:
@@ -222,7 +222,7 @@ def _begin_release(
     rt: Runtime, claim_id: int, claim: pod_claims.ClaimFacts, also: Callable[[Connection], None]
 ) -> bool:
     def body(db: Connection) -> bool:
-        why = tell(pod_ends.read(db, claim.pod_uid)) or "its Pod has ended"
+        why = describe(pod_ends.read(db, claim.pod_uid)) or "its Pod has ended"
         begun = releases.request_release(db, claim_id, reason=why, now=utcnow(), who=rt.who)
         if begun:
             also(db)

@@ -58,7 +58,7 @@ def pods_changed(
     if endings:
         record_endings(rt, endings)
     if gone:
-        keep |= see_gone(rt, gone)
+        keep |= report_gone(rt, gone)
     for pool_id in sorted(keep):
         rt.waker.send(RECONCILE, queue="pools", pool_id=pool_id)
     if executing:
@@ -90,7 +90,7 @@ def read_ending(given: Mapping[str, Any]) -> pod_ends.Ending | None:
         return None
 
 
-def see_gone(rt: Runtime, uids: Sequence[str]) -> set[int]:
+def report_gone(rt: Runtime, uids: Sequence[str]) -> set[int]:
     """Send a task for the claim of each of these Pods; return the pools that need a reconcile."""
     keep = set()
     for pod in transaction(rt.engine, lambda db: watch_reports.known_pods(db, uids)):

@@ -51,7 +51,7 @@ def compare(rt: Runtime) -> EpochVerdict | None:
         return EpochVerdict(Standing.OLDER, ours.why or "")
     if seen is not None and seen.epoch is None:
         why = "the ConfigMap of the cluster's epoch says none; delete it if nobody else writes it"
-        transaction(rt.engine, lambda db: epochs.note_doubt(db, why=why))
+        transaction(rt.engine, lambda db: epochs.record_doubt(db, why=why))
         return None
     if verdict.older:
         kept = timedelta(seconds=rt.settings.redelivery_kept)
@@ -70,7 +70,7 @@ def _trust(rt: Runtime, risen: Epoch, *, began: datetime) -> bool:
 
     def body(db: Connection) -> bool:
         if clock.process.is_unsteady():  # measured, if it was due, when this connection was taken
-            epochs.note_doubt(db, why="the clock of Postgres jumped, and ages are not trusted for two minutes")
+            epochs.record_doubt(db, why="the clock of Postgres jumped, and ages are not trusted for two minutes")
             return False
         return epochs.confirm(db, risen, trusted_for=trusted_for, now=began)
 
@@ -85,7 +85,7 @@ def _noting(rt: Runtime, what: str) -> Iterator[None]:
         yield
     except UpstreamError as error:
         why = f"{what}: {meaning_of(error)}"
-        transaction(rt.engine, lambda db: epochs.note_doubt(db, why=why))
+        transaction(rt.engine, lambda db: epochs.record_doubt(db, why=why))
         raise
 
 

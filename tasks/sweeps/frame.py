@@ -164,7 +164,7 @@ def _take(rt: Runtime, spec: Sweep, *, asked: str | None) -> Taken | Refused:
         now = utcnow()
         found: Taken | Refused
         if off:
-            sweep_runs.note_barred(db, spec.name, why="OSTLER_SWEEPS_PAUSED")
+            sweep_runs.record_skipped(db, spec.name, why="OSTLER_SWEEPS_PAUSED")
             found = Refused(Outcome.PAUSED, "OSTLER_SWEEPS_PAUSED")
         else:
             found = sweep_runs.take(db, spec.name, holder=rt.who, lease=spec.lease, again=spec.again, now=now)

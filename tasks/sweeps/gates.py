@@ -76,10 +76,10 @@ def evaluate(rt: Runtime, upstream: Upstream, rule: GateRule) -> None:
         ),
     )
     if evaluation is not None:
-        tell(evaluation)
+        log_evaluation(evaluation)
 
 
-def tell(evaluation: Evaluation) -> None:
+def log_evaluation(evaluation: Evaluation) -> None:
     """Log a gate that is closed at each check, so that it is never forgotten, and one that opens."""
     facts = {
         "upstream": evaluation.upstream,

@@ -19,7 +19,7 @@ from ostler.errors import UpstreamError
 from rules.sweeps.orphans import judge_runner
 from rules.sweeps.reaping import Repaired
 from rules.sweeps.runner_checks import ListedRunner, RunnerList
-from tasks.claims.github import remove_runner, take_away
+from tasks.claims.github import ensure_removed, remove_runner
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import LONGEST, UNAVAILABLE
 from tasks.sweeps.runner_lists import runners_of
@@ -56,14 +56,14 @@ def check_scope(tick: Tick, scope: orphans.ScopeOfRunners) -> None:
     """List the runners of one scope, then judge those that are offline by their claims."""
     seen = runners_of(tick, installation_id=scope.installation_id, scope=scope.scope)
     tick.listed(len(seen.runners))
-    see_removed(tick, scope, set(seen.runners))
+    record_removed(tick, scope, set(seen.runners))
     offline = [runner for runner in seen.runners.values() if not runner.online and not runner.busy]
     random.shuffle(offline)  # those that GitHub keeps are not always the first (L14)
     known = tick.read(lambda db: orphans.known_runners(db, [runner.name for runner in offline]))
     tick.each(offline, lambda runner: check(tick, scope, seen, runner, known.get(runner.name)))
 
 
-def see_removed(tick: Tick, scope: orphans.ScopeOfRunners, listed: set[str]) -> None:
+def record_removed(tick: Tick, scope: orphans.ScopeOfRunners, listed: set[str]) -> None:
     """Ask again for the removals that a tick was killed in before it heard the answer.
 
     That one list does not show a runner proves nothing, and what is written down here lets a Pod be deleted (L3): so
@@ -116,7 +116,7 @@ def check(
     tick.repair(
         case,
         removed,
-        call=lambda: take_away(
+        call=lambda: ensure_removed(
             rt,
             releases.Registration(known.attempt_id, runner.name, runner.id, scope.installation_id, scope.scope),
             policy=SWEEP_ROW,

@@ -57,7 +57,7 @@ def forget(tick: Tick, kind: Kind, *, before: datetime) -> bool:
     while tick.read(lambda db: rows.some(db, kind, before=before)):
         if not tick.page():
             return False
-        if not tick.repair(_case(kind, before, "a page"), lambda db: rows.forget_page(db, kind, before=before)):
+        if not tick.repair(_case(kind, before, "a page"), lambda db: rows.prune_page(db, kind, before=before)):
             break  # others hold what is left
     tick.mark_checked()
     return True

@@ -98,7 +98,7 @@ def send_late_steps(tick: Tick) -> bool:
     for queue, head in heads.items():
         if head is not None and (late := (utcnow() - head).total_seconds()) > due_after:
             log.warning("resume.messages_wait", queue=queue, seconds=round(late))
-    found = tick.repair_all(lambda db: due.take_due(db, due_after=due_after, heads=heads, now=utcnow()), _overdue)
+    found = tick.repair_all(lambda db: due.claim_due(db, due_after=due_after, heads=heads, now=utcnow()), _overdue)
     for claim in found:
         log.info("resume.claim", claim=claim.claim_id, state=claim.state, purpose=claim.purpose)
         send_next(rt, claim)

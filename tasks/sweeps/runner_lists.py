@@ -23,7 +23,7 @@ from rules.routing.scopes import Scope
 from rules.sweeps.runner_checks import ListedRunner, RunnerList
 from rules.upstream.retry import RetryPolicy
 from tasks.claims.github import follow_owner
-from tasks.pools.runner_versions import note_versions
+from tasks.pools.runner_versions import record_versions
 from tasks.sweeps.pace import Pace
 from tasks.worker.base import SWEEP_LIST, calls, remaining
 
@@ -121,6 +121,6 @@ def _take(tick: Pace, wanted: Wanted) -> RunnerList:
 
     transaction(rt.engine, keep)
     if not tick.dry:
-        note_versions(rt, seen, installation_id=wanted.installation_id, scope=wanted.scope)
+        record_versions(rt, seen, installation_id=wanted.installation_id, scope=wanted.scope)
     log.info("runners.listed", installation=wanted.installation_id, scope=wanted.scope, runners=len(seen))
     return taken

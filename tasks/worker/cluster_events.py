@@ -14,7 +14,7 @@ from collections.abc import Callable
 import structlog
 
 from k8s_adapters.client import KubeClient
-from k8s_adapters.events import Regarding, Told, Type, write_event
+from k8s_adapters.events import EventNote, Regarding, Type, write_event
 from k8s_adapters.retry import RetryPolicy
 from ostler import telemetry
 from ostler.clock import utcnow
@@ -38,13 +38,13 @@ class Recorder:
         self._who = who
         self._clock = clock
         self._pace = Pace()
-        self._waiting: queue.Queue[Told] = queue.Queue(maxsize=MOST)
+        self._waiting: queue.Queue[EventNote] = queue.Queue(maxsize=MOST)
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def tell(self, regarding: Regarding, kind: Type, reason: str, note: str) -> None:
+    def record(self, regarding: Regarding, kind: Type, reason: str, note: str) -> None:
         """Have an Event written soon, unless there were too many lately."""
-        told = Told(regarding, kind, reason, note, utcnow())
+        told = EventNote(regarding, kind, reason, note, utcnow())
         with self._guard:
             if not self._pace.admits(regarding.uid, reason, note, now=self._clock()):
                 telemetry.KUBERNETES_EVENTS.labels("dropped").inc()
@@ -70,12 +70,12 @@ class Recorder:
             self._write(self._waiting.get())
             self._waiting.task_done()
 
-    def _write(self, told: Told) -> None:
+    def _write(self, note: EventNote) -> None:
         try:
-            write_event(self._client, told, instance=self._who, policy=ONCE)
+            write_event(self._client, note, instance=self._who, policy=ONCE)
         except UpstreamError as error:
             telemetry.KUBERNETES_EVENTS.labels("failed").inc()
-            log.info("event.not_written", reason=told.reason, subject=told.regarding.name, error=meaning_of(error))
+            log.info("event.not_written", reason=note.reason, subject=note.regarding.name, error=meaning_of(error))
             return
         telemetry.KUBERNETES_EVENTS.labels("written").inc()
 

@@ -24,7 +24,7 @@ class World:
     refuse: int | None = None
     """Answer every poll with this status."""
     job_seconds: float = 0.2
-    take_away: bool = False
+    ensure_removed: bool = False
     """Tell runners that beat that their job is not theirs any more: they end."""
     tokens: list[str] = field(default_factory=list)
     accepts: set[str] = field(default_factory=set)
@@ -117,7 +117,7 @@ class Handler(BaseHTTPRequestHandler):
             self.world.calls.append((what, session))
             if what == "finished":
                 self.world.finished[session] = body["conclusion"]
-            taken = what == "heartbeat" and self.world.take_away
+            taken = what == "heartbeat" and self.world.ensure_removed
             self.world.lock.notify_all()
         self._send(404 if heard_before or taken else 204)
 

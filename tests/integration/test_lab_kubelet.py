@@ -194,7 +194,7 @@ def test_an_executing_runner_is_ready_and_beats(lab: Lab, kubelet: str) -> None:
 
     _until(lambda: bool(lab.container("busy", "runner").get("ready")))
     lab.stubs.world.wait_for(lambda: ("heartbeat", "s1") in lab.stubs.world.calls)
-    lab.stubs.world.take_away = True
+    lab.stubs.world.ensure_removed = True
     _until(lambda: lab.phase("busy") == "Succeeded")
 
     assert lab.container("busy", "runner")["ready"] is False

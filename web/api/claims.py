@@ -13,7 +13,7 @@ from sqlalchemy import Row
 from models.browse.claims import ClaimFilter, claim_story, list_claims
 from models.claims.pod_ends import end_of
 from rules.claims.machines import ClaimState, EndReason, Purpose, Stamp
-from rules.claims.pod_ends import tell
+from rules.claims.pod_ends import describe
 from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.limited import Visible
@@ -86,7 +86,7 @@ class ClaimDetail(Claim):
 
 def shown(row: Row[Any]) -> dict[str, Any]:
     """Return a claim's row as the API shows it."""
-    return {**row._mapping, "vcpu": cores(row.vcpu), "memory_gib": gib(row.memory), "pod_end": tell(end_of(row))}
+    return {**row._mapping, "vcpu": cores(row.vcpu), "memory_gib": gib(row.memory), "pod_end": describe(end_of(row))}
 
 
 def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:

@@ -15,7 +15,7 @@ from models.browse.jobs import JobFilter, job_story, list_jobs
 from models.claims.pod_ends import end_of
 from ostler.clock import utcnow
 from rules.claims.machines import JobState
-from rules.claims.pod_ends import tell
+from rules.claims.pod_ends import describe
 from rules.routing.holds import HoldReason
 from rules.waiting import WaitsFor, explain
 from web.api.cursors import Cursors
@@ -140,7 +140,7 @@ def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
             raise not_found("job")
         return shown(story.job, now=now) | {
             "why": {**asdict(explain(story.facts)), "ahead": story.facts.ahead},
-            "claims": [{**claim._mapping, "pod_end": tell(end_of(claim))} for claim in story.claims],
+            "claims": [{**claim._mapping, "pod_end": describe(end_of(claim))} for claim in story.claims],
             "events": story.events,
         }
 

@@ -12,7 +12,7 @@ from pydantic import Field
 from models.browse.pods import pod_story
 from models.claims.pod_ends import end_of
 from rules.claims.machines import ClaimState, EndReason, Purpose
-from rules.claims.pod_ends import tell
+from rules.claims.pod_ends import describe
 from web.api.database import Database
 from web.api.limited import Visible
 from web.api.problems import not_found
@@ -83,7 +83,7 @@ def router(database: Callable[[], Database]) -> APIRouter:
             raise not_found("Pod")
         return {
             **story.pod._mapping,
-            "end": tell(end_of(story.pod), pod="it"),
+            "end": describe(end_of(story.pod), pod="it"),
             "claims": story.claims,
             "events": story.events,
         }

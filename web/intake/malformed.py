@@ -64,7 +64,7 @@ class MalformedNotes:
     def _write(self, guids: list[str]) -> None:
         def note(db: Connection) -> None:
             db.execute(text("SELECT set_config('lock_timeout', :most, true)"), {"most": str(LOCK_MS)})
-            redelivery.note_malformed(db, guids, now=self._clock())
+            redelivery.record_malformed(db, guids, now=self._clock())
 
         try:
             transaction(self._engine, note)

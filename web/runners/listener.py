@@ -153,7 +153,7 @@ class Listener:
             lambda db: offers.beat(db, web_id=self._web_id, now=now),
         )
         if number % _FORGET_EVERY == 1:
-            transaction(self._engine, lambda db: offers.forget_dead(db, now=now))
+            transaction(self._engine, lambda db: offers.delete_dead_offers(db, now=now))
         if self.is_hearing:
             self._tell(self._hearer.tick)
         else:

@@ -48,8 +48,8 @@ def test_events_of_a_pool_and_a_pod_are_what_describe_looks_for(
     client.request("POST", "/api/v1/namespaces", body={"metadata": {"name": namespace}})
     pool: PoolSeen = create_pool(client, namespace=namespace, name="small", spec=SPEC)
     recorder = Recorder(client, who="worker:7")
-    recorder.tell(pool_of(namespace=namespace, name="small", uid=pool.uid), "Normal", "ScaledUp", "1 to 2")
-    recorder.tell(pod_of(namespace=namespace, name="small-1", uid="u-1"), "Warning", "Retired", "x" * 3000)
+    recorder.record(pool_of(namespace=namespace, name="small", uid=pool.uid), "Normal", "ScaledUp", "1 to 2")
+    recorder.record(pod_of(namespace=namespace, name="small-1", uid="u-1"), "Warning", "Retired", "x" * 3000)
     recorder.flush()
 
     scaled, retired = sorted(listed(client, namespace), key=lambda each: str(each["regarding"]["kind"]), reverse=True)
@@ -74,7 +74,7 @@ def test_an_event_that_cannot_be_written_is_counted_and_nothing_else(
     before = count("failed")
     recorder = Recorder(cast("KubeClient", Refusing()), who="w")
     for number in range(2):
-        recorder.tell(pool_of(namespace="n", name="p", uid=str(number)), "Normal", "ScaledUp", "1 to 2")
+        recorder.record(pool_of(namespace="n", name="p", uid=str(number)), "Normal", "ScaledUp", "1 to 2")
         recorder.flush()
     assert count("failed") - before == 2
 
@@ -91,18 +91,18 @@ def test_a_server_that_hangs_delays_nobody_and_what_is_too_much_is_dropped() -> 
     clock = iter(float(1000 * number) for number in range(10_000))
     before = count("dropped")
     recorder = Recorder(cast("KubeClient", Hanging()), who="w", clock=lambda: next(clock))
-    told = MOST + 20
-    for number in range(told):
-        recorder.tell(pool_of(namespace="n", name="p", uid=str(number)), "Normal", "ScaledUp", "1 to 2")
+    recorded = MOST + 20
+    for number in range(recorded):
+        recorder.record(pool_of(namespace="n", name="p", uid=str(number)), "Normal", "ScaledUp", "1 to 2")
     assert begun.wait(60)
-    assert told - MOST - 1 <= count("dropped") - before <= told - MOST
+    assert recorded - MOST - 1 <= count("dropped") - before <= recorded - MOST
     hang.set()
     recorder.flush()
 
 
 def test_names_of_events_differ() -> None:
     about = pool_of(namespace="n", name="p", uid="u")
-    told = events.Told(about, "Normal", "ScaledUp", "", datetime.now(UTC))
-    one, two = (events.event_manifest(told, instance="w" * 500) for _ in range(2))
+    event = events.EventNote(about, "Normal", "ScaledUp", "", datetime.now(UTC))
+    one, two = (events.event_manifest(event, instance="w" * 500) for _ in range(2))
     assert one["metadata"]["name"] != two["metadata"]["name"]
     assert len(one["reportingInstance"]) == 128

@@ -256,7 +256,7 @@ class Traffic:
     def sweeps(self, chance: random.Random) -> None:
         """Resume, rematch, and back off as a refused mint does."""
         now = utcnow()
-        self.commit(lambda db: resume.take_due(db, due_after=0.1, heads={}, now=now))
+        self.commit(lambda db: resume.claim_due(db, due_after=0.1, heads={}, now=now))
         self.commit(lambda db: resume.begin_unstamps(db, unstamp_after=0.1, now=now, who="test"))
         self.commit(lambda db: rematch.rematch_page(db, rematch.accounts_to_rematch(db), limit=50, now=now))
         if chance.random() < 0.1:

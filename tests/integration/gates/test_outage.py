@@ -122,7 +122,7 @@ def test_an_upstream_that_fails_stops_what_kills_until_it_has_come_back(stage: S
     other = next(each for each in Upstream if each is not upstream)
     line = stage.lines[upstream]
     stage.call(upstream)
-    assert stage.look() == []
+    assert stage.evaluate() == []
     assert stage.reap()["done"] == ["kill", "mend"]
 
     # It fails: the gate closes, and only what kills is left to later.
@@ -130,7 +130,7 @@ def test_an_upstream_that_fails_stops_what_kills_until_it_has_come_back(stage: S
     stage.fails(upstream, 6)
     stage.call(other)
     stage.soon()
-    assert stage.look() == ["gate.closed"]
+    assert stage.evaluate() == ["gate.closed"]
     assert (stage.open(upstream), stage.open(other)) == (False, True)
     run = stage.reap()
     assert (run["done"], run["overflow"]) == (["mend"], 1)
@@ -140,14 +140,14 @@ def test_an_upstream_that_fails_stops_what_kills_until_it_has_come_back(stage: S
 
     # It goes on failing while nobody else calls it: the sweep asks it, and says so each time.
     stage.later()
-    assert stage.look() == ["gate.probe_failed", "gate.stays_closed"]
+    assert stage.evaluate() == ["gate.probe_failed", "gate.stays_closed"]
     assert not stage.open(upstream)
 
     # It is back: nobody but the sweep need call it.
     line.clear()
     stage.later()
-    assert stage.look() == ["gate.stays_closed"]
+    assert stage.evaluate() == ["gate.stays_closed"]
     assert stage.reap()["done"] == ["mend"]
     stage.later()
-    assert stage.look() == ["gate.opened"]
+    assert stage.evaluate() == ["gate.opened"]
     assert stage.reap()["done"] == ["kill", "mend"]

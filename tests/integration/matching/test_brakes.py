@@ -273,7 +273,7 @@ def test_a_job_that_was_set_aside_is_looked_at_at_once_when_the_pool_is_mended(s
     for number in range(3):
         fail(stage, match(stage, pool, now=at(100 * number)), now=at(100 * number + 40))
 
-    mended = transaction(stage.engine, lambda db: runner_failures.forget_old_templates(db, pool, "mended", now=at(500)))
+    mended = transaction(stage.engine, lambda db: runner_failures.clear_old_templates(db, pool, "mended", now=at(500)))
 
     assert mended == 3
     assert [row.not_before for row in stage.rows("SELECT not_before FROM jobs")] == [at(500)]

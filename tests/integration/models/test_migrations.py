@@ -14,6 +14,7 @@ from lab.postgres import Postgres
 from models.db import migrate
 from models.db.engine import make_engine
 from models.schema import metadata
+from ostler.errors import ConfigurationError
 from ostler.secrets import Secret
 
 _numbers = itertools.count()
@@ -111,3 +112,23 @@ def test_the_indexes_that_laws_lean_on_are_unique_and_partial(empty: Engine, ind
     definition = next(row[3] for row in _shape(empty) if row[:1] == ("index",) and row[2] == index)
     assert definition.startswith("CREATE UNIQUE INDEX")
     assert definition.endswith(predicate)
+
+
+def test_database_from_before_the_first_release_is_refused(empty: Engine) -> None:
+    migrate.upgrade(empty)
+    with empty.begin() as db:
+        db.execute(text("UPDATE alembic_version SET version_num = '0046'"))
+    assert not migrate.fits("0046", migrate.revisions())
+    with pytest.raises(ConfigurationError, match="found revision 0046, which was never released; create an empty"):
+        migrate.upgrade(empty)
+
+
+def test_newer_revision_fits_and_an_older_one_of_a_release_does_not() -> None:
+    known = ["0100", "0101"]
+    assert [migrate.fits(each, known) for each in (None, "0046", "0100", "0101", "0102")] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]

@@ -327,7 +327,7 @@ def install(monkeypatch: pytest.MonkeyPatch, current: Callable[[], World]) -> No
     monkeypatch.setattr(tasks.claims.mint, "new_suffix", lambda: f"{next(numbers):08x}")
     monkeypatch.setattr(tasks.worker.base, "time", SimpleNamespace(monotonic=lambda: 0.0))
     monkeypatch.setattr(tasks.sweeps.runner_lists, "LONGEST_WAIT", 0.0)  # who has the turn was killed
-    for creates in ("act", "decide", "see_brake", "write_status"):  # Pods come by a rule
+    for creates in ("act", "decide", "update_brake", "write_status"):  # Pods come by a rule
         monkeypatch.setattr(
             tasks.pools.pools,
             creates,

@@ -371,7 +371,7 @@ def test_resume_repeats_no_stamp_whose_lease_runs(clusterless: Stage) -> None:
     stage.rows("UPDATE claims SET due_at = now() - interval '5 s', leased_until = now() + interval '20 s'")
 
     def due() -> list[int]:
-        found = transaction(stage.rt.engine, lambda db: resume_rows.take_due(db, due_after=10, heads={}, now=utcnow()))
+        found = transaction(stage.rt.engine, lambda db: resume_rows.claim_due(db, due_after=10, heads={}, now=utcnow()))
         return [each.claim_id for each in found]
 
     assert due() == []

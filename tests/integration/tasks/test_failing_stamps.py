@@ -39,7 +39,7 @@ def removing(clusterless: Stage, monkeypatch: pytest.MonkeyPatch) -> int:
 
     for module in (of_stamp, of_release):
         monkeypatch.setattr(module, "write", fail)
-        monkeypatch.setattr(module, "look_at", fail)
+        monkeypatch.setattr(module, "read_pod", fail)
     monkeypatch.setattr(of_resume, "start_chains", start)
     stage.add_pod("pod-1")
     stage.job(1)

@@ -70,7 +70,7 @@ def test_dispatch_does_nothing_for_a_name_that_no_pool_has(
 def test_keep_reconciles_the_pool_of_a_name(clusterless: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = pool(clusterless, "large")
     kept: list[tuple[int, bool]] = []
-    monkeypatch.setattr(of_pools, "keep_pool", lambda _rt, pool_id, *, shared: kept.append((pool_id, shared)))
+    monkeypatch.setattr(of_pools, "reconcile_pool", lambda _rt, pool_id, *, shared: kept.append((pool_id, shared)))
 
     reconcile.run(pool="large")
 

@@ -11,7 +11,7 @@ from k8s_adapters.client import Json
 from models.claims import pod_ends
 from models.db.engine import transaction
 from ostler.errors import Forbidden, Retryable
-from rules.claims.pod_ends import tell
+from rules.claims.pod_ends import describe
 from tasks.claims.pod_events import MOST_A_MINUTE, pod_events
 from tasks.pools.watch_reports import pod_gone, pods_changed
 from tests.integration.tasks.conftest import RUNNER, Stage
@@ -72,7 +72,7 @@ def read(stage: Stage) -> int:
 
 
 def told(stage: Stage, uid: str) -> str | None:
-    return tell(transaction(stage.rt.engine, lambda db: pod_ends.read(db, uid)))
+    return describe(transaction(stage.rt.engine, lambda db: pod_ends.read(db, uid)))
 
 
 def count_calls(stage: Stage, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> list[str]:

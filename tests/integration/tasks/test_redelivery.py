@@ -414,9 +414,9 @@ def test_installation_whose_asks_are_refused_ends_no_tick_of_others(stage: Stage
 def test_malformed_webhook_is_asked_for_twice_a_day_until_github_forgets_it(stage: Stage) -> None:
     listed = stage.github.add("listed-first", ago=20)
     noted = stage.github.add("noted-first", ago=10)
-    transaction(stage.rt.engine, lambda db: asks.note_malformed(db, ["noted-first"], now=utcnow()))
+    transaction(stage.rt.engine, lambda db: asks.record_malformed(db, ["noted-first"], now=utcnow()))
     assert stage.tick() == [listed]
-    transaction(stage.rt.engine, lambda db: asks.note_malformed(db, ["listed-first"], now=utcnow()))
+    transaction(stage.rt.engine, lambda db: asks.record_malformed(db, ["listed-first"], now=utcnow()))
     for _ in range(11):
         stage.later(3600)
         assert stage.tick() == []
@@ -432,7 +432,7 @@ def test_malformed_webhook_is_asked_for_twice_a_day_until_github_forgets_it(stag
 
 
 def test_malformed_webhook_that_is_accepted_later_is_forgotten(stage: Stage) -> None:
-    transaction(stage.rt.engine, lambda db: asks.note_malformed(db, ["a"], now=utcnow()))
+    transaction(stage.rt.engine, lambda db: asks.record_malformed(db, ["a"], now=utcnow()))
     stage.accept("a")
     stage.tick()
     assert stage.rows("SELECT * FROM redeliveries") == []

@@ -107,7 +107,7 @@ def test_claims_that_were_delivered_take_no_place_in_a_page_of_un_stamps(
     assert begun == [waiting]
 
 
-@pytest.mark.parametrize("broken", ["begin_unstamps", "pools_with_work", "take_due"])
+@pytest.mark.parametrize("broken", ["begin_unstamps", "pools_with_work", "claim_due"])
 def test_parts_of_resume_fail_apart_from_each_other(stage: Stage, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
     silent, late = claims(stage, 2, state="minted", age=60)
     stage.rows("UPDATE claims SET state = 'claimed', due_at = now() - interval '30 s' WHERE id = :id", id=late)
@@ -125,7 +125,7 @@ def test_parts_of_resume_fail_apart_from_each_other(stage: Stage, monkeypatch: p
     done = {
         "begin_unstamps": stage.outbox.take("ostler.unstamp") == [{"claim_id": silent}],
         "pools_with_work": stage.outbox.take("wake") == [{"pool_id": 7}],
-        "take_due": sent == [late],
+        "claim_due": sent == [late],
     }
     assert done == {part: part != broken for part in done}
     assert [row.outcome for row in stage.rows("SELECT outcome FROM sweeps WHERE name = 'resume'")] == ["failed"]
@@ -136,7 +136,7 @@ def test_frozen_repair_of_resume_stops_no_later_tick(stage: Stage, monkeypatch: 
     stage.rows("UPDATE claims SET due_at = now() - interval '30 s'")
     sent: list[int] = []
     monkeypatch.setattr(of_resume, "start_chains", lambda ids, **_: sent.extend(ids))
-    take_due = due.take_due
+    claim_due = due.claim_due
     frozen: list[Connection] = []
 
     def freeze(db: Connection, **arguments: Any) -> list[due.Due]:
@@ -144,9 +144,9 @@ def test_frozen_repair_of_resume_stops_no_later_tick(stage: Stage, monkeypatch: 
             frozen.append(db)
             stage.rows("UPDATE sweeps SET leased_until = now() - interval '1 s'")
             resume.run()
-        return take_due(db, **arguments)
+        return claim_due(db, **arguments)
 
-    monkeypatch.setattr(due, "take_due", freeze)
+    monkeypatch.setattr(due, "claim_due", freeze)
     resume.run()
     assert sent == [late]
 
@@ -207,7 +207,7 @@ def test_prune_keeps_only_what_is_locked(stage: Stage) -> None:
     before = utcnow() + timedelta(seconds=60)
 
     def forget(db: Connection) -> int:
-        return prune.forget_page(db, prune.Kind.CLAIMS, before=before)
+        return prune.prune_page(db, prune.Kind.CLAIMS, before=before)
 
     with locked(stage, "SELECT 1 FROM mint_attempts WHERE claim_id = :id", id=first):
         assert transaction(stage.rt.engine, forget) == 1

@@ -30,14 +30,14 @@ def test_refusals_and_failures_of_an_installation_have_different_reasons() -> No
 
 
 def test_one_waiting_job_is_told_with_its_time_and_the_next_try() -> None:
-    assert HELD.tell(busy=0, now=NOW) == (
+    assert HELD.describe(busy=0, now=NOW) == (
         "1 job of account ada waits: account 7: Not found; queued at 2026-01-01T11:00:00Z, "
         "next try at 2026-01-01T12:01:00Z"
     )
 
 
 def test_several_waiting_jobs_are_told_with_the_oldest() -> None:
-    told = replace(HELD, jobs=2).tell(busy=0, now=NOW)
+    told = replace(HELD, jobs=2).describe(busy=0, now=NOW)
     assert told.startswith("2 jobs of account ada wait: ")
     assert "the oldest since 2026-01-01T11:00:00Z" in told
 
@@ -52,17 +52,19 @@ def test_several_waiting_jobs_are_told_with_the_oldest() -> None:
     ],
 )
 def test_the_next_try_is_a_bound_when_an_installation_is_probed_meanwhile(held: BlockedMints, expected: str) -> None:
-    assert held.tell(busy=0, now=NOW).endswith(f", {expected}")
+    assert held.describe(busy=0, now=NOW).endswith(f", {expected}")
 
 
 def test_times_are_told_in_utc() -> None:
     east = timezone(timedelta(hours=5))
-    assert replace(HELD, oldest=HELD.oldest.astimezone(east)).tell(busy=0, now=NOW) == HELD.tell(busy=0, now=NOW)
+    assert replace(HELD, oldest=HELD.oldest.astimezone(east)).describe(busy=0, now=NOW) == HELD.describe(
+        busy=0, now=NOW
+    )
 
 
 @pytest.mark.parametrize(("more", "expected"), [(1, "1 more backoff holds jobs"), (3, "3 more backoffs hold jobs")])
 def test_further_backoffs_are_counted(more: int, expected: str) -> None:
-    assert replace(HELD, more=more).tell(busy=0, now=NOW).endswith(f"; {expected}")
+    assert replace(HELD, more=more).describe(busy=0, now=NOW).endswith(f"; {expected}")
 
 
 @pytest.mark.parametrize(
@@ -74,8 +76,8 @@ def test_further_backoffs_are_counted(more: int, expected: str) -> None:
     ],
 )
 def test_what_goes_on_beside_the_held_jobs_is_counted(busy: int, others: int, expected: str) -> None:
-    assert replace(HELD, others=others).tell(busy=busy, now=NOW).endswith(f"; beside them {expected}")
+    assert replace(HELD, others=others).describe(busy=busy, now=NOW).endswith(f"; beside them {expected}")
 
 
 def test_only_the_full_stop_is_taken_off_the_words() -> None:
-    assert "account 7: No API for X; " in replace(HELD, words="No API for X.").tell(busy=0, now=NOW)
+    assert "account 7: No API for X; " in replace(HELD, words="No API for X.").describe(busy=0, now=NOW)

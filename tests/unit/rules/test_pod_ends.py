@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rules.claims.pod_ends import How, PodEnd, tell
+from rules.claims.pod_ends import How, PodEnd, describe
 from rules.claims.pod_events import PodEvent
 
 AT = datetime(2026, 11, 23, 12, 3, 4, tzinfo=UTC)
@@ -61,4 +61,4 @@ TOO_LONG = (
     ],
 )
 def test_end_is_told_as_it_was_seen(end: PodEnd, how: How, words: str | None) -> None:
-    assert (end.how, tell(end)) == (how, words)
+    assert (end.how, describe(end)) == (how, words)

@@ -197,18 +197,18 @@ def test_a_brake_is_told_with_its_account_and_its_cure() -> None:
     everything = replace(POOL, blocked_mints=HELD, replicas_writer="argo")
     status, reason, message = degraded(replace(everything, brake=BRAKE), plan(lost=1))
     assert (status, reason) == ("True", "RunnersDoNotStart")
-    assert message == f"Runners do not start: {BRAKE.tell()}"
+    assert message == f"Runners do not start: {BRAKE.describe()}"
     of_account = replace(BRAKE, account_id=7, exit_code=TOO_OLD)
     told = degraded(replace(POOL, brake=of_account), plan())[2]
-    assert told.startswith(f"Runners do not start for jobs of account 7: {of_account.tell()}; ")
+    assert told.startswith(f"Runners do not start for jobs of account 7: {of_account.describe()}; ")
     assert told.endswith("newer runner")
 
 
 def test_held_mints_are_told_with_the_pods_that_work() -> None:
     status, reason, message = degraded(replace(POOL, blocked_mints=HELD), plan(counts={PodState.BUSY: 4}, lost=1))
     assert (status, reason) == ("True", "MintsRefused")
-    assert message == HELD.tell(busy=4, now=NOW)
-    assert degraded(replace(POOL, blocked_mints=HELD), plan())[2] == HELD.tell(busy=0, now=NOW)
+    assert message == HELD.describe(busy=4, now=NOW)
+    assert degraded(replace(POOL, blocked_mints=HELD), plan())[2] == HELD.describe(busy=0, now=NOW)
 
 
 def test_lost_nodes_are_told_before_a_second_writer_of_replicas() -> None:
@@ -229,7 +229,7 @@ def test_times_do_not_depend_on_the_zone_of_the_process(monkeypatch: pytest.Monk
     time.tzset()
     try:
         assert written(NOW) == "2026-01-01T12:00:00Z"
-        assert "2026-01-01T12:00:00Z" in HELD.tell(busy=0, now=NOW)
+        assert "2026-01-01T12:00:00Z" in HELD.describe(busy=0, now=NOW)
     finally:
         monkeypatch.undo()
         time.tzset()

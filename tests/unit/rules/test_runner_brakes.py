@@ -61,7 +61,7 @@ def test_one_runner_whose_version_is_refused_brakes_the_pool() -> None:
     brake = _brake([_failure(1, account=7, at=0, code=TOO_OLD)])
 
     assert (brake.account_id, brake.too_old) == (None, True)
-    assert "too old (exit code 7); 1 runner in a row" in brake.tell()
+    assert "too old (exit code 7); 1 runner in a row" in brake.describe()
 
 
 def test_each_probe_that_fails_doubles_the_wait_to_five_minutes() -> None:
@@ -110,7 +110,7 @@ def test_a_pod_that_somebody_took_away_says_nothing_about_its_runner(how: How, c
 
 
 def test_the_message_names_the_exit_code_and_the_reason() -> None:
-    said = _brake([*_three(1, 2), _failure(9, at=9, code=134)]).tell()
+    said = _brake([*_three(1, 2), _failure(9, at=9, code=134)]).describe()
 
     assert said == "3 runners in a row ended without a job; of the last one: exit code 134, its Pod has ended"
 
@@ -143,9 +143,9 @@ def test_waits_never_fall_below_the_first() -> None:
 
 
 def test_the_words_of_a_brake_have_its_exit_code_if_there_is_one() -> None:
-    told = _brake(_three(1, 2, 1)).tell()
+    told = _brake(_three(1, 2, 1)).describe()
     assert told == "3 runners in a row ended without a job; of the last one: exit code 0, its Pod has ended"
-    silent = _brake([_failure(number, at=number, code=None) for number in range(3)]).tell()
+    silent = _brake([_failure(number, at=number, code=None) for number in range(3)]).describe()
     assert silent == "3 runners in a row ended without a job; of the last one: its Pod has ended"
 
 

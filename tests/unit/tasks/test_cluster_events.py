@@ -19,6 +19,6 @@ def test_event_is_dropped_when_no_thread_can_be_started() -> None:
     pod = Regarding(kind="Pod", api_version="v1", namespace="n", name="p", uid="u")
 
     with patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
-        recorder.tell(pod, "Normal", "Retired", "it is surplus")
+        recorder.record(pod, "Normal", "Retired", "it is surplus")
 
     assert dropped._value.get() == before + 1

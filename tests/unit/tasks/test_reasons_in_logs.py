@@ -20,7 +20,7 @@ def caught(handler: ast.ExceptHandler) -> set[str]:
     return {ast.unparse(kind).rpartition(".")[2] for kind in kinds if kind is not None}
 
 
-def told_classes(source: str) -> list[int]:
+def known_classes(source: str) -> list[int]:
     """Return the lines on which handlers of errors with words tell the name of a class."""
     handlers = [each for each in ast.walk(ast.parse(source)) if isinstance(each, ast.ExceptHandler)]
     return [
@@ -34,12 +34,12 @@ def told_classes(source: str) -> list[int]:
 
 def test_handlers_of_errors_with_words_tell_no_class() -> None:
     paths = [path for folder in FOLDERS for path in (TREE / folder).rglob("*.py")]
-    found = {path.relative_to(TREE).as_posix(): told_classes(path.read_text()) for path in paths}
+    found = {path.relative_to(TREE).as_posix(): known_classes(path.read_text()) for path in paths}
     assert {name: lines for name, lines in found.items() if lines} == {}
 
 
 def test_handler_of_an_error_with_words_that_tells_its_class_is_found() -> None:
     source = "try:\n    pass\nexcept (Gone, Busy) as error:\n    log(type(error).__name__)\n"
-    assert told_classes(source) == [4]
-    assert told_classes(source.replace("Busy", "DBAPIError")) == [4]
-    assert told_classes(source.replace("Busy", "ValueError")) == []
+    assert known_classes(source) == [4]
+    assert known_classes(source.replace("Busy", "DBAPIError")) == [4]
+    assert known_classes(source.replace("Busy", "ValueError")) == []

@@ -39,16 +39,16 @@ ASKS = {
     # Who calls those, and what it asks.
     ("tasks/claims/retire.py", "carry_out"): {"ask"},
     ("tasks/claims/retire.py", "force"): {"ask", "gone_now", "may_force"},
-    ("tasks/pools/spent.py", "see_spent"): {"judge", "remove", "retire_over"},
-    ("tasks/pools/pools.py", "reconcile"): {"decide"},
+    ("tasks/pools/spent.py", "handle_spent"): {"judge", "remove", "retire_over"},
+    ("tasks/pools/pools.py", "reconcile_pods"): {"decide"},
     ("tasks/pools/provision.py", "decide"): {"make_plan", "commit_plan"},
     ("tasks/pools/observing.py", "make_plan"): {"observe_pod", "plan"},
     ("tasks/pools/observing.py", "observe_pod"): {"judge"},
-    ("tasks/claims/release.py", "make_warm"): {"ask", "look_at"},
+    ("tasks/claims/release.py", "make_warm"): {"ask", "read_pod"},
     ("tasks/claims/release.py", "end_delivered"): {"ask"},
-    ("tasks/claims/stamp.py", "unstamp"): {"ask", "look_at"},
+    ("tasks/claims/stamp.py", "unstamp"): {"ask", "read_pod"},
     # A Pod that had a delivery: the cluster and GitHub have to show that it never arrived.
-    ("tasks/claims/cuts.py", "reopen"): {"look"},
+    ("tasks/claims/cuts.py", "reopen"): {"check"},
     ("tasks/claims/cuts.py", "check"): {"judge_cut", "get_pod", "runner_of"},
     ("tasks/sweeps/unresponsive_pods.py", "check"): {"evidence_of", "judge_unresponsive", "retire_quiet"},
     ("tasks/sweeps/orphaned_stamps.py", "check"): {"evidence_of", "judge_orphaned_stamp", "retire_stamped"},
@@ -72,7 +72,7 @@ CALLERS = {
     "end_delivered": {("tasks/claims/release.py", "end_delivered"), ("tasks/claims/release.py", "carry_out")},
     "commit_plan": {("tasks/pools/provision.py", "decide")},
     "_retire": {("models/pools/pool_plans.py", "commit_plan")},
-    "retire_over": {("tasks/pools/spent.py", "see_spent"), ("tasks/pools/spent.py", "retire_over")},
+    "retire_over": {("tasks/pools/spent.py", "handle_spent"), ("tasks/pools/spent.py", "retire_over")},
     "retire_quiet": {("tasks/sweeps/unresponsive_pods.py", "check")},
     "retire_stamped": {("tasks/sweeps/orphaned_stamps.py", "check")},
     "reap_finished": {("tasks/sweeps/finished_jobs.py", "check")},
@@ -80,8 +80,8 @@ CALLERS = {
     "force": {("tasks/claims/retire.py", "carry_out")},
     "make_warm": {("tasks/claims/release.py", "end_never_delivered")},
     "reopen": {("tasks/claims/stamp.py", "unstamp")},
-    "remove": {("tasks/pools/spent.py", "see_spent")},
-    "decide": {("tasks/pools/pools.py", "reconcile")},
+    "remove": {("tasks/pools/spent.py", "handle_spent")},
+    "decide": {("tasks/pools/pools.py", "reconcile_pods")},
 }
 
 

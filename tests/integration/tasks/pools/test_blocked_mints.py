@@ -77,7 +77,7 @@ def test_every_kind_of_backoff_is_told(pool: Stage, kind: str) -> None:
     assert found is not None
     assert (found.kind, found.jobs, found.account) == (kind, 1, "acme")
     assert found.reason == ("MintsBackOff" if kind == "installation" else "MintsRefused")
-    assert f"next try {'by' if kind == 'installation' else 'at'} " in found.tell(busy=0, now=now)
+    assert f"next try {'by' if kind == 'installation' else 'at'} " in found.describe(busy=0, now=now)
 
 
 def test_backoff_of_another_pool_or_without_jobs_is_not_told(pool: Stage) -> None:

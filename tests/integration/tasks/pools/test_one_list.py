@@ -273,8 +273,8 @@ def test_a_pod_of_a_lost_node_that_went_after_the_list_gets_no_row_back(
     for message in messages:
         reconcile.run(pool_id=message["pool_id"])
     undone(stage)
-    lost = nodes.Sight(known=frozenset({"lost"}), gone={"lost": Gone.DELETED})
-    monkeypatch.setattr("tasks.pools.provision.look_at", lambda *_: lost)
+    lost = nodes.NodeSnapshot(known=frozenset({"lost"}), gone={"lost": Gone.DELETED})
+    monkeypatch.setattr("tasks.pools.provision.observe_nodes", lambda *_: lost)
     served(messages)
     (row,) = stage.rows("SELECT gone_at FROM runner_pods WHERE name = :name", name=old)
     assert row.gone_at is not None

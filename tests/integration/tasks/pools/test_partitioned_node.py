@@ -13,7 +13,7 @@ from k8s_adapters.pools import create_pool
 from lab.control_plane import ClusterAccess, NodeGrace
 from models.claims import pod_ends
 from models.db.engine import transaction
-from rules.claims.pod_ends import tell
+from rules.claims.pod_ends import describe
 from rules.pools.fleets import Taint, Toleration
 from tasks.pools.watch_reports import pod_gone, pods_changed
 from tasks.worker import runtime as current
@@ -220,7 +220,7 @@ def test_busy_pod_that_a_taint_evicts_is_told_with_who_did_it(
     for message in stage.outbox.take("ostler.pod_events"):
         app.tasks["ostler.pod_events"].run(**message)
 
-    told = tell(transaction(stage.rt.engine, lambda db: pod_ends.read(db, uid)))
+    told = describe(transaction(stage.rt.engine, lambda db: pod_ends.read(db, uid)))
     assert told == (
         f"its Pod is gone; event TaintManagerEviction by taint-eviction-controller: Marking for deletion Pod "
         f"{stage.namespace}/{name}"

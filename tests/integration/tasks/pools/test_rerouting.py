@@ -80,7 +80,7 @@ class Scene:
         if how == "gone":
             body = partial(pool_mirror.end_pool, pool_id=self.pool_id, now=NOW)
         elif how == "drains, unusable":
-            body = partial(draining.note_draining, uid="pool-1", since=NOW, now=NOW)
+            body = partial(draining.record_draining, uid="pool-1", since=NOW, now=NOW)
         else:
             body = partial(pool_mirror.mirror_pool, pool=cast("PoolFacts", CHANGES[how]), now=NOW)
         transaction(self.stage.engine, body)

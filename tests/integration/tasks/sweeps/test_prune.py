@@ -200,7 +200,7 @@ def test_a_page_is_a_transaction_and_the_oldest_go_first(stage: Stage, monkeypat
     monkeypatch.setattr(of_pages, "PAGE", 10)
     many_deliveries(stage, 25)
     before = utcnow() - timedelta(days=7)
-    gone = transaction(stage.rt.engine, lambda db: of_pages.forget_page(db, Kind.DELIVERIES, before=before))
+    gone = transaction(stage.rt.engine, lambda db: of_pages.prune_page(db, Kind.DELIVERIES, before=before))
     assert gone == 10
     assert max(int(row.guid) for row in stage.rows("SELECT guid FROM deliveries")) == 15
     prune.run()

@@ -174,7 +174,7 @@ def test_locked_rows_of_web_processes_delay_no_beat_and_no_departure(stage: Stag
         holder.exec_driver_sql("SELECT FROM offers FOR UPDATE")
 
         briefly(stage, lambda db: offers.beat(db, web_id="w", now=utcnow()))
-        briefly(stage, lambda db: offers.forget_dead(db, now=utcnow()))
+        briefly(stage, lambda db: offers.delete_dead_offers(db, now=utcnow()))
         briefly(stage, lambda db: offers.leave(db, web_id="w"))
 
         assert stage.scalar("SELECT count(*) FROM web_instances WHERE beat_at = :earlier", earlier=earlier) == 2
@@ -254,5 +254,5 @@ def test_only_offers_long_past_their_time_are_forgotten(stage: Stage) -> None:
     young, old = (stage.pod(stage.pool(name)) for name in ("small", "large"))
     offer(stage, polling(young), polling(old))
     stage.execute("UPDATE offers SET until = now() - interval '2 hours' WHERE pod_uid = :uid", uid=old.uid)
-    transaction(stage.engine, lambda db: offers.forget_dead(db, now=utcnow()))
+    transaction(stage.engine, lambda db: offers.delete_dead_offers(db, now=utcnow()))
     assert [row.pod_uid for row in stage.execute("SELECT pod_uid FROM offers")] == [young.uid]
