@@ -146,7 +146,7 @@ def test_nobody_comes_to_them_past_the_question(name: str) -> None:
         if path.startswith(packages)
         for call in calls(each)
         if name_of(call) == name
-        and receiver(call) in {"", "releases", "pod_rows", "pool_plans", "silence", "orphans", "stuck_pods"}
+        and receiver(call) in {"", "releases", "pod_rows", "pool_plans", "unresponsive", "orphans", "stuck_pods"}
     }
     assert found == CALLERS[name]
 
