@@ -21,8 +21,8 @@ def said(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     monkeypatch.setattr(sys, "argv", ["ostler-lab", *arguments])
     with pytest.raises(SystemExit) as end:
         main()
-    told = capsys.readouterr()
-    return int(end.value.code or 0), told.out + told.err
+    printed = capsys.readouterr()
+    return int(end.value.code or 0), printed.out + printed.err
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -32,8 +32,8 @@ def test_programs_explain_themselves_by_their_command(
     if name == "environment":
         assert callable(import_module(PROGRAMS[name][0]).main)  # it takes no arguments
         return
-    status, told = said([name, "--help"], monkeypatch, capsys)
-    assert (status, told.startswith(f"usage: ostler-lab {name} ")) == (0, True), told
+    status, printed = said([name, "--help"], monkeypatch, capsys)
+    assert (status, printed.startswith(f"usage: ostler-lab {name} ")) == (0, True), printed
 
 
 @pytest.mark.parametrize("name", BUILT)
@@ -55,10 +55,10 @@ def test_every_go_program_has_something_that_builds_it(name: str) -> None:
 def test_mistakes_have_status_2_and_say_what_is_wrong(
     typed: str, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, told = said(typed.split(), monkeypatch, capsys)
+    status, printed = said(typed.split(), monkeypatch, capsys)
     assert status == 2
-    assert words in told
-    assert "Traceback" not in told
+    assert words in printed
+    assert "Traceback" not in printed
 
 
 def test_make_calls_commands_that_exist() -> None:
