@@ -169,7 +169,7 @@ class Telling:
     def __init__(self) -> None:
         self.told: list[tuple[str, str, str, str]] = []
 
-    def describe(self, regarding: Regarding, kind: str, reason: str, note: str) -> None:
+    def record(self, regarding: Regarding, kind: str, reason: str, note: str) -> None:
         """Keep one."""
         self.told.append((regarding.name, kind, reason, note))
 
