@@ -19,6 +19,7 @@ from urllib3.exceptions import HTTPError
 
 from beat_schedule import SWEEPS, periods, settings_of
 from k8s_adapters.metadata import OF_POOLS, metadata_pages
+from lab.bootstrap import ACCOUNTS, POOLS
 from lab.chaos.breaker import WEBHOOKS, Breaker
 from lab.chaos.laws import (
     ANSWERS_WITHIN,
@@ -38,7 +39,6 @@ from lab.chaos.stalls import Path as StallPath
 from lab.chaos.stalls import paths, read_stalls
 from lab.chaos.waits import scaled
 from lab.invariants import History, broken, nothing_left, read_pods, read_rows
-from lab.setup import ACCOUNTS, POOLS
 from lab.system import Options, System, read_log, read_log_lines
 from lab.traffic import Traffic
 from lab.verdict import Verdict, judge

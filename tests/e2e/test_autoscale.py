@@ -11,8 +11,8 @@ from sqlalchemy import create_engine, text
 
 from k8s_adapters.client import KubeClient
 from k8s_adapters.pools import get_pool
+from lab.bootstrap import LabPool
 from lab.control_plane import ClusterAccess
-from lab.setup import LabPool
 from lab.system import Options, System, read_log
 from lab.verdict import judge
 from ostler.secrets import Secret

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
+from lab.bootstrap import LabPool
 from lab.faults import Fault, FaultPlan
-from lab.setup import LabPool
 from lab.system import Options, System, read_log
 from lab.verdict import judge
 from tests.e2e.waiting import eventually

@@ -28,9 +28,9 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 
 from k8s_adapters.client import KubeClient
+from lab.bootstrap import LabPool
 from lab.control_plane import ClusterAccess
 from lab.processes import free_port
-from lab.setup import LabPool
 from lab.system import Options, System
 from models.db.channel import CHANNEL
 from ostler.secrets import Secret

@@ -19,8 +19,8 @@ from sqlalchemy import create_engine, text
 
 from k8s_adapters.client import KubeClient
 from k8s_adapters.pools import patch_pool_replicas
+from lab.bootstrap import ACCOUNTS, LabPool
 from lab.control_plane import ClusterAccess
-from lab.setup import ACCOUNTS, LabPool
 from lab.system import Options, System, read_log
 from lab.verdict import judge
 

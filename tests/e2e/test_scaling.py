@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import create_engine, text
 
-from lab.setup import ACCOUNTS, LabPool
+from lab.bootstrap import ACCOUNTS, LabPool
 from lab.system import Options, System, read_log
 from lab.verdict import judge
 from tests.e2e.waiting import eventually

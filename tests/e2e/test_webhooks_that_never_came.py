@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from k8s_adapters.client import KubeClient
+from lab.bootstrap import LabPool
 from lab.control_plane import ClusterAccess
-from lab.setup import LabPool
 from lab.system import Options, System, read_log
 from lab.verdict import judge
 from tests.e2e.waiting import eventually

@@ -23,11 +23,11 @@ from sqlalchemy import Row, create_engine, text
 from k8s_adapters.client import make_client
 from k8s_adapters.pods import get_pod, list_pods
 from k8s_adapters.pools import patch_pool_replicas
+from lab.bootstrap import ACCOUNTS, LabAccount, LabPool
 from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultProxy
 from lab.invariants import History, broken, nothing_left, read_pods, read_rows
 from lab.processes import Child, free_port
-from lab.setup import ACCOUNTS, LabAccount, LabPool
 from lab.system import Options, System, read_log, read_log_lines
 from lab.verdict import Verdict, judge
 from ostler.errors import Gone

@@ -41,6 +41,7 @@ CLEAN = (
     "docs/decisions/0065-the-user-of-runner-pods.md",
     "docs/decisions/0068-refused-mints-degrade-their-pool.md",
     "docs/decisions/0074-a-small-prose-linter.md",
+    "docs/decisions/0076-two-distributions.md",
     "docs/decisions/README.md",
     "docs/api.md",
     "docs/not-this.md",
@@ -64,6 +65,9 @@ CLEAN = (
     "web/edge/*.py",
     "web/process/*.py",
     "poller/__init__.py",
+    "lab/command.py",
+    "tests/distributions.py",
+    "tests/integration/test_distributions.py",
     "tests/prose/*.py",
     "tests/unit/test_*.py",
 )

@@ -53,6 +53,13 @@ def test_contracts_of_imports_name_every_package_with_modules() -> None:
     assert with_modules <= set(PYPROJECT["tool"]["importlinter"]["root_packages"])
 
 
+def test_contract_of_the_lab_names_every_package_of_the_product() -> None:
+    packages = {name.rstrip("*") for name in PYPROJECT["tool"]["setuptools"]["packages"]["find"]["include"]}
+    contracts = PYPROJECT["tool"]["importlinter"]["contracts"]
+    (ours,) = (each for each in contracts if "lab" in each.get("forbidden_modules", []))
+    assert set(ours["source_modules"]) == packages
+
+
 def test_beat_schedule_imports_only_the_standard_library() -> None:
     tree = ast.parse((ROOT / "beat_schedule.py").read_text())
     named = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]

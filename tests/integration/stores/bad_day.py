@@ -15,9 +15,9 @@ import httpx
 import psycopg2
 from sqlalchemy.engine import make_url
 
+from lab.bootstrap import ACCOUNTS, LabPool
 from lab.control_plane import ClusterAccess
 from lab.processes import free_port
-from lab.setup import ACCOUNTS, LabPool
 from lab.system import Options, System, read_log
 from lab.toxiproxy import Toxiproxy
 

@@ -24,7 +24,7 @@ TRIES = 5
 """Starts in a row that did not last, until the demo is given up."""
 
 
-class Keeper:
+class Supervisor:
     """Looks after the processes of a running system; `restarts` counts, by name, what was started again."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Keeper:
         self._started: dict[str, float] = {}
         self._failed: Counter[str] = Counter()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Start again what has ended; raise `StartError` when the demo cannot go on without it."""
         if lost := liveness.lost(self._system):
             raise StartError(f"{lost} ended; what it knew is gone, so the demo cannot go on")
@@ -64,7 +64,7 @@ class Keeper:
         self._started[name] = now
         try:
             liveness.start_again(self._system, name)
-        except StartError:  # the next look finds it ended, and counts
+        except StartError:  # the next check finds it ended, and counts it
             return
         self.restarts[name] += 1
 

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console, ConsoleDimensions
 from sqlalchemy import Engine
 
-from cli import demo_view
-from cli.demo_view import View
+from lab.demo import view
+from lab.demo.view import View
 
 ACCOUNTS = [
     SimpleNamespace(login=login, claims=3, budget=20, queued=1, claimed=2, running=3, done=done, p50=0.2, p99=p99)
@@ -46,7 +46,7 @@ def picture(monkeypatch: pytest.MonkeyPatch, jobs: list[Any], *, width: int, hei
 @pytest.mark.parametrize("height", [16, 24, 30, 50])
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_the_picture_fits_the_screen(width: int, height: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = picture(monkeypatch, [job("integration", to_jit=0.1)] * demo_view.LATEST, width=width, height=height)
+    lines = picture(monkeypatch, [job("integration", to_jit=0.1)] * view.LATEST, width=width, height=height)
 
     assert len(lines) < height  # the cursor's line is the last
     assert max(map(len, lines)) <= width
@@ -54,9 +54,9 @@ def test_the_picture_fits_the_screen(width: int, height: int, monkeypatch: pytes
 
 
 def test_a_screen_of_24_lines_shows_all_the_latest_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs = [job(f"job-{number}", to_jit=0.1) for number in range(demo_view.LATEST)]
+    jobs = [job(f"job-{number}", to_jit=0.1) for number in range(view.LATEST)]
     said = "\n".join(picture(monkeypatch, jobs, width=80, height=24))
-    assert all(f"job-{number}" in said for number in range(demo_view.LATEST))
+    assert all(f"job-{number}" in said for number in range(view.LATEST))
 
 
 def test_columns_stand_still_whatever_is_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,4 +69,4 @@ def test_columns_stand_still_whatever_is_in_them(monkeypatch: pytest.MonkeyPatch
 
 def test_a_job_on_another_jobs_runner_is_said_to_be_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = picture(monkeypatch, [job("unit", to_jit=-0.5)], width=100, height=40)
-    assert demo_view.SWAPPED in lines[-1]
+    assert view.SWAPPED in lines[-1]

@@ -1,4 +1,4 @@
-"""`ostler demo`: the whole system on this machine, real jobs through it, and an honest verdict.
+"""`ostler-lab demo`: the whole system on this machine, real jobs through it, and an honest verdict.
 
 The verdict is computed from the logs of the lab's GitHub and kubelet, never from Ostler's rows; only the times
 and the numbers of remaps and repairs that are shown beside it come from Ostler.
@@ -21,15 +21,15 @@ from rich.markup import escape
 from sqlalchemy import create_engine
 from urllib3.exceptions import HTTPError
 
-from cli.demo_folder import folder_of_run, remove_killed, running_in
-from cli.demo_keeper import Keeper
-from cli.demo_report import figures_of, report
-from cli.demo_view import View
-from cli.demo_where import show_where
+from lab.bootstrap import ACCOUNTS, POOLS
 from lab.control_plane import ControlPlaneUnavailable
 from lab.control_plane_build import binaries
+from lab.demo.folder import folder_of_run, remove_killed, running_in
+from lab.demo.report import figures_of, report
+from lab.demo.supervisor import Supervisor
+from lab.demo.view import View
+from lab.demo.where import show_where
 from lab.processes import StartError
-from lab.setup import ACCOUNTS, POOLS
 from lab.system import CLUSTERS, Options, System, read_log
 from lab.traffic import Traffic
 from lab.verdict import judge
@@ -48,7 +48,7 @@ STALLED = 90.0
 """Seconds without a job's end after which a demo is a failure too; its jobs take 2.5 at most."""
 
 EVERY = 0.3
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 QUIET_EVERY = 5.0
 """Seconds between two lines where there is no terminal."""
@@ -96,7 +96,7 @@ def run_demo(*, jobs: int | None, cluster: str, seed: int, logs: Path | None = N
             say("Pods are warm; sending jobs")
             status = _drive(system, console, jobs=jobs, seed=seed, stop=stop, say=say)
     except (ControlPlaneUnavailable, StartError) as error:
-        console.print(f"[red]ostler demo:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
+        console.print(f"[red]ostler-lab demo:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         status = 1
     except KeyboardInterrupt:
         say("stopped while it started; nothing is left running")
@@ -145,7 +145,7 @@ def _drive(
         elif not stop.is_set():
             _settle(system)
         verdict = judge(read_log(system.github_log), read_log(system.kubelet_log), allow_leftover_runners=True)
-        figures = figures_of(engine, system, restarts=run.keeper.restarts)
+        figures = figures_of(engine, system, restarts=run.supervisor.restarts)
         return report(console, verdict, figures, jobs=jobs, interrupted=stop.is_set())
     finally:
         engine.dispose()
@@ -155,7 +155,7 @@ class _Run:
     """The jobs that are sent, and how far they are at GitHub."""
 
     def __init__(self, system: System, view: View, *, jobs: int | None, seed: int, say: Callable[[str], None]) -> None:
-        self.keeper = Keeper(system, say)
+        self.supervisor = Supervisor(system, say)
         self._system = system
         self._say = say
         self._view = view
@@ -168,12 +168,12 @@ class _Run:
         began = moved_at = shown_at = time.monotonic()
         completed = -1
         while not stop.is_set():
-            self.keeper.look()
+            self.supervisor.check()
             try:
                 states = Counter(self._system.lab("GET", "/stats")["jobs"])
                 open_jobs = sum(count for state, count in states.items() if state != "completed")
                 self._send_more(open_jobs)
-            except HTTPError:  # the lab's GitHub ended, which the next look says, or is slow
+            except HTTPError:  # the lab's GitHub ended, which the next check reports, or is slow
                 stop.wait(EVERY)
                 continue
             now = time.monotonic()

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from cli.demo_keeper import TRIES, Keeper
+from lab.demo.supervisor import TRIES, Supervisor
 from lab.processes import StartError
 from lab.system import System
 
@@ -41,7 +41,7 @@ class Stage:
     kubelet: Program = field(default_factory=Program)
     redis: Program = field(default_factory=Program)
 
-    def keeper(self) -> Keeper:
+    def supervisor(self) -> Supervisor:
         children = {"worker-0": self.worker, "kubelet": self.kubelet, "github": Program()}
         system: Any = SimpleNamespace(
             children=children,
@@ -50,12 +50,12 @@ class Stage:
             cluster_runs=lambda: self.cluster,
             restart=lambda name: children[name].start(),
         )
-        return Keeper(cast("System", system), self.said.append, clock=lambda: self.now)
+        return Supervisor(cast("System", system), self.said.append, clock=lambda: self.now)
 
 
 def test_nothing_is_said_or_started_while_all_live() -> None:
     stage = Stage()
-    stage.keeper().look()
+    stage.supervisor().check()
     assert stage.said == []
     assert stage.worker.starts == 0
 
@@ -63,33 +63,33 @@ def test_nothing_is_said_or_started_while_all_live() -> None:
 @pytest.mark.parametrize("name", ["worker", "redis"])
 def test_what_was_killed_is_named_once_and_started_again(name: str) -> None:
     stage = Stage()
-    keeper = stage.keeper()
+    supervisor = stage.supervisor()
     program: Program = getattr(stage, name)
 
     program.status = -9
-    keeper.look()
-    keeper.look()
+    supervisor.check()
+    supervisor.check()
     assert program.starts == 0  # not at once
     stage.now += 1
-    keeper.look()
-    keeper.look()
+    supervisor.check()
+    supervisor.check()
 
     assert program.starts == 1
     assert len(stage.said) == 1
     assert name in stage.said[0]
     assert "SIGKILL" in stage.said[0]
-    assert sum(keeper.restarts.values()) == 1
+    assert sum(supervisor.restarts.values()) == 1
 
 
 def test_what_ends_at_every_start_ends_the_demo_with_its_last_words() -> None:
     stage = Stage()
-    keeper = stage.keeper()
+    supervisor = stage.supervisor()
     stage.worker.lives = False
     stage.worker.status = 1
 
     def until_given_up() -> None:
         for _ in range(200):
-            keeper.look()
+            supervisor.check()
             stage.now += 1
 
     with pytest.raises(StartError, match=r"worker-0 ended 5 times.*exit status 1(.|\n)*its last words"):
@@ -99,23 +99,23 @@ def test_what_ends_at_every_start_ends_the_demo_with_its_last_words() -> None:
 
 def test_ends_far_apart_do_not_add_up() -> None:
     stage = Stage()
-    keeper = stage.keeper()
+    supervisor = stage.supervisor()
     for _ in range(2 * TRIES):
         stage.worker.status = -9
-        keeper.look()
+        supervisor.check()
         stage.now += 1
-        keeper.look()
+        supervisor.check()
         stage.now += 600
-    assert keeper.restarts["worker-0"] == 2 * TRIES
+    assert supervisor.restarts["worker-0"] == 2 * TRIES
 
 
 def test_a_lab_that_lost_its_memory_ends_the_demo() -> None:
     stage = Stage()
     stage.kubelet.status = -9
     with pytest.raises(StartError, match="the lab's kubelet ended"):
-        stage.keeper().look()
+        stage.supervisor().check()
 
 
 def test_a_cluster_that_is_gone_ends_the_demo() -> None:
     with pytest.raises(StartError, match="the cluster ended"):
-        Stage(cluster=False).keeper().look()
+        Stage(cluster=False).supervisor().check()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cli import demo_report
-from cli.demo_report import RETRY, Figures, read_logs
+from lab.demo import report as demo_report
+from lab.demo.report import RETRY, Figures, read_logs
 from lab.verdict import Verdict
 
 GOOD = Verdict(

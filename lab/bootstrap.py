@@ -1,6 +1,6 @@
 """What a lab begins with: the RunnerPool kind, a namespace and pools in the cluster, accounts at the lab's GitHub.
 
-`python -m lab.setup` puts them in place once and ends; what is there already is left as it is.
+`ostler-lab setup` puts them in place once and ends; what is there already is left as it is.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def add_accounts(github_url: str, accounts: Sequence[LabAccount]) -> None:
 
 def main() -> None:
     """Read the arguments and put everything in place."""
-    parser = argparse.ArgumentParser(prog="python -m lab.setup", description=__doc__)
+    parser = argparse.ArgumentParser(prog="ostler-lab setup", description=__doc__)
     parser.add_argument("--kubeconfig", type=Path, required=True)
     parser.add_argument("--namespace", required=True)
     parser.add_argument("--github-url", required=True, help="the lab's GitHub, http://")

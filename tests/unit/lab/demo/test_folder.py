@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from cli.demo_folder import folder_of_run, remove_killed, running_in
+from lab.demo.folder import folder_of_run, remove_killed, running_in
 
 RUN = """
 import sys
 from pathlib import Path
-from cli.demo_folder import running_in
+from lab.demo.folder import running_in
 with running_in(Path(sys.argv[1]), store=Path(sys.argv[2])):
     print("runs", flush=True)
     sys.stdin.read()
