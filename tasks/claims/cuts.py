@@ -46,7 +46,7 @@ def reopen(rt: Runtime, claim_id: int) -> None:
             transaction(rt.engine, lambda db: cuts.stamp_now(db, claim_id, why=verdict.why, now=utcnow()))
         return
     log.warning("cut.unstamp", claim=claim_id, pod=claim.pod_name)
-    due_after = rt.settings.due_after
+    due_after = rt.timings.due_after
     work = transaction(
         rt.engine,
         lambda db: cuts.begin(db, claim, why=verdict.why, due_after=due_after, now=utcnow(), who=rt.who),
@@ -63,7 +63,7 @@ def reopen(rt: Runtime, claim_id: int) -> None:
             "stamp_off",
             error=None,
             due_after=due_after,
-            stamp_after=now + timedelta(seconds=rt.settings.unused_polling_after),
+            stamp_after=now + timedelta(seconds=rt.timings.unused_polling_after),
             now=now,
             who=rt.who,
         )
@@ -92,7 +92,7 @@ def check(rt: Runtime, claim: cuts.Suspect) -> CutVerdict | None:
             runner_began=pod.runner_ready or pod.runner_exit_code is not None,
             github_runner_seen=seen,
         ),
-        after=rt.settings.cut_off_after,
+        after=rt.timings.cut_off_after,
     )
 
 

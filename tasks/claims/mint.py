@@ -209,7 +209,7 @@ def commit(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
             work,
             runner_id=jit.runner_id,
             jit=sealed,
-            due_after=rt.settings.due_after,
+            due_after=rt.timings.due_after,
             now=utcnow(),
             who=rt.who,
         ),

@@ -1,6 +1,6 @@
 """`ostler.release(claim_id)` undoes a claim: the job is queued again at its old age, the Pod warm or retired.
 
-Never delivered: deregister what was minted, un-stamp, end; the Pod is warm again at once. After `OSTLER_REQUEUE_AFTER`
+Never delivered: deregister what was minted, un-stamp, end; the Pod is warm again at once. After `requeue_after`
 the job waits no longer. Where GitHub fails the deregistration, the release goes on without it. Where the cluster fails
 the un-stamp, or the epoch is not confirmed, a retire claim keeps the Pod from being matched. Delivered:
 deregister and obey a refusal (the runner is busy: it executes); when GitHub has no such runner any more, one
@@ -54,7 +54,7 @@ def release(*, claim_id: int, chain_no: int | None = None, reason: str = "releas
     )
     if chain_no is not None and not begun:
         return
-    requeue_after = rt.settings.requeue_after + clock.process.leeway()
+    requeue_after = rt.timings.requeue_after + clock.process.leeway()
     work = transaction(
         rt.engine, lambda db: releases.begin_release(db, claim_id, requeue_after=requeue_after, now=utcnow())
     )
@@ -113,7 +113,7 @@ def wait_for_github(rt: Runtime, work: releases.ReleaseWork, error: UpstreamErro
 
 
 def go_on_without_github(rt: Runtime, work: releases.ReleaseWork, error: UpstreamError) -> None:
-    """Let GitHub keep the job of a claim that was never delivered from the queue for `OSTLER_REQUEUE_AFTER` at most."""
+    """Let GitHub keep the job of a claim that was never delivered from the queue for `requeue_after` at most."""
     if isinstance(error, Forbidden | Gone):
         # The App may not, or not any more. Nobody has this JIT, so the job need not wait for that.
         log.warning("release.runner_left", error=meaning_of(error))
@@ -151,7 +151,7 @@ def end_never_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
 
 def time_left(rt: Runtime, work: releases.ReleaseWork) -> float:
     """Return the seconds for which a release may still keep its job from the queue; negative when it is overdue."""
-    return rt.settings.requeue_after + clock.process.leeway() - (utcnow() - work.since).total_seconds()
+    return rt.timings.requeue_after + clock.process.leeway() - (utcnow() - work.since).total_seconds()
 
 
 def requeue(rt: Runtime, work: releases.ReleaseWork, why: str) -> None:
@@ -168,7 +168,7 @@ def end(rt: Runtime, work: releases.ReleaseWork, warmth: Warmth) -> None:
     ended = transaction(
         rt.engine,
         lambda db: releases.end_never_delivered(
-            db, work, warmth=warmth, retire_due=rt.settings.due_after, now=utcnow(), who=rt.who
+            db, work, warmth=warmth, retire_due=rt.timings.due_after, now=utcnow(), who=rt.who
         ),
     )
     if ended is None:
@@ -228,7 +228,7 @@ def end_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
     retire_id = transaction(
         rt.engine,
         lambda db: releases.end_delivered(
-            db, work, job_outcome, now=utcnow(), who=rt.who, retire_due=rt.settings.due_after
+            db, work, job_outcome, now=utcnow(), who=rt.who, retire_due=rt.timings.due_after
         ),
     )
     if retire_id is None:

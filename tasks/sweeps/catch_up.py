@@ -83,7 +83,7 @@ class _Left(Ended):
 def catch_up(tick: Tick) -> None:
     """Look at one repository after the other; an installation that does not answer stops no other (L14)."""
     settings = tick.rt.settings
-    seen_within = timedelta(seconds=settings.catch_up_seen_within)
+    seen_within = timedelta(seconds=settings.timings.catch_up_seen_within)
     places = tick.read(lambda db: rows.places(db, seen_within=seen_within, note=not tick.dry, now=utcnow()))
     unavailable: dict[int, str] = {}
     unanswered: Counter[int] = Counter()
@@ -154,7 +154,7 @@ def put_off(tick: Tick, places: Sequence[rows.Place]) -> None:
     if tick.dry or not places:
         return
     failures = max(place.failures for place in places) + 1
-    wait = wait_after(failures, least=timedelta(seconds=tick.rt.settings.catch_up_every))
+    wait = wait_after(failures, least=timedelta(seconds=tick.rt.timings.catch_up_every))
     names = [place.repository for place in places]
     transaction(tick.rt.engine, lambda db: rows.put_off(db, names, not_before=utcnow() + wait))
 
@@ -169,8 +169,8 @@ class _Visit:
         self._rt = tick.rt
         self._place = place
         self._began = utcnow()
-        self._after = timedelta(seconds=settings.catch_up_after)
-        self._over_after = timedelta(seconds=settings.catch_up_over_after)
+        self._after = timedelta(seconds=settings.timings.catch_up_after)
+        self._over_after = timedelta(seconds=settings.timings.catch_up_over_after)
         self._budget = default_budget(settings)
         self._access = access_of_new(settings)
 
@@ -488,7 +488,7 @@ class _Visit:
     # The purse is used in a dry run too: its calls are real.
 
     def _pay(self) -> int:
-        percent = self._rt.settings.catch_up_percent
+        percent = self._rt.timings.catch_up_percent
         left = transaction(
             self._rt.engine,
             lambda db: rows.pay(db, self._place.installation_id, percent=percent, now=utcnow()),

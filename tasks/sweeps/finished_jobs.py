@@ -1,7 +1,7 @@
 """`ostler.finished_jobs`: ends Pods that live on though the job of their latest delivered claim is long over.
 
 A Pod whose runner GitHub has removed need not wait so long. When the job that its runner executed has been over for
-`OSTLER_LINGERING_AFTER`, and the runner was absent in two lists begun after that end, the Pod is retired: a job could
+`lingering_after`, and the runner was absent in two lists begun after that end, the Pod is retired: a job could
 keep its Pod, and with it a place in the pool, by leaving a process behind.
 
 Or has executed for longer than GitHub lets a job run: its end was never told, and GitHub may show no trace of it.
@@ -52,9 +52,9 @@ def finished_jobs(tick: Tick) -> None:
     found = tick.read(
         lambda db: orphans.finished(
             db,
-            before=now - timedelta(seconds=settings.finished_job_after),
+            before=now - timedelta(seconds=settings.timings.finished_job_after),
             began_before=now - LONGEST_EXECUTING,
-            absent_before=now - timedelta(seconds=settings.lingering_after),
+            absent_before=now - timedelta(seconds=settings.timings.lingering_after),
         )
     )
     by_scope: dict[tuple[int, str], list[orphans.Finished]] = defaultdict(list)
@@ -98,8 +98,8 @@ def check(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
             overdue=pod.overdue or pod.on_gone_node,
         ),
         checks_apart=CHECKS_APART,
-        job_over_after=rt.settings.finished_job_after,
-        absent_after=rt.settings.lingering_after,
+        job_over_after=rt.timings.finished_job_after,
+        absent_after=rt.timings.lingering_after,
     )
     if not tick.dry:
         free, at = seen != "busy", listed.taken_at
@@ -148,7 +148,7 @@ def check(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
     reaped = tick.repair(
         case,
         lambda db: orphans.reap_finished(
-            db, pod, job_outcome, why=verdict.reason, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
+            db, pod, job_outcome, why=verdict.reason, due_after=rt.timings.due_after, now=utcnow(), who=rt.who
         ),
         call=remove if executing else None,
         still=lambda db: not executing or orphans.still_executes(db, pod),

@@ -14,8 +14,8 @@ from tasks.sweeps.tick import Tick
 
 @sweep("stale_claims")
 def stale_claims(tick: Tick) -> None:
-    """Release what has not been delivered within `OSTLER_STALE_CLAIM_AFTER`."""
-    older = tick.rt.settings.stale_claim_after
+    """Release what has not been delivered within `stale_claim_after`."""
+    older = tick.rt.timings.stale_claim_after
     found = tick.read(lambda db: sweeps.never_delivered(db, older_than=older, now=utcnow()))
     tick.each(found, lambda claim: check(tick, claim))
 

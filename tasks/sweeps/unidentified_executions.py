@@ -26,7 +26,7 @@ from tasks.sweeps.unused_runners import ask_job
 @sweep("unidentified_executions")
 def unidentified_executions(tick: Tick) -> None:
     """Ask for each; an installation that does not answer is left alone for this tick, one bad claim stops no other."""
-    older_than = tick.rt.settings.unused_after
+    older_than = tick.rt.timings.unused_after
     claims = list(tick.read(lambda db: watch_reports.unidentified(db, older_than=older_than, now=utcnow())))
     random.shuffle(claims)
     unavailable: set[int] = set()

@@ -61,9 +61,9 @@ def unused_runners(tick: Tick) -> None:
     rows = tick.read(
         lambda db: sweeps.unused(
             db,
-            older_than=settings.unused_after,
-            polling_older_than=settings.unused_polling_after,
-            spares_older_than=settings.spare_after,
+            older_than=settings.timings.unused_after,
+            polling_older_than=settings.timings.unused_polling_after,
+            spares_older_than=settings.timings.spare_after,
             now=utcnow(),
         )
     )
@@ -159,7 +159,7 @@ def judge(tick: Tick, claim: Row[Any], seen: RunnerList, *, job: ClaimedJob) -> 
             age_seconds=seen.age_of(claim.spare_since if is_spare else claim.since),
             restarts=claim.runs and runner is not None and runner.has_connected,
         ),
-        grace_seconds=settings.spare_after if is_spare else settings.unused_after,
+        grace_seconds=settings.timings.spare_after if is_spare else settings.timings.unused_after,
     )
 
 
