@@ -575,7 +575,9 @@ class System:
             name: value
             for name, value in self._environment_of("watch").items()
             if not name.startswith("OSTLER_")
-            or name.startswith(("OSTLER_REDIS", "OSTLER_KUBECONFIG", "OSTLER_NAMESPACE", "OSTLER_WATCH", "OSTLER_LOG"))
+            or name.startswith(
+                ("OSTLER_REDIS", "OSTLER_KUBECONFIG", "OSTLER_NAMESPACE", "OSTLER_TIMINGS", "OSTLER_LOG")
+            )
         }
         child = Child(
             f"watch-{number}",

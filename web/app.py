@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from beat_schedule import periods, settings_of
+from beat_schedule import periods
 from k8s_adapters.client import make_client
 from k8s_adapters.identity import TokenVerifier
 from models.db.connections import WEB_POOL
@@ -71,7 +71,7 @@ class Web:
                 cipher=Cipher(settings.encryption_keys),
                 publisher=self.publisher,
                 counts=self.counts,
-                stamp_returns_after=settings.stamp_returns_after,
+                stamp_returns_after=settings.timings.stamp_returns_after,
             ),
             counts=self.counts,
         )
@@ -83,7 +83,7 @@ class Web:
             loop=asyncio.get_running_loop(),
             hearer=self.polls,
         )
-        self.watchdog = Watchdog(periods(**settings_of(settings)))
+        self.watchdog = Watchdog(periods(settings.timings))
         self.metrics = Metrics(
             database=self.api_database,
             watchdog=self.watchdog,

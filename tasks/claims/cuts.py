@@ -46,7 +46,7 @@ def reopen(rt: Runtime, claim_id: int) -> None:
             rt.transaction(cuts.stamp_now, claim_id, why=verdict.why, now=NOW)
         return
     log.warning("cut.unstamp", claim=claim_id, pod=claim.pod_name)
-    due_after = rt.settings.due_after
+    due_after = rt.timings.due_after
     work = rt.transaction(cuts.begin, claim, why=verdict.why, due_after=due_after, now=NOW, who=rt.who)
     if work is None or write(rt, work, owner=None).outcome is not StampOutcome.DONE:
         return  # it moved on; `missing_pods` ends the claim of a Pod that is gone
@@ -60,7 +60,7 @@ def reopen(rt: Runtime, claim_id: int) -> None:
             "stamp_off",
             error=None,
             due_after=due_after,
-            stamp_after=now + timedelta(seconds=rt.settings.unused_polling_after),
+            stamp_after=now + timedelta(seconds=rt.timings.unused_polling_after),
             now=now,
             who=rt.who,
         )
@@ -89,7 +89,7 @@ def check(rt: Runtime, claim: cuts.Suspect) -> CutVerdict | None:
             runner_began=pod.runner_ready or pod.runner_exit_code is not None,
             github_runner_seen=seen,
         ),
-        after=rt.settings.cut_off_after,
+        after=rt.timings.cut_off_after,
     )
 
 

@@ -206,7 +206,7 @@ def commit(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
         work,
         runner_id=jit.runner_id,
         jit=sealed,
-        due_after=rt.settings.due_after,
+        due_after=rt.timings.due_after,
         now=NOW,
         who=rt.who,
     )

@@ -51,7 +51,7 @@ def release(*, claim_id: int, chain_no: int | None = None, reason: str = "releas
     begun = rt.transaction(releases.request_release, claim_id, reason=why, chain_no=chain_no, now=NOW, who=rt.who)
     if chain_no is not None and not begun:
         return
-    requeue_after = rt.settings.requeue_after + clock.process.leeway()
+    requeue_after = rt.timings.requeue_after + clock.process.leeway()
     work = rt.transaction(releases.begin_release, claim_id, requeue_after=requeue_after, now=NOW)
     if work is None:
         return
@@ -146,7 +146,7 @@ def end_never_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
 
 def time_left(rt: Runtime, work: releases.ReleaseWork) -> float:
     """Return the seconds for which a release may still keep its job from the queue; negative when it is overdue."""
-    return rt.settings.requeue_after + clock.process.leeway() - (utcnow() - work.since).total_seconds()
+    return rt.timings.requeue_after + clock.process.leeway() - (utcnow() - work.since).total_seconds()
 
 
 def requeue(rt: Runtime, work: releases.ReleaseWork, why: str) -> None:
@@ -161,7 +161,7 @@ def requeue(rt: Runtime, work: releases.ReleaseWork, why: str) -> None:
 def end(rt: Runtime, work: releases.ReleaseWork, warmth: Warmth) -> None:
     """End a claim that was never delivered, and have its Pod retired where it may not be warm."""
     ended = rt.transaction(
-        releases.end_never_delivered, work, warmth=warmth, retire_due=rt.settings.due_after, now=NOW, who=rt.who
+        releases.end_never_delivered, work, warmth=warmth, retire_due=rt.timings.due_after, now=NOW, who=rt.who
     )
     if ended is None:
         return
@@ -218,7 +218,7 @@ def end_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
         postpone_until_token(rt, work, after=error.after)
         return
     retire_id = rt.transaction(
-        releases.end_delivered, work, job_outcome, now=NOW, who=rt.who, retire_due=rt.settings.due_after
+        releases.end_delivered, work, job_outcome, now=NOW, who=rt.who, retire_due=rt.timings.due_after
     )
     if retire_id is None:
         postpone(rt, work, "it lost its job meanwhile")

@@ -58,7 +58,7 @@ def stamp(*, claim_id: int, chain_no: int | None = None) -> None:
             work,
             "stamp_on" if on else "stamp_gave_up",
             error=error,
-            due_after=rt.settings.due_after,
+            due_after=rt.timings.due_after,
             now=utcnow(),
             who=rt.who,
         )
@@ -94,7 +94,7 @@ def unstamp(*, claim_id: int) -> None:
         def finish(db: Connection) -> None:
             steps.record_annotation(db, pod_uid=work.pod_uid, value=work.value)
             steps.finish_stamp(
-                db, work, "stamp_off", error=None, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
+                db, work, "stamp_off", error=None, due_after=rt.timings.due_after, now=utcnow(), who=rt.who
             )
             steps.notify_minted(db, claim_id, work.pod_uid)
 

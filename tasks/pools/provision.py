@@ -78,7 +78,7 @@ def decide(rt: Runtime, pool_id: int, *, name: str, by_uid: Mapping[str, PodSeen
         freed = record_nodes(db, rows, by_uid, nodes, now=now)
         observed, plan = make_plan(db, pool, rows, by_uid, nodes=nodes, most=CREATIONS, now=now)
         committed = pool_plans.commit_plan(
-            db, pool, plan, names=names, due_after=rt.settings.due_after, now=now, who=rt.who
+            db, pool, plan, names=names, due_after=rt.timings.due_after, now=now, who=rt.who
         )
         return Decided(pool, rows, observed, plan, committed, freed)
 

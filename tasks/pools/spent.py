@@ -74,7 +74,7 @@ def forget_account(rt: Runtime, *, namespace: str, name: str, uid: str) -> None:
 
 def handle_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, unavailable: set[int | None], now: datetime) -> None:
     """A Pod that is over: wait for its `completed`, then ask GitHub; delete it when no claim needs it."""
-    waited = row.terminal_at is not None and now - row.terminal_at > timedelta(seconds=rt.settings.spent_after)
+    waited = row.terminal_at is not None and now - row.terminal_at > timedelta(seconds=rt.timings.spent_after)
     if row.claim_id is None and judge(row.recorded, pod).busy:
         log.error("reconcile.pod_stays", pod=row.name)
         return
@@ -117,7 +117,7 @@ def count_failed_start(rt: Runtime, row: PodRow, pod: PodSeen, *, now: datetime)
 
 def retire_over(rt: Runtime, row: PodRow, *, now: datetime) -> None:
     """Commit and send the retire claim of a Pod that is over and not terminal; not when its row is locked."""
-    claim_id = rt.transaction(pod_rows.retire_over, row_id=row.id, due_after=rt.settings.due_after, now=now, who=rt.who)
+    claim_id = rt.transaction(pod_rows.retire_over, row_id=row.id, due_after=rt.timings.due_after, now=now, who=rt.who)
     if claim_id is not None:
         telemetry.PODS_RETIRED.labels("over").inc()
         send_retire(rt, claim_id)

@@ -74,7 +74,7 @@ def _trust(rt: Runtime, risen: Epoch, *, began: datetime) -> bool:
             return False
         return epochs.confirm(db, risen, trusted_for=trusted_for, now=began)
 
-    trusted_for = timedelta(seconds=rt.settings.epoch_trusted_for)
+    trusted_for = timedelta(seconds=rt.timings.epoch_trusted_for)
     return rt.transaction(body)
 
 

@@ -397,7 +397,7 @@ class _Restore:
         return "unknown to GitHub" if seen is None else seen.status
 
     def _later(self, job: unresolved.UnresolvedJob) -> None:
-        after = utcnow() + timedelta(seconds=self._rt.settings.unresolved_after)
+        after = utcnow() + timedelta(seconds=self._rt.timings.unresolved_after)
         self._rt.transaction(unresolved.ask_later, [job.id], ask_after=after)
 
     def _let_go(self) -> None:
@@ -409,7 +409,7 @@ class _Restore:
             return  # another restore was quicker
         if not write_epoch(rt.kube, namespace=rt.settings.namespace, epoch=risen, seen=seen, policy=calls(SWEEP)):
             raise NotRestored("somebody else writes the cluster's epoch; see that no second Ostler runs, then again")
-        trusted_for = timedelta(seconds=rt.settings.epoch_trusted_for)
+        trusted_for = timedelta(seconds=rt.timings.epoch_trusted_for)
         rt.transaction(epochs.let_go, risen, trusted_for=trusted_for, now=NOW)
         log.info("restore.done", epoch=risen.number)
 

@@ -85,7 +85,7 @@ class _Left(Ended):
 def catch_up(tick: Tick) -> None:
     """Look at one repository after the other; an installation that does not answer stops no other (L14)."""
     settings = tick.rt.settings
-    seen_within = timedelta(seconds=settings.catch_up_seen_within)
+    seen_within = timedelta(seconds=settings.timings.catch_up_seen_within)
     places = tick.read(rows.places, seen_within=seen_within, note=not tick.dry, now=NOW)
     unavailable: dict[int, str] = {}
     unanswered: Counter[int] = Counter()
@@ -156,7 +156,7 @@ def put_off(tick: Tick, places: Sequence[rows.Place]) -> None:
     if tick.dry or not places:
         return
     failures = max(place.failures for place in places) + 1
-    wait = wait_after(failures, least=timedelta(seconds=tick.rt.settings.catch_up_every))
+    wait = wait_after(failures, least=timedelta(seconds=tick.rt.timings.catch_up_every))
     names = [place.repository for place in places]
     tick.rt.transaction(lambda db: rows.put_off(db, names, not_before=utcnow() + wait))
 
@@ -171,8 +171,8 @@ class _Visit:
         self._rt = tick.rt
         self._place = place
         self._began = utcnow()
-        self._after = timedelta(seconds=settings.catch_up_after)
-        self._over_after = timedelta(seconds=settings.catch_up_over_after)
+        self._after = timedelta(seconds=settings.timings.catch_up_after)
+        self._over_after = timedelta(seconds=settings.timings.catch_up_over_after)
         self._budget = default_budget(settings)
         self._access = access_of_new(settings)
 
@@ -487,7 +487,7 @@ class _Visit:
     # The purse is used in a dry run too: its calls are real.
 
     def _pay(self) -> int:
-        percent = self._rt.settings.catch_up_percent
+        percent = self._rt.timings.catch_up_percent
         left = self._rt.transaction(rows.pay, self._place.installation_id, percent=percent, now=NOW)
         if left is None:
             raise _Left("allowance")

@@ -51,9 +51,9 @@ def finished_jobs(tick: Tick) -> None:
     settings = tick.rt.settings
     found = tick.read(
         orphans.finished,
-        before=now - timedelta(seconds=settings.finished_job_after),
+        before=now - timedelta(seconds=settings.timings.finished_job_after),
         began_before=now - LONGEST_EXECUTING,
-        absent_before=now - timedelta(seconds=settings.lingering_after),
+        absent_before=now - timedelta(seconds=settings.timings.lingering_after),
     )
     by_scope: dict[tuple[int, str], list[orphans.Finished]] = defaultdict(list)
     for pod in found:
@@ -96,8 +96,8 @@ def check(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
             overdue=pod.overdue or pod.on_gone_node,
         ),
         checks_apart=CHECKS_APART,
-        job_over_after=rt.settings.finished_job_after,
-        absent_after=rt.settings.lingering_after,
+        job_over_after=rt.timings.finished_job_after,
+        absent_after=rt.timings.lingering_after,
     )
     if not tick.dry:
         free, at = seen != "busy", listed.taken_at
@@ -143,7 +143,7 @@ def check(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
     reaped = tick.repair(
         case,
         lambda db: orphans.reap_finished(
-            db, pod, job_outcome, why=verdict.reason, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
+            db, pod, job_outcome, why=verdict.reason, due_after=rt.timings.due_after, now=utcnow(), who=rt.who
         ),
         call=remove if executing else None,
         still=lambda db: not executing or orphans.still_executes(db, pod),

@@ -67,8 +67,8 @@ def evaluate(rt: Runtime, upstream: Upstream, rule: GateRule) -> None:
         rows.evaluate,
         upstream,
         rule=rule,
-        window=settings.gate_window,
-        apart=settings.gates_every / 2,
+        window=settings.timings.gate_window,
+        apart=settings.timings.gates_every / 2,
         roll=roll,
         now=NOW,
     )
@@ -99,9 +99,9 @@ def log_evaluation(evaluation: Evaluation) -> None:
 def rule_of(settings: Settings) -> GateRule:
     """Return the thresholds in force."""
     return GateRule(
-        least_errors=settings.gate_least_errors,
-        closes_at=settings.gate_closes_at,
-        opens_at=settings.gate_opens_at,
-        healthy_checks=settings.gate_healthy_checks,
-        extra_checks=settings.gate_extra_checks,
+        least_errors=settings.timings.gate_least_errors,
+        closes_at=settings.timings.gate_closes_at,
+        opens_at=settings.timings.gate_opens_at,
+        healthy_checks=settings.timings.gate_healthy_checks,
+        extra_checks=settings.timings.gate_extra_checks,
     )

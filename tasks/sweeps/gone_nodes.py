@@ -68,7 +68,7 @@ def check(tick: Tick, stuck: stuck_pods.Stuck, nodes: dict[str, Gone | None]) ->
     retire_id = tick.repair(
         case,
         lambda db: stuck_pods.allow_force(
-            db, stuck, why=verdict.reason, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
+            db, stuck, why=verdict.reason, due_after=rt.timings.due_after, now=utcnow(), who=rt.who
         ),
     )
     if retire_id is not None:

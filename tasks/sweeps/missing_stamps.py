@@ -22,12 +22,12 @@ from tasks.worker.transactions import NOW
 
 @sweep("missing_stamps", longest=LONGEST)
 def missing_stamps(tick: Tick) -> None:
-    """Stamp where the Pod carries no stamp, or another claim's, for `OSTLER_MISSING_STAMP_AFTER`.
+    """Stamp where the Pod carries no stamp, or another claim's, for `missing_stamp_after`.
 
     Each page of Pods first, the claims of its Pods second; what lacks its stamp is checked when all pages came (L8).
     """
     rt = tick.rt
-    before = utcnow() - timedelta(seconds=rt.settings.missing_stamp_after)
+    before = utcnow() - timedelta(seconds=rt.timings.missing_stamp_after)
     namespace = rt.settings.namespace
     pages = metadata_pages(rt.kube, "pods", namespace=namespace, selector=OF_POOLS, policy=calls(SWEEP_LIST))
     lacking: list[sweeps.LivePod] = []

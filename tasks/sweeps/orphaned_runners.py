@@ -95,7 +95,7 @@ def check(
         busy=runner.busy,
         has_live_claim=ended_at is None,
         idle_seconds=0 if ended_at is None else seen.age_of(ended_at),
-        grace_seconds=rt.settings.orphaned_runner_after,
+        grace_seconds=rt.timings.orphaned_runner_after,
     )
     if verdict.keep or known is None:
         return

@@ -39,7 +39,7 @@ def check(tick: Tick, account: ObjectSeen) -> None:
     rt = tick.rt
     namespace, name = rt.settings.namespace, account.name
     age = (utcnow() - account.created_at).total_seconds()
-    grace = rt.settings.orphaned_account_after
+    grace = rt.timings.orphaned_account_after
     if age < grace:
         return
     pod = get_pod(rt.kube, namespace=namespace, name=name, policy=calls(SWEEP_ROW))

@@ -63,7 +63,7 @@ def check(tick: Tick, listed: ObjectSeen, known: orphans.PodClaims | None, *, no
             ever_delivered=known is not None and known.ever_delivered,
             idle_seconds=(now - since).total_seconds(),
         ),
-        grace_seconds=tick.rt.settings.orphaned_stamp_after,
+        grace_seconds=tick.rt.timings.orphaned_stamp_after,
     )
     if kept is not None or known is None:
         return
@@ -91,7 +91,7 @@ def check(tick: Tick, listed: ObjectSeen, known: orphans.PodClaims | None, *, no
     retire_id = tick.repair(
         case,
         lambda db: orphans.retire_stamped(
-            db, pod.uid, known, why=verdict.reason, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
+            db, pod.uid, known, why=verdict.reason, due_after=rt.timings.due_after, now=utcnow(), who=rt.who
         ),
     )
     if retire_id is not None:

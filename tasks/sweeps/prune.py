@@ -34,13 +34,13 @@ def prune(tick: Tick) -> None:
 def kept_for(settings: Settings) -> dict[Kind, float]:
     """Return for how many seconds each kind is kept once it is over, in the order in which they may go."""
     return {
-        Kind.DELIVERIES: settings.keep_deliveries,
+        Kind.DELIVERIES: settings.timings.keep_deliveries,
         Kind.JOB_EVENTS: settings.keep_events,
         Kind.CLAIM_EVENTS: settings.keep_events,
         Kind.CLAIMS: settings.keep_jobs,
         Kind.JOBS: settings.keep_jobs,
         Kind.RUNNER_PODS: settings.keep_jobs,
-        Kind.REPAIRS: settings.keep_repairs,
+        Kind.REPAIRS: settings.timings.keep_repairs,
         Kind.SWEEP_RUNS: settings.keep_events,
         Kind.STALLS: settings.keep_events,
         Kind.RUNNER_FAILURES: settings.keep_events,

@@ -50,7 +50,7 @@ MOST_FAILURES = 3
 def redelivery(tick: Tick) -> None:
     """Read what is new in the list, go on with the scan, then ask."""
     rt = tick.rt
-    overlap = timedelta(seconds=rt.settings.redelivery_overlap)
+    overlap = timedelta(seconds=rt.timings.redelivery_overlap)
     progress = tick.read(asks.begin, overlap=overlap, note=not tick.dry, now=NOW)
     if progress is None:
         tick.incomplete("GitHub asked to wait")
@@ -87,7 +87,7 @@ class _Sweep:
         self._accepted: set[str] = set()
         self._shown: dict[str, asks.Failed] = {}
         """What a dry run did not write down."""
-        self._overlap = timedelta(seconds=rt.settings.redelivery_overlap)
+        self._overlap = timedelta(seconds=rt.timings.redelivery_overlap)
         self._kept = timedelta(seconds=rt.settings.redelivery_kept)
         self._lost = tick.read(epochs.lost)
         """When webhooks came that were accepted, and are missing in a Postgres that was put back."""
@@ -155,7 +155,7 @@ class _Sweep:
         """Ask for what is due, as long as somebody is there to take it."""
         if not self._tick.dry:
             self._settle()
-        limit = self._rt.settings.redelivery_batch
+        limit = self._rt.timings.redelivery_batch
         due = [*self._rt.transaction(asks.due, limit=limit, now=NOW), *self._unwritten()]
         if due and not self._rt.transaction(asks.web_beats, now=NOW):
             log.warning("redelivery.no_web", due=len(due))
@@ -204,7 +204,7 @@ class _Sweep:
 
     def _ask_one(self, due: asks.Due) -> bool:
         after = next_ask_after(
-            due.asks, again_after=timedelta(seconds=self._rt.settings.redelivery_again_after), kept=self._kept
+            due.asks, again_after=timedelta(seconds=self._rt.timings.redelivery_again_after), kept=self._kept
         )
         case = Case(
             what="ask again",

@@ -202,7 +202,7 @@ class Tick(Pace):
             return False
         settings = self.rt.settings
         most = allowance(
-            self._counts.listed, least=settings.repair_budget_least, percent=settings.repair_budget_percent
+            self._counts.listed, least=settings.timings.repair_budget_least, percent=settings.repair_budget_percent
         )
         if self._obstacle is None and self._killed < most:
             self._killed += 1
@@ -267,7 +267,7 @@ class Tick(Pace):
             repairs.Page(sweep=self._spec.name, run_id=run_id, dry=self.dry),
             cases,
             outcome=outcome,
-            settle_after=self.rt.settings.repair_settle_after,
+            settle_after=self.rt.timings.repair_settle_after,
             now=utcnow(),
             once=once,
         )

@@ -27,7 +27,7 @@ from tasks.worker.transactions import NOW
 @sweep("unidentified_executions")
 def unidentified_executions(tick: Tick) -> None:
     """Ask for each; an installation that does not answer is left alone for this tick, one bad claim stops no other."""
-    older_than = tick.rt.settings.unused_after
+    older_than = tick.rt.timings.unused_after
     claims = list(tick.read(watch_reports.unidentified, older_than=older_than, now=NOW))
     random.shuffle(claims)
     unavailable: set[int] = set()

@@ -43,8 +43,8 @@ def unresolved_jobs(tick: Tick) -> None:
     """Ask about one job after the other; an installation that does not answer is left alone for this tick."""
     follow_names(tick)
     settings = tick.rt.settings
-    soon = timedelta(seconds=settings.unresolved_after)
-    late = timedelta(seconds=settings.unresolved_late_after)
+    soon = timedelta(seconds=settings.timings.unresolved_after)
+    late = timedelta(seconds=settings.timings.unresolved_late_after)
     found = tick.read(unresolved.unresolved_jobs, soon=soon, late=late, now=NOW)
     unavailable: set[int | None] = set()
     for job in found:
@@ -153,8 +153,8 @@ def ask_later(tick: Tick, job: unresolved.UnresolvedJob) -> None:
     now, settings = utcnow(), tick.rt.settings
     after = next_ask_after(
         now - job.changed_at,
-        least=timedelta(seconds=settings.unresolved_after),
-        most=timedelta(seconds=settings.unresolved_late_after),
+        least=timedelta(seconds=settings.timings.unresolved_after),
+        most=timedelta(seconds=settings.timings.unresolved_late_after),
     )
     _postpone(tick, [job.id], ask_after=now + after)
 
@@ -164,7 +164,7 @@ def make_room(
 ) -> None:
     """Postpone all jobs found of an installation that does not answer, so that they fill no later tick (L14)."""
     settings = tick.rt.settings
-    seconds = min(max(after, settings.unresolved_after / 2), settings.unresolved_late_after)
+    seconds = min(max(after, settings.timings.unresolved_after / 2), settings.timings.unresolved_late_after)
     ids = [job.id for job in found if job.installation_id == installation_id]
     _postpone(tick, ids, ask_after=utcnow() + timedelta(seconds=seconds))
 

@@ -70,7 +70,7 @@ def check(tick: Tick, row: unresponsive.Quiet) -> None:
     retire_id = tick.repair(
         case,
         lambda db: unresponsive.retire_quiet(
-            db, row, why=verdict.reason, due_after=rt.settings.due_after, now=utcnow(), who=rt.who
+            db, row, why=verdict.reason, due_after=rt.timings.due_after, now=utcnow(), who=rt.who
         ),
     )
     if retire_id is not None:

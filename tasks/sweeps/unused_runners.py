@@ -60,9 +60,9 @@ def unused_runners(tick: Tick) -> None:
     settings = tick.rt.settings
     rows = tick.read(
         sweeps.unused,
-        older_than=settings.unused_after,
-        polling_older_than=settings.unused_polling_after,
-        spares_older_than=settings.spare_after,
+        older_than=settings.timings.unused_after,
+        polling_older_than=settings.timings.unused_polling_after,
+        spares_older_than=settings.timings.spare_after,
         now=NOW,
     )
     by_scope: dict[tuple[int, str], list[Row[Any]]] = defaultdict(list)
@@ -157,7 +157,7 @@ def judge(tick: Tick, claim: Row[Any], seen: RunnerList, *, job: ClaimedJob) -> 
             age_seconds=seen.age_of(claim.spare_since if is_spare else claim.since),
             restarts=claim.runs and runner is not None and runner.has_connected,
         ),
-        grace_seconds=settings.spare_after if is_spare else settings.unused_after,
+        grace_seconds=settings.timings.spare_after if is_spare else settings.timings.unused_after,
     )
 
 

@@ -15,6 +15,7 @@ from models.db.connections import admit, worker_pool
 from models.db.engine import in_transaction, make_engine
 from ostler.encryption import Cipher
 from ostler.settings import Settings, load
+from ostler.timings import Timings
 from ostler.wakes import QUEUES, Waker
 from tasks.worker.app import app
 from tasks.worker.cluster_events import Recorder
@@ -51,6 +52,11 @@ class Runtime(Transactions):
             governor=make_governor(settings, self.engine),
             left=make_left(self.engine),
         )
+
+    @property
+    def timings(self) -> Timings:
+        """The timings among the settings."""
+        return self.settings.timings
 
     @property
     def kube(self) -> KubeClient:

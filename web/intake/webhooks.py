@@ -175,9 +175,9 @@ class Intake:
                 async for chunk in request.stream():
                     body += chunk
                     self._reading += len(chunk)
-                    if len(body) > self._settings.webhook_max_bytes:  # counted: Content-Length may lie
+                    if len(body) > self._settings.timings.webhook_max_bytes:  # counted: Content-Length may lie
                         raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The body is too large")
-                    if self._reading > MOST_UNPROVEN + self._settings.webhook_max_bytes:
+                    if self._reading > MOST_UNPROVEN + self._settings.timings.webhook_max_bytes:
                         raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "Too many bodies are being read")
         except ClientDisconnect:
             raise _Refused(HTTPStatus.BAD_REQUEST, "The body was not sent completely") from None

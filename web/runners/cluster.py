@@ -65,7 +65,7 @@ class KubernetesCluster:
             self._client,
             token=token,
             audience=self._settings.token_audience,
-            timeout=self._settings.token_review_timeout,
+            timeout=self._settings.timings.token_review_timeout,
             pod_uid=pod_uid,
         )
 

@@ -137,7 +137,7 @@ class Polls:
         if self._stopping:  # it began to while the token was checked
             return bare(204)
         loop = asyncio.get_running_loop()
-        hold = _random.uniform(self._settings.poll_hold_min, self._settings.poll_hold_max)
+        hold = _random.uniform(self._settings.timings.poll_hold_min, self._settings.timings.poll_hold_max)
         until = utcnow() + timedelta(seconds=hold) + OFFER_BEYOND_HOLD
         poll = Poll(identity=identity, until=until, ends_at=loop.time() + hold, loop=loop)
         older = self._held.get(poll.pod_uid)

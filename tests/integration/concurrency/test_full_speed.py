@@ -302,6 +302,7 @@ def test_no_deadlock_reaches_a_caller(database: Database, seconds: int) -> None:
     runtime = _Runtime(
         engine=stage.engine,
         settings=stage.settings,
+        timings=stage.settings.timings,
         who="worker",
         cipher=cipher,
         wake_keys=stage.wake_keys,

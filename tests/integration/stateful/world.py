@@ -31,6 +31,7 @@ from models.schema import metadata
 from ostler.errors import UpstreamError
 from ostler.secrets import Secret
 from ostler.settings import Settings
+from ostler.timings import Timings
 from ostler.wakes import QUEUES
 from tasks.worker.app import MODULES, app
 from tasks.worker.base import MINT
@@ -104,6 +105,11 @@ class World(Transactions):
     # The runtime of tasks
 
     @property
+    @property
+    def timings(self) -> Timings:
+        """The timings among the settings."""
+        return self.settings.timings
+
     def kube(self) -> Cluster:
         return self.cluster
 
@@ -297,7 +303,7 @@ def settings_of(url: Secret) -> Settings:
         encryption_keys=(Secret("e"),),
         new_accounts="serve",
         namespace=NAMESPACE,
-        match_batch=10,
+        timings=Timings(match_batch=10),
     )
 
 

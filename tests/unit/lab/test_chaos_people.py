@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
+from lab.setup import POOLS
 
 from k8s_adapters.client import KubeClient
 from lab.chaos import people
 from lab.chaos.breaker import Breaker, Mending
 from lab.chaos.people import People
-from lab.setup import POOLS
 from ostler.errors import Conflict
 
 
