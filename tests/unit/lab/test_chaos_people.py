@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
-from lab.setup import POOLS
 
 from k8s_adapters.client import KubeClient
+from lab.bootstrap import POOLS
 from lab.chaos import people
 from lab.chaos.breaker import Breaker, Mending
 from lab.chaos.people import People
