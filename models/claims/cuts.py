@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from models.claims.names import INSTALLATION_NOW, SCOPE_NOW
-from models.claims.steps import UNSTAMP_LEASE, StampWork, lease, stamp_work
+from models.claims.steps import StampWork, lease, stamp_work
 from models.db import epochs
 from models.db.sql import text
 from models.db.transitions import move_claim
@@ -85,7 +85,6 @@ def begin(db: Connection, seen: Suspect, *, why: str, due_after: float, now: dat
         "lease_unstamp",
         seen.claim_id,
         chain_no=None,
-        seconds=UNSTAMP_LEASE,
         now=now,
         guard="""
             AND state = 'delivered' AND delivered_at = :delivered_at

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row
 
 from models.claims import pod_ends, runner_failures
 from models.claims.names import INSTALLATION_NOW, SCOPE_NOW
-from models.claims.steps import RELEASE_LEASE, RETIRE_LEASE, lease, record_annotation
+from models.claims.steps import lease, record_annotation
 from models.db import epochs
 from models.db.engine import StartOver
 from models.db.sql import text
@@ -168,7 +168,7 @@ def begin_release(db: Connection, claim_id: int, *, requeue_after: float = 20.0,
     `requeue_after` seconds: its job waits for no confirmation of the epoch.
     """
     values = ", stamp_no = stamp_no + 1, chain_no = chain_no + 1"
-    row = lease(db, "lease_release", claim_id, chain_no=None, seconds=RELEASE_LEASE, now=now, values=values)
+    row = lease(db, "lease_release", claim_id, chain_no=None, now=now, values=values)
     if row is not None:
         return _work(db, row)
     row = lease(
@@ -176,7 +176,6 @@ def begin_release(db: Connection, claim_id: int, *, requeue_after: float = 20.0,
         "lease_release",
         claim_id,
         chain_no=None,
-        seconds=RELEASE_LEASE,
         now=now,
         values=values,
         trusted=False,
@@ -188,7 +187,7 @@ def begin_release(db: Connection, claim_id: int, *, requeue_after: float = 20.0,
 
 def begin_retire(db: Connection, claim_id: int, *, now: datetime) -> ReleaseWork | None:
     """Take a `retire` claim for its step."""
-    row = lease(db, "lease_retire", claim_id, chain_no=None, seconds=RETIRE_LEASE, now=now)
+    row = lease(db, "lease_retire", claim_id, chain_no=None, now=now)
     return None if row is None else _work(db, row)
 
 

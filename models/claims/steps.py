@@ -23,12 +23,6 @@ from rules.claims.machines import allowed
 from rules.claims.mint_questions import REPOSITORY, asked_for
 from rules.claims.runner_names import make_runner_name
 
-STAMP_LEASE = 2.0
-UNSTAMP_LEASE = 5.0
-MINT_LEASE = 10.0
-RELEASE_LEASE = 20.0
-RETIRE_LEASE = 20.0
-
 WAITS = "waits for its turn"
 """`last_error` of a claim whose step waits until `due_at` because of a rate limit: nothing failed."""
 
@@ -42,7 +36,6 @@ def lease(
     claim_id: int,
     *,
     chain_no: int | None,
-    seconds: float,
     now: datetime,
     guard: str = "",
     values: str = "",
@@ -51,6 +44,7 @@ def lease(
 ) -> Row[Any] | None:
     """Take a claim for one step, or return None: it moved on, or another execution has it.
 
+    The lease lasts as long as the transition table says of `name`.
     `chain_no` None stands for the chain that is current. None too while these rows are an earlier state than the
     cluster's (`models.db.epochs`): what undoes a claim has to know that they are not, unless the caller says that its
     work needs no such trust (`trusted` False).
@@ -72,7 +66,7 @@ def lease(
             "sources": sorted(transition.sources),
             "chain_no": chain_no,
             "now": now,
-            "until": now + timedelta(seconds=seconds),
+            "until": now + timedelta(seconds=transition.seconds),
             **parameters,
         },
     ).one_or_none()
@@ -175,7 +169,6 @@ def begin_stamp(db: Connection, claim_id: int, *, chain_no: int | None, now: dat
         "lease_stamp",
         claim_id,
         chain_no=chain_no,
-        seconds=STAMP_LEASE,
         now=now,
         # One rebuilt after a restore may lack its account, and a stamp names one.
         guard="AND (state <> 'claimed' OR stamp = 'none') AND stamp <> 'removing' AND account_id IS NOT NULL"
@@ -192,7 +185,6 @@ def begin_unstamp(db: Connection, claim_id: int, *, now: datetime) -> StampWork 
         "lease_unstamp",
         claim_id,
         chain_no=None,
-        seconds=UNSTAMP_LEASE,
         now=now,
         guard="AND state = 'minted' AND stamp = 'removing'",
         values=", stamp_no = stamp_no + 1",
@@ -309,7 +301,6 @@ def begin_mint(db: Connection, claim_id: int, *, chain_no: int | None, suffix: s
         "lease_mint",
         claim_id,
         chain_no=chain_no,
-        seconds=MINT_LEASE,
         now=now,
         guard="AND stamp IN ('on', 'gave_up')",
     )

@@ -61,7 +61,7 @@ SETTLED = 10.0
 """Seconds after the rows were frozen: by then the kubelet has told of a poller that has exited."""
 
 STEPS_END = 30.0
-"""Seconds within which every step that had begun before is over: the longest lease is 20 s."""
+"""Seconds within which every step that had begun before is over: longer than any `LEASE` of the transition table."""
 
 PATIENCE = 300.0
 """Seconds that GitHub's rate limits may cost in all; what is not asked by then stays held."""

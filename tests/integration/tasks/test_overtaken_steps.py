@@ -21,6 +21,7 @@ from ostler.encryption import Cipher
 from ostler.errors import Forbidden, Invalid, UpstreamError
 from ostler.secrets import Secret
 from rules.claims.job_outcomes import JobOutcome, NextStep
+from rules.claims.machines import allowed
 from tasks.claims import stamp as of_stamp
 from tasks.claims.mint import mint
 from tasks.claims.stamp import stamp
@@ -132,7 +133,9 @@ def test_late_stamp_keeps_the_lease_of_a_mint(clusterless: Stage, monkeypatch: p
 
     claim = stage.see(claim_id)
     assert claim.stamp == "on"
-    assert claim.leased_until > utcnow() + timedelta(seconds=steps.STAMP_LEASE), "the mint still has its lease"
+    assert claim.leased_until > utcnow() + timedelta(seconds=allowed("lease_stamp").seconds), (
+        "the mint still has its lease"
+    )
 
 
 def test_late_jit_is_deregistered_when_a_doubled_mint_of_its_chain_has_opened_another_attempt(
