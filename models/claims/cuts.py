@@ -12,7 +12,7 @@ from models.claims.names import INSTALLATION_NOW, SCOPE_NOW
 from models.claims.steps import StampWork, lease, stamp_work
 from models.db import epochs
 from models.db.sql import text
-from models.db.transitions import move_claim
+from models.tables.transitions import move_claim
 from rules.claims.machines import Stamp
 
 LOOKS = 50

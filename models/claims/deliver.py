@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row
 
 from models.db import epochs
 from models.db.sql import text
-from models.db.transitions import move_claim
+from models.tables.transitions import move_claim
 from rules.claims.machines import Stamp
 
 

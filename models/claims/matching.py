@@ -19,8 +19,8 @@ from models.db import epochs
 from models.db.engine import note
 from models.db.prepared import Prepared
 from models.db.sql import text
-from models.db.transitions import move_jobs, move_many_jobs
 from models.routing.usage import usage_of
+from models.tables.transitions import move_jobs, move_many_jobs
 from rules.claims.fairness import AccountView, Budget, JobHead
 from rules.claims.machines import ClaimState, allowed
 

@@ -19,8 +19,8 @@ from models.claims.steps import lease, record_annotation
 from models.db import epochs
 from models.db.engine import StartOver
 from models.db.sql import text
-from models.db.transitions import insert_events, move_claim, move_jobs
 from models.routing.usage import pools_with_work
+from models.tables.transitions import insert_events, move_claim, move_jobs
 from rules.claims.job_outcomes import JobOutcome, NextStep
 from rules.claims.machines import ClaimState, EndReason, Purpose
 from rules.claims.pod_ends import describe

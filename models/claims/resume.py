@@ -12,8 +12,8 @@ from models.claims.matching import WEB_ALIVE
 from models.claims.steps import WAITS, notify_minted
 from models.db import epochs
 from models.db.sql import text
-from models.db.stalls import OVERDUE, OVERDUE_SINCE
-from models.db.transitions import move_claim
+from models.tables.stalls import OVERDUE, OVERDUE_SINCE
+from models.tables.transitions import move_claim
 from models.upstream.backoffs import PROBE_DUE, PROBE_JOB
 
 PAGE = 200

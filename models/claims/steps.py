@@ -16,8 +16,8 @@ from sqlalchemy import Connection, Row
 from models.db import epochs
 from models.db.engine import note
 from models.db.sql import text
-from models.db.transitions import move_claim
 from models.routing.installations import mark_working
+from models.tables.transitions import move_claim
 from models.upstream.backoffs import forget
 from rules.claims.machines import allowed
 from rules.claims.mint_questions import REPOSITORY, asked_for

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from models.claims.releases import apply_job_outcome, lock_job
-from models.db.transitions import move_claim, move_jobs
+from models.tables.transitions import move_claim, move_jobs
 from rules.claims.job_outcomes import JobOutcome
 
 

@@ -16,9 +16,9 @@ from sqlalchemy import Connection
 from models.claims import runner_failures
 from models.claims.releases import request_release
 from models.db.sql import text
-from models.db.transitions import move_claim, move_jobs
 from models.intake.binding_locks import ExecutionView, Locked
 from models.routing.usage import pools_with_work
+from models.tables.transitions import move_claim, move_jobs
 from ostler.logging import get_logger
 from rules.claims.machines import ClaimState, JobState
 from rules.intake.bindings import ClaimView, JobEvent, JobView, Loss, Runner, judge_runner, loss_of, may_swap

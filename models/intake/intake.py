@@ -20,13 +20,13 @@ from sqlalchemy import Connection, Row
 
 from models.db.engine import note
 from models.db.sql import text
-from models.db.transitions import move_jobs
 from models.intake import binding_locks, bindings
 from models.intake.binding_locks import Contended
 from models.pools.pools import routes
 from models.routing import run_origins
 from models.routing.accounts import NewAccount, ensure_accounts
 from models.routing.runner_groups import GroupBook, Wanted
+from models.tables.transitions import move_jobs
 from models.upstream.backoffs import Standing, keys_of, standing
 from rules.claims.fairness import Budget
 from rules.claims.machines import JobState, Machine

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Row
 from models.claims.names import REPOSITORY_ID
 from models.claims.releases import lock_claim, request_release
 from models.db.sql import text
-from models.db.transitions import insert_events, move_claim, move_jobs
+from models.tables.transitions import insert_events, move_claim, move_jobs
 from rules.claims.fairness import Budget
 from rules.claims.machines import ClaimState, EndReason, Purpose, Stamp
 from rules.restore.restoring import Act, PodVerdict, Registered, RowClaim

@@ -15,10 +15,10 @@ from sqlalchemy import CheckConstraint, Connection, Index
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.claims.matching import WEB_ALIVE
-from models.db import stalls
 from models.db.base import Base
 from models.db.sql import text
 from models.sweeps import sweep_runs
+from models.tables import stalls
 from rules.claims.stalls import Cause, FoundBy
 from rules.sweeps.redelivery import Progress
 

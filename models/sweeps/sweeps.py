@@ -16,7 +16,7 @@ from models.claims import runner_failures
 from models.claims.names import INSTALLATION_NOW, SCOPE_NOW
 from models.claims.releases import apply_job_outcome, lock_job
 from models.db.sql import text
-from models.db.transitions import move_claim, move_jobs
+from models.tables.transitions import move_claim, move_jobs
 from rules.claims.job_outcomes import JobOutcome
 
 

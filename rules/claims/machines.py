@@ -1,6 +1,6 @@
 """The states of claims and jobs and every transition that is allowed: the one table.
 
-`models.db.transitions` applies an entry as one guarded UPDATE and writes its event; nothing else changes
+`models.tables.transitions` applies an entry as one guarded UPDATE and writes its event; nothing else changes
 a state. The kill-point test makes its halting points from `TRANSITIONS`, so a step that is not here
 cannot be committed, and one that is here is tested by killing the process on both sides of its commit.
 """

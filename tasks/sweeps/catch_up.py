@@ -23,7 +23,6 @@ from sqlalchemy.exc import DBAPIError
 from github_adapters.client import PAGE
 from github_adapters.runs import ListPage, RunSeen
 from github_adapters.webhooks import Home, WorkflowJobEvent
-from models.db import stalls
 from models.db.engine import is_locked, transaction
 from models.intake import intake
 from models.intake.binding_locks import Contended
@@ -31,6 +30,7 @@ from models.routing.accounts import access_of_new, default_budget
 from models.sweeps import catch_up as rows
 from models.sweeps import unresolved
 from models.sweeps.repairs import Case
+from models.tables import stalls
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError

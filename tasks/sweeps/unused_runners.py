@@ -15,10 +15,10 @@ import structlog
 from sqlalchemy import Connection, Row
 
 from models.claims import releases
-from models.db import stalls
 from models.db.engine import transaction
 from models.sweeps import sweeps
 from models.sweeps.repairs import Case
+from models.tables import stalls
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError

@@ -15,8 +15,8 @@ from k8s_adapters.stamps import STAMP_POLICY, StampOutcome, StampResult
 from k8s_adapters.stamps import unstamp as take_off
 from models.claims import releases, steps
 from models.claims import resume as resume_rows
-from models.db import stalls
 from models.db.engine import transaction
+from models.tables import stalls
 from ostler.clock import utcnow
 from ostler.errors import Conflict, Forbidden, RateLimited, Retryable, UpstreamError
 from ostler.reasons import meaning_of
