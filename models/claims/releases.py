@@ -20,6 +20,7 @@ from models.db import epochs
 from models.db.engine import StartOver
 from models.db.sql import text
 from models.routing.usage import pools_with_work
+from models.tables import executions, job_holds
 from models.tables.transitions import insert_events, move_claim, move_jobs
 from rules.claims.job_outcomes import JobOutcome, NextStep
 from rules.claims.machines import ClaimState, EndReason, Purpose
@@ -246,7 +247,7 @@ def apply_job_outcome(db: Connection, job_id: int, job_outcome: JobOutcome, *, n
     match job_outcome.next_step:
         case NextStep.REQUEUE:
             move_jobs(db, "job_requeue", [job_id], now=now, who=who, why=job_outcome.why)
-            db.execute(text("DELETE FROM executions WHERE job_id = :id AND ended_at IS NULL"), {"id": job_id})
+            executions.delete_open(db, job_id)
         case NextStep.FINISH:
             moved = move_jobs(
                 db,
@@ -259,22 +260,18 @@ def apply_job_outcome(db: Connection, job_id: int, job_outcome: JobOutcome, *, n
                 conclusion=job_outcome.conclusion,
             )
             if moved:
-                db.execute(
-                    text("UPDATE executions SET ended_at = :now WHERE job_id = :id AND ended_at IS NULL"),
-                    {"id": job_id, "now": now},
-                )
+                executions.end(db, job_id, ended=now)
         case NextStep.RUNNING:
             move_jobs(db, "job_run", [job_id], now=now, who=who, why=job_outcome.why)
-            db.execute(
-                text("""
-                    UPDATE jobs SET hold_reason = :hold, ask_after = NULL, changed_at = :now
-                    WHERE id = :id AND state = 'running'
-                """),
-                {"id": job_id, "hold": HoldReason.ASK_GITHUB, "now": now},
+            job_holds.hold(
+                db,
+                "id = :id AND state = 'running'",
+                reason=HoldReason.ASK_GITHUB,
+                asks_at_once=True,
+                changed_at=now,
+                id=job_id,
             )
-            db.execute(
-                text("UPDATE executions SET claim_id = NULL WHERE job_id = :id AND ended_at IS NULL"), {"id": job_id}
-            )
+            executions.part_from_claim(db, job_id)
 
 
 class Warmth(StrEnum):

@@ -74,10 +74,7 @@ def owner_renamed(db: Connection, event: OwnerRenamed, *, now: datetime) -> bool
     ).one_or_none()
     if is_known is None or not rename_owner(db, account_id=event.owner_id, login=event.login):
         return False
-    db.execute(
-        text("DELETE FROM backoffs WHERE kind = 'repository' AND starts_with(key, :former)"),
-        {"former": f"{event.former}/"},
-    )
+    backoffs.forget_repositories(db, login=event.former)
     backoffs.end_waits(db, account_id=event.owner_id, now=now)
     return True
 

@@ -18,6 +18,7 @@ from models.claims.releases import request_release
 from models.db.sql import text
 from models.intake.binding_locks import ExecutionView, Locked
 from models.routing.usage import pools_with_work
+from models.tables import executions
 from models.tables.transitions import move_claim, move_jobs
 from ostler.logging import get_logger
 from rules.claims.machines import ClaimState, JobState
@@ -236,13 +237,6 @@ def _set_job(batch: _Batch, claims: Sequence[ClaimView], job_id: int | None) -> 
 # Executions
 
 
-_INSERT_EXECUTION = text("""
-    INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at)
-    VALUES (:job, :runner, :claim, :account, :vcpu, :memory, :started)
-    ON CONFLICT (job_id) DO NOTHING
-""")
-
-
 def _insert_execution(
     batch: _Batch,
     job: JobView,
@@ -252,17 +246,15 @@ def _insert_execution(
     started: datetime,
 ) -> None:
     size = claim or job  # a runner we do not know uses what a Pod of the job's pool would
-    batch.db.execute(
-        _INSERT_EXECUTION,
-        {
-            "job": job.id,
-            "runner": runner_name,
-            "claim": claim.id if claim else None,
-            "account": job.account_id,
-            "vcpu": size.vcpu,
-            "memory": size.memory,
-            "started": started,
-        },
+    executions.insert(
+        batch.db,
+        job_id=job.id,
+        runner_name=runner_name,
+        claim_id=claim.id if claim else None,
+        account_id=job.account_id,
+        vcpu=size.vcpu,
+        memory=size.memory,
+        started=started,
     )
     batch.locked.executions[job.id] = ExecutionView(runner_name, claim.id if claim else None, job.account_id, open=True)
 
@@ -273,10 +265,7 @@ def _end_execution(batch: _Batch, job: JobView, *, ended: datetime) -> ClaimView
     if execution is None:
         return None
     if execution.open:
-        batch.db.execute(
-            text("UPDATE executions SET ended_at = :ended WHERE job_id = :job AND ended_at IS NULL"),
-            {"ended": ended, "job": job.id},
-        )
+        executions.end(batch.db, job.id, ended=ended)
         execution.open = False
         batch.freed.add(execution.account_id)
     if execution.claim_id is not None:

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Row
 from models.claims.names import REPOSITORY_ID
 from models.claims.releases import lock_claim, request_release
 from models.db.sql import text
+from models.tables import job_holds
 from models.tables.transitions import insert_events, move_claim, move_jobs
 from rules.claims.fairness import Budget
 from rules.claims.machines import ClaimState, EndReason, Purpose, Stamp
@@ -301,30 +302,35 @@ def _deliver(db: Connection, claim_id: int, runner: Registered | None, *, why: s
 
 def hold(db: Connection, job_ids: Sequence[int]) -> None:
     """Let these jobs wait for GitHub's word; a job that is claimed takes its hold along into the queue."""
-    db.execute(
-        text("""
-            UPDATE jobs SET hold_reason = :hold, hold_detail = :detail, ask_after = NULL
-            WHERE id IN (SELECT id FROM jobs WHERE id = ANY(:ids) AND state <> 'completed'
-                         ORDER BY id FOR NO KEY UPDATE)
-        """),
-        {"ids": list(job_ids), "hold": HoldReason.ASK_GITHUB, "detail": HELD},
+    job_holds.hold(
+        db,
+        """
+            id IN (SELECT id FROM jobs WHERE id = ANY(:ids) AND state <> 'completed'
+                   ORDER BY id FOR NO KEY UPDATE)
+        """,
+        reason=HoldReason.ASK_GITHUB,
+        detail=HELD,
+        asks_at_once=True,
+        ids=list(job_ids),
     )
 
 
 def hold_open_jobs(db: Connection, *, limit: int) -> int:
     """Hold the next of the open jobs without a claim that were put back; return how many. 0: all are."""
-    held = db.execute(
-        text("""
-            UPDATE jobs SET hold_reason = :hold, hold_detail = :detail, ask_after = NULL
-            WHERE id IN (SELECT j.id FROM jobs j CROSS JOIN epochs e
-                         WHERE j.state <> 'completed' AND j.changed_at < e.older_since
-                           AND j.hold_reason IS DISTINCT FROM :hold
-                           AND NOT EXISTS (SELECT FROM claims c WHERE c.job_id = j.id AND c.ended_at IS NULL)
-                         ORDER BY j.id LIMIT :limit FOR NO KEY UPDATE OF j)
-        """),
-        {"hold": HoldReason.ASK_GITHUB, "detail": HELD, "limit": limit},
+    return job_holds.hold(
+        db,
+        """
+            id IN (SELECT j.id FROM jobs j CROSS JOIN epochs e
+                   WHERE j.state <> 'completed' AND j.changed_at < e.older_since
+                     AND j.hold_reason IS DISTINCT FROM :hold
+                     AND NOT EXISTS (SELECT FROM claims c WHERE c.job_id = j.id AND c.ended_at IS NULL)
+                   ORDER BY j.id LIMIT :limit FOR NO KEY UPDATE OF j)
+        """,
+        reason=HoldReason.ASK_GITHUB,
+        detail=HELD,
+        asks_at_once=True,
+        limit=limit,
     )
-    return held.rowcount
 
 
 def open_jobs(db: Connection) -> int:

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from models.db.base import Base, GitHubId
 from models.db.sql import text
+from models.tables import job_holds
 from rules.routing.forks import Origin
 from rules.routing.holds import HoldReason
 
@@ -122,16 +123,11 @@ def postpone(db: Connection, run_id: int, *, why: str, after: float | None, now:
             "now": now,
         },
     )
-    db.execute(
-        text("""
-            UPDATE jobs SET hold_detail = :detail
-            WHERE id IN (SELECT id FROM jobs WHERE run_id = :run AND hold_reason = :hold AND state = 'queued'
-                         ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
-        """),
-        {
-            "run": run_id,
-            "hold": HoldReason.ORIGIN_UNKNOWN,
-            "detail": f"whether its run comes from a fork is not known ({why})",
-        },
+    job_holds.explain(
+        db,
+        "run_id = :run AND hold_reason = :hold AND state = 'queued'",
+        detail=f"whether its run comes from a fork is not known ({why})",
+        run=run_id,
+        hold=HoldReason.ORIGIN_UNKNOWN,
     )
     return wait

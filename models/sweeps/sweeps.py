@@ -16,6 +16,7 @@ from models.claims import runner_failures
 from models.claims.names import INSTALLATION_NOW, SCOPE_NOW
 from models.claims.releases import apply_job_outcome, lock_job
 from models.db.sql import text
+from models.tables import executions
 from models.tables.transitions import move_claim, move_jobs
 from rules.claims.job_outcomes import JobOutcome
 
@@ -179,14 +180,7 @@ def set_executing(
         apply_job_outcome(db, job_id, job_outcome, now=now, who=who)
         return True
     move_jobs(db, "job_run", [job_id], now=now, who=who, why=why)
-    db.execute(
-        text("""
-            INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at)
-            SELECT :job_id, runner_name, id, account_id, vcpu, memory, :now FROM claims WHERE id = :id
-            ON CONFLICT (job_id) DO NOTHING
-        """),
-        {"job_id": job_id, "id": claim_id, "now": now},
-    )
+    executions.insert_for_claim(db, claim_id, job_id=job_id, now=now)
     return True
 
 

@@ -18,6 +18,7 @@ from github_adapters.client import Jit
 from models.claims import releases, steps
 from models.db.engine import transaction
 from models.routing import accounts, installations, runner_groups
+from models.tables import job_holds
 from models.upstream import backoffs
 from ostler.clock import utcnow
 from ostler.errors import (
@@ -453,8 +454,8 @@ def refuse(
             releases.lock_job(db, work.job_id)
         begun = releases.request_release(db, work.claim_id, reason=reason, chain_no=work.chain_no, now=now, who=rt.who)
         if begun and work.job_id is not None:
-            backoffs.hold_job(
-                db, work.job_id, hold=hold, detail=reason, not_before=not_before or now + SET_ASIDE, now=now
+            job_holds.hold_job(
+                db, work.job_id, reason=hold, detail=reason, not_before=not_before or now + SET_ASIDE, now=now
             )
         if attempt_id is not None:
             steps.close_mint_attempt(db, attempt_id, outcome="refused", now=now)

@@ -30,6 +30,7 @@ from models.pools import pod_rows, pool_mirror
 from models.restore import restoring
 from models.routing.accounts import default_budget
 from models.sweeps import unresolved
+from models.tables import job_holds
 from ostler.clock import utcnow
 from ostler.errors import (
     Forbidden,
@@ -406,7 +407,7 @@ class _Restore:
 
     def _later(self, job: unresolved.UnresolvedJob) -> None:
         after = utcnow() + timedelta(seconds=self._rt.settings.unresolved_after)
-        transaction(self._rt.engine, lambda db: unresolved.ask_later(db, [job.id], ask_after=after))
+        transaction(self._rt.engine, lambda db: job_holds.ask_later(db, [job.id], ask_after=after))
 
     def _let_go(self) -> None:
         """Put the epoch above the cluster's, tell the cluster, then end the freeze: in this order, or not at all."""

@@ -28,9 +28,8 @@ from models.intake import intake
 from models.intake.binding_locks import Contended
 from models.routing.accounts import access_of_new, default_budget
 from models.sweeps import catch_up as rows
-from models.sweeps import unresolved
 from models.sweeps.repairs import Case
-from models.tables import stalls
+from models.tables import job_holds, stalls
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError
@@ -302,7 +301,7 @@ class _Visit:
                     self._tolerate_unanswered()
         finally:
             if later and not self._tick.dry:
-                transaction(self._rt.engine, lambda db: unresolved.ask_each_later(db, later))
+                transaction(self._rt.engine, lambda db: job_holds.ask_each_later(db, later))
 
     def _ask_after(self, job: rows.Overdue) -> datetime:
         now = utcnow()

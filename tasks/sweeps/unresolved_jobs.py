@@ -16,6 +16,7 @@ from models.db.engine import transaction
 from models.intake import repositories
 from models.sweeps import unresolved
 from models.sweeps.repairs import Case
+from models.tables import job_holds
 from ostler.clock import utcnow
 from ostler.errors import (
     Busy,
@@ -171,4 +172,4 @@ def make_room(
 
 def _postpone(tick: Tick, job_ids: Sequence[int], *, ask_after: datetime) -> None:
     if not tick.dry:
-        transaction(tick.rt.engine, lambda db: unresolved.ask_later(db, job_ids, ask_after=ask_after))
+        transaction(tick.rt.engine, lambda db: job_holds.ask_later(db, job_ids, ask_after=ask_after))
