@@ -15,13 +15,13 @@ from sqlalchemy import Connection, Row
 
 from models.claims import pod_ends, runner_failures
 from models.claims.names import INSTALLATION_NOW, SCOPE_NOW
-from models.claims.steps import lease, record_annotation
 from models.db import epochs
 from models.db.engine import StartOver
 from models.db.sql import text
 from models.routing.usage import pools_with_work
-from models.tables import executions, job_holds
-from models.tables.transitions import insert_events, move_claim, move_jobs
+from models.tables import claim_inserts, executions, job_holds, mint_attempts, offers, pod_facts
+from models.tables.claim_leases import lease
+from models.tables.transitions import move_claim, move_jobs
 from rules.claims.job_outcomes import JobOutcome, NextStep
 from rules.claims.machines import ClaimState, EndReason, Purpose
 from rules.claims.pod_ends import describe
@@ -194,10 +194,7 @@ def begin_retire(db: Connection, claim_id: int, *, now: datetime) -> ReleaseWork
 
 def registration_removed(db: Connection, attempt_id: int, *, now: datetime) -> None:
     """Record that GitHub has no such runner any more."""
-    db.execute(
-        text("UPDATE mint_attempts SET outcome = 'removed', closed_at = :now WHERE id = :id"),
-        {"id": attempt_id, "now": now},
-    )
+    mint_attempts.close(db, attempt_id, outcome="removed", now=now)
 
 
 def lock_job(db: Connection, job_id: int) -> None:
@@ -307,7 +304,7 @@ def end_never_delivered(
         return None
     match warmth:
         case Warmth.WARM:
-            record_annotation(db, pod_uid=work.pod_uid, value=work.value)
+            pod_facts.record_annotation(db, pod_uid=work.pod_uid, value=work.value)
         case Warmth.GONE:
             mark_gone(db, work.pod_uid, now=now)
         case Warmth.UNKNOWN:
@@ -399,24 +396,16 @@ def insert_retire(
     ).one_or_none()
     if live is not None:
         return None
-    claim_id: int = db.execute(
-        text("""
-            INSERT INTO claims (purpose, runner_pod_id, pod_uid, pool_id, vcpu, memory, state, release_reason,
-                                created_at, changed_at, due_at)
-            VALUES ('retire', :pod_id, :uid, :pool_id, 0, 0, :state, :why, :now, :now, :due) RETURNING id
-        """),
-        {
-            "pod_id": pod.id,
-            "uid": pod.uid,
-            "pool_id": pod.pool_id,
-            "state": ClaimState.CLAIMED,
-            "why": why,
-            "now": now,
-            "due": now + timedelta(seconds=due_after),
-        },
-    ).scalar_one()
-    insert_events(db, "claim", [claim_id], name="retire", state=ClaimState.CLAIMED, now=now, who=who, why=why)
-    return claim_id
+    return claim_inserts.insert_retire(
+        db,
+        runner_pod_id=pod.id,
+        pod_uid=pod.uid,
+        pool_id=pod.pool_id,
+        due=now + timedelta(seconds=due_after),
+        now=now,
+        who=who,
+        why=why,
+    )
 
 
 def end_retired(db: Connection, work: ReleaseWork, *, now: datetime, who: str) -> bool:
@@ -439,11 +428,8 @@ def end_retired(db: Connection, work: ReleaseWork, *, now: datetime, who: str) -
 
 def mark_gone(db: Connection, pod_uid: str, *, now: datetime) -> None:
     """Record that a GET by name and UID, or our own deletion of a terminal Pod, proved the UID gone."""
-    db.execute(
-        text("UPDATE runner_pods SET gone_at = coalesce(gone_at, :now) WHERE uid = :uid"),
-        {"uid": pod_uid, "now": now},
-    )
-    db.execute(text("DELETE FROM offers WHERE pod_uid = :uid"), {"uid": pod_uid})
+    pod_facts.record_gone(db, pod_uid, now=now)
+    offers.delete(db, pod_uid)
 
 
 def end_without_pod(

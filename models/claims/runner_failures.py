@@ -265,3 +265,8 @@ def clear_old_templates(db: Connection, pool_id: int, template_hash: str, *, now
     if cleared.rowcount:
         lift(db, pool_id, now=now)
     return cleared.rowcount
+
+
+def delete(db: Connection, ids: Sequence[int]) -> int:
+    """Delete failures, by claim, which the caller has locked; return how many."""
+    return db.execute(text("DELETE FROM runner_failures WHERE claim_id = ANY(:ids)"), {"ids": ids}).rowcount

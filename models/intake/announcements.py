@@ -16,6 +16,7 @@ from models.intake import repositories
 from models.intake.intake import ACTIONS, Outcome
 from models.routing import installations
 from models.routing.accounts import rename_owner
+from models.tables import deliveries
 from models.upstream import backoffs
 
 RENAMES = ("organization", "installation_target", "repository")
@@ -56,14 +57,7 @@ class RepositoryRenamed(Protocol):
 
 def take(db: Connection, *, guid: str, event: str, action: str, now: datetime) -> bool:
     """Write a delivery down; False when it was before, and nothing is to be done."""
-    fresh = db.execute(
-        text("""
-            INSERT INTO deliveries (guid, event, action, outcome, received_at)
-            VALUES (:guid, :event, :action, :outcome, :now) ON CONFLICT (guid) DO NOTHING RETURNING guid
-        """),
-        {"guid": guid, "event": event, "action": action, "outcome": Outcome.ACCEPTED, "now": now},
-    )
-    return fresh.one_or_none() is not None
+    return deliveries.insert(db, guid=guid, event=event, action=action, outcome=Outcome.ACCEPTED, now=now)
 
 
 def owner_renamed(db: Connection, event: OwnerRenamed, *, now: datetime) -> bool:

@@ -15,10 +15,9 @@ from sqlalchemy import Connection
 
 from models.claims import runner_failures
 from models.claims.releases import request_release
-from models.db.sql import text
 from models.intake.binding_locks import ExecutionView, Locked
 from models.routing.usage import pools_with_work
-from models.tables import executions
+from models.tables import claim_jobs, executions
 from models.tables.transitions import move_claim, move_jobs
 from ostler.logging import get_logger
 from rules.claims.machines import ClaimState, JobState
@@ -215,9 +214,7 @@ def _lose(batch: _Batch, claim: ClaimView, *, reason: str) -> None:
     if claim.job_id is not None:
         _set_job(batch, [claim], None)
     if loss is Loss.SPARE:
-        batch.db.execute(
-            text("UPDATE claims SET spare_since = :now WHERE id = :id"), {"now": batch.now, "id": claim.id}
-        )
+        claim_jobs.make_spare(batch.db, claim.id, now=batch.now)
         batch.bound.wakes.add(claim.pool_id)  # a spare serves before any warm Pod
     elif loss is Loss.RELEASE and request_release(batch.db, claim.id, reason=reason, now=batch.now, who=batch.who):
         # Its lease stays, so that the release waits out a step in flight.
@@ -226,10 +223,7 @@ def _lose(batch: _Batch, claim: ClaimView, *, reason: str) -> None:
 
 
 def _set_job(batch: _Batch, claims: Sequence[ClaimView], job_id: int | None) -> None:
-    batch.db.execute(
-        text("UPDATE claims SET job_id = :job WHERE id = ANY(:ids)"),
-        {"job": job_id, "ids": [claim.id for claim in claims]},
-    )
+    claim_jobs.set_job(batch.db, [claim.id for claim in claims], job_id)
     for claim in claims:
         claim.job_id = job_id
 

@@ -152,6 +152,24 @@ def _insert(db: Connection, accounts: Sequence[NewAccount], *, budget: Budget, a
     )
 
 
+def ensure_account(db: Connection, account_id: int, *, budget: Budget, now: datetime) -> None:
+    """Insert an account that only a stamp tells of; the next webhook of it tells its login."""
+    db.execute(
+        text("""
+            INSERT INTO accounts (id, login, budget_count, budget_vcpu, budget_memory, created_at)
+            VALUES (:id, :login, :count, :vcpu, :memory, :now) ON CONFLICT DO NOTHING
+        """),
+        {
+            "id": account_id,
+            "login": f"account-{account_id}",
+            "count": budget.count,
+            "vcpu": budget.vcpu_millicores,
+            "memory": budget.memory_mib,
+            "now": now,
+        },
+    )
+
+
 def set_budget(db: Connection, account_id: int, budget: Budget) -> bool:
     """Give an account another budget; False when there is none with this id. A lower one ends nothing (L2)."""
     changed = db.execute(

@@ -5,7 +5,7 @@ A job of such a run is held (`origin_unknown`) until it is known, unless every p
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -131,3 +131,11 @@ def postpone(db: Connection, run_id: int, *, why: str, after: float | None, now:
         hold=HoldReason.ORIGIN_UNKNOWN,
     )
     return wait
+
+
+def delete_of_jobs(db: Connection, job_ids: Sequence[int]) -> None:
+    """Delete where the runs of jobs come from that are about to be deleted."""
+    db.execute(
+        text("DELETE FROM run_origins WHERE run_id IN (SELECT run_id FROM jobs WHERE id = ANY(:ids))"),
+        {"ids": job_ids},
+    )

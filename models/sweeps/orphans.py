@@ -137,24 +137,6 @@ def finished(db: Connection, *, before: datetime, began_before: datetime, absent
     return [Finished(*row) for row in rows]
 
 
-def set_free(db: Connection, claim_id: int, *, free: bool, absent: bool | None, since: datetime, at: datetime) -> None:
-    """Remember the first check since a time that found a runner absent or idle, or forget it when it was seen busy.
-
-    `absent`: the same for a runner that was not there at all; None leaves that alone.
-    """
-    db.execute(
-        text("""
-            UPDATE claims SET runner_idle_at = CASE WHEN NOT :free THEN NULL
-                                               WHEN runner_idle_at >= :since THEN runner_idle_at ELSE :at END,
-                   runner_absent_at = CASE WHEN CAST(:absent AS boolean) IS NULL THEN runner_absent_at
-                                           WHEN NOT :absent THEN NULL
-                                           WHEN runner_absent_at >= :since THEN runner_absent_at ELSE :at END
-            WHERE id = :id
-        """),
-        {"id": claim_id, "free": free, "absent": absent, "since": since, "at": at},
-    )
-
-
 def still_executes(db: Connection, pod: Finished) -> bool:
     """Return whether the claim of a finished Pod is still what it was when it was found."""
     claim = lock_claim(db, pod.claim_id)

@@ -13,10 +13,11 @@ from sqlalchemy import Connection, Row
 
 from models.claims import runner_failures
 from models.db.sql import text
-from models.pools.offers import offering
+from models.pools import pools
 from models.pools.pools import routes
 from models.routing.runner_groups import GroupBook, Wanted
 from models.tables import job_holds
+from models.tables.offers import offering
 from models.upstream.backoffs import WaitBook, keys_of
 from rules.routing.access import Access
 from rules.routing.forks import Origin
@@ -146,15 +147,7 @@ def unroute_jobs(db: Connection, pool_id: int, ids: Sequence[int], *, now: datet
 
 def end_unrouting(db: Connection, pool_id: int, todo: Unrouting, *, left: Sequence[int]) -> bool:
     """Let jobs be matched in a pool again, all but those that are left; not if somebody else has written it since."""
-    ended = db.execute(
-        text("""
-            UPDATE pools SET rerouting_since = NULL, rerouting_jobs = CAST(:left AS bigint[])
-            WHERE id = :id AND rerouting_since IS NOT DISTINCT FROM CAST(:since AS timestamptz)
-              AND rerouting_jobs = CAST(:known AS bigint[])
-        """),
-        {"id": pool_id, "since": todo.since, "known": list(todo.jobs), "left": list(left)},
-    )
-    return ended.rowcount > 0
+    return pools.end_rerouting(db, pool_id, since=todo.since, known=todo.jobs, left=left)
 
 
 def rematch_page(db: Connection, places: Mapping[int, int], *, limit: int, now: datetime) -> Rematched:

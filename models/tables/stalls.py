@@ -192,3 +192,8 @@ def summary(db: Connection, *, since: datetime) -> list[Served]:
         else Served(cause, found_by, 0, 0.0, 0.0, 0.0)
         for cause, found_by in PATHS
     ]
+
+
+def delete(db: Connection, ids: Sequence[int]) -> int:
+    """Delete stalls that were served long ago, which the caller has locked; return how many."""
+    return db.execute(text("DELETE FROM stalls WHERE id = ANY(:ids)"), {"ids": ids}).rowcount

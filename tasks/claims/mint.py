@@ -18,7 +18,7 @@ from github_adapters.client import Jit
 from models.claims import releases, steps
 from models.db.engine import transaction
 from models.routing import accounts, installations, runner_groups
-from models.tables import job_holds
+from models.tables import claim_leases, job_holds, mint_attempts
 from models.upstream import backoffs
 from ostler.clock import utcnow
 from ostler.errors import (
@@ -120,7 +120,7 @@ def find_group(rt: Runtime, work: steps.MintWork) -> int:
     try:
         return group_of(rt, work, left=lambda: left(work) / 3)
     except Retryable:
-        transaction(rt.engine, lambda db: steps.delete_attempt(db, work.attempt_id))
+        transaction(rt.engine, lambda db: mint_attempts.delete_open(db, work.attempt_id))
         raise
 
 
@@ -237,8 +237,8 @@ def take_back(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
             return
 
     def removed(db: Connection) -> None:
-        steps.close_mint_attempt(db, work.attempt_id, outcome="removed", now=utcnow())
-        steps.give_back(db, work, due_at=utcnow(), error="its mint came too late")
+        mint_attempts.close(db, work.attempt_id, outcome="removed", now=utcnow())
+        claim_leases.give_back(db, work, due_at=utcnow(), error="its mint came too late")
 
     transaction(rt.engine, removed)
 
@@ -267,9 +267,9 @@ def postpone_until_token(
 
     def wait(db: Connection) -> None:
         if attempt_id is not None:
-            steps.delete_attempt(db, attempt_id)
+            mint_attempts.delete_open(db, attempt_id)
         late = 0 if by_row else 1  # a message has a second before it is taken for lost
-        steps.give_back(db, work, due_at=now + timedelta(seconds=after + late), error=steps.WAITS)
+        claim_leases.give_back(db, work, due_at=now + timedelta(seconds=after + late), error=claim_leases.WAITS)
 
     by_row = after > LONGEST_MESSAGE
     transaction(rt.engine, wait)
@@ -284,7 +284,7 @@ def wait_for_quota(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: in
     A retry that is more than `LONGEST_MESSAGE` away is left to `resume`, so the attempts that GitHub refused count too.
     """
     now = utcnow()
-    refused = transaction(rt.engine, lambda db: steps.refused_attempts(db, work.claim_id))
+    refused = transaction(rt.engine, lambda db: mint_attempts.refused(db, work.claim_id))
     if after > LONGEST_RETRY or max(self.request.retries, refused) >= MINT.task_retries:
         until = now + timedelta(seconds=after)
         transaction(
@@ -303,9 +303,9 @@ def wait_for_quota(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: in
 
     def wait(db: Connection) -> None:
         if attempt_id is not None:
-            steps.close_mint_attempt(db, attempt_id, outcome="refused", now=now)
+            mint_attempts.close(db, attempt_id, outcome="refused", now=now)
         late = 0 if by_row else 1
-        steps.give_back(db, work, due_at=now + timedelta(seconds=after + late), error=steps.WAITS)
+        claim_leases.give_back(db, work, due_at=now + timedelta(seconds=after + late), error=claim_leases.WAITS)
 
     by_row = after > LONGEST_MESSAGE
     transaction(rt.engine, wait)
@@ -326,9 +326,9 @@ def leave(
         if not installations.has_successor(db, key):
             return None
         # The claim before its installation, as `steps.commit_mint` does: else the two could wait for each other.
-        steps.give_back(db, work, due_at=utcnow() + timedelta(seconds=2), error="its installation left")
+        claim_leases.give_back(db, work, due_at=utcnow() + timedelta(seconds=2), error="its installation left")
         if attempt_id is not None:
-            steps.close_mint_attempt(db, attempt_id, outcome="refused", now=utcnow())
+            mint_attempts.close(db, attempt_id, outcome="refused", now=utcnow())
         installations.mark_left(db, key, now=utcnow())
         return installations.succeed(db, key)
 
@@ -368,8 +368,8 @@ def ask_installation(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: 
     def rename(db: Connection) -> None:
         accounts.rename_owner(db, account_id=work.account_id, login=seen.login)
         if attempt_id is not None:
-            steps.close_mint_attempt(db, attempt_id, outcome="refused", now=utcnow())
-        steps.give_back(db, work, due_at=utcnow() + timedelta(seconds=2), error="its owner has another name")
+            mint_attempts.close(db, attempt_id, outcome="refused", now=utcnow())
+        claim_leases.give_back(db, work, due_at=utcnow() + timedelta(seconds=2), error="its owner has another name")
 
     transaction(rt.engine, rename)
     raise self.retry(countdown=0)
@@ -429,7 +429,7 @@ def try_later(self: Task, rt: Runtime, work: steps.MintWork, error: Retryable | 
         return
     transaction(
         rt.engine,
-        lambda db: steps.give_back(db, work, due_at=now + wait, error=name),
+        lambda db: claim_leases.give_back(db, work, due_at=now + wait, error=name),
     )
     raise Unknown(f"mint: {name}")
 
@@ -458,8 +458,8 @@ def refuse(
                 db, work.job_id, reason=hold, detail=reason, not_before=not_before or now + SET_ASIDE, now=now
             )
         if attempt_id is not None:
-            steps.close_mint_attempt(db, attempt_id, outcome="refused", now=now)
-        steps.give_back(db, work, due_at=now, error=reason)
+            mint_attempts.close(db, attempt_id, outcome="refused", now=now)
+        claim_leases.give_back(db, work, due_at=now, error=reason)
         return begun
 
     if transaction(rt.engine, body):

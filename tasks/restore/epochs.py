@@ -18,6 +18,7 @@ from k8s_adapters.epochs import EpochSeen, read_epoch, write_epoch
 from k8s_adapters.pods import list_pods
 from models.db import epochs
 from models.db.engine import transaction
+from models.sweeps import redelivery
 from ostler import clock
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
@@ -55,7 +56,9 @@ def compare(rt: Runtime) -> EpochVerdict | None:
         return None
     if verdict.older:
         kept = timedelta(seconds=rt.settings.redelivery_kept)
-        transaction(rt.engine, lambda db: epochs.mark_older(db, ours.epoch, why=verdict.why, kept=kept, now=utcnow()))
+        transaction(
+            rt.engine, lambda db: redelivery.mark_older(db, ours.epoch, why=verdict.why, kept=kept, now=utcnow())
+        )
         return verdict
     risen = transaction(rt.engine, lambda db: epochs.advance(db, ours.epoch))
     if risen is None:

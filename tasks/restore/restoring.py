@@ -28,8 +28,9 @@ from models.db import epochs
 from models.db.engine import transaction, why_away
 from models.pools import pod_rows, pool_mirror
 from models.restore import restoring
+from models.routing import accounts
 from models.routing.accounts import default_budget
-from models.sweeps import unresolved
+from models.sweeps import redelivery, unresolved
 from models.tables import job_holds
 from ostler.clock import utcnow
 from ostler.errors import (
@@ -208,7 +209,7 @@ class _Restore:
         kept = timedelta(seconds=rt.settings.redelivery_kept)
         if not transaction(
             rt.engine,
-            lambda db: epochs.mark_older(db, ours.epoch, why=why, kept=kept, unsure=True, now=utcnow()),
+            lambda db: redelivery.mark_older(db, ours.epoch, why=why, kept=kept, unsure=True, now=utcnow()),
         ):
             raise NotRestored("the epoch moved meanwhile; run it again")
         return True, why
@@ -334,7 +335,7 @@ class _Restore:
             if held is not None:
                 restoring.hold(db, [held])
             if judgement.account_id is not None:
-                restoring.ensure_account(db, judgement.account_id, budget=budget, now=now)
+                accounts.ensure_account(db, judgement.account_id, budget=budget, now=now)
             written = restoring.Pod(
                 uid=pod.uid,
                 row_id=row.id,

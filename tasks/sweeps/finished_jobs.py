@@ -24,6 +24,7 @@ from models.claims.releases import registrations_of
 from models.db.engine import transaction
 from models.sweeps import orphans
 from models.sweeps.repairs import Case
+from models.tables import claim_checks
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from rules.claims.machines import ClaimState
@@ -106,7 +107,7 @@ def check(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
         absent = None if pod.executed_over_at is None else seen == "absent"
         transaction(
             rt.engine,
-            lambda db: orphans.set_free(db, pod.claim_id, free=free, absent=absent, since=pod.since, at=at),
+            lambda db: claim_checks.set_free(db, pod.claim_id, free=free, absent=absent, since=pod.since, at=at),
         )
     if verdict.keep:
         log.info("finished_jobs.kept", pod=pod.pod_name, why=verdict.reason)

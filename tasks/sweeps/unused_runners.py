@@ -18,7 +18,7 @@ from models.claims import releases
 from models.db.engine import transaction
 from models.sweeps import sweeps
 from models.sweeps.repairs import Case
-from models.tables import stalls
+from models.tables import claim_checks, stalls
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
@@ -107,7 +107,7 @@ def check(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:
     verdict, job_outcome = judge(tick, claim, seen, job=ClaimedJob.NOT_ASKED), NO_JOB
     if verdict.counts and not tick.dry:
         absent = claim.runner_name not in seen.runners
-        transaction(tick.rt.engine, lambda db: sweeps.set_absent(db, claim.id, absent=absent, now=seen.taken_at))
+        transaction(tick.rt.engine, lambda db: claim_checks.set_absent(db, claim.id, absent=absent, now=seen.taken_at))
     if verdict.action is UnusedAction.ASK_JOB:
         job, job_outcome = ask_job(tick, claim)
         verdict = judge(tick, claim, seen, job=job)

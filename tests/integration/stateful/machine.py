@@ -20,9 +20,10 @@ from github_adapters.webhooks import WorkflowJobEvent
 from models.claims import releases
 from models.db.engine import transaction
 from models.intake import intake
-from models.pools import offers, pool_mirror
+from models.pools import pool_mirror
 from models.routing import accounts
 from models.routing.accounts import NewAccount
+from models.tables import offers
 from ostler.settings import Settings
 from rules.claims.fairness import Budget
 from rules.claims.poll_answers import Verdict, answer
