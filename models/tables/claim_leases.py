@@ -8,8 +8,9 @@ alone; a transition writes them together with the state (`models.tables.transiti
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import Connection, Row
 
@@ -76,15 +77,13 @@ def lease(
     return row
 
 
-class Leased(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leased:
     """Work on a claim that was leased."""
 
-    @property
-    def claim_id(self) -> int: ...  # noqa: D102
-    @property
-    def chain_no(self) -> int: ...  # noqa: D102
-    @property
-    def lease_until(self) -> datetime: ...  # noqa: D102
+    claim_id: int
+    chain_no: int
+    lease_until: datetime
 
 
 def give_back(db: Connection, work: Leased, *, due_at: datetime, error: str, undoes: bool = False) -> None:

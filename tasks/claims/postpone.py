@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 from models.claims.releases import ReleaseWork
-from models.db.engine import transaction
 from models.tables import claim_leases
 from ostler.clock import utcnow
 from ostler.errors import Conflict, RateLimited, Retryable, UpstreamError
@@ -41,7 +40,7 @@ def longer(work: ReleaseWork) -> float:
 def postpone(rt: Runtime, work: ReleaseWork, error: str, *, after: float = 0) -> None:
     """Leave the claim live for `resume`, which takes it up again in so many seconds."""
     due_at = utcnow() + timedelta(seconds=after)
-    transaction(rt.engine, lambda db: claim_leases.give_back(db, work, due_at=due_at, error=error, undoes=True))
+    rt.transaction(claim_leases.give_back, work, due_at=due_at, error=error, undoes=True)
 
 
 def postpone_until_token(rt: Runtime, work: ReleaseWork, *, after: float) -> None:
