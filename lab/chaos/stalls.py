@@ -1,7 +1,7 @@
 """Stalls of a run, apart by what made them long, each judged by the time that is to hold for it.
 
-`models.db.stalls` tells causes apart. What a run struck meanwhile it knows itself: a lease that had to expire, a beat
-that was killed, GitHub's word that a runner is busy, a row that a frozen process held.
+`models.tables.stalls` tells causes apart. What a run struck meanwhile it knows itself: a lease that had to expire, a
+beat that was killed, GitHub's word that a runner is busy, a row that a frozen process held.
 """
 
 from __future__ import annotations
