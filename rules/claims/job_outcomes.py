@@ -24,7 +24,7 @@ class JobOutcome:
 
 
 NO_JOB = JobOutcome(NextStep.REQUEUE, "the claim had no job")
-NOT_SHOWN = JobOutcome(NextStep.RUNNING, "GitHub answers 404, which may be for want of access: asked again")
+NOT_SHOWN = JobOutcome(NextStep.RUNNING, "GitHub answers 404, perhaps because access is missing; asked again later")
 NO_SUCH_JOB = JobOutcome(NextStep.FINISH, "GitHub has no such job", "unknown")
 
 

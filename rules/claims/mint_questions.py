@@ -60,8 +60,8 @@ _CURES = (
     (
         "ip allow list",
         (
-            "In the organisation: Settings, Authentication security, IP allow list: add the address from which "
-            "the workers reach GitHub."
+            "In the organisation: Settings, Authentication security, IP allow list: add the address that "
+            "the workers use to reach GitHub."
         ),
     ),
     (
@@ -71,15 +71,15 @@ _CURES = (
     (
         "reached max limit",
         (
-            "Remove runners of that group in the organisation's settings, or give pools another runnerGroup: a "
-            "group takes 10,000."
+            "Remove runners of that group in the organisation's settings, or set another runnerGroup in the pools: a "
+            "group holds 10,000 runners at most."
         ),
     ),
     (
         "not accessible by integration",
         (
-            "Give the App the permission to administer self-hosted runners, and see that a runner group of "
-            "GitHub-hosted larger runners is not named in runnerGroup."
+            "Give the App the permission to administer self-hosted runners, and check that no runner group of "
+            "GitHub-hosted larger runners is named in runnerGroup."
         ),
     ),
 )
@@ -91,8 +91,8 @@ def cure_of_refusal(detail: str) -> str:
     lower = detail.lower()
     known = next((cure for words, cure in _CURES if words in lower), None)
     if known is not None:
-        return f"{known} One job is tried at a time, and all go on with the first that GitHub takes."
+        return f"{known} One job at a time is tried, and all continue after the first success."
     return (
-        "It goes on by itself then. If it comes back: see that the App is installed for this repository "
-        "with the permission to administer runners, and check GitHub's status."
+        "The job is retried automatically then. If this repeats, check that the App is installed for this repository "
+        "with the permission to administer runners, and check the status page of GitHub."
     )

@@ -42,12 +42,12 @@ _REASONS: dict[str, tuple[How, str]] = {
     "NodeShutdown": (How.NODE, "ended by the shutdown of its node"),
     "Terminated": (How.NODE, "ended by the shutdown of its node"),
     "DeadlineExceeded": (How.DEADLINE, "ended by the kubelet: its job took longer than maxJobDuration of its pool"),
-    "OOMKilled": (How.OUT_OF_MEMORY, "killed for want of memory: raise the memory limit of its pool"),
+    "OOMKilled": (How.OUT_OF_MEMORY, "killed for lack of memory: raise the memory limit of its pool"),
 }
 """The reasons that Kubernetes gives ("Pod disruption conditions", "Node-pressure eviction", "Node Shutdowns")."""
 
-_OTHERS = "by somebody other than Ostler"
-_AUDIT = f"{_OTHERS}; the audit log of the API server names who"
+_OTHERS = "by a client other than Ostler"
+_AUDIT = f"{_OTHERS}; the audit log of the API server names the client"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def describe(end: PodEnd, *, pod: str = "its Pod") -> str | None:
     elif end.runner_exit_code is not None or end.over:
         said = f"{pod} has ended"
     elif end.gone:
-        how = ", retired by Ostler" if end.ours else "" if end.event else ", and nothing was seen of how it went"
+        how = ", retired by Ostler" if end.ours else "" if end.event else ", and no report of its end was received"
         said = f"{pod} is gone{how}"
     else:
         return None

@@ -93,7 +93,7 @@ class Brake:
         if not self.tells_last:
             return ended
         code = "" if self.exit_code is None else f"exit code {self.exit_code}, "
-        return f"{ended}; of the last one: {code}{self.why}"
+        return f"{ended}; the last one: {code}{self.why}"
 
 
 def counts(how: How) -> bool:

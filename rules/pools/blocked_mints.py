@@ -45,14 +45,14 @@ class BlockedMints:
             f"{oldest} {_time(self.oldest)}, {self._next_try(now)}",
         ]
         if self.more:
-            told.append("1 more backoff holds jobs" if self.more == 1 else f"{self.more} more backoffs hold jobs")
+            told.append("1 more backoff delays jobs" if self.more == 1 else f"{self.more} more backoffs delay jobs")
         if busy or self.others:
-            told.append(f"beside them {_count(busy, 'Pod')} with a job and {_count(self.others, 'queued job')}")
+            told.append(f"not affected: {_count(busy, 'Pod')} with a job and {_count(self.others, 'queued job')}")
         return "; ".join(told)
 
     def _next_try(self, now: datetime) -> str:
         if self.not_before <= now:
-            return "one is tried now"
+            return "the next try is due now"
         by = "by" if self.kind == INSTALLATION and self.failures else "at"  # such an installation is probed meanwhile
         return f"next try {by} {_time(self.not_before)}"
 

@@ -34,9 +34,9 @@ class DrainVerdict:
 def judge_drain(seen: DrainSeen) -> DrainVerdict:
     """Return whether the pool may go: cluster and rows have to agree that nothing of it lives (L8)."""
     found = (
-        (seen.alive, "Pods that are not over"),
+        (seen.alive, "Pods that are not terminal"),
         (seen.unrecorded, "Pods whose exit is not recorded"),
-        (seen.open_rows, "rows of Pods that may live"),
+        (seen.open_rows, "rows of Pods that might be alive"),
     )
     waits_for = tuple(f"{count} {what}" for count, what in found if count)
     return DrainVerdict(go=not waits_for, waits_for=waits_for)
@@ -67,11 +67,11 @@ def report(drain: Drain, *, now: datetime) -> DrainReport:
     """Return what is said of a pool that drains. Nothing in it changes from minute to minute but the Pods."""
     late = drain.timeout is not None and now > drain.since + timedelta(seconds=drain.timeout)
     overdue = late and drain.left > 0
-    parts = [f"since {_time(drain.since)}: {drain.busy} busy of {drain.left} Pods left"]
+    parts = [f"Draining since {_time(drain.since)}: {drain.busy} of {drain.left} remaining Pods are busy"]
     if drain.oldest_job is not None and drain.oldest_since is not None:
-        parts.append(f"job {drain.oldest_job} runs since {_time(drain.oldest_since)}")
+        parts.append(f"job {drain.oldest_job} has been running since {_time(drain.oldest_since)}")
     if overdue:
-        parts.append("longer than drainTimeout; nothing is killed")
+        parts.append("drainTimeout has passed, but no job is stopped")
     reason = "Overdue" if overdue else "PodsLeft" if drain.left else "Drained"
     return DrainReport(overdue=overdue, reason=reason, message="; ".join(parts))
 

@@ -112,21 +112,23 @@ def _ready(pool: PoolNow, plan: PoolPlan) -> Condition:
     enough = plan.available >= plan.wanted - pool.allowed_unavailable or plan.available >= plan.wanted
     holds = enough and not pool.leaving and (plan.available > 0 or (plan.wanted == 0 and pool.problem is None))
     if pool.leaving:
-        return Condition("Ready", "False", "Deleted", "the pool is being deleted")
+        return Condition("Ready", "False", "Deleted", "The pool is being deleted")
     if plan.starts.trouble is Trouble.QUOTA and plan.available < plan.wanted:
         return Condition("Ready", _word(holds), "QuotaExceeded", plan.starts.detail)
     if pool.paused:
-        return Condition("Ready", _word(holds), "Paused", "the pool is paused: its Pods stay as they are")
+        return Condition("Ready", _word(holds), "Paused", "The pool is paused, and its Pods are not changed")
     if holds:
-        return Condition("Ready", "True", "PodsAvailable", "Pods serve or can serve")
+        return Condition("Ready", "True", "PodsAvailable", "Enough Pods are available")
     if pool.problem is None and plan.hopeless is None and (plan.starts.trouble is None or plan.starts.without_surge):
-        return Condition("Ready", "False", "PodsStarting", "Pods start, for more than may be missing at once")
-    return Condition("Ready", "False", "PodsMissing", "fewer Pods than wanted serve or can serve")
+        return Condition(
+            "Ready", "False", "PodsStarting", "Pods are starting, and more are unavailable than the pool allows"
+        )
+    return Condition("Ready", "False", "PodsMissing", "Fewer Pods are available than the pool needs")
 
 
 def _draining(pool: PoolNow) -> Condition:
     if pool.drain is None:
-        return Condition("Draining", "False", "NotDeleted", "the pool is not being deleted")
+        return Condition("Draining", "False", "NotDeleted", "The pool is not being deleted")
     return Condition("Draining", "True", pool.drain.reason, pool.drain.message)
 
 
@@ -134,7 +136,9 @@ def _degraded(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition:
     if pool.problem is not None:
         return Condition("Degraded", "True", "InvalidSpec", pool.problem)
     if plan.hopeless is not None:
-        return Condition("Degraded", "True", plan.hopeless, f"the image of a Pod that starts: {plan.hopeless}")
+        return Condition(
+            "Degraded", "True", plan.hopeless, f"The kubelet cannot use the image of a new Pod: {plan.hopeless}"
+        )
     of_starts = _of_starts(plan.starts)
     return of_starts if of_starts.status == "True" else _of_running(pool, plan, now=now) or of_starts
 
@@ -147,13 +151,13 @@ def _of_running(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition | 
         told = pool.blocked_mints.describe(busy=plan.counts.get(PodState.BUSY, 0), now=now)
         return Condition("Degraded", "True", pool.blocked_mints.reason, told)
     if plan.lost:
-        return Condition("Degraded", "True", "NodeLost", f"Pods on nodes that are gone: {plan.lost}")
+        return Condition("Degraded", "True", "NodeLost", f"Pods on gone nodes: {plan.lost}")
     if pool.replicas_writer is not None:
         return Condition(
             "Degraded",
             "True",
             "ReplicasConflict",
-            f"autoscaling is enabled, and {pool.replicas_writer} also sets spec.replicas: "
+            f"Autoscaling is enabled, and {pool.replicas_writer} also sets spec.replicas: "
             "remove replicas from its manifest",
         )
     return None
@@ -172,16 +176,16 @@ def _of_starts(starts: Starts) -> Condition:
             "Degraded",
             "False",
             "NoRoomToSurge",
-            f"{starts.detail}: the roll retires an old Pod before it makes a new one",
+            f"Rolling without surge: {starts.detail}; an old Pod is retired before a new one is created",
         )
     match starts.trouble:
         case Trouble.REFUSED:
-            return Condition("Degraded", "True", "PodRefused", f"the API server refuses its Pods: {starts.detail}")
+            return Condition("Degraded", "True", "PodRefused", f"The API server refuses the Pods: {starts.detail}")
         case Trouble.IMAGE:
             return Condition("Degraded", "True", starts.detail, f"Pods do not start: {starts.detail}")
         case Trouble() as trouble if trouble is not Trouble.QUOTA and starts.failures >= REPEATED:
             return Condition("Degraded", "True", "PodsDoNotStart", f"Pods do not start: {starts.detail}")
-    return Condition("Degraded", "False", "AsWanted", "nothing is in its way")
+    return Condition("Degraded", "False", "AsExpected", "No problem detected")
 
 
 def written(at: datetime) -> str:

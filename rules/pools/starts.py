@@ -118,14 +118,14 @@ def trouble_of(
 ) -> tuple[Trouble, str]:
     """Return what is in the way of a Pod that has not polled for so many seconds, and in words."""
     if poller_exit_code is not None:
-        return Trouble.POLLER, f"its poller exited {poller_exit_code} before its first poll"
+        return Trouble.POLLER, f"the poller exited {poller_exit_code} before its first poll"
     if waiting in IMAGE_REFUSED | IMAGE_MISSED:
         return Trouble.IMAGE, f"{waiting}"
     if unschedulable:
-        return Trouble.UNSCHEDULABLE, f"no node took it within {seconds:.0f} s"
+        return Trouble.UNSCHEDULABLE, f"no node accepted the Pod within {seconds:.0f} s"
     if waiting not in {None, "ContainerCreating", "PodInitializing"}:
         return Trouble.CONTAINER, f"{waiting}"
-    return Trouble.UNRESPONSIVE, f"it did not poll within {seconds:.0f} s"
+    return Trouble.UNRESPONSIVE, f"the Pod did not poll within {seconds:.0f} s"
 
 
 def trouble_of_ended(*, reason: str | None, poller_exit_code: int | None) -> tuple[Trouble, str]:
@@ -134,15 +134,15 @@ def trouble_of_ended(*, reason: str | None, poller_exit_code: int | None) -> tup
     `reason` is the Pod's own: the kubelet names it where it did not admit the Pod (`OutOfcpu`) or evicted it.
     """
     if reason is not None:
-        return Trouble.UNSCHEDULABLE, f"its node did not take it or gave it up: {reason}"
+        return Trouble.UNSCHEDULABLE, f"the node did not admit or evicted the Pod: {reason}"
     if poller_exit_code is not None:
-        return Trouble.POLLER, f"its poller exited {poller_exit_code} before its first poll"
-    return Trouble.CONTAINER, "it ended before its poller ran"
+        return Trouble.POLLER, f"the poller exited {poller_exit_code} before its first poll"
+    return Trouble.CONTAINER, "the Pod ended before its poller ran"
 
 
 def without_room(*, since: datetime) -> Starts:
     """Return how starts stand in a roll that found no room for a Pod above the replicas; it is no failure."""
-    return Starts(trouble=Trouble.UNSCHEDULABLE, failed_at=since, detail="no node takes one more Pod")
+    return Starts(trouble=Trouble.UNSCHEDULABLE, failed_at=since, detail="no node has room for one more Pod")
 
 
 def recovered(starts: Starts, *, first_polls: Iterable[datetime], rolls: bool = False) -> Starts:

@@ -66,7 +66,7 @@ def judge_group(
     if not organization:
         if default:
             return GroupVerdict(group_id=DEFAULT)
-        told = f"{_tell(wanted)} cannot be used by {repository}: {owner} is a user account, and those have no groups"
+        told = f"{_tell(wanted)} cannot be used by {repository}: {owner} is a user account, which has no runner groups"
         return GroupVerdict(refusal=told)
     if wanted == DEFAULT and not public:
         return GroupVerdict(group_id=DEFAULT)

@@ -373,7 +373,7 @@ def test_pod_that_was_deleted_under_its_job_is_told_everywhere(operator: Operato
     )
     operator.execute("UPDATE claims SET state = 'ended', jit = NULL, ended_at = now(), end_reason = 'pod_gone'")
     operator.execute("UPDATE jobs SET state = 'completed', conclusion = 'failure', completed_at = now() WHERE id = 11")
-    said = "was deleted at 2026-11-23 12:03:04 UTC, killed for want of memory: raise the memory limit of its pool"
+    said = "was deleted at 2026-11-23 12:03:04 UTC, killed for lack of memory: raise the memory limit of its pool"
 
     event = "event Evicted by kubelet: [red]low on memory"
 
