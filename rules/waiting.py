@@ -1,7 +1,7 @@
-"""Why a job stands where it stands, in words that a person can act on.
+"""Explanations of a job's state for a person.
 
-One answer for the API, the command and the dashboard: what the job waits for, a sentence that says so, and
-where something can be done about it the cure.
+The API, the command and the dashboard share one answer: what the job waits for, a sentence about it, and the cure if an
+operator can do something.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from rules.routing.holds import HoldReason
 from rules.routing.labels import PoolLabels, describe_rule, refusing_rule
 
 _WELL = frozenset({"success", "skipped", "neutral"})
-"""Conclusions of jobs that came to their end: how their Pod went explains nothing."""
+"""Conclusions of jobs that ran to their end: the end of their Pod explains nothing."""
 
 
 class WaitsFor(StrEnum):
-    """What has to happen next for a job to go on."""
+    """Event that has to happen before a job continues."""
 
     NOTHING = "nothing"
     ENVIRONMENT = "environment"
@@ -49,7 +49,7 @@ class WaitsFor(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PoolFacts:
-    """The pool that a job is routed to. `warm`: Pods that poll and are free; `taken`: those with a live job claim."""
+    """The pool of a job. `warm`: Pods that poll and are free; `taken`: Pods with a live job claim."""
 
     id: int
     name: str
@@ -61,28 +61,28 @@ class PoolFacts:
     taken: int
     warm: int
     rerouting: bool = False
-    """What it serves has changed, and its queued jobs are about to be matched again."""
+    """Its routing fields have changed, and its queued jobs are about to be matched again."""
     autoscaled: bool = False
     max_replicas: int = 0
-    """Replicas that the autoscaler may set at most; by hand it means nothing."""
+    """Maximum of replicas that the autoscaler may set; without autoscaling it is not used."""
     paused: bool = False
     problem: str | None = None
-    """What is wrong with its RunnerPool, so that no Pod is made of it."""
+    """Error in its RunnerPool, so that no Pod is created."""
     trouble: Trouble | None = None
     trouble_detail: str = ""
     without_surge: bool = False
-    """It rolls, and no node takes one more Pod, so that old Pods go before new ones are made."""
+    """It rolls out, and no node has room for one more Pod, so old Pods are retired before new ones are created."""
     create_after: datetime | None = None
-    """When the next Pod is made at the earliest, after starts that failed."""
+    """Earliest time of the next Pod, after failed starts."""
     brake: Brake | None = None
-    """Its runners never execute, so that one job at a time is tried."""
+    """Its runners never execute, so one job at a time is tried."""
     cluster_gate: str | None = None
-    """Why the gate of Kubernetes is closed, so that the autoscaler adds no Pod."""
+    """Reason why the gate of Kubernetes is closed, so that the autoscaler adds no Pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimFacts:
-    """The live claim of a job. `last_error`: what its step waits for to be tried again."""
+    """The live claim of a job. `last_error`: the error after which its step is retried."""
 
     id: int
     state: ClaimState
@@ -102,7 +102,7 @@ class LostPod:
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """What is known of a job. `ahead`: jobs of its account in its pool that come first; `near`: of `closest_pool`."""
+    """Known facts about a job. `ahead`: earlier jobs of its account in its pool; `near`: result of `closest_pool`."""
 
     id: int
     state: JobState
@@ -122,12 +122,12 @@ class JobFacts:
     near: str | None
     lost: LostPod | None = None
     database_older: bool = False
-    """Postgres was put back to an earlier state, and nothing is matched until it is restored."""
+    """Postgres was restored to an earlier state, and nothing is matched until `ostler restore` has run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a job waits for, a sentence, and the cure where there is one."""
+    """What a job waits for, a sentence about it, and the cure if there is one."""
 
     waits_for: WaitsFor
     summary: str
@@ -135,7 +135,7 @@ class Explanation:
 
 
 def explain(job: JobFacts) -> Explanation:
-    """Return why a job stands where it stands, and that it lost its Pod if it did so and was not done."""
+    """Return why a job is in its state, and how it lost its Pod if that ended before the job."""
     found = _explain(job)
     if job.lost is None or job.conclusion in _WELL or job.state not in {JobState.COMPLETED, JobState.RUNNING}:
         return found
@@ -311,7 +311,7 @@ def _queued(job: JobFacts) -> Explanation:
 
 
 def _budget_cure(job: JobFacts, pool: PoolFacts) -> str:
-    """Return what helps; waiting only where the budget admits a job of this size at all."""
+    """Return the cure; it advises waiting only if the budget admits a job of this size at all."""
     budget, wanted = job.budget, []
     if budget.count < 1:
         wanted.append("--count 1")
@@ -331,7 +331,7 @@ def _budget_cure(job: JobFacts, pool: PoolFacts) -> str:
 
 
 def _no_pod(pool: PoolFacts) -> tuple[str, str]:
-    """Return why no Pod is warm, and what helps: the first obstacle that a person can remove."""
+    """Return why no Pod is warm, and the cure: the first obstacle that a person can remove."""
     if pool.problem is not None:
         return f"its RunnerPool is invalid ({pool.problem})", f"Correct the spec of RunnerPool {pool.name}."
     if pool.paused:
@@ -364,7 +364,7 @@ def _no_pod(pool: PoolFacts) -> tuple[str, str]:
 
 
 def _raise(pool: PoolFacts, least: int) -> str:
-    """Return how a pool is made larger: of an autoscaled one the replicas are the autoscaler's."""
+    """Return how to enlarge a pool; the autoscaler owns the replicas of an autoscaled one."""
     if pool.autoscaled:
         return f"Set spec.autoscaling.maxReplicas of RunnerPool {pool.name} to {least} or more."
     return f"Set the replicas: `ostler pool scale {pool.name} {least}`, or more."
@@ -446,7 +446,7 @@ def _gib(mib: int) -> str:
 def closest_pool(
     pools: Sequence[tuple[str, PoolLabels]], *, labels: Iterable[str], account_id: int, repository: str
 ) -> str | None:
-    """Return a sentence about the pool, of these (name, labels) pairs, that comes closest to serving a job."""
+    """Return a sentence about the pool that comes closest to serving a job, from these (name, labels) pairs."""
     wanted = frozenset(label.lower() for label in labels)
     if not pools:
         return None

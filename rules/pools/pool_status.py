@@ -1,6 +1,6 @@
-"""What a pool's status says: counts, and the conditions Ready, Draining and Degraded with their reasons.
+"""Status of a pool: counts, and the conditions Ready, Draining and Degraded with their reasons.
 
-A condition's `lastTransitionTime` moves with its status alone, so that a check that finds the same changes nothing.
+A condition's `lastTransitionTime` changes only with its status, so an evaluation with the same result changes nothing.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from rules.pools.starts import Starts, Trouble
 Json = dict[str, Any]
 
 REPEATED = 2
-"""Failures in a row from which a pool whose Pods do not start is Degraded; an image that is missing is at once."""
+"""Consecutive failed starts after which a pool is Degraded. A missing image degrades it at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolNow:
-    """What a status is made of beside the plan. `problem`: why the spec cannot be used; `drain`: of one that leaves.
+    """Facts for the status in addition to the plan.
 
-    `brake`: its runners never execute; `blocked_mints`: mints of its jobs back off.
-    `replicas_writer`: who else writes the replicas of an autoscaled pool.
+    `problem`: why the spec is invalid; `drain`: only of a deleted pool.
+
+    `brake`: its runners never execute; `blocked_mints`: mints of its jobs back off. `replicas_writer`: another field
+    manager that sets the replicas of an autoscaled pool.
     """
 
     generation: int
@@ -43,13 +45,13 @@ class PoolNow:
     brake: Brake | None = None
     blocked_mints: BlockedMints | None = None
     version: str | None = None
-    """What is to be said of the version of its runner, if anything."""
+    """Warning about the version of its runner, if there is one."""
     replicas_writer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition, before it is known since when."""
+    """One condition, without its transition time."""
 
     type: str
     status: Literal["True", "False"]
@@ -58,7 +60,7 @@ class Condition:
 
 
 def status_of(pool: PoolNow, plan: PoolPlan, *, before: Mapping[str, Any] | None, now: datetime) -> Json:
-    """Return the whole status; `before` is the one that was written last."""
+    """Return the whole status; `before` is the previous one."""
     status: Json = {
         "observedGeneration": pool.generation,
         "replicas": plan.alive,
@@ -77,7 +79,7 @@ def status_of(pool: PoolNow, plan: PoolPlan, *, before: Mapping[str, Any] | None
 def dated(
     conditions: Iterable[Condition], *, before: Mapping[str, Any] | None, generation: int, now: datetime
 ) -> list[Json]:
-    """Return conditions as they are written, each with the time at which its status last changed."""
+    """Return the conditions in their written form, each with the time of the last change of its status."""
     known = {each["type"]: each for each in (before or {}).get("conditions") or ()}
     found = []
     for each in conditions:
@@ -97,7 +99,7 @@ def dated(
 
 
 def conditions_of(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> tuple[Condition, ...]:
-    """Return Ready, Draining and Degraded, and RunnerOutdated where GitHub refuses its runner or soon will."""
+    """Return Ready, Draining and Degraded, and RunnerOutdated if GitHub refuses the runner or soon will."""
     found = _ready(pool, plan), _draining(pool), _degraded(pool, plan, now=now)
     if pool.version is None:
         return found
@@ -144,7 +146,7 @@ def _degraded(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition:
 
 
 def _of_running(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition | None:
-    """Return what is in the way of a pool whose Pods start, if anything."""
+    """Return the problem of a pool whose Pods start, if there is one."""
     if pool.brake is not None:
         return _of_runners(pool.brake)
     if pool.blocked_mints is not None:
@@ -164,7 +166,7 @@ def _of_running(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition | 
 
 
 def _of_runners(brake: Brake) -> Condition:
-    """Return the condition of a braked pool; its message says what to do where that is known."""
+    """Return the condition of a braked pool; its message names the cure if one is known."""
     whom = "" if brake.account_id is None else f" for jobs of account {brake.account_id}"
     cure = "; use an image with a newer runner" if brake.too_old else ""
     return Condition("Degraded", "True", "RunnersDoNotStart", f"Runners do not start{whom}: {brake.describe()}{cure}")
@@ -189,5 +191,5 @@ def _of_starts(starts: Starts) -> Condition:
 
 
 def written(at: datetime) -> str:
-    """Return a time as Kubernetes writes it, in whole seconds."""
+    """Return a time in the format of Kubernetes, in whole seconds."""
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
