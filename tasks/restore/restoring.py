@@ -209,7 +209,7 @@ class _Restore:
             rt.engine,
             lambda db: epochs.mark_older(db, ours.epoch, why=why, kept=kept, unsure=True, now=utcnow()),
         ):
-            raise NotRestored("the epoch moved meanwhile; run it again")
+            raise NotRestored("the epoch changed meanwhile; run it again")
         return True, why
 
     def _wait_for_steps(self) -> None:
@@ -257,7 +257,7 @@ class _Restore:
             raise NotRestored(f"no Pod is in {namespace}, and Postgres has {live} live claims. {sure}")
         why = self._report.why
         if why != ASKED and not why.startswith(CLUSTER_LOST_IT) and read(rt) is None:
-            raise NotRestored(f"the cluster's epoch was there and is not in {namespace}. {sure}")
+            raise NotRestored(f"the cluster's epoch has disappeared from {namespace}. {sure}")
 
     def _runners(self, known: Sequence[restoring.KnownScope]) -> tuple[list[Registered], set[str]]:
         """Return GitHub's runners, and the scopes for which it does not answer: their Pods are kept.
@@ -318,7 +318,7 @@ class _Restore:
         if failed:
             more = len(failed) - NAMED
             named = ", ".join(failed[:NAMED]) + (f" and {more} more" if more > 0 else "")
-            raise NotRestored(f"{len(failed)} Pods could not be given their claims: {named}")
+            raise NotRestored(f"{len(failed)} Pods did not get their claims: {named}")
 
     def _apply(self, judgement: PodJudgement) -> None:
         """Carry a verdict out, in one transaction."""
@@ -343,7 +343,9 @@ class _Restore:
                 runners=judgement.evidence.runners,
             )
             if not restoring.apply(db, written, judgement.verdict, judgement.evidence.claim, now=now):
-                raise NotRestored(f"the claim of Pod {pod.name} moved, or cannot be made to {judgement.verdict.act}")
+                raise NotRestored(
+                    f"the claim of Pod {pod.name} changed meanwhile, or does not allow {judgement.verdict.act}"
+                )
 
         transaction(rt.engine, body)
         log.info("restore.pod", pod=pod.name, act=judgement.verdict.act, why=judgement.verdict.why)
@@ -416,7 +418,9 @@ class _Restore:
         if risen is None:
             return  # another restore was quicker
         if not write_epoch(rt.kube, namespace=rt.settings.namespace, epoch=risen, seen=seen, policy=calls(SWEEP)):
-            raise NotRestored("somebody else writes the cluster's epoch; see that no second Ostler runs, then again")
+            raise NotRestored(
+                "another process writes the cluster's epoch; check that no second Ostler runs, then run it again"
+            )
         trusted_for = timedelta(seconds=rt.settings.epoch_trusted_for)
         transaction(rt.engine, lambda db: epochs.let_go(db, risen, trusted_for=trusted_for, now=utcnow()))
         log.info("restore.done", epoch=risen.number)

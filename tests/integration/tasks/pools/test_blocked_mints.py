@@ -121,4 +121,4 @@ def test_backoffs_cost_a_reconcile_one_statement(pool: Stage) -> None:
     finally:
         event.remove(pool.rt.engine, "before_cursor_execute", note)
     assert len([each for each in asked if "FROM backoffs" in each]) == 1
-    assert "; 1 more backoff holds jobs" in condition(pool, "Degraded")["message"]
+    assert "; 1 more backoff delays jobs" in condition(pool, "Degraded")["message"]
