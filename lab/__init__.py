@@ -1,1 +1,1 @@
-"""What lets the whole system run, and break, on one machine. Nothing of Ostler imports it but the command."""
+"""A whole system on one machine, and what breaks it: the distribution `ostler-lab`. Nothing of Ostler imports it."""

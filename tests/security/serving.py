@@ -14,7 +14,7 @@ from typing import Any
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from web.limits import BoundedProtocol
+from web.edge.limits import BoundedProtocol
 
 PATIENCE = 60.0
 

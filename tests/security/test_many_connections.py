@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from tests.security.serving import App, Served, eventually, served, status
-from web.connections import Connections
+from web.edge.connections import Connections
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 HOLD = b"GET /hold HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.security.serving import eventually, served, status, until_cut
-from web.limits import BoundedProtocol
+from web.edge.limits import BoundedProtocol
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n"
 HIDDEN = GET.replace(b"GET /", b"GET /hidden") + b"\r\n"

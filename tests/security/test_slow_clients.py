@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.security.serving import App, Served, eventually, served, status, until_cut
-from web import limits
+from web.edge import limits
 
 SOON = 0.3
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n"

@@ -183,7 +183,7 @@ def test_a_reconcile_that_comes_too_soon_is_sent_again_and_looks_at_nothing(
     stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del pod
-    monkeypatch.setattr(stage.outbox, "has_rested", lambda _: False)
+    monkeypatch.setattr(stage.outbox, "may_reconcile", lambda _: False)
     stage.rows("UPDATE pools SET replicas = 5")
     (pool,) = stage.rows("SELECT id FROM pools")
     reconcile.run(pool_id=pool.id)

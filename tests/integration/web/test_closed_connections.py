@@ -21,7 +21,7 @@ from lab.redis import Redis
 from tests.certificates import Authority
 from tests.database import Database
 from tests.integration.web.polls.stage import Pod, Stage, WebProcess, eventually, make_settings
-from web.ports import Audience
+from web.edge.ports import Audience
 from web.runners.polls import LARGEST_BODY
 
 CLIENTS = 20

@@ -14,9 +14,9 @@ from lab.redis import Redis
 from tests.database import Database
 from tests.integration.web.polls.stage import Stage, WebProcess, eventually, make_settings
 from tests.integration.web.test_webhooks import blocked, payload, sign, stopped_commits
-from web import ports
+from web.edge import ports
+from web.edge.ports import Audience
 from web.intake import webhooks
-from web.ports import Audience
 
 POLL, HOOK, API = "/runners/v1/dispatch", "/webhooks/github", "/api/v1/jobs"
 PRIVATE = ("/metrics", "/healthz", "/readyz")

@@ -12,8 +12,8 @@ import redis
 from kombu.exceptions import OperationalError
 
 from ostler.secrets import Secret
-from web import publisher
-from web.publisher import Publisher
+from web.process import publisher
+from web.process.publisher import Publisher
 
 NOWHERE = Secret("redis://127.0.0.1:1/0")
 

@@ -150,7 +150,7 @@ def test_a_status_that_could_not_be_written_is_written_by_the_next_look(
     kept(stage)
     polls(stage)
     with monkeypatch.context() as broken:
-        broken.setattr("tasks.pools.pool_status.transaction", fail)
+        broken.setattr("tasks.pools.pool_status.pool_plans.record_status", fail)
         stage.rows("UPDATE pools SET status_at = NULL")
         with pytest.raises(ZeroDivisionError):  # killed after the write, before it was noted down
             kept(stage)

@@ -15,8 +15,8 @@ from models.db.engine import in_transaction
 from ostler.encryption import Cipher
 from ostler.secrets import Secret
 from tests.integration.web.polls.stage import JIT, Stage, WebProcess, eventually
+from web.process.threads import CLUSTER_THREADS
 from web.runners import handover
-from web.threads import CLUSTER_THREADS
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
