@@ -113,12 +113,12 @@ def record_events(rt: Runtime, decided: Decided) -> None:
     pool = pool_of(namespace=row.namespace, name=row.name, uid=row.uid)
     for why, many in sorted(Counter(decided.committed.retired.values()).items()):
         rt.events.record(
-            pool, "Normal", "Draining" if why is Why.DRAINED else "Retired", f"{_pods(many)} retired: {why}"
+            pool, "Normal", "Draining" if why is Why.DRAINED else "Retired", f"{_pods(many)} retired, reason: {why}"
         )
     if decided.committed.failed_starts:
         next_at = "at once" if starts.create_after is None else f"not before {starts.create_after:%H:%M:%S} UTC"
         failed = "1 failed start" if starts.failures == 1 else f"{starts.failures} failed starts"
-        note = f"{failed} in a row ({starts.detail}); the next Pod is made {next_at}"
+        note = f"{failed} in a row ({starts.detail}); the next Pod is created {next_at}"
         rt.events.record(pool, "Warning", "BackOff", note)
 
 
@@ -191,7 +191,7 @@ def record_refusal(rt: Runtime, pool: Row[Any], error: UpstreamError) -> bool:
 
     rt.transaction(body)
     about = pool_of(namespace=pool.namespace, name=pool.name, uid=pool.uid)
-    rt.events.record(about, "Warning", "FailedCreate", f"the API server refused a Pod: {refusal.text}")
+    rt.events.record(about, "Warning", "FailedCreate", f"The API server refused a Pod: {refusal.text}")
     return True
 
 

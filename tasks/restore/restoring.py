@@ -254,7 +254,7 @@ class _Restore:
             raise NotRestored(f"no Pod is in {namespace}, and Postgres has {live} live claims. {sure}")
         why = self._report.why
         if why != ASKED and not why.startswith(CLUSTER_LOST_IT) and read(rt) is None:
-            raise NotRestored(f"the cluster's epoch was there and is not in {namespace}. {sure}")
+            raise NotRestored(f"the cluster's epoch has disappeared from {namespace}. {sure}")
 
     def _runners(self, known: Sequence[restoring.KnownScope]) -> tuple[list[Registered], set[str]]:
         """Return GitHub's runners, and the scopes for which it does not answer: their Pods are kept.
@@ -315,7 +315,7 @@ class _Restore:
         if failed:
             more = len(failed) - NAMED
             named = ", ".join(failed[:NAMED]) + (f" and {more} more" if more > 0 else "")
-            raise NotRestored(f"{len(failed)} Pods could not be given their claims: {named}")
+            raise NotRestored(f"{len(failed)} Pods did not get their claims: {named}")
 
     def _apply(self, judgement: PodJudgement) -> None:
         """Carry a verdict out, in one transaction."""
@@ -340,7 +340,9 @@ class _Restore:
                 runners=judgement.evidence.runners,
             )
             if not restoring.apply(db, written, judgement.verdict, judgement.evidence.claim, now=now):
-                raise NotRestored(f"the claim of Pod {pod.name} moved, or cannot be made to {judgement.verdict.act}")
+                raise NotRestored(
+                    f"the claim of Pod {pod.name} changed meanwhile, or does not allow {judgement.verdict.act}"
+                )
 
         rt.transaction(body)
         log.info("restore.pod", pod=pod.name, act=judgement.verdict.act, why=judgement.verdict.why)

@@ -448,7 +448,7 @@ class _Visit:
         )
 
     def _pages(self, ask: Callable[[int, str | None], ListPage[T]], *, etag: str | None) -> tuple[ListPage[T], list[T]]:
-        """Return the first page of a list, and all of it; `Retryable` when GitHub showed less than it counted (L8)."""
+        """Return the first page of a list, and all of it; `Retryable` when it is shorter than its count (L8)."""
         first = self._paid(lambda: ask(1, etag))
         items, page, number = list(first.items), first, 1
         shown = len(first.items) + first.malformed
@@ -460,7 +460,7 @@ class _Visit:
             items += page.items
             shown += len(page.items) + page.malformed
         if not first.unchanged and shown < min(page.total, MOST_PAGES * PAGE):
-            raise Retryable("GitHub showed less than it counted")
+            raise Retryable("GitHub's list has fewer entries than its count")
         return (replace(first, etag=etag) if first.unchanged else first), items
 
     def _paid(self, call: Callable[[], ListPage[T]]) -> ListPage[T]:
