@@ -1,7 +1,7 @@
 """`ostler.finished_jobs`: ends Pods that live on though the job of their latest delivered claim is long over.
 
 A Pod whose runner GitHub has removed need not wait so long. When the job that its runner executed has been over for
-`OSTLER_LINGERING_AFTER`, and the runner was absent in two lists begun after that end, the Pod is retired: a job could
+`lingering_after`, and the runner was absent in two lists begun after that end, the Pod is retired: a job could
 keep its Pod, and with it a place in the pool, by leaving a process behind.
 
 Or has executed for longer than GitHub lets a job run: its end was never told, and GitHub may show no trace of it.
