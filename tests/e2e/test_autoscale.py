@@ -47,7 +47,7 @@ def system(
     delete_namespace(admin, namespace)
 
 
-def test_jobs_bring_pods_without_a_tick_and_their_end_brings_the_pool_back_to_its_floor(system: System) -> None:
+def test_pool_grows_with_jobs_without_a_tick_and_shrinks_to_its_floor_after_them(system: System) -> None:
     engine, kube = create_engine(system.postgres.url("ostler")), system.kube()
     waker = Waker(Secret(system.redis.url))
 

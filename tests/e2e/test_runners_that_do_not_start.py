@@ -53,9 +53,7 @@ def completed(system: System) -> int:
     return int(system.lab("GET", "/stats")["conclusions"].get("success", 0))
 
 
-def test_runners_that_are_too_old_cost_a_few_registrations_until_the_image_is_another(
-    system: System, admin: KubeClient
-) -> None:
+def test_too_old_runners_cost_few_registrations_until_the_image_changes(system: System, admin: KubeClient) -> None:
     system.lab("POST", "/jobs", {"repository": "acme/shop", "labels": list(LABELS), "count": 6})
 
     eventually(lambda: degraded(system, admin).get("reason") == "RunnersDoNotStart")

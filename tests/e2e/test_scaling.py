@@ -58,7 +58,7 @@ def who(system: System, worker: str) -> str:
     return f"worker:{system.children[worker].pid}"
 
 
-def test_workers_added_under_load_take_their_part_and_those_killed_lose_and_double_nothing(system: System) -> None:
+def test_added_workers_share_the_load_and_killed_workers_lose_and_double_nothing(system: System) -> None:
     # Given one worker and more jobs than Pods …
     for name in ("worker-1", "worker-2"):
         system.children[name].kill()

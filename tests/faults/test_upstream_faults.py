@@ -108,7 +108,7 @@ def test_a_restarted_postgres_costs_seconds_and_no_job(stage: Stage) -> None:
     stage.assert_whole()
 
 
-def test_a_webhook_that_met_a_web_process_killed_before_its_commit_is_asked_for_again(stage: Stage) -> None:
+def test_webhook_is_redelivered_when_its_web_process_was_killed_before_the_commit(stage: Stage) -> None:
     stage.arm({"job_seen.before_commit"})
     (job,) = stage.send(1)
     stage.until(lambda: stage.all_reached() and stage.are_over([job]), what="a kill and the end of the job")
@@ -137,7 +137,7 @@ def test_a_pod_deleted_before_its_jit_gives_its_job_to_another(stage: Stage) -> 
     stage.assert_whole()
 
 
-def test_a_pod_deleted_between_the_assignment_and_the_start_of_its_job_costs_no_job_and_leaves_no_runner(
+def test_pod_deleted_before_its_assigned_job_starts_costs_no_job_and_no_runner(
     stage: Stage,
 ) -> None:
     lost = {"method": "GET", "path_regex": "_runner/sessions/.*/message", "after_apply": True, "reset": True}

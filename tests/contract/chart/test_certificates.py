@@ -216,7 +216,7 @@ def test_plain_http_is_there_when_asked_for_and_has_nothing_of_tls() -> None:
     assert "8443" not in str(objects)
 
 
-def test_address_of_ones_own_is_verified_by_the_cas_of_the_image_unless_a_bundle_is_given() -> None:
+def test_own_dispatch_url_is_verified_by_the_cas_of_the_image_unless_a_bundle_is_set() -> None:
     url = "https://ci.example.com/runners/v1/dispatch"
     plain = {"dispatchUrl": url, "web": {"tls": {"enabled": False}}}
     assert "OSTLER_DISPATCH_CA" not in environment(helm.render(values=plain), "ostler-worker-default")

@@ -193,7 +193,7 @@ def test_two_workers_share_one_bucket_of_ten_and_a_flush_gives_it_once_more(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_403_with_retry_after_that_one_worker_saw_stops_the_other_and_outlives_a_flush(
+def test_retry_after_seen_by_one_worker_stops_the_other_and_survives_a_flush(
     lab: Lab, database: Database, redis_server: Redis, tmp_path: Path, seed: str
 ) -> None:
     with fleet(lab, database, redis_server, tmp_path, burst=1000, seed=seed) as workers:

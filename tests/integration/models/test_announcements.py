@@ -118,7 +118,7 @@ def test_a_new_name_of_a_repository_moves_its_jobs_and_their_claims(database: Da
         "of another owner",
     ],
 )
-def test_a_job_under_the_former_name_is_told_from_another_repositorys_by_its_id_else_by_its_time(
+def test_job_under_a_former_name_is_matched_to_its_repository_by_id_else_by_time(
     database: Database, age: float, owner: int, repository: int | None, *, moved: bool
 ) -> None:
     add_pool(database.engine, "linux")

@@ -171,9 +171,7 @@ def test_a_sweep_that_kills_says_why_it_does_not(stage: Stage, pod: str, github:
     assert run.why == earlier_state(stage.rt)  # type: ignore[arg-type]
 
 
-def test_nothing_is_matched_repeated_or_delivered_in_an_earlier_state_and_all_of_it_without_a_confirmation(
-    stage: Stage, pod: str
-) -> None:
+def test_older_postgres_stops_matching_mints_and_delivery_and_unconfirmed_does_not(stage: Stage, pod: str) -> None:
     stage.job(7)
     claim_id = stage.claim(pod, job_id=7, state="minted")
     stage.rows("UPDATE claims SET jit = 'x', due_at = now() - interval '1 h'")

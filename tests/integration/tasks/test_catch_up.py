@@ -138,7 +138,7 @@ def world(clusterless: Stage) -> World:
 # What never came
 
 
-def test_a_queued_job_that_we_never_heard_of_is_taken_in_as_its_webhook_would_have_been(world: World) -> None:
+def test_unknown_queued_job_is_recorded_as_by_its_webhook(world: World) -> None:
     world.github.run(job(7))
     world.tick()
     (found,) = world.stage.rows("SELECT * FROM jobs WHERE id = 7")
@@ -458,9 +458,7 @@ def test_the_least_recently_tried_repository_comes_first(world: World) -> None:
 
 
 @pytest.mark.parametrize("error", [Gone("404"), Forbidden("403")], ids=str)
-def test_a_repository_that_is_not_there_for_us_is_left_alone_ever_longer_and_concludes_nothing(
-    world: World, error: Exception
-) -> None:
+def test_unreachable_repository_is_listed_ever_less_often_and_changes_no_job(world: World, error: Exception) -> None:
     world.known(2, "queued", repository="acme/gone", minutes=90)
     world.github.breaks["acme/gone"] = error
     ticks = []

@@ -161,7 +161,7 @@ def test_a_release_whose_annotation_moves_twice_is_left_to_resume(
     assert row.due_at <= utcnow()
 
 
-def test_a_delivered_claim_that_loses_its_job_while_github_is_asked_for_it_is_released_at_once(
+def test_delivered_claim_is_released_at_once_when_it_loses_its_job_during_the_check(
     stage: Stage, pod: str, github: StubGitHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.job(7)
@@ -210,7 +210,7 @@ def test_a_release_that_is_lost_after_one_that_failed_counts_as_lost(
     assert lost_for(stage) >= 11
 
 
-def test_a_release_that_is_asked_for_while_a_mint_fails_does_not_wait_for_its_next_try(stage: Stage, pod: str) -> None:
+def test_release_requested_while_a_mint_fails_does_not_wait_for_its_retry(stage: Stage, pod: str) -> None:
     stage.job(7)
     claim = stage.claim(pod, job_id=7, state="claimed")
 
@@ -227,7 +227,7 @@ def test_a_release_that_is_asked_for_while_a_mint_fails_does_not_wait_for_its_ne
     assert (row.due_at - utcnow()).total_seconds() <= 10
 
 
-def test_an_un_stamp_whose_answer_never_came_and_that_lands_when_the_pod_works_for_another_claim_changes_nothing(
+def test_late_unstamp_changes_nothing_when_the_pod_serves_another_claim(
     stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.job(7)

@@ -184,7 +184,7 @@ class TestRequeue:
         assert self.retire_claims(clusterless) == ["claimed"]
 
     @pytest.mark.parametrize("error", [Retryable("reset"), RateLimited("slow down", after=60.0)])
-    def test_a_release_is_tried_again_when_its_time_is_over_if_github_fails_the_deregistration(
+    def test_overdue_release_is_retried_when_github_fails_the_deregistration(
         self, clusterless: Stage, removing: int, monkeypatch: pytest.MonkeyPatch, error: Exception
     ) -> None:
         def fail(*_: Any, **__: Any) -> NoReturn:

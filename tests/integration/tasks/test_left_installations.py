@@ -111,7 +111,7 @@ def test_last_event_decides_which_installation_is_the_newest(stage: Stage) -> No
     assert [row.installation_id for row in stage.rows("SELECT installation_id FROM jobs")] == [501]
 
 
-def test_late_event_of_an_older_installation_changes_nothing_when_jobs_named_a_newer_one(stage: Stage) -> None:
+def test_late_event_of_an_older_installation_changes_nothing_when_jobs_name_a_newer(stage: Stage) -> None:
     stage.claim("pod", job_id=1, state="claimed")
 
     told(stage, 501, at=utcnow() - timedelta(days=2))

@@ -91,9 +91,7 @@ def attempts(stage: Stage, claim: int, outcomes: tuple[str, ...]) -> None:
 
 
 class TestRetire:
-    def test_a_pod_whose_poller_wrote_a_jit_stays_until_it_has_ended_whatever_the_rows_say(
-        self, stage: Stage, pod: str
-    ) -> None:
+    def test_pod_whose_poller_wrote_a_jit_stays_until_it_ends_despite_the_rows(self, stage: Stage, pod: str) -> None:
         claim = stage.retire_claim(pod)
         stage.finish(pod, phase="Running", poller=0, runner=None)
         retire.run(claim_id=claim)
@@ -134,9 +132,7 @@ class TestRetire:
 
 
 class TestUnstamp:
-    def test_a_pod_that_was_given_the_jit_of_another_claim_keeps_its_stamp_and_is_retired(
-        self, stage: Stage, pod: str
-    ) -> None:
+    def test_pod_with_the_jit_of_another_claim_keeps_its_stamp_and_is_retired(self, stage: Stage, pod: str) -> None:
         stage.job(7)
         ended(stage, stage.claim(pod, job_id=7, state="delivered"))
         claim = stage.claim(pod, job_id=7, state="minted", age=400)
@@ -156,7 +152,7 @@ class TestUnstamp:
         assert stage.see(claim).end_reason == "released"
         assert claims(stage, "retire") == []
 
-    def test_a_cut_off_pod_that_was_given_another_jit_keeps_its_stamp_and_its_claim_is_released(
+    def test_cut_off_pod_with_another_jit_keeps_its_stamp_and_its_claim_is_released(
         self, stage: Stage, pod: str
     ) -> None:
         stage.job(7)

@@ -123,7 +123,7 @@ def lose_pods(stage: Stage, claimed: list[int]) -> None:
 @pytest.mark.parametrize(
     ("bad", "takes"), [([601], HANGS), ([601, 602, 603], FAILS)], ids=["one hangs", "three fail at once"]
 )
-def test_runners_are_looked_at_although_those_of_other_installations_cannot_be_listed(
+def test_runners_are_checked_although_those_of_other_installations_cannot_be_listed(
     stage: Stage, github: PartlyAway, bad: list[int], takes: float
 ) -> None:
     *_, good = claims(stage, [*bad, GOOD], state="delivered")
@@ -159,7 +159,7 @@ def test_a_claim_whose_pod_is_gone_ends_although_github_does_not_answer_for_othe
 
 
 @pytest.mark.parametrize("repair", ["missing_pods", "reconcile"])
-def test_however_many_installations_hang_the_claims_of_each_other_one_have_their_turn(
+def test_claims_of_a_healthy_installation_are_served_while_many_others_hang(
     stage: Stage, github: PartlyAway, repair: str
 ) -> None:
     bad = [601, 602, 603, 604]
@@ -191,7 +191,7 @@ def test_a_pool_is_filled_although_the_claims_of_its_lost_pods_cannot_be_ended(
     assert stage.see(claimed[-1]).end_reason == "pod_gone"
 
 
-def test_spent_pods_of_an_installation_that_hangs_keep_their_claims_and_cost_one_call(
+def test_spent_pods_of_a_hanging_installation_keep_their_claims_and_cost_one_call(
     stage: Stage, github: PartlyAway
 ) -> None:
     *bad, good = claims(stage, [601, 601, 601, 601, GOOD], state="executing")

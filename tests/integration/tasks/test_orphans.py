@@ -633,7 +633,7 @@ class TestFinishedJobs:
         assert stage.see(lingers).runner_absent_at is None
 
     @pytest.mark.usefixtures("lingers")
-    def test_a_look_from_before_the_end_of_its_job_is_not_the_first_at_a_pod_that_lingers(self, stage: Stage) -> None:
+    def test_check_from_before_the_job_ended_does_not_count_for_a_lingering_pod(self, stage: Stage) -> None:
         stage.rows("UPDATE claims SET runner_absent_at = now() - interval '121 s', runner_idle_at = NULL")
         finished_jobs.run()
 
@@ -796,7 +796,7 @@ class TestFinishedJobs:
         github.runner, github.job = None, None
         return claim
 
-    def test_a_claim_that_executes_for_longer_than_github_lets_a_job_run_ends_and_its_job_with_it(
+    def test_claim_executing_beyond_githubs_job_limit_ends_with_its_job(
         self, stage: Stage, pod: str, github: StubGitHub, endless: int
     ) -> None:
         finished_jobs.run()
@@ -839,7 +839,7 @@ class TestFinishedJobs:
         assert stage.rows("SELECT 1 FROM repairs") == []  # nobody even tried
 
     @pytest.mark.parametrize("began", ["UPDATE claims SET changed_at = {}", "UPDATE jobs SET started_at = {}"])
-    def test_a_claim_that_executes_for_no_longer_than_github_lets_a_job_run_is_not_looked_at(
+    def test_claim_executing_within_githubs_job_limit_is_not_checked(
         self, stage: Stage, endless: int, began: str
     ) -> None:
         stage.rows(began.format("now() - interval '5 d 23 h'"))

@@ -135,7 +135,7 @@ def test_late_stamp_keeps_the_lease_of_a_mint(clusterless: Stage, monkeypatch: p
     assert claim.leased_until > utcnow() + timedelta(seconds=steps.STAMP_LEASE), "the mint still has its lease"
 
 
-def test_late_jit_is_deregistered_when_a_doubled_mint_of_its_chain_has_opened_another_attempt(
+def test_late_jit_is_deregistered_when_a_doubled_mint_opened_another_attempt(
     clusterless: Stage, github: PausingGitHub
 ) -> None:
     """The broker doubles a mint that is paused. The second one finds no runner of its name, and asks for another."""

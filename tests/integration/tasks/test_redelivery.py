@@ -171,7 +171,7 @@ def test_what_we_committed_is_not_asked_for_although_its_answer_was_lost(stage: 
     assert stage.tick() == []
 
 
-def test_what_a_postgres_accepted_that_was_put_back_since_is_asked_for_the_newest_first(stage: Stage) -> None:
+def test_deliveries_accepted_before_a_restore_are_requested_newest_first(stage: Stage) -> None:
     for guid, ago in (("before", 700), ("queued", 500), ("over", 400), ("after", 5)):
         stage.github.add(guid, ago=ago, status="OK")
     stage.accept("before")

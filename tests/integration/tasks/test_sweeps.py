@@ -43,7 +43,7 @@ def test_only_a_claim_that_was_never_delivered_gets_stale(
     assert after.job_state == ("queued" if ends else "claimed")
 
 
-def test_a_release_before_delivery_takes_the_stamp_off_and_deregisters_what_was_minted(
+def test_release_before_delivery_removes_the_stamp_and_deregisters_the_runner(
     stage: Stage, pod: str, github: StubGitHub
 ) -> None:
     stage.job(7)
@@ -103,7 +103,7 @@ def test_a_claim_whose_pod_is_gone_waits_while_github_cannot_be_asked(
     assert github.optional == [True]
 
 
-def test_a_claim_whose_pod_is_gone_stays_while_github_keeps_a_job_for_its_runner_and_then_leaves_no_runner(
+def test_claim_of_a_gone_pod_stays_while_its_runner_is_busy_and_then_deregisters_it(
     stage: Stage, pod: str, github: StubGitHub
 ) -> None:
     stage.job(7)
@@ -356,7 +356,7 @@ def test_a_spare_that_got_no_job_is_deregistered_and_its_pod_retired_under_a_cla
 
 
 @pytest.mark.parametrize("took_it", ["before the list", "after the list"])
-def test_a_spare_that_took_a_job_unheard_counts_until_its_runner_is_free_and_is_then_retired(
+def test_spare_with_an_unreported_job_counts_until_its_runner_is_idle_and_retires(
     stage: Stage, pod: str, github: StubGitHub, took_it: str
 ) -> None:
     claim = stage.claim_without_job(pod, state="delivered", age=4000, runner=RUNNER)
@@ -423,7 +423,7 @@ def retiring(stage: Stage, pod: str, github: StubGitHub, *, earlier_delivered: b
     return claim_id
 
 
-def test_a_retirement_does_not_wait_for_a_runner_that_nobody_can_start_where_the_app_was_removed(
+def test_retirement_does_not_wait_for_an_unstartable_runner_when_the_app_was_removed(
     stage: Stage, pod: str, github: StubGitHub
 ) -> None:
     claim = retiring(stage, pod, github, earlier_delivered=False)
@@ -456,9 +456,7 @@ def test_a_pod_that_may_hold_a_jit_of_a_removed_app_is_retired_once_it_is_over(
     assert pod not in stage.pods()
 
 
-def test_a_release_follows_its_owner_to_another_name_and_obeys_what_github_says_there(
-    stage: Stage, pod: str, github: StubGitHub
-) -> None:
+def test_release_follows_a_renamed_owner_and_obeys_its_busy_runner(stage: Stage, pod: str, github: StubGitHub) -> None:
     stage.job(7)
     claim = stage.claim(pod, job_id=7, state="delivered", age=90, runner=RUNNER)
     github.runner, github.login = "busy", "acme-two"

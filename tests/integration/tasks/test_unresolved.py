@@ -232,7 +232,7 @@ def test_while_the_run_cannot_be_asked_for_nothing_is_queued_again(world: World)
     assert world.shown(7) == ("queued", None, None)
 
 
-def test_a_job_of_which_github_cannot_be_asked_for_long_is_asked_about_until_it_answers(world: World) -> None:
+def test_job_is_checked_ever_less_often_until_github_answers(world: World) -> None:
     world.job(7, "running", minutes=2.1, hold="ask_github")
     world.github.jobs[7] = Retryable("down")
     asked_at = []

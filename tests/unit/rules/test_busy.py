@@ -70,7 +70,7 @@ def test_a_removed_runner_frees_the_pod_unless_the_last_look_saw_it_alive() -> N
     assert may_hold_jit(replace(removed, github_runner_seen="busy")).busy
 
 
-def test_the_end_of_the_executed_job_frees_the_pod_after_15_minutes_with_an_idle_runner() -> None:
+def test_end_of_the_executed_job_frees_a_pod_with_an_idle_runner_after_15_minutes() -> None:
     over = replace(DELIVERED, executed_job_terminal_for_seconds=900, runner_absent_or_idle_in_two_checks=True)
 
     assert not may_hold_jit(over).busy

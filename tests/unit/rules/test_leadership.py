@@ -24,7 +24,7 @@ def test_a_lease_that_was_given_back_is_taken_at_once() -> None:
     assert next_step(replace(HELD, holder=""), me="me", unchanged_for=0) is LeaseStep.TAKE
 
 
-def test_the_lease_of_another_is_taken_only_when_it_was_seen_unchanged_for_its_duration() -> None:
+def test_lease_of_another_is_acquired_only_when_unchanged_for_its_duration() -> None:
     assert next_step(HELD, me="me", unchanged_for=10) is LeaseStep.WAIT
     assert next_step(HELD, me="me", unchanged_for=10.1) is LeaseStep.TAKE
 

@@ -26,9 +26,7 @@ def progress(*, looked: float = 1, scanned: float = 5, scanning: bool = False) -
 
 
 @pytest.mark.parametrize(("looked", "floor"), [(1, 2), (13, 14), (14, 15), (5000, 15)])
-def test_a_short_look_overlaps_the_last_one_by_a_minute_and_leaves_the_rest_to_the_scan(
-    looked: float, floor: float
-) -> None:
+def test_recent_read_overlaps_the_last_by_a_minute_and_leaves_the_rest_to_the_scan(looked: float, floor: float) -> None:
     assert recent_floor(progress(looked=looked), overlap=OVERLAP, now=NOW) == NOW - timedelta(minutes=floor)
 
 

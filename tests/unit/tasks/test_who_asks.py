@@ -151,7 +151,7 @@ def test_nobody_comes_to_them_past_the_question(name: str) -> None:
     assert found == CALLERS[name]
 
 
-def test_the_stamps_adapter_is_imported_where_the_annotation_is_written_and_nowhere_else() -> None:
+def test_stamps_adapter_is_imported_only_where_the_annotation_is_written() -> None:
     importers = {
         path
         for package in ("tasks", "web", "ostler", "cli", "watch", "models")

@@ -130,7 +130,7 @@ def test_a_deleted_pool_takes_no_busy_pod_and_leaves_nothing(
     assert [(row.purpose, row.n, row.ended) for row in rows] == [("job", 2, 2), ("retire", 1, 1)]
 
 
-def test_without_the_policy_a_foreground_deletion_kills_busy_pods_whatever_holds_the_pool(open_scene: Scene) -> None:
+def test_foreground_deletion_kills_busy_pods_without_the_policy_despite_a_finalizer(open_scene: Scene) -> None:
     """What the policy is for."""
     stage = open_scene.stage
     with lingering(stage.kube, open_scene.canary):
@@ -148,7 +148,7 @@ def test_without_policy_and_finalizer_any_deletion_kills_busy_pods(open_scene: S
     until(lambda: not open_scene.busy.keys() & stage.pods().keys(), what="the busy Pods die")
 
 
-def test_without_the_policy_our_finalizer_alone_keeps_busy_pods_through_a_background_deletion(
+def test_finalizer_alone_protects_busy_pods_from_background_deletion(
     open_scene: Scene,
 ) -> None:
     stage = open_scene.stage
@@ -170,7 +170,7 @@ def token_of(stage: Stage, pod: PodSeen) -> str:
 
 
 @pytest.mark.parametrize("accounts", [True, False], ids=["accounts guarded", "Pods alone guarded"])
-def test_a_foreground_deletion_takes_the_tokens_of_pods_unless_their_accounts_are_guarded(
+def test_foreground_deletion_invalidates_pod_tokens_unless_accounts_are_guarded(
     stage: Stage, control_plane: ClusterAccess, *, accounts: bool
 ) -> None:
     """A token that the API server does not take any more is a definite no: a Pod just claimed would get no JIT."""

@@ -111,7 +111,7 @@ def rest(stage: Stage, alive: dict[str, str]) -> None:
         until_it_rests(stage, alive)
 
 
-def test_a_controller_killed_at_each_step_of_a_drain_kills_no_busy_pod_and_leaves_nothing(
+def test_drain_killed_at_each_step_deletes_no_busy_pod_and_leaves_nothing(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with guarded(stage.kube, stage.namespace), killing(stage, monkeypatch) as killer:

@@ -96,7 +96,7 @@ def test_a_pool_serves_again_at_once_when_its_node_is_gone(stage: Stage, nodes: 
     assert (set(stage.pods()), status(stage)["lost"]) == (new, 0)
 
 
-def test_terminating_pods_are_replaced_at_once_and_forced_only_when_their_node_is_gone(
+def test_terminating_pods_are_replaced_at_once_and_forced_when_their_node_is_gone(
     stage: Stage, nodes: Nodes, dead: str
 ) -> None:
     old = set(stage.pods())

@@ -135,7 +135,7 @@ def test_jobs_of_a_changed_pool_wait_unmatched_until_they_were_moved(scene: Scen
     assert {row.hold_reason for row in scene.stage.rows("SELECT hold_reason FROM jobs")} == {"no_pool"}
 
 
-def test_no_transaction_moves_more_than_a_page_and_a_killed_run_is_finished_by_the_next(
+def test_rerouting_moves_one_page_a_transaction_and_resumes_after_a_kill(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene.change("other labels")

@@ -68,7 +68,7 @@ def test_tick_ends_nine_seconds_after_its_first_retirement(stage: Stage) -> None
     assert len(reasons(stage)) == 9
 
 
-def test_a_roll_replaces_warm_pods_a_share_at_a_time_and_waits_for_the_polls_of_the_new_ones(stage: Stage) -> None:
+def test_roll_replaces_warm_pods_share_by_share_and_waits_for_polls_of_new_pods(stage: Stage) -> None:
     stage.pool(replicas=4)
     kept(stage)
     polls(stage)

@@ -162,7 +162,7 @@ def fail(*_: Any, **__: Any) -> None:
     raise ZeroDivisionError
 
 
-def test_a_pool_that_cannot_be_used_is_degraded_and_keeps_its_pods_while_others_go_on(stage: Stage) -> None:
+def test_invalid_pool_is_degraded_and_keeps_its_pods_while_other_pools_continue(stage: Stage) -> None:
     stage.pool("small", replicas=2)
     kept(stage)
     polls(stage)

@@ -203,7 +203,7 @@ def test_what_is_stalled_is_repaired_and_written_down_with_its_grounds(stage: St
 
 
 @of()
-def test_paused_or_beside_another_tick_a_sweep_changes_nothing_and_dry_it_only_names_what_it_would_repair(
+def test_sweep_changes_nothing_when_paused_or_beside_a_tick_and_a_dry_run_only_names(
     stage: Stage, github: GitHub, kin: Kin
 ) -> None:
     kin.stall(stage, github)
@@ -229,9 +229,7 @@ def test_paused_or_beside_another_tick_a_sweep_changes_nothing_and_dry_it_only_n
 
 
 @of("asks")
-def test_a_dry_run_notes_down_nothing_of_what_github_does_not_show_or_does_not_answer(
-    stage: Stage, github: GitHub, kin: Kin
-) -> None:
+def test_dry_run_records_nothing_when_github_shows_nothing_or_fails(stage: Stage, github: GitHub, kin: Kin) -> None:
     without_an_earlier_look(kin).stall(stage, github)
     for github.broken, github.shows_nothing in ((True, False), (False, True)):
         assert written_by(stage, lambda: kin.task.run(dry=True)) <= DRY_WRITES
@@ -438,9 +436,7 @@ def before_its(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], act: Cal
 
 
 @of("remapped")
-def test_a_job_that_github_remaps_while_the_sweep_looks_is_left_where_the_webhook_put_it(
-    stage: Stage, github: GitHub, kin: Kin
-) -> None:
+def test_job_remapped_by_a_webhook_during_the_sweep_is_left_unchanged(stage: Stage, github: GitHub, kin: Kin) -> None:
     kin.stall(stage, github)
     then: list[Any] = []
     remapped = kin.remapped
@@ -490,7 +486,7 @@ OLDER = "UPDATE epochs SET older_since = now(), why = 'it was put back'"
 
 
 @of("writes")
-def test_without_a_budget_or_behind_a_closed_gate_or_in_an_earlier_state_only_what_kills_is_left_to_a_later_tick(
+def test_only_killing_repairs_wait_without_budget_behind_a_closed_gate_or_when_older(
     stage: Stage, github: GitHub, kin: Kin
 ) -> None:
     kin.stall(stage, github)

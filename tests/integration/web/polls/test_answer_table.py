@@ -63,9 +63,7 @@ def test_200_is_written_whole_and_exit_0_names_the_claim(stage: Stage, tmp_path:
     assert JIT not in ended.output
 
 
-def test_204_at_the_end_of_a_hold_is_polled_again_nearly_at_once_and_the_pod_stays_offered(
-    stage: Stage, tmp_path: Path
-) -> None:
+def test_poller_repeats_almost_at_once_and_stays_offered_after_a_204(stage: Stage, tmp_path: Path) -> None:
     pod = stage.pod(stage.pool())
     web = stage.start_web(poll_hold_min=0.2, poll_hold_max=0.3)
 

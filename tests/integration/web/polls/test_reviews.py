@@ -205,7 +205,7 @@ def keys_of(*keys: rsa.RSAPrivateKey) -> Fault:
 
 
 @pytest.mark.parametrize("published", [True, False], ids=["published meanwhile", "never published"])
-def test_a_token_of_a_key_that_was_not_known_is_taken_once_the_cluster_publishes_it_and_refused_else(
+def test_token_of_an_unknown_key_is_accepted_only_when_the_cluster_publishes_the_key(
     stage: Stage, pod: RealPod, web: WebProcess, proxy: FaultProxy, tmp_path: Path, *, published: bool
 ) -> None:
     """A rotation as web sees it: the keys it fetched first have not the one that the real API server signs with.

@@ -47,7 +47,7 @@ def test_a_reconciler_is_woken_at_once_and_then_once_a_second() -> None:
     assert due(hints) == Batch(pools=["small"])
 
 
-def test_a_job_that_began_is_told_after_its_webhook_had_time_and_not_when_the_pod_ended_meanwhile() -> None:
+def test_executing_hint_is_sent_after_a_delay_unless_the_pod_ended_meanwhile() -> None:
     hints, clock = made()
     for uid in ("stays", "ends", "goes"):
         hints.note(Hint.EXECUTING, uid=uid, pool="small")
