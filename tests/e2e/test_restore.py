@@ -159,7 +159,7 @@ def test_a_copy_of_fifty_jobs_ago_harms_no_busy_pod_and_every_job_ends(run: Run)
 
 @pytest.mark.seeds
 @pytest.mark.parametrize("run", ["tests.e2e.rows_alone"], indirect=True)
-def test_whoever_believes_the_copy_alone_takes_busy_pods_for_warm_ones(run: Run) -> None:
+def test_copy_alone_shows_busy_pods_as_warm(run: Run) -> None:
     run.lose_fifty_jobs()
     number = int(
         run.kube.request("GET", f"/api/v1/namespaces/{run.system.namespace}/configmaps/ostler-epoch")["data"]["epoch"]

@@ -55,7 +55,7 @@ def github_says(system: System, job: int) -> dict[str, Any]:
     return found
 
 
-def test_a_job_that_nobody_told_us_of_runs_once_and_one_that_never_starts_ends(system: System) -> None:
+def test_job_without_a_webhook_runs_once_and_one_that_never_starts_ends(system: System) -> None:
     engine = create_engine(system.postgres.url("ostler"))
 
     def rows(statement: str, **given: Any) -> list[Any]:

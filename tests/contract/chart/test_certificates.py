@@ -125,7 +125,7 @@ def test_rotation_lets_every_pod_verify_at_each_step_and_on_the_way_back(cluster
     assert cluster.deploy().secrets == steps[0].secrets
 
 
-def test_certificate_is_made_anew_in_the_second_half_of_its_life_by_the_same_ca(cluster: Cluster) -> None:
+def test_certificate_is_renewed_by_the_same_ca_in_the_second_half_of_its_life(cluster: Cluster) -> None:
     first = cluster.deploy()
     in_300_days = int((datetime.now(UTC) + timedelta(days=300)).timestamp())
     cluster.annotate(ends=str(in_300_days))
@@ -135,7 +135,7 @@ def test_certificate_is_made_anew_in_the_second_half_of_its_life_by_the_same_ca(
     assert second.verified()
 
 
-def test_certificate_for_other_names_is_made_anew(cluster: Cluster) -> None:
+def test_certificate_is_renewed_when_the_names_change(cluster: Cluster) -> None:
     first = cluster.deploy()
     cluster.annotate(names="other.svc")
     second = cluster.deploy()

@@ -126,7 +126,7 @@ def granted(lab: Lab, wanted: dict[str, str], events: tuple[str, ...] = permissi
 # All of it
 
 
-def test_everything_is_looked_at_and_what_is_well_is_ok(whole: Patient, lab: Lab) -> None:
+def test_doctor_checks_everything_and_reports_ok_for_what_works(whole: Patient, lab: Lab) -> None:
     lab.jobs()
     eventually(lambda: bool(lab.deliveries()))
     status, found = whole.look()
@@ -147,7 +147,7 @@ def test_everything_is_looked_at_and_what_is_well_is_ok(whole: Patient, lab: Lab
         assert value not in text_of.stdout + json.dumps(found)
 
 
-def test_without_settings_it_says_which_and_looks_at_the_rest(bare: Patient) -> None:
+def test_doctor_names_missing_settings_and_checks_the_rest(bare: Patient) -> None:
     status, found = bare.look(OSTLER_KUBECONFIG="/nowhere")
     assert status == 1
     assert found["settings"]["outcome"] == "failed"

@@ -248,7 +248,7 @@ def test_a_process_needs_nothing_but_the_database(operator: Operator) -> None:
     assert len(json.loads(done.stdout)) == 3
 
 
-def test_what_is_not_there_is_said_with_where_to_look_and_status_1(operator: Operator) -> None:
+def test_missing_object_is_reported_with_the_place_to_look_and_status_1(operator: Operator) -> None:
     for arguments, where in (
         (("job", "999"), "ostler jobs"),
         (("jobs", "--account", "nobody"), "ostler account list"),

@@ -221,7 +221,7 @@ def test_a_drain_is_followed_until_the_pool_is_gone(shell: Shell, monkeypatch: p
     assert done.stderr == "small drains: 2 busy\n"
 
 
-def test_who_does_not_wait_is_told_where_to_look(shell: Shell) -> None:
+def test_command_that_does_not_wait_names_where_to_look(shell: Shell) -> None:
     shell.pool(held=True)
     done = shell.run("drain", "small", "--yes", "--no-wait")
     assert (done.returncode, done.stdout) == (0, "small drains; `ostler pool list` shows how far it is\n")

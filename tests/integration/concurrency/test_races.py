@@ -266,7 +266,7 @@ NEW_POOL = PoolFacts(
 @pytest.mark.parametrize(
     "look", [pool_mirror.mirror_pool, partial(pool_mirror.mark_problem, problem="bad")], ids=["good", "unusable"]
 )
-def test_a_pool_that_another_look_has_just_made_is_not_taken_for_one_that_went(
+def test_pool_that_another_list_just_created_is_not_taken_for_a_deleted_one(
     database: Database, look: Callable[..., object]
 ) -> None:
     see = partial(look, pool=NEW_POOL, now=NOW)
@@ -279,7 +279,7 @@ def test_a_pool_that_another_look_has_just_made_is_not_taken_for_one_that_went(
     assert rows == [("pool-1", None)]
 
 
-def test_a_pool_of_the_same_name_that_went_between_two_looks_is_ended(database: Database) -> None:
+def test_pool_replaced_under_its_name_between_two_lists_is_ended(database: Database) -> None:
     for uid in ("pool-1", "pool-2"):
         transaction(database.engine, partial(pool_mirror.mirror_pool, pool=replace(NEW_POOL, uid=uid), now=NOW))
     rows = transaction(
@@ -288,7 +288,7 @@ def test_a_pool_of_the_same_name_that_went_between_two_looks_is_ended(database: 
     assert rows == [("pool-1", NOW), ("pool-2", None)]
 
 
-def test_two_looks_at_a_new_pool_make_one_row_of_it(database: Database) -> None:
+def test_two_lists_with_a_new_pool_make_one_row(database: Database) -> None:
     see = partial(pool_mirror.mirror_pool, pool=NEW_POOL, now=NOW)
     with database.engine.begin() as first:
         assert see(first)

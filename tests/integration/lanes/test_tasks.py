@@ -149,7 +149,7 @@ def test_other_pools_are_mirrored_and_scaled_while_a_pool_is_locked(
     waits.assert_short()
 
 
-def test_watch_has_other_claims_looked_up_while_a_claim_is_locked(clusterless: Stage, database: Database) -> None:
+def test_watch_has_other_claims_checked_while_a_claim_is_locked(clusterless: Stage, database: Database) -> None:
     clusterless.rt.engine = make_engine(database.url, pool_size=10, application="a worker")
     claims = []
     for number in (1, 2):

@@ -49,7 +49,7 @@ def test_the_problem_of_an_older_generation_degrades_no_repaired_pool(database: 
     assert look(database, replace(POOL, generation=6), problem="image is missing") == (7, 3, None)
 
 
-def test_the_problem_of_a_newer_generation_is_recorded_until_a_look_without_it(database: Database) -> None:
+def test_problem_of_a_newer_generation_is_recorded_until_a_list_without_it(database: Database) -> None:
     look(database, POOL)
     assert look(database, replace(POOL, generation=8), problem="no image") == (8, 3, "no image")
     assert look(database, replace(POOL, generation=8), problem="no label") == (8, 3, "no label")

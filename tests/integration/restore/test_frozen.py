@@ -215,7 +215,7 @@ def test_older_postgres_stops_matching_mints_and_delivery_and_unconfirmed_does_n
     assert delivered() is not None
 
 
-def test_what_looks_never_delivered_is_not_released_in_an_earlier_state(stage: Stage, pod: str) -> None:
+def test_claim_that_seems_undelivered_is_not_released_when_postgres_is_older(stage: Stage, pod: str) -> None:
     stage.job(7)
     claim_id = stage.claim(pod, job_id=7, state="minted", age=3600)
 

@@ -189,7 +189,7 @@ def test_a_dry_run_changes_nothing(world: World) -> None:
     assert (world.stage.rows("SELECT * FROM epochs"), world.claims()) == (before, [])
 
 
-def test_a_claim_of_before_is_seen_to_have_been_delivered_since(world: World) -> None:
+def test_claim_from_before_the_copy_is_found_delivered(world: World) -> None:
     pod = min(world.stage.pods())
     world.stage.job(7)
     claim_id = world.stage.claim(pod, job_id=7, state="claimed")
@@ -286,7 +286,7 @@ def test_a_claim_of_before_is_its_pods_whatever_its_repository_was_called(world:
     assert sorted(world.github.asked) == ["/repos/acme/shop", "/repositories/5"]
 
 
-def test_a_pod_of_which_nobody_can_say_what_it_does_is_kept_and_named(world: World) -> None:
+def test_pod_with_an_unknown_state_is_left_alone_and_named(world: World) -> None:
     pod = min(world.stage.pods())
     world.stamp(pod, claim=4711, owner=99)
     world.poller_exited(pod)

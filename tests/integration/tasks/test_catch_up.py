@@ -164,7 +164,7 @@ def test_a_webhook_that_comes_late_doubles_nothing(world: World) -> None:
     assert len(world.stage.rows("SELECT 1 FROM job_events WHERE job_id = 7")) == 1
 
 
-def test_a_webhook_that_comes_while_the_sweep_looks_wins(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_webhook_that_arrives_during_the_sweep_wins(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.github.run(job(7))
     original = Tick.repair
 
@@ -187,7 +187,7 @@ def test_a_young_job_may_still_be_told_of(world: World) -> None:
     assert sum(each.startswith("jobs") for each in asked) == 1, "a run that young holds no older job"
 
 
-def test_a_job_that_we_think_waits_for_its_environment_is_let_go(world: World) -> None:
+def test_job_recorded_as_waiting_for_its_environment_is_queued(world: World) -> None:
     world.known(7, "waiting")
     world.github.run(job(7), job(8, "waiting"), status="in_progress")
     world.tick()
@@ -360,7 +360,7 @@ def test_a_redirect_is_paid_for_and_not_given_back(world: World) -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_redirect_of_the_look_up_of_a_run_is_paid_for(world: World, *, known: bool) -> None:
+def test_redirect_of_a_run_lookup_is_charged_to_the_budget(world: World, *, known: bool) -> None:
     run = world.github.run(job(7), status="requested") if known else 5
     world.known(7, minutes=61, run=run)
     world.github.redirects = 1
@@ -525,7 +525,7 @@ def test_a_run_that_cannot_be_read_stops_no_other(world: World, error: Exception
     assert world.shown(7) == ("queued", None)
 
 
-def test_runs_that_are_silent_one_after_the_other_are_passed_by_the_next_tick(world: World) -> None:
+def test_runs_that_time_out_in_a_row_are_skipped_by_the_next_tick(world: World) -> None:
     for number in range(3):
         world.github.broken[world.github.run(job(10 + number))] = Retryable("502")
     world.github.run(job(8))
@@ -575,7 +575,7 @@ def test_a_process_that_is_killed_at_a_repository_begins_with_another(world: Wor
     assert world.tick()[0] == "queued acme/zoo"
 
 
-def test_a_list_that_another_version_kept_is_asked_for_anew(world: World) -> None:
+def test_list_cached_by_another_version_is_fetched_again(world: World) -> None:
     run = world.github.run(job(8))
     world.tick()
     world.stage.rows("""UPDATE catch_up_repositories SET lists = jsonb_set(lists, '{queued,runs}', '[{"id": 1}]')""")
@@ -756,7 +756,7 @@ def test_two_copies_at_once_bring_a_job_once(world: World) -> None:
     assert len(world.stage.rows("SELECT 1 FROM repairs")) == 1
 
 
-def test_coverage_is_what_was_looked_at_of_what_was_due(world: World) -> None:
+def test_coverage_is_the_checked_share_of_what_was_due(world: World) -> None:
     world.known(2, "completed", repository="acme/zoo")
     world.github.breaks["acme/zoo"] = Gone("404")
     world.tick()

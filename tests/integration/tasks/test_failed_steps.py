@@ -333,7 +333,7 @@ def waits_of(stage: Stage, claim: int, *, tried_for: tuple[float, ...]) -> list[
     return waits
 
 
-def test_a_pod_that_stays_terminating_is_looked_at_ever_less_often_and_deleted_once(
+def test_pod_that_stays_terminating_is_checked_ever_less_often_and_deleted_once(
     stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deleted: list[str] = []

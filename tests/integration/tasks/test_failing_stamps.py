@@ -112,7 +112,7 @@ class TestPoll:
         stamp.run(**message)
         assert written == [removing]
 
-    def test_the_stamp_returns_at_once_when_the_job_is_seen_to_run(self, clusterless: Stage, removing: int) -> None:
+    def test_stamp_returns_at_once_when_github_shows_the_job_running(self, clusterless: Stage, removing: int) -> None:
         poll(clusterless, removing, "poll-9")
         transaction(
             clusterless.rt.engine, lambda db: execute_unidentified(db, removing, now=utcnow(), who="test", why="test")

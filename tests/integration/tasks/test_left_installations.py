@@ -91,7 +91,7 @@ def test_unknown_installation_is_skipped_by_sweeps_once_it_is_marked(stage: Stag
     assert now_is(stage) == 501
 
 
-def test_installation_that_was_told_of_is_newer_than_one_that_only_jobs_named(stage: Stage) -> None:
+def test_installation_from_an_event_is_newer_than_one_that_only_jobs_named(stage: Stage) -> None:
     stage.claim("pod", job_id=1, state="claimed")
     stage.rows("UPDATE installations SET event_at = now() WHERE id = 501")
 

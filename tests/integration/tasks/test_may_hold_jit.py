@@ -103,7 +103,7 @@ class TestRetire:
         retire.run(claim_id=claim)
         assert pod not in stage.pods()
 
-    def test_a_delivered_pod_of_which_no_runner_is_known_stays(self, stage: Stage, pod: str) -> None:
+    def test_delivered_pod_without_a_known_runner_stays(self, stage: Stage, pod: str) -> None:
         stage.job(7)
         ended(stage, stage.claim(pod, job_id=7, state="delivered"))
         claim = stage.retire_claim(pod)
@@ -176,7 +176,7 @@ class TestUnstamp:
 
 
 class TestReleaseOfADeliveredClaim:
-    def test_a_pod_of_which_no_runner_is_known_keeps_its_claim_until_it_has_ended(self, stage: Stage, pod: str) -> None:
+    def test_pod_without_a_known_runner_keeps_its_claim_until_it_ends(self, stage: Stage, pod: str) -> None:
         stage.job(7)
         claim = stage.claim(pod, job_id=7, state="delivered", age=400)
         release.run(claim_id=claim)

@@ -122,7 +122,7 @@ def test_a_runner_of_a_repository_is_made_by_its_id(stage: Stage, github: SlowGi
     assert github.paths == ["/repositories/11"]
 
 
-def test_the_look_up_of_an_older_attempt_takes_its_time_from_the_same_lease(stage: Stage, github: SlowGitHub) -> None:
+def test_lookup_of_an_older_attempt_takes_its_time_from_the_same_lease(stage: Stage, github: SlowGitHub) -> None:
     claim_id = claimed(stage)
     stage.rows(
         "INSERT INTO mint_attempts (claim_id, runner_name, outcome, created_at) VALUES (:id, 'old', 'open', now())",

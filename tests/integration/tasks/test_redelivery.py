@@ -325,7 +325,7 @@ def test_what_fails_during_a_long_scan_does_not_wait_for_it(stage: Stage) -> Non
     assert stage.tick() == [young]
 
 
-def test_a_look_that_breaks_moves_nothing_and_is_made_good_by_the_next(stage: Stage) -> None:
+def test_failed_read_moves_nothing_and_is_made_up_by_the_next(stage: Stage) -> None:
     stage.github.add("fine", status="OK")
     stage.tick()
     stage.later(60)
@@ -366,7 +366,7 @@ def test_a_delivery_that_is_listed_late_is_found_by_the_next_scan(stage: Stage) 
     assert stage.tick() == [late]
 
 
-def test_a_cursor_that_github_refuses_begins_the_scan_anew(stage: Stage) -> None:
+def test_cursor_refused_by_github_restarts_the_scan(stage: Stage) -> None:
     many(stage, 10)
     stage.tick()
     lost = stage.github.add("lost", ago=5)

@@ -460,7 +460,7 @@ def test_probe_stays_one_while_its_pool_was_routed_lately(clusterless: Stage, gi
     assert holds(clusterless) == {1: None, 2: "backoff"}
 
 
-def test_refused_probe_waits_with_the_others_when_its_hold_is_looked_at_early(
+def test_refused_probe_waits_with_the_others_when_its_hold_is_checked_early(
     clusterless: Stage, github: RefusingGitHub
 ) -> None:
     github.refuses = {2: said(Forbidden("no"), status=403)}

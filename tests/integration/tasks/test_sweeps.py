@@ -235,7 +235,7 @@ def looks() -> dict[str, float]:
     ],
     ids=["a spare", "one whose job runs elsewhere", "one whose runner is busy with another job"],
 )
-def test_a_claim_that_gets_another_job_while_it_is_looked_at_keeps_that(
+def test_claim_that_gets_another_job_during_its_check_keeps_that_job(
     stage: Stage, pod: str, github: StubGitHub, monkeypatch: pytest.MonkeyPatch, has: int | None, runner: str, said: Any
 ) -> None:
     for job in (7, 8):
@@ -256,7 +256,7 @@ def test_a_claim_that_gets_another_job_while_it_is_looked_at_keeps_that(
     assert tuple(run) == (1, 0, 1)
 
 
-def test_an_absent_runner_is_released_only_after_two_looks_a_minute_apart(
+def test_absent_runner_is_released_only_after_two_checks_a_minute_apart(
     stage: Stage, pod: str, github: StubGitHub
 ) -> None:
     stage.job(7)
@@ -513,7 +513,7 @@ def test_what_an_account_runs_on_other_runners_uses_nothing_of_its_budget(stage:
         assert usage_of(db, [1])[1].count == 1
 
 
-def test_late_look_at_a_runner_changes_no_claim_that_has_ended(clusterless: Stage) -> None:
+def test_late_check_of_a_runner_changes_no_ended_claim(clusterless: Stage) -> None:
     stage = clusterless
     stage.add_pod("pod-1")
     stage.job(7)

@@ -19,7 +19,7 @@ def led(scene: Scene, **settings: float) -> Watch:
     return watch
 
 
-def test_what_happens_to_a_pod_is_told_and_shown(scene: Scene) -> None:
+def test_changes_of_a_pod_are_reported_and_shown(scene: Scene) -> None:
     before = scene.runner("small-0000000a")
     watch = led(scene, lease=10)
     ends, runs = scene.runner("small-0000000b"), scene.runner("small-0000000c")
@@ -48,7 +48,7 @@ def test_what_happens_to_a_pod_is_told_and_shown(scene: Scene) -> None:
         until(lambda: bool(redis.exists(f"ostler:watched:{scene.namespace}")), what="a sign for the reconcilers")
 
 
-def test_a_pool_whose_spec_changes_is_told_and_one_whose_status_does_is_not(scene: Scene) -> None:
+def test_spec_change_of_a_pool_is_reported_and_a_status_change_is_not(scene: Scene) -> None:
     led(scene, lease=10)
     until(lambda: scene.changed() == ["small"], what="the pool as it is at first")
 
@@ -92,7 +92,7 @@ def test_a_leader_that_ends_gives_its_lease_back(scene: Scene) -> None:
     until(led_again.leads, what="a leader that did not wait for the Lease to run out")
 
 
-def test_a_forgotten_version_has_the_pods_listed_again_and_what_is_missing_told(scene: Scene) -> None:
+def test_expired_version_has_the_pods_listed_again_and_missing_pods_reported(scene: Scene) -> None:
     gone = scene.runner("small-0000000a")
     watch = led(scene)
     # Every new watch is answered as expired until the fault is taken away; the one that stands is cut.
@@ -112,7 +112,7 @@ def test_a_forgotten_version_has_the_pods_listed_again_and_what_is_missing_told(
     assert scene.told("gone").count(gone.uid) == 1
 
 
-def test_a_watch_that_went_silent_is_found_out_and_what_it_kept_to_itself_is_told(scene: Scene) -> None:
+def test_stalled_watch_is_detected_and_its_missed_changes_are_reported(scene: Scene) -> None:
     gone = scene.runner("small-0000000a")
     watch = led(scene, timeout=2)
     until(lambda: watch.relay.silence_watches() == 2, what="the watches of Pods and pools to silence")

@@ -27,7 +27,7 @@ def follow(monkeypatch: pytest.MonkeyPatch, *looks: list[dict[str, Any]], stalle
     return good, said[-1]
 
 
-def test_it_waits_until_its_jobs_are_over_and_looks_at_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_traffic_waits_until_its_jobs_are_over_and_ignores_others(monkeypatch: pytest.MonkeyPatch) -> None:
     began = [job(1), job(2, status="in_progress", conclusion=None), job(3, executions=2)]
     ended = [job(1), job(2), job(3, executions=2)]
     assert follow(monkeypatch, began, ended) == (True, "2 of 2 jobs completed exactly once")

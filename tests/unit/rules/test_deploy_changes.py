@@ -291,7 +291,7 @@ def test_an_address_that_a_live_load_balancer_has_stays() -> None:
     assert Danger.BUSY_REACHES_WEB not in {each.danger for each in judge(Deploy(old=new, new=new)).refusals}
 
 
-def test_the_notes_of_a_verdict_say_what_was_not_looked_at() -> None:
+def test_notes_of_a_verdict_name_what_was_not_checked() -> None:
     other = thing("CiliumNetworkPolicy", "c", group="cilium.io/v2")
     notes = judge(Deploy(old=read(pool("a")), new=read(other))).notes
     assert [note.partition(" ")[0] for note in notes] == ["no", "not", "the", "pools"]

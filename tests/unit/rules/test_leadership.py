@@ -37,7 +37,7 @@ def test_a_leader_that_cannot_renew_stops_before_another_may_begin() -> None:
 
 @settings(deadline=None)
 @given(renewed=st.floats(0, 100), looked_after=st.floats(0, 100), duration=st.floats(1, 50))
-def test_nobody_takes_a_lease_while_its_holder_leads(renewed: float, looked_after: float, duration: float) -> None:
+def test_lease_is_not_acquired_while_its_holder_leads(renewed: float, looked_after: float, duration: float) -> None:
     """The other saw the renewal `looked_after` seconds later at the soonest, so it waits from then."""
     lease = replace(HELD, duration=duration)
     if next_step(lease, me="me", unchanged_for=renewed - looked_after) is LeaseStep.TAKE:

@@ -359,7 +359,7 @@ def test_a_failed_start_that_could_not_be_retired_is_not_counted() -> None:
     assert (made.retire, made.failed_starts, made.starts) == ((), (), Starts())
 
 
-def test_a_start_has_failed_at_the_end_of_its_timeout_whoever_else_starts() -> None:
+def test_start_fails_at_the_end_of_its_timeout_although_others_start() -> None:
     made = look(pool(2), pod(1, PodState.STARTING, age=1), pod(2, PodState.STARTING, age=300))
     assert retired(made) == [(2, Why.NOT_STARTED)]
 

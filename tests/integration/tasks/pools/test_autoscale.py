@@ -486,7 +486,7 @@ def test_two_at_once_do_it_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -
     ],
     ids=["paused", "a lower maximum", "scaled by hand", "a label"],
 )
-def test_what_changed_between_look_and_write_is_not_written_over(
+def test_change_between_read_and_write_is_not_overwritten(
     stage: Stage, change: dict[str, Any], ends_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool(stage)
@@ -518,7 +518,7 @@ def test_a_pool_whose_deletion_is_asked_for_meanwhile_is_left(stage: Stage, monk
     patch(stage, "small", {"metadata": {"finalizers": None}})
 
 
-def test_jobs_are_matched_anew_when_the_row_was_older_than_the_spec(stage: Stage) -> None:
+def test_jobs_are_matched_again_when_the_row_is_older_than_the_spec(stage: Stage) -> None:
     pool(stage)
     patch(stage, "small", {"spec": {"routingPriority": 5}})
     autoscale.run()

@@ -188,7 +188,7 @@ def test_a_busy_pod_of_a_gone_node_is_replaced_and_charged_to_nobody(stage: Stag
         ("offline", ("completed", "failure", RUNNER), "completed", None),
     ],
 )
-def test_a_busy_pod_of_a_gone_node_ends_after_two_looks_without_its_runner(
+def test_busy_pod_of_a_gone_node_ends_after_two_checks_without_its_runner(
     stage: Stage,
     github: StubGitHub,
     nodes: Nodes,

@@ -39,7 +39,7 @@ def test_of_too_many_those_go_that_never_polled_and_then_those_idle_longest(stag
     assert reasons(stage) == dict.fromkeys((third, fourth), "the pool has too many Pods")
 
 
-def test_one_tick_retires_five_however_often_the_pool_is_looked_at(stage: Stage) -> None:
+def test_one_tick_retires_five_however_often_the_pool_is_reconciled(stage: Stage) -> None:
     stage.pool(replicas=7)
     kept(stage)
     polls(stage)

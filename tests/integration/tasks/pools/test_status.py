@@ -143,9 +143,7 @@ def test_a_pool_at_rest_costs_one_list_and_no_write(stage: Stage, monkeypatch: p
     assert asked == [("GET", "pods")]
 
 
-def test_a_status_that_could_not_be_written_is_written_by_the_next_look(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_status_write_is_repeated_by_the_next_reconcile(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.pool(replicas=1)
     kept(stage)
     polls(stage)
@@ -259,7 +257,7 @@ def test_a_held_pool_without_a_row_drains_though_it_cannot_be_used(stage: Stage)
     assert get_pool(stage.kube, namespace=stage.namespace, name="small") is None
 
 
-def test_an_older_look_at_a_pool_does_not_undo_a_newer_one(stage: Stage) -> None:
+def test_older_list_of_a_pool_does_not_undo_a_newer_one(stage: Stage) -> None:
     pool = stage.pool("small", replicas=1)
     kept(stage)
     newer = patch_pool_replicas(stage.kube, namespace=stage.namespace, name="small", replicas=2)

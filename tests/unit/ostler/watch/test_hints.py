@@ -70,7 +70,7 @@ def test_a_message_names_so_many_pods_at_most_and_the_next_one_the_others() -> N
     assert (len(first.gone), second.gone) == (BATCH, [str(BATCH)])
 
 
-def test_what_could_not_be_sent_waits_and_beyond_a_bound_everything_is_looked_at() -> None:
+def test_unsent_hints_wait_and_beyond_a_bound_everything_is_checked() -> None:
     hints, _ = made()
     batch = Batch(pools=["small"], gone=["a"], executing=["b"], everything=True)
     hints.put_back(batch)
@@ -95,7 +95,7 @@ def test_lists_that_follow_each_other_do_not_make_the_sweeps_run_without_a_pause
     assert due(hints) == Batch(everything=True)
 
 
-def test_who_leads_no_more_tells_nothing() -> None:
+def test_former_leader_sends_nothing() -> None:
     hints, _ = made()
     for hint in Hint:
         hints.note(hint, uid=f"of {hint}", pool="small")
