@@ -158,7 +158,7 @@ def test_a_copy_of_fifty_jobs_ago_harms_no_busy_pod_and_every_job_ends(run: Run)
 
 
 @pytest.mark.seeds
-@pytest.mark.parametrize("run", ["tests.e2e.rows_alone"], indirect=True)
+@pytest.mark.parametrize("run", ["tests.e2e.unchecked_worker"], indirect=True)
 def test_copy_alone_shows_busy_pods_as_warm(run: Run) -> None:
     run.lose_fifty_jobs()
     number = int(
