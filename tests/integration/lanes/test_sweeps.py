@@ -27,7 +27,7 @@ from tests.database import Database
 from tests.integration.lanes.locks import locked
 from tests.integration.tasks.conftest import RUNNER, Stage, StubRuntime
 from tests.integration.tasks.listing import job
-from tests.integration.tasks.sweeps.kin import FAMILY, GitHub, Kin
+from tests.integration.tasks.sweeps.family import FAMILY, GitHub, Kin
 from tests.integration.tasks.sweeps.test_family import forget_looks, see_own_nodes, tidy
 
 pytestmark = pytest.mark.timeout(300)

@@ -42,7 +42,7 @@ from tasks.worker import runtime as current
 from tasks.worker.app import app
 from tests.database import Database
 from tests.integration.tasks.conftest import Stage, StubRuntime
-from tests.integration.tasks.sweeps.kin import (
+from tests.integration.tasks.sweeps.family import (
     FAMILY,
     RELEASING,
     RETIRING,
