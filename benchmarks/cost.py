@@ -1,4 +1,4 @@
-"""What a job costs in CPU, by process, and how many a second the whole demo sustains, on each kind of cluster.
+"""CPU cost of a job by process, and the jobs per second that the whole demo sustains, on each kind of cluster.
 
 Everything runs: the cluster, the lab's GitHub and kubelet, every process of Ostler. As many jobs are kept open as keep
 every Pod at work; nothing is idle, so the machine is the limit, shared by what is measured and what is not.

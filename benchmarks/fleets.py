@@ -1,4 +1,4 @@
-"""What bad fleets cost their healthy neighbours: queued → JIT beside pools that fail, and beside as many idle Pods.
+"""Cost of bad fleets for healthy neighbours: queued → JIT beside pools that fail, and beside as many idle Pods.
 
 Pairs in turns on the embedded cluster with simulated Pods: the same jobs in the same two healthy pools, once beside the
 bad pools of `make chaos SCENARIO=fleets` with jobs of their own, once beside as many Pods that are well and idle. The

@@ -1,1 +1,1 @@
-"""What lets the whole system run, and break, on one machine. Nothing of Ostler imports it but the command."""
+"""Laboratory that runs, and breaks, the whole system on one machine. Only the command imports it."""

@@ -1,4 +1,4 @@
-"""Which programs of a running system have ended, and which of them can be started again."""
+"""Programs of a running system that have ended, and those of them that can be started again."""
 
 from __future__ import annotations
 

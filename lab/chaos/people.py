@@ -1,4 +1,4 @@
-"""What people and autoscalers do to pools and nodes while jobs run: nothing of it may touch a job."""
+"""Changes that people and autoscalers make to pools and nodes while jobs run. None of them may touch a job."""
 
 from __future__ import annotations
 

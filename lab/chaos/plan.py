@@ -1,4 +1,4 @@
-"""What a chaos run breaks, and when: a function of its seed and of how many jobs it sends, and of nothing else.
+"""Plan of a chaos run: each fault and its time, a pure function of the seed and of the number of jobs.
 
 Two kinds of faults: those that any message or call may meet (`Rates`, with dice where they are played), and strikes,
 each due when so many jobs are over. So the same seed breaks the same things at the same points of the work, however

@@ -1,4 +1,4 @@
-"""Who may get what: queued jobs and idle runners, paired at random.
+"""Pairing of queued jobs and idle runners, at random.
 
 A job fits a runner of its organisation or of its repository whose labels cover its own, in any case; one of the
 organisation only if its group admits the repository.
