@@ -1,4 +1,4 @@
-"""What the chart puts before a deletion of runner Pods, in force for one namespace of a test."""
+"""The chart's guard against deletions of runner Pods, in force for one namespace of a test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How each transition is reached: the work that has to happen, and what has to go wrong, for it to be committed.
+"""Scenarios that reach each transition: the necessary work, and the fault that makes the transition happen.
 
 `SCENARIOS` names one for every entry of the transition table; a transition without one fails the kill-point test.
 A scenario is a context: entered, it has done what leads there; left, it has taken back what it broke. Work that it

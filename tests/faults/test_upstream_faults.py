@@ -1,4 +1,4 @@
-"""What Ostler leans on breaks: Redis, Postgres, replies of GitHub and of web, stamps, Pods. Nothing is lost.
+"""Faults around Ostler: Redis, Postgres, replies of GitHub and of web, stamps, Pods. Nothing is lost.
 
 One system runs for the whole module. After each fault it has to come to rest by itself, and then everything that has
 happened so far is judged: by the lab's logs, and by the laws.

@@ -1,4 +1,4 @@
-"""What follows a request on its connection: neither a second request beside it, nor a body taken for one."""
+"""One request at a time on a connection: no second request beside it, and no body taken for one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Pods a worker may create under the chart's policy; asked of a real API server, as the worker."""
+"""Pods that a worker may create under the chart's policy; asked of a real API server, as the worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the processes live by, really done by their adapters as their identities; and what must never happen, tried."""
+"""Acts of the processes, really done by their adapters as their identities; and forbidden acts, tried."""
 
 from __future__ import annotations
 

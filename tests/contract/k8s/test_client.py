@@ -1,4 +1,4 @@
-"""Who a client is, how long it waits, and what it raises."""
+"""The Kubernetes client: its identity, its timeouts and the errors it raises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the steps of one example share: real tables and real task bodies, a broker that is a list, a clock.
+"""Shared state of the steps of one example: real tables and real task bodies, a broker that is a list, a clock.
 
 A message may be run late, twice or never. A step runs in a thread of its own and stops at its outside calls.
 """

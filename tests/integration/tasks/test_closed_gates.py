@@ -1,4 +1,4 @@
-"""What a closed gate stops, task by task: what deletes Pods that live. Dispatch goes on, and so does what it needs."""
+"""A closed gate stops, task by task, the deletion of live Pods. Dispatch and all that it needs go on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever wants a Pod gone, un-stamped or scaled away: one that may hold a JIT stays (law L3)."""
+"""A Pod that might hold a JIT is not deleted, un-stamped or scaled away, whichever task asks (law L3)."""
 
 from __future__ import annotations
 

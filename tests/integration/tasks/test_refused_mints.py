@@ -1,4 +1,4 @@
-"""What GitHub refuses backs off, and nothing beside it: by runner group, repository or account, in GitHub's words."""
+"""Mints that GitHub refuses back off by runner group, repository or account, in GitHub's words, and no others do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long what is stalled has been, and had been when it was served: in rows, and in the metric."""
+"""Age of stalled work, now and when it was served: in rows, and in the metric."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may use a pool: allow lists, jobs of forks, and runner groups, from the webhook to the mint."""
+"""Access to a pool: allow lists, jobs of forks, and runner groups, from the webhook to the mint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows from the watch's hints: nothing that a GET or a row does not prove, and nothing twice."""
+"""Effects of the watch's hints: nothing that a GET or a row does not prove, and nothing twice."""
 
 from __future__ import annotations
 

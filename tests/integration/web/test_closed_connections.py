@@ -1,4 +1,4 @@
-"""What a connection leaves behind in a web process once it is closed: nothing that waits for the garbage collector.
+"""A closed connection leaves nothing in a web process that waits for the garbage collector.
 
 A connection with TLS has a buffer of 256 KiB and OpenSSL's state. Full collections are rare in a web process, so a
 reference cycle keeps all of that for minutes, and each poll is a new connection.

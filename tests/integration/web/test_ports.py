@@ -1,4 +1,4 @@
-"""Which path is served on which port, in one process with all of them."""
+"""The paths of each port, in one process with all of them."""
 
 from __future__ import annotations
 

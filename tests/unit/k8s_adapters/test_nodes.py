@@ -1,4 +1,4 @@
-"""What a Pod asks of nodes, and what of a node counts."""
+"""Resources that a Pod requests from nodes, and the nodes that count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a chaos run takes for a broken law, and what not."""
+"""Broken laws, as a chaos run recognises them, and harmless events that it does not report."""
 
 from __future__ import annotations
 

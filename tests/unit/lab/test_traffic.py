@@ -1,4 +1,4 @@
-"""What `python -m lab.traffic` says of the jobs that it sent."""
+"""Report of `python -m lab.traffic` about the jobs that it sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the autoscaler decides while nodes are not Ready."""
+"""Decisions of the autoscaler while nodes are not Ready."""
 
 from __future__ import annotations
 

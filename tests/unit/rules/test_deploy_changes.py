@@ -1,4 +1,4 @@
-"""What goes with a deploy, and what must not; what of an admission policy is seen in its text."""
+"""Objects that disappear with a deploy, those that must not, and the text of an admission policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose job comes next: budgets hold, nobody blocks another account, shares follow weights."""
+"""Order of jobs: budgets hold, no account blocks another, shares follow weights."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Which pool serves a job: cover, exact set, fewest labels, priority, and never a guess."""
+"""Choice of the pool for a job: cover, exact set, fewest labels, priority, and never a guess."""
 
 from collections.abc import Iterable
 

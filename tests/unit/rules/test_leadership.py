@@ -1,4 +1,4 @@
-"""Who leads: never two by the rule, whatever the clocks of the machines say, and never nobody for long."""
+"""Leadership: never two leaders by the rule, whatever the clocks of the machines say, and never none for long."""
 
 from __future__ import annotations
 

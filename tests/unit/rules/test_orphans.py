@@ -1,4 +1,4 @@
-"""What is an orphan, and what only looks like one."""
+"""Orphans, and objects that only look like one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far back deliveries are read, when a list is believed, and how often one is asked for."""
+"""Range of the deliveries to read, belief in a list, and the interval between two requests."""
 
 from __future__ import annotations
 

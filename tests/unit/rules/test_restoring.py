@@ -1,4 +1,4 @@
-"""What `ostler restore` makes of a Pod: never free what may hold a JIT, never lose what a later claim holds."""
+"""Judgement of `ostler restore` on a Pod: never free one that might hold a JIT, never lose one with a later claim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When runners that never execute brake a pool or an account, and when a probe may go."""
+"""Brakes of pools and accounts by runners that never execute, and their probes."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""What a change of a Pod is worth telling."""
+"""Changes of a Pod that are worth a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where an error has a reason in words, nothing tells the name of its class."""
+"""Handlers of errors that have a reason in words never log the name of the class instead."""
 
 from __future__ import annotations
 

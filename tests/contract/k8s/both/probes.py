@@ -1,4 +1,4 @@
-"""What both API servers are asked: every verb of the claim path and of the lab's kubelet, with its error cases."""
+"""Probes of both API servers: every verb of the claim path and of the lab's kubelet, with its error cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pool's status says, when it is written, what a pool that cannot be used says, and what paused ones do."""
+"""A pool's status: its content, when it is written, and the status of unusable and paused pools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has been over for long is forgotten, a page to a transaction; nothing live is, however old."""
+"""Pruning: old finished rows are deleted, a page per transaction; live rows never are, however old."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Pods may poll, and what the others are told."""
+"""Pods that may poll, and the answers to the others."""
 
 from __future__ import annotations
 

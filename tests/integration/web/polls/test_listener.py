@@ -1,4 +1,4 @@
-"""What is said to a web process, and what it does about what it did not hear."""
+"""Notifications to a web process, and its recovery from those that it missed."""
 
 from __future__ import annotations
 

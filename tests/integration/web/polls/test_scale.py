@@ -1,4 +1,4 @@
-"""What a thousand held polls cost: memory, and nothing else."""
+"""Cost of a thousand held polls: memory, and nothing else."""
 
 from __future__ import annotations
 

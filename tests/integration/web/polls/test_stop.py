@@ -1,4 +1,4 @@
-"""What becomes of offers when connections close and processes stop."""
+"""Offers when connections close and processes stop."""
 
 from __future__ import annotations
 
