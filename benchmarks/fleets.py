@@ -108,7 +108,7 @@ class _Load:
         self._sent = 0
 
     def drive(self, seconds: float) -> None:
-        """Send for so long."""
+        """Send for `seconds`."""
         began = time.monotonic()
         for turn in range(int(seconds * RATE)):
             time.sleep(max(0.0, began + turn / RATE - time.monotonic()))

@@ -19,7 +19,7 @@ AGAIN = 1.0
 
 
 After = Callable[[float, Callable[[], object]], None]
-"""Has something done in so many seconds."""
+"""Runs a function after a number of seconds."""
 
 
 class People:

@@ -49,7 +49,7 @@ WAITS = (
 """The settings that hold such waits, in seconds."""
 
 BUDGET = {"OSTLER_DEFAULT_BUDGET_COUNT": "8"}
-"""Small enough to bind: three accounts could take 24 Pods, of which there are 20."""
+"""Small enough to bind: three accounts could take 24 Pods, and there are 20."""
 
 
 def scaled() -> Mapping[str, str]:

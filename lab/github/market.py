@@ -16,7 +16,7 @@ from lab.github.entities import Job, Runner
 
 
 class Bag:
-    """A set of ids from which a random one is taken in constant time."""
+    """A set of ids that gives out a random one in constant time."""
 
     def __init__(self) -> None:
         self._items: list[int] = []
