@@ -52,7 +52,7 @@ class Scene:
     control_plane: ControlPlane
 
     def calls(self) -> list[dict[str, Any]]:
-        """Return what the API server noted down of each call to the runners' namespace and to what has none."""
+        """Return the API server's audit entries of calls to the runners' namespace and to resources without one."""
         lines = (self.control_plane.folder / AUDIT_LOG).read_text().splitlines()
         return [json.loads(line) for line in lines[:-1]]
 
@@ -137,7 +137,7 @@ def test_jobs_run_where_every_process_is_its_own_service_account(scene: Scene) -
 
 
 def done(scene: Scene) -> set[tuple[str, str, str]]:
-    """Return process, resource and verb of what was done."""
+    """Return process, resource and verb of each act."""
     identities = scene.system.identities
     assert identities is not None
     users = {identities.user(process): process for process in ("web", "worker", "watch")}

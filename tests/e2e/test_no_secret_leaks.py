@@ -47,7 +47,7 @@ PIECE = 40
 """Characters of a secret that are enough to know it by; it may be cut short where it leaks."""
 
 JWT = re.compile(rb"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}")
-"""An App's JWT or the token of a ServiceAccount, whoever made it."""
+"""An App's JWT or the token of a ServiceAccount, of any issuer."""
 
 
 class Overhear:
@@ -101,7 +101,7 @@ def notices(url: str) -> Callable[[Overhear], None]:
 
 @dataclass
 class Stage:
-    """The running system, what is overheard of it, and samples of what is there only for a moment."""
+    """The running system, its overheard traffic, and samples of short-lived data."""
 
     system: System
     kube: KubeClient

@@ -23,7 +23,7 @@ LABELS = ("self-hosted", "linux", "old")
 def system(
     control_plane: ClusterAccess, admin: KubeClient, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[System]:
-    """A pool of which the runners are too old; one of its Pods is real processes."""
+    """A pool with too old runners; one of its Pods is real processes."""
     namespace = f"old-{secrets.token_hex(4)}"
     admin.request("POST", "/api/v1/namespaces", body={"metadata": {"name": namespace}})
     pool = LabPool("old", LABELS, 3, spec={"image": "registry.example.com/ci/runner:too-old"})

@@ -83,7 +83,7 @@ def a_pod_deleted_while_it_runs(stage: Stage) -> Iterator[list[int]]:
 
 @contextmanager
 def a_pod_deleted_while_it_runs_unseen(stage: Stage) -> Iterator[list[int]]:
-    """Pods deleted while they run a job of which no `in_progress` came: GitHub calls their runners busy for a while."""
+    """Pods deleted while they run a job without an `in_progress`: GitHub calls their runners busy for a while."""
     with stage.mints_held():
         jobs = stage.send(stage.copies, seconds=120)
         stage.until(lambda: len(stage.job_states(jobs)) == len(jobs), what="rows of the jobs")

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(1200)
 
 @pytest.fixture(scope="module")
 def stage(control_plane: ClusterAccess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """A system with two beats, of which one is active."""
+    """A system with two beats, one of them active."""
     folder = tmp_path_factory.mktemp("upstream-faults")
     with running(folder, control_plane, f"upstream-{secrets.token_hex(4)}", workers=2, beats=2) as stage:
         yield stage

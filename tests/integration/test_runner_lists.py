@@ -204,7 +204,7 @@ def test_a_list_that_took_long_is_used_for_longer(
 def test_a_list_of_minutes_is_whole_within_one_tick(
     rt: StubRuntime, monkeypatch: pytest.MonkeyPatch, sweep: Any
 ) -> None:
-    """10,000 runners are 100 pages, of which each may take a second and more."""
+    """10,000 runners are 100 pages, and each page might take a second and more."""
     claims(rt, "runner-7")
     if sweep is finished_jobs:
         rows(rt, "UPDATE claims SET state = 'executing', spare_since = NULL")

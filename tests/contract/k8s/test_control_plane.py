@@ -1,4 +1,4 @@
-"""The control plane itself: it ends with whoever started it, is shared by a run, and says what it lacks."""
+"""The control plane itself: it ends with the process that started it, is shared by a run, and says what it lacks."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class Beats:
         ]
 
     def events(self, child: Child) -> list[str]:
-        """Return the names of what a beat logged."""
+        """Return the names of the events that a beat logged."""
         lines = child.log.read_text().splitlines()
         return [json.loads(line)["event"] for line in lines if line.startswith("{")]
 
@@ -106,7 +106,7 @@ class Beats:
 
     @contextmanager
     def another_stands_by(self) -> Iterator[None]:
-        """Return from what is done inside once a beat has tried to get a lock that another holds.
+        """Leave the block once a beat has tried to acquire a lock that another holds.
 
         Nothing else sends a SET: the one that begins writes its probe, and then asks for the lock.
         """

@@ -1,4 +1,4 @@
-"""A Redis that loses everything: whoever becomes active brings the schedule back, and nobody has to be started again.
+"""A Redis that loses everything: the next active beat restores the schedule, and no process has to be restarted.
 
 One process each, with the test as the other beat. `test_two_beats.py` has two, with the lock's real timeout.
 """

@@ -20,7 +20,7 @@ PERIOD = 1.0
 
 @pytest.fixture
 def system(tmp_path: Path) -> Iterator[System]:
-    """A whole system without Pods, of which some sweep has begun."""
+    """A whole system without Pods after the start of some sweep."""
     options = Options(pools=(), settings={"OSTLER_RESUME_EVERY": str(PERIOD)})
     with System(tmp_path, options, say=lambda _: None, cluster="embedded") as found:
         until(lambda: well(found), within=120)

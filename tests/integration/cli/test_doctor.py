@@ -1,4 +1,4 @@
-"""`ostler doctor` on the real things: cause and cure of what is wrong, and an exit status that a script can ask."""
+"""`ostler doctor` on the real things: cause and cure of each problem, and an exit status for scripts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(180)
 
 @dataclass
 class Patient:
-    """An installation to check, of which each part may be broken."""
+    """An installation to check; each part of it might be broken."""
 
     operator: Operator
     environment: dict[str, str] = field(default_factory=dict)

@@ -45,7 +45,7 @@ WRONG_USE, AWAY = 2, 3
 
 @dataclass(frozen=True)
 class Mistake:
-    """What was typed with which variables, the exit status, and words that are said."""
+    """A typed command with its variables, the exit status, and words of its message."""
 
     typed: str
     status: int

@@ -57,7 +57,7 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     "catch_up": (JOB,),
     "gates": ("SELECT 1 FROM gates WHERE upstream = 'github' FOR NO KEY UPDATE",),
 }
-"""The rows of the first subject, of which one at a time is locked."""
+"""The rows of the first subject. One at a time is locked."""
 
 BOTH = [
     pytest.param(member, row, id=f"{member.name}-{row.split()[3]}") for member in FAMILY for row in ROWS[member.name]
@@ -66,7 +66,7 @@ BOTH = [
 
 @dataclass(slots=True)
 class Subject(Stage):
-    """A stage on which the stories of `member` happen to one Pod and to a job, a runner and a claim of its own."""
+    """A stage that plays the stories of a `Member` on one Pod and a job, a runner and a claim of its own."""
 
     number: int = 0
     pod: str = ""
@@ -179,7 +179,7 @@ def lost_webhooks(subject: Subject, github: GitHub) -> None:
 
 
 def untold_jobs(subject: Subject, github: GitHub) -> None:
-    """A job of which GitHub told nothing; of the first one it told, but not that it has ended."""
+    """A job without any webhook; the first one only lacks the webhook of its end."""
     if subject.number == 1:
         github.listing.run(job(107))
         return
@@ -206,7 +206,7 @@ OWN: Mapping[str, Callable[[Subject, GitHub], object]] = {
     "catch_up": untold_jobs,
     "gates": failing_upstreams,
 }
-"""Sweeps of which `member` can stall one subject only."""
+"""Sweeps whose `Member` can stall one subject only."""
 
 
 def pruned(stage: Stage, _github: GitHub) -> int:

@@ -54,7 +54,7 @@ def worker(database: Database, stage: Stage) -> Iterator[Stage]:
 def test_dispatch_claims_another_job_while_a_row_is_locked(
     matching: Matching, database: Database, row: str, pods: int
 ) -> None:
-    """One Pod for two jobs, of which the older cannot be had; or one job for three Pods, of which one cannot."""
+    """One Pod for two jobs, the older one unavailable; or one job for three Pods, one of them unavailable."""
     pool = matching.pool()
     matching.job(matching.account(1), pool, age=500)
     if pods == 1:

@@ -166,7 +166,7 @@ class Stage:
         )
 
     def beats(self, web: str, *, ago: float = 0) -> None:
-        """Let a web process have beaten so many seconds ago."""
+        """Record the last beat of a web process, `ago` seconds old."""
         self._execute(
             "INSERT INTO web_instances (id, started_at, beat_at) VALUES (:id, :at, :at)",
             id=web,

@@ -25,7 +25,7 @@ def stage(database: Database) -> Stage:
 
 
 def at(seconds: float) -> datetime:
-    """Return a time so many seconds after the beginning."""
+    """Return the time `seconds` after the beginning."""
     return NOW + timedelta(seconds=seconds)
 
 

@@ -1,4 +1,4 @@
-"""The epoch: it notices a Postgres that was put back, whoever runs meanwhile, and doubts what it cannot read."""
+"""The epoch: it detects a restored Postgres, whatever runs meanwhile, and doubts what it cannot read."""
 
 from __future__ import annotations
 

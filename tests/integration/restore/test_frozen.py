@@ -1,4 +1,4 @@
-"""While Postgres is an earlier state, or may be, nothing of it can harm a Pod of whose work it does not know."""
+"""While Postgres is or might be an earlier state, it cannot harm a Pod with work unknown to it."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ class World:
             self.messages.append(Message("ostler.stamp", {"claim_id": claim_id, "chain_no": chain_no}, chained=True))
 
     def hands_over(self, claim_id: int, pod_uid: str, poll_id: str, *, again: bool) -> Callable[[], None]:
-        """Return the body by which web hands a claim's JIT to the Pod that polls."""
+        """Return the body of the answer that hands a claim's JIT to the polling Pod."""
 
         def body() -> None:
             to = Recipient(

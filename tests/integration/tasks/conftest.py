@@ -326,7 +326,7 @@ class Stage:
         return claim
 
     def later(self, seconds: float = 61) -> None:
-        """Let checks GitHub's runners be so much older: what was listed is listed anew, what was seen counts."""
+        """Make the checks of GitHub's runners `seconds` older: they are listed again, and earlier results count."""
         self.rows("UPDATE runner_lists SET taken_at = taken_at - make_interval(secs => :s)", s=seconds)
         self.rows(
             """

@@ -24,7 +24,7 @@ def home_of(repository: str) -> Home:
 
 @dataclass
 class Listing:
-    """Runs by repository, and the jobs of each; `breaks` are raised for what is asked of a repository."""
+    """Runs by repository, and the jobs of each; `breaks` are raised for any call about a repository."""
 
     runs: dict[int, RunSeen] = field(default_factory=dict)
     jobs: dict[int, list[WorkflowJobEvent]] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Listing:
     broken: dict[int, Exception] = field(default_factory=dict)
     """Raised whenever the run is asked for, or its jobs."""
     withheld: int = 0
-    """Entries by which each list is shorter than it counts."""
+    """Number of entries that each list lacks of its count."""
     meanwhile: Callable[[], object] | None = None
     """Called when the jobs of a run are asked for."""
     quota: int | None = 5000

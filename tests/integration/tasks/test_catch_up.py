@@ -105,7 +105,7 @@ class World:
         )
 
     def later(self, minutes: float) -> None:
-        """Let time pass for what the sweep remembers."""
+        """Let time pass for the memory of the sweep."""
         by = timedelta(minutes=minutes)
         self.stage.rows("UPDATE catch_up_quotas SET at = at - :by", by=by)
         self.stage.rows(

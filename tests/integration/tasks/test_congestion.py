@@ -63,7 +63,7 @@ def due(stage: Stage, claim_id: int) -> None:
 
 
 def retiring(stage: Stage, pod: str) -> None:
-    """Insert a retire claim on a Pod, of which nothing was heard for a while."""
+    """Insert an old retire claim on a Pod, without any progress for a while."""
     (row,) = stage.rows("SELECT id FROM runner_pods WHERE name = :pod", pod=pod)
 
     def body(db: Connection) -> int | None:

@@ -50,7 +50,7 @@ def failing(error: UpstreamError) -> Callable[..., Any]:
 
 
 def is_left_to_resume(stage: Stage, claim: int, error: UpstreamError, wait: float) -> None:
-    """See a claim without a lease, due in so many seconds, that tells why and is not taken for lost."""
+    """Assert that a claim has no lease, is due in the given seconds, says why and is not taken for lost."""
     row = stage.see(claim)
     assert (row.ended_at, row.leased_until, row.last_error) == (None, None, meaning_of(error))
     assert wait - 2 < (row.due_at - utcnow()).total_seconds() <= wait
@@ -322,7 +322,7 @@ def let_go(stage: Stage, pod: str) -> None:
 
 
 def waits_of(stage: Stage, claim: int, *, tried_for: tuple[float, ...]) -> list[int]:
-    """Run a retirement that has been tried for so many seconds each, and return how long it waits after each run."""
+    """Run a retirement after each of these ages in seconds, and return its wait after each run."""
     waits = []
     for seconds in tried_for:
         stage.rows(

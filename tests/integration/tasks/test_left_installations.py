@@ -61,7 +61,7 @@ def stage(clusterless: Stage) -> Stage:
 
 
 def now_is(stage: Stage) -> int:
-    """Return the installation by which GitHub is asked about a claim."""
+    """Return the installation that GitHub is asked through about a claim."""
     with stage.rt.engine.connect() as db:
         found: int = db.execute(text(f"SELECT {INSTALLATION_NOW} FROM claims c")).scalar_one()  # noqa: S608
     return found

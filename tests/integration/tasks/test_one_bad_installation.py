@@ -93,7 +93,7 @@ def reconcile_all(stage: Stage) -> None:
 
 
 def claims(stage: Stage, installations: list[int], *, state: str) -> list[int]:
-    """Give each of so many Pods a claim, the oldest first."""
+    """Make a Pod with a claim for each installation, the oldest first."""
     stage.pool(replicas=len(installations) + 1)
     reconcile_all(stage)
     made = []

@@ -1,4 +1,4 @@
-"""Steps that were paused beyond their lease: their late ends change nothing of what came after them (law L6)."""
+"""Steps that were paused beyond their lease: their late ends change nothing that came after them (law L6)."""
 
 from __future__ import annotations
 

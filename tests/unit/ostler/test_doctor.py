@@ -1,4 +1,4 @@
-"""Every check of `ostler doctor`, seen well and seen failing, on what it would read."""
+"""Every check of `ostler doctor`, passing and failing, on the data that it would read."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ LOST = tuple(
 
 
 def node(*, lost: float | None = None, dated: bool = True, taints: tuple[Taint, ...] = LOST) -> Node:
-    """Return a node for nine Pods, of which one is lost for so many seconds."""
+    """Return a node for nine Pods that has been lost for `lost` seconds."""
     since = NOW - timedelta(seconds=lost) if lost is not None and dated else None
     return Node(
         labels={},

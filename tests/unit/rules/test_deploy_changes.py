@@ -82,7 +82,7 @@ def test_only_the_runners_namespace_must_stay() -> None:
 
 
 def guard(*, spec: dict[str, Any] | None = None, binding: dict[str, Any] | None = None) -> Manifests:
-    """Return an admission policy that guards, but for what is said otherwise."""
+    """Return an admission policy that guards, except for the given changes."""
     group = "admissionregistration.k8s.io/v1"
     rules = {"resourceRules": [{"operations": ["DELETE"], "resources": ["pods"]}]}
     expression = "!(request.userInfo.username.endsWith('generic-garbage-collector') && 'ostler.dev/pool' in labels)"

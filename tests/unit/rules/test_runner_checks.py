@@ -1,4 +1,4 @@
-"""Of which moment a list is proof, and when two of them are two checks."""
+"""Runner lists as proof: the moment that a list proves, and when two lists are two checks."""
 
 from __future__ import annotations
 

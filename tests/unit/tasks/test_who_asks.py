@@ -1,6 +1,6 @@
 """Nothing deletes, un-stamps or scales a Pod away without asking whether it may hold a JIT (laws L3 and L7).
 
-Found by reading the source: a new caller of what ends Pods has to be added here, and to ask.
+Found by reading the source: a new caller of a function that ends Pods has to be added here, and to ask.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ PLENTY = 10**6
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nodes are listed anew by every run."""
+    """Nodes are listed again by every run."""
     monkeypatch.setattr(nodes, "EVERY", -1.0)
 
 
@@ -363,7 +363,7 @@ def test_nodes_that_cannot_be_had_limit_nobody(
 
 @pytest.fixture
 def node(stage: Stage) -> Iterator[Callable[..., None]]:
-    """Add nodes of this test's fleet, or report one anew: (name, cpu, ready, cordoned); `since`: age of Ready in s."""
+    """Add nodes of this test's fleet, or report one again: (name, cpu, ready, cordoned); `since`: age of Ready in s."""
     with ExitStack() as nodes:
         there: dict[str, LiveNode] = {}
 

@@ -1,7 +1,7 @@
 """The controller is stopped dead at each of its steps, from a pool's first Pod to its last: nothing dies or is left.
 
 A step is a call to the API server, before it goes out and after it was answered, or a commit, each by the line of
-`tasks` that it comes from. Every step is met once; what follows begins anew, with nothing in memory.
+`tasks` that it comes from. Every step is met once; the next one starts over, with nothing in memory.
 """
 
 from __future__ import annotations

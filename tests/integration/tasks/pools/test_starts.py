@@ -203,7 +203,7 @@ def test_what_is_told_of_a_field_that_is_wrong_is_its_name_and_not_its_value(sta
 
 
 def until(happens: Any) -> None:
-    """Wait for what the cluster's controllers do."""
+    """Wait for the cluster's controllers."""
     end = time.monotonic() + WITHIN
     while not happens():
         assert time.monotonic() < end

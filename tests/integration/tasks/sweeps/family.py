@@ -46,7 +46,7 @@ JSON_MERGE = "application/merge-patch+json"
 
 @dataclass
 class GitHub(StubGitHub):
-    """A GitHub that also lists deliveries, may show nothing in its lists, and waits for what comes between."""
+    """A GitHub that also lists deliveries, might show nothing in its lists, and waits for intervening events."""
 
     shows_nothing: bool = False
     breaks_off: bool = False
@@ -114,7 +114,7 @@ class Member:
     remapped: Between | No
     late: Between | No
     late_strands: bool = True
-    """Whether something is stalled before that, which it then may not repair."""
+    """Whether something is stalled before that, which it then must not repair."""
     namesake: int | No
     kills: bool | No
     writes: bool | No = True

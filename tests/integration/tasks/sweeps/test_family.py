@@ -162,7 +162,7 @@ paid for calls, which are real."""
 
 
 def written_by(stage: Stage, act: Callable[[], object]) -> set[str]:
-    """Return the tables of which something changes any row."""
+    """Return the tables in which `act` changes any row."""
 
     def rows() -> dict[str, list[str]]:
         with stage.rt.engine.begin() as db:
@@ -183,7 +183,7 @@ def take_lease(stage: Stage, member: Member) -> int:
 
 
 def forget_looks(stage: Stage) -> None:
-    """Let what was listed be listed anew, and what was asked for in vain be asked for again at once."""
+    """Have runners listed again, and repeat unanswered questions at once."""
     stage.rows("DELETE FROM runner_lists")
     stage.rows("UPDATE jobs SET ask_after = NULL")
     stage.rows("UPDATE redelivery_progress SET not_before = NULL")

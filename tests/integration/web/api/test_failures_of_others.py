@@ -79,7 +79,7 @@ def test_limited_token_reads_that_a_runner_is_too_old_without_whose_job_failed(s
 
 
 def shared_pod(stage: Stage, pool_id: int) -> int:
-    """Put a Pod in place that a claim of ours gave back, and on which a job of theirs failed; return our claim."""
+    """Add a Pod that a claim of ours returned and that then failed a job of theirs; return our claim."""
     stage.execute(
         """
         INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at, terminal_at,

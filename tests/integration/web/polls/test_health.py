@@ -1,4 +1,4 @@
-"""Readiness: 503 for what makes the process useless, 200 for what it can do without."""
+"""Readiness: 503 when the process is useless, 200 when it can do without the missing part."""
 
 from __future__ import annotations
 
