@@ -56,6 +56,7 @@ CLEAN = (
     "docs/operations/nodes.md",
     "beat_schedule.py",
     "poller/__init__.py",
-    "tests/prose/*.py",
-    "tests/unit/test_*.py",
+    "tests/**/*.py",
+    "lab/**/*.py",
+    "benchmarks/**/*.py",
 )
