@@ -107,11 +107,11 @@ class Breaker:
             self._freeze(self._to_freeze[0])
 
     def mend_all(self) -> None:
-        """Bring everything back now."""
+        """Bring everything back now. A mending that must be repeated runs again in `look`, when it is due."""
         self._to_freeze.clear()
-        for mending in self._mendings:
+        mendings, self._mendings = self._mendings, []
+        for mending in mendings:
             mending.mend()
-        self._mendings.clear()
 
     def _look_after_ours(self, now: float) -> None:
         """Start again what ended by itself, as Kubernetes would, and remember that it did."""

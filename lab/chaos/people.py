@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
-from k8s_adapters.pools import create_pool
+from k8s_adapters.pools import create_pool, get_pool
 from lab.chaos.plan import Blow, Strike
 from lab.setup import POOLS, LabPool, spec_of
 from ostler.errors import Conflict, Gone
@@ -70,7 +70,9 @@ class People:
         try:
             create_pool(self._kube, namespace=self._namespace, name=pool.name, spec=spec_of(pool))
         except (Conflict, Gone):
-            self._after(AGAIN, lambda: self._make_again(pool))
+            found = get_pool(self._kube, namespace=self._namespace, name=pool.name)
+            if found is None or found.terminating:  # else an earlier deletion of it was followed by a creation already
+                self._after(AGAIN, lambda: self._make_again(pool))
 
     def _path(self, pool: LabPool) -> str:
         return f"/apis/ostler.dev/v1alpha1/namespaces/{self._namespace}/runnerpools/{pool.name}"
