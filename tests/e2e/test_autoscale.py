@@ -18,7 +18,7 @@ from lab.verdict import judge
 from ostler.secrets import Secret
 from ostler.wakes import AUTOSCALE, Waker
 from tests.cluster import delete_namespace
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -34,7 +34,7 @@ from ostler.errors import Gone
 from ostler.secrets import Secret
 from tests.e2e.release import Release
 from tests.e2e.shell import Block, Shell, blocks_of
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(900)
 

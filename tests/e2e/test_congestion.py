@@ -14,7 +14,7 @@ from lab.faults import Fault, FaultPlan
 from lab.setup import LabPool
 from lab.system import Options, System, read_log
 from lab.verdict import judge
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 LABELS = ("self-hosted", "linux", "crowd")
 JOBS = 40

@@ -21,7 +21,7 @@ from lab.faults import Fault, FaultPlan, Kind
 from lab.setup import ACCOUNTS, POOLS
 from lab.system import Options, System, read_log
 from lab.verdict import judge
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -19,7 +19,7 @@ from lab.control_plane import ClusterAccess
 from lab.setup import LabPool
 from lab.system import Options, System
 from ostler.wakes import QUEUES
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 LABELS = ("self-hosted", "linux", "small")
 JOBS = 3

@@ -20,7 +20,7 @@ from lab.setup import LabPool
 from lab.system import WITHOUT_CLUSTER, Options, System, read_log
 from lab.traffic import follow
 from lab.verdict import judge
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(600)
 

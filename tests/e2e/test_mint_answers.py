@@ -18,7 +18,7 @@ from lab.control_plane import ClusterAccess
 from lab.setup import LabPool
 from lab.system import Options, System, read_log
 from lab.verdict import judge
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -35,7 +35,7 @@ from lab.system import Options, System
 from models.db.channel import CHANNEL
 from ostler.secrets import Secret
 from ostler.wakes import producer
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -12,7 +12,7 @@ from k8s_adapters.client import MERGE_PATCH, KubeClient
 from lab.control_plane import ClusterAccess
 from lab.setup import LabPool
 from lab.system import Options, System
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 

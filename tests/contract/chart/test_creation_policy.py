@@ -19,8 +19,8 @@ from lab import helm
 from lab.manifests import Kinds
 from ostler.errors import UpstreamError
 from tests.contract.chart.cast import Cast
-from tests.e2e.waiting import eventually
 from tests.guard import POLICY
+from tests.waiting import eventually
 
 NAME = "small-0000000a"
 SECRET: dict[str, Json] = {

@@ -26,7 +26,7 @@ from lab.control_plane import ClusterAccess, write_kubeconfig
 from ostler.errors import Forbidden
 from rules.restore.epochs import Epoch
 from tests.contract.chart.cast import ALL, POOLS, Cast, allowed
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 from watch.leader import LEASE
 
 
