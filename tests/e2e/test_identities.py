@@ -120,7 +120,7 @@ def test_jobs_run_where_every_process_is_its_own_service_account(scene: Scene) -
         client.close()
 
     # What each was seen to do: whatever it may, but for what is seldom needed; and nothing was refused.
-    eventually(lambda: granted(system) - done(scene) <= SELDOM, timeout=120, what="each uses its rights")
+    eventually(lambda: granted(system) - done(scene) <= SELDOM, what="each uses its rights")
     assert {process for process, resource, verb in done(scene) if (resource, verb) == ("pods", "create")} == {"worker"}
     refused = [each for each in scene.calls() if each["responseStatus"]["code"] in {401, 403} and _is_ours(scene, each)]
     assert refused == []

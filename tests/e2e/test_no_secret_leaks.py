@@ -220,7 +220,7 @@ def stage(control_plane: ClusterAccess, admin: KubeClient, tmp_path_factory: pyt
         )
         system.start_flower()  # it shows what it hears from now on
         system.wait_for_warm_pods(6, timeout=180)
-        eventually(lambda: knows_a_worker(system))
+        eventually(lambda: knows_a_worker(system), within=240)
         yield stage
         stage.redis.stop()
         stage.notify.stop()
@@ -311,7 +311,7 @@ def test_the_run_was_counted_where_it_happened(stage: Stage) -> None:
         web.update(series(httpx.get(f"{stage.system.private_url}/metrics", timeout=20).text))
         return web[refused] >= 1
 
-    eventually(scraped, timeout=20, what="a page of metrics that was made after the last answer of the API")
+    eventually(scraped, within=20, what="a page of metrics that was made after the last answer of the API")
     worker = series(httpx.get(f"http://127.0.0.1:{stage.metrics_port}/metrics", timeout=20).text)
     assert web['ostler_webhooks_total{event="workflow_job",outcome="accepted"}'] >= 3 * JOBS
     assert web['ostler_webhooks_total{event="other",outcome="unsigned"}'] >= 1

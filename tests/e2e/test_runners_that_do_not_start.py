@@ -56,7 +56,7 @@ def completed(system: System) -> int:
 def test_too_old_runners_cost_few_registrations_until_the_image_changes(system: System, admin: KubeClient) -> None:
     system.lab("POST", "/jobs", {"repository": "acme/shop", "labels": list(LABELS), "count": 6})
 
-    eventually(lambda: degraded(system, admin).get("reason") == "RunnersDoNotStart")
+    eventually(lambda: degraded(system, admin).get("reason") == "RunnersDoNotStart", within=240)
 
     assert "too old (exit code 7)" in degraded(system, admin)["message"]
     # Each job may have had a Pod before the first failure was known, and a few probes after that.
@@ -66,5 +66,5 @@ def test_too_old_runners_cost_few_registrations_until_the_image_changes(system: 
     mended = {"spec": {"image": "registry.example.com/ci/runner:2.336.0"}}
     admin.request("PATCH", path_of(system), body=mended, content_type=MERGE_PATCH)
 
-    eventually(lambda: completed(system) == 6)
-    eventually(lambda: degraded(system, admin).get("status") == "False")
+    eventually(lambda: completed(system) == 6, within=240)
+    eventually(lambda: degraded(system, admin).get("status") == "False", within=240)

@@ -67,7 +67,7 @@ def test_added_workers_share_the_load_and_killed_workers_lose_and_double_nothing
         job = {"repository": f"{account.login}/{account.repositories[0]}", "labels": list(LABELS), "count": 1}
         system.lab("POST", "/jobs", {**job, "duration_seconds": 0.3})
     eventually(
-        lambda: mints(system)[who(system, "worker-0")] >= 5, timeout=SETTLED_WITHIN, what="mints by the first worker"
+        lambda: mints(system)[who(system, "worker-0")] >= 5, within=SETTLED_WITHIN, what="mints by the first worker"
     )
 
     # … when two come, they mint beside it, …
@@ -75,7 +75,7 @@ def test_added_workers_share_the_load_and_killed_workers_lose_and_double_nothing
     system.restart("worker-2")
     eventually(
         lambda: min(mints(system)[who(system, name)] for name in ("worker-1", "worker-2")) >= 3,
-        timeout=SETTLED_WITHIN,
+        within=SETTLED_WITHIN,
         what="mints by all",
     )
     # … and when two are killed in their work, the third ends what they began.
@@ -84,7 +84,7 @@ def test_added_workers_share_the_load_and_killed_workers_lose_and_double_nothing
     before = mints(system)[who(system, "worker-2")]
     eventually(
         lambda: Counter(system.lab("GET", "/stats")["jobs"])["completed"] >= JOBS,
-        timeout=SETTLED_WITHIN,
+        within=SETTLED_WITHIN,
         what="the end of every job",
     )
 

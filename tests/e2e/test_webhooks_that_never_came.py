@@ -67,10 +67,10 @@ def test_job_without_a_webhook_runs_once_and_one_that_never_starts_ends(system: 
         return tuple(found[0]) if found else None
 
     first = send(system)  # the repository is one that we know
-    eventually(lambda: ours(first) == ("completed", "success"))
+    eventually(lambda: ours(first) == ("completed", "success"), within=240)
     system.lab("POST", "/webhooks", {"vanish_action": "queued"})
     untold = send(system)
-    eventually(lambda: ours(untold) == ("completed", "success"))
+    eventually(lambda: ours(untold) == ("completed", "success"), within=240)
     brought = rows(
         "SELECT outcome FROM repairs WHERE sweep = 'catch_up' AND what = 'bring' AND job_id = :id", id=untold
     )
@@ -79,18 +79,18 @@ def test_job_without_a_webhook_runs_once_and_one_that_never_starts_ends(system: 
     deliveries = system.lab("GET", "/deliveries")["deliveries"]
     late = next(each for each in deliveries if (each["job"], each["action"]) == (untold, "queued"))
     system.lab("POST", f"/deliveries/{late['guid']}/redeliver")
-    eventually(lambda: bool(rows("SELECT 1 FROM deliveries WHERE guid = :guid", guid=late["guid"])))
+    eventually(lambda: bool(rows("SELECT 1 FROM deliveries WHERE guid = :guid", guid=late["guid"])), within=240)
     assert ours(untold) == ("completed", "success")
     assert len(rows("SELECT 1 FROM job_events WHERE job_id = :id AND transition = 'job_seen'", id=untold)) == 1
 
     system.lab("POST", "/webhooks", {"vanish_action": ""})
     stuck = send(system, labels=("self-hosted", "nobody"))
-    eventually(lambda: ours(stuck) == ("queued", None))
+    eventually(lambda: ours(stuck) == ("queued", None), within=240)
     system.lab("POST", f"/runs/{github_says(system, stuck)['run_id']}/end")
-    eventually(lambda: ours(stuck) == ("completed", "startup_failure"))
+    eventually(lambda: ours(stuck) == ("completed", "startup_failure"), within=240)
     assert github_says(system, stuck)["status"] == "queued"
 
-    eventually(lambda: not system.lab("GET", "/runners")["runners"])
+    eventually(lambda: not system.lab("GET", "/runners")["runners"], within=240)
     verdict = judge(read_log(system.github_log), read_log(system.kubelet_log))
     assert verdict.problems == ()
     assert verdict.executions == 2

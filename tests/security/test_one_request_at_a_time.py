@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.security.serving import eventually, served, status, until_cut
+from tests.security.serving import served, status, until_cut
+from tests.waiting import eventually
 from web.limits import BoundedProtocol
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n"

@@ -28,7 +28,8 @@ from lab.redis import Redis
 from ostler.errors import Forbidden, RateLimited
 from ostler.secrets import Secret
 from rules.routing.scopes import Scope
-from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, Lab, eventually
+from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, Lab
+from tests.waiting import eventually
 
 ACME = Scope.organization("acme")
 MINTS = "POST /orgs/{org}/actions/runners/generate-jitconfig"

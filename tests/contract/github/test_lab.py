@@ -15,7 +15,8 @@ from github_adapters.webhooks import parse_workflow_job, verify_signature
 from lab.verdict import judge
 from ostler.secrets import Secret
 from rules.routing.scopes import Scope
-from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, USER_INSTALLATION, Lab, eventually, running
+from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, USER_INSTALLATION, Lab, running
+from tests.waiting import eventually
 
 ACME = Scope.organization("acme")
 

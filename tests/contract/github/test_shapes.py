@@ -15,7 +15,8 @@ from github_adapters.client import GitHub
 from github_adapters.webhooks import RepositoryRenamed, parse_installation, parse_owner, parse_repository
 from ostler.clock import utcnow
 from rules.routing.scopes import Scope
-from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, Lab, eventually
+from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, Lab
+from tests.waiting import eventually
 
 ACME = Scope.organization("acme")
 RUNNERS = "/orgs/acme/actions/runners"

@@ -23,9 +23,10 @@ from lab.processes import Child
 from lab.redis import Redis
 from ostler.secrets import Secret
 from ostler.wakes import Waker, producer
-from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, Lab, eventually
+from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, Lab
 from tests.contract.github.test_governor import mints
 from tests.database import Database
+from tests.waiting import eventually
 
 THREADS = 2
 MOST_ROUNDS = 30
@@ -100,7 +101,7 @@ class Fleet:
                 )
                 return [(row.who, row.state) for row in rows]
 
-        eventually(lambda: len(found()) == len(claims), seconds=120)
+        eventually(lambda: len(found()) == len(claims))
         return Counter(found())
 
     def one_after_the_other(self, until: Callable[[Counter[tuple[str, str]]], bool]) -> Counter[tuple[str, str]]:

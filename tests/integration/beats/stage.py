@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 
 from lab.processes import Child
 from lab.redis import Redis
+from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[3]
 LOCK = "redbeat::lock"
@@ -112,7 +113,7 @@ class Beats:
         """
         before = self._sets()
         yield
-        until(lambda: self._sets() >= before + 2)
+        eventually(lambda: self._sets() >= before + 2)
 
     def _sets(self) -> int:
         with self.redis.client() as client:
@@ -136,7 +137,7 @@ def beats(folder: Path, *, count: int = 2, settings: Mapping[str, str], locked: 
         else:
             first = children.pop(0)
             first.start()
-            until(lambda: "beat.active" in stage.events(first))
+            eventually(lambda: "beat.active" in stage.events(first))
         for child in children:
             with stage.another_stands_by():
                 child.start()
@@ -146,11 +147,3 @@ def beats(folder: Path, *, count: int = 2, settings: Mapping[str, str], locked: 
             child.kill()
         stage.listener.stop()
         stage.redis.stop()
-
-
-def until(happened: Callable[[], bool], *, within: float = 60) -> None:
-    """Wait for a condition."""
-    end = time.monotonic() + within
-    while not happened():
-        assert time.monotonic() < end, f"it did not happen within {within:.0f} s"
-        time.sleep(0.02)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.beats.stage import LOCK, Beats, beats, until
+from tests.integration.beats.stage import LOCK, Beats, beats
+from tests.waiting import eventually
 
 SETTINGS = {"OSTLER_RESUME_EVERY": "1", "OSTLER_POOLS_EVERY": "2"}
 
@@ -33,7 +34,9 @@ def standby(tmp_path: Path) -> Iterator[Beats]:
 def ticks_again(stage: Beats) -> bool:
     """Wait for two sweeps to tick from now on."""
     now = time.monotonic()
-    until(lambda: {"ostler.resume", "ostler.pools"} <= {tick.sweep for tick in stage.listener.ticks if tick.at > now})
+    eventually(
+        lambda: {"ostler.resume", "ostler.pools"} <= {tick.sweep for tick in stage.listener.ticks if tick.at > now}
+    )
     return stage.children[0].running()
 
 
@@ -46,7 +49,7 @@ def test_an_active_beat_whose_redis_is_full_waits_and_goes_on_when_it_is_back_em
     (beat,) = stage.children
     with stage.redis.client() as client:
         client.config_set("maxmemory", "1")
-        until(lambda: "beat.waiting_for_redis" in stage.events(beat))
+        eventually(lambda: "beat.waiting_for_redis" in stage.events(beat))
         assert "beat.lost_redis" in stage.events(beat)
         client.config_set("maxmemory", "0")
     stage.redis.flush()
@@ -58,7 +61,7 @@ def test_a_standby_whose_redis_fails_it_waits_and_does_not_go_on_without_the_loc
     (beat,) = standby.children
     with standby.redis.client() as client:
         client.config_set("maxmemory", "1")
-        until(lambda: "beat.waiting_for_redis" in standby.events(beat))
+        eventually(lambda: "beat.waiting_for_redis" in standby.events(beat))
         with standby.another_stands_by():
             client.config_set("maxmemory", "0")
         assert "beat.active" not in standby.events(beat)
@@ -71,4 +74,4 @@ def test_an_active_beat_that_lost_its_schedule_but_not_its_lock_installs_it_agai
         client.delete("redbeat::schedule")
         assert ticks_again(stage)
         assert client.get(LOCK) == kept
-    until(lambda: "beat.schedule_was_lost" in stage.events(stage.children[0]))
+    eventually(lambda: "beat.schedule_was_lost" in stage.events(stage.children[0]))

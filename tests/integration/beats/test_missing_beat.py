@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from lab.system import Options, System
-from tests.integration.beats.stage import until
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -23,7 +23,7 @@ def system(tmp_path: Path) -> Iterator[System]:
     """A whole system without Pods after the start of some sweep."""
     options = Options(pools=(), settings={"OSTLER_RESUME_EVERY": str(PERIOD)})
     with System(tmp_path, options, say=lambda _: None, cluster="embedded") as found:
-        until(lambda: well(found), within=120)
+        eventually(lambda: well(found))
         yield found
 
 
@@ -66,14 +66,14 @@ def test_beats_that_stand_still_are_told_of_until_they_go_on(system: System, *, 
             and body["last_tick_seconds"] > 20 * PERIOD
         )
 
-    until(silent, within=120)
+    eventually(silent)
     stood = metric(system, last_tick)
-    until(lambda: metric(system, 'ostler_sweep_late{sweep="resume"}') == 1)
+    eventually(lambda: metric(system, 'ostler_sweep_late{sweep="resume"}') == 1)
 
     for beat in beats:
         beat.send(signal.SIGCONT)
-    until(lambda: well(system), within=120)
-    until(lambda: metric(system, last_tick) > stood)
-    until(lambda: metric(system, 'ostler_sweep_late{sweep="resume"}') == 0)
+    eventually(lambda: well(system))
+    eventually(lambda: metric(system, last_tick) > stood)
+    eventually(lambda: metric(system, 'ostler_sweep_late{sweep="resume"}') == 0)
     assert readiness(system)["beat_lock_seconds"] > 0
     assert all(beat.running() for beat in beats)

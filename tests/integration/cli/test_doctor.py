@@ -22,9 +22,10 @@ from lab.control_plane import ClusterAccess
 from lab.control_plane_access import write_kubeconfig
 from lab.redis import Redis
 from ostler.clock import utcnow
-from tests.contract.github.conftest import APP_ID, Lab, eventually, make_app_key, running
+from tests.contract.github.conftest import APP_ID, Lab, make_app_key, running
 from tests.database import Database
 from tests.integration.cli.test_operator import Operator
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -16,8 +16,9 @@ from lab.redis import Redis
 from tests.database import Database
 from tests.integration.lanes.locks import locked
 from tests.integration.lanes.table import LOOPS, RUNNING
-from tests.integration.web.polls.stage import Pod, Stage, WebProcess, eventually, make_settings
+from tests.integration.web.polls.stage import Pod, Stage, WebProcess, make_settings
 from tests.integration.web.test_webhooks import payload, sign
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(300)
 

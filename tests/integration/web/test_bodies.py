@@ -11,7 +11,8 @@ import pytest
 
 from lab.redis import Redis
 from tests.database import Database
-from tests.integration.web.polls.stage import Stage, WebProcess, eventually, make_settings
+from tests.integration.web.polls.stage import Stage, WebProcess, make_settings
+from tests.waiting import eventually
 from web.intake import webhooks
 from web.runners import polls
 

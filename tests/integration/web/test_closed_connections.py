@@ -20,7 +20,8 @@ from lab.processes import free_port
 from lab.redis import Redis
 from tests.certificates import Authority
 from tests.database import Database
-from tests.integration.web.polls.stage import Pod, Stage, WebProcess, eventually, make_settings
+from tests.integration.web.polls.stage import Pod, Stage, WebProcess, make_settings
+from tests.waiting import eventually
 from web.ports import Audience
 from web.runners.polls import LARGEST_BODY
 

@@ -12,8 +12,9 @@ import pytest
 from lab.processes import free_port
 from lab.redis import Redis
 from tests.database import Database
-from tests.integration.web.polls.stage import Stage, WebProcess, eventually, make_settings
+from tests.integration.web.polls.stage import Stage, WebProcess, make_settings
 from tests.integration.web.test_webhooks import blocked, payload, sign, stopped_commits
+from tests.waiting import eventually
 from web import ports
 from web.intake import webhooks
 from web.ports import Audience

@@ -15,8 +15,9 @@ from lab.processes import free_port
 from lab.redis import Redis
 from tests.certificates import Authority
 from tests.database import Database
-from tests.integration.web.polls.stage import Pod, Stage, WebProcess, eventually, make_settings
+from tests.integration.web.polls.stage import Pod, Stage, WebProcess, make_settings
 from tests.unit.poller.pod import SCRIPTS, make_pod
+from tests.waiting import eventually
 from web import tls
 from web.ports import Audience
 from web.server import make_server

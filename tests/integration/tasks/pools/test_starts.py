@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from k8s_adapters.pools import create_pool
@@ -20,6 +19,7 @@ from tests.integration.tasks.pools.fleet import (
     status,
     the_pool,
 )
+from tests.waiting import eventually
 
 WITHIN = 60.0
 
@@ -152,7 +152,7 @@ def test_a_used_up_quota_waits_and_is_no_failure(stage: Stage) -> None:
     path = f"/api/v1/namespaces/{stage.namespace}/resourcequotas"
     quota = {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}}
     stage.kube.request("POST", path, body=quota)
-    until(lambda: "hard" in (stage.kube.request("GET", f"{path}/few").get("status") or {}))
+    eventually(lambda: "hard" in (stage.kube.request("GET", f"{path}/few").get("status") or {}))
     pool(stage, replicas=2, timeout="1h")
     beats(stage)
     kept(stage)
@@ -175,7 +175,7 @@ def test_a_used_up_quota_waits_and_is_no_failure(stage: Stage) -> None:
         kept(stage)
         return len(stage.pods()) == 2
 
-    until(filled)
+    eventually(filled)
     assert the_pool(stage).start_trouble is None
 
 
@@ -200,11 +200,3 @@ def test_what_is_told_of_a_field_that_is_wrong_is_its_name_and_not_its_value(sta
     assert found["reason"] == "PodRefused"
     assert ".name: Invalid value" in found["message"]
     assert "s3cret" not in found["message"]
-
-
-def until(happens: Any) -> None:
-    """Wait for the cluster's controllers."""
-    end = time.monotonic() + WITHIN
-    while not happens():
-        assert time.monotonic() < end
-        time.sleep(0.2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,6 +20,7 @@ from ostler.clock import utcnow
 from ostler.encryption import Cipher
 from ostler.secrets import Secret
 from ostler.settings import Settings
+from tests.waiting import eventually
 from web.app import Web, build_app
 from web.connections import Connections
 from web.ports import Audience
@@ -28,13 +28,6 @@ from web.server import Server, make_server
 
 NAMESPACE = "runners"
 JIT = "c2VjcmV0LWppdC1vZi1hLXJ1bm5lcg=="
-
-
-def eventually(condition: Callable[[], bool], *, within: float = 90.0) -> None:
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.01)
 
 
 class StubCluster:

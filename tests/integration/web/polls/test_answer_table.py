@@ -17,8 +17,9 @@ import pytest
 
 from k8s_adapters.identity import TokenRejected
 from ostler.clock import utcnow
-from tests.integration.web.polls.stage import JIT, Pod, Stage, WebProcess, eventually
+from tests.integration.web.polls.stage import JIT, Pod, Stage, WebProcess
 from tests.unit.poller import pod as scripts
+from tests.waiting import eventually
 from web.runners import polls
 
 DELIVERED: dict[str, Any] = {"delivered_at": utcnow()}

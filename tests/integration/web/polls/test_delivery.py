@@ -14,7 +14,8 @@ from models.claims.deliver import Delivery
 from models.db.engine import in_transaction
 from ostler.encryption import Cipher
 from ostler.secrets import Secret
-from tests.integration.web.polls.stage import JIT, Stage, WebProcess, eventually
+from tests.integration.web.polls.stage import JIT, Stage, WebProcess
+from tests.waiting import eventually
 from web.runners import handover
 from web.threads import CLUSTER_THREADS
 

@@ -16,7 +16,8 @@ from sqlalchemy import Engine, event, text
 from lab.redis import Redis
 from models.db import migrate
 from ostler.secrets import Secret
-from tests.integration.web.polls.stage import Stage, eventually
+from tests.integration.web.polls.stage import Stage
+from tests.waiting import eventually
 from web.health import health
 
 

@@ -19,8 +19,9 @@ from k8s_adapters.pools import create_pool
 from k8s_adapters.runners import create_runner, delete_runner
 from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultProxy, Kind
-from tests.integration.web.polls.stage import Pod, Stage, WebProcess, eventually
+from tests.integration.web.polls.stage import Pod, Stage, WebProcess
 from tests.integration.web.polls.test_answer_table import left_by, prepared, run_poller
+from tests.waiting import eventually
 from web.runners.cluster import KubernetesCluster
 
 AUDIENCE = "ostler-dispatch"

@@ -19,7 +19,8 @@ from k8s_adapters.identity import TokenVerifier
 from k8s_adapters.retry import Timing
 from ostler.clock import utcnow
 from ostler.errors import Retryable
-from tests.integration.web.polls.stage import NAMESPACE, Pod, Stage, StubCluster, WebProcess, eventually
+from tests.integration.web.polls.stage import NAMESPACE, Pod, Stage, StubCluster, WebProcess
+from tests.waiting import eventually
 from web.runners.cluster import KubernetesCluster
 
 ISSUER = "https://cluster.example"
