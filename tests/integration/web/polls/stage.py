@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -16,10 +17,12 @@ from sqlalchemy import Engine, text
 
 from k8s_adapters.identity import KeyUnknown, PodIdentity, TokenRejected, Unjudged
 from k8s_adapters.pods import PodSeen
+from lab.redis import Redis
 from ostler.clock import utcnow
 from ostler.encryption import Cipher
 from ostler.secrets import Secret
 from ostler.settings import Settings
+from tests.database import Database
 from tests.waiting import eventually
 from web.app import Web, build_app
 from web.connections import Connections
@@ -274,6 +277,16 @@ class Stage:
     def is_offered(self, pod: Pod, process: WebProcess | None = None) -> bool:
         web_id = self.scalar("SELECT web_id FROM offers WHERE pod_uid = :uid", uid=pod.uid)
         return web_id is not None and (process is None or web_id == process.web.id)
+
+
+@contextmanager
+def open_stage(database: Database, redis_server: Redis) -> Iterator[Stage]:
+    """Yield a stage on a test's database and Redis, and stop its web processes."""
+    settings = make_settings(database_url=database.url, redis_url=redis_server.url)
+    stage = Stage(engine=database.engine, settings=settings)
+    yield stage
+    for process in stage.processes:
+        process.stop()
 
 
 def make_settings(*, database_url: Secret, redis_url: str) -> Settings:
