@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine
 
 from k8s_adapters.client import KubeClient
 from k8s_adapters.pools import patch_pool_replicas
@@ -23,6 +23,7 @@ from lab.control_plane import ClusterAccess
 from lab.setup import ACCOUNTS, LabPool
 from lab.system import Options, System, read_log
 from lab.verdict import judge
+from tests.rows import run_sql
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -80,9 +81,7 @@ class Run:
     def rows(self, statement: str) -> list[Any]:
         """Run a statement on Ostler's database."""
         engine = create_engine(self.system.postgres.url("ostler"))
-        with engine.begin() as db:
-            found = db.execute(text(statement))
-            rows = list(found.all()) if found.returns_rows else []
+        rows = run_sql(engine, statement)
         engine.dispose()
         return rows
 

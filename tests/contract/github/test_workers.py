@@ -26,6 +26,7 @@ from ostler.wakes import Waker, producer
 from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, Lab
 from tests.contract.github.test_governor import mints
 from tests.database import Database
+from tests.rows import insert_pool
 from tests.waiting import eventually
 
 THREADS = 2
@@ -142,13 +143,7 @@ def fleet(lab: Lab, database: Database, redis: Redis, folder: Path, *, burst: in
     }
     with database.engine.begin() as db:
         db.execute(text("INSERT INTO accounts VALUES (1, 'acme', 1, 1000, 10000000, 10000000, '[]', now())"))
-        db.execute(
-            text("""
-                INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
-                                   allowed_accounts, allowed_repositories, routing_priority, template_hash, created_at)
-                VALUES ('u', 'runners', 'small', 'i', '{linux}', 1, 1000, 1024, 1, '{}', '{}', 0, 'h', now())
-            """)
-        )
+    insert_pool(database.engine)
     app = producer(Secret(redis.url))
     command = [sys.executable, "-m", "tests.contract.github.worker", "worker", "--queues=github"]
     workers = [Child(name, command, log=folder / f"{name}.log", env=environment) for name in ("worker-0", "worker-1")]

@@ -25,6 +25,7 @@ from ostler.clock import utcnow
 from tests.contract.github.conftest import APP_ID, Lab, make_app_key, running
 from tests.database import Database
 from tests.integration.cli.test_operator import Operator
+from tests.rows import insert_pool
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(180)
@@ -106,14 +107,8 @@ def whole(
     patient.execute("INSERT INTO sweeps (name, began_at, succeeded_at) VALUES ('resume', now(), now())")
     patient.execute("INSERT INTO web_instances VALUES ('web', now(), now())")
     patient.execute("INSERT INTO deliveries VALUES ('g', 'workflow_job', 'queued', 1, 'accepted', now())")
-    patient.execute(
-        """
-        INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
-                           allowed_accounts, allowed_repositories, routing_priority, template_hash, created_at)
-        VALUES ('u', 'r', 'small', 'ghcr.io/actions/actions-runner:2.330.0', '{linux}', 1, 1, 1, 1, '{}', '{}', 0, 'h',
-                now())
-        """
-    )
+    image = "ghcr.io/actions/actions-runner:2.330.0"
+    insert_pool(database.engine, namespace="r", image=image, vcpu=1, memory=1)
     assert lab.call("PUT", "/_lab/runner-versions", {"2.330.0": f"{utcnow() + timedelta(days=60):%FT%TZ}"})[0] == 204
     granted(lab, {**permissions.ORGANIZATION, "administration": "write"})
     return patient

@@ -14,7 +14,6 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from sqlalchemy import text
 
 from cli import main
 from lab.redis import Redis
@@ -25,6 +24,7 @@ from ostler.clock import utcnow
 from ostler.secrets import Secret
 from tests.database import Database
 from tests.integration.models.webhook_rows import add_claim, add_pool, deliver, queued
+from tests.rows import run_sql
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,7 @@ class Operator:
         return json.loads(done.stdout)
 
     def execute(self, statement: str, **values: Any) -> Any:
-        with self.database.engine.begin() as db:
-            result = db.execute(text(statement), values)
-            return result.all() if result.returns_rows else None
+        return run_sql(self.database.engine, statement, **values)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, cast
 
-from sqlalchemy import DateTime, Engine, insert, text
+from sqlalchemy import DateTime, Engine, text
 
 from models.schema import metadata
 from ostler.secrets import Secret
@@ -16,6 +16,7 @@ from ostler.settings import Settings
 from tasks.claims.dispatch import Matched, run_matcher
 from tests.database import Database
 from tests.integration.models.webhook_rows import NOW
+from tests.rows import insert_pool
 
 WEB = "web-1"
 PLENTY = 1000
@@ -74,28 +75,19 @@ class Stage:
 
     def pool(self, *, vcpu: int = 2, memory: int = 4, template: str = "hash", autoscaled: bool = False) -> int:
         """Insert a pool; vCPU and GiB of its Pods are whole."""
-        number = next(_numbers)
+        name = f"pool-{next(_numbers)}"
         table = metadata.tables["pools"]
         times = {column.name: NOW for column in table.c if isinstance(column.type, DateTime) and not column.nullable}
-        row = {
-            "uid": f"pool-{number}",
-            "namespace": "runners",
-            "name": f"pool-{number}",
-            "image": "image",
-            "labels": [f"pool-{number}"],
-            "runner_group_id": 1,
-            "vcpu": vcpu * 1000,
-            "memory": memory * 1024,
-            "replicas": 1,
-            "allowed_accounts": [],
-            "allowed_repositories": [],
-            "routing_priority": 0,
-            "template_hash": template,
-            "autoscaled": autoscaled,
+        return insert_pool(
+            self.engine,
+            name,
+            labels=[name],
+            vcpu=vcpu * 1000,
+            memory=memory * 1024,
+            template_hash=template,
+            autoscaled=autoscaled,
             **times,
-        }
-        with self.engine.begin() as db:
-            return int(db.execute(insert(table).returning(table.c.id), row).scalar_one())
+        )
 
     def job(
         self,

@@ -16,6 +16,7 @@ from models.intake import repositories
 from models.intake.intake import Outcome
 from tests.database import Database
 from tests.integration.models.webhook_rows import ACME, BUDGET, NOW, add_claim, add_pool, deliver, in_progress, queued
+from tests.rows import run_sql
 from web.intake import announcements
 
 OWNER = OwnerRenamed(action="renamed", owner_id=ACME, former="acme", login="apex")
@@ -38,9 +39,7 @@ def tell(database: Database, announced: announcements.Announcement, *, guid: str
 
 
 def rows(database: Database, statement: str) -> list[tuple[Any, ...]]:
-    with database.engine.begin() as db:
-        result = db.execute(text(statement))
-        return [tuple(row) for row in result] if result.returns_rows else []
+    return [tuple(row) for row in run_sql(database.engine, statement)]
 
 
 def jobs(database: Database) -> dict[int, tuple[str, str]]:

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Row, text
+from sqlalchemy import Row
 
 from github_adapters.client import InstallationSeen, JobSeen, RunnerSeen
 from github_adapters.runs import ListPage, RunSeen
@@ -33,6 +33,7 @@ from tasks.pools.pools import pools, reconcile
 from tasks.worker import runtime as current
 from tests.database import Database
 from tests.integration.tasks.listing import Listing, home_of
+from tests.rows import insert_pool, run_sql
 
 RUNNER = "small-0-abcdef01"
 
@@ -215,9 +216,7 @@ class Stage:
 
     def rows(self, statement: str, **parameters: Any) -> list[Row[Any]]:
         """Run a statement and return its rows."""
-        with self.rt.engine.begin() as db:
-            result = db.execute(text(statement), parameters)
-            return list(result.all()) if result.returns_rows else []
+        return run_sql(self.rt.engine, statement, **parameters)
 
     def twice_at_once(self, run: Callable[[], None]) -> None:
         """Run a sweep in two threads: the first takes too long, and both have asked GitHub before either goes on."""
@@ -389,13 +388,7 @@ def clusterless(database: Database) -> Iterator[Stage]:
     rt = StubRuntime(database, None, "none")
     current.install(rt)  # type: ignore[arg-type]
     stage = Stage(rt, "none", None)  # type: ignore[arg-type]
-    stage.rows(
-        """
-        INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
-                           allowed_accounts, allowed_repositories, routing_priority, template_hash, created_at)
-        VALUES ('p', 'none', 'small', 'i', '{self-hosted}', 1, 1000, 1024, 1, '{}', '{}', 0, 'h', now())
-        """
-    )
+    insert_pool(database.engine, uid="p", namespace="none", labels=["self-hosted"])
     yield stage
     current.install(None)
 

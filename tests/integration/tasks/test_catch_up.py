@@ -26,6 +26,7 @@ from tasks.sweeps.catch_up import catch_up
 from tasks.sweeps.tick import Tick
 from tests.integration.tasks.conftest import RUNNER, Stage
 from tests.integration.tasks.listing import Listing, home_of, job
+from tests.rows import insert_pool
 
 
 def lists(repository: str) -> list[str]:
@@ -608,13 +609,7 @@ def test_a_wake_that_cannot_be_sent_is_left_to_resume(world: World, monkeypatch:
 def test_one_message_that_cannot_be_sent_stops_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = world.stage
     (small,) = stage.rows("SELECT id FROM pools")
-    (large,) = stage.rows(
-        """
-        INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
-                           allowed_accounts, allowed_repositories, routing_priority, template_hash, created_at)
-        VALUES ('l', 'none', 'large', 'i', '{large}', 1, 1, 1, 1, '{}', '{}', 0, 'h', now()) RETURNING id
-        """
-    )
+    large = insert_pool(stage.rt.engine, "large", namespace="none", labels=["large"])
     stage.rows(
         """
         INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at)
@@ -626,7 +621,7 @@ def test_one_message_that_cannot_be_sent_stops_no_other(world: World, monkeypatc
     stage.claim("small-0", job_id=7, state="executing", runner="small-0-abcdef01")
     world.known(8)
     world.known(9)
-    stage.rows("UPDATE jobs SET pool_id = :pool WHERE id = 9", pool=large.id)
+    stage.rows("UPDATE jobs SET pool_id = :pool WHERE id = 9", pool=large)
     world.github.run(
         job(7, "completed", conclusion="success", minutes=90, over=61, runner="small-0-abcdef01"), status="in_progress"
     )
@@ -640,7 +635,7 @@ def test_one_message_that_cannot_be_sent_stops_no_other(world: World, monkeypatc
     monkeypatch.setattr(stage.rt.waker, "wake", fail)
     world.tick()
     assert world.shown(7) == ("completed", "success")
-    assert {"pool_id": large.id} in stage.outbox.take("wake")
+    assert {"pool_id": large} in stage.outbox.take("wake")
 
 
 def test_jobs_of_a_repository_that_was_given_away_are_asked_about_at_a_distance(world: World) -> None:

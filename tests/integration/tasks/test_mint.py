@@ -19,6 +19,7 @@ from rules.routing.scopes import Scope
 from tasks.claims import mint as module
 from tasks.claims.mint import COMMIT, mint
 from tests.integration.tasks.conftest import Stage
+from tests.rows import insert_pool
 
 
 class SlowGitHub:
@@ -71,14 +72,7 @@ def github(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> SlowGitHub:
 
 def claimed(stage: Stage) -> int:
     stage.pool(replicas=1)
-    stage.rows(
-        """
-        INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
-                           allowed_accounts, allowed_repositories, routing_priority, template_hash, created_at)
-        VALUES ('u', :namespace, 'small', 'i', '{linux}', 1, 1000, 1024, 1, '{}', '{}', 0, 'h', now())
-        """,
-        namespace=stage.namespace,
-    )
+    insert_pool(stage.rt.engine, namespace=stage.namespace)
     stage.rows(
         """
         INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at)

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Row, text
+from sqlalchemy import Row
 from structlog.testing import capture_logs
 
 from github_adapters.deliveries import DeliveryPage, DeliverySeen
@@ -29,6 +29,7 @@ from tasks.sweeps.redelivery import redelivery
 from tasks.worker import runtime as current
 from tests.database import Database
 from tests.integration.tasks.conftest import StubRuntime
+from tests.rows import run_sql
 
 PAGE = 100
 
@@ -102,9 +103,7 @@ class Stage:
 
     def rows(self, statement: str, **parameters: Any) -> list[Row[Any]]:
         """Run a statement and return its rows."""
-        with self.rt.engine.begin() as db:
-            result = db.execute(text(statement), parameters)
-            return list(result.all()) if result.returns_rows else []
+        return run_sql(self.rt.engine, statement, **parameters)
 
     def tick(self) -> list[int]:
         """Run the sweep once; return what it asked for."""

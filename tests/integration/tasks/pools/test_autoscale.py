@@ -22,6 +22,7 @@ from tasks.pools.pools import pools
 from tasks.worker import nodes
 from tests.integration.tasks.conftest import Stage
 from tests.nodes import LiveNode
+from tests.rows import insert_pool
 
 PLENTY = 10**6
 
@@ -550,14 +551,8 @@ def test_count_of_one_pool_writes_the_usual_pods_of_no_other(clusterless: Stage,
     stage.claim("pod-1", job_id=7, state="claimed", age=600)
     if ended:
         stage.rows("UPDATE claims SET state = 'ended', ended_at = now() - interval '1 min', end_reason = 'released'")
-    (counted,) = stage.rows(
-        """
-        INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
-                           allowed_accounts, allowed_repositories, routing_priority, template_hash, created_at)
-        VALUES ('q', 'none', 'large', 'i', '{self-hosted}', 1, 1000, 1024, 1, '{}', '{}', 0, 'h', now()) RETURNING id
-        """
-    )
-    usual = transaction(stage.rt.engine, lambda db: count_usual(db, [counted.id], now=utcnow()))
-    assert usual == {counted.id: 0}
+    counted = insert_pool(stage.rt.engine, "large", namespace="none", labels=["self-hosted"])
+    usual = transaction(stage.rt.engine, lambda db: count_usual(db, [counted], now=utcnow()))
+    assert usual == {counted: 0}
     written = stage.rows("SELECT name FROM pools WHERE typical_at IS NOT NULL")
     assert [row.name for row in written] == ["large"]

@@ -35,6 +35,7 @@ from tasks.worker import base
 from tasks.worker import runtime as current
 from tests.database import Database
 from tests.integration.tasks.conftest import StubRuntime
+from tests.rows import run_sql
 
 TWO = (Witness(Source.KUBERNETES, "its poller still runs"), Witness(Source.GITHUB, "its runner is absent"))
 SPEC = Sweep(name="stub", quiet=False, again=False, lease=LEASE, longest=20)
@@ -49,9 +50,7 @@ class Stage:
     seen: list[int] = field(default_factory=list)
 
     def rows(self, statement: str, **parameters: Any) -> list[Row[Any]]:
-        with self.rt.engine.begin() as db:
-            result = db.execute(text(statement), parameters)
-            return list(result.all()) if result.returns_rows else []
+        return run_sql(self.rt.engine, statement, **parameters)
 
     def subjects(self, many: int) -> None:
         self.rows(

@@ -23,6 +23,7 @@ from ostler.encryption import Cipher
 from ostler.secrets import Secret
 from ostler.settings import Settings
 from tests.database import Database
+from tests.rows import insert_pool, run_sql
 from tests.waiting import eventually
 from web.app import Web, build_app
 from web.connections import Connections
@@ -178,27 +179,14 @@ class Stage:
         process.stop()
 
     def execute(self, statement: str, **values: Any) -> Any:
-        with self.engine.begin() as db:
-            result = db.execute(text(statement), values)
-            return result.all() if result.returns_rows else None
+        return run_sql(self.engine, statement, **values)
 
     def scalar(self, statement: str, **values: Any) -> Any:
         rows = self.execute(statement, **values)
         return rows[0][0] if rows else None
 
     def pool(self, name: str = "small") -> int:
-        found: int = self.scalar(
-            """
-            INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas,
-                               allowed_accounts, allowed_repositories, routing_priority, template_hash, created_at)
-            VALUES (:uid, :namespace, :name, 'i', '{linux}', 1, 1000, 1024, 1, '{}', '{}', 0, 'h', now())
-            RETURNING id
-            """,
-            uid=str(uuid.uuid4()),
-            namespace=NAMESPACE,
-            name=name,
-        )
-        return found
+        return insert_pool(self.engine, name, uid=str(uuid.uuid4()), namespace=NAMESPACE)
 
     def identity(self, name: str, uid: str, **changes: Any) -> PodIdentity:
         values: dict[str, Any] = {
